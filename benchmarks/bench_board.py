@@ -27,7 +27,7 @@ from rlsched.decide.actions import Start
 from rlsched.decide.record import QUEUED, DecisionRecord, Names, PlanSeen
 from rlsched.decisions import story
 from rlsched.decisions.reading import StoreReader, parts
-from rlsched.decisions.schema import JobEvent, NodeEvent, StoreInfo
+from rlsched.decisions.schema import JobEvent, NodeChange, StoreInfo
 from rlsched.decisions.store import DecisionStore
 
 GPUS, A_NODE, GANG, RUN_S = 512, 8, 4, 900.0
@@ -85,7 +85,7 @@ def timed(what: str, found: dict[str, float]) -> Iterator[None]:
 def write(folder: Path, decisions: int, found: dict[str, float]) -> DecisionStore:
     """Write a store of this many decisions; only the cost of the store itself counts."""
     store = DecisionStore(folder, StoreInfo(time="trace", of="bench"), keep_bytes=1 << 50)
-    store.add_events([NodeEvent(time_s=0.0, node=f"n{k}", num_gpus=A_NODE) for k in range(GPUS // A_NODE)])
+    store.add_events([NodeChange(time_s=0.0, node=f"n{k}", num_gpus=A_NODE) for k in range(GPUS // A_NODE)])
     spent_s = 0.0
     for first in range(0, decisions, BATCH):
         numbers = range(first, min(first + BATCH, decisions))

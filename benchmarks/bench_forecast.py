@@ -24,7 +24,7 @@ from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import permit
 from rlsched.decisions.schema import ForecastSeen
-from rlsched.forecast.arrivals import Past
+from rlsched.forecast.arrivals import RecentJobs
 from rlsched.forecast.keeping import Keeping, LiveJob
 from rlsched.forecast.record import OF_ONE, RECENT, SIZES
 from rlsched.forecast.world import World
@@ -40,7 +40,7 @@ def world_of(policy: str, waiting: int) -> World:
     assert scheduler.rule is not None
     state = ClusterState.from_spec(ClusterSpec.uniform(64, 8), OrderedQueue(scheduler.order))
     permit(state, scheduler)
-    past, draws, now_s, is_full = Past(), np.random.default_rng(0), 0.0, False
+    past, draws, now_s, is_full = RecentJobs(), np.random.default_rng(0), 0.0, False
     while len(state.waiting(0)) < waiting:
         now_s += GAP_S
         predicted_s = float(draws.lognormal(8.0, 1.5))

@@ -31,7 +31,7 @@ from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import Hello, decode, encode
 from rlsched_node.lease_file import since_boot_s
 from rlsched_node.link.machine import NodeMachine
-from rlsched_node.processes.steps import Connected, Event, Received, Send, Tick
+from rlsched_node.processes.steps import Connected, Event, NodeTick, Received, Send
 
 RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 GPUS, DEADLINE_S, BEAT_S, TICK_S = 8, 120.0, 20.0, 0.2
@@ -103,7 +103,7 @@ class Nodes:
         self._ticked_s = now_s
         for node in self._nodes.values():
             if node.machine.is_connected and node.machine.next_tick_s() <= now_s:
-                node.feed(Tick())
+                node.feed(NodeTick())
 
     def close(self) -> None:
         """Close all connections."""

@@ -35,7 +35,7 @@ from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim import loop
 from rlsched_envs.sim.constants import NEED_SLOTS
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 
 COMMAND = "python benchmarks/bench_scale.py"
 MILLION, MILLION_GPUS, MILLION_LOAD = 1_000_000, 10_000, 0.95
@@ -52,7 +52,7 @@ SIZES, SIZE_ODDS = (1, 2, 4, 8), (0.6, 0.15, 0.1, 0.15)
 def replay(trace: Trace, spec: ClusterSpec, name: str) -> float:
     """CPU seconds of a replay under a compiled rule, the job table included."""
     rule = Policy(name).rule
-    predictions = Predictions(trace.predicted_s, np.nan_to_num(trace.predicted_spread))
+    predictions = PredictedTimes(trace.predicted_s, np.nan_to_num(trace.predicted_spread))
     began_s = time.process_time()
     table = Engine(trace, spec, order=rule.order, predictions=predictions).run_rule(rule)
     cpu_s = time.process_time() - began_s
@@ -139,7 +139,7 @@ def cost_of_rule(name: str, gpus: int, waiting: int) -> tuple[float, float]:
     rule = Policy(name).rule
     more = 20_000
     trace, spec = crowd(gpus, waiting, more)
-    predictions = Predictions(trace.predicted_s, np.ones(len(trace)))
+    predictions = PredictedTimes(trace.predicted_s, np.ones(len(trace)))
     engine = Engine(trace, spec, order=rule.order, predictions=predictions, keep_placements=False)
     engine.state.sort_queue(False)
 

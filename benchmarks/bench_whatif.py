@@ -24,7 +24,7 @@ import numpy as np
 from rlsched.decide.policies.policy import Policy
 from rlsched.workload.predictability import parse_predictability
 from rlsched.workload.synth import synthesize
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 
 COMMAND = "python benchmarks/bench_whatif.py"
 JOBS, GPUS, LOAD, LATE_S = 100_000, 512, 0.8, 30.0
@@ -41,7 +41,7 @@ def write_history(folder: Path, jobs: int) -> None:
     order = np.argsort(noticed_s, kind="stable")
     seen = replace(trace.select(order), submit_s=noticed_s[order])
     rule = Policy("easy").rule
-    predictions = Predictions(limit_s[order], np.zeros(jobs))
+    predictions = PredictedTimes(limit_s[order], np.zeros(jobs))
     table = Engine(seen, spec, order=rule.order, predictions=predictions).run_rule(rule)
     wait_s = np.empty(jobs)
     wait_s[order] = table.start_s - trace.submit_s[order]

@@ -40,7 +40,7 @@ from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.client.client import Client
 from rlsched.decisions.reading import read_records
 from rlsched.errors import InputError
-from rlsched.transport.access import Member
+from rlsched.transport.access import AccessEntry
 from rlsched.transport.dealer import connect_dealer
 from rlsched.transport.keys import KeyHome
 from rlsched.transport.roles import Peer
@@ -75,12 +75,12 @@ def harm(kind: str, address: str, home: Path) -> None:
     match kind:
         case "knock":
             while True:
-                strangers = []
+                unknown_attempts = []
                 for _ in range(60):
                     pair = zmq.curve_keypair()
-                    strangers.append(connect_dealer(context, address, pair, keys.broker_public()))
+                    unknown_attempts.append(connect_dealer(context, address, pair, keys.broker_public()))
                 time.sleep(0.25)
-                for stranger in strangers:
+                for stranger in unknown_attempts:
                     stranger.close(linger=0)
         case "flood":
             say_without_end(b"", b"\xff" * 40, b"\x93\x01\x01\x81\xa4type\xa3nix", os.urandom(300))
@@ -132,7 +132,7 @@ class Trial:
         keys.client()
         hers = KeyHome(self._hers)
         hers.trust(keys.broker_public())
-        keys.put(Member.new(Peer("user", "mallory", "mallory"), hers.client("mallory").public))
+        keys.put(AccessEntry.new(Peer("user", "mallory", "mallory"), hers.client("mallory").public))
         self._running = [
             self._start("broker", "--address", "tcp://127.0.0.1:0", "--dir", str(directory / "b"))
         ]

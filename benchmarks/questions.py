@@ -50,7 +50,7 @@ def asked(policy: str, repeats: int) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as directory:
         broker = crowded(policy, Path(directory))
         ShortPauses().step()  # as a broker's loop does
-        late = len(broker.book.jobs)
+        late = len(broker.state.jobs)
         for what, walk in (
             ("queue", _walk_jobs),
             ("nodes", _walk_nodes),

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import math
 
-from rlsched_node.processes.attempt import EXIT_VANISHED, VANISHED, Attempt, AttemptKey, Phase
-from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.attempt import EXIT_VANISHED, VANISHED, AttemptKey, LocalRank, Phase
+from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.store import AttemptDir, AttemptStore, ExitRecord
 from rlsched_node.usage.meter import kept_usage
 
 _log = logging.getLogger("rlsched.node")
 
 
-def adopt_attempts(store: AttemptStore, ranks: Ranks) -> list[Attempt]:
+def adopt_attempts(store: AttemptStore, ranks: LiveRanks) -> list[LocalRank]:
     """Returns every attempt on disk that a shim has claimed, each in one of three states.
 
     Still running (the process in `pid` is its shim, by start time and boot): watched again. Ended: reported
@@ -36,11 +36,11 @@ def adopt_attempts(store: AttemptStore, ranks: Ranks) -> list[Attempt]:
     return attempts
 
 
-def _adopt(key: AttemptKey, directory: AttemptDir, ranks: Ranks) -> Attempt | None:
+def _adopt(key: AttemptKey, directory: AttemptDir, ranks: LiveRanks) -> LocalRank | None:
     record = directory.exit()
     if directory.is_acknowledged:
         known = record or ExitRecord(EXIT_VANISHED)
-        return Attempt(key, exit_code=known.exit_code, reason=known.reason, is_acknowledged=True)
+        return LocalRank(key, exit_code=known.exit_code, reason=known.reason, is_acknowledged=True)
     process = directory.process()
     if record is None and process is None and directory.abandon():
         _log.info("attempt %s was never started: it is dropped, the broker may send it again", key)
@@ -52,15 +52,15 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: Ranks) -> Attempt | No
     workload = launch.workload if launch else ""
     if record is None and process is not None and process.is_alive():
         ranks.adopt(key, process)
-        return Attempt(key, gpus, Phase.RUNNING, pid, limit_s=_limit_s(directory), workload=workload)
+        return LocalRank(key, gpus, Phase.RUNNING, pid, limit_s=_limit_s(directory), workload=workload)
     record = record or directory.exit()  # it may have been written just now
     has_vanished = record is None
     if record is None:
         reason = "node_stopped" if directory.is_of_earlier_boot else directory.told_to_end() or VANISHED
         record = directory.record_exit(EXIT_VANISHED, reason)
     if not ranks.clear(key, record, has_vanished=has_vanished):
-        return Attempt(key, gpus, Phase.RUNNING, pid)
-    return Attempt(
+        return LocalRank(key, gpus, Phase.RUNNING, pid)
+    return LocalRank(
         key,
         exit_code=record.exit_code,
         reason=record.reason,

@@ -34,8 +34,8 @@ from rlsched_node.link.link import BrokerLink
 from rlsched_node.link.machine import NodeMachine
 from rlsched_node.mishaps import Mishaps
 from rlsched_node.processes import shim
-from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
-from rlsched_node.processes.bounds import Bounds, least_memory_mib, minors_of
+from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase
+from rlsched_node.processes.bounds import RankBounds, least_memory_mib, minors_of
 from rlsched_node.processes.cores import cores_of_machine
 from rlsched_node.processes.health import Health, HealthCheck, OwnChecks
 from rlsched_node.processes.launch import (
@@ -46,7 +46,7 @@ from rlsched_node.processes.launch import (
     refuse_on_full_gpus,
 )
 from rlsched_node.processes.leftovers import attempt_directory_of
-from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.steps import (
     Acknowledge,
@@ -62,6 +62,7 @@ from rlsched_node.processes.steps import (
     HoldClocks,
     Limited,
     LimitRank,
+    NodeTick,
     Note,
     Persist,
     Quit,
@@ -73,7 +74,6 @@ from rlsched_node.processes.steps import (
     StartFailed,
     StartRank,
     Stopping,
-    Tick,
     TryNext,
 )
 from rlsched_node.processes.store import AttemptStore
@@ -116,7 +116,7 @@ class NodeDaemon:
         self._memory_mib = memory_for_jobs_mib()
         self._cgroups = Cgroups(str(config.directory.resolve()), self._memory_mib << 20)
         self._cores = cores_of_machine(gpus)
-        self._bounds = Bounds(
+        self._bounds = RankBounds(
             self._cores,
             self._cgroups,
             gpus.count,
@@ -127,7 +127,7 @@ class NodeDaemon:
         is_subreaper = shim.become_subreaper()
         check = _health_check(config)
         self._spared = check.pids if check is not None else set[int]()
-        self._ranks = Ranks(
+        self._ranks = LiveRanks(
             self._store,
             self._mishaps,
             cgroups=self._cgroups,
@@ -162,7 +162,7 @@ class NodeDaemon:
         self._stops = 0
         self._quit: str | None = None
 
-    def _adopted(self) -> list[Attempt]:
+    def _adopted(self) -> list[LocalRank]:
         """Adopt the attempts of an earlier daemon; unlock the clocks of jobs that have ended."""
         attempts = adopt_attempts(self._store, self._ranks)
         running = [attempt for attempt in attempts if attempt.phase is Phase.RUNNING]
@@ -273,7 +273,7 @@ class NodeDaemon:
                 unhealthy = self._health.news()
                 if unhealthy is not None:
                     self._feed(Checked(unhealthy))
-            self._feed(Tick())
+            self._feed(NodeTick())
             with self._mishaps.set_aside("removing old output"):
                 self._clean()
             with self._mishaps.set_aside("following the GPUs"):

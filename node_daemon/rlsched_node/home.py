@@ -16,7 +16,7 @@ from rlsched.files.private import make_private
 from rlsched_node import records
 
 
-class NodeState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KeptState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """State that outlives a daemon.
 
     Attributes:
@@ -95,12 +95,12 @@ class NodeHome:
             lock.write(f"{os.getpid()}\n".encode())
         return lock
 
-    def _read_state(self, name: str) -> NodeState:
+    def _read_state(self, name: str) -> KeptState:
         path = self.path / "state.json"
         try:
-            state = msgspec.json.decode(path.read_bytes(), type=NodeState)
+            state = msgspec.json.decode(path.read_bytes(), type=KeptState)
         except FileNotFoundError:
-            return NodeState(name)
+            return KeptState(name)
         except (OSError, msgspec.DecodeError) as error:
             raise InputError(f"{path}: not a node's state: {error}; give another --dir") from error
         if state.name != name:

@@ -19,7 +19,7 @@ from tensorboard.plugins import base_plugin
 from werkzeug import wrappers
 
 from rlsched.board import comparing, views
-from rlsched.board.replays import Replays
+from rlsched.board.replays import ReplayRunner
 from rlsched.decisions import story
 from rlsched.decisions.candidates import candidates
 from rlsched.decisions.reading import Part, StoreReader, find_stores, parts
@@ -39,10 +39,10 @@ MOST_HOURS: Final = 24.0 * 366
 ASKS: Final = "X-Rlsched-Replay"
 """Header of a request that starts or ends something: pages of other sites cannot send it."""
 
-Answer = Callable[[StoreReader, "Query"], Any]
+Answer = Callable[[StoreReader, "RequestQuery"], Any]
 
 
-class Query:
+class RequestQuery:
     """The parameters of a request.
 
     Args:
@@ -162,7 +162,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
 
     def __init__(self, context: base_plugin.TBContext) -> None:
         self._stores = Stores(context.logdir or ".")
-        self._replays = Replays()
+        self._replays = ReplayRunner()
 
     def is_active(self) -> bool:
         """Whether there is a store to show."""
@@ -193,7 +193,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
     def _app(self, answer: Answer) -> Any:
         @wrappers.Request.application
         def app(request: wrappers.Request) -> wrappers.Response:
-            query = Query(request.args.to_dict())
+            query = RequestQuery(request.args.to_dict())
             try:
                 with self._stores.lock:
                     found = answer(self._stores.reader(query.text("run")), query)
@@ -207,7 +207,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
 
     def _instead(self, request: wrappers.Request) -> wrappers.Response:
         """A replay with another choice: POST starts or stops one; GET returns its progress."""
-        query = Query(request.args.to_dict())
+        query = RequestQuery(request.args.to_dict())
         try:
             if request.method == "GET":
                 return _respond(request, self._replays.look(query.whole("ticket")))
@@ -244,7 +244,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return _respond(request, found)
 
 
-def _overview(reader: StoreReader, query: Query) -> Any:
+def _overview(reader: StoreReader, query: RequestQuery) -> Any:
     first_s, last_s = reader.timeline.first_s, reader.timeline.last_s
     if not math.isfinite(first_s):
         return views.overview(reader, 0.0, 1.0)
@@ -254,18 +254,18 @@ def _overview(reader: StoreReader, query: Query) -> Any:
     return views.overview(reader, from_s, to_s)
 
 
-def _decision(reader: StoreReader, query: Query) -> Any:
+def _decision(reader: StoreReader, query: RequestQuery) -> Any:
     return story.decision(reader, _row(reader, query))
 
 
-def _row(reader: StoreReader, query: Query) -> int:
+def _row(reader: StoreReader, query: RequestQuery) -> int:
     row = query.whole("row")
     if row >= len(reader):
         raise InputError(f"row: expected less than {len(reader)}, got {row}")
     return row
 
 
-def _number_of(reader: StoreReader, query: Query) -> int:
+def _number_of(reader: StoreReader, query: RequestQuery) -> int:
     """Number of the decision of a row that has the requested candidate."""
     record, wanted = reader.record(_row(reader, query)), query.whole("candidate")
     if not any(one.number == wanted for one in candidates(record)):

@@ -33,7 +33,7 @@ _NICE: Final = 5
 _COMMAND: Final = (sys.executable, "-m", "rlsched", "explain", "--json")
 
 
-class Replays:
+class ReplayRunner:
     """Runs replays.
 
     Args:

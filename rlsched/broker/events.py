@@ -9,7 +9,7 @@ import msgspec
 from rlsched.broker.base.entries import Entry
 from rlsched.broker.state.ended import EndedJob
 from rlsched.decide.record import DecisionRecord
-from rlsched.decisions.schema import JobEvent, NodeEvent
+from rlsched.decisions.schema import JobEvent, NodeChange
 from rlsched.transport.roles import NOBODY, Peer
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, NodeMessage
 
@@ -58,7 +58,7 @@ class PowerDone(msgspec.Struct, frozen=True):
 Event = ClientAsked | NodeSaid | Tick | Due | Intake | PowerDone
 
 
-class Journal(msgspec.Struct, frozen=True):
+class Commit(msgspec.Struct, frozen=True):
     """Commit these entries in one transaction, before any later effect."""
 
     entries: list[Entry]
@@ -92,7 +92,7 @@ class Records(msgspec.Struct, frozen=True):
     """Store these decision records, and events of jobs and nodes, off the critical path."""
 
     records: list[DecisionRecord]
-    happened: list[JobEvent | NodeEvent] = []
+    happened: list[JobEvent | NodeChange] = []
 
 
 class PowerNode(msgspec.Struct, frozen=True):
@@ -102,4 +102,4 @@ class PowerNode(msgspec.Struct, frozen=True):
     order: Literal["suspend", "resume"]
 
 
-Effect = Journal | Reply | SendNode | DropNode | Records | PowerNode
+Effect = Commit | Reply | SendNode | DropNode | Records | PowerNode

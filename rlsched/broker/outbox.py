@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rlsched.broker.base.entries import Entry
-from rlsched.broker.events import DropNode, Effect, Journal, PowerNode, Reply, SendNode
-from rlsched.broker.state.book import Book
+from rlsched.broker.events import Commit, DropNode, Effect, PowerNode, Reply, SendNode
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.ended import EndedJob, ended_job
 from rlsched.wire.messages import BrokerToNode, ClientReply
 
@@ -15,19 +15,19 @@ class Outbox:
     """Collects the output of a batch. All parts of the machine share one.
 
     Args:
-        book: The state that facts are applied to.
+        state: The state that facts are applied to.
         recorded: Called with each fact after it has been applied.
 
     Attributes:
         now_s: Time of the batch, Unix seconds.
     """
 
-    def __init__(self, book: Book, recorded: Callable[[Entry], None]) -> None:
-        self._book, self._recorded, self.now_s = book, recorded, book.now_s
+    def __init__(self, state: BrokerState, recorded: Callable[[Entry], None]) -> None:
+        self._state, self._recorded, self.now_s = state, recorded, state.now_s
         self._facts: list[Entry] = []
         self._effects: list[Effect] = []
         self._ended: list[EndedJob] = []
-        book.over = lambda job: self._ended.append(ended_job(job, book.nodes))
+        state.over = lambda job: self._ended.append(ended_job(job, state.nodes))
 
     def begin(self, now_s: float) -> None:
         """Start a batch."""
@@ -41,7 +41,7 @@ class Outbox:
             fact: The fact. If applying it raises, it is not journalled.
             already_decided: `fact` is a `Decided` that the decision loop has applied to the cluster.
         """
-        self._book.apply(fact, self.now_s, already_decided=already_decided)
+        self._state.apply(fact, self.now_s, already_decided=already_decided)
         self._facts.append(fact)
         self._recorded(fact)
 
@@ -62,6 +62,6 @@ class Outbox:
         self._effects.append(order)
 
     def take(self) -> list[Effect]:
-        """Return the output of the batch, in order: the `Journal` first, if there are facts."""
-        journal: list[Effect] = [Journal(self._facts, self._ended)] if self._facts else []
+        """Return the output of the batch, in order: the `Commit` first, if there are facts."""
+        journal: list[Effect] = [Commit(self._facts, self._ended)] if self._facts else []
         return journal + self._effects

@@ -20,7 +20,7 @@ TAIL_RANKS: Final = 8
 """Most ranks to read for the end of a job's output: each needs a query."""
 
 
-class Asks(Protocol):
+class AsksBroker(Protocol):
     """The part of a client that is needed here."""
 
     def job(self, number: int) -> JobInfo:
@@ -33,7 +33,7 @@ class Asks(Protocol):
 
 
 def follow(
-    client: Asks, number: int, *, labelled: bool | None = None, to_its_end: bool = True
+    client: AsksBroker, number: int, *, labelled: bool | None = None, to_its_end: bool = True
 ) -> Iterator[JobInfo | bytes]:
     """Yield the job at each query, and pieces of output, in whole lines if a gang writes them.
 
@@ -79,7 +79,7 @@ def follow(
             time.sleep(POLL_S)
 
 
-def _patiently(client: Asks, number: int) -> JobInfo:
+def _patiently(client: AsksBroker, number: int) -> JobInfo:
     """Return the job, also from a broker that restarts meanwhile."""
     give_up_s = time.monotonic() + PATIENCE_S
     while True:
@@ -131,7 +131,7 @@ class Tail:
         return found
 
 
-def tail(client: Asks, info: JobInfo, num_bytes: int = TAIL_BYTES) -> Tail:
+def tail(client: AsksBroker, info: JobInfo, num_bytes: int = TAIL_BYTES) -> Tail:
     """Return the end of a job's output, of its first ranks; empty before it starts."""
     ranks = num_ranks(info) if info.attempt else 0
     found = Tail(info, left_out=max(ranks - TAIL_RANKS, 0))
@@ -170,7 +170,7 @@ class _Rank:
         self.unread = ""
         """Why the last piece could not be read; "" if it was read."""
 
-    def new(self, client: Asks, job: int, attempt: int) -> Iterator[bytes]:
+    def new(self, client: AsksBroker, job: int, attempt: int) -> Iterator[bytes]:
         """Yield new output; in a gang, an incomplete last line is kept back."""
         while True:
             try:

@@ -53,7 +53,7 @@ class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
         return ""
 
 
-class Outside(msgspec.Struct, frozen=True, kw_only=True):
+class ColumnOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
     """A column that was outside its training range in recent looks.
 
     Attributes:
@@ -130,12 +130,12 @@ class DriftWatch:
             most = int(self._counts[self._varies].max(initial=0))
             self.active = most > (END_FRAC if self.active else BEGIN_FRAC) * remembered
 
-    def outside(self, most: int = 10) -> list[Outside]:
+    def outside(self, most: int = 10) -> list[ColumnOutOfRange]:
         """Return the columns outside in recent looks, most often first; `only_warns` columns last."""
         looks = min(max(self.looks, 1), len(self._outside))
         order = np.lexsort((-self._counts, ~self._varies))[:most]
         return [
-            Outside(
+            ColumnOutOfRange(
                 column=self._names[k],
                 share_frac=float(self._counts[k] / looks),
                 value=float(self._values[k]),
@@ -167,7 +167,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     active: bool = False
     looks: int = 0
-    outside: list[Outside] = []
+    outside: list[ColumnOutOfRange] = []
     settings_refused: int = 0
 
 

@@ -60,7 +60,7 @@ class Share(_Part, frozen=True, kw_only=True):
     when: Literal["blocked", "better", "lucid"] = "blocked"
 
 
-class Clock(_Part, frozen=True, kw_only=True):
+class ClockSettings(_Part, frozen=True, kw_only=True):
     """SM clocks below the highest, if models know their cost (`decide.clocks`).
 
     Attributes:
@@ -78,7 +78,7 @@ class Clock(_Part, frozen=True, kw_only=True):
     energy_weight: float | None = None
 
 
-class Preempt(_Part, frozen=True, kw_only=True):
+class PreemptSettings(_Part, frozen=True, kw_only=True):
     """Running jobs are preempted for waiting ones.
 
     Attributes:
@@ -143,7 +143,7 @@ class Types(_Part, frozen=True, kw_only=True):
     later: float = math.inf
 
 
-class Profile(_Part, frozen=True, kw_only=True):
+class ProfilerSettings(_Part, frozen=True, kw_only=True):
     """Cost of a profiler: jobs that run longer than `run` begin with this much work that is lost.
 
     Attributes:
@@ -155,7 +155,7 @@ class Profile(_Part, frozen=True, kw_only=True):
     max_gpus: int = 8
 
 
-class Search(_Part, frozen=True, kw_only=True):
+class SearchSettings(_Part, frozen=True, kw_only=True):
     """A network looks ahead before it decides: futures per contested decision, or a time for them.
 
     Attributes:
@@ -206,15 +206,15 @@ class Settings(_Part, frozen=True, kw_only=True):
     predictions: Literal["submitted", "revised", "oracle"] = "submitted"
     reserve_after: Seconds | None = None
     leave_free: LeaveFree | None = None
-    preempt: Preempt | None = None
+    preempt: PreemptSettings | None = None
     migrate: Migrate | None = None
     share: Share | None = None
-    clock: Clock | None = None
+    clock: ClockSettings | None = None
     cores: bool = False
     types: Types | None = None
-    profile: Profile | None = None
+    profile: ProfilerSettings | None = None
     checkpoint: str = "default"
-    search: Search | None = None
+    search: SearchSettings | None = None
     samples: int = 8
     plain_without_models: bool = False
     dials: str = ""

@@ -12,7 +12,7 @@ NUMBERS: Final = ("time_s", "said_s", "low_s", "median_s", "high_s", "seen_s")
 TEXTS: Final = ("job", "what")
 
 
-class Foreseen:
+class KnownForecasts:
     """Forecasts with known outcomes, in the order in which they were written."""
 
     def __init__(self) -> None:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from rlsched.collector import no_garbage
 from rlsched.decide.record import DecisionRecord
-from rlsched.decisions.foreseen import Foreseen
-from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeEvent, StoreInfo, read_info, schemas
+from rlsched.decisions.foreseen import KnownForecasts
+from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeChange, StoreInfo, read_info, schemas
 from rlsched.decisions.segments import SegmentReader, segment_files, times_of
 from rlsched.decisions.timeline import Timeline
 from rlsched.errors import InputError
@@ -63,7 +63,7 @@ class StoreReader:
         self.times_s: NDArray[np.float64] = np.zeros(0)
         self.rows_of: dict[str, list[int]] = {}
         self.timeline = Timeline()
-        self.foreseen = Foreseen()
+        self.foreseen = KnownForecasts()
 
     def refresh(self) -> bool:
         """Read the rows added since the last call. Returns whether there were any."""
@@ -85,7 +85,7 @@ class StoreReader:
         nodes, jobs = [*self._added("nodes")], [*self._added("jobs")]
         forecasts = [*self._added("forecasts")]
         for batch in nodes:
-            self.timeline.add_nodes(_rows(batch, NodeEvent))
+            self.timeline.add_nodes(_rows(batch, NodeChange))
         for batch in jobs:
             self.timeline.add_jobs(_rows(batch, JobEvent))
         for batch in forecasts:
@@ -216,7 +216,7 @@ def parts(folder: Path) -> list[Part]:
     return found
 
 
-def _rows(batch: Any, kind: type[JobEvent | NodeEvent | ForecastSeen]) -> Iterator[tuple[Any, ...]]:
+def _rows(batch: Any, kind: type[JobEvent | NodeChange | ForecastSeen]) -> Iterator[tuple[Any, ...]]:
     """Fields of each event of a batch, in the struct's order; every file has all columns."""
     return zip(*(batch.column(name).to_pylist() for name in kind.__struct_fields__), strict=True)
 

@@ -73,7 +73,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     energy_j: float = float("nan")
 
 
-class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
+class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
     """A node came, or its state changed.
 
     Attributes:

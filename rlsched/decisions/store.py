@@ -12,7 +12,7 @@ import msgspec
 
 from rlsched.decide.actions import Action, Preempt, Start
 from rlsched.decide.record import DecisionRecord
-from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeEvent, StoreInfo, begin_store, schemas
+from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeChange, StoreInfo, begin_store, schemas
 from rlsched.decisions.segments import SEGMENT_BYTES, SegmentWriter
 
 HELD_ROWS: Final = 1024
@@ -81,13 +81,13 @@ class DecisionStore:
         """Add decisions as rows (`decision_row`), likewise."""
         self._take("decisions", rows)
 
-    def add_events(self, events: Sequence[JobEvent | NodeEvent | ForecastSeen]) -> None:
+    def add_events(self, events: Sequence[JobEvent | NodeChange | ForecastSeen]) -> None:
         """Add events of jobs and nodes, and forecasts with known outcomes.
 
         Raises:
             OSError, pyarrow.ArrowException: rows that were held could not be written, and are lost.
         """
-        for name, kind in (("jobs", JobEvent), ("nodes", NodeEvent), ("forecasts", ForecastSeen)):
+        for name, kind in (("jobs", JobEvent), ("nodes", NodeChange), ("forecasts", ForecastSeen)):
             own = (event for event in events if isinstance(event, kind))
             self._take(name, [list(msgspec.structs.astuple(event)) for event in own])
 

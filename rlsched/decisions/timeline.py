@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.decisions.schema import JobEvent, NodeEvent
+from rlsched.decisions.schema import JobEvent, NodeChange
 
 SIZE_CLASSES: Final = (1.0, 8.0, math.inf)
 """Largest number of GPUs of each class of jobs in the curves of the queue."""
@@ -133,13 +133,13 @@ class Timeline:
         self._busy, self._there = array("d"), array("d")
         self._power, self._measured = array("d"), array("d")
 
-    def add(self, jobs: Sequence[JobEvent], nodes: Sequence[NodeEvent]) -> None:
+    def add(self, jobs: Sequence[JobEvent], nodes: Sequence[NodeChange]) -> None:
         """Add events."""
         self.add_nodes(map(msgspec.structs.astuple, nodes))
         self.add_jobs(map(msgspec.structs.astuple, jobs))
 
     def add_nodes(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Add events of nodes, each the fields of a `NodeEvent` in their order."""
+        """Add events of nodes, each the fields of a `NodeChange` in their order."""
         for row in rows:
             self.saw(row[0])
             self._node(*row)

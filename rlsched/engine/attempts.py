@@ -6,7 +6,7 @@ import logging
 
 from rlsched.engine.desk import Desk
 from rlsched.engine.facts import Facts, SlurmJob, numbers_of
-from rlsched.engine.orders import PROGRAM, Attempt, AttemptKey, is_about_limits, left
+from rlsched.engine.orders import PROGRAM, SlurmAttempt, SlurmKey, is_about_limits, left
 from rlsched.engine.placing import KILLED_EXIT_CODE, Placing
 from rlsched.engine.steps import Say
 from rlsched.wire.messages import EndedAck, Kill, Launch, Launched
@@ -17,7 +17,7 @@ FOREIGN_EXIT_CODE = 126
 """Exit code of a job that a user submitted to the broker by hand for a Slurm: it cannot be executed."""
 
 
-class Attempts:
+class SlurmAttempts:
     """Follows each attempt from its order until the broker has acknowledged its end.
 
     Args:
@@ -34,12 +34,12 @@ class Attempts:
             parts = marks.get("j", "").split(".")
             if not self._desk.is_ours(job) or len(parts) != 2 or not marks.get("w"):
                 continue
-            number = AttemptKey(int(parts[0]), int(parts[1]))
+            number = SlurmKey(int(parts[0]), int(parts[1]))
             if number in self._desk.attempts or number in self._desk.forgotten or number in self._desk.dead:
                 continue
             self._desk.identity = self._desk.identity or marks.get("c", "")
             if marks.get("c", "") == self._desk.identity:
-                self._desk.attempts[number] = Attempt(
+                self._desk.attempts[number] = SlurmAttempt(
                     job.key,
                     marks["s"],
                     marks["w"].split("+"),
@@ -54,7 +54,7 @@ class Attempts:
 
     def launch(self, node: str, order: Launch, now_s: float) -> None:
         """Handle an order of the broker to launch one rank of an attempt."""
-        number = AttemptKey(order.job, order.attempt)
+        number = SlurmKey(order.job, order.attempt)
         known = self._desk.attempts.get(number)
         if number in self._desk.dead:
             self._placing.say_never(node, order.job, order.attempt, order.rank)
@@ -65,9 +65,11 @@ class Attempts:
         if known is None:
             if len(order.command) != 3 or order.command[0] != PROGRAM:
                 _log.warning("job %d of the broker was not submitted to this Slurm by sbatch", order.job)
-                known = Attempt("", "", list(order.nodes), end=(FOREIGN_EXIT_CODE, "", now_s))
+                known = SlurmAttempt("", "", list(order.nodes), end=(FOREIGN_EXIT_CODE, "", now_s))
             else:
-                known = Attempt(order.command[1], order.command[2], list(order.nodes), first_placed_s=now_s)
+                known = SlurmAttempt(
+                    order.command[1], order.command[2], list(order.nodes), first_placed_s=now_s
+                )
             self._desk.attempts[number] = known
         if not known.orders:
             known.gpus, known.sm_clock_mhz = sorted(order.gpus), order.sm_clock_mhz
@@ -90,7 +92,7 @@ class Attempts:
 
     def kill(self, node: str, order: Kill, now_s: float) -> None:
         """Handle an order of the broker to end an attempt."""
-        number = AttemptKey(order.job, order.attempt)
+        number = SlurmKey(order.job, order.attempt)
         attempt = self._desk.attempts.get(number)
         if attempt is None or (attempt.placed_s is None and not attempt.has_run):
             self._desk.dead.add(number)
@@ -105,7 +107,7 @@ class Attempts:
 
     def acknowledged(self, ack: EndedAck) -> None:
         """Record that the broker has the end of a rank in its journal."""
-        number = AttemptKey(ack.job, ack.attempt)
+        number = SlurmKey(ack.job, ack.attempt)
         attempt = self._desk.attempts.get(number)
         if attempt is None or attempt.end is None:
             return
@@ -119,7 +121,7 @@ class Attempts:
         for number, attempt in list(self._desk.attempts.items()):
             self._follow(number, attempt, now_s)
 
-    def _follow(self, number: AttemptKey, attempt: Attempt, now_s: float) -> None:
+    def _follow(self, number: SlurmKey, attempt: SlurmAttempt, now_s: float) -> None:
         """Reconcile an attempt with the state of its job in Slurm."""
         if attempt.end is None:
             job = self._desk.job(attempt.key)
@@ -133,13 +135,13 @@ class Attempts:
             attempt.said_s = now_s
             self._desk.out += [Say(node, ended) for node, ended in attempt.ends(number)]
 
-    def _lost(self, attempt: Attempt, now_s: float) -> None:
+    def _lost(self, attempt: SlurmAttempt, now_s: float) -> None:
         """End an attempt whose job Slurm does not know any more."""
         _log.warning("Slurm does not know job %s any more, which was running", attempt.key)
         code, reason = (KILLED_EXIT_CODE, "killed") if attempt.kill else (VANISHED_EXIT_CODE, "vanished")
         attempt.end = (code, reason, now_s)
 
-    def _compare(self, number: AttemptKey, attempt: Attempt, job: SlurmJob, now_s: float) -> None:
+    def _compare(self, number: SlurmKey, attempt: SlurmAttempt, job: SlurmJob, now_s: float) -> None:
         if not attempt.is_sure:
             offered = self._desk.offered.get(attempt.key)
             if offered is None:
@@ -204,11 +206,11 @@ class Attempts:
             )
             self._desk.writer.mark(job.key, left(job, "otherwise"))
 
-    def _is_refused(self, attempt: Attempt, job: SlurmJob, now_s: float) -> bool:
+    def _is_refused(self, attempt: SlurmAttempt, job: SlurmJob, now_s: float) -> bool:
         times, waits_s = self._desk.times, now_s - attempt.first_placed_s
         return waits_s >= times.start_s or (waits_s >= times.repeat_s and is_about_limits(job.reason))
 
-    def _say_launched(self, number: AttemptKey, attempt: Attempt) -> None:
+    def _say_launched(self, number: SlurmKey, attempt: SlurmAttempt) -> None:
         for rank, node in enumerate(attempt.nodes):
             if rank not in attempt.told and node in self._desk.registered:
                 attempt.told.add(rank)
@@ -221,7 +223,7 @@ class Attempts:
                 for rank in sorted(attempt.told):
                     self._desk.say(attempt.nodes[rank], _launched(number, attempt, rank))
 
-    def _ended(self, attempt: Attempt, job: SlurmJob) -> None:
+    def _ended(self, attempt: SlurmAttempt, job: SlurmJob) -> None:
         reason, code = job.end_reason, job.exit_code
         if attempt.kill and job.state == "CANCELLED":
             code, reason = KILLED_EXIT_CODE, "killed"
@@ -231,7 +233,7 @@ class Attempts:
             code = KILLED_EXIT_CODE if reason in ("cancelled", "time_limit", "node_stopped") else 1
         attempt.end = (code, reason, job.end_s or None)
 
-    def _requeued(self, attempt: Attempt, job: SlurmJob) -> None:
+    def _requeued(self, attempt: SlurmAttempt, job: SlurmJob) -> None:
         """Handle a job that waits again: by the gateway's order, or by a user's or Slurm's."""
         if not job.is_held:
             self._desk.writer.hold(job.key)
@@ -250,7 +252,7 @@ def _look_at_gpus(job: SlurmJob) -> None:
         )
 
 
-def _launched(number: AttemptKey, attempt: Attempt, rank: int) -> Launched:
+def _launched(number: SlurmKey, attempt: SlurmAttempt, rank: int) -> Launched:
     return Launched(
         job=number.job, attempt=number.attempt, rank=rank, pid=0, sm_clock_mhz=attempt.sm_clock_mhz
     )

@@ -6,18 +6,18 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from rlsched.engine.facts import Facts, SlurmJob, SlurmNode
-from rlsched.engine.orders import HIGHEST, Attempt, AttemptKey, asked_gres, left
+from rlsched.engine.orders import HIGHEST, SlurmAttempt, SlurmKey, asked_gres, left
 from rlsched.engine.partitions import nodes_with_gpus
 from rlsched.engine.steps import Ask, Say, Times
 from rlsched.engine.writer import Writer
 from rlsched.wire.messages import NodeMessage
 
 
-class Remembered(NamedTuple):
+class RememberedJobs(NamedTuple):
     """State at the time when the broker was asked for its jobs; see `Desk`."""
 
-    forgotten: set[AttemptKey]
-    dead: set[AttemptKey]
+    forgotten: set[SlurmKey]
+    dead: set[SlurmKey]
     withdrawn: set[int]
 
 
@@ -75,10 +75,10 @@ class Desk:
         self.identity, self.epoch = "", 0
         self.facts: Facts | None = None
         self.is_away = False
-        self.attempts: dict[AttemptKey, Attempt] = {}
-        self.forgotten: set[AttemptKey] = set()
-        self.dead: set[AttemptKey] = set()
-        self._asked_of = Remembered(set(), set(), set())
+        self.attempts: dict[SlurmKey, SlurmAttempt] = {}
+        self.forgotten: set[SlurmKey] = set()
+        self.dead: set[SlurmKey] = set()
+        self._asked_of = RememberedJobs(set(), set(), set())
         self.registered: set[str] = set()
         self.starting: set[str] = set()
         self.withdrawn: set[int] = set()
@@ -112,7 +112,7 @@ class Desk:
 
     def asks_for_live(self) -> None:
         """Save what is remembered now: the broker is being asked which jobs it has."""
-        self._asked_of = Remembered(set(self.forgotten), set(self.dead), set(self.withdrawn))
+        self._asked_of = RememberedJobs(set(self.forgotten), set(self.dead), set(self.withdrawn))
 
     def has_live(self, live: Collection[int]) -> None:
         """Forget attempts of jobs that the broker does not have any more; `live` are all jobs that it has.

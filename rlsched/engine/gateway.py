@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 
-from rlsched.engine.attempts import Attempts
+from rlsched.engine.attempts import SlurmAttempts
 from rlsched.engine.desk import Desk
 from rlsched.engine.facts import Facts
-from rlsched.engine.nodes import Nodes
+from rlsched.engine.nodes import SlurmNodes
 from rlsched.engine.offers import Offers
 from rlsched.engine.ordering import Ordering
 from rlsched.engine.silence import Silence
@@ -82,8 +82,8 @@ class Gateway:
             sm_clocks_mhz=sm_clocks_mhz if places else (),
         )
         self._ordering = Ordering(desk, nices) if nices is not None else None
-        self._desk, self.nodes = desk, Nodes(desk)
-        self._offers, self._attempts, self._silence = Offers(desk), Attempts(desk), Silence(desk)
+        self._desk, self.nodes = desk, SlurmNodes(desk)
+        self._offers, self._attempts, self._silence = Offers(desk), SlurmAttempts(desk), Silence(desk)
 
     @property
     def cluster(self) -> str:

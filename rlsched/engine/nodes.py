@@ -6,7 +6,7 @@ import logging
 
 from rlsched.engine.desk import Desk
 from rlsched.engine.facts import Facts, SlurmNode
-from rlsched.engine.orders import AttemptKey
+from rlsched.engine.orders import SlurmKey
 from rlsched.engine.partitions import held_by_others
 from rlsched.engine.steps import Say
 from rlsched.wire.messages import AttemptReport, Capabilities, Heartbeat, Held, Hello, Holding, Welcome
@@ -15,7 +15,7 @@ _log = logging.getLogger("rlsched.engine")
 RETRY_S = 1.0
 
 
-class Nodes:
+class SlurmNodes:
     """Registers the nodes, and reports changes.
 
     Args:
@@ -112,7 +112,7 @@ class Nodes:
         self._desk.identity, self._desk.epoch = welcome.cluster, max(welcome.epoch, self._desk.epoch)
         self._heartbeat_s = welcome.heartbeat_s
         for job, attempt in welcome.forget:
-            number = AttemptKey(job, attempt)
+            number = SlurmKey(job, attempt)
             self._desk.forgotten.add(number)
             known = self._desk.attempts.pop(number, None)
             if known is not None and known.end is None:

@@ -35,7 +35,7 @@ _LIMITS = (
 """Slurm's reasons that are a limit or a right, which no node changes."""
 
 
-class AttemptKey(NamedTuple):
+class SlurmKey(NamedTuple):
     """Job and attempt number of the broker."""
 
     job: int
@@ -71,7 +71,7 @@ class Offer:
 
 
 @dataclass(slots=True)
-class Attempt:
+class SlurmAttempt:
     """An attempt that the broker has ordered, or that was found in Slurm.
 
     Attributes:
@@ -124,7 +124,7 @@ class Attempt:
         """Whether the broker's job has another owner than Slurm's, as far as an order names one."""
         return any(order.person not in ("", job.user) for order in self.orders.values())
 
-    def ends(self, number: AttemptKey) -> list[tuple[str, Ended]]:
+    def ends(self, number: SlurmKey) -> list[tuple[str, Ended]]:
         """Messages of an end, by node; acknowledged ranks are left out."""
         assert self.end is not None
         code, reason, ended_s = self.end

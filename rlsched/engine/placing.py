@@ -6,7 +6,7 @@ import logging
 
 from rlsched.engine.desk import Desk
 from rlsched.engine.facts import SlurmJob
-from rlsched.engine.orders import HIGHEST, Attempt, AttemptKey, gres_of, is_about_limits, is_about_node
+from rlsched.engine.orders import HIGHEST, SlurmAttempt, SlurmKey, gres_of, is_about_limits, is_about_node
 from rlsched.wire.messages import Ended, Launch, LaunchRefused
 
 _log = logging.getLogger("rlsched.engine")
@@ -23,7 +23,7 @@ class Placing:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    def place(self, number: AttemptKey, attempt: Attempt, job: SlurmJob, now_s: float) -> None:
+    def place(self, number: SlurmKey, attempt: SlurmAttempt, job: SlurmJob, now_s: float) -> None:
         """Start a held job as the broker has decided, or report why it cannot start."""
         assert self._desk.facts is not None
         nodes = [self._desk.facts.nodes.get(node) for node in attempt.nodes]
@@ -58,16 +58,18 @@ class Placing:
             freq = marks["f"] = str(attempt.sm_clock_mhz)
         self._desk.writer.place(job.key, marks, attempt.nodes, gres, freq=freq, again=job.restarts > 0)
 
-    def mark(self, number: AttemptKey, attempt: Attempt, job: SlurmJob) -> None:
+    def mark(self, number: SlurmKey, attempt: SlurmAttempt, job: SlurmJob) -> None:
         """Record the attempt in the marks of a job that Slurm has started itself."""
         attempt.restarts = job.restarts
         self._desk.writer.mark(job.key, {**(job.marks or {}), **self._said(number, attempt)})
 
-    def _said(self, number: AttemptKey, attempt: Attempt) -> dict[str, str]:
+    def _said(self, number: SlurmKey, attempt: SlurmAttempt) -> dict[str, str]:
         said = {"j": f"{number.job}.{number.attempt}", "r": str(attempt.restarts), "c": self._desk.identity}
         return {**said, "w": "+".join(attempt.nodes)}
 
-    def stop(self, attempt: Attempt, job: SlurmJob | None, now_s: float, *, at_once: bool = False) -> None:
+    def stop(
+        self, attempt: SlurmAttempt, job: SlurmJob | None, now_s: float, *, at_once: bool = False
+    ) -> None:
         """End an attempt; repeated until the facts show it.
 
         Holding a job that was released before is not enough: it may have started since.
@@ -94,7 +96,7 @@ class Placing:
             else:
                 self._give_up(attempt, job, now_s)
 
-    def _give_up(self, attempt: Attempt, job: SlurmJob, now_s: float) -> None:
+    def _give_up(self, attempt: SlurmAttempt, job: SlurmJob, now_s: float) -> None:
         """End an attempt whose job is held again and never ran."""
         why = f"Slurm did not start it: {attempt.giving_up}"
         number = next(number for number, one in self._desk.attempts.items() if one is attempt)
@@ -107,7 +109,7 @@ class Placing:
             self._desk.dead.add(number)
             attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)
 
-    def _refuse_or_end(self, number: AttemptKey, attempt: Attempt, why: str) -> None:
+    def _refuse_or_end(self, number: SlurmKey, attempt: SlurmAttempt, why: str) -> None:
         """Refuse an attempt, or end it if the broker counts it as running already."""
         self._desk.dead.add(number)
         if attempt.told or not attempt.orders:

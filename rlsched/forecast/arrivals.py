@@ -34,7 +34,7 @@ CAME: Final = np.dtype(
 """A job that came. Its partitions are looked up when it is repeated: nodes may have been added."""
 
 
-class Past:
+class RecentJobs:
     """The jobs of the last days.
 
     Attributes:

@@ -9,7 +9,16 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from rlsched.decisions.schema import ForecastSeen as Seen
-from rlsched.forecast.record import Correction, Floats, Record, Said, What, ln_of, size_class, teaching
+from rlsched.forecast.record import (
+    Correction,
+    Floats,
+    OpenForecast,
+    Record,
+    What,
+    ln_of,
+    size_class,
+    teaching,
+)
 from rlsched.forecast.world import QUANTILES, Ahead
 
 _WAITING: Final[tuple[What, ...]] = ("start", "end")
@@ -44,7 +53,7 @@ class Keeping:
 
     def __init__(self) -> None:
         self.record = Record()
-        self._open: dict[str, list[Said]] = {}
+        self._open: dict[str, list[OpenForecast]] = {}
         self._met: set[str] = set()
         self._came: dict[str, tuple[float, float]] = {}
 
@@ -70,7 +79,7 @@ class Keeping:
         by: dict[tuple[What, int], Correction] = {}
         rules: dict[tuple[What, int], tuple[float, list[float]]] = {}
         found: dict[str, When] = {}
-        new: dict[tuple[What, int], list[Said]] = {}
+        new: dict[tuple[What, int], list[OpenForecast]] = {}
         for row, seq in enumerate(ahead.seqs.tolist()):
             mine = live.get(seq)
             if mine is None:
@@ -89,7 +98,7 @@ class Keeping:
                 if fresh:
                     if key not in rules:
                         rules[key] = self.record.rules(what, mine.num_gpus, now_s)
-                    said = Said(
+                    said = OpenForecast(
                         mine.job, mine.num_gpus, what, now_s, raw, corrected[what], *rules[key], list_s
                     )
                     self._open.setdefault(mine.job, []).append(said)
@@ -159,7 +168,7 @@ class Keeping:
         return [seen for seen, _ in found]
 
 
-def _seen(said: Said, came_s: float) -> Seen:
+def _seen(said: OpenForecast, came_s: float) -> Seen:
     low_s, median_s, high_s = said.corrected
     return Seen(
         time_s=came_s,

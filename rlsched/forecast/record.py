@@ -59,7 +59,7 @@ def size_words(position: int) -> str:
 
 
 @dataclass
-class Said:
+class OpenForecast:
     """A forecast with an unknown outcome; fields as in `Seen`."""
 
     job: str

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import InputError
-from rlsched.forecast.arrivals import Past
+from rlsched.forecast.arrivals import RecentJobs
 
 if TYPE_CHECKING:
     from rlsched.cluster.demand import Demand
@@ -30,7 +30,7 @@ HORIZON_S: Final = 7 * 86_400.0
 QUANTILES: Final = (0.1, 0.5, 0.9)
 
 
-class Asked(NamedTuple):
+class HypotheticalJob(NamedTuple):
     """A hypothetical job that is not submitted.
 
     Attributes:
@@ -75,7 +75,7 @@ class World:
     rule: CompiledRule
     now_s: float
     chances: dict[int, Floats]
-    past: Past
+    past: RecentJobs
     numbers: dict[int, int] = field(default_factory=dict)
 
     @cached_property
@@ -112,10 +112,10 @@ class Forecaster(Protocol):
 
     futures: int
 
-    def play(self, world: World, asked: Asked | None = None) -> Ahead:
+    def play(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
         """Futures of all live jobs, or of only the hypothetical job."""
 
-    def listed(self, world: World, asked: Asked | None = None) -> Ahead:
+    def listed(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
         """The single future without arrivals in which all jobs run for their predicted times: list
         scheduling."""
 

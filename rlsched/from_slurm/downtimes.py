@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from rlsched.errors import InputError, TraceError
 from rlsched.workload.formats.account import MalformedError
-from rlsched.workload.formats.clock import Clock
+from rlsched.workload.formats.clock import TimeParser
 
 _FIELDS: Final = {
     "node": ("NodeName",),
@@ -55,7 +55,9 @@ class Downtimes:
             raise InputError(f"{path}: cannot write node events here: {error.strerror}") from error
 
 
-def downtimes(text: str, names: Mapping[str, str], origin_s: float, clock: Clock, where: str) -> Downtimes:
+def downtimes(
+    text: str, names: Mapping[str, str], origin_s: float, clock: TimeParser, where: str
+) -> Downtimes:
     """Node events from the output of `sacctmgr show event --parsable2`.
 
     Args:
@@ -129,7 +131,7 @@ def _left_out(node: str, state: str, event: str, names: Mapping[str, str]) -> st
     return "" if node in names else "of a node that is not in the cluster"
 
 
-def _time(clock: Clock, text: str, at: str, column: str) -> float | None:
+def _time(clock: TimeParser, text: str, at: str, column: str) -> float | None:
     text = text.strip()
     if text.isdecimal():
         return float(text)

@@ -47,7 +47,7 @@ def gang_efficiency(gang_overhead: float, gpus: float) -> float:
     return 1.0 / (1.0 + gang_overhead * math.log2(gpus))
 
 
-class Fit(NamedTuple):
+class FittedConstant(NamedTuple):
     """A fitted constant.
 
     Attributes:
@@ -61,12 +61,12 @@ class Fit(NamedTuple):
     points: int
 
 
-GANG_OVERHEAD: Final[Mapping[str, Fit]] = MappingProxyType(
+GANG_OVERHEAD: Final[Mapping[str, FittedConstant]] = MappingProxyType(
     {
-        "ResNet-18": Fit(0.095, 0.121, 30),
-        "ResNet-50": Fit(0.055, 0.067, 21),
-        "Transformer": Fit(0.265, 0.149, 30),
-        "LM": Fit(0.526, 0.216, 30),
+        "ResNet-18": FittedConstant(0.095, 0.121, 30),
+        "ResNet-50": FittedConstant(0.055, 0.067, 21),
+        "Transformer": FittedConstant(0.265, 0.149, 30),
+        "LM": FittedConstant(0.526, 0.216, 30),
     }
 )
 """`gang_overhead` by workload family: Gavel's throughputs on 2, 4 and 8 K80 and P100, relative to one.

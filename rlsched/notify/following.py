@@ -89,7 +89,7 @@ class CursorFile:
         self._lock.close()
 
 
-class Follower:
+class NoticeFollower:
     """Sends the notices of a journal in order, each at least once.
 
     A notice whose receiver is not available is retried until it is accepted; later notices wait in the

@@ -33,7 +33,7 @@ _ROLES: dict[str, Role] = {
 }
 
 
-class Member(msgspec.Struct, frozen=True):
+class AccessEntry(msgspec.Struct, frozen=True):
     """A file of the access list: ROLE-NAME.public, the key in its first line, then lines `field value`."""
 
     file: str
@@ -59,12 +59,12 @@ class Member(msgspec.Struct, frozen=True):
     @classmethod
     def new(
         cls, peer: Peer, key: bytes, joins_as: Role | None = None, expires_s: float | None = None
-    ) -> Member:
+    ) -> AccessEntry:
         """Return a new member, to be written as a file."""
         return cls(f"{peer.role}-{peer.name}.public", key.decode(), peer, joins_as, expires_s)
 
     @classmethod
-    def of(cls, file: str, text: str) -> Member | None:
+    def of(cls, file: str, text: str) -> AccessEntry | None:
         """Parse a file; None if it is damaged. Without a person, a user key's person is the key's name."""
         prefix, _, name = file.removesuffix(".public").partition("-")
         key, *lines = text.strip().splitlines() or [""]
@@ -86,7 +86,7 @@ class Member(msgspec.Struct, frozen=True):
 
 class _File(NamedTuple):
     stamp: _Stamp
-    member: Member | None
+    member: AccessEntry | None
 
 
 class AccessList:
@@ -107,7 +107,7 @@ class AccessList:
         self._directory_stamp = -2
         self._scanned_s = -SCAN_S
         self._files: dict[str, _File] = {}
-        self._members: dict[bytes, Member] = {}
+        self._members: dict[bytes, AccessEntry] = {}
         self._peers: dict[bytes, Peer] = {}
 
     def peers(self) -> dict[bytes, Peer]:
@@ -122,7 +122,7 @@ class AccessList:
             self._scan()
         return self._peers
 
-    def members(self) -> dict[bytes, Member]:
+    def members(self) -> dict[bytes, AccessEntry]:
         """Members by key, from files read now."""
         self._scan()
         return self._members
@@ -156,4 +156,4 @@ class AccessList:
             text = Path(entry.path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return None
-        return _File(stamp, Member.of(entry.name, text))
+        return _File(stamp, AccessEntry.of(entry.name, text))

@@ -15,7 +15,7 @@ import msgspec
 
 from rlsched.errors import InputError
 from rlsched.terminal.visible import CONTROL
-from rlsched.transport.access import Member
+from rlsched.transport.access import AccessEntry
 from rlsched.transport.dealer import broker_address
 from rlsched.transport.keys import KeyHome, KeyPair, check_name
 from rlsched.transport.names import MAX_PERSON_CHARACTERS, Z85_LENGTH
@@ -117,7 +117,9 @@ def invite(
                     f"give another name, or run `rlsched keys revoke {name}` first"
                 )
         home.put(
-            Member.new(Peer("joining", name, person, nodes), public, joins_as=role, expires_s=now_s + valid_s)
+            AccessEntry.new(
+                Peer("joining", name, person, nodes), public, joins_as=role, expires_s=now_s + valid_s
+            )
         )
     return Token(address, home.broker_public(), secret, role, name)
 
@@ -139,12 +141,12 @@ def admit(home: KeyHome, one_time: bytes, join: Join, now_s: float) -> Joined | 
             return Refused(
                 message=f"this machine's key is on the list already, as {taken.peer.role} {taken.peer.name!r}"
             )
-        home.put(Member.new(joined, public))
+        home.put(AccessEntry.new(joined, public))
         home.take(token)
     return Joined(role=joined.role, name=joined.name, person=joined.person)
 
 
-def revoke(home: KeyHome, name: str, role: Role | None = None) -> list[Member]:
+def revoke(home: KeyHome, name: str, role: Role | None = None) -> list[AccessEntry]:
     """Remove all keys of this name from the access list, including tokens; the broker obeys at once.
 
     Raises:

@@ -4,7 +4,7 @@
     HOME/client-default.key              a client's pair
     HOME/node-n0.key                     a node's pair; the name in the file is the node's identity
     HOME/engine-slurm.key                the pair of a gateway that represents many nodes
-    HOME/authorised/ROLE-NAME.public     the access list, see `Member`: removing a file revokes the key
+    HOME/authorised/ROLE-NAME.public     the access list, see `AccessEntry`: removing a file revokes the key
 
 The pair of a client made in the broker's own home is an admin's: its readers can also read broker.key.
 
@@ -28,7 +28,7 @@ from rlsched.transport.names import MAX_PERSON_CHARACTERS, NAME, Z85_LENGTH
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rlsched.transport.access import AccessList, Member
+    from rlsched.transport.access import AccessEntry, AccessList
     from rlsched.transport.roles import Peer
 
 
@@ -148,7 +148,7 @@ class KeyHome:
         Raises:
             InputError: as `broker`.
         """
-        from rlsched.transport.access import Member
+        from rlsched.transport.access import AccessEntry
         from rlsched.transport.roles import Peer
 
         with self.locked():
@@ -156,7 +156,7 @@ class KeyHome:
                 public, name = _read(str(path)).public, path.stem.removeprefix("client-")
                 known = self.access.members().get(public)
                 if known is not None and known.peer == Peer("user", name, name):
-                    self.put(Member.new(Peer("admin", name, login_name()), public))
+                    self.put(AccessEntry.new(Peer("admin", name, login_name()), public))
                     self.take(known)
 
     def refuse_another(self, broker_public: bytes) -> None:
@@ -179,11 +179,11 @@ class KeyHome:
             self.refuse_another(broker_public)
             _write(self.directory / "broker.public", broker_public + b"\n")
 
-    def put(self, member: Member) -> None:
+    def put(self, member: AccessEntry) -> None:
         """Write a file of the access list, synced to disk. Call it `locked`."""
         _write(self.access.directory / member.file, member.text().encode())
 
-    def take(self, member: Member) -> None:
+    def take(self, member: AccessEntry) -> None:
         """Remove a file of the access list, synced to disk. Call it `locked`."""
         (self.access.directory / member.file).unlink(missing_ok=True)
         _sync(self.access.directory)
@@ -198,9 +198,9 @@ class KeyHome:
             if owner is None:
                 _write(self.directory / f"{stem}.public", public + b"\n")
             else:
-                from rlsched.transport.access import Member
+                from rlsched.transport.access import AccessEntry
 
-                self.put(Member.new(owner(), public))
+                self.put(AccessEntry.new(owner(), public))
             _write(self.directory / f"{stem}.key", b"public " + public + b"\nsecret " + secret + b"\n")
         return _read(path)
 

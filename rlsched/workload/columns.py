@@ -18,7 +18,7 @@ EXPECTED: dict[str, str] = {
 """Permitted values of a cell of each kind, as worded in an error message."""
 
 
-class Column(NamedTuple):
+class TraceColumn(NamedTuple):
     """One column of the normal form.
 
     Attributes:
@@ -34,50 +34,52 @@ class Column(NamedTuple):
     required: bool = False
 
 
-BASE: tuple[Column, ...] = (
-    Column("job_id", "job_id", "text", required=True),
-    Column("user", "user", "text"),
-    Column("vc", "vc", "text"),
-    Column("name", "job_name", "text"),
-    Column("submit_time", "submit_s", "seconds", required=True),
-    Column("duration", "duration_s", "seconds", required=True),
-    Column("num_gpus", "num_gpus", "gpus", required=True),
-    Column("num_cpus", "num_cpus", "amount"),
-    Column("status", "status", "text"),
+BASE: tuple[TraceColumn, ...] = (
+    TraceColumn("job_id", "job_id", "text", required=True),
+    TraceColumn("user", "user", "text"),
+    TraceColumn("vc", "vc", "text"),
+    TraceColumn("name", "job_name", "text"),
+    TraceColumn("submit_time", "submit_s", "seconds", required=True),
+    TraceColumn("duration", "duration_s", "seconds", required=True),
+    TraceColumn("num_gpus", "num_gpus", "gpus", required=True),
+    TraceColumn("num_cpus", "num_cpus", "amount"),
+    TraceColumn("status", "status", "text"),
 )
 """The nine columns that are always written."""
 
-OPTIONAL: tuple[Column, ...] = (
-    Column("gpu_type", "gpu_type", "text"),
-    Column("gpu_memory_mib", None, "amount"),
-    Column("memory_mib", None, "amount"),
-    Column("workload", None, "text"),
-    Column("queue_s", None, "seconds"),
-    Column("predicted_duration", "predicted_s", "seconds"),
-    Column("predicted_spread", "predicted_spread", "amount"),
-    Column("time_limit", "time_limit_s", "seconds"),
-    Column("preemptible", None, "flag"),
-    Column("shares", None, "flag"),
-    Column("checkpoint_s", None, "seconds"),
-    Column("restart_s", None, "seconds"),
-    Column("fail_after_s", None, "times"),
-    Column("depends_on", None, "text"),
-    Column("array_id", None, "text"),
-    Column("array_limit", None, "amount"),
-    Column("origin", None, "instant"),
+OPTIONAL: tuple[TraceColumn, ...] = (
+    TraceColumn("gpu_type", "gpu_type", "text"),
+    TraceColumn("gpu_memory_mib", None, "amount"),
+    TraceColumn("memory_mib", None, "amount"),
+    TraceColumn("workload", None, "text"),
+    TraceColumn("queue_s", None, "seconds"),
+    TraceColumn("predicted_duration", "predicted_s", "seconds"),
+    TraceColumn("predicted_spread", "predicted_spread", "amount"),
+    TraceColumn("time_limit", "time_limit_s", "seconds"),
+    TraceColumn("preemptible", None, "flag"),
+    TraceColumn("shares", None, "flag"),
+    TraceColumn("checkpoint_s", None, "seconds"),
+    TraceColumn("restart_s", None, "seconds"),
+    TraceColumn("fail_after_s", None, "times"),
+    TraceColumn("depends_on", None, "text"),
+    TraceColumn("array_id", None, "text"),
+    TraceColumn("array_limit", None, "amount"),
+    TraceColumn("origin", None, "instant"),
 )
 """Written only if a value is known. `predicted_spread` is the sd of ln(true / predicted)."""
 
-KNOWN: dict[str, Column] = {column.name: column for column in BASE + OPTIONAL}
-BY_ATTRIBUTE: dict[str, Column] = {column.attribute: column for column in KNOWN.values() if column.attribute}
+KNOWN: dict[str, TraceColumn] = {column.name: column for column in BASE + OPTIONAL}
+BY_ATTRIBUTE: dict[str, TraceColumn] = {
+    column.attribute: column for column in KNOWN.values() if column.attribute
+}
 PASS_THROUGH = "x_"
 """Columns with this prefix are passed through unchanged."""
 
 
-def column_of(name: str) -> Column | None:
+def column_of(name: str) -> TraceColumn | None:
     """Return the column with this header; None: unknown to rlsched."""
     if name.startswith(PASS_THROUGH) and len(name) > len(PASS_THROUGH):
-        return Column(name, None, "text")
+        return TraceColumn(name, None, "text")
     return KNOWN.get(name)
 
 

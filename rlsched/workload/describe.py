@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.characterise.arrivals import arrivals
 from rlsched.workload.characterise.capacity import against
-from rlsched.workload.characterise.clock import Clock
+from rlsched.workload.characterise.clock import WeekClock
 from rlsched.workload.characterise.outcomes import outcomes, status_counts
 from rlsched.workload.characterise.owners import users, virtual_clusters
 from rlsched.workload.characterise.parts import HOUR_S, Report, gpu_seconds, keyed, over, quantiles
@@ -37,7 +37,7 @@ def describe(trace: Trace, spec: ClusterSpec | None = None, origin: datetime | N
     """
     gpu_s = gpu_seconds(trace.duration_s, trace.num_gpus)
     classes = size_class(trace.num_gpus)
-    clock = Clock(float(trace.submit_s[0]), float(trace.submit_s[-1]), origin or trace.origin)
+    clock = WeekClock(float(trace.submit_s[0]), float(trace.submit_s[-1]), origin or trace.origin)
     by_user, by_vc = keyed(trace.user), keyed(trace.vc)
     wait_s = waits(trace)
     demanded, used = demand(trace), in_use(trace, wait_s)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlsched.errors import TraceError
 from rlsched.workload.cells import Where, entries
-from rlsched.workload.columns import EXPECTED, KNOWN, PASS_THROUGH, Column, column_of, known_names
+from rlsched.workload.columns import EXPECTED, KNOWN, PASS_THROUGH, TraceColumn, column_of, known_names
 from rlsched.workload.distinct import surely_differ
 from rlsched.workload.plain_csv import PlainCells
 from rlsched.workload.validate_relations import check_relations
@@ -75,13 +75,13 @@ def check_columns(cells: Mapping[str, Cells], where: Where) -> dict[str, NDArray
     return columns
 
 
-def _known(name: str) -> Column:
+def _known(name: str) -> TraceColumn:
     column = column_of(name)
     assert column is not None  # check_header has rejected all others
     return column
 
 
-def _typed(column: Column, values: Cells, where: Where) -> NDArray[Any]:
+def _typed(column: TraceColumn, values: Cells, where: Where) -> NDArray[Any]:
     if column.kind == "text":
         return _text(column, values, where)
     if column.kind == "flag":
@@ -93,7 +93,7 @@ def _typed(column: Column, values: Cells, where: Where) -> NDArray[Any]:
     return _numbers(column, values, where)
 
 
-def _text(column: Column, values: Cells, where: Where) -> NDArray[np.str_]:
+def _text(column: TraceColumn, values: Cells, where: Where) -> NDArray[np.str_]:
     if isinstance(values, np.ndarray) and values.dtype.kind == "U":
         array = values
     elif isinstance(values, PlainCells):
@@ -109,7 +109,7 @@ def _text(column: Column, values: Cells, where: Where) -> NDArray[np.str_]:
     return array
 
 
-def _flags(column: Column, values: Cells, where: Where) -> NDArray[np.str_]:
+def _flags(column: TraceColumn, values: Cells, where: Where) -> NDArray[np.str_]:
     texts = ["" if value is None else str(value).strip().lower() for value in values]
     for position, text in enumerate(texts):
         if text not in _FLAGS:
@@ -117,7 +117,7 @@ def _flags(column: Column, values: Cells, where: Where) -> NDArray[np.str_]:
     return np.array([_FLAGS[text] for text in texts], dtype=np.str_)
 
 
-def _times(column: Column, values: Cells, where: Where) -> NDArray[np.str_]:
+def _times(column: TraceColumn, values: Cells, where: Where) -> NDArray[np.str_]:
     array = _text(column, values, where)
     for position in np.flatnonzero(array != "").tolist():
         for entry in entries(str(array[position])):
@@ -126,7 +126,7 @@ def _times(column: Column, values: Cells, where: Where) -> NDArray[np.str_]:
     return array
 
 
-def _instant(column: Column, values: Cells, where: Where) -> NDArray[np.str_]:
+def _instant(column: TraceColumn, values: Cells, where: Where) -> NDArray[np.str_]:
     array = _text(column, values, where)
     known = np.flatnonzero(array != "")
     if not len(known):
@@ -142,7 +142,7 @@ def _instant(column: Column, values: Cells, where: Where) -> NDArray[np.str_]:
     return array
 
 
-def _numbers(column: Column, values: Cells, where: Where) -> NDArray[np.float64]:
+def _numbers(column: TraceColumn, values: Cells, where: Where) -> NDArray[np.float64]:
     expected = EXPECTED[column.kind] + ("" if column.required else ", or blank")
     array, blank = _as_floats(column, values, where, expected)
     bad = ~blank & ~(np.isfinite(array) & (array >= 0))
@@ -157,7 +157,7 @@ def _numbers(column: Column, values: Cells, where: Where) -> NDArray[np.float64]
 
 
 def _as_floats(
-    column: Column, values: Cells, where: Where, expected: str
+    column: TraceColumn, values: Cells, where: Where, expected: str
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """float64 with nan if blank, and the mask of the blanks; a written-out nan is not a blank."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":

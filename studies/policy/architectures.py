@@ -29,11 +29,11 @@ from torch import Tensor, nn
 from rlsched.decide.policies.permissions import Permissions
 from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.average import WeightAverage
-from rlsched_agents.ppo.network import Actor, CandidateNetwork, Packed, prior
+from rlsched_agents.ppo.network import Actor, CandidateNetwork, PackedRows, prior
 from rlsched_agents.ppo.normalize import ReturnNormalizer
 from rlsched_agents.ppo.policy import CandidatePolicy
 from rlsched_agents.ppo.recipes import RECIPES
-from rlsched_agents.ppo.replays import Replays
+from rlsched_agents.ppo.replays import ReplayWindows
 from rlsched_agents.ppo.sources import synthetic_data
 from rlsched_agents.ppo.training import build_model
 from rlsched_agents.runtime.network import NetworkConfig
@@ -57,7 +57,7 @@ class RowsAlone(Actor):
         super().__init__(config)
         del self.context, self.mix_context
 
-    def forward(self, packed: Packed) -> Tensor:
+    def forward(self, packed: PackedRows) -> Tensor:
         """(B, K) logits."""
         return scored(self, packed, torch.relu(self.mix_row(encoded(self, packed))))
 
@@ -72,7 +72,7 @@ class Attending(Actor):
         self.query_key_value = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
-    def forward(self, packed: Packed) -> Tensor:
+    def forward(self, packed: PackedRows) -> Tensor:
         """(B, K) logits."""
         rows = encoded(self, packed)
         (batch, count), width = packed.shape, self.config.width
@@ -86,13 +86,13 @@ class Attending(Actor):
         return scored(self, packed, torch.relu(self.mix_row(rows + self.out(seen))))
 
 
-def encoded(actor: Actor, packed: Packed) -> Tensor:
+def encoded(actor: Actor, packed: PackedRows) -> Tensor:
     """(R, W) each row by itself."""
     rows = packed.rows[: packed.place.numel(), : actor.config.features]
     return torch.relu(actor.row2(torch.relu(actor.row1(rows))))
 
 
-def scored(actor: Actor, packed: Packed, mixed: Tensor) -> Tensor:
+def scored(actor: Actor, packed: PackedRows, mixed: Tensor) -> Tensor:
     """(B, K) logits of (R, W) rows, with the prior of the shipped network."""
     scores = actor.score(mixed).squeeze(1) + prior(actor.config, packed)[: packed.place.numel()]
     batch, count = packed.shape
@@ -140,7 +140,7 @@ def policy_of(kind: type[Actor]) -> type[CandidatePolicy]:
     return KindPolicy
 
 
-def replays(seed: int, traces: int) -> Replays:
+def replays(seed: int, traces: int) -> ReplayWindows:
     """Sequences of 3,000 helios-like jobs: each trace at loads .85 and 1, on 4 and 8 nodes."""
     rng, windows = np.random.default_rng(seed), []
     for draw in range(traces):
@@ -158,10 +158,10 @@ def replays(seed: int, traces: int) -> Replays:
                     nodes_high=count,
                 )
                 windows.append(draw_window(source, config, rng))
-    return Replays(windows, 8, WARMUP_JOBS, Permissions())
+    return ReplayWindows(windows, 8, WARMUP_JOBS, Permissions())
 
 
-def ratios(replayed: Replays, network: CandidateNetwork) -> list[float]:
+def ratios(replayed: ReplayWindows, network: CandidateNetwork) -> list[float]:
     """Mean queueing delay over the reference's, of each sequence."""
     served = copy.deepcopy(network).double()
 
@@ -172,7 +172,9 @@ def ratios(replayed: Replays, network: CandidateNetwork) -> list[float]:
     return [one.ratio for one in replayed.run(score)]
 
 
-def train_one(name: str, seed: int, cpu_s: float, choosing: Replays, deciding: Replays) -> dict[str, Any]:
+def train_one(
+    name: str, seed: int, cpu_s: float, choosing: ReplayWindows, deciding: ReplayWindows
+) -> dict[str, Any]:
     """One run of this many CPU seconds, and its result."""
     kind, width, critic_width = KINDS[name]
     recipe = RECIPES["quick"]

@@ -18,7 +18,7 @@ from rlsched.workload.load import nodes_for_load, offered_load
 from rlsched.workload.split import Window as Bounds
 from rlsched.workload.split import time_split
 from rlsched.workload.trace import Trace
-from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.evaluate.windows import MeasuredWindow
 
 TRACES: Final = ("helios_venus", "philly/6214e9", "philly/6c71a0", "philly/11cb48")
 """Venus, and the VCs of Philly with most jobs in the training part: 39,540, 12,935 and 10,845."""
@@ -90,7 +90,7 @@ class Workload:
 
     trace: Trace
     spec: ClusterSpec
-    window: Window
+    window: MeasuredWindow
     stretch: float
 
 
@@ -159,7 +159,7 @@ def measured_jobs(folder: Path, case: Case) -> int:
     """Number of measured jobs of a case."""
     trace, _ = read_trace(folder, case.trace)
     since_s, until_s = part_bounds(trace, case.part)
-    mine, vc = Window(since_s, until_s).measured(trace), case.trace.partition("/")[2]
+    mine, vc = MeasuredWindow(since_s, until_s).measured(trace), case.trace.partition("/")[2]
     return int(np.count_nonzero(mine & (trace.vc == vc) if vc else mine))
 
 
@@ -184,7 +184,7 @@ def workload_of(folder: Path, case: Case) -> Workload:
             name=f"{spec.name} {vc}", nodes=tuple(group for group in spec.nodes if group.vc == vc)
         )
     trace = trace.select(kept)
-    measured = Window(since_s, until_s).measured(trace)
+    measured = MeasuredWindow(since_s, until_s).measured(trace)
     if not measured.any():
         raise InputError(f"{case.trace}: no job is submitted in its {case.part} part")
     spec = nodes_for_load(trace.select(measured), spec, case.load)
@@ -192,7 +192,9 @@ def workload_of(folder: Path, case: Case) -> Workload:
     if not (math.isfinite(stretch) and stretch > 0):
         raise InputError(f"{case.trace}: the jobs of its {case.part} part are no load for {spec.name}")
     trace = replace(trace, submit_s=trace.submit_s * stretch)
-    return Workload(with_flags(trace, case), spec, Window(since_s * stretch, until_s * stretch), stretch)
+    return Workload(
+        with_flags(trace, case), spec, MeasuredWindow(since_s * stretch, until_s * stretch), stretch
+    )
 
 
 def with_flags(trace: Trace, case: Case) -> Trace:

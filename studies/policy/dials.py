@@ -29,7 +29,7 @@ from rlsched.workload.split import time_split
 from rlsched_agents.dials.evolution import Evolution, EvolutionConfig
 from rlsched_agents.dials.judging import ALL_ZERO, Floats, Judge, Layers
 from rlsched_agents.dials.ppo import PpoConfig, train_ppo
-from rlsched_agents.dials.verdict import Compared, compared
+from rlsched_agents.dials.verdict import StrategyComparison, compared
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.windows import Drawn, Windows, draw_setting
 from studies.policy.cases import TRACES, read_trace
@@ -105,7 +105,7 @@ def windows(sources: Sequence[EpisodeSource], each: int, seed: int, mixed_frac: 
     )
 
 
-def row(label: str, found: Compared) -> str:
+def row(label: str, found: StrategyComparison) -> str:
     """A line of a table."""
     worst = max(found.by_source.items(), key=lambda one: one[1])
     return (

@@ -30,7 +30,7 @@ from rlsched_agents.evaluate.metrics import Metrics, schedule_metrics
 from rlsched_agents.evaluate.modelled import Basis
 from rlsched_agents.evaluate.pairs import compare
 from rlsched_agents.evaluate.run import replay_tasks, run_task, say_nothing
-from rlsched_agents.evaluate.windows import Window, scaled_cluster
+from rlsched_agents.evaluate.windows import MeasuredWindow, scaled_cluster
 from rlsched_envs.sim.engine import predict_trace
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
@@ -97,7 +97,7 @@ class Workload:
 
     def __init__(self, folder: Path, name: str, models: Models) -> None:
         self.trace = Trace.read(folder / f"{name}.csv.gz")
-        self.window = Window(since_s=time_split(self.trace).test[0])
+        self.window = MeasuredWindow(since_s=time_split(self.trace).test[0])
         spec = ClusterSpec.read(folder / f"{name}.cluster.toml")
         self.spec = scaled_cluster(self.trace, spec, self.window, nodes=None, load=LOAD)
         self.load = offered_load(self.trace.select(self.window.measured(self.trace)), self.spec)

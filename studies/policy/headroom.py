@@ -26,8 +26,8 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.evaluate.pairs import geometric_mean
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
-from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.sim.engine import Predictions
+from rlsched_agents.evaluate.windows import MeasuredWindow
+from rlsched_envs.sim.engine import PredictedTimes
 from studies.policy.cases import PARTS, TRACES, TUNING_LOADS, Case, Workload, cases, workload_of
 from studies.policy.opponents import REFERENCES, policy_id
 from studies.policy.options import add_common, add_policy, policies_of, reported
@@ -56,18 +56,18 @@ class Waited(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
 
 
-def shortened(work: Workload, predictions: Predictions, jobs: int) -> tuple[Workload, Predictions]:
+def shortened(work: Workload, predictions: PredictedTimes, jobs: int) -> tuple[Workload, PredictedTimes]:
     """The same case with at most this many measured jobs, and half as many after them."""
     measured = np.flatnonzero(work.window.measured(work.trace))
     if len(measured) <= jobs:
         return work, predictions
     last = min(len(work.trace), int(measured[jobs]) + jobs // 2)
-    window = Window(work.window.since_s, float(work.trace.submit_s[measured[jobs]]))
+    window = MeasuredWindow(work.window.since_s, float(work.trace.submit_s[measured[jobs]]))
     short = replace(work, trace=work.trace.select(slice(0, last)), window=window)
-    return short, Predictions(predictions.predicted_s[:last], predictions.spread[:last])
+    return short, PredictedTimes(predictions.predicted_s[:last], predictions.spread[:last])
 
 
-def waited(work: Workload, predictions: Predictions, policy: Policy) -> Waited:
+def waited(work: Workload, predictions: PredictedTimes, policy: Policy) -> Waited:
     """Replay a policy with seed 0."""
     tasks = replay_tasks(work.trace, work.spec, work.window, predictions, [policy], [0])
     (outcome,) = run_tasks(tasks, workers=1)

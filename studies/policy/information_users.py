@@ -28,7 +28,7 @@ from rlsched.workload.predict.at_submission import predict_at_submission
 from rlsched.workload.predict.distribution import spread_around
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.engine import Engine, Predictions, reference_end_s
+from rlsched_envs.sim.engine import Engine, PredictedTimes, reference_end_s
 from studies.policy.habits import best_by_name
 from studies.policy.options import reported
 
@@ -62,13 +62,13 @@ def rows_of(trace: Trace, spec: ClusterSpec, habit: float, *, counted: bool = Fa
     nameless = replace(trace, user=nobody, job_name=nobody)
     numbered = np.array([f"{name}_{run}" for run, name in enumerate(trace.job_name.tolist())])
     named = replace(trace, job_name=numbered) if counted else trace
-    stamps = {"running mean": Predictions(*causal_predictions(trace, end_s))}
+    stamps = {"running mean": PredictedTimes(*causal_predictions(trace, end_s))}
     for name, jobs in (("hedge without names", nameless), ("hedge", named)):
         said = predict_at_submission(jobs, end_s)
-        stamps[name] = Predictions(said.median_s, spread_around(said.probabilities, said.median_s))
+        stamps[name] = PredictedTimes(said.median_s, spread_around(said.probabilities, said.median_s))
     best_s = best_by_name(trace, end_s, LIKE, habit)
-    stamps["best by name"] = Predictions(best_s, np.zeros(len(trace)))
-    stamps["true"] = Predictions(trace.duration_s, np.zeros(len(trace)))
+    stamps["best by name"] = PredictedTimes(best_s, np.zeros(len(trace)))
+    stamps["true"] = PredictedTimes(trace.duration_s, np.zeros(len(trace)))
     measured = _measured(trace)
     base = _waiting_s(trace, spec, QSSF, stamps["running mean"])
     return {
@@ -86,7 +86,7 @@ def _measured(trace: Trace) -> slice:
     return slice(int(len(trace) * LEARNING), None)
 
 
-def _waiting_s(trace: Trace, spec: ClusterSpec, policy: Policy, predictions: Predictions) -> float:
+def _waiting_s(trace: Trace, spec: ClusterSpec, policy: Policy, predictions: PredictedTimes) -> float:
     rule = policy.rule
     table = Engine(trace, spec, order=rule.order, predictions=predictions).run_rule(rule)
     return float((table.start_s - trace.submit_s)[_measured(trace)].mean())

@@ -23,7 +23,7 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.metrics import jct_s
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
-from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.evaluate.windows import MeasuredWindow
 from rlsched_envs.sim.engine import predict_trace
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
@@ -105,7 +105,7 @@ def run(jobs: int, load: float, gpus: int, seed: int, named: bool) -> dict[tuple
         trace = replace(trace, extra={})
     chosen = policies()
     tasks = replay_tasks(
-        trace, spec, Window(), predict_trace(trace, spec), list(chosen.values()), [0], models=Models()
+        trace, spec, MeasuredWindow(), predict_trace(trace, spec), list(chosen.values()), [0], models=Models()
     )
     tables = {one.policy.name: one.table for one in run_tasks(tasks, workers=1)}
     since_s, until_s = (part * float(trace.submit_s[-1]) for part in MEASURED)

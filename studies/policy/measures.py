@@ -20,7 +20,7 @@ from rlsched_agents.evaluate.build import paired_runs
 from rlsched_agents.evaluate.metrics import ended, jct_s, mean, quantile
 from rlsched_agents.evaluate.modelled import J_PER_KWH, mean_of_jobs
 from rlsched_agents.evaluate.pairs import Ratio, mean_ratio
-from rlsched_envs.sim.engine import Predictions, run_time_s
+from rlsched_envs.sim.engine import PredictedTimes, run_time_s
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
 
@@ -91,7 +91,7 @@ def measures_of(
     tables: Sequence[JobTable],
     references: dict[str, list[JobTable]],
     measured: Mask,
-    predictions: Predictions,
+    predictions: PredictedTimes,
     spec: ClusterSpec,
 ) -> Measures:
     """Measure a policy's replays, one a seed.

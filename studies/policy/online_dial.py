@@ -24,7 +24,7 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.sim.engine import Engine, PredictedTimes, predict_trace
 from rlsched_envs.sim.modelling import Models
 from studies.policy.options import add_policy, policies_of, reported
 from studies.policy.tables import header, row
@@ -43,7 +43,7 @@ class Run(NamedTuple):
     records: list[DecisionRecord]
 
 
-def play(trace: Trace, predictions: Predictions, policy: Policy, weight: float) -> Run:
+def play(trace: Trace, predictions: PredictedTimes, policy: Policy, weight: float) -> Run:
     """Replay a policy with models that only choose clocks."""
     scheduler = load_scheduler(policy)
     models = Models(energy_weight=weight, noise=False)

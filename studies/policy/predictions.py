@@ -23,7 +23,7 @@ from rlsched.workload.predict.at_submission import predict_at_submission
 from rlsched.workload.predict.distribution import Floats, spread_around
 from rlsched.workload.predict.informed import Informed
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.engine import Predictions, predict_trace, reference_end_s, run_time_s
+from rlsched_envs.sim.engine import PredictedTimes, predict_trace, reference_end_s, run_time_s
 from studies.policy.cases import Case, Workload
 
 GOOD_CORRELATION: Final = 0.7
@@ -32,7 +32,7 @@ correlations of 0.6 to 0.8 of predictors with users and job names."""
 GOOD_SEED: Final = 0
 
 
-def stamps_of(case: Case, work: Workload, kept: Path | None = None) -> Predictions:
+def stamps_of(case: Case, work: Workload, kept: Path | None = None) -> PredictedTimes:
     """The predictions of a case, the same for all policies.
 
     Args:
@@ -55,9 +55,9 @@ def stamps_of(case: Case, work: Workload, kept: Path | None = None) -> Predictio
             half_written.replace(path)
     if case.predictions == "hedge-fitted":
         variance = 2.0 * np.log(np.maximum(found["mean_s"] / found["median_s"], 1.0))
-        return Predictions(found["mean_s"], np.sqrt(variance))
+        return PredictedTimes(found["mean_s"], np.sqrt(variance))
     point = case.predictions.removeprefix("hedge-")
-    return Predictions(found[f"{point}_s"], found[f"{point}_spread"])
+    return PredictedTimes(found[f"{point}_s"], found[f"{point}_spread"])
 
 
 def _kept(path: Path | None, jobs: int) -> dict[str, Floats] | None:
@@ -78,7 +78,7 @@ def _hedged(work: Workload) -> dict[str, Floats]:
     }
 
 
-def good_predictions(trace: Trace, *, stretch: float = 1.0) -> Predictions:
+def good_predictions(trace: Trace, *, stretch: float = 1.0) -> PredictedTimes:
     """AtSubmission whose rank correlation with the true run times is about `GOOD_CORRELATION`.
 
     They are calibrated, and never outside of the run times of a size class. Only the given jobs
@@ -92,4 +92,4 @@ def good_predictions(trace: Trace, *, stretch: float = 1.0) -> Predictions:
     burst = bursts(keyed(trace.vc).code, trace.num_gpus, submit_s)
     informed = Informed.of(run_time_s(trace), trace.num_gpus, burst)
     predicted_s, spread = informed.draw(GOOD_CORRELATION, np.random.default_rng(GOOD_SEED))
-    return Predictions(np.fmin(predicted_s, trace.time_limit_s), spread)
+    return PredictedTimes(np.fmin(predicted_s, trace.time_limit_s), spread)

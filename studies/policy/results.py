@@ -35,7 +35,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.build import build_report, paired_runs
 from rlsched_agents.evaluate.pairs import compare
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
-from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.evaluate.windows import MeasuredWindow
 from rlsched_envs.sim.engine import predict_trace
 from studies.policy.opponents import policy_id
 from studies.policy.options import add_policy, policies_of
@@ -99,7 +99,7 @@ def cases(families: list[str], seeds: int, policy: Policy) -> Iterator[Case]:
                 )
 
 
-def workload_of(case: Case, traces: Path) -> tuple[Trace, ClusterSpec, Window, list[int]]:
+def workload_of(case: Case, traces: Path) -> tuple[Trace, ClusterSpec, MeasuredWindow, list[int]]:
     """Trace, cluster, window and seeds of the draws."""
     if case.family == "synthetic":
         trace, spec = synthesize(
@@ -110,13 +110,18 @@ def workload_of(case: Case, traces: Path) -> tuple[Trace, ClusterSpec, Window, l
             seed=case.seed,
             predictability="informative",
         )
-        window = Window(since_s=float(trace.submit_s[SYNTHETIC_WARMUP]))
+        window = MeasuredWindow(since_s=float(trace.submit_s[SYNTHETIC_WARMUP]))
         stretch = offered_load(trace.select(window.measured(trace)), spec) / case.load
         stretched = replace(trace, submit_s=np.rint(trace.submit_s * stretch))
-        return stretched, spec, Window(since_s=float(stretched.submit_s[SYNTHETIC_WARMUP])), [case.seed]
+        return (
+            stretched,
+            spec,
+            MeasuredWindow(since_s=float(stretched.submit_s[SYNTHETIC_WARMUP])),
+            [case.seed],
+        )
     trace = Trace.read(traces / f"{case.workload}.csv.gz")
     spec = ClusterSpec.read(traces / f"{case.workload}.cluster.toml")
-    window = Window(*time_split(trace).validation)
+    window = MeasuredWindow(*time_split(trace).validation)
     if case.vc:
         trace = trace.select(trace.vc == case.vc)
         spec = ClusterSpec(

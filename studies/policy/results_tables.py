@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlsched.decide.policies.permissions import Permissions
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
 from rlsched_agents.evaluate.pairs import MIN_BLOCKS, Comparison, Ratio, geometric_mean
-from rlsched_agents.evaluate.report import Report
+from rlsched_agents.evaluate.report import EvaluationReport
 from studies.policy.opponents import followed
 
 UNTRAINED = followed(Permissions(reservations=True), revises=True)
@@ -50,7 +50,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     policy: str
     policy_id: str
-    report: Report
+    report: EvaluationReport
     against_untrained: Comparison
 
 

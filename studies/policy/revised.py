@@ -29,7 +29,7 @@ from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import InputError
 from rlsched.workload.describe import spearman
 from rlsched_agents.evaluate.run import check_policies, replay_tasks, run_tasks
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 from studies.policy.abilities import REVISED, able
 from studies.policy.cases import PARTS, TRACES, Foresight, Workload, cases, workload_of
 from studies.policy.opponents import followed
@@ -84,7 +84,7 @@ class NotesStarts(Scheduler):
         return decision
 
 
-def started(work: Workload, predictions: Predictions, rule: Policy) -> Started:
+def started(work: Workload, predictions: PredictedTimes, rule: Policy) -> Started:
     """Replay a case by a rule that starts jobs once, with revision.
 
     Raises:
@@ -93,7 +93,7 @@ def started(work: Workload, predictions: Predictions, rule: Policy) -> Started:
     scheduler = NotesStarts(load_scheduler(able(rule, REVISED)))
     kept = work.trace.submit_s >= work.window.replay_from_s
     trace = work.trace.select(kept)
-    fed = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
+    fed = PredictedTimes(predictions.predicted_s[kept], predictions.spread[kept])
     engine = Engine(trace, work.spec, order=scheduler.order, predictions=fed, keep_placements=False)
     engine.run(scheduler, until_started=trace.submit_s < work.window.until_s)
     truth, start_s = engine.arrays.truth, engine.arrays.progress.outcome.start_s
@@ -149,7 +149,7 @@ def line(row: Row) -> str:
     return f"| {row.name} | {row.jobs:,} | {share} | {' | '.join(figures)} |"
 
 
-def replay_cpu_s(work: Workload, predictions: Predictions, policy: Policy) -> float:
+def replay_cpu_s(work: Workload, predictions: PredictedTimes, policy: Policy) -> float:
     """CPU seconds of a compiled replay, the least of `TIMED_RUNS`."""
     tasks = replay_tasks(work.trace, work.spec, work.window, predictions, [policy], [0])
     took_s = []

@@ -25,7 +25,7 @@ from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_m
 from rlsched_agents.evaluate.pairs import Comparison, compare
 from rlsched_agents.evaluate.run import Outcome, one_thread_each, replay_tasks, run_tasks
 from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
-from rlsched_envs.sim.engine import Predictions
+from rlsched_envs.sim.engine import PredictedTimes
 from studies.policy.cases import SYNTHETIC, Case, Workload, workload_of
 from studies.policy.measures import GPUS_ALONE, Measures, measures_of
 from studies.policy.opponents import REFERENCES, policy_id
@@ -109,7 +109,7 @@ class Prepared:
     """A case read by this process, and its references' runs."""
 
     work: Workload
-    predictions: Predictions
+    predictions: PredictedTimes
     references: dict[str, list[Outcome]]
 
     def run(self, policy: Policy, *, models: bool) -> list[Outcome]:
@@ -120,7 +120,7 @@ class Prepared:
         return _replay(self.work, self.predictions, policy, models=models)
 
 
-def _replay(work: Workload, predictions: Predictions, policy: Policy, *, models: bool) -> list[Outcome]:
+def _replay(work: Workload, predictions: PredictedTimes, policy: Policy, *, models: bool) -> list[Outcome]:
     tasks = replay_tasks(
         work.trace,
         work.spec,
@@ -178,10 +178,10 @@ def run_job(job: Job, traces: Path, folder: Path) -> Path:
     return path
 
 
-def _replayed(ready: Prepared, jobs: int) -> Predictions:
+def _replayed(ready: Prepared, jobs: int) -> PredictedTimes:
     """The predictions of the jobs in the replays' tables."""
     kept = ready.work.trace.submit_s >= ready.work.window.replay_from_s
-    return Predictions(ready.predictions.predicted_s[kept][:jobs], ready.predictions.spread[kept][:jobs])
+    return PredictedTimes(ready.predictions.predicted_s[kept][:jobs], ready.predictions.spread[kept][:jobs])
 
 
 def read_result(path: Path) -> Result:

@@ -22,9 +22,9 @@ import numpy as np
 from rlsched.decide.policies.policy import Policy
 from rlsched_agents.evaluate.build import build_report
 from rlsched_agents.evaluate.pairs import Ratio, geometric_mean
-from rlsched_agents.evaluate.report import Report
+from rlsched_agents.evaluate.report import EvaluationReport
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
-from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.evaluate.windows import MeasuredWindow
 from rlsched_envs.sim.engine import predict_trace
 from studies.policy.results import REAL, Case, workload_of
 
@@ -73,7 +73,7 @@ def run_case(case: Case, traces: Path, path: Path, jobs: int) -> None:
     trace, spec, window, seeds = workload_of(case, traces)
     submit_s = trace.submit_s[window.measured(trace)]
     if len(submit_s) > jobs:
-        window = Window(window.since_s, float(submit_s[jobs]))
+        window = MeasuredWindow(window.since_s, float(submit_s[jobs]))
     behind = np.flatnonzero(trace.submit_s >= window.until_s)[: jobs // 2]
     trace = trace.select(slice(0, int(behind[-1]) + 1 if len(behind) else len(trace)))
     predictions = predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
@@ -92,14 +92,14 @@ def ratio_text(ratio: Ratio | None) -> str:
     return f"{ratio.ratio:.2f}" + ("" if ratio.low is None else f" [{ratio.low:.2f}, {ratio.high:.2f}]")
 
 
-def changed_frac(report: Report, name: str) -> str:
+def changed_frac(report: EvaluationReport, name: str) -> str:
     """Share of the network's decisions that the search changed, per cent."""
     by = report.policies[name].by_source
     asked = by.get("search", 0) + by.get("policy", 0)
     return f"{100 * by.get('search', 0) / asked:.1f} %" if asked else ""
 
 
-def table(found: list[tuple[Case, Report]]) -> str:
+def table(found: list[tuple[Case, EvaluationReport]]) -> str:
     """Both families as Markdown: mean queueing over that of the network without search."""
     others = [name for name in NAMES if name != ALONE.name]
     head = "| workload | load | plain `ppo`, s | " + " | ".join(f"`{name}`" for name in others) + " |"
@@ -158,7 +158,7 @@ def main() -> None:
         if not path.exists() and time.monotonic() < deadline and (traces.is_dir() or case.family != "real"):
             run_case(case, traces, path, arguments.jobs)
         if path.exists():
-            found.append((case, msgspec.json.decode(path.read_bytes(), type=Report)))
+            found.append((case, msgspec.json.decode(path.read_bytes(), type=EvaluationReport)))
     print(table(found))
 
 

@@ -22,9 +22,9 @@ from rlsched.workload.profiles import PROFILES
 from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.build import build_report
 from rlsched_agents.evaluate.metrics import Metrics
-from rlsched_agents.evaluate.report import Report
+from rlsched_agents.evaluate.report import EvaluationReport
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
-from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.evaluate.windows import MeasuredWindow
 from rlsched_envs.sim.engine import predict_trace
 from studies.policy.options import add_policy, policies_of, reported
 from studies.policy.tables import header, of_ratios, ratio_text, row
@@ -36,10 +36,10 @@ MEASURES = ("queue_mean_s", "queue_p99_s", "queue_p999_s", "queue_max_s", "jct_m
 
 def run(
     like: str, jobs: int, load: float, gpus: int, seed: int, known: Predictability, policies: list[Policy]
-) -> Report:
+) -> EvaluationReport:
     """All policies on one sequence, the reference first."""
     trace, spec = synthesize(like, jobs, load, gpus, seed=seed, predictability=known)
-    window = Window()
+    window = MeasuredWindow()
     others = [policy for policy in policies if policy != REFERENCE]
     tasks = replay_tasks(trace, spec, window, predict_trace(trace, spec), [REFERENCE, *others], [0])
     return build_report(trace, spec, window, [0], run_tasks(tasks, workers=1), REFERENCE.name)
@@ -54,7 +54,7 @@ def gangs_wait_s(one: Metrics) -> float | None:
     return float(np.average(waits_s, weights=[group.jobs for group in large]))
 
 
-def table(title: str, reports: Sequence[Report], policies: Sequence[str]) -> list[str]:
+def table(title: str, reports: Sequence[EvaluationReport], policies: Sequence[str]) -> list[str]:
     """Ratios to the reference, geometric means over the sequences; a row a policy."""
     lines = header(title, "queue mean", "p99", "p99.9", "longest", "JCT mean", "gangs' mean", "less : more")
     theirs = [report.policies[REFERENCE.name] for report in reports]

@@ -29,7 +29,7 @@ from rlsched.models.clocks import job_part_w
 from rlsched.models.memory import fits_memory
 from rlsched.models.sharing import shared_speed
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
 
@@ -122,7 +122,7 @@ def engine_of(one: Instance, order: Order, *, at_once: bool = False) -> Engine:
     trace = one.trace
     if at_once:
         trace = replace(trace, submit_s=np.zeros(len(trace)))
-    known = Predictions(np.maximum(trace.duration_s, 1.0), np.full(len(trace), 0.1))
+    known = PredictedTimes(np.maximum(trace.duration_s, 1.0), np.full(len(trace), 0.1))
     return Engine(trace, SPEC, order=order, predictions=known, models=one.models)
 
 

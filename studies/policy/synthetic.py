@@ -8,7 +8,7 @@ from typing import Final
 from rlsched.errors import InputError
 from rlsched.workload.load import offered_load
 from rlsched.workload.synth import synthesize
-from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.evaluate.windows import MeasuredWindow
 from studies.policy.cases import SYNTHETIC, Case, Workload, with_flags
 
 SEED: Final = 0
@@ -58,7 +58,9 @@ def synthetic_workload(case: Case) -> Workload:
     kind, gpus, jobs = SEQUENCES[case.trace]
     trace, spec = synthesize(kind, jobs, case.load, gpus, GPUS_PER_NODE, seed=SEED)
     since_s, until_s = (part * float(trace.submit_s[-1]) for part in MEASURED)
-    measured = Window(since_s, until_s).measured(trace)
+    measured = MeasuredWindow(since_s, until_s).measured(trace)
     stretch = offered_load(trace.select(measured), spec) / case.load
     trace = replace(trace, submit_s=trace.submit_s * stretch)
-    return Workload(with_flags(trace, case), spec, Window(since_s * stretch, until_s * stretch), stretch)
+    return Workload(
+        with_flags(trace, case), spec, MeasuredWindow(since_s * stretch, until_s * stretch), stretch
+    )

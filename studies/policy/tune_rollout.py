@@ -32,9 +32,9 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import InputError
-from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.evaluate.windows import MeasuredWindow
 from rlsched_agents.heuristics.rollout import Rollout
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 from studies.policy.cases import (
     MIN_TUNING_JOBS,
     TRACES,
@@ -115,7 +115,7 @@ def median_stretch(queue_s: NDArray[np.float64], jobs: int) -> int:
     return int(crowded[crowded.size // 2])
 
 
-def cut(work: Workload, predictions: Predictions, jobs: int) -> tuple[Workload, Predictions]:
+def cut(work: Workload, predictions: PredictedTimes, jobs: int) -> tuple[Workload, PredictedTimes]:
     """The stretch of a case: its jobs are measured, half as many follow, all earlier ones are replayed."""
     measured = np.flatnonzero(work.window.measured(work.trace))
     table = _engine(work, predictions).run_rule(_REFERENCE.rule)
@@ -124,20 +124,20 @@ def cut(work: Workload, predictions: Predictions, jobs: int) -> tuple[Workload, 
     inside = measured[first : first + jobs]
     end = min(len(work.trace), int(inside[-1]) + 1 + jobs // 2)
     after = float(work.trace.submit_s[inside[-1] + 1]) if inside[-1] + 1 < len(work.trace) else np.inf
-    window = Window(float(work.trace.submit_s[inside[0]]), after)
-    return replace(work, trace=work.trace.select(slice(0, end)), window=window), Predictions(
+    window = MeasuredWindow(float(work.trace.submit_s[inside[0]]), after)
+    return replace(work, trace=work.trace.select(slice(0, end)), window=window), PredictedTimes(
         predictions.predicted_s[:end], predictions.spread[:end]
     )
 
 
-def _engine(work: Workload, predictions: Predictions) -> Engine:
+def _engine(work: Workload, predictions: PredictedTimes) -> Engine:
     """The replay of a case from its warm-up on."""
     kept = work.trace.submit_s >= work.window.replay_from_s
-    predictions = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
+    predictions = PredictedTimes(predictions.predicted_s[kept], predictions.spread[kept])
     return Engine(work.trace.select(kept), work.spec, order=AfterWarmUp.order, predictions=predictions)
 
 
-def run_stretch(work: Workload, predictions: Predictions, values: Sequence[Policy]) -> Stretch:
+def run_stretch(work: Workload, predictions: PredictedTimes, values: Sequence[Policy]) -> Stretch:
     """Every value and the reference on one stretch."""
     submit_s = work.trace.submit_s[work.trace.submit_s >= work.window.replay_from_s]
     until_started, waited, took = submit_s < work.window.until_s, dict[str, float](), dict[str, float]()

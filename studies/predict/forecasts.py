@@ -23,7 +23,7 @@ import numpy as np
 
 from rlsched.decide.policies.policy import Policy
 from rlsched.decisions.schema import ForecastSeen as Seen
-from rlsched.forecast.arrivals import Past
+from rlsched.forecast.arrivals import RecentJobs
 from rlsched.forecast.keeping import Keeping, LiveJob
 from rlsched.forecast.record import RULES, SIZES, Score, score, size_class, size_words
 from rlsched.forecast.world import World
@@ -48,7 +48,7 @@ def forecasts_of(
     rule = policy.rule
     engine = Engine(trace, work.spec, order=rule.order, predictions=mine, keep_placements=False)
     truth = engine.arrays.truth
-    player, keeping, past = PlayForward(futures), Keeping(), Past()
+    player, keeping, past = PlayForward(futures), Keeping(), RecentJobs()
     cpu_s, refreshes, known = 0.0, 0, 0
     settled: list[Seen] = []
     for row in engine.looks(rule, every_s):

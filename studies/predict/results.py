@@ -39,8 +39,8 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import queue_s
 from rlsched_agents.evaluate.pairs import compare
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
-from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.sim.engine import Predictions, predict_trace, reference_end_s
+from rlsched_agents.evaluate.windows import MeasuredWindow
+from rlsched_envs.sim.engine import PredictedTimes, predict_trace, reference_end_s
 from rlsched_envs.sim.job_table import JobTable
 from studies.predict.tables import CaseResult, Worth, write_tables
 
@@ -86,12 +86,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.workload}-{self.load:g}{tail}{'-recorded' if self.recorded else ''}.json"
 
 
-def workload_of(case: Case, traces: Path) -> tuple[Trace, ClusterSpec, Window]:
+def workload_of(case: Case, traces: Path) -> tuple[Trace, ClusterSpec, MeasuredWindow]:
     """The trace, the cluster for its load, and the test window."""
     if case.seed < 0:
         trace = Trace.read(traces / f"{case.workload}.csv.gz")
         spec = ClusterSpec.read(traces / f"{case.workload}.cluster.toml")
-        window = Window(*time_split(trace).test)
+        window = MeasuredWindow(*time_split(trace).test)
         return trace, nodes_for_load(trace.select(window.measured(trace)), spec, case.load), window
     trace, spec = synthesize(
         case.workload.removesuffix("-like"), SYNTHETIC_JOBS, case.load, SYNTHETIC_GPUS, seed=case.seed
@@ -99,7 +99,7 @@ def workload_of(case: Case, traces: Path) -> tuple[Trace, ClusterSpec, Window]:
     if not case.owners:
         blank = np.full(len(trace), "")
         trace = dataclasses.replace(trace, user=blank, job_name=blank)
-    window = Window(*time_split(trace).test)
+    window = MeasuredWindow(*time_split(trace).test)
     return trace, nodes_for_load(trace.select(window.measured(trace)), spec, case.load), window
 
 
@@ -109,7 +109,7 @@ def run_case(case: Case, traces: Path) -> CaseResult:
     measured = window.measured(trace)
     if case.recorded:
         end_s = recorded_end_s(trace)
-        zero = Predictions(*causal_predictions(trace, end_s))
+        zero = PredictedTimes(*causal_predictions(trace, end_s))
     else:
         end_s = reference_end_s(trace, spec, window.replay_from_s)
         zero = predict_trace(trace, spec, recorded_until_s=window.replay_from_s)
@@ -128,7 +128,7 @@ def run_case(case: Case, traces: Path) -> CaseResult:
             ("mean", mean_s(probabilities)),
             ("median", quantile_s(probabilities, 0.5)),
         ):
-            prediction = Predictions(predicted_s, spread_around(probabilities, predicted_s))
+            prediction = PredictedTimes(predicted_s, spread_around(probabilities, predicted_s))
             table = run(trace, spec, window, prediction)
             got = mean_queue_s(table, window)
             ratio = compare([table], [base], window.measured(table.trace)).queue_mean_ratio
@@ -156,13 +156,13 @@ def run_case(case: Case, traces: Path) -> CaseResult:
     )
 
 
-def run(trace: Trace, spec: ClusterSpec, window: Window, predictions: Predictions) -> JobTable:
+def run(trace: Trace, spec: ClusterSpec, window: MeasuredWindow, predictions: PredictedTimes) -> JobTable:
     """`qssf-backfill` over the window under these predictions."""
     tasks = replay_tasks(trace, spec, window, predictions, [POLICY], [0])
     return run_tasks(tasks, workers=1)[0].table
 
 
-def mean_queue_s(table: JobTable, window: Window) -> float:
+def mean_queue_s(table: JobTable, window: MeasuredWindow) -> float:
     """Mean queueing delay of the measured jobs that can run, s."""
     return float(np.mean(queue_s(table)[window.measured(table.trace) & ~table.rejected]))
 

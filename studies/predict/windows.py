@@ -24,8 +24,8 @@ from rlsched.workload.predict.at_submission import predict_at_submission
 from rlsched.workload.predict.distribution import spread_around
 from rlsched.workload.predict.reference import recorded_end_s
 from rlsched.workload.trace import Trace
-from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.sim.engine import Predictions
+from rlsched_agents.evaluate.windows import MeasuredWindow
+from rlsched_envs.sim.engine import PredictedTimes
 from studies.predict.results import LOADS, REAL, mean_queue_s, run
 from studies.predict.tables import markdown, share
 
@@ -41,13 +41,13 @@ Queues = tuple[float, float, float]
 
 
 def queues_of(
-    trace: Trace, spec: ClusterSpec, load: float, predictions: list[Predictions]
+    trace: Trace, spec: ClusterSpec, load: float, predictions: list[PredictedTimes]
 ) -> list[Queues | None]:
     """One entry a window, None for a left-out one."""
     span_s = float(trace.submit_s[-1])
     out: list[Queues | None] = []
     for since in WINDOWS:
-        window = Window(since * span_s, (since + 0.1) * span_s)
+        window = MeasuredWindow(since * span_s, (since + 0.1) * span_s)
         measured = window.measured(trace)
         if measured.sum() < MIN_JOBS:
             out.append(None)
@@ -90,9 +90,9 @@ def main() -> None:
         end_s = recorded_end_s(trace)
         hedge = predict_at_submission(trace, end_s)
         predictions = [
-            Predictions(*causal_predictions(trace, end_s)),
-            Predictions(hedge.median_s, spread_around(hedge.probabilities, hedge.median_s)),
-            Predictions(trace.duration_s, np.zeros(len(trace))),
+            PredictedTimes(*causal_predictions(trace, end_s)),
+            PredictedTimes(hedge.median_s, spread_around(hedge.probabilities, hedge.median_s)),
+            PredictedTimes(trace.duration_s, np.zeros(len(trace))),
         ]
         for load in LOADS:
             rows.append(row_of(name, load, queues_of(trace, spec, load, predictions)))

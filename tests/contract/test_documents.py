@@ -48,7 +48,7 @@ from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
 from rlsched_agents.evaluate.modelled import PowerDownMetrics
 from rlsched_agents.evaluate.occupancy import OverTime
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
-from rlsched_agents.evaluate.report import Report
+from rlsched_agents.evaluate.report import EvaluationReport
 from rlsched_agents.evaluate.simulate import simulate
 from rlsched_envs.sim.modelling import Models
 from rlsched_envs.training.sources import EpisodeConfig
@@ -291,7 +291,8 @@ def test_the_environment_page_names_every_column_and_field() -> None:
 
 
 @pytest.mark.parametrize(
-    "struct", [Report, Metrics, GroupMetrics, OverTime, Comparison, Ratio, PolicyUsed, PowerDownMetrics]
+    "struct",
+    [EvaluationReport, Metrics, GroupMetrics, OverTime, Comparison, Ratio, PolicyUsed, PowerDownMetrics],
 )
 def test_the_report_page_names_every_field(struct: type[msgspec.Struct]) -> None:
     assert unnamed(text("docs/reference/report.md"), list(struct.__struct_fields__)) == []

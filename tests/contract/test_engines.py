@@ -27,7 +27,7 @@ from rlsched.engine.writer import Writer
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import BrokerToNode, ClientRequest, Hello, Launch, NodeMessage, Submit
 from rlsched_node.link.machine import NodeMachine
-from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase
 from rlsched_node.processes.steps import (
     Acknowledge,
     Connected,
@@ -35,6 +35,7 @@ from rlsched_node.processes.steps import (
     Event,
     Exited,
     HardKill,
+    NodeTick,
     Persist,
     Received,
     RecordEnded,
@@ -42,7 +43,6 @@ from rlsched_node.processes.steps import (
     Started,
     StartRank,
 )
-from rlsched_node.processes.steps import Tick as NodeTick
 
 T = TypeVar("T")
 NODES, GPUS, JOBS = ("n0", "n1", "n2"), 4, 12
@@ -78,7 +78,7 @@ class OwnNodes:
 
     def __init__(self) -> None:
         self._now_s = 1000.0
-        self._disk: dict[str, dict[AttemptKey, Attempt]] = {name: {} for name in NODES}
+        self._disk: dict[str, dict[AttemptKey, LocalRank]] = {name: {} for name in NODES}
         self._kept: dict[str, tuple[str, int]] = dict.fromkeys(NODES, ("", 0))
         self._runs: dict[str, dict[AttemptKey, tuple[float, int]]] = {name: {} for name in NODES}
         self._plans: dict[int, tuple[float, int]] = {}
@@ -106,7 +106,7 @@ class OwnNodes:
                     if key in self._runs[name]:
                         self._exit(name, key, 143, "killed")
                 case RecordEnded(key=key, exit_code=code, reason=reason):
-                    self._disk[name][key] = Attempt(key, exit_code=code, reason=reason)
+                    self._disk[name][key] = LocalRank(key, exit_code=code, reason=reason)
                 case Acknowledge(key=key) if key in self._disk[name]:
                     self._disk[name][key].is_acknowledged = True
 
@@ -116,14 +116,14 @@ class OwnNodes:
         runs_s, code = self._plans[key.job]
         self._runs[name][key] = (self._now_s + runs_s, code)
         self._starts.setdefault((name, key), []).append((gpus, self._now_s, float("inf")))
-        self._disk[name][key] = Attempt(key, gpus, Phase.RUNNING, pid=1)
+        self._disk[name][key] = LocalRank(key, gpus, Phase.RUNNING, pid=1)
         self._handle(name, Started(key, 1))
 
     def _exit(self, name: str, key: AttemptKey, code: int, reason: str) -> None:
         del self._runs[name][key]
         gpus, began_s, _ = self._starts[name, key][-1]
         self._starts[name, key][-1] = (gpus, began_s, self._now_s)
-        self._disk[name][key] = Attempt(key, exit_code=code, reason=reason)
+        self._disk[name][key] = LocalRank(key, exit_code=code, reason=reason)
         self._handle(name, Exited(key, code, reason))
 
     def submit(self, gpus: int, runs_s: float, code: int) -> ClientRequest | None:
@@ -257,9 +257,9 @@ def _storm(world: World, journal: Journal, seed: int) -> HandBroker:
         heard = list(world.heard())
         events = [NodeSaid(node, 0, message) for node, message in (_wire(rng, heard) if is_bad else heard)]
         broker.batch([*events, Tick()], after_s=STEP_S)
-        if not plans and not is_bad and broker.book.ended == JOBS:
+        if not plans and not is_bad and broker.state.ended == JOBS:
             return broker
-    raise AssertionError({job.number: (job.state, job.reason) for job in broker.book.jobs.values()})
+    raise AssertionError({job.number: (job.state, job.reason) for job in broker.state.jobs.values()})
 
 
 def _wire(rng: random.Random, messages: Sequence[T]) -> list[T]:
@@ -290,7 +290,7 @@ def test_each_attempt_begins_once_and_every_job_ends(
     for before, after in pairwise(seats):
         if before[:2] == after[:2] and before[3] < float("inf"):
             assert before[3] <= after[2], "two jobs had one GPU"
-    assert sum(broker.book.outcomes.values()) == JOBS
-    assert set(broker.book.outcomes) <= {"completed", "failed"}
-    for job in broker.book.jobs.values():
+    assert sum(broker.state.outcomes.values()) == JOBS
+    assert set(broker.state.outcomes) <= {"completed", "failed"}
+    for job in broker.state.jobs.values():
         assert job.exit_code in (0, 3), (job.number, job.state, job.reason)

@@ -18,7 +18,7 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.workload.synth import synthesize
 from rlsched_envs.sim.attempt_log import RunRules
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 from tests.quick import quick
 from tests.support.sim.gittins_cases import SHORT, crowd_both_ways, preempted, with_preemptible
 from tests.support.sim.preemptive_cases import COSTS, Case, cases, check_equal, check_valid
@@ -55,7 +55,7 @@ def test_compiled_equals_interface(case: Case, name: str, seed: int) -> None:
     """With virtual clusters, jobs that must not be preempted, and nodes that fail and drain."""
     scheduler, rng = SCHEDULERS[name], np.random.default_rng(seed)
     jobs = len(case.trace)
-    predictions = Predictions(case.trace.duration_s * rng.lognormal(0, 1, jobs), rng.uniform(0, 2, jobs))
+    predictions = PredictedTimes(case.trace.duration_s * rng.lognormal(0, 1, jobs), rng.uniform(0, 2, jobs))
     rules = RunRules(costs=COSTS, node_events=case.events, always=True)
     one, two = (
         Engine(case.trace, case.spec, order=scheduler.order, predictions=predictions, rules=rules)

@@ -23,7 +23,7 @@ from rlsched_agents.evaluate.metrics import migrations
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.sim.attempt_log import RunRules
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 from rlsched_envs.sim.job_table import JobTable
 from tests.support.sim.gittins_cases import SHORT, crowd_both_ways, with_preemptible
 from tests.support.sim.preemptive_cases import COSTS, Case, cases, check_equal, check_valid
@@ -73,7 +73,7 @@ def test_compiled_equals_interface(case: Case, name: str, seed: int) -> None:
     """With virtual clusters, jobs that must not be preempted, and nodes that fail and drain."""
     scheduler, rng = RuleScheduler(POLICIES[name]), np.random.default_rng(seed)
     jobs = len(case.trace)
-    predictions = Predictions(case.trace.duration_s * rng.lognormal(0, 1, jobs), rng.uniform(0, 2, jobs))
+    predictions = PredictedTimes(case.trace.duration_s * rng.lognormal(0, 1, jobs), rng.uniform(0, 2, jobs))
     rules = RunRules(costs=COSTS, node_events=case.events)
     one, two = (
         Engine(case.trace, case.spec, order=scheduler.order, predictions=predictions, rules=rules)

@@ -26,7 +26,7 @@ from rlsched.decide.rules.backfill import reservation
 from rlsched.decide.rules.reservation import copy_nodes, predicted_end_s
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.decide.schema import NUM_FEATURES
-from rlsched.decide.settings import Search
+from rlsched.decide.settings import SearchSettings
 from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.recipes import Recipe
@@ -49,7 +49,7 @@ PREEMPTION = Permissions(preemption=True)
 RESERVATIONS = Permissions(reservations=True)
 
 
-def untrained(permissions: Permissions, search: Search | None = None) -> PpoScheduler:
+def untrained(permissions: Permissions, search: SearchSettings | None = None) -> PpoScheduler:
     """A network before training that may do this."""
     network = NetworkConfig()
     return PpoScheduler(initial_weights(network, 0), network, permissions=permissions, search=search)
@@ -102,7 +102,7 @@ def test_the_trained_network_still_serves() -> None:
 
 def test_futures_know_no_preemption() -> None:
     with pytest.raises(InputError, match="futures do not support preemption"):
-        untrained(PREEMPTION, Search(samples=8))
+        untrained(PREEMPTION, SearchSettings(samples=8))
 
 
 @pytest.mark.parametrize("name", ["ppo+preempt", "ppo:untrained+preempt", "ppo+reserve"])
@@ -233,6 +233,6 @@ def test_a_network_may_say_by_itself_what_it_does() -> None:
     assert not scheduler.abilities.preempts
     other = PpoScheduler(weights, network, permissions=Permissions(preemption=True))
     assert (other.order, other.abilities.preempts) == (GITTINS.rule.order, True)
-    assert PpoScheduler(weights, network, search=Search(samples=8)).order == EITHER.rule.order
+    assert PpoScheduler(weights, network, search=SearchSettings(samples=8)).order == EITHER.rule.order
     with pytest.raises(InputError, match="futures do not support preemption"):
-        PpoScheduler(weights, network, permissions=other.permissions, search=Search(samples=8))
+        PpoScheduler(weights, network, permissions=other.permissions, search=SearchSettings(samples=8))

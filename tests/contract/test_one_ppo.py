@@ -104,16 +104,16 @@ def test_a_broker_changes_with_the_first_submission_and_keeps_to_it(tmp_path: Pa
     with closing(Journal(tmp_path / "journal.sqlite")) as journal:
         broker = HandBroker(load_scheduler(UNTRAINED), journal, limits=LIMITS)
         broker.says("n0", hello("n0", gpus=4))
-        config = broker.book.cluster.arrays.config
+        config = broker.state.cluster.arrays.config
         broker.ask(submit(4))
         broker.ask(submit(4))
         assert (config[0].preempts, config[0].reserve_after_s) == (0, 3600.0)
         broker.ask(submit(2, preemptible=True))
         assert (config[0].preempts, config[0].reserve_after_s) == (1, np.inf)
         again = HandBroker(load_scheduler(UNTRAINED), journal, limits=LIMITS)
-        config = again.book.cluster.arrays.config
+        config = again.state.cluster.arrays.config
         assert (config[0].preempts, config[0].reserve_after_s) == (1, np.inf)
-        assert again.book.cluster.digest() == broker.book.cluster.digest()
+        assert again.state.cluster.digest() == broker.state.cluster.digest()
 
 
 def test_its_order_is_not_the_users_to_choose() -> None:

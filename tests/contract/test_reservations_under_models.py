@@ -16,7 +16,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rules.reservation import predicted_end_s, predicted_run_s
 from rlsched.models.clocks import relative_time
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 from rlsched_envs.sim.modelling import Models
 from tests.quick import quick
 from tests.support.sim.board import CATALOGUE, add, modelled, node, running
@@ -35,7 +35,7 @@ def starts(policy: Policy, *, compiled: bool, workloads: list[str], run_s: list[
         num_gpus=[3, 4, 1],
         extra={"workload": np.array(workloads)},
     )
-    predictions = Predictions(trace.duration_s.copy(), np.zeros(3))
+    predictions = PredictedTimes(trace.duration_s.copy(), np.zeros(3))
     engine = Engine(
         trace, ONE_NODE, order=policy.rule.order, predictions=predictions, models=Models(noise=False)
     )

@@ -12,7 +12,7 @@ from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.queries.explain import explain
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.server.policy import load_policy
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.policies.permissions import Permissions
 from rlsched.decide.policies.policy import Policy
@@ -85,25 +85,25 @@ def test_a_broker_its_restart_and_a_replay_come_to_the_same(tmp_path: Path) -> N
         broker.wait(14.0, "n0")
     broker.ask(submit(3))
     broker.says("n0", ended(2))
-    job = broker.book.cluster.arrays.job
-    waiting = [broker.book.cluster.slot_of(seq) for seq in broker.book.cluster.waiting(0)]
+    job = broker.state.cluster.arrays.job
+    waiting = [broker.state.cluster.slot_of(seq) for seq in broker.state.cluster.waiting(0)]
     revised = [int(job.seq[slot]) for slot in waiting if job.predicted_s[slot] != job.first_predicted_s[slot]]
     assert revised
-    told = explain(broker.book, broker.book.job_of_seq[revised[0]], None, broker.now_s)
+    told = explain(broker.state, broker.state.job_of_seq[revised[0]], None, broker.now_s)
     assert any("revised since, from similar jobs" in line for line in told.details)
-    ran = [broker.book.job_of_seq[seq].seq for seq in broker.book.cluster.running()]
+    ran = [broker.state.job_of_seq[seq].seq for seq in broker.state.cluster.running()]
     broker.wait(600.0)
     assert broker.ask(DownNode(node="n0")) == Ok()  # its jobs are queued again
-    again = [broker.book.cluster.slot_of(seq) for seq in ran]
+    again = [broker.state.cluster.slot_of(seq) for seq in ran]
     assert all(job.attempt[slot] == 2 for slot in again)
     of_burst = {
         (int(job.burst[slot]), float(job.predicted_s[slot] / job.first_predicted_s[slot])) for slot in again
     }
     assert len(of_burst) == len(set(job.burst[again])), "siblings that were queued at once are revised alike"
     assert any(shift != 1.0 for _, shift in of_burst)
-    book = Book(Predictions(RUNNING_MEAN), broker.book.order)
-    book.replay(journal.rows())
-    assert book.cluster.digest() == broker.book.cluster.digest()
+    state = BrokerState(Predictions(RUNNING_MEAN), broker.state.order)
+    state.replay(journal.rows())
+    assert state.cluster.digest() == broker.state.cluster.digest()
     made = redecide(journal_events(journal.path), load_scheduler(policy))
     kept = [record for batch in broker.records for record in batch.records]
     assert len(kept) > 4

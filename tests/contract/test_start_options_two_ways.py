@@ -21,17 +21,17 @@ from rlsched.decide.options import BLOCKED, LUCID
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rule_scheduler import RuleScheduler
-from rlsched.decide.settings import Profile
+from rlsched.decide.settings import ProfilerSettings
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
-from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.sim.engine import Engine, PredictedTimes, predict_trace
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
 from tests.quick import quick
 from tests.support.sim.modelled_runs import check_books, check_equal
 
-PROFILE = Profile()
+PROFILE = ProfilerSettings()
 GREEDY = ("fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill")
 POLICIES = {
     "pack": Policy("pack"),
@@ -60,7 +60,7 @@ MORE = {
 
 
 @cache
-def workload(like: str, jobs: int = 400) -> tuple[Trace, ClusterSpec, Predictions]:
+def workload(like: str, jobs: int = 400) -> tuple[Trace, ClusterSpec, PredictedTimes]:
     """Jobs on 32 V100 with 6 cores each, and their predictions."""
     trace, spec = synthesize(like, jobs=jobs, load=1.1, gpus=32, seed=7)
     spec = ClusterSpec(name="v", nodes=(NodeGroup(count=4, gpus=8, gpu_type="V100", cpus=48),))
@@ -126,9 +126,9 @@ def test_both_ways_on_random_jobs_and_mixed_clusters(
             for count, each, kind, cpus, owner in groups
         ),
     )
-    predictions = Predictions(trace.predicted_s.copy(), np.ones(len(trace)))
+    predictions = PredictedTimes(trace.predicted_s.copy(), np.ones(len(trace)))
     if policy.oracle:
-        predictions = Predictions(trace.duration_s.copy(), np.zeros(len(trace)))
+        predictions = PredictedTimes(trace.duration_s.copy(), np.zeros(len(trace)))
     compiled, stepped = (
         Engine(
             trace, spec, order=policy.rule.order, predictions=predictions, models=Models(workload_seed=seed)

@@ -21,7 +21,7 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.workload.synth import synthesize
-from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.sim.engine import Engine, PredictedTimes, predict_trace
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
 from rlsched_envs.training.vector import RowsVecEnv
@@ -129,7 +129,7 @@ def replay(
         trace,
         msgspec.structs.replace(made.spec, preemptible=preemptible),
         order=scheduler.order,
-        predictions=Predictions(*(values[: len(trace)] for values in predictions)),
+        predictions=PredictedTimes(*(values[: len(trace)] for values in predictions)),
         rules=made.rules,
         models=made.models,
     )

@@ -17,7 +17,7 @@ from rlsched.power_down.plan import PowerDownPlan
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_log import RunRules
-from rlsched_envs.sim.engine import Predictions, predict_trace
+from rlsched_envs.sim.engine import PredictedTimes, predict_trace
 from rlsched_envs.sim.modelling import Models
 from rlsched_envs.sim.node_events import NodeEvent
 
@@ -35,7 +35,7 @@ class World:
     models: Models | None
 
     @property
-    def predictions(self) -> Predictions:
+    def predictions(self) -> PredictedTimes:
         """What every policy is told, that is not told the true run times."""
         return predict_trace(self.trace, self.spec)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlsched_node.processes import shim
-from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.store import AttemptStore
 
@@ -19,11 +19,11 @@ def store(tmp_path: Path) -> AttemptStore:
 
 
 @pytest.fixture(params=["forked", "spawned"])
-def ranks(store: AttemptStore, request: pytest.FixtureRequest) -> Iterator[Ranks]:
+def ranks(store: AttemptStore, request: pytest.FixtureRequest) -> Iterator[LiveRanks]:
     """A daemon's ranks, their shims from a forker, as ever where there are subreapers, or without one."""
     is_forked = request.param == "forked"
     was_subreaper = shim.become_subreaper() if is_forked else False
-    ranks = Ranks(store, is_subreaper=is_forked and was_subreaper, shims=Shims(forks=is_forked))
+    ranks = LiveRanks(store, is_subreaper=is_forked and was_subreaper, shims=Shims(forks=is_forked))
     yield ranks
     for key in list(store.scan()):
         ranks.hard_kill(key)

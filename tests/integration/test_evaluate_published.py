@@ -11,7 +11,7 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.build import build_report
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
-from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.evaluate.windows import MeasuredWindow
 from rlsched_envs.sim.engine import predict_trace
 
 # Lucid's simulator on a week of Philly, 60 nodes of 8 GPUs: mean JCT, mean, p99 and p99.9 queueing delay (s).
@@ -24,7 +24,7 @@ LUCID = {
 
 def test_philly_week_on_60_nodes(shared_data: Path) -> None:
     trace = Trace.read(shared_data / "fidelity" / "philly_week.csv.gz")
-    spec, window = ClusterSpec.uniform(60, 8), Window()
+    spec, window = ClusterSpec.uniform(60, 8), MeasuredWindow()
     policies = [Policy(name) for name in LUCID]
     tasks = replay_tasks(trace, spec, window, predict_trace(trace, spec), policies, [0])
     report = build_report(trace, spec, window, [0], run_tasks(tasks, workers=1))

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from rlsched_node.processes import shim
-from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import AttemptDir, AttemptStore, ProcessId
@@ -24,7 +24,7 @@ def process_of(directory: AttemptDir) -> ProcessId:
 
 def test_one_that_was_shot_is_replaced_and_no_start_fails(store: AttemptStore) -> None:
     shims = Shims(forks=True)
-    ranks = Ranks(store, shims=shims)
+    ranks = LiveRanks(store, shims=shims)
     first = shims.forker_pid
     os.kill(first, signal.SIGKILL)
     directory = start(ranks, store, "sh", "-c", "echo here")
@@ -37,7 +37,7 @@ def test_one_that_was_shot_is_replaced_and_no_start_fails(store: AttemptStore) -
 
 def test_it_ends_with_its_daemon_and_its_shims_do_not(store: AttemptStore) -> None:
     shims = Shims(forks=True)
-    ranks = Ranks(store, shims=shims)
+    ranks = LiveRanks(store, shims=shims)
     directory = start(ranks, store, "sleep", "300")
     process = process_of(directory)
     forker = shims.forker_pid
@@ -56,7 +56,7 @@ def test_a_forked_shim_has_a_session_of_its_own_and_nothing_of_the_daemons(
         shims = Shims(forks=True)
     finally:
         del os.environ["RLSCHED_TEST_SECRET"]
-    ranks = Ranks(store, shims=shims)
+    ranks = LiveRanks(store, shims=shims)
     directory = start(ranks, store, "sleep", "300")
     process = process_of(directory)
     fields = shim.read_stat(process.pid)

@@ -35,7 +35,7 @@ from rlsched_agents.whatif.course import Watch
 from rlsched_agents.whatif.from_journal import courses
 from rlsched_agents.whatif.instead import HOUR_S, instead, replayed
 from rlsched_agents.whatif.other_choice import LATER_S
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 from rlsched_envs.sim.job_table import JobTable
 from tests.support.online.cluster import Cluster, all_up, until
 
@@ -343,7 +343,7 @@ def simulated(
         duration_s=[over_s[job.job] - start_s[str(job.job)] for _, job in submitted],
         num_gpus=[job.num_gpus for _, job in submitted],
     )
-    predictions = Predictions(
+    predictions = PredictedTimes(
         np.array([job.predicted_s for _, job in submitted]), np.array([job.spread for _, job in submitted])
     )
     spec = ClusterSpec(name="live", nodes=(NodeGroup(gpus=gpus),))

@@ -31,7 +31,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.runtime.card import Card
 from rlsched_agents.runtime.checkpoint import save_checkpoint
 from rlsched_agents.runtime.network import NetworkConfig
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 
 RLSCHED = (sys.executable, "-m", "rlsched")
 JOBS = 140
@@ -121,7 +121,7 @@ def live_run(folder: Path, policy: str, gpu_types: tuple[str, ...] = ()) -> Path
     return folder / "up" / "broker"
 
 
-def as_workload(events: JournalEvents) -> tuple[Trace, ClusterSpec, Predictions, np.ndarray]:
+def as_workload(events: JournalEvents) -> tuple[Trace, ClusterSpec, PredictedTimes, np.ndarray]:
     """The journal's jobs as a trace, its nodes as a cluster, its predictions, and its ends as recorded."""
     nodes: list[NodeGroup] = []
     submitted: list[tuple[float, JobSubmitted]] = []
@@ -143,7 +143,7 @@ def as_workload(events: JournalEvents) -> tuple[Trace, ClusterSpec, Predictions,
         gpu_type=["|".join(job.gpu_types) for _, job in submitted],
         time_limit_s=[math.nan if job.time_limit_s is None else job.time_limit_s for _, job in submitted],
     )
-    predictions = Predictions(
+    predictions = PredictedTimes(
         np.array([job.predicted_s for _, job in submitted]), np.array([job.spread for _, job in submitted])
     )
     return (

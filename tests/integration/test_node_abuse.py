@@ -13,7 +13,7 @@ import pytest
 from rlsched_node.adopt import adopt_attempts
 from rlsched_node.processes import shim
 from rlsched_node.processes.attempt import Phase
-from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import OUTPUT_GONE, AttemptStore, LaunchRecord
 from tests.support.online.ranks import KEY, collect, output, start
@@ -24,7 +24,7 @@ FORGED = json.dumps({"exit_code": 0, "reason": "", "ended_s": 1.0})
 
 @pytest.mark.parametrize("target", ["$RLSCHED_ATTEMPT_DIR", "$(dirname $(dirname $RLSCHED_ATTEMPT_DIR))"])
 def test_a_job_that_removes_its_directory_harms_itself_alone(
-    ranks: Ranks, store: AttemptStore, target: str
+    ranks: LiveRanks, store: AttemptStore, target: str
 ) -> None:
     directory = start(ranks, store, "sh", "-c", f"echo out; rm -rf {target}; exit 3")
     assert collect(ranks, Exited)[-1] == Exited(KEY, 3)
@@ -40,7 +40,7 @@ def test_a_job_that_removes_its_directory_harms_itself_alone(
 
 
 @pytest.mark.parametrize("place", ["$RLSCHED_ATTEMPT_DIR", "/proc/$PPID/cwd"])
-def test_a_forged_end_is_not_believed(ranks: Ranks, store: AttemptStore, place: str) -> None:
+def test_a_forged_end_is_not_believed(ranks: LiveRanks, store: AttemptStore, place: str) -> None:
     """Not even in the daemon's own directory: the shim tells its daemon on a pipe."""
     directory = start(ranks, store, "sh", "-c", f"printf '%s' '{FORGED}' > {place}/exit; kill -9 $PPID")
     assert collect(ranks, Exited)[-1] == VANISHED
@@ -49,7 +49,9 @@ def test_a_forged_end_is_not_believed(ranks: Ranks, store: AttemptStore, place: 
     assert (record.exit_code, record.reason) == (137, "vanished"), "nor by the next daemon"
 
 
-def test_the_daemon_hears_the_end_of_a_rank_whose_records_are_gone(ranks: Ranks, store: AttemptStore) -> None:
+def test_the_daemon_hears_the_end_of_a_rank_whose_records_are_gone(
+    ranks: LiveRanks, store: AttemptStore
+) -> None:
     start(ranks, store, "sh", "-c", f"rm -rf {store.records}; exit 3")
     assert collect(ranks, Exited)[-1] == Exited(KEY, 3)
 
@@ -73,7 +75,7 @@ def test_the_daemon_hears_the_end_of_a_rank_whose_records_are_gone(ranks: Ranks,
         "",
     ],
 )
-def test_what_no_shim_writes_counts_as_vanished(store: AttemptStore, ranks: Ranks, text: str) -> None:
+def test_what_no_shim_writes_counts_as_vanished(store: AttemptStore, ranks: LiveRanks, text: str) -> None:
     directory = store.at(KEY)
     directory.create(LaunchRecord(gpus=[1], command=["true"], env={}, cwd="/"))
     assert directory.abandon()
@@ -82,7 +84,7 @@ def test_what_no_shim_writes_counts_as_vanished(store: AttemptStore, ranks: Rank
     assert (attempt.phase, attempt.exit_code, attempt.reason) == (Phase.ENDED, 137, "vanished")
 
 
-def test_an_attempt_that_cannot_be_read_is_set_aside_alone(store: AttemptStore, ranks: Ranks) -> None:
+def test_an_attempt_that_cannot_be_read_is_set_aside_alone(store: AttemptStore, ranks: LiveRanks) -> None:
     ended = store.at(KEY)
     ended.create_ended(143, "killed")
     broken = store.at(KEY._replace(job=2))
@@ -104,7 +106,7 @@ def test_a_rank_of_a_daemon_before_the_records_had_a_directory_runs_on(tmp_path:
         who = {"pid": old_shim.pid, "start_ticks": shim.start_ticks(old_shim.pid), "boot_id": shim.boot_id()}
         (path / "pid").write_text(json.dumps(who))
         store = AttemptStore(tmp_path)
-        ranks = Ranks(store)
+        ranks = LiveRanks(store)
         [attempt] = adopt_attempts(store, ranks)
         assert (attempt.phase, attempt.gpus) == (Phase.RUNNING, (1,))
         ranks.end(KEY, 1.0, "killed")

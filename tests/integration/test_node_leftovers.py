@@ -14,7 +14,7 @@ from rlsched_node.adopt import adopt_attempts
 from rlsched_node.isolation.cgroup import Cgroups
 from rlsched_node.processes import shim
 from rlsched_node.processes.attempt import Phase
-from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.steps import Exited, Started
 from rlsched_node.processes.store import AttemptStore
 from tests.support.online.ranks import KEY, collect, has_output, output, start, until
@@ -53,7 +53,7 @@ def cgroups(tmp_path: Path) -> Cgroups:
 
 
 def test_a_control_group_holds_all_that_a_job_starts(store: AttemptStore, cgroups: Cgroups) -> None:
-    ranks = Ranks(store, cgroups=cgroups)
+    ranks = LiveRanks(store, cgroups=cgroups)
     directory = start(ranks, store, "sh", "-c", f"{AWAY} {SHOOT}")
     assert collect(ranks, Exited)[-1] == VANISHED
     assert is_gone(int(output(directory).split()[0])), "before the GPU counts as free"
@@ -69,7 +69,7 @@ def test_a_control_group_ends_what_forks_faster_than_it_is_found(
         "import os, signal, time\nprint('up', flush=True)\nsignal.signal(15, signal.SIG_IGN)\n"
         "until_s = time.time() + 20\nwhile time.time() < until_s and not os.fork(): os.setsid()"
     )
-    ranks = Ranks(store, cgroups=cgroups)
+    ranks = LiveRanks(store, cgroups=cgroups)
     start(ranks, store, sys.executable, "-I", "-S", "-c", worm)
     collect(ranks, Started)
     until(has_output(store.at(KEY), "up"))
@@ -80,14 +80,14 @@ def test_a_control_group_ends_what_forks_faster_than_it_is_found(
 
 
 def test_a_later_daemon_ends_what_is_in_the_group(store: AttemptStore, cgroups: Cgroups) -> None:
-    first = Ranks(store, cgroups=cgroups)
+    first = LiveRanks(store, cgroups=cgroups)
     directory = start(first, store, "sh", "-c", f"{AWAY} wait")
     until(has_output(directory, "\n"))
     process = directory.process()
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     until(lambda: is_gone(process.pid))
-    second = Ranks(store)
+    second = LiveRanks(store)
     [attempt] = adopt_attempts(store, second)
     if attempt.phase is Phase.RUNNING:
         assert collect(second, Exited)[-1] == VANISHED
@@ -110,12 +110,12 @@ def test_without_groups_orphans_become_the_daemons_and_are_ended(tmp_path: Path)
 
 
 def test_without_groups_a_later_daemon_remembers_what_it_has_seen(store: AttemptStore) -> None:
-    first = Ranks(store)
+    first = LiveRanks(store)
     directory = start(first, store, "sh", "-c", f"{AWAY} wait")
     until(has_output(directory, "\n"))
     process = directory.process()
     assert process is not None
-    second = Ranks(store)
+    second = LiveRanks(store)
     assert [attempt.phase for attempt in adopt_attempts(store, second)] == [Phase.RUNNING]
     assert second.collect() == []
     os.kill(process.pid, signal.SIGKILL)

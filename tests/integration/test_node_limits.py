@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from rlsched_node.isolation.cgroup import Cgroup, Cgroups
-from rlsched_node.isolation.limits import Limits
+from rlsched_node.isolation.limits import RankLimits
 from rlsched_node.isolation.user import JobUser
 from rlsched_node.processes import shim
-from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.steps import Event, Exited, Started
 from rlsched_node.processes.store import AttemptDir, AttemptStore
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 NEIGHBOUR = KEY._replace(job=99)
 MIB = 1 << 20
-LIMITS = Limits(memory_bytes=96 * MIB, asked_memory=True, processes=60)
+LIMITS = RankLimits(memory_bytes=96 * MIB, asked_memory=True, processes=60)
 PYTHON = (sys.executable, "-I", "-S", "-c")
 HUNGRY = """
 held = []
@@ -63,7 +63,7 @@ finally:
 class Node:
     """The ranks of a node, and a neighbour that counts while others misbehave."""
 
-    def __init__(self, ranks: Ranks, store: AttemptStore, cgroups: Cgroups | None, stop: Path) -> None:
+    def __init__(self, ranks: LiveRanks, store: AttemptStore, cgroups: Cgroups | None, stop: Path) -> None:
         self.ranks, self.store, self._stop = ranks, store, stop
         self._is_grouped = cgroups is not None
         self.controllers = frozenset() if cgroups is None else cgroups.controllers
@@ -74,7 +74,7 @@ class Node:
             "-c",
             f"until [ -e {stop} ]; do echo tick; sleep 0.05; done; exit 7",
             key=NEIGHBOUR,
-            limits=Limits(processes=1000),
+            limits=RankLimits(processes=1000),
         )
         until(has_output(self._neighbour, "tick"))
 
@@ -110,7 +110,7 @@ def node(store: AttemptStore, tmp_path: Path, request: pytest.FixtureRequest) ->
     if cgroups is not None and cgroups.note:
         pytest.skip(f"no control groups: {cgroups.note}")
     is_subreaper = shim.become_subreaper()
-    ranks = Ranks(store, cgroups=cgroups, is_subreaper=is_subreaper, shims=Shims(forks=is_subreaper))
+    ranks = LiveRanks(store, cgroups=cgroups, is_subreaper=is_subreaper, shims=Shims(forks=is_subreaper))
     yield Node(ranks, store, cgroups, tmp_path / "stop")
     for key in list(store.scan()):
         ranks.hard_kill(key)

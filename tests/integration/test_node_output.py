@@ -10,7 +10,7 @@ import pytest
 
 from rlsched_node.processes import output
 from rlsched_node.processes.output import CUT, OutputBound, read_piece
-from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import AttemptDir, AttemptStore
 from tests.support.online.ranks import KEY, collect, start
@@ -30,7 +30,7 @@ def all_pieces(directory: AttemptDir, max_bytes: int = 1 << 16) -> list[tuple[in
         offset = start_ + len(data)
 
 
-def test_output_without_end_keeps_its_first_and_last_part(ranks: Ranks, store: AttemptStore) -> None:
+def test_output_without_end_keeps_its_first_and_last_part(ranks: LiveRanks, store: AttemptStore) -> None:
     directory = start(ranks, store, "seq", str(LINES), max_output_mib=1)
     assert collect(ranks, Exited)[-1] == Exited(KEY, 0)
     file = (directory.path / "output.log").stat()
@@ -47,7 +47,7 @@ def test_output_without_end_keeps_its_first_and_last_part(ranks: Ranks, store: A
     assert [start_ + len(data) for start_, data in pieces][-1] == file.st_size
 
 
-def test_output_below_the_bound_is_left_alone(ranks: Ranks, store: AttemptStore) -> None:
+def test_output_below_the_bound_is_left_alone(ranks: LiveRanks, store: AttemptStore) -> None:
     directory = start(ranks, store, "sh", "-c", "seq 100000; echo $$", max_output_mib=1)
     collect(ranks, Exited)
     assert len(all_pieces(directory)) > 1

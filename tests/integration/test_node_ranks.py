@@ -11,7 +11,7 @@ import pytest
 from rlsched_node.adopt import adopt_attempts
 from rlsched_node.processes import shim
 from rlsched_node.processes.attempt import AttemptKey, Phase
-from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.steps import Event, Exited, Started, StartFailed
 from rlsched_node.processes.store import AttemptStore, LaunchRecord
 from rlsched_node.records import claim
@@ -27,7 +27,9 @@ from tests.support.online.ranks import KEY, collect, has_output, output, start, 
         ("echo out; echo err >&2; kill -KILL $$", 128 + signal.SIGKILL),
     ],
 )
-def test_exit_codes_and_both_streams(ranks: Ranks, store: AttemptStore, script: str, exit_code: int) -> None:
+def test_exit_codes_and_both_streams(
+    ranks: LiveRanks, store: AttemptStore, script: str, exit_code: int
+) -> None:
     directory = start(ranks, store, "sh", "-c", script)
     started, exited = collect(ranks, Exited)
     assert isinstance(started, Started)
@@ -36,7 +38,7 @@ def test_exit_codes_and_both_streams(ranks: Ranks, store: AttemptStore, script: 
 
 
 def test_environment_directory_and_signals_are_a_fresh_process_own(
-    ranks: Ranks, store: AttemptStore, tmp_path: Path
+    ranks: LiveRanks, store: AttemptStore, tmp_path: Path
 ) -> None:
     script = (
         "echo $CUDA_VISIBLE_DEVICES $RLSCHED_RANK $MINE; pwd; grep -E 'Sig(Blk|Ign)' /proc/self/status;"
@@ -71,14 +73,14 @@ def test_environment_directory_and_signals_are_a_fresh_process_own(
     ],
 )
 def test_a_command_that_cannot_run_ends_like_in_a_shell(
-    ranks: Ranks, store: AttemptStore, command: str, cwd: str, exit_code: int, line: str
+    ranks: LiveRanks, store: AttemptStore, command: str, cwd: str, exit_code: int, line: str
 ) -> None:
     directory = start(ranks, store, command, cwd=cwd)
     assert collect(ranks, Exited)[-1] == Exited(KEY, exit_code)
     assert output(directory) == line
 
 
-def test_the_time_limit_ends_the_whole_process_group(ranks: Ranks, store: AttemptStore) -> None:
+def test_the_time_limit_ends_the_whole_process_group(ranks: LiveRanks, store: AttemptStore) -> None:
     directory = start(ranks, store, "sh", "-c", "sleep 300 & echo $!; wait", limit_s=0.2)
     assert collect(ranks, Exited)[-1] == Exited(KEY, shim.EXIT_TIME_LIMIT, "time_limit")
     child, said = output(directory).splitlines()[:2]
@@ -86,7 +88,7 @@ def test_the_time_limit_ends_the_whole_process_group(ranks: Ranks, store: Attemp
     assert shim.start_ticks(int(child)) is None
 
 
-def test_killing_lets_a_job_tidy_up(ranks: Ranks, store: AttemptStore) -> None:
+def test_killing_lets_a_job_tidy_up(ranks: LiveRanks, store: AttemptStore) -> None:
     script = "trap 'echo tidy; exit 5' TERM; echo up; while :; do sleep 0.01; done"
     directory = start(ranks, store, "sh", "-c", script)
     until(has_output(directory, "up"))
@@ -95,26 +97,32 @@ def test_killing_lets_a_job_tidy_up(ranks: Ranks, store: AttemptStore) -> None:
     assert output(directory).splitlines()[-1] == "tidy"
 
 
-def test_a_job_that_ignores_the_request_is_killed_after_its_grace(ranks: Ranks, store: AttemptStore) -> None:
+def test_a_job_that_ignores_the_request_is_killed_after_its_grace(
+    ranks: LiveRanks, store: AttemptStore
+) -> None:
     directory = start(ranks, store, "sh", "-c", "trap '' TERM; echo up; while :; do sleep 300; done")
     until(has_output(directory, "up"))
     ranks.end(KEY, 0.1, "node_stopped")
     assert collect(ranks, Exited)[-1] == Exited(KEY, 137, "node_stopped")
 
 
-def test_a_kill_that_comes_before_the_shim_has_started_is_not_lost(ranks: Ranks, store: AttemptStore) -> None:
+def test_a_kill_that_comes_before_the_shim_has_started_is_not_lost(
+    ranks: LiveRanks, store: AttemptStore
+) -> None:
     start(ranks, store, "sleep", "300")
     ranks.end(KEY, 5.0, "killed")
     assert collect(ranks, Exited)[-1] == Exited(KEY, 143, "killed")
 
 
-def test_processes_that_left_the_group_do_not_outlive_the_job(ranks: Ranks, store: AttemptStore) -> None:
+def test_processes_that_left_the_group_do_not_outlive_the_job(ranks: LiveRanks, store: AttemptStore) -> None:
     directory = start(ranks, store, "sh", "-c", "setsid sleep 300 & echo $!; exit 4")
     assert collect(ranks, Exited)[-1] == Exited(KEY, 4)
     assert shim.start_ticks(int(output(directory))) is None
 
 
-def test_what_a_shell_leaves_is_told_once_and_has_the_whole_grace(ranks: Ranks, store: AttemptStore) -> None:
+def test_what_a_shell_leaves_is_told_once_and_has_the_whole_grace(
+    ranks: LiveRanks, store: AttemptStore
+) -> None:
     """SIGTERM ends the shell at once, while the script that it ran is saving."""
     saves = (
         "exec 2>/dev/null; trap 'echo told; sleep 2.2; echo saved; exit 0' TERM; echo up; "
@@ -127,7 +135,7 @@ def test_what_a_shell_leaves_is_told_once_and_has_the_whole_grace(ranks: Ranks, 
     assert output(directory).split() == ["up", "told", "saved"]
 
 
-def test_what_a_shell_leaves_is_killed_after_the_grace(ranks: Ranks, store: AttemptStore) -> None:
+def test_what_a_shell_leaves_is_killed_after_the_grace(ranks: LiveRanks, store: AttemptStore) -> None:
     directory = start(ranks, store, "sh", "-c", "sh -c \"trap '' TERM; echo up $$; sleep 300\"; true")
     until(has_output(directory, "\n"))
     ranks.end(KEY, 0.2, "killed")
@@ -135,7 +143,7 @@ def test_what_a_shell_leaves_is_killed_after_the_grace(ranks: Ranks, store: Atte
     assert shim.start_ticks(int(output(directory).split()[1])) is None
 
 
-def test_who_left_the_group_is_told_when_the_command_is_over(ranks: Ranks, store: AttemptStore) -> None:
+def test_who_left_the_group_is_told_when_the_command_is_over(ranks: LiveRanks, store: AttemptStore) -> None:
     away = "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.05; done"
     directory = start(ranks, store, "sh", "-c", f'setsid sh -c "{away}"; true')
     until(has_output(directory, "up"))
@@ -144,7 +152,9 @@ def test_who_left_the_group_is_told_when_the_command_is_over(ranks: Ranks, store
     assert output(directory).split() == ["up", "told"]
 
 
-def test_a_killed_shim_takes_its_job_along_and_counts_as_vanished(ranks: Ranks, store: AttemptStore) -> None:
+def test_a_killed_shim_takes_its_job_along_and_counts_as_vanished(
+    ranks: LiveRanks, store: AttemptStore
+) -> None:
     directory = start(ranks, store, "sh", "-c", "setsid sleep 300 & echo $! $$; wait")
     until(has_output(directory, "\n"))
     [process] = [directory.process()]
@@ -155,7 +165,7 @@ def test_a_killed_shim_takes_its_job_along_and_counts_as_vanished(ranks: Ranks, 
     until(lambda: all(shim.start_ticks(int(pid)) is None for pid in output(directory).split()))
 
 
-def test_a_hard_kill_needs_no_help_of_the_shim(ranks: Ranks, store: AttemptStore) -> None:
+def test_a_hard_kill_needs_no_help_of_the_shim(ranks: LiveRanks, store: AttemptStore) -> None:
     directory = start(ranks, store, "sh", "-c", "trap '' TERM; echo up; sleep 300")
     until(has_output(directory, "up"))
     process = directory.process()
@@ -170,7 +180,7 @@ def test_a_shim_that_cannot_start_is_a_refused_launch(
     store: AttemptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shim, "__file__", "/no/such/shim.py")
-    ranks = Ranks(store)
+    ranks = LiveRanks(store)
     directory = start(ranks, store, "true")
     [event] = collect(ranks, StartFailed)
     assert isinstance(event, StartFailed)
@@ -179,7 +189,7 @@ def test_a_shim_that_cannot_start_is_a_refused_launch(
 
 
 def test_a_later_daemon_adopts_what_runs_and_finds_what_ended(store: AttemptStore) -> None:
-    first = Ranks(store)
+    first = LiveRanks(store)
     ended = AttemptKey(2, 1, 0, "c1")
     directory = start(first, store, "sh", "-c", "read line < gate; exit 6", cwd=str(store.attempts))
     os.mkfifo(store.attempts / "gate")
@@ -187,7 +197,7 @@ def test_a_later_daemon_adopts_what_runs_and_finds_what_ended(store: AttemptStor
     until(lambda: store.at(ended).exit() and directory.process())
     first.close()
 
-    second = Ranks(store)
+    second = LiveRanks(store)
     running, over = adopt_attempts(store, second)
     assert (running.key, running.phase, running.gpus) == (KEY, Phase.RUNNING, (1,))
     assert (over.key, over.phase, over.exit_code) == (ended, Phase.ENDED, 7)
@@ -197,7 +207,7 @@ def test_a_later_daemon_adopts_what_runs_and_finds_what_ended(store: AttemptStor
 
 
 def test_how_long_a_rank_ran_is_measured_by_a_clock_that_never_jumps(
-    store: AttemptStore, ranks: Ranks
+    store: AttemptStore, ranks: LiveRanks
 ) -> None:
     began_s = shim.since_boot_s()
     start(ranks, store, "sleep", "0.2")
@@ -207,7 +217,7 @@ def test_how_long_a_rank_ran_is_measured_by_a_clock_that_never_jumps(
     [ran_s] = [end.ran_s for end in ends if isinstance(end, Exited)]
     assert ran_s is not None
     assert 0.2 <= ran_s <= took_s
-    later = Ranks(store)
+    later = LiveRanks(store)
     assert [one.ran_s for one in adopt_attempts(store, later)] == [ran_s]
     later.close()
 
@@ -222,7 +232,7 @@ def test_how_long_a_rank_ran_is_measured_by_a_clock_that_never_jumps(
     ],
 )
 def test_a_recorded_process_that_is_another_one_has_vanished(
-    store: AttemptStore, ranks: Ranks, ticks: int, boot: str, told: str, reason: str
+    store: AttemptStore, ranks: LiveRanks, ticks: int, boot: str, told: str, reason: str
 ) -> None:
     directory = store.at(KEY)
     directory.create(LaunchRecord(gpus=[1], command=["true"], env={}, cwd="/"))
@@ -240,7 +250,7 @@ def test_a_recorded_process_that_is_another_one_has_vanished(
 
 
 def test_an_attempt_that_a_killed_daemon_never_started_may_be_started_again(
-    store: AttemptStore, ranks: Ranks
+    store: AttemptStore, ranks: LiveRanks
 ) -> None:
     """Its shim may still be coming up: it must not start what the broker orders again."""
     directory = store.at(KEY)
@@ -258,7 +268,7 @@ def test_an_attempt_that_a_killed_daemon_never_started_may_be_started_again(
     assert collect(ranks, Exited)[-1] == Exited(KEY, 6)
 
 
-def test_an_end_for_want_of_gpu_memory_is_known_by_its_output(ranks: Ranks, store: AttemptStore) -> None:
+def test_an_end_for_want_of_gpu_memory_is_known_by_its_output(ranks: LiveRanks, store: AttemptStore) -> None:
     start(ranks, store, "sh", "-c", "echo torch.OutOfMemoryError: CUDA out of memory.; exit 1")
     assert collect(ranks, Exited)[-1] == Exited(KEY, 1, "gpu_out_of_memory")
     again = KEY._replace(job=2)

@@ -18,7 +18,7 @@ import pytest
 from rlsched.broker.journal.replay import journal_events, records_by_number, redecide
 from rlsched.broker.server.fakes import FailingJournal
 from rlsched.broker.server.serve import Broker
-from rlsched.broker.server.settings import Settings
+from rlsched.broker.server.settings import BrokerSettings
 from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
@@ -422,7 +422,7 @@ def test_a_broker_whose_disk_is_full_acknowledges_nothing_and_loses_nothing(tmp_
     """No reply leaves before its commit: the client of the failed commit gets none, and tries again later."""
     import threading
 
-    settings = Settings(
+    settings = BrokerSettings(
         address="tcp://127.0.0.1:0",
         directory=tmp_path / "broker",
         keys=tmp_path / "home",

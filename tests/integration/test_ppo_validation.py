@@ -18,7 +18,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.cli.train_rows import train_rows
 from rlsched_agents.ppo.callbacks import Table, score_of
 from rlsched_agents.ppo.recipes import Recipe
-from rlsched_agents.ppo.replays import Replays, scorer
+from rlsched_agents.ppo.replays import ReplayWindows, scorer
 from rlsched_agents.ppo.sources import TrainingData, read_data
 from rlsched_agents.ppo.validation import RULES_TO_BEAT, Validator, cut_windows
 from rlsched_agents.runtime.checkpoint import load_checkpoint
@@ -142,7 +142,7 @@ def test_windows_replayed_side_by_side_are_as_the_engine_plays_them_one_by_one(
     )
     windows, policy = cut_windows(data.validation, cold, seed=1), restless(3, order, revises=revises)
     assert policy.order == ORDERS[order].order(revised=revises)
-    replays = Replays([window.drawn for window in windows], 8, 0, ORDERS[order], revises=revises)
+    replays = ReplayWindows([window.drawn for window in windows], 8, 0, ORDERS[order], revises=revises)
     score = scorer(policy.weights, policy.network)
     changed = 0
     for window, played in zip(windows, replays.run(score), strict=True):
@@ -171,7 +171,7 @@ def test_with_reservations_the_reference_is_easy_by_size(data: TrainingData) -> 
 def test_the_reference_plays_the_warm_up_of_a_replay(data: TrainingData) -> None:
     (window, *_) = cut_windows(data.validation, SMALL, seed=1)
     assert window.shape == (163, 40, 8), "the source has no more"
-    (played,) = Replays([window.drawn], 8, 40, Permissions()).run(scorer(restless(3).weights, FREE))
+    (played,) = ReplayWindows([window.drawn], 8, 40, Permissions()).run(scorer(restless(3).weights, FREE))
     np.testing.assert_array_equal(played.start_s[:20], played.reference_start_s[:20])
     assert (played.start_s[40:] != played.reference_start_s[40:]).any()
     assert played.queue_s.size == 123
@@ -190,7 +190,7 @@ def test_a_window_with_nothing_to_decide_ends_as_the_reference_played_it(
     windows = cut_windows(data.validation, idle, seed=1)
     network = NetworkConfig(order=order)
     policy = PpoScheduler(initial_weights(network, 0), network, permissions=network.permissions)
-    played = Replays([window.drawn for window in windows], 8, 40, ORDERS[order]).run(
+    played = ReplayWindows([window.drawn for window in windows], 8, 40, ORDERS[order]).run(
         scorer(policy.weights, network)
     )
     for window, one in zip(windows[:2], played, strict=False):
@@ -204,7 +204,7 @@ def test_a_window_with_nothing_to_decide_ends_as_the_reference_played_it(
 def test_draws_of_a_replay_follow_their_seed(data: TrainingData) -> None:
     (window, *_) = cut_windows(data.validation, SMALL, seed=1)
     replays, score = (
-        Replays([window.drawn], 8, 40, Permissions()),
+        ReplayWindows([window.drawn], 8, 40, Permissions()),
         scorer(untrained().weights, NetworkConfig()),
     )
     one, two, other = (

@@ -14,7 +14,7 @@ from rlsched.broker.journal.replay import journal_events, records_by_number, red
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
-from rlsched.transport.access import Member
+from rlsched.transport.access import AccessEntry
 from rlsched.transport.keys import KeyHome
 from rlsched.transport.roles import Peer
 from tests.support.online.cluster import RLSCHED, Cluster, all_up, until
@@ -32,7 +32,7 @@ def as_person(cluster: Cluster, name: str) -> Path:
     home, theirs = KeyHome(cluster.keys), KeyHome(cluster.directory / name)
     theirs.trust(home.broker_public())
     with home.locked():
-        home.put(Member.new(Peer("user", name, name), theirs.client().public))
+        home.put(AccessEntry.new(Peer("user", name, name), theirs.client().public))
     return theirs.directory
 
 

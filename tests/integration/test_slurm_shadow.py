@@ -18,12 +18,12 @@ import pytest
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.queries.as_history import history_of
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.engine.shadow.mirror import key_of
-from rlsched.engine.shadow.notes import Compared, read_notes
+from rlsched.engine.shadow.notes import StartComparison, read_notes
 from rlsched.errors import InputError
 from tests.soak.slurm_shadow import RLSCHED, ShadowProcess, run
 from tests.support.online.counted_commands import CountedCommands
@@ -142,15 +142,15 @@ def test_all_is_adopted_with_kill_9_of_shadow_and_controller(slurm: RealSlurm, b
     assert shadow.close() == 0
     told = history_of(place)
     rows = {key: row for row, key in enumerate(told.trace.job_id.tolist())}
-    book = Book(Predictions("running-mean"), load_scheduler(Policy("tuned")).order)
-    book.replay(read_journal(place / JOURNAL_FILE))
-    by_key = {key_of(job.spec.token): job for job in book.jobs.values()}
+    state = BrokerState(Predictions("running-mean"), load_scheduler(Policy("tuned")).order)
+    state.replay(read_journal(place / JOURNAL_FILE))
+    by_key = {key_of(job.spec.token): job for job in state.jobs.values()}
     for key, job in truth.items():
         start_s = told.origin_s + told.trace.submit_s[rows[key]] + told.trace.extra["queue_s"][rows[key]]
         assert abs(start_s - job.start_s) <= 2.0, key
         expected = {"COMPLETED": "completed", "FAILED": "failed", "CANCELLED": "cancelled"}[job.state]
         assert told.trace.status[rows[key]] == expected, key
-    compared = {note.job: note for note in read_notes(place) if isinstance(note, Compared)}
+    compared = {note.job: note for note in read_notes(place) if isinstance(note, StartComparison)}
     known = {
         key for key, note in compared.items() if note.gpus and key in truth and not truth[key].is_exclusive
     }
@@ -189,7 +189,8 @@ def test_the_report_of_a_shadow_that_runs(slurm: RealSlurm, beside: Beside) -> N
     for _ in range(6):
         slurm.sbatch("--gres=gpu:1", script=script)
     until(
-        lambda: sum(isinstance(note, Compared) for note in read_notes(place)) == 6, "six starts are compared"
+        lambda: sum(isinstance(note, StartComparison) for note in read_notes(place)) == 6,
+        "six starts are compared",
     )
     words = [str(RLSCHED), "shadow", str(place), "--html", str(place / "page.html")]
     said = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120.0)

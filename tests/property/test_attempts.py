@@ -23,7 +23,7 @@ from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import start_action
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
-from rlsched_envs.sim.attempt_log import Attempts, PreemptionCosts, RunRules
+from rlsched_envs.sim.attempt_log import AttemptTable, PreemptionCosts, RunRules
 from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.node_events import NodeEvent
@@ -138,7 +138,7 @@ def run(trace: Trace, rules: RunRules, name: str, seed: int) -> JobTable:
     return table
 
 
-def of(table: JobTable, job: int) -> Attempts:
+def of(table: JobTable, job: int) -> AttemptTable:
     assert table.log is not None
     return table.log.select(table.log.job == job)
 

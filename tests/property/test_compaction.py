@@ -17,7 +17,7 @@ from rlsched.broker.events import ClientAsked
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.cluster.arrays import RUNNING
 from rlsched.decide.scheduler import Scheduler
 from rlsched.transport.roles import Peer
@@ -50,45 +50,45 @@ from tests.support.broker.broker_life import (
 from tests.support.broker.hand import submit
 
 
-def facts(book: Book) -> list[object]:
+def facts(state: BrokerState) -> list[object]:
     """`shape` without what a base does not promise: ledger numbers of jobs that are over, past jobs."""
-    job = book.cluster.arrays.job
+    job = state.cluster.arrays.job
     job.look_s[job.status != RUNNING] = 0.0  # what the slot's last job left, and nobody reads
-    found = shape(book)
-    predictor = book.predictions.predictor
+    found = shape(state)
+    predictor = state.predictions.predictor
     losses = [] if predictor is None else predictor.hedge.losses.round(9).tolist()
     ended = 0 if predictor is None else predictor.ended
-    live = sorted((job, [one.tobytes() for one in said]) for job, said in book.predictions._open.items())
+    live = sorted((job, [one.tobytes() for one in said]) for job, said in state.predictions._open.items())
     return [
         *found[:6],
-        [book.number_of_seq[seq] for seq in sorted(book.job_of_seq)],
+        [state.number_of_seq[seq] for seq in sorted(state.job_of_seq)],
         found[7],
-        (book.predictions.mean.sums, losses, ended, live),
-        (book.quotas.rows(book.now_s), book.accounts.members(), book.eligibility.counts()),
-        ([(party.used, party.since_ms) for _, party in sorted(_parties(book))], book.quotas.due_s),
+        (state.predictions.mean.sums, losses, ended, live),
+        (state.quotas.rows(state.now_s), state.accounts.members(), state.eligibility.counts()),
+        ([(party.used, party.since_ms) for _, party in sorted(_parties(state))], state.quotas.due_s),
         (
-            sorted(book.ran_on.items()),
-            book.health_failures,
-            [book.tokens[job.spec.token] for job in book.job_of_seq.values()],
-            book.held.by_node,
+            sorted(state.ran_on.items()),
+            state.health_failures,
+            [state.tokens[job.spec.token] for job in state.job_of_seq.values()],
+            state.held.by_node,
         ),
-        (book.cluster.waiting(0), book.gates._held, book.gates.due_s),
+        (state.cluster.waiting(0), state.gates._held, state.gates.due_s),
         sorted(
             (array.number, array.coming, array.aside, array.live, array.fresh, array.state)
-            for array in book.arrays.known.values()
+            for array in state.arrays.known.values()
         ),
-        [(job.number, job.spec) for job in sorted(book.job_of_seq.values(), key=lambda job: job.number)],
-        [(one.number, one.spec, one.changes, one.dropped) for one in book.arrays.live.values()],
+        [(job.number, job.spec) for job in sorted(state.job_of_seq.values(), key=lambda job: job.number)],
+        [(one.number, one.spec, one.changes, one.dropped) for one in state.arrays.live.values()],
         {
-            job: set(book.gates.awaited(job))
-            for job in (*book.jobs, *book.arrays.live)
-            if book.gates.awaited(job)
+            job: set(state.gates.awaited(job))
+            for job in (*state.jobs, *state.arrays.live)
+            if state.gates.awaited(job)
         },
     ]
 
 
-def _parties(book: Book) -> Iterator[Any]:
-    for key, party in book.quotas._parties.items():
+def _parties(state: BrokerState) -> Iterator[Any]:
+    for key, party in state.quotas._parties.items():
         if party.since_ms:
             yield key, party
 
@@ -98,7 +98,7 @@ class _Life(Life):
 
     def step(self) -> None:
         if self.chance.random() < 0.1:
-            self._engine(self.chance.choice(sorted(self.broker.book.nodes)))
+            self._engine(self.chance.choice(sorted(self.broker.state.nodes)))
         if self.chance.random() < 0.03:
             kind, name = self.chance.choice((("user", "ada"), ("user", "default"), ("vc", "v")))
             limit = self.chance.choice((None, 4, 8))
@@ -114,14 +114,14 @@ class _Life(Life):
 
     def gate(self) -> None:
         """A job comes that waits for something, or somebody holds, releases or changes one."""
-        live = [job.number for job in self.broker.book.job_of_seq.values()]
-        live += list(self.broker.book.arrays.live)
+        live = [job.number for job in self.broker.state.job_of_seq.values()]
+        live += list(self.broker.state.arrays.live)
         others = self.chance.sample(live, min(len(live), self.chance.randint(0, 2)))
         kind: Any = self.chance.choice(("after", "afterany", "afterok", "afternotok"))
         on = [DependsOn(kind, job) for job in others]
         order: Any = submit(
             self.chance.randint(1, 3),
-            token=f"gated-{self.broker.book.last_number}",
+            token=f"gated-{self.broker.state.last_number}",
             hold=self.chance.random() < 0.3,
             begin_s=self.chance.choice((None, None, self.broker.now_s + 40.0)),
             depends_on=on,
@@ -136,7 +136,7 @@ class _Life(Life):
         chance = self.chance
         first = 3 * chance.randint(0, 6)
         some = [Tasks(first, min(18, first + 3 * chance.randint(0, 3)), 3)]
-        tasks = some if job in self.broker.book.arrays.live and chance.random() < 0.7 else []
+        tasks = some if job in self.broker.state.arrays.live and chance.random() < 0.7 else []
         if chance.random() < 0.5:
             return chance.choice((Hold, Release, Requeue, Cancel))(job=job, tasks=tasks)
         changes: dict[str, Any] = {
@@ -190,7 +190,7 @@ def test_a_base_and_what_follows_it_are_the_whole(
     for _ in range(STEPS):
         life.step()
         times.append(life.broker.now_s)
-    assert life.broker.book.ended > 10
+    assert life.broker.state.ended > 10
     journalled = read_journal(path)
     assert sum(isinstance(row.entry, GpusHeld) for row in journalled) > 1
     journal._db.execute("DELETE FROM snapshots")

@@ -63,9 +63,9 @@ def trial(directory: Path, seed: int, messages: int, caplog: pytest.LogCaptureFi
         broker.batch(events, after_s=chance.choice((0.001, 0.4, 3.0)))
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
     again = HandBroker(load_scheduler("fifo-backfill"), journal, limits=LIMITS, now_s=broker.now_s)
-    assert again.book.cluster.digest() == broker.book.cluster.digest()
-    assert {job.number: job.state for job in again.book.jobs.values()} == {
-        job.number: job.state for job in broker.book.jobs.values()
+    assert again.state.cluster.digest() == broker.state.cluster.digest()
+    assert {job.number: job.state for job in again.state.jobs.values()} == {
+        job.number: job.state for job in broker.state.jobs.values()
     }
     journal.close()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rlsched.errors import TraceError
 from rlsched.workload import plain_csv
-from rlsched.workload.columns import Column
+from rlsched.workload.columns import TraceColumn
 from rlsched.workload.plain_csv import split_plain
 from rlsched.workload.validate import Where, _as_floats
 
@@ -79,7 +79,7 @@ def test_what_is_no_plain_number_is_left_to_be_looked_at(texts: list[str]) -> No
     """And is a number there, or is refused with its row, as if the cells were strings."""
     table = split_plain(("x,y\n" + "\n".join(f"{text},0" for text in texts)).encode())
     assert table is not None
-    column, outcomes = Column("queue_s", None, "seconds"), []
+    column, outcomes = TraceColumn("queue_s", None, "seconds"), []
     for cells in (table.columns[0], tuple(texts)):
         try:
             values, blank = _as_floats(column, cells, Where("t"), "seconds")

@@ -21,16 +21,16 @@ from hypothesis import strategies as st
 
 from rlsched.broker.base.entries import Entry, decode_entry, encode_entry
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.base.rows import Row
+from rlsched.broker.base.rows import JournalRow
 from rlsched.broker.events import Due, NodeSaid, Tick
 from rlsched.broker.journal.snapshot_table import CREATE as CREATE_SNAPSHOTS
 from rlsched.broker.journal.snapshot_table import SnapshotTable
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.ended import EndedJob, ended_job, job_of
 from rlsched.broker.state.ended_table import CREATE, EndedTable, put
 from rlsched.broker.state.predictions import RUNNING_MEAN, Predictions
-from rlsched.broker.state.priorities import PRIORITIES, Ranks
+from rlsched.broker.state.priorities import PRIORITIES, PriorityRules
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.order.keys import Order
@@ -55,7 +55,7 @@ from rlsched.wire.messages import (
 from rlsched_node.lease_file import LOOK_S, fence_times
 from rlsched_node.link.machine import NodeMachine
 from rlsched_node.processes import steps
-from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase
 from tests.quick import quick
 from tests.support.broker.hand import submit
 from tests.support.broker.quota_oracle import QuotaOracle
@@ -88,7 +88,7 @@ WEIGHTS = {
     "quota": 5,
 }
 QUIET = dict.fromkeys(("cut", "broker", "daemon", "partition", "pause", "freeze", "health", "reboot"), 0.2)
-RANKS = Ranks(half_life_s=300.0, age_s=60.0, every_s=5.0)
+RANKS = PriorityRules(half_life_s=300.0, age_s=60.0, every_s=5.0)
 USERS, ACCOUNTS = ("ada", "bob", "cyd"), ("", "ml", "hep")
 PARTIES = (*(("user", name) for name in ("default", *USERS)), ("account", "ml"), ("account", "default"))
 
@@ -156,9 +156,9 @@ class MemoryJournal:
         self.over += over or ()
         put(self._db, over or ())
 
-    def rows(self, after: int = 0) -> Iterator[Row]:
+    def rows(self, after: int = 0) -> Iterator[JournalRow]:
         for n, (now_s, payload) in enumerate(self._rows[after:], after + 1):
-            yield Row(n, now_s, decode_entry(payload))
+            yield JournalRow(n, now_s, decode_entry(payload))
 
 
 class World:
@@ -221,7 +221,7 @@ class World:
                     self.told[name, key] = min(kill_s, self.told.get((name, key), kill_s))
 
     def start(self, name: str, launch: Launch) -> None:
-        key = AttemptKey(launch.job, launch.attempt, launch.rank, self.broker.book.identity)
+        key = AttemptKey(launch.job, launch.attempt, launch.rank, self.broker.state.identity)
         assert (name, key) not in self.ran, "a rank is started once"
         assert not any(other.job == key.job and other.attempt != key.attempt for _, other in self.processes)
         if self.chance.random() < 0.03:
@@ -230,7 +230,7 @@ class World:
             return
         self.ran.add((name, key))
         self.processes[name, key] = set(launch.gpus)
-        assert launch.lost_after_s == self.broker.book.jobs[launch.job].spec.lost_after_s
+        assert launch.lost_after_s == self.broker.state.jobs[launch.job].spec.lost_after_s
         if launch.lost_after_s:
             self.fenced[name, key] = launch.lost_after_s
         self.happens(name, steps.Started(key, 1))
@@ -253,7 +253,7 @@ class World:
             self.oracle.follow([row.entry], row.now_s)
             self.followed += 1
         self.most_barred = max(
-            self.most_barred, self.oracle.agrees_with(self.broker.book, self.broker.machine.now_s)
+            self.most_barred, self.oracle.agrees_with(self.broker.state, self.broker.machine.now_s)
         )
         sent = self.broker.sent
         for (name, order), request in zip(sent.orders[self.sent :], sent.requests[self.sent :], strict=True):
@@ -295,8 +295,8 @@ class World:
                 self.limit()
                 self.post()
             case "cancel":
-                if self.broker.book.jobs:
-                    self.broker.ask(Cancel(job=chance.randint(1, len(self.broker.book.jobs))))
+                if self.broker.state.jobs:
+                    self.broker.ask(Cancel(job=chance.randint(1, len(self.broker.state.jobs))))
                     self.post()
             case "end":
                 self.end()
@@ -326,7 +326,7 @@ class World:
 
     def submit(self) -> None:
         """A job comes, and is refused if and only if a quota says so."""
-        chance, accounts = self.chance, self.broker.book.accounts
+        chance, accounts = self.chance, self.broker.state.accounts
         user, account = chance.choice(USERS), chance.choice(ACCOUNTS)
         message = submit(
             chance.randint(1, 6),
@@ -431,7 +431,7 @@ class World:
         kept = []
         for key, attempt in old.attempts.known.items():
             if (name, key) in self.processes:
-                kept.append(Attempt(key, attempt.gpus, Phase.RUNNING, 1))
+                kept.append(LocalRank(key, attempt.gpus, Phase.RUNNING, 1))
             elif attempt.phase is Phase.ENDED:
                 kept.append(attempt)
         self.nodes[name] = NodeMachine(hello(name, old.cluster, old.epoch, self.boot_ids.get(name, "")), kept)
@@ -445,12 +445,12 @@ class World:
         for key in dead:
             del self.processes[name, key]
             self.told.pop((name, key), None)
-        unreachable = name in self.broker.book.nodes and self.broker.book.nodes[name].state == "unreachable"
+        unreachable = name in self.broker.state.nodes and self.broker.state.nodes[name].state == "unreachable"
         if unreachable and self.chance.random() < 0.5:
             assert self.broker.ask(DownNode(node=name)) == Ok()
             self.post()
         kept = [
-            attempt if key not in dead else Attempt(key, exit_code=137, reason="node_stopped")
+            attempt if key not in dead else LocalRank(key, exit_code=137, reason="node_stopped")
             for key, attempt in old.attempts.known.items()
         ]
         self.boots += 1
@@ -460,7 +460,7 @@ class World:
 
     def restart(self) -> None:
         """kill -9: the journal stays. The next one may keep other times."""
-        assert shape(replayed(self.journal, self.broker.book.order)) == shape(self.broker.book)
+        assert shape(replayed(self.journal, self.broker.state.order)) == shape(self.broker.state)
         limits = msgspec.structs.replace(LIMITS, lost_after_s=self.chance.choice((0.0, 10.0, 16.0, 40.0)))
         self.broker = HandBroker(
             self.scheduler,  # type: ignore[arg-type]
@@ -474,42 +474,42 @@ class World:
             self.cut(name)
 
 
-def shape(book: Book) -> list[object]:
+def shape(state: BrokerState) -> list[object]:
     """All of a book that matters."""
     return [
-        book.cluster.digest(),
-        [(job.number, job.state, job.retries, job.preemptions, job.earlier_s) for job in book.jobs.values()],
-        [msgspec.json.encode(job.attempt) for job in book.jobs.values()],
-        [(name, node.state, node.reason, sorted(node.live_jobs)) for name, node in book.nodes.items()],
-        (dict(book.ran_on), book.health_failures),
-        dict(book.decisions),
-        [sorted(book.eligibility.of(job.seq)) for job in book.jobs.values()],
-        book.quotas.rows(book.now_s),
-        book.accounts.members(),
-        [(seq, book.priorities.level(job.number)) for seq, job in book.job_of_seq.items()],
-        dict(book.priorities.ln_weights),
+        state.cluster.digest(),
+        [(job.number, job.state, job.retries, job.preemptions, job.earlier_s) for job in state.jobs.values()],
+        [msgspec.json.encode(job.attempt) for job in state.jobs.values()],
+        [(name, node.state, node.reason, sorted(node.live_jobs)) for name, node in state.nodes.items()],
+        (dict(state.ran_on), state.health_failures),
+        dict(state.decisions),
+        [sorted(state.eligibility.of(job.seq)) for job in state.jobs.values()],
+        state.quotas.rows(state.now_s),
+        state.accounts.members(),
+        [(seq, state.priorities.level(job.number)) for seq, job in state.job_of_seq.items()],
+        dict(state.priorities.ln_weights),
     ]
 
 
-def replayed(journal: MemoryJournal, order: Order) -> Book:
-    book = Book(Predictions(RUNNING_MEAN), order)
+def replayed(journal: MemoryJournal, order: Order) -> BrokerState:
+    state = BrokerState(Predictions(RUNNING_MEAN), order)
     over: list[EndedJob] = []
-    book.over = lambda job: over.append(ended_job(job, book.nodes))
-    book.replay(journal.rows())
+    state.over = lambda job: over.append(ended_job(job, state.nodes))
+    state.replay(journal.rows())
     assert over == journal.over
     for row in over:
-        assert msgspec.json.encode(job_of(row)) == msgspec.json.encode(book.jobs[row.job])
-    return book
+        assert msgspec.json.encode(job_of(row)) == msgspec.json.encode(state.jobs[row.job])
+    return state
 
 
 def rounds(world: World) -> Iterator[int]:
     """Until every job is over."""
     for number in range(300):
-        if not any(job.live for job in world.broker.book.jobs.values()):
+        if not any(job.live for job in world.broker.state.jobs.values()):
             return
         yield number
     raise AssertionError(
-        f"jobs that never end: {[job for job in world.broker.book.jobs.values() if job.live]}"
+        f"jobs that never end: {[job for job in world.broker.state.jobs.values() if job.live]}"
     )
 
 
@@ -531,9 +531,9 @@ def test_whatever_happens_no_gpu_is_had_twice_and_every_job_ends(seed: int) -> N
                 world.deliver(name)
         world.end()
         world.time(2.0)
-    assert shape(replayed(world.journal, Order())) == shape(world.broker.book)
+    assert shape(replayed(world.journal, Order())) == shape(world.broker.state)
     assert world.processes == {}
-    jobs = world.broker.book.jobs.values()
+    jobs = world.broker.state.jobs.values()
     event(f"preempted: {sum(job.preemptions > 0 for job in jobs) > 3}")
     event(f"barred by quotas: {world.most_barred > 0}")
 
@@ -548,6 +548,6 @@ def test_no_policy_exceeds_a_quota(policy: str, seed: int) -> None:
     world.weights |= QUIET | {"submit": 30, "end": 30, "quota": 8}
     for _ in range(300):
         world.step()
-    assert shape(replayed(world.journal, world.broker.book.order)) == shape(world.broker.book)
+    assert shape(replayed(world.journal, world.broker.state.order)) == shape(world.broker.state)
     event(f"starts under a quota: {world.oracle.starts_under_quota > 10}")
     event(f"barred by quotas: {world.most_barred > 0}")

@@ -37,11 +37,11 @@ def test_a_snapshot_and_what_follows_it_are_the_whole(
     for number in range(STEPS):
         life.step()
         if number in cuts:
-            keep_snapshot(journal, broker.book, broker.machine.scheduler)
-            assert shape(book_of(picture_of(broker.book))) == shape(broker.book)
+            keep_snapshot(journal, broker.state, broker.machine.scheduler)
+            assert shape(book_of(picture_of(broker.state))) == shape(broker.state)
     if seed == 0:  # as at a clean stop
-        keep_snapshot(journal, broker.book, broker.machine.scheduler)
-    assert broker.book.ended > 20
+        keep_snapshot(journal, broker.state, broker.machine.scheduler)
+    assert broker.state.ended > 20
     journal._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     journal.close()
 
@@ -55,4 +55,4 @@ def test_a_snapshot_and_what_follows_it_are_the_whole(
     brokers, entries = go_on(life, (whole, cut), case, seed)
     assert len(entries[0]) > 50
     assert entries[0] == entries[1], "what happens next is not the same"
-    assert shape(brokers[0].book) == shape(brokers[1].book)
+    assert shape(brokers[0].state) == shape(brokers[1].state)

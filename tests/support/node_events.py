@@ -12,7 +12,7 @@ from rlsched.wire.messages import (
 from rlsched_node.link.machine import (
     NodeMachine,
 )
-from rlsched_node.processes.attempt import Attempt, AttemptKey
+from rlsched_node.processes.attempt import AttemptKey, LocalRank
 from rlsched_node.processes.steps import (
     Connected,
     Effect,
@@ -65,7 +65,7 @@ def silent(effects: list[Effect]) -> list[Effect]:
     return [effect for effect in effects if not isinstance(effect, Note | RenewLease)]
 
 
-def registered(*attempts: Attempt) -> NodeMachine:
+def registered(*attempts: LocalRank) -> NodeMachine:
     machine = NodeMachine(HELLO, attempts)
     machine.handle(Connected(), 0.0)
     machine.handle(welcome(1, 10.0), 0.0)

@@ -29,8 +29,7 @@ import msgspec
 
 from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.events import DropNode, Effect, Event, Reply, SendNode
-from rlsched.broker.events import Journal as Commit
+from rlsched.broker.events import Commit, DropNode, Effect, Event, Reply, SendNode
 from rlsched.broker.journal.backup import back_up, restore, take_over
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.recovery import recovered
@@ -203,7 +202,7 @@ class Script:
         self._says(node, LaunchRefused(**_key(rank), message=" ".join(why)))
 
     def _jobs(self) -> Iterator[str]:
-        for number, job in sorted(self._broker.book.jobs.items()):
+        for number, job in sorted(self._broker.state.jobs.items()):
             place = ""
             if job.active is not None:
                 ranks = [f"{rank.node}{rank.gpus} {rank.state}" for rank in job.active.ranks]
@@ -213,7 +212,7 @@ class Script:
             yield f"job {number} {job.state}{place}{code}{why}"
 
     def _states(self) -> Iterator[str]:
-        for name, node in sorted(self._broker.book.nodes.items()):
+        for name, node in sorted(self._broker.state.nodes.items()):
             why = f": {node.reason}" if node.reason else ""
             jobs = f", jobs {sorted(node.live_jobs)}" if node.live_jobs else ""
             yield f"node {name} {node.state}{jobs}{why}"

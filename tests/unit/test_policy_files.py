@@ -21,7 +21,7 @@ from rlsched.broker.journal.journal import JOURNAL_FILE, Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.broker.server.serve import Broker
-from rlsched.broker.server.settings import Settings
+from rlsched.broker.server.settings import BrokerSettings
 from rlsched.broker.standby.shipping import MOST_ACCESS_BYTES, Shipping, access_digest
 from rlsched.client.client import Client
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
@@ -68,8 +68,8 @@ def asked(policy: Policy) -> SetPolicy:
     return SetPolicy(policy=sent.toml, name=sent.name)
 
 
-def settings(home: Path, directory: str = "broker") -> Settings:
-    return Settings(address="tcp://127.0.0.1:0", directory=home / directory, keys=home, policy="fifo")
+def settings(home: Path, directory: str = "broker") -> BrokerSettings:
+    return BrokerSettings(address="tcp://127.0.0.1:0", directory=home / directory, keys=home, policy="fifo")
 
 
 def decides(home: Path, directory: str = "broker") -> str:

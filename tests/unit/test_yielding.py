@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.board.replays import Replays
+from rlsched.board.replays import ReplayRunner
 from rlsched.broker.compaction.compacting import command as compact_command
 from rlsched.broker.forecasts.fitting import child_environment, fit_command
 from rlsched.broker.forecasts.forecasting import forecast_command
@@ -104,7 +104,7 @@ def test_a_process_gives_way_before_it_imports_its_module(tmp_path: Path) -> Non
 
 
 def test_a_replay_of_the_board_gives_way_with_its_session(tmp_path: Path) -> None:
-    replays = Replays((sys.executable, "-c", "import time; time.sleep(600)"))
+    replays = ReplayRunner((sys.executable, "-c", "import time; time.sleep(600)"))
     ticket = replays.start(tmp_path, 1, 1, 1.0)["ticket"]
     try:
         assert niceness(replays._of(ticket)._process.pid) == lowered(5)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlsched.terminal.progress import Progress
-    from rlsched_agents.dials.drawing import Drawing
+    from rlsched_agents.dials.drawing import TrainingCurves
     from rlsched_agents.dials.evolution import Generation
     from rlsched_agents.dials.lesson import DialRecipe
     from rlsched_agents.dials.verdict import Trained
@@ -114,7 +114,7 @@ def train(
 
     from rlsched.decide.policies.policy import Policy
     from rlsched.terminal.progress import Progress
-    from rlsched_agents.dials.drawing import Drawing
+    from rlsched_agents.dials.drawing import TrainingCurves
     from rlsched_agents.dials.lesson import Lesson
     from rlsched_agents.dials.recipes import load_recipe
     from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, SETTINGS, STATE_FILE, Training
@@ -142,7 +142,7 @@ def train(
     }
     if logdir is not None and overwrite:
         clear(logdir)
-    drawing = Drawing(logdir, chosen, rule, data, seed) if logdir is not None else None
+    drawing = TrainingCurves(logdir, chosen, rule, data, seed) if logdir is not None else None
     try:
         with Progress(shown=not quiet) as progress:
             shown = _Shown(total, drawing, progress)
@@ -165,7 +165,7 @@ def _finish(
     seed: int,
     out: Path,
     logdir: Path | None,
-    drawing: Drawing | None,
+    drawing: TrainingCurves | None,
     *,
     as_json: bool,
 ) -> int:
@@ -212,7 +212,7 @@ def _finish(
 class _Shown:
     """Progress of a training, as text and, if there is a log folder, as curves."""
 
-    def __init__(self, total: dict[str, int], drawing: Drawing | None, progress: Progress) -> None:
+    def __init__(self, total: dict[str, int], drawing: TrainingCurves | None, progress: Progress) -> None:
         self._total, self._drawing, self._progress = total, drawing, progress
         self._bars: dict[str, object] = {}
 

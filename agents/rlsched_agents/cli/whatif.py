@@ -94,18 +94,20 @@ def whatif(
     from rlsched.workload.predict.kinds import chosen_kind
     from rlsched_agents.evaluate.run import distinct
     from rlsched_agents.evaluate.simulate import models_of
-    from rlsched_agents.whatif.history import History
-    from rlsched_agents.whatif.look import POLICIES, Asked, look
+    from rlsched_agents.whatif.history import JobHistory
+    from rlsched_agents.whatif.look import POLICIES, WhatifQuestion, look
 
     if html_path is not None:
         import rlsched_agents.whatif.page as page  # reports a missing extra before the long run
     from rlsched.decide.policies.policy import Policy
 
     chosen = distinct(one.policy for one in said(ctx)) or [Policy(name) for name in POLICIES]
-    asked = Asked(chosen, models_of(models), chosen_kind(prediction), workers or len(os.sched_getaffinity(0)))
+    asked = WhatifQuestion(
+        chosen, models_of(models), chosen_kind(prediction), workers or len(os.sched_getaffinity(0))
+    )
     with _progress(quiet) as tell:
         tell("reading the history", 0.0)
-        found = look(History.read(history, cluster, form), asked, tell)
+        found = look(JobHistory.read(history, cluster, form), asked, tell)
     if html_path is not None:
         page.write_page(found, html_path)
     if as_json:

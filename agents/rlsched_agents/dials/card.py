@@ -10,7 +10,7 @@ import rlsched
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.turning import RANGES
 from rlsched_agents.dials.lesson import DialRecipe
-from rlsched_agents.dials.verdict import Compared, Trained
+from rlsched_agents.dials.verdict import StrategyComparison, Trained
 from rlsched_agents.runtime.card import TraceUse
 
 _STRONGEST = 3
@@ -109,7 +109,7 @@ def _worth(found: Trained) -> list[tuple[str, ...]]:
     ]
 
 
-def _by_source(confirmed: Compared | None) -> list[str]:
+def _by_source(confirmed: StrategyComparison | None) -> list[str]:
     if confirmed is None:
         return []
     rows = [(name, f"{ratio:.3f}") for name, ratio in confirmed.by_source.items()]

@@ -51,7 +51,7 @@ METRICS: Final = (
 )
 
 
-class Drawing:
+class TrainingCurves:
     """The TensorBoard event file of a training.
 
     Args:

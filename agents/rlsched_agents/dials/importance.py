@@ -28,7 +28,7 @@ WINDOWS: Final = 24
 _RESAMPLES: Final = 2000
 
 
-class Column(msgspec.Struct, frozen=True):
+class ColumnImportance(msgspec.Struct, frozen=True):
     """One column.
 
     Attributes:
@@ -54,7 +54,7 @@ class Importance(msgspec.Struct, frozen=True):
     """
 
     saved: float
-    columns: tuple[Column, ...]
+    columns: tuple[ColumnImportance, ...]
     windows: int
 
     def table(self) -> str:
@@ -101,7 +101,7 @@ def importance_of(
         lost = saved - _played(fleet, layers, seed, column, values, draws)[0]
         picks = np.random.default_rng(seed).integers(0, windows, (_RESAMPLES, windows))
         low, high = np.quantile(lost[picks].mean(axis=1), (0.025, 0.975))
-        columns.append(Column(NAMES[column], float(lost.mean()), float(low), float(high)))
+        columns.append(ColumnImportance(NAMES[column], float(lost.mean()), float(low), float(high)))
     columns.sort(key=lambda one: -one.lost)
     return Importance(float(saved.mean()), tuple(columns), windows)
 

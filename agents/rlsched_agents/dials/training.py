@@ -23,7 +23,7 @@ from rlsched.errors import InputError
 from rlsched_agents.dials.evolution import Evolution, EvolutionConfig, Generation
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Interval, Judge, Layers
 from rlsched_agents.dials.lesson import DialRecipe, Lesson
-from rlsched_agents.dials.verdict import Compared, Trained, compared
+from rlsched_agents.dials.verdict import StrategyComparison, Trained, compared
 from rlsched_agents.ppo.sources import say_nothing
 
 SETTINGS: Final = "settings"
@@ -111,14 +111,14 @@ class Training:
         state: dict[str, Any],
         tell: Callable[[str, Generation], None],
         say: Callable[[str], None],
-    ) -> tuple[dict[str, Compared], str]:
+    ) -> tuple[dict[str, StrategyComparison], str]:
         """Cost of each other setting relative to the policy's own, on the windows that choose, and the best
         one; "": none is significantly better. Without this test, the best of a dozen is often only the
         luckiest."""
         others = self.recipe.others(self.lesson.policy)
         try:
             table = {
-                name: msgspec.convert(one, Compared)
+                name: msgspec.convert(one, StrategyComparison)
                 for name, one in state.get(SETTINGS, {}).items()
                 if name in others
             }
@@ -164,7 +164,7 @@ class Training:
 
     def _choose(
         self, found: dict[str, Layers], policy: Policy
-    ) -> tuple[dict[str, Compared], str, dict[str, Interval]]:
+    ) -> tuple[dict[str, StrategyComparison], str, dict[str, Interval]]:
         """Each stage relative to the settings on the windows that choose, and the stage to confirm; "": none.
 
         A later stage, which has more ways to fail, is taken only if it is significantly better than the one

@@ -16,7 +16,7 @@ LEAST_WINDOWS: Final = 200
 """Minimum number of windows for a confirmation."""
 
 
-class Compared(msgspec.Struct, frozen=True):
+class StrategyComparison(msgspec.Struct, frozen=True):
     """One strategy relative to another on the same windows; below 1 is better.
 
     Attributes:
@@ -32,12 +32,12 @@ class Compared(msgspec.Struct, frozen=True):
     by_source: dict[str, float]
 
 
-def compared(judge: Judge, mine: Costs, other: Costs) -> Compared:
+def compared(judge: Judge, mine: Costs, other: Costs) -> StrategyComparison:
     """Compare one strategy with another on all windows of a judge."""
     cost = mine.over(other, judge.energy_weight)
     groups = [one.group for one in judge.settings]
     source = np.array([one.source for one in judge.settings])
-    return Compared(
+    return StrategyComparison(
         interval(cost, groups),
         interval(np.log(mine.floored_s / other.floored_s), groups),
         interval(np.log(mine.energy_j / np.maximum(other.energy_j, 1.0)), groups),
@@ -70,9 +70,9 @@ class Trained(msgspec.Struct, frozen=True):
     strategy: Strategy
     stage: str
     setting: str
-    tried: dict[str, Compared]
-    chosen: dict[str, Compared]
-    confirmed: Compared | None
+    tried: dict[str, StrategyComparison]
+    chosen: dict[str, StrategyComparison]
+    confirmed: StrategyComparison | None
     frozen: dict[str, Interval]
     stopped: tuple[str, ...]
     last: Strategy = Strategy.of(*ALL_ZERO)

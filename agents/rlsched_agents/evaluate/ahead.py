@@ -13,7 +13,7 @@ from rlsched.compile.kernel_cache import is_kept
 from rlsched.decide.registry import load_scheduler
 from rlsched_agents.evaluate.task import Task, engine_of
 from rlsched_envs.sim.attempt_log import needs_log
-from rlsched_envs.sim.engine import Predictions
+from rlsched_envs.sim.engine import PredictedTimes
 
 
 def first_jobs(task: Task) -> Task:
@@ -21,7 +21,7 @@ def first_jobs(task: Task) -> Task:
     return replace(
         task,
         trace=task.trace.select(slice(0, 2)),
-        predictions=Predictions(*(prediction[:2] for prediction in task.predictions)),
+        predictions=PredictedTimes(*(prediction[:2] for prediction in task.predictions)),
         rules=replace(task.rules, always=needs_log(task.trace, task.rules)),
     )
 

@@ -18,7 +18,7 @@ from rlsched_agents.evaluate.findings import PolicyUsed
 from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_metrics
 from rlsched_agents.evaluate.modelled import Basis
 from rlsched_agents.evaluate.pairs import compare
-from rlsched_agents.evaluate.report import Report
+from rlsched_agents.evaluate.report import EvaluationReport
 from rlsched_agents.evaluate.run import uses_predictions
 from rlsched_agents.evaluate.verdict import cautions_of, verdict_of
 from rlsched_envs.sim.modelling import Models
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rlsched.decide.policies.policy import Policy
     from rlsched.workload.trace import Trace
     from rlsched_agents.evaluate.run import Outcome
-    from rlsched_agents.evaluate.windows import Window
+    from rlsched_agents.evaluate.windows import MeasuredWindow
     from rlsched_envs.sim.job_table import JobTable
 
 NAMED_JOBS = 5
@@ -38,7 +38,7 @@ NAMED_JOBS = 5
 def build_report(
     trace: Trace,
     spec: ClusterSpec,
-    window: Window,
+    window: MeasuredWindow,
     seeds: list[int],
     outcomes: list[Outcome],
     baseline: str | None = None,
@@ -46,7 +46,7 @@ def build_report(
     prediction: str = "",
     *,
     scaled: bool = False,
-) -> Report:
+) -> EvaluationReport:
     """Combine the outcomes of an evaluation into a report.
 
     Args:
@@ -82,7 +82,7 @@ def build_report(
     measured = window.measured(first.trace)
     jobs = first.trace.select(measured)
     load = offered_load(jobs, spec)
-    made = Report(
+    made = EvaluationReport(
         trace=trace.name,
         cluster=spec.name,
         nodes=spec.num_nodes,

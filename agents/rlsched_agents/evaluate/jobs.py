@@ -1,4 +1,4 @@
-"""`Jobs`: outcomes of the jobs of a run, as arrays."""
+"""`MeasuredJobs`: outcomes of the jobs of a run, as arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Jobs:
+class MeasuredJobs:
     """The measured jobs of a run: M jobs, in the order of submission.
 
     Attributes:

@@ -15,7 +15,7 @@ from rlsched_envs.sim.modelling import Models
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
     from rlsched.workload.trace import Trace
-    from rlsched_envs.sim.attempt_log import Attempts, Books
+    from rlsched_envs.sim.attempt_log import AttemptTable, ModelledAttempts
     from rlsched_envs.sim.job_table import JobTable
 
 Floats = NDArray[np.float64]
@@ -73,13 +73,13 @@ def power_down_metrics(table: JobTable) -> PowerDownMetrics | None:
     )
 
 
-def books_of(table: JobTable) -> tuple[Attempts, Books] | None:
+def books_of(table: JobTable) -> tuple[AttemptTable, ModelledAttempts] | None:
     """The attempts of a run with models, with their modelled quantities."""
     attempts = table.attempts
     return None if attempts.books is None else (attempts, attempts.books)
 
 
-def gpus_held(trace: Trace, attempts: Attempts) -> Floats:
+def gpus_held(trace: Trace, attempts: AttemptTable) -> Floats:
     """Number of GPUs of each attempt, (S,); 1 for a job that requests a share of a GPU."""
     return np.ceil(trace.num_gpus[attempts.job])
 
@@ -117,7 +117,7 @@ def model_metrics(table: JobTable, num_gpus: int, measured: Mask) -> ModelMetric
     )
 
 
-def _used(table: JobTable, books: Books, num_gpus: int, measured: Mask) -> float | None:
+def _used(table: JobTable, books: ModelledAttempts, num_gpus: int, measured: Mask) -> float | None:
     """Busy GPU-seconds / capacity, from the first to the last submission of the measured jobs.
 
     An attempt that overlaps that time partly counts in proportion.
@@ -132,7 +132,7 @@ def _used(table: JobTable, books: Books, num_gpus: int, measured: Mask) -> float
     return float(gpu_s) / (num_gpus * (last - first))
 
 
-def used_gpus(table: JobTable, attempts: Attempts, books: Books) -> Floats:
+def used_gpus(table: JobTable, attempts: AttemptTable, books: ModelledAttempts) -> Floats:
     """Mean number of busy GPUs of each attempt, (S,); 0 for zero length or while it runs."""
     length_s = attempts.end_s - attempts.start_s
     used = np.zeros(len(attempts))
@@ -140,7 +140,7 @@ def used_gpus(table: JobTable, attempts: Attempts, books: Books) -> Floats:
     return used * gpus_held(table.trace, attempts)
 
 
-def mean_of_jobs(table: JobTable, books: Books) -> tuple[Floats, Floats]:
+def mean_of_jobs(table: JobTable, books: ModelledAttempts) -> tuple[Floats, Floats]:
     """(share of its GPUs, SM clock) of each job, means over the time that it held them, (J,).
 
     Nan for jobs without GPUs, and for jobs that held GPUs for no time.

@@ -18,7 +18,7 @@ from rlsched_envs.sim.placements import Placements
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec
-    from rlsched_envs.sim.attempt_log import Attempts
+    from rlsched_envs.sim.attempt_log import AttemptTable
     from rlsched_envs.sim.job_table import JobTable
 
 Floats = NDArray[np.float64]
@@ -333,7 +333,7 @@ def gpu_holds(table: JobTable) -> Holds:
     return Holds(owner, attempts.start_s[owner], np.where(np.isinf(last_s), np.nan, last_s))
 
 
-def every_attempt(attempts: Attempts) -> Holds:
+def every_attempt(attempts: AttemptTable) -> Holds:
     """The run interval of each attempt."""
     return Holds(np.arange(len(attempts)), attempts.start_s, attempts.end_s)
 

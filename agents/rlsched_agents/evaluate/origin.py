@@ -17,9 +17,9 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.task import Task
-from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.evaluate.windows import MeasuredWindow
 from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
-from rlsched_envs.sim.engine import Predictions
+from rlsched_envs.sim.engine import PredictedTimes
 from rlsched_envs.sim.modelling import Models
 from rlsched_envs.sim.node_events import NodeEvent
 
@@ -111,7 +111,7 @@ def task_of(folder: Path) -> Task:
             )
         with np.load(folder / JOBS_FILE, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-        predictions = Predictions(arrays.pop(_PREDICTED), arrays.pop(_SPREAD))
+        predictions = PredictedTimes(arrays.pop(_PREDICTED), arrays.pop(_SPREAD))
         extra = {
             name.removeprefix(_EXTRA): arrays.pop(name) for name in list(arrays) if name.startswith(_EXTRA)
         }
@@ -128,7 +128,7 @@ def task_of(folder: Path) -> Task:
         origin.seed,
         trace,
         origin.cluster,
-        Window(until_s=np.inf if origin.until_s is None else origin.until_s),
+        MeasuredWindow(until_s=np.inf if origin.until_s is None else origin.until_s),
         predictions,
         rules=RunRules(origin.costs, origin.max_retries, origin.node_events),
         models=origin.models,

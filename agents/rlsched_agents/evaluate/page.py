@@ -14,10 +14,10 @@ from rlsched.report.figures import COLOURS, GAIN_COLOURS, Canvas, Series
 from rlsched.report.markup import Section, cards, document, figure, paragraph, table, write
 from rlsched.report.words import number, or_nan, section
 from rlsched.terminal.show import in_words, percent
-from rlsched_agents.evaluate.report import Report
+from rlsched_agents.evaluate.report import EvaluationReport
 
 if TYPE_CHECKING:
-    from rlsched_agents.evaluate.jobs import Jobs
+    from rlsched_agents.evaluate.jobs import MeasuredJobs
 
 MOST_DRAWN = len(COLOURS)
 """Maximum number of policies in one plot, limited by distinguishable colours. Tables list all policies."""
@@ -25,7 +25,7 @@ MOST_OWNERS = 10
 _POINTS = 120
 
 
-def write_page(report: Report, jobs: Mapping[str, Jobs], path: Path) -> None:
+def write_page(report: EvaluationReport, jobs: Mapping[str, MeasuredJobs], path: Path) -> None:
     """Write the page atomically.
 
     Args:
@@ -61,13 +61,13 @@ def write_page(report: Report, jobs: Mapping[str, Jobs], path: Path) -> None:
     write(document(f"Policies on {report.trace}", subtitle, lead, made, foot), path)
 
 
-def drawn_policies(report: Report) -> list[str]:
+def drawn_policies(report: EvaluationReport) -> list[str]:
     """The policies shown in plots: the baseline and the first of the others."""
     others = [name for name in report.policies if name != report.baseline]
     return [report.baseline, *others[: MOST_DRAWN - 1]]
 
 
-def _overview(report: Report) -> Section:
+def _overview(report: EvaluationReport) -> Section:
     rows = []
     for name, one in report.policies.items():
         paired = report.paired.get(name)
@@ -89,7 +89,7 @@ def _overview(report: Report) -> Section:
     return section("overview", "Overview", table("All policies", columns, rows, folded=False), note)
 
 
-def _waiting(report: Report, drawn: Sequence[str], canvas: Canvas) -> Section:
+def _waiting(report: EvaluationReport, drawn: Sequence[str], canvas: Canvas) -> Section:
     sizes = list(report.policies[report.baseline].by_gpus)
     plot = canvas.time_bars(
         sizes,
@@ -108,7 +108,9 @@ def _waiting(report: Report, drawn: Sequence[str], canvas: Canvas) -> Section:
     return section("waiting", "Waiting by size", figure(plot), shown)
 
 
-def _tails(report: Report, jobs: Mapping[str, Jobs], drawn: Sequence[str], canvas: Canvas) -> Section:
+def _tails(
+    report: EvaluationReport, jobs: Mapping[str, MeasuredJobs], drawn: Sequence[str], canvas: Canvas
+) -> Section:
     waits = {name: np.sort(jobs[name].queue_s) for name in drawn}
     waits = {name: known[np.isfinite(known)] for name, known in waits.items()}
     longest_s = max((float(known[-1]) for known in waits.values() if len(known)), default=1.0)
@@ -131,7 +133,7 @@ def _tails(report: Report, jobs: Mapping[str, Jobs], drawn: Sequence[str], canva
     return section("tails", "Tails", figure(plot), table("Queueing delay", columns, rows))
 
 
-def _over_time(report: Report, drawn: Sequence[str], canvas: Canvas) -> Iterator[Section]:
+def _over_time(report: EvaluationReport, drawn: Sequence[str], canvas: Canvas) -> Iterator[Section]:
     first = report.policies[report.baseline].over_time
     if first is None:
         return
@@ -147,7 +149,7 @@ def _over_time(report: Report, drawn: Sequence[str], canvas: Canvas) -> Iterator
     yield section("utilisation", "Utilisation over time", figure(plot))
 
 
-def _gains(report: Report, jobs: Mapping[str, Jobs], canvas: Canvas) -> Iterator[Section]:
+def _gains(report: EvaluationReport, jobs: Mapping[str, MeasuredJobs], canvas: Canvas) -> Iterator[Section]:
     """Sections that show which jobs wait less and which wait longer than under the baseline."""
     base = jobs[report.baseline]
     names = [name for name in drawn_policies(report) if name != report.baseline]

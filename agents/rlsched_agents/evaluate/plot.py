@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from rlsched_agents.evaluate.jobs import Jobs
-    from rlsched_agents.evaluate.report import Report
+    from rlsched_agents.evaluate.jobs import MeasuredJobs
+    from rlsched_agents.evaluate.report import EvaluationReport
 
 
-def plot(report: Report, jobs: Mapping[str, Jobs]) -> Figure:
+def plot(report: EvaluationReport, jobs: Mapping[str, MeasuredJobs]) -> Figure:
     """Waiting by size, distributions of waiting and completion times, and GPUs in use over time."""
     figure = Figure(figsize=(11, 7), layout="constrained")
     by_size, waits, jcts, in_use = figure.subplots(2, 2).flat
@@ -31,7 +31,7 @@ def plot(report: Report, jobs: Mapping[str, Jobs]) -> Figure:
     return figure
 
 
-def _by_size(report: Report, axes: Axes) -> None:
+def _by_size(report: EvaluationReport, axes: Axes) -> None:
     sizes = list(next(iter(report.policies.values())).by_gpus)
     width = 0.8 / len(report.policies)
     for k, (name, one) in enumerate(report.policies.items()):
@@ -44,7 +44,7 @@ def _by_size(report: Report, axes: Axes) -> None:
     axes.set_ylabel("mean queueing delay, h")
 
 
-def _distribution(jobs: Mapping[str, Jobs], field: str, label: str, axes: Axes) -> None:
+def _distribution(jobs: Mapping[str, MeasuredJobs], field: str, label: str, axes: Axes) -> None:
     for name, some in jobs.items():
         values = getattr(some, field)
         known = np.sort(values[np.isfinite(values)])
@@ -54,7 +54,7 @@ def _distribution(jobs: Mapping[str, Jobs], field: str, label: str, axes: Axes) 
     axes.set_ylabel("% of the jobs at or below")
 
 
-def _in_use(report: Report, axes: Axes) -> None:
+def _in_use(report: EvaluationReport, axes: Axes) -> None:
     for name, one in report.policies.items():
         steps = one.over_time
         if steps is not None:

@@ -45,7 +45,7 @@ from rlsched_agents.evaluate.run import (
     say_nothing,
 )
 from rlsched_agents.runtime.checkpoint import checkpoint_file
-from rlsched_envs.sim.engine import Predictions
+from rlsched_envs.sim.engine import PredictedTimes
 
 CONNECT_TIMEOUT_S: Final = 120.0
 """Time limit of the first connection, seconds; Ray itself retries for minutes and cannot be interrupted."""
@@ -173,7 +173,7 @@ class _Sweep:
             task = self._tasks[number]
             if id(task.trace) not in self._shared:
                 self._shared[id(task.trace)] = ray.put(pickle.dumps((task.trace, task.predictions), 5))
-            nothing = Predictions(np.empty(0), np.empty(0))
+            nothing = PredictedTimes(np.empty(0), np.empty(0))
             bare = replace(
                 task, trace=task.trace.select(slice(0, 0)), predictions=nothing, records=None, logdir=None
             )

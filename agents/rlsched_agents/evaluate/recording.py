@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from rlsched.decide.record import DecisionRecord
-from rlsched.decisions.schema import STORE_FILE, JobEvent, NodeEvent, StoreInfo
+from rlsched.decisions.schema import STORE_FILE, JobEvent, NodeChange, StoreInfo
 from rlsched.decisions.segments import SUFFIX
 from rlsched.decisions.store import DecisionStore
 from rlsched.errors import InputError
@@ -127,11 +127,11 @@ def put_store(files: dict[str, bytes], folder: Path) -> None:
         raise InputError(f"{folder}: cannot write a store of decisions here: {error.strerror}") from error
 
 
-def node_events(table: JobTable) -> Iterator[NodeEvent]:
+def node_events(table: JobTable) -> Iterator[NodeChange]:
     """The nodes at the start of a replay."""
     start_s = float(table.trace.submit_s[0]) if len(table.trace) else 0.0
     for node in table.spec.expand():
-        yield NodeEvent(time_s=start_s, node=node.name, num_gpus=node.gpus, gpu_type=node.gpu_type)
+        yield NodeChange(time_s=start_s, node=node.name, num_gpus=node.gpus, gpu_type=node.gpu_type)
 
 
 def job_events(table: JobTable, predicted_s: NDArray[np.float64]) -> Iterator[JobEvent]:

@@ -12,7 +12,7 @@ from rlsched.settings import encode_time
 from rlsched_agents.evaluate.findings import Findings
 
 
-class Report(Findings, frozen=True, kw_only=True):
+class EvaluationReport(Findings, frozen=True, kw_only=True):
     """The content of `rlsched evaluate --json`; as text, tables for users."""
 
     def __str__(self) -> str:
@@ -26,7 +26,7 @@ class Report(Findings, frozen=True, kw_only=True):
         return text.getvalue()
 
 
-def write_json(report: Report, path: str | Path) -> None:
+def write_json(report: EvaluationReport, path: str | Path) -> None:
     """Write the report as JSON.
 
     Raises:

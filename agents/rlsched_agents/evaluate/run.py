@@ -33,9 +33,9 @@ from rlsched_agents.evaluate.recording import RunStore
 from rlsched_agents.evaluate.task import Outcome as Outcome
 from rlsched_agents.evaluate.task import Task as Task
 from rlsched_agents.evaluate.task import engine_of
-from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.evaluate.windows import MeasuredWindow
 from rlsched_envs.sim.attempt_log import RunRules
-from rlsched_envs.sim.engine import Predictions, predict_trace
+from rlsched_envs.sim.engine import PredictedTimes, predict_trace
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
 
@@ -80,8 +80,8 @@ def check_policies(policies: Iterable[Policy], models: Models | None) -> None:
 def replay_tasks(
     trace: Trace,
     spec: ClusterSpec,
-    window: Window,
-    predictions: Predictions,
+    window: MeasuredWindow,
+    predictions: PredictedTimes,
     policies: list[Policy],
     seeds: list[int],
     *,
@@ -99,7 +99,7 @@ def replay_tasks(
     check_policies(policies, models)
     kept = trace.submit_s >= window.replay_from_s
     replayed = trace.select(kept)
-    predictions = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
+    predictions = PredictedTimes(predictions.predicted_s[kept], predictions.spread[kept])
     tasks = []
     for policy in policies:
         for seed in seeds if _needs_seeds(policy, seeds) else seeds[:1]:
@@ -131,12 +131,12 @@ def predictions_for(
     policies: Iterable[Policy],
     trace: Trace,
     spec: ClusterSpec,
-    window: Window,
+    window: MeasuredWindow,
     *,
     looked_at: bool = False,
     kind: str = RUNNING_MEAN,
     progress: Callable[[float], None] | None = None,
-) -> Predictions:
+) -> PredictedTimes:
     """The predictions of a trace, or the prior for all jobs if no policy uses predictions.
 
     Rules that keep the order of submission use none, and oracle rules use true run times. Predicting needs a
@@ -153,7 +153,7 @@ def predictions_for(
     """
     if looked_at or any(map(uses_predictions, policies)):
         return predict_trace(trace, spec, recorded_until_s=window.replay_from_s, kind=kind, progress=progress)
-    return Predictions(np.full(len(trace), PRIOR_S), np.full(len(trace), PRIOR_SPREAD))
+    return PredictedTimes(np.full(len(trace), PRIOR_S), np.full(len(trace), PRIOR_SPREAD))
 
 
 def uses_predictions(policy: Policy) -> bool:

@@ -19,10 +19,10 @@ from rlsched.workload.load import offered_load
 from rlsched.workload.predict.kinds import chosen_kind, kind_for
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.build import build_report, rejected_lines
-from rlsched_agents.evaluate.jobs import Jobs
+from rlsched_agents.evaluate.jobs import MeasuredJobs
 from rlsched_agents.evaluate.jobs_out import seed_stem, write_jobs
 from rlsched_agents.evaluate.metrics import Metrics
-from rlsched_agents.evaluate.report import Report, write_json
+from rlsched_agents.evaluate.report import EvaluationReport, write_json
 from rlsched_agents.evaluate.run import (
     Outcome,
     Task,
@@ -32,7 +32,7 @@ from rlsched_agents.evaluate.run import (
     replay_tasks,
     run_tasks,
 )
-from rlsched_agents.evaluate.windows import Window, scaled_cluster, window_of
+from rlsched_agents.evaluate.windows import MeasuredWindow, scaled_cluster, window_of
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.modelling import Models
 from rlsched_envs.sim.node_events import read_node_events
@@ -54,11 +54,11 @@ class Run:
         metrics: Means over the seeds.
     """
 
-    def __init__(self, policy: Policy, seeds: dict[int, Jobs], metrics: Metrics) -> None:
+    def __init__(self, policy: Policy, seeds: dict[int, MeasuredJobs], metrics: Metrics) -> None:
         self.policy, self.seeds, self.metrics = policy, seeds, metrics
 
     @property
-    def jobs(self) -> Jobs:
+    def jobs(self) -> MeasuredJobs:
         """The jobs of the run with the first seed."""
         return next(iter(self.seeds.values()))
 
@@ -80,7 +80,7 @@ class Runs(Mapping[str, Run]):
         self,
         trace: Trace,
         cluster: ClusterSpec,
-        window: Window,
+        window: MeasuredWindow,
         seeds: Sequence[int],
         outcomes: list[Outcome],
         models: Models | None,
@@ -103,16 +103,16 @@ class Runs(Mapping[str, Run]):
 
     @cached_property
     def _runs(self) -> dict[str, Run]:
-        jobs: dict[str, dict[int, Jobs]] = {}
+        jobs: dict[str, dict[int, MeasuredJobs]] = {}
         policies: dict[str, Policy] = {}
         for one in self._outcomes:
             measured = self.window.measured(one.table.trace)
             policies[one.policy.name] = one.policy
-            jobs.setdefault(one.policy.name, {})[one.seed] = Jobs(one.table, self.cluster, measured)
+            jobs.setdefault(one.policy.name, {})[one.seed] = MeasuredJobs(one.table, self.cluster, measured)
         metrics = self.compare().policies
         return {name: Run(policy, jobs[name], metrics[name]) for name, policy in policies.items()}
 
-    def compare(self, baseline: str | None = None) -> Report:
+    def compare(self, baseline: str | None = None) -> EvaluationReport:
         """All numbers, with each policy relative to the baseline on the same jobs; `print` shows tables.
 
         Args:
@@ -136,7 +136,7 @@ class Runs(Mapping[str, Run]):
         return self._reports[baseline]
 
     @cached_property
-    def _reports(self) -> dict[str | None, Report]:
+    def _reports(self) -> dict[str | None, EvaluationReport]:
         return {}
 
     @property
@@ -180,7 +180,7 @@ class Runs(Mapping[str, Run]):
 
         return plot(self.compare(), self._jobs())
 
-    def _jobs(self) -> dict[str, Jobs]:
+    def _jobs(self) -> dict[str, MeasuredJobs]:
         return {name: run.jobs for name, run in self.items()}
 
     def write_jobs(self, folder: str | Path) -> None:

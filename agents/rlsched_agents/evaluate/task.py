@@ -12,9 +12,9 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.trace import Trace
-from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.evaluate.windows import MeasuredWindow
 from rlsched_envs.sim.attempt_log import RunRules
-from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.sim.engine import Engine, PredictedTimes, predict_trace
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
 
@@ -40,8 +40,8 @@ class Task:
     seed: int
     trace: Trace
     spec: ClusterSpec
-    window: Window
-    predictions: Predictions
+    window: MeasuredWindow
+    predictions: PredictedTimes
     records: Path | None = None
     logdir: Path | None = None
     rules: RunRules = field(default_factory=RunRules)

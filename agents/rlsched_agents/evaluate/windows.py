@@ -18,7 +18,7 @@ WARMUP_S: Final = 7 * 86400.0
 
 
 @dataclass(frozen=True)
-class Window:
+class MeasuredWindow:
     """Jobs submitted in [since_s, until_s), seconds of the trace, are measured."""
 
     since_s: float = -np.inf
@@ -34,13 +34,13 @@ class Window:
         return np.asarray((trace.submit_s >= self.since_s) & (trace.submit_s < self.until_s), dtype=np.bool_)
 
 
-def window_of(trace: Trace, since_s: float | None, until_s: float | None) -> Window:
+def window_of(trace: Trace, since_s: float | None, until_s: float | None) -> MeasuredWindow:
     """Check a window against a trace; None is open.
 
     Raises:
         InputError: the window is empty or holds no job.
     """
-    window = Window(-np.inf if since_s is None else since_s, np.inf if until_s is None else until_s)
+    window = MeasuredWindow(-np.inf if since_s is None else since_s, np.inf if until_s is None else until_s)
     if not window.since_s < window.until_s:
         raise InputError(f"expected --since below --until, got {window.since_s:g} and {window.until_s:g}")
     if not window.measured(trace).any():
@@ -53,7 +53,7 @@ def window_of(trace: Trace, since_s: float | None, until_s: float | None) -> Win
 
 
 def scaled_cluster(
-    trace: Trace, spec: ClusterSpec, window: Window, *, nodes: int | None, load: float | None
+    trace: Trace, spec: ClusterSpec, window: MeasuredWindow, *, nodes: int | None, load: float | None
 ) -> ClusterSpec:
     """The cluster for the replay: as described, with this number of nodes, or scaled to an offered load.
 

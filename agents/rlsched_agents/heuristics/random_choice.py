@@ -10,7 +10,7 @@ from rlsched.decide.draws import draw
 from rlsched.decide.policies.permissions import Permissions
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.recording import Recording
-from rlsched.decide.rows.candidates import Window, job_candidates, variant_candidates
+from rlsched.decide.rows.candidates import CandidateRows, job_candidates, variant_candidates
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 
 
@@ -43,7 +43,7 @@ class RandomChoice(Scheduler):
             action, "rule", self.name, halves=halves, temperature=1.0, marks_hold=isinstance(action, Wait)
         )
 
-    def _pick(self, window: Window, number: int, half: int) -> int:
+    def _pick(self, window: CandidateRows, number: int, half: int) -> int:
         legal = np.flatnonzero(window.legal)
         return int(legal[int(draw(self._seed, number, half) * legal.size)])
 

@@ -14,7 +14,7 @@ from rlsched.decide.rows.candidates import contested, first_in_order, job_candid
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import start_action
 from rlsched_agents.search.race import FixedSamples
-from rlsched_agents.search.search import Search, starts_to_try
+from rlsched_agents.search.search import RowSearch, starts_to_try
 
 
 class Rollout(Scheduler):
@@ -37,7 +37,7 @@ class Rollout(Scheduler):
 
     def __init__(self, samples: int = 8, seed: int = 0, *, name: str = "rollout") -> None:
         self.name = self.policy_id = name
-        self._search = Search(FixedSamples(samples), seed)
+        self._search = RowSearch(FixedSamples(samples), seed)
 
     def remember(self, state: ClusterState) -> None:
         """Record new arrivals while another scheduler decides."""

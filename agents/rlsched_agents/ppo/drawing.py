@@ -69,7 +69,7 @@ def served_as(temperature: float) -> str:
     return "ppo" if temperature == 0 else f"ppo-t{temperature:g}"
 
 
-class Drawing(KVWriter):
+class PpoCurves(KVWriter):
     """Writes the records of a Stable-Baselines3 logger to TensorBoard.
 
     Args:

@@ -12,7 +12,7 @@ from rlsched_agents.ppo.rows import ROWS_STEP, RowLinear, pool
 from rlsched_agents.runtime.network import NetworkConfig, Weights, initial_weights
 
 
-class Packed(NamedTuple):
+class PackedRows(NamedTuple):
     """The real rows of a batch of B observations of K rows, without padding; R real rows in total.
 
     Zero rows follow, up to one of a few sizes S: the matrix library spends as much time on the first use of a
@@ -26,7 +26,7 @@ class Packed(NamedTuple):
     shape: tuple[int, int]  # (B, K)
 
 
-def pack(observations: Tensor) -> Packed:
+def pack(observations: Tensor) -> PackedRows:
     """Gather the rows that are *wait*, a job or a variant from (B, K, F + C) observations."""
     batch, count, _ = observations.shape
     real = observations[:, :, IS_WAIT] + observations[:, :, IS_JOB] + observations[:, :, IS_VARIANT] > 0
@@ -37,7 +37,7 @@ def pack(observations: Tensor) -> Packed:
     state, first = place.new_zeros(rows.shape[0]), place.new_zeros(batch + 1)
     torch.div(place, count, rounding_mode="floor", out=state[:found])
     torch.cumsum(real.sum(dim=1), 0, out=first[1:])
-    return Packed(rows, place, state, first, (batch, count))
+    return PackedRows(rows, place, state, first, (batch, count))
 
 
 def _size_for(rows: int) -> int:
@@ -46,7 +46,7 @@ def _size_for(rows: int) -> int:
     return -(-rows // step) * step
 
 
-def prior(config: NetworkConfig, packed: Packed) -> Tensor:
+def prior(config: NetworkConfig, packed: PackedRows) -> Tensor:
     """(S,) prior logit of each row: 0 except for the reference rule's row."""
     rows = packed.rows
     job = config.prior_job + config.prior_modelled * (rows[:, RATE] > 0).to(rows.dtype)
@@ -72,7 +72,7 @@ class Actor(nn.Module):
         self.mix_context = nn.Linear(width, width, bias=False)
         self.score = nn.Linear(width, 1, bias=False)
 
-    def forward(self, packed: Packed) -> Tensor:
+    def forward(self, packed: PackedRows) -> Tensor:
         """(B, K) logits: prior on the reference row plus the learned score; 0 for padding."""
         rows = packed.rows[:, : self.config.features].contiguous()
         encoded = torch.relu(self.row2(torch.relu(self.row1(rows))))
@@ -96,7 +96,7 @@ class Critic(nn.Module):
         self.hidden = nn.Linear(2 * width, width)
         self.value = nn.Linear(width, 1)
 
-    def forward(self, packed: Packed) -> Tensor:
+    def forward(self, packed: PackedRows) -> Tensor:
         """(B, 1) estimates of the normalised return."""
         encoded = torch.relu(self.row2(torch.relu(self.row1(packed.rows))))
         value: Tensor = self.value(torch.relu(self.hidden(pool(encoded, packed.first))))

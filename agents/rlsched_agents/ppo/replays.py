@@ -13,9 +13,9 @@ from rlsched.decide.policies.permissions import Permissions
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.runtime.choose import choose
 from rlsched_agents.runtime.network import NetworkConfig, Weights
-from rlsched_envs.sim.engine import Predictions
+from rlsched_envs.sim.engine import PredictedTimes
 from rlsched_envs.training.fleet import Fleet
-from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource, Window
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeJobs, EpisodeSource
 
 Floats = NDArray[np.float64]
 Score = Callable[[NDArray[np.float32]], Floats]
@@ -23,7 +23,7 @@ Score = Callable[[NDArray[np.float32]], Floats]
 
 
 @dataclass(frozen=True)
-class Replayed:
+class WindowOutcome:
     """Outcomes of the jobs of a window, seconds since its first submission; J jobs.
 
     Attributes:
@@ -33,7 +33,7 @@ class Replayed:
         measured: (J,) jobs that count: jobs after the warm-up.
     """
 
-    window: Window
+    window: EpisodeJobs
     start_s: Floats
     reference_start_s: Floats
     measured: NDArray[np.bool_]
@@ -68,7 +68,7 @@ def scorer(weights: Weights, network: NetworkConfig) -> Score:
     return score
 
 
-class Replays:
+class ReplayWindows:
     """Windows with equal numbers of jobs, on nodes of one size; jobs run as recorded in the trace.
 
     The reference schedules the first `warmup_jobs` jobs of each window, then the policy decides until the
@@ -84,7 +84,7 @@ class Replays:
 
     def __init__(
         self,
-        windows: Sequence[Window],
+        windows: Sequence[EpisodeJobs],
         gpus_per_node: int,
         warmup_jobs: int,
         permissions: Permissions,
@@ -109,7 +109,7 @@ class Replays:
                 window.submit_s,
                 window.duration_s,
                 window.gpus,
-                Predictions(window.predicted_s, window.spread),
+                PredictedTimes(window.predicted_s, window.spread),
                 gpus_per_node=gpus_per_node,
             )
             for window in windows
@@ -117,7 +117,7 @@ class Replays:
         self._windows, self._permissions = list(windows), permissions
         self._fleet = Fleet(sources, len(windows), config, 0)
 
-    def run(self, score: Score, *, temperature: float = 0.0, seed: int = 0) -> list[Replayed]:
+    def run(self, score: Score, *, temperature: float = 0.0, seed: int = 0) -> list[WindowOutcome]:
         """Replay all windows with a policy.
 
         Args:
@@ -152,12 +152,12 @@ class Replays:
                 fleet.replay(k, windows[k], self._permissions)
         return [one for one in found if one is not None]
 
-    def _played(self, k: int) -> Replayed:
+    def _played(self, k: int) -> WindowOutcome:
         window = self._windows[k]
         measured = np.arange(window.submit_s.size) >= self._fleet.config.warmup_jobs
-        return Replayed(window, *self._fleet.starts(k), measured)
+        return WindowOutcome(window, *self._fleet.starts(k), measured)
 
-    def _undecided(self, k: int) -> Replayed:
+    def _undecided(self, k: int) -> WindowOutcome:
         """A window without decisions: replayed up to its warm-up, it continues like the reference's run."""
         played = self._played(k)
         return replace(played, start_s=played.reference_start_s)

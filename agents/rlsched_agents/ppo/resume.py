@@ -25,7 +25,7 @@ _MEMBERS = ("train/progress.json", "train/arrays.npz", "train/optimizer.pt", "tr
 _AVERAGE = "average."
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class RunCounters(msgspec.Struct, frozen=True, kw_only=True):
     """Counters of a run.
 
     Attributes:
@@ -58,7 +58,7 @@ def pack_run(
     packed, optimizer = io.BytesIO(), io.BytesIO()
     np.savez(packed, allow_pickle=False, **arrays)
     torch.save(model.policy.optimizer.state_dict(), optimizer)
-    progress = Progress(
+    progress = RunCounters(
         timesteps=model.num_timesteps,
         updates=model._n_updates,
         averaged=average.updates,
@@ -74,7 +74,7 @@ def pack_run(
 
 def restore_run(
     file: Path, model: MaskablePPO, normalizer: ReturnNormalizer, average: WeightAverage
-) -> Progress:
+) -> RunCounters:
     """Restore model, optimiser, average, normaliser, random generators and environment from `pack_run`.
 
     An environment without `get_state` starts new episodes: the run then continues, but not bit for bit.
@@ -84,7 +84,7 @@ def restore_run(
     """
     members = read_members(file, _MEMBERS, limit_bytes=MAX_RUN_BYTES)
     try:
-        progress = msgspec.json.decode(members["train/progress.json"], type=Progress)
+        progress = msgspec.json.decode(members["train/progress.json"], type=RunCounters)
         optimizer = torch.load(io.BytesIO(members["train/optimizer.pt"]), weights_only=True)
         with np.load(io.BytesIO(members["train/arrays.npz"]), allow_pickle=False) as arrays:
             saved = {name: arrays[name] for name in arrays.files}

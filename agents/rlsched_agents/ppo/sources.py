@@ -16,7 +16,7 @@ from rlsched.workload.split import time_split
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.runtime.card import TraceUse
-from rlsched_agents.whatif.history import History
+from rlsched_agents.whatif.history import JobHistory
 from rlsched_envs.sim.engine import predict_trace
 from rlsched_envs.training.sources import EpisodeSource
 
@@ -131,7 +131,7 @@ def read_data(
         data.append(TrainingData.cut(trace, spec))
     for number, path in enumerate(histories, start=first):
         tell(f"{path}: reading")
-        found = History.read(path, of_each[number] if of_each else None, form)
+        found = JobHistory.read(path, of_each[number] if of_each else None, form)
         tell(
             f"{path}: {len(found.trace):,} jobs from {found.format}, {found.skipped:,} rows skipped; "
             f"{found.cluster.num_gpus:,} GPUs"

@@ -25,7 +25,7 @@ from rlsched_agents.ppo.callbacks import (
     Validation,
 )
 from rlsched_agents.ppo.confirming import Verdict, confirm_best
-from rlsched_agents.ppo.drawing import Drawing
+from rlsched_agents.ppo.drawing import PpoCurves
 from rlsched_agents.ppo.lessons import Lessons
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.ppo.normalize import ReturnNormalizer
@@ -183,7 +183,7 @@ def train(
         untrained = msgspec.structs.replace(card, familiar=None)
         origin = load_checkpoint(init).card if init is not None else untrained
         save_checkpoint(files.start, _card_now(origin, 0), _network(model).weights())
-    drawing = Drawing(files.logdir, card, recipe.temperatures)
+    drawing = PpoCurves(files.logdir, card, recipe.temperatures)
     model.set_logger(Logger(str(files.logdir), [drawing]))
 
     def save_last() -> None:

@@ -17,13 +17,13 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import used_frac
 from rlsched_agents.ppo.callbacks import REFERENCE_POLICY, Table
 from rlsched_agents.ppo.recipes import Recipe
-from rlsched_agents.ppo.replays import Replays, scorer
+from rlsched_agents.ppo.replays import ReplayWindows, scorer
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_envs.sim.engine import Engine, predict_trace
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
 from rlsched_envs.training.small_clusters import CORES_EACH
-from rlsched_envs.training.sources import EpisodeSource, Window, draw_window
+from rlsched_envs.training.sources import EpisodeJobs, EpisodeSource, draw_window
 
 RULES_TO_BEAT = (REFERENCE_POLICY, "fifo-backfill")
 BLOCK_JOBS = 256
@@ -46,7 +46,7 @@ class ValidationWindow:
     trace: Trace
     spec: ClusterSpec
     measured: NDArray[np.bool_]
-    drawn: Window
+    drawn: EpisodeJobs
     models: Models | None = None
 
     @property
@@ -133,7 +133,7 @@ class Validator:
         plain = [window for window in windows if window.models is None]
         self._plain = sorted(plain, key=lambda window: window.shape)
         self._modelled = [window for window in windows if window.models is not None]
-        self._replays: list[Replays] = []
+        self._replays: list[ReplayWindows] = []
         self._rules: dict[str, list[dict[str, float]]] = {}
         self._costs: dict[str, list[tuple[float, float]]] = {}
 
@@ -164,7 +164,9 @@ class Validator:
         """Prepare the replays, and run the heuristics, for policies with the same reference rule as this."""
         for (_, warmup, gpus_per_node), of_shape in groupby(self._plain, key=lambda window: window.shape):
             drawn = [window.drawn for window in of_shape]
-            replays = Replays(drawn, gpus_per_node, warmup, policy.permissions, revises=policy.order.revised)
+            replays = ReplayWindows(
+                drawn, gpus_per_node, warmup, policy.permissions, revises=policy.order.revised
+            )
             self._replays.append(replays)
         for name in RULES_TO_BEAT:
             self._costs[name] = [_cost(_run_rule(window, name), window) for window in self._modelled]

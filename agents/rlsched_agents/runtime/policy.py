@@ -19,7 +19,7 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import Half, Source
 from rlsched.decide.recording import Recording
 from rlsched.decide.rows.candidates import (
-    Window,
+    CandidateRows,
     contested,
     first_in_order,
     has_startable,
@@ -33,8 +33,7 @@ from rlsched.decide.rules import migration as migrating
 from rlsched.decide.rules.gittins import next_age_look_s
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.schema import SCHEMA
-from rlsched.decide.settings import Migrate, Settings
-from rlsched.decide.settings import Search as SearchSettings
+from rlsched.decide.settings import Migrate, SearchSettings, Settings
 from rlsched.errors import InputError
 from rlsched_agents.runtime.checkpoint import Checkpoint, load_checkpoint
 from rlsched_agents.runtime.choose import choose
@@ -42,7 +41,7 @@ from rlsched_agents.runtime.forward import Forward, Scores
 from rlsched_agents.runtime.network import NetworkConfig, Weights, initial_weights
 
 if TYPE_CHECKING:
-    from rlsched_agents.search.search import Search
+    from rlsched_agents.search.search import RowSearch
 
 
 @dataclass
@@ -134,8 +133,8 @@ class PpoScheduler(Scheduler):
             search_ms=search.time_ms if search is not None and not search.samples else 0.0,
         )
 
-    def _look_ahead_by(self, search: SearchSettings | None) -> Search | None:
-        """A look-ahead before each decision (`search.Search`).
+    def _look_ahead_by(self, search: SearchSettings | None) -> RowSearch | None:
+        """A look-ahead before each decision (`search.RowSearch`).
 
         The network's likeliest starts, the reference's start and *wait* run forward in the same sampled
         futures, and another choice replaces the network's if it is clearly better. The reference rule
@@ -145,7 +144,7 @@ class PpoScheduler(Scheduler):
         if search is None:
             return None
         from rlsched_agents.search.columns import rule_to_follow
-        from rlsched_agents.search.search import MAX_SPREAD, Search, budget_of
+        from rlsched_agents.search.search import MAX_SPREAD, RowSearch, budget_of
 
         follow, budget = rule_to_follow(self.permissions), budget_of(search)
         if follow is None:
@@ -156,7 +155,7 @@ class PpoScheduler(Scheduler):
             return None
         amount = f"{search.samples}" if search.samples else f"{search.time_ms:g}ms"
         self.policy_id = f"{self.policy_id} search={amount}"
-        return Search(budget, self.seed, MAX_SPREAD, follow)
+        return RowSearch(budget, self.seed, MAX_SPREAD, follow)
 
     @classmethod
     def from_checkpoint(
@@ -280,7 +279,9 @@ class PpoScheduler(Scheduler):
         return action
 
     @staticmethod
-    def _beside_promises(state: ClusterState, partition: int, jobs: Window, row: int, asked: _Asked) -> int:
+    def _beside_promises(
+        state: ClusterState, partition: int, jobs: CandidateRows, row: int, asked: _Asked
+    ) -> int:
         """The row, or if it breaks a promise, the best-scored job that breaks none; 0 if there is none.
 
         For equal scores, and without a network call, the first of the window.
@@ -313,11 +314,11 @@ class PpoScheduler(Scheduler):
 
     @staticmethod
     def _look_ahead(
-        search: Search,
+        search: RowSearch,
         state: ClusterState,
         partition: int,
         now_s: float,
-        jobs: Window,
+        jobs: CandidateRows,
         row: int,
         asked: _Asked,
     ) -> int:
@@ -331,7 +332,7 @@ class PpoScheduler(Scheduler):
             asked.halves = [msgspec.structs.replace(half, choice=found.row) for half in asked.halves]
         return found.row
 
-    def _pick(self, window: Window, number: int, asked: _Asked, record: bool) -> int:
+    def _pick(self, window: CandidateRows, number: int, asked: _Asked, record: bool) -> int:
         """The row to take; calls the network if more than one is legal."""
         legal = window.legal
         if np.count_nonzero(legal) == 1:

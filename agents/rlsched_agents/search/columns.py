@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 from rlsched.cluster.arrays import Records
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.policies.permissions import Permissions
-from rlsched.decide.rows.candidates import Window
+from rlsched.decide.rows.candidates import CandidateRows
 from rlsched_envs.sim.lookahead import (
     BACKFILL,
     KEEP_FREE,
     NOTHING,
     WAIT,
-    Follower,
+    FollowedRule,
     Futures,
     LookAhead,
     followers,
 )
 
-SKIPPING: Final = Follower()
+SKIPPING: Final = FollowedRule()
 """Continues past a job that does not fit: `qssf-backfill` in its own order."""
-RULES: Final[tuple[Follower, ...]] = (
-    Follower(blocks=True),
-    Follower(KEEP_FREE, long_job_s=4 * 3600.0, leave_frac=0.1),
-    Follower(KEEP_FREE, long_job_s=12 * 3600.0, leave_frac=0.25),
+RULES: Final[tuple[FollowedRule, ...]] = (
+    FollowedRule(blocks=True),
+    FollowedRule(KEEP_FREE, long_job_s=4 * 3600.0, leave_frac=0.1),
+    FollowedRule(KEEP_FREE, long_job_s=12 * 3600.0, leave_frac=0.25),
 )
 """Rules for a bound to follow: `qssf`, and `reserve` with two settings."""
 
@@ -65,12 +65,12 @@ class Columns:
         )
 
 
-def rule_to_follow(permissions: Permissions) -> Follower | None:
+def rule_to_follow(permissions: Permissions) -> FollowedRule | None:
     """The reference rule under these permissions, None if futures do not support it: it preempts."""
     if permissions.preemption:
         return None
     after_s = permissions.rule().options.reserve_after_s
-    return Follower(BACKFILL, reserve_after_s=after_s) if permissions.reservations else SKIPPING
+    return FollowedRule(BACKFILL, reserve_after_s=after_s) if permissions.reservations else SKIPPING
 
 
 def columns_of(
@@ -78,11 +78,11 @@ def columns_of(
     state: ClusterState,
     partition: int,
     now_s: float,
-    window: Window,
+    window: CandidateRows,
     rows: Sequence[int],
     arrivals: int,
-    rules: Sequence[Follower] = (),
-    follow: Follower = SKIPPING,
+    rules: Sequence[FollowedRule] = (),
+    follow: FollowedRule = SKIPPING,
 ) -> Columns:
     """Copy the partition and list the alternatives: each row, then each rule.
 

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.draws import generator
-from rlsched.decide.rows.candidates import Window
-from rlsched.decide.settings import Search as SearchSettings
+from rlsched.decide.rows.candidates import CandidateRows
+from rlsched.decide.settings import SearchSettings
 from rlsched_agents.search.arrivals import Seen
 from rlsched_agents.search.columns import SKIPPING, columns_of
 from rlsched_agents.search.futures import imagine, some_of
 from rlsched_agents.search.race import Budget, FixedSamples, TimeBudget, race
-from rlsched_envs.sim.lookahead import Follower, Futures, LookAhead
+from rlsched_envs.sim.lookahead import FollowedRule, Futures, LookAhead
 
 STARTS: Final = 3
 """Number of jobs whose start is evaluated, each of another demand."""
@@ -43,7 +43,7 @@ class Found(NamedTuple):
     samples: int
 
 
-class Search:
+class RowSearch:
     """Simulates rows in the same futures, each followed by one rule until all jobs have started.
 
     The row with the least mean queueing wins if it beats the first one by `race.MARGIN` standard errors.
@@ -59,7 +59,7 @@ class Search:
     """
 
     def __init__(
-        self, budget: Budget, seed: int, max_spread: float = math.inf, follow: Follower = SKIPPING
+        self, budget: Budget, seed: int, max_spread: float = math.inf, follow: FollowedRule = SKIPPING
     ) -> None:
         self.budget = budget
         self.max_spread = max_spread
@@ -74,7 +74,7 @@ class Search:
         self._seen.remember(state)
 
     def best(
-        self, state: ClusterState, partition: int, now_s: float, window: Window, rows: list[int]
+        self, state: ClusterState, partition: int, now_s: float, window: CandidateRows, rows: list[int]
     ) -> Found:
         """The best of these rows, the first unless another one is clearly better.
 
@@ -97,7 +97,7 @@ class Search:
         state: ClusterState,
         partition: int,
         now_s: float,
-        window: Window,
+        window: CandidateRows,
         rows: list[int],
         budget: Budget,
     ) -> Found:
@@ -135,7 +135,7 @@ class Search:
         return Found(rows[raced.best], raced.samples)
 
 
-def starts_to_try(state: ClusterState, window: Window, order: Iterable[int]) -> list[int]:
+def starts_to_try(state: ClusterState, window: CandidateRows, order: Iterable[int]) -> list[int]:
     """The first `STARTS` of these rows that start a job on free GPUs, each of another demand."""
     demands: dict[int, int] = {}
     for row in order:
@@ -145,7 +145,7 @@ def starts_to_try(state: ClusterState, window: Window, order: Iterable[int]) -> 
 
 
 def rows_of_network(
-    state: ClusterState, window: Window, logits: NDArray[np.float64], choice: int
+    state: ClusterState, window: CandidateRows, logits: NDArray[np.float64], choice: int
 ) -> list[int]:
     """Candidates of a network: its choice, the likeliest starts, the reference's row, *wait*.
 

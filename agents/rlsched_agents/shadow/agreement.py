@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from rlsched.engine.shadow.notes import Compared, Note, Watched
+from rlsched.engine.shadow.notes import Note, StartComparison, Watched
 
 SAME_INSTANT_S: Final = 10.0
 """Tolerance, seconds: Slurm's main scheduler and backfill run at intervals, so starts are delayed."""
@@ -44,7 +44,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     earlier_median_s: float | None
 
 
-class Outside(msgspec.Struct, frozen=True, kw_only=True):
+class FeatureOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
     """A feature that was outside its range in the policy's training.
 
     Attributes:
@@ -88,7 +88,7 @@ class Guarding(msgspec.Struct, frozen=True, kw_only=True):
     decisions: int
     guard: dict[str, int]
     drift_minutes: int
-    outside: list[Outside]
+    outside: list[FeatureOutOfRange]
     note: str
     left: dict[str, int]
     standing: int
@@ -102,12 +102,12 @@ def day_of(at_s: float) -> str:
 def days_of(notes: Sequence[Note]) -> list[str]:
     """The days with data, in order."""
     return sorted(
-        {day_of(note.at_s) for note in notes if isinstance(note, Compared)}
+        {day_of(note.at_s) for note in notes if isinstance(note, StartComparison)}
         | {day_of(note.until_s) for note in notes if isinstance(note, Watched)}
     )
 
 
-def agreement(starts: Sequence[Compared]) -> Agreement:
+def agreement(starts: Sequence[StartComparison]) -> Agreement:
     """Summarise starts."""
     wanted = [one for one in starts if _kind(one) != "not_then"]
     early_s = [one.at_s - one.wanted_since_s for one in wanted if one.wanted_since_s is not None]
@@ -129,7 +129,7 @@ def agreement(starts: Sequence[Compared]) -> Agreement:
     )
 
 
-def _kind(one: Compared) -> str:
+def _kind(one: StartComparison) -> str:
     if one.wanted_since_s is None:
         return "not_then"
     if one.wanted_until_s is not None and one.at_s - one.wanted_until_s > SAME_INSTANT_S:
@@ -144,14 +144,14 @@ def _places(nodes: Sequence[str], gpus: Sequence[int]) -> set[tuple[str, int]]:
 def guarding(watched: Sequence[Watched]) -> Guarding:
     """Summarise notes."""
     ran, guard, left = Counter[str](), Counter[str](), Counter[str]()
-    seen: dict[str, Outside] = {}
+    seen: dict[str, FeatureOutOfRange] = {}
     for note in watched:
         ran.update(note.ran)
         guard.update(note.guard)
         left.update(note.left)
         for one in note.outside:
             known = seen.get(one.column)
-            seen[one.column] = Outside(
+            seen[one.column] = FeatureOutOfRange(
                 feature=one.column,
                 minutes=1 + (known.minutes if known is not None else 0),
                 most_frac=max(one.share_frac, known.most_frac if known is not None else 0.0),

@@ -8,10 +8,10 @@ from rlsched import __version__
 from rlsched.report.markup import cards, document, paragraph, table, write
 from rlsched.report.words import number, section
 from rlsched_agents.shadow import tables
-from rlsched_agents.shadow.report import Report
+from rlsched_agents.shadow.report import ShadowReport
 
 
-def write_page(report: Report, path: Path) -> None:
+def write_page(report: ShadowReport, path: Path) -> None:
     """Write the page atomically.
 
     Raises:

@@ -17,7 +17,7 @@ from rlsched_agents.whatif.recorded import Recorded
 from rlsched_agents.whatif.site import NO_CLAIMS, Errors, errors, site_rules
 from rlsched_agents.whatif.stretches import replayed_waits
 from rlsched_envs.sim.attempt_log import RunRules
-from rlsched_envs.sim.engine import Predictions
+from rlsched_envs.sim.engine import PredictedTimes
 from rlsched_envs.sim.node_events import STATUS, NodeEvent
 
 Floats = NDArray[np.float64]
@@ -54,7 +54,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayedDays:
     """The replayed days.
 
     Attributes:
@@ -72,7 +72,7 @@ class Replayed:
     by_day: dict[str, Change]
 
 
-def replay(history: JournalHistory, policy: Policy) -> Replayed:
+def replay(history: JournalHistory, policy: Policy) -> ReplayedDays:
     """Identify the site's rule, and replay each day under it and under the policy.
 
     Raises:
@@ -90,7 +90,7 @@ def replay(history: JournalHistory, policy: Policy) -> Replayed:
         found = errors(trace, recorded.wait_s, waits_s, ours & np.isfinite(waits_s))
         tried.append((found.grade, found.by_job_frac, rule, waits_s))
     grade, _, rule, site_s = min(tried, key=lambda one: one[:2])
-    said = Predictions(trace.predicted_s, trace.predicted_spread)
+    said = PredictedTimes(trace.predicted_s, trace.predicted_spread)
     policy_s = replayed_waits(recorded, policy, said, run, first_s)
     both = ours & np.isfinite(site_s) & np.isfinite(policy_s)
     day = np.floor((trace.submit_s - first_s) / DAY_S)
@@ -100,7 +100,7 @@ def replay(history: JournalHistory, policy: Policy) -> Replayed:
         )
         for number in np.unique(day[both])
     }
-    return Replayed(
+    return ReplayedDays(
         rule=rule.policy.name,
         line=rule.line,
         grade=grade,

@@ -8,7 +8,7 @@ import msgspec
 
 from rlsched.broker.queries.as_history import history_of
 from rlsched.decide.policies.policy import Policy
-from rlsched.engine.shadow.notes import Began, Compared, Watched, read_notes
+from rlsched.engine.shadow.notes import Began, StartComparison, Watched, read_notes
 from rlsched.errors import InputError
 from rlsched_agents.evaluate.pairs import MIN_BLOCKS
 from rlsched_agents.shadow.agreement import Agreement, Guarding, agreement, day_of, days_of, guarding
@@ -32,7 +32,7 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
     change: Change | None
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
     """The complete report, as printed by `--json`.
 
     Attributes:
@@ -60,7 +60,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     refused: str = ""
 
 
-def report(directory: Path, day: str | None = None) -> Report:
+def report(directory: Path, day: str | None = None) -> ShadowReport:
     """Make the report of a shadow, which may still run.
 
     Args:
@@ -78,9 +78,9 @@ def report(directory: Path, day: str | None = None) -> Report:
     if day is not None and day not in days:
         raise InputError(f"--day {day}: expected a day with data in {directory}, {days[0]} to {days[-1]}")
     shown = days if day is None else [day]
-    starts = [note for note in notes if isinstance(note, Compared) and day_of(note.at_s) in shown]
+    starts = [note for note in notes if isinstance(note, StartComparison) and day_of(note.at_s) in shown]
     watched = [note for note in notes if isinstance(note, Watched) and day_of(note.until_s) in shown]
-    found = Report(
+    found = ShadowReport(
         cluster=began.cluster,
         partitions=began.partitions,
         policy=began.policy,

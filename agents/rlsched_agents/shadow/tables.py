@@ -5,7 +5,7 @@ from __future__ import annotations
 from rlsched.terminal.show import in_words, percent
 from rlsched_agents.shadow.agreement import SAME_INSTANT_S, Agreement
 from rlsched_agents.shadow.replay import Change
-from rlsched_agents.shadow.report import Day, Report
+from rlsched_agents.shadow.report import Day, ShadowReport
 from rlsched_agents.whatif.tables import GRADES_NOTE, Table
 
 AGREEMENT_NOTE = (
@@ -21,7 +21,7 @@ CHANGE_NOTE = (
 )
 
 
-def agreements(report: Report) -> Table:
+def agreements(report: ShadowReport) -> Table:
     """Comparison of Slurm's starts with the policy's, by day."""
     columns = (
         "day",
@@ -59,7 +59,7 @@ def _part(some: int, of: int) -> str:
     return percent(some / of) if of else "-"
 
 
-def guards(report: Report) -> Table:
+def guards(report: ShadowReport) -> Table:
     """Activity of the guard, by day."""
     columns = ("day", "watched", "decisions", "by the guard", "why", "drift", "looks", "not answered")
     rows = [_guard(day) for day in report.days]
@@ -81,7 +81,7 @@ def _guard(day: Day) -> tuple[str, ...]:
     )
 
 
-def features(report: Report) -> Table:
+def features(report: ShadowReport) -> Table:
     """Features outside their ranges in the policy's training."""
     rows = [
         (
@@ -97,7 +97,7 @@ def features(report: Report) -> Table:
     return Table("Features outside the range of training", columns, rows)
 
 
-def changes(report: Report) -> Table:
+def changes(report: ShadowReport) -> Table:
     """Estimated changes, by day."""
     columns = (
         "day",
@@ -133,12 +133,12 @@ def _change(name: str, one: Change) -> tuple[str, ...]:
     )
 
 
-def left(report: Report) -> Table:
+def left(report: ShadowReport) -> Table:
     """Jobs that are not compared."""
     rows = [(why, f"{count:,}") for why, count in report.guarding.left.items()]
     return Table("Jobs that are not compared: only Slurm can place them", ("why", "jobs"), rows)
 
 
-def all_of(report: Report) -> list[Table]:
+def all_of(report: ShadowReport) -> list[Table]:
     """All tables, in order; some may have no rows."""
     return [agreements(report), guards(report), features(report), changes(report), left(report)]

@@ -6,9 +6,9 @@ import msgspec
 
 from rlsched.terminal.show import in_words
 from rlsched_agents.evaluate.pairs import MIN_BLOCKS, Comparison, Ratio
-from rlsched_agents.whatif.capacity import Fewer, Sleep
-from rlsched_agents.whatif.groups import Group, said
-from rlsched_agents.whatif.site import GRADES, NO_CLAIMS, Fit
+from rlsched_agents.whatif.capacity import Fewer, SleepingNodes
+from rlsched_agents.whatif.groups import JobGroup, said
+from rlsched_agents.whatif.site import GRADES, NO_CLAIMS, RuleFit
 
 NOBODY_WAITS_S = 1.0
 _MOST_NAMED = 3
@@ -35,7 +35,7 @@ class Under(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float
     jct_s: float
     against: Comparison | None
-    groups: list[Group]
+    groups: list[JobGroup]
     energy_kwh: float | None
 
     @property
@@ -80,19 +80,19 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     most_busy_gpus: float
     since_s: float
     days: int | None
-    fits: list[Fit]
+    fits: list[RuleFit]
     grade: str
     refused: str
     prediction: str = ""
     site: Under | None = None
     policies: list[Under] = []
     best: str = ""
-    sleep: dict[str, Sleep] = {}
+    sleep: dict[str, SleepingNodes] = {}
     fewer: Fewer | None = None
     verdict: str
 
 
-def why_refused(best: Fit, most_busy: float, gpus: int) -> str:
+def why_refused(best: RuleFit, most_busy: float, gpus: int) -> str:
     """Reason why nothing is claimed about a history that no rule explains; "" if one does."""
     if best.grade != NO_CLAIMS:
         return ""

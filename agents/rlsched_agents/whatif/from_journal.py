@@ -105,7 +105,7 @@ def courses(
     policy = decider_at(Path(reader.folder), record.now_s)
     was, other = (Life(load_scheduler(policy), watch) for _ in range(2))
     was.follow(rows)
-    ends, last_s = Ends(was.told()), was.book.now_s
+    ends, last_s = Ends(was.told()), was.state.now_s
     if last_s < to_s:
         last_s = was.go_on(ends, [], to_s)
     if choice.taken:

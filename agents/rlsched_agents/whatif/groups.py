@@ -22,7 +22,7 @@ LONGER: Final = 1.1
 WORDS: Final = {True: "less", False: "longer"}
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class JobGroup(msgspec.Struct, frozen=True, kw_only=True):
     """A group of jobs of the last fifth under a policy, compared with the same jobs under the site's rule.
 
     Attributes:
@@ -44,7 +44,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     waits: str
 
 
-def groups(table: JobTable, site: JobTable, measured: Mask) -> list[Group]:
+def groups(table: JobTable, site: JobTable, measured: Mask) -> list[JobGroup]:
     """Size classes and partitions, and the users with the longest total waiting."""
     both = ended_in_all([table, site], measured)
     trace = table.trace
@@ -69,9 +69,9 @@ def groups(table: JobTable, site: JobTable, measured: Mask) -> list[Group]:
     return found
 
 
-def _group(table: JobTable, site: JobTable, which: Mask, kind: str, name: str) -> Group:
+def _group(table: JobTable, site: JobTable, which: Mask, kind: str, name: str) -> JobGroup:
     ratio = mean_ratio([table], [site], which, queue_s)
-    return Group(
+    return JobGroup(
         kind=kind,
         name=name,
         jobs=int(which.sum()),

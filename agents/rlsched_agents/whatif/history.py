@@ -17,7 +17,7 @@ _WRITE_ONE = "write a cluster file (docs/reference/clusters.md) and give it by -
 
 
 @dataclass(frozen=True)
-class History:
+class JobHistory:
     """Content of a file, or of a publisher's folder.
 
     Attributes:
@@ -33,7 +33,7 @@ class History:
     skipped: int
 
     @classmethod
-    def read(cls, path: Path, cluster: Path | None, name: str = "") -> History:
+    def read(cls, path: Path, cluster: Path | None, name: str = "") -> JobHistory:
         """Read a history.
 
         Args:

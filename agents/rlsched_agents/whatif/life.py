@@ -25,10 +25,10 @@ from rlsched.broker.base.entries import (
     TasksCancelled,
     TasksHeld,
 )
-from rlsched.broker.base.rows import Row
+from rlsched.broker.base.rows import JournalRow
 from rlsched.broker.base.states import Outcome
 from rlsched.broker.machine.happenings import happened
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.gates import NEVER
 from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.broker.state.predictions import Predictions
@@ -39,7 +39,7 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rows.candidates import next_hold_end_s
 from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.decisions.candidates import Candidate
-from rlsched.decisions.schema import JobEvent, NodeEvent
+from rlsched.decisions.schema import JobEvent, NodeChange
 from rlsched.decisions.timeline import Timeline
 from rlsched.errors import InputError, RlschedError
 from rlsched.workload.predict.kinds import RUNNING_MEAN
@@ -117,24 +117,24 @@ class Life:
         watch: Ends the run if it takes too long.
 
     Attributes:
-        book: The current state.
+        state: The current state.
         timeline: Past events.
     """
 
     def __init__(self, scheduler: Scheduler, watch: Watch) -> None:
-        self.book = Book(Predictions(RUNNING_MEAN), scheduler.order)
+        self.state = BrokerState(Predictions(RUNNING_MEAN), scheduler.order)
         self.timeline = Timeline()
         self._scheduler, self._watch = scheduler, watch
-        self._events: list[JobEvent | NodeEvent] = []
+        self._events: list[JobEvent | NodeChange] = []
         self._planned: list[tuple[float, int, int, Outcome]] = []  # time, job, attempt, outcome of the job
         self._waits: tuple[float, int, Decision] | None = None  # time, partition, and the decision
-        permit(self.book.cluster, scheduler)
+        permit(self.state.cluster, scheduler)
 
-    def follow(self, rows: Iterable[Row]) -> None:
+    def follow(self, rows: Iterable[JournalRow]) -> None:
         """Apply entries of the journal."""
         for row in rows:
-            self.book.follow([row], self._scheduler)
-            self._events += happened(row.entry, self.book, row.now_s)
+            self.state.follow([row], self._scheduler)
+            self._events += happened(row.entry, self.state, row.now_s)
 
     def choose(self, record: DecisionRecord, choice: Candidate) -> None:
         """Take another choice at the decision that is due now.
@@ -142,20 +142,20 @@ class Life:
         Raises:
             InputError: the state differs from the recorded one, or the choice is not possible.
         """
-        book, now_s = self.book, record.now_s
-        self._scheduler.begin_instant(book.cluster, now_s)
-        if book.cluster.digest() != record.state_digest:
+        state, now_s = self.state, record.now_s
+        self._scheduler.begin_instant(state.cluster, now_s)
+        if state.cluster.digest() != record.state_digest:
             raise InputError(
                 f"the journal does not lead to the state of decision {record.number}; was it restored from a "
                 "backup, or decided by another version of rlsched?"
             )
-        partition = book.cluster.partition_names.index(record.partition)
-        decision = other_decision(self._scheduler, record, choice, book.cluster, partition, now_s)
+        partition = state.cluster.partition_names.index(record.partition)
+        decision = other_decision(self._scheduler, record, choice, state.cluster, partition, now_s)
         self._decided(partition, decision, now_s)
         if isinstance(decision.action, Wait):
             self._waits = (now_s, partition, decision)
 
-    def go_on(self, ends: Ends, outside: Sequence[Row], to_s: float) -> float:
+    def go_on(self, ends: Ends, outside: Sequence[JournalRow], to_s: float) -> float:
         """Advance time; returns the time of the last event, seconds.
 
         Args:
@@ -163,11 +163,11 @@ class Life:
             outside: External events from now on.
             to_s: End time, seconds.
         """
-        book, self._ends = self.book, ends
-        for job in list(book.job_of_seq.values()):
+        state, self._ends = self.state, ends
+        for job in list(state.job_of_seq.values()):
             if job.active is not None:
                 self._plan(job)
-        now_s, at, dirty = book.now_s, 0, True
+        now_s, at, dirty = state.now_s, 0, True
         while True:
             if dirty:
                 self._decide(now_s)
@@ -178,7 +178,7 @@ class Life:
                 due_s,
             )
             if not next_s < to_s:
-                return book.now_s
+                return state.now_s
             now_s, dirty = next_s, next_s >= due_s
             self._watch.look(now_s)
             while self._planned and self._planned[0][0] <= now_s:
@@ -187,40 +187,40 @@ class Life:
             while at < len(outside) and outside[at].now_s <= now_s:
                 dirty |= self._comes(outside[at].entry, now_s)
                 at += 1
-            if now_s >= min(book.quotas.due_s, book.gates.due_s):
+            if now_s >= min(state.quotas.due_s, state.gates.due_s):
                 dirty |= self._note(EligibilityReviewed(), now_s)
-            while book.gates.hopeless:
-                job_number, why = next(iter(book.gates.hopeless.items()))
+            while state.gates.hopeless:
+                job_number, why = next(iter(state.gates.hopeless.items()))
                 dirty |= self._note(JobCancelled(job=job_number, reason=why), now_s)
-            for name in [name for name, at_s in book.asked_for_s.items() if at_s <= now_s]:
-                del book.asked_for_s[name]
+            for name in [name for name, at_s in state.asked_for_s.items() if at_s <= now_s]:
+                del state.asked_for_s[name]
 
     def told(self) -> Timeline:
         """All past events."""
         self.timeline.add(
             [event for event in self._events if isinstance(event, JobEvent)],
-            [event for event in self._events if isinstance(event, NodeEvent)],
+            [event for event in self._events if isinstance(event, NodeChange)],
         )
         self._events = []
         return self.timeline
 
     def _due_s(self, now_s: float) -> float:
         """The next time at which the broker decides without an event; broker times are in milliseconds."""
-        asked_s = min(self.book.asked_for_s.values(), default=math.inf)
-        reviewed_s = min(self.book.quotas.due_s, self.book.gates.due_s)
-        due_s = min(asked_s, next_hold_end_s(self.book.cluster, now_s), reviewed_s)
+        asked_s = min(self.state.asked_for_s.values(), default=math.inf)
+        reviewed_s = min(self.state.quotas.due_s, self.state.gates.due_s)
+        due_s = min(asked_s, next_hold_end_s(self.state.cluster, now_s), reviewed_s)
         return max(math.ceil(due_s * 1000.0) / 1000.0, now_s + 0.001) if due_s < math.inf else due_s
 
     def _note(self, entry: Entry, now_s: float) -> bool:
         try:
-            self.book.apply(entry, now_s)
+            self.state.apply(entry, now_s)
         except (RlschedError, KeyError, IndexError, AttributeError) as error:
             raise InputError(f"an event of that time is not possible in this course: {error}") from error
-        self._events += happened(entry, self.book, now_s)
+        self._events += happened(entry, self.state, now_s)
         return True
 
     def _decide(self, now_s: float) -> None:
-        cluster = self.book.cluster
+        cluster = self.state.cluster
         scheduler = self._scheduler
         if self._waits is not None and self._waits[0] == now_s:  # not called again in this instant
             scheduler = _Waiting(scheduler, *self._waits[1:])
@@ -228,24 +228,24 @@ class Life:
             self._decided(partition, decision, now_s, already=True)
 
     def _decided(self, partition: int, decision: Decision, now_s: float, *, already: bool = False) -> None:
-        book = self.book
+        state = self.state
         entry = Decided(
-            number=book.cluster.decisions - already,
-            partition=book.cluster.partition_names[partition],
+            number=state.cluster.decisions - already,
+            partition=state.cluster.partition_names[partition],
             source=decision.source,
             action=decision.action,
             contested=False,
             guard="",
             marks_hold=decision.marks_hold,
         )
-        book.apply(entry, now_s, already_decided=already)
-        self._events += happened(entry, book, now_s)
+        state.apply(entry, now_s, already_decided=already)
+        self._events += happened(entry, state, now_s)
         if not already:
             return  # `go_on` plans the ends
         if isinstance(decision.action, Start):
-            self._plan(book.job_of_seq[decision.action.seq])
+            self._plan(state.job_of_seq[decision.action.seq])
         elif isinstance(decision.action, Preempt):
-            job = book.job_of_seq[decision.action.seq]
+            job = state.job_of_seq[decision.action.seq]
             assert job.attempt is not None
             heapq.heappush(self._planned, (now_s + STOP_S, job.number, job.attempt.number, "queued"))
 
@@ -254,13 +254,13 @@ class Life:
         assert attempt is not None
         end_s, outcome = self._ends.of(job, attempt)
         if attempt.ending:  # it is ending, or its end was requested
-            left_s = self.book.now_s + STOP_S
+            left_s = self.state.now_s + STOP_S
             end_s, outcome = min(end_s, left_s), "queued" if attempt.ending == "preempted" else attempt.ending
         heapq.heappush(self._planned, (end_s, job.number, attempt.number, outcome))
 
     def _end(self, number: int, attempt: int, outcome: Outcome, now_s: float) -> bool:
         """Finish an attempt, if it is still the planned one."""
-        job = self.book.jobs.get(number)
+        job = self.state.jobs.get(number)
         if job is None or job.active is None or job.active.number != attempt:
             return False
         code = {"completed": 0, "failed": 1}.get(outcome)
@@ -269,13 +269,13 @@ class Life:
                 RankEnded(job=number, attempt=attempt, rank=rank, exit_code=code or 0, reason=""), now_s
             )
         over = AttemptOver(job=number, attempt=attempt, outcome=outcome, exit_code=code, reason="")
-        self.book.seats.emptied.clear()
+        self.state.seats.emptied.clear()
         return self._note(over, now_s)
 
     def _updates(self, entry: JobUpdated, now_s: float) -> bool:
         """Apply an update; if the job is running or finished here, its waiting conditions do not matter."""
-        job = self.book.jobs.get(entry.job)
-        if entry.job not in self.book.arrays.live:
+        job = self.state.jobs.get(entry.job)
+        if entry.job not in self.state.arrays.live:
             if job is None or not job.live:
                 return False
             if job.state != "queued":
@@ -284,11 +284,11 @@ class Life:
 
     def _comes(self, entry: Entry, now_s: float) -> bool:
         """Apply an external event; returns whether the scheduler must decide."""
-        book = self.book
-        if isinstance(entry, JobCancelled | JobHeld) and entry.job in book.arrays.live:
+        state = self.state
+        if isinstance(entry, JobCancelled | JobHeld) and entry.job in state.arrays.live:
             return self._note(entry, now_s)
         if isinstance(entry, JobCancelled | AttemptEnding):
-            job = book.jobs.get(entry.job)
+            job = state.jobs.get(entry.job)
             cancels = entry.outcome == "cancelled" if isinstance(entry, AttemptEnding) else True
             follows = entry.reason.startswith(NEVER)  # from other jobs' outcomes, which may differ here
             if job is None or not job.live or not cancels or follows:
@@ -298,19 +298,19 @@ class Life:
                     return False  # it releases its GPUs at its recorded end
                 return self._end(job.number, job.active.number, "cancelled", now_s)
             return self._note(JobCancelled(job=job.number, reason=entry.reason), now_s)
-        if isinstance(entry, TasksHeld | TasksCancelled) and entry.array not in book.arrays.live:
+        if isinstance(entry, TasksHeld | TasksCancelled) and entry.array not in state.arrays.live:
             return False
         if isinstance(entry, JobUpdated):
             return self._updates(entry, now_s)
         if isinstance(entry, JobHeld) and (
-            entry.job not in book.jobs or book.jobs[entry.job].state != "queued"
+            entry.job not in state.jobs or state.jobs[entry.job].state != "queued"
         ):
             return False
         self._note(entry, now_s)
         if isinstance(entry, NodeDown):
-            lost = sorted(book.nodes[entry.name].live_jobs)
+            lost = sorted(state.nodes[entry.name].live_jobs)
             for number in lost:
-                job = book.jobs[number]
+                job = state.jobs[number]
                 if job.active is not None:
                     self._end(number, job.active.number, "queued", now_s)
         return not isinstance(entry, BrokerStarted | MemberSet)

@@ -17,15 +17,15 @@ from rlsched_agents.evaluate.metrics import jct_s, queue_s
 from rlsched_agents.evaluate.modelled import model_metrics
 from rlsched_agents.evaluate.pairs import compare, ended_in_all
 from rlsched_agents.evaluate.run import Task, check_policies, run_task, run_tasks
-from rlsched_agents.evaluate.windows import Window
-from rlsched_agents.whatif.capacity import Fewer, Sleep, fewer, sleep
+from rlsched_agents.evaluate.windows import MeasuredWindow
+from rlsched_agents.whatif.capacity import Fewer, SleepingNodes, fewer, sleep
 from rlsched_agents.whatif.found import NOBODY_WAITS_S, Under, WhatIf, best_of, verdict, why_refused
 from rlsched_agents.whatif.groups import groups
-from rlsched_agents.whatif.history import History
+from rlsched_agents.whatif.history import JobHistory
 from rlsched_agents.whatif.recorded import Mask, Recorded
 from rlsched_agents.whatif.site import Explained, Tell, explain, replayed
 from rlsched_envs.sim.attempt_log import RunRules
-from rlsched_envs.sim.engine import Predictions, predict_trace
+from rlsched_envs.sim.engine import PredictedTimes, predict_trace
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
 from rlsched_envs.sim.node_events import read_node_events
@@ -37,7 +37,7 @@ _EXPLAINED, _PREDICTED, _REPLAYED, _SLEPT = 0.2, 0.4, 0.6, 0.7
 
 
 @dataclass(frozen=True)
-class Asked:
+class WhatifQuestion:
     """The request for an evaluation of a history.
 
     Attributes:
@@ -53,7 +53,7 @@ class Asked:
     workers: int = 1
 
 
-def look(history: History, asked: Asked, tell: Tell) -> WhatIf:
+def look(history: JobHistory, asked: WhatifQuestion, tell: Tell) -> WhatIf:
     """Evaluate how well replays explain a history, and the waiting under other policies on its last fifth.
 
     Args:
@@ -71,7 +71,7 @@ def look(history: History, asked: Asked, tell: Tell) -> WhatIf:
     run = RunRules(max_retries=cluster.max_retries, node_events=events)
     tell("reading the record", 0.0)
     recorded = Recorded.of(trace, cluster)
-    window = Window(time_split(trace).test[0])
+    window = MeasuredWindow(time_split(trace).test[0])
     known = explain(recorded, run, window, lambda what, done: tell(what, done * _EXPLAINED))
     found = WhatIf(
         history=trace.name,
@@ -104,9 +104,9 @@ class _Claims:
     def __init__(
         self,
         recorded: Recorded,
-        asked: Asked,
+        asked: WhatifQuestion,
         run: RunRules,
-        window: Window,
+        window: MeasuredWindow,
         known: Explained,
         tell: Tell,
     ) -> None:
@@ -148,7 +148,7 @@ class _Claims:
             verdict=said,
         )
 
-    def _predicted(self) -> Predictions:
+    def _predicted(self) -> PredictedTimes:
         """Predictions from the recorded history before each job, shared by all policies."""
         return predict_trace(
             self._recorded.trace,
@@ -160,7 +160,7 @@ class _Claims:
             ),
         )
 
-    def _task(self, policy: Policy, predictions: Predictions, cluster: ClusterSpec, run: RunRules) -> Task:
+    def _task(self, policy: Policy, predictions: PredictedTimes, cluster: ClusterSpec, run: RunRules) -> Task:
         return Task(
             policy,
             0,
@@ -172,7 +172,7 @@ class _Claims:
             models=self._asked.models,
         )
 
-    def _replays(self, predictions: Predictions) -> list[JobTable]:
+    def _replays(self, predictions: PredictedTimes) -> list[JobTable]:
         done = dict.fromkeys((policy.name for policy in self._asked.policies), 0.0)
 
         def say(policy: str, _: int, frac: float) -> None:
@@ -201,11 +201,11 @@ class _Claims:
             energy_kwh=power.energy_kwh,
         )
 
-    def _sleep(self, table: JobTable) -> Sleep | None:
+    def _sleep(self, table: JobTable) -> SleepingNodes | None:
         self._tell("putting nodes to sleep", _REPLAYED)
         return sleep(table, self._window.since_s)
 
-    def _fewer(self, best: str, predictions: Predictions) -> Fewer | None:
+    def _fewer(self, best: str, predictions: PredictedTimes) -> Fewer | None:
         """Capacity that the best policy does not need; with downtimes, both sides use permanent nodes."""
         policy = next(one for one in self._asked.policies if one.name == best)
         run, site = replace(self._run, node_events=()), self._known.table

@@ -14,12 +14,12 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.pairs import DAY_S
 from rlsched_agents.evaluate.run import Task, run_task
-from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.evaluate.windows import MeasuredWindow
 from rlsched_agents.whatif.recorded import Mask, Recorded
 from rlsched_agents.whatif.stretches import replayed_waits
 from rlsched_agents.whatif.usage import used_at_submission
 from rlsched_envs.sim.attempt_log import RunRules
-from rlsched_envs.sim.engine import Predictions
+from rlsched_envs.sim.engine import PredictedTimes
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
 
@@ -77,7 +77,7 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
         return NO_CLAIMS
 
 
-class Fit(msgspec.Struct, frozen=True, kw_only=True):
+class RuleFit(msgspec.Struct, frozen=True, kw_only=True):
     """How well one rule explains the record.
 
     Attributes:
@@ -106,11 +106,11 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
         """The errors that are compared between rules."""
         return self.stretches or self.all
 
-    by_size: dict[str, Pair]
-    by_partition: dict[str, Pair]
+    by_size: dict[str, MeanWaits]
+    by_partition: dict[str, MeanWaits]
 
 
-class Pair(msgspec.Struct, frozen=True):
+class MeanWaits(msgspec.Struct, frozen=True):
     """Mean waits of some jobs.
 
     Attributes:
@@ -136,7 +136,7 @@ class SiteRule:
 
     policy: Policy
     line: str
-    predictions: Predictions
+    predictions: PredictedTimes
 
 
 def site_rules(recorded: Recorded) -> list[SiteRule]:
@@ -186,7 +186,7 @@ def replayed(
     recorded: Recorded,
     rule: SiteRule,
     rules: RunRules,
-    window: Window,
+    window: MeasuredWindow,
     models: Models | None = None,
 ) -> JobTable:
     """Replay the whole history under a rule."""
@@ -213,17 +213,17 @@ class Explained:
         table: Result of the history under the best rule.
     """
 
-    fits: list[Fit]
+    fits: list[RuleFit]
     rule: SiteRule
     table: JobTable
 
     @property
-    def best(self) -> Fit:
+    def best(self) -> RuleFit:
         """The fit of the best rule."""
         return self.fits[0]
 
 
-def explain(recorded: Recorded, run: RunRules, window: Window, tell: Tell) -> Explained:
+def explain(recorded: Recorded, run: RunRules, window: MeasuredWindow, tell: Tell) -> Explained:
     """Replay a history under each candidate rule.
 
     Args:
@@ -235,7 +235,7 @@ def explain(recorded: Recorded, run: RunRules, window: Window, tell: Tell) -> Ex
     rules = site_rules(recorded)
     last = window.measured(recorded.trace)
     tables: list[JobTable] = []
-    tried: list[Fit] = []
+    tried: list[RuleFit] = []
     for number, rule in enumerate(rules):
         tell(f"replaying {rule.policy.name}", 0.5 * number / len(rules))
         tables.append(replayed(recorded, rule, run, window))
@@ -249,15 +249,15 @@ def explain(recorded: Recorded, run: RunRules, window: Window, tell: Tell) -> Ex
     return Explained(sorted(tried, key=_rank), rules[at], tables[at])
 
 
-def _rank(fit: Fit) -> tuple[str, float]:
+def _rank(fit: RuleFit) -> tuple[str, float]:
     return fit.grade, fit.shown.by_job_frac
 
 
-def _fit(recorded: Recorded, rule: SiteRule, replay_s: Floats, last: Mask) -> Fit:
+def _fit(recorded: Recorded, rule: SiteRule, replay_s: Floats, last: Mask) -> RuleFit:
     trace = recorded.trace
     which = recorded.compared & np.isfinite(replay_s)
     whole, part = (errors(trace, recorded.wait_s, replay_s, which & mask) for mask in (True, last))
-    return Fit(
+    return RuleFit(
         rule=rule.policy.name,
         line=rule.line,
         toml=rule.policy.toml,
@@ -269,7 +269,7 @@ def _fit(recorded: Recorded, rule: SiteRule, replay_s: Floats, last: Mask) -> Fi
     )
 
 
-def _by_stretches(recorded: Recorded, fit: Fit, replay_s: Floats) -> Fit:
+def _by_stretches(recorded: Recorded, fit: RuleFit, replay_s: Floats) -> RuleFit:
     which = recorded.compared & np.isfinite(replay_s)
     found = errors(recorded.trace, recorded.wait_s, replay_s, which)
     return msgspec.structs.replace(
@@ -277,7 +277,7 @@ def _by_stretches(recorded: Recorded, fit: Fit, replay_s: Floats) -> Fit:
     )
 
 
-def _waits(recorded: Recorded, replay_s: Floats, which: Mask) -> dict[str, dict[str, Pair]]:
+def _waits(recorded: Recorded, replay_s: Floats, which: Mask) -> dict[str, dict[str, MeanWaits]]:
     trace, was_s = recorded.trace, recorded.wait_s
     return {
         "by_size": _pairs(trace.num_gpus, was_s, replay_s, which, lambda size: f"{size:g}"),
@@ -325,13 +325,13 @@ def _pairs(
     now_s: Floats,
     which: Mask,
     name: Callable[[str | float], str],
-) -> dict[str, Pair]:
+) -> dict[str, MeanWaits]:
     found = {}
     for value in np.unique(key[which]).tolist():
         of = which & (key == value)
-        found[name(value)] = Pair(int(of.sum()), float(was_s[of].mean()), float(now_s[of].mean()))
+        found[name(value)] = MeanWaits(int(of.sum()), float(was_s[of].mean()), float(now_s[of].mean()))
     return found
 
 
-def _known(predicted_s: Floats) -> Predictions:
-    return Predictions(np.asarray(predicted_s, dtype=np.float64), np.zeros(len(predicted_s)))
+def _known(predicted_s: Floats) -> PredictedTimes:
+    return PredictedTimes(np.asarray(predicted_s, dtype=np.float64), np.zeros(len(predicted_s)))

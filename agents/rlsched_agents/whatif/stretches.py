@@ -19,7 +19,7 @@ from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.pairs import DAY_S
 from rlsched_agents.whatif.recorded import Recorded
 from rlsched_envs.sim.attempt_log import RunRules
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -36,7 +36,7 @@ _RELATIONS: Final = ("depends_on", "array_id", "array_limit")
 def replayed_waits(
     recorded: Recorded,
     policy: Policy,
-    predictions: Predictions,
+    predictions: PredictedTimes,
     run: RunRules,
     first_s: float | None = None,
 ) -> Floats:
@@ -64,7 +64,7 @@ def replayed_waits(
 def _replay(
     recorded: Recorded,
     policy: Policy,
-    predictions: Predictions,
+    predictions: PredictedTimes,
     run: RunRules,
     span_s: tuple[float, float],
     wait_s: Floats,
@@ -90,7 +90,7 @@ def _replay(
         part,
         recorded.cluster,
         order=scheduler.order,
-        predictions=Predictions(
+        predictions=PredictedTimes(
             np.maximum(predictions.predicted_s[rows] - ran_s, 1.0), predictions.spread[rows]
         ),
         keep_placements=False,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rlsched.terminal.show import in_words, percent
 from rlsched_agents.whatif.found import Under, WhatIf
-from rlsched_agents.whatif.groups import Group
+from rlsched_agents.whatif.groups import JobGroup
 
 GRADES_NOTE = (
     "Errors are shares of the mean wait. A: mean within 5 %, by size, partition and day within 15 %, job by "
@@ -112,7 +112,7 @@ def gains(one: Under, kind: str) -> Table:
     return Table(f"{one.policy} by {kind}", (head, "jobs", "site's rule", one.policy, "ratio", "waits"), rows)
 
 
-def _gain(group: Group) -> tuple[str, ...]:
+def _gain(group: JobGroup) -> tuple[str, ...]:
     return (
         group.name,
         f"{group.jobs:,}",

@@ -56,7 +56,7 @@ class RunRules:
     always: bool = False
 
 
-class Books(NamedTuple):
+class ModelledAttempts(NamedTuple):
     """Modelled quantities of S attempts, all nan while they run."""
 
     energy_j: NDArray[np.float64]  # (S,) energy
@@ -66,7 +66,7 @@ class Books(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Attempts:
+class AttemptTable:
     """Attempts, in the order of their starts; S of them.
 
     Attributes:
@@ -92,7 +92,7 @@ class Attempts:
     gpu_at: NDArray[np.int64]
     gpu: NDArray[np.int32]
     done_s: NDArray[np.float64] | None = None
-    books: Books | None = None
+    books: ModelledAttempts | None = None
 
     def __len__(self) -> int:
         return len(self.job)
@@ -105,10 +105,10 @@ class Attempts:
         """Reason why one attempt ended, as a word."""
         return kernels.REASONS[self.reason[k]]
 
-    def select(self, which: NDArray[np.bool_]) -> Attempts:
+    def select(self, which: NDArray[np.bool_]) -> AttemptTable:
         """A selection of attempts, by a mask (S,)."""
         counts = np.diff(self.gpu_at)
-        return Attempts(
+        return AttemptTable(
             self.job[which],
             self.attempt[which],
             self.start_s[which],
@@ -118,7 +118,7 @@ class Attempts:
             np.append(0, np.cumsum(counts[which])),
             self.gpu[np.repeat(which, counts)],
             None if self.done_s is None else self.done_s[which],
-            None if self.books is None else Books(*(one[which] for one in self.books)),
+            None if self.books is None else ModelledAttempts(*(one[which] for one in self.books)),
         )
 
 
@@ -181,11 +181,11 @@ def new_log(
     )
 
 
-def attempts_of(log: AttemptArrays, rows: NDArray[np.intp], *, modelled: bool = False) -> Attempts:
+def attempts_of(log: AttemptArrays, rows: NDArray[np.intp], *, modelled: bool = False) -> AttemptTable:
     """The attempts so far; `rows` as in `new_log`, `modelled`: whether the run has models."""
     count, gpus = int(log.counters["attempts"][0]), int(log.counters["attempt_gpus"][0])
     used = log.attempts[:count]
-    return Attempts(
+    return AttemptTable(
         rows[used.row],
         used.attempt.copy(),
         used.start_s.copy(),
@@ -195,7 +195,9 @@ def attempts_of(log: AttemptArrays, rows: NDArray[np.intp], *, modelled: bool = 
         np.append(used.gpu_at, gpus),
         log.attempt_gpu[:gpus].copy(),
         done_s=used.done_s.copy(),
-        books=Books(*(np.where(np.isnan(used.end_s), math.nan, used[name]) for name in Books._fields))
+        books=ModelledAttempts(
+            *(np.where(np.isnan(used.end_s), math.nan, used[name]) for name in ModelledAttempts._fields)
+        )
         if modelled
         else None,
     )

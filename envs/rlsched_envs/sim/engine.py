@@ -63,7 +63,7 @@ _ROWS_BETWEEN_LOOKS = 256
 _REFERENCE = Policy("fifo-backfill")
 
 
-class Predictions(NamedTuple):
+class PredictedTimes(NamedTuple):
     """Predicted run time and spread of each job at its submission."""
 
     predicted_s: NDArray[np.float64]  # (J,)
@@ -78,7 +78,7 @@ def predict_trace(
     recorded_until_s: float = -math.inf,
     kind: str = RUNNING_MEAN,
     progress: Callable[[float], None] | None = None,
-) -> Predictions:
+) -> PredictedTimes:
     """The predictions shared by all policies of a comparison.
 
     With `oracle` the true run times. Otherwise the trace's own predictions if it has them, and for the rest
@@ -100,7 +100,7 @@ def predict_trace(
         InputError: the predictor is needed and not available (`rlsched.workload.predict.kinds.require`).
     """
     if oracle:
-        return Predictions(run_time_s(trace), np.zeros(len(trace)))
+        return PredictedTimes(run_time_s(trace), np.zeros(len(trace)))
     known = np.isfinite(trace.predicted_s)
     spread_known = known & np.isfinite(trace.predicted_spread)
     predicted_s, spread = np.fmin(trace.predicted_s, trace.time_limit_s), trace.predicted_spread.copy()
@@ -113,7 +113,7 @@ def predict_trace(
             predicted_s, spread = np.where(known, predicted_s, said_s), np.where(known, spread, said)
         if (known & ~spread_known).any():
             spread = np.where(known & ~spread_known, own_spread(trace, end_s), spread)
-    return Predictions(predicted_s, spread)
+    return PredictedTimes(predicted_s, spread)
 
 
 def reference_end_s(
@@ -160,7 +160,7 @@ class Engine:
         spec: ClusterSpec,
         *,
         order: Order | None = None,
-        predictions: Predictions | None = None,
+        predictions: PredictedTimes | None = None,
         oracle: bool = False,
         fixed_end_s: NDArray[np.float64] | None = None,
         keep_placements: bool = True,
@@ -549,7 +549,7 @@ def run_time_s(trace: Trace) -> NDArray[np.float64]:
 def truth_records(
     trace: Trace,
     rows: NDArray[np.intp],
-    predictions: Predictions,
+    predictions: PredictedTimes,
     state: ClusterState,
     fixed_end_s: NDArray[np.float64] | None = None,
     fair_milli: int = 0,

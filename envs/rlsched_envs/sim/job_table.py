@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_arrays import ENDED
-from rlsched_envs.sim.attempt_log import Attempts
+from rlsched_envs.sim.attempt_log import AttemptTable
 from rlsched_envs.sim.modelling import Energy
 from rlsched_envs.sim.placements import Placements
 from rlsched_envs.sim.sleeping import Slept
@@ -56,12 +56,12 @@ class JobTable:
     by_source: dict[str, int] = field(default_factory=dict)
     ended_by: NDArray[np.int8] | None = None
     eligible_s: NDArray[np.float64] | None = None
-    log: Attempts | None = None
+    log: AttemptTable | None = None
     energy: Energy | None = None
     slept: Slept | None = None
 
     @cached_property
-    def attempts(self) -> Attempts:
+    def attempts(self) -> AttemptTable:
         """All attempts, in the order of starts if there is a log, otherwise of the jobs."""
         if self.log is not None:
             return self.log
@@ -71,7 +71,7 @@ class JobTable:
         start_s, end_s = self.start_s[job], self.end_s[job]
         ended = ~np.isnan(end_s)
         reason = ended.astype(np.int8) * ENDED if self.ended_by is None else self.ended_by[job]
-        return Attempts(
+        return AttemptTable(
             job,
             np.ones(len(job), np.int32),
             start_s,

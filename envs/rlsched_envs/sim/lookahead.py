@@ -66,7 +66,7 @@ BACKFILL: Final = 1
 KEEP_FREE: Final = 2
 
 
-class Follower(NamedTuple):
+class FollowedRule(NamedTuple):
     """A rule that continues after an action, in the queue order of the copied state.
 
     Attributes:
@@ -90,10 +90,10 @@ FOLLOWER: Final = np.dtype(
         ("leave_frac", np.float64),
     ]
 )
-"""A `Follower` for kernels."""
+"""A `FollowedRule` for kernels."""
 
 
-def followers(rules: Sequence[Follower]) -> Records:
+def followers(rules: Sequence[FollowedRule]) -> Records:
     """(K,) rules that follow K actions."""
     made = records(len(rules), FOLLOWER)
     for k, rule in enumerate(rules):
@@ -101,19 +101,19 @@ def followers(rules: Sequence[Follower]) -> Records:
     return made
 
 
-def first_by(rule: Follower, state: ClusterState, partition: int, now_s: float) -> int:
+def first_by(rule: FollowedRule, state: ClusterState, partition: int, now_s: float) -> int:
     """Slot of the job that a rule starts next in a live state, -1 for none; ignores holds."""
     return int(_next_start(state.arrays, partition, followers([rule])[0], False, now_s))
 
 
-class Packed(NamedTuple):
+class PackedRun(NamedTuple):
     """A run with all arrays in one buffer, so that a copy is a single copy."""
 
     memory: NDArray[np.uint8]
     sim: SimArrays
 
 
-def pack(run: SimArrays) -> Packed:
+def pack(run: SimArrays) -> PackedRun:
     """The same run in one buffer."""
     size = 0
     offsets: list[int] = []
@@ -142,7 +142,7 @@ def pack(run: SimArrays) -> Packed:
         moved.flags.writeable = part.flags.writeable  # part of its type in kernels
         return moved
 
-    return Packed(memory, move(run))
+    return PackedRun(memory, move(run))
 
 
 class LookAhead:
@@ -158,8 +158,8 @@ class LookAhead:
 
     def __init__(self, most_waiting: int = MAX_WAITING) -> None:
         self._most_waiting = most_waiting
-        self._base: Packed | None = None
-        self._work: Packed | None = None
+        self._base: PackedRun | None = None
+        self._work: PackedRun | None = None
         self._shape: tuple[int, ...] = ()
         self.slots = np.empty(0, np.int32)
 
@@ -196,7 +196,7 @@ class LookAhead:
         run = progress.run[0]
         run.now_s, run.timer_s, run.next_row = now_s, np.inf, live
 
-    def _sized(self, like: StateArrays, rows: int) -> Packed:
+    def _sized(self, like: StateArrays, rows: int) -> PackedRun:
         """The buffers, allocated again if the cluster or the number of jobs requires it."""
         partitions, sizes = like.derived.holes.shape
         shape = (len(like.node), len(like.gpu), partitions, sizes, len(like.demand))

@@ -22,11 +22,11 @@ from rlsched.forecast.arrivals import BLOCK_S
 from rlsched.forecast.bursts import Bursts
 from rlsched.forecast.drawing import EVERY, outlived, run_times
 from rlsched.forecast.lengths import Lengths
-from rlsched.forecast.world import FUTURES, HORIZON_S, Ahead, Asked, World
+from rlsched.forecast.world import FUTURES, HORIZON_S, Ahead, HypotheticalJob, World
 from rlsched.workload.predict.distribution import BINS
 from rlsched_envs.sim import loop
 from rlsched_envs.sim.constants import NEED_SLOTS
-from rlsched_envs.sim.lookahead import Packed, fill, let_run, pack
+from rlsched_envs.sim.lookahead import PackedRun, fill, let_run, pack
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
 
 MORE_SLOTS: Final = 2_048
@@ -56,7 +56,7 @@ class PlayForward:
         self._horizon_s, self._seed = horizon_s, seed
         self._copies = _Copies()
 
-    def play(self, world: World, asked: Asked | None = None) -> Ahead:
+    def play(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
         """Futures of all live jobs, or of only one additional job."""
         if asked is not None:
             world.state.demand_number(asked.demand)  # may move the arrays
@@ -80,7 +80,7 @@ class PlayForward:
         go_on(start_s, end_s, stopped_s)
         return live.ahead(start_s, end_s, asked is not None)
 
-    def listed(self, world: World, asked: Asked | None = None) -> Ahead:
+    def listed(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
         """The single future without arrivals and with predicted run times: list scheduling."""
         if asked is not None:
             world.state.demand_number(asked.demand)
@@ -285,9 +285,9 @@ class _Copies:
     """Buffers for a copy of a state and of its run."""
 
     def __init__(self) -> None:
-        self._base: Packed | None = None
+        self._base: PackedRun | None = None
         self._shape: tuple[object, ...] = ()
-        self.work: Packed
+        self.work: PackedRun
 
     def take(self, world: World) -> _Live:
         """Copy a state."""
@@ -332,7 +332,7 @@ class _Copies:
         run.truth.fixed_end_s[:jobs][live.running] = live.end_s
         _take_up(run, jobs)
 
-    def _sized(self, like: Any, jobs: int) -> Packed:
+    def _sized(self, like: Any, jobs: int) -> PackedRun:
         """The buffers, allocated again if the cluster or the number of jobs requires it."""
         partitions, sizes = like.derived.holes.shape
         slots = -(-jobs // _ROOM) * _ROOM + MORE_SLOTS
@@ -384,7 +384,7 @@ def _last_row(until_s: float) -> Records:
 
 
 def _asked_row(
-    state: ClusterState, asked: Asked, drawn: tuple[np.random.Generator, Lengths] | None = None
+    state: ClusterState, asked: HypotheticalJob, drawn: tuple[np.random.Generator, Lengths] | None = None
 ) -> Records:
     """The row of a hypothetical job, with its predicted or a drawn run time."""
     row = np.zeros(1, TRUTH).view(np.recarray)

@@ -30,7 +30,7 @@ from rlsched_envs.training.small_clusters import (
     node_size,
     set_models,
 )
-from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource, Window, draw_window
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeJobs, EpisodeSource, draw_window
 
 NOTHING_MORE = Permissions()
 PREEMPTION = Permissions(preemption=True)
@@ -198,7 +198,7 @@ class Fleet:
             "raise the load or shrink the cluster"
         )
 
-    def replay(self, k: int, window: Window, permissions: Permissions) -> bool:
+    def replay(self, k: int, window: EpisodeJobs, permissions: Permissions) -> bool:
         """Start this window in cluster `k`, without models; the agent decides up to its last job.
 
         The config must include episodes with these permissions. False if there is nothing to decide: the

@@ -18,7 +18,7 @@ from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
 from rlsched_envs.sim.modelling import MOST_LUCK, set_watts
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
-from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource, Window, largest_gang
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeJobs, EpisodeSource, largest_gang
 
 GPU_TYPES: Final = ("V100", "P100", "A100")
 """GPU types of the clusters of episodes with models: the types with the most data in the catalogue."""
@@ -90,7 +90,7 @@ def blank_run(
     return SimArrays(state.arrays, truth, progress)
 
 
-def load_window(batch: SimArrays, k: int, window: Window, class_of: NDArray[np.int32]) -> None:
+def load_window(batch: SimArrays, k: int, window: EpisodeJobs, class_of: NDArray[np.int32]) -> None:
     """Load a window's jobs and its number of nodes into run `k` of a batch; `class_of`: `class_numbers`."""
     node, truth = batch.state.node, batch.truth
     node.status[k] = np.where(np.arange(node.status.shape[1]) < window.nodes, NODE_UP, NODE_DOWN)

@@ -18,7 +18,7 @@ from rlsched.workload.characterise.parts import keyed
 from rlsched.workload.characterise.repeats import bursts
 from rlsched.workload.predict.informed import Informed
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.engine import Predictions, predict_trace, run_time_s
+from rlsched_envs.sim.engine import PredictedTimes, predict_trace, run_time_s
 
 LONGEST_S = 7 * 86_400.0
 """Upper limit of run times in training, seconds: a single longer job would decide a whole episode."""
@@ -131,7 +131,7 @@ class EpisodeSource:
     submit_s: NDArray[np.float64]
     duration_s: NDArray[np.float64]
     gpus: NDArray[np.int32]
-    predictions: Predictions
+    predictions: PredictedTimes
     weight: float = 1.0
     gpus_per_node: int = 8
     workload: NDArray[np.int32] | None = None
@@ -146,7 +146,7 @@ class EpisodeSource:
         since_s: float = 0.0,
         until_s: float = np.inf,
         weight: float = 1.0,
-        predictions: Predictions | None = None,
+        predictions: PredictedTimes | None = None,
     ) -> EpisodeSource:
         """The runnable jobs submitted in [since_s, until_s), with causal predictions from the whole past.
 
@@ -171,7 +171,7 @@ class EpisodeSource:
             trace.submit_s[rows],
             duration_s,
             trace.num_gpus[rows].astype(np.int32),
-            Predictions(predictions.predicted_s[rows], predictions.spread[rows]),
+            PredictedTimes(predictions.predicted_s[rows], predictions.spread[rows]),
             weight,
             sizes.pop(),
             load_catalogue().draw(trace, 0)[rows],
@@ -189,7 +189,7 @@ class EpisodeSource:
 
     def rows(self, kept: slice) -> EpisodeSource:
         """Some of its jobs, with the same name and weight."""
-        predictions = Predictions(self.predictions.predicted_s[kept], self.predictions.spread[kept])
+        predictions = PredictedTimes(self.predictions.predicted_s[kept], self.predictions.spread[kept])
         return replace(
             self,
             submit_s=self.submit_s[kept],
@@ -201,7 +201,7 @@ class EpisodeSource:
         )
 
 
-class Window(msgspec.Struct, frozen=True):
+class EpisodeJobs(msgspec.Struct, frozen=True):
     """Jobs of one episode: `rows` entries each, the first submitted at 0.
 
     `first`: index of the first job in its source.
@@ -222,7 +222,7 @@ def largest_gang(nodes: int, gpus_per_node: int) -> int:
     return max(nodes * gpus_per_node // 2, min(nodes, 1) * gpus_per_node)
 
 
-def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Generator) -> Window:
+def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Generator) -> EpisodeJobs:
     """Cut a window at random, cap gangs at half of the cluster, and stretch time to the drawn load."""
     pick, gaps = _drawn_jobs(source, config, rng)
     nodes = int(rng.integers(config.nodes_low, config.nodes_high + 1))
@@ -233,7 +233,7 @@ def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Gen
     span_s = max(float(gaps.sum()), 1.0)
     stretch = float((duration_s * gpus).sum()) / (load * total * span_s)
     predictions = _drawn_predictions(source, config, pick, rng)
-    return Window(
+    return EpisodeJobs(
         np.round(np.cumsum(gaps) * stretch),
         duration_s,
         gpus,
@@ -266,10 +266,10 @@ def _drawn_jobs(
 
 def _drawn_predictions(
     source: EpisodeSource, config: EpisodeConfig, pick: NDArray[np.int64], rng: np.random.Generator
-) -> Predictions:
+) -> PredictedTimes:
     """The jobs' own predictions, or other predictions with a quality drawn for this episode."""
     own = source.predictions
     if source.informed is None or config.known_high == 0 or rng.random() < config.as_made_frac:
-        return Predictions(own.predicted_s[pick], own.spread[pick])
+        return PredictedTimes(own.predicted_s[pick], own.spread[pick])
     known = float(rng.uniform(config.known_low, config.known_high))
-    return Predictions(*source.informed.rows(pick).draw(known, rng))
+    return PredictedTimes(*source.informed.rows(pick).draw(known, rng))

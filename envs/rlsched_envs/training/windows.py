@@ -33,7 +33,7 @@ from rlsched_envs.training.small_clusters import (
     node_size,
     set_models,
 )
-from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource, Window, draw_window
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeJobs, EpisodeSource, draw_window
 
 COST: Final = np.dtype(
     [
@@ -114,7 +114,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     group: str
-    window: Window
+    window: EpisodeJobs
     kinds: tuple[int, ...]
     energy_weight: float
     preemptible_frac: float

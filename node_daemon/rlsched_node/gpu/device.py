@@ -30,7 +30,7 @@ class GpuLostError(GpuError):
     """The GPU has fallen off the bus or needs a reset: no call to it can succeed."""
 
 
-class Capabilities(NamedTuple):
+class GpuReadings(NamedTuple):
     """Readings that a GPU supports, determined once at start."""
 
     memory: bool
@@ -99,7 +99,7 @@ class GpuSet(Protocol):
     def count(self) -> int:
         """Number of GPUs."""
 
-    def capabilities(self, gpu: int) -> Capabilities:
+    def capabilities(self, gpu: int) -> GpuReadings:
         """Readings that this GPU supports."""
 
     def uuid(self, gpu: int) -> str:

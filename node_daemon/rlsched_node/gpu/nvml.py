@@ -14,13 +14,13 @@ import pynvml
 
 from rlsched.errors import InputError
 from rlsched_node.gpu.device import (
-    Capabilities,
     GpuError,
     GpuLostError,
     GpuNotSupportedError,
     GpuPermissionError,
     GpuProcess,
     GpuReading,
+    GpuReadings,
     GpuUnavailableError,
     Tenant,
 )
@@ -38,7 +38,7 @@ _HEAT = (
     | pynvml.nvmlClocksEventReasonHwThermalSlowdown
     | pynvml.nvmlClocksEventReasonHwSlowdown
 )
-_NONE = Capabilities(
+_NONE = GpuReadings(
     memory=False, utilisation=False, power=False, energy=False, sm_clock=False, processes=False
 )
 _log = logging.getLogger("rlsched.node")
@@ -102,7 +102,7 @@ class NvmlGpus:
             self._names: dict[int, str] = {}
             self._minors: dict[int, int] = {}
             self._totals_mib: dict[int, int] = {}
-            self._capabilities: list[Capabilities | None] = [None] * offered
+            self._capabilities: list[GpuReadings | None] = [None] * offered
             self._gpm = (
                 {gpu: Gpm(functools.partial(self._handle, gpu)) for gpu in range(offered)} if gpm else {}
             )
@@ -120,7 +120,7 @@ class NvmlGpus:
     def count(self) -> int:
         return len(self._handles)
 
-    def capabilities(self, gpu: int) -> Capabilities:
+    def capabilities(self, gpu: int) -> GpuReadings:
         return self._capabilities[gpu] or _NONE
 
     def uuid(self, gpu: int) -> str:
@@ -152,7 +152,7 @@ class NvmlGpus:
                 raise GpuLostError(str(error)) from error
         return self._handles[gpu]
 
-    def _able(self, gpu: int) -> Capabilities:
+    def _able(self, gpu: int) -> GpuReadings:
         """Readings that a GPU supports; determined as soon as it answers.
 
         Raises:
@@ -327,7 +327,7 @@ class NvmlGpus:
         if look.errors and not look.is_answered:
             raise GpuLostError(f"it answers nothing: {look.errors[0]}") from look.errors[0]
 
-    def _working(self, gpu: int, able: Capabilities, look: _Look) -> tuple[GpuProcess, ...] | None:
+    def _working(self, gpu: int, able: GpuReadings, look: _Look) -> tuple[GpuProcess, ...] | None:
         """Processes with their memory and share of time, as far as the driver reports them."""
         found = look.ask(self._processes, gpu, able.processes)
         if found is None:
@@ -351,8 +351,8 @@ class NvmlGpus:
         except GpuError as error:
             _log.info("NVML was not closed: %s", error)
 
-    def _find_capabilities(self, gpu: int) -> Capabilities:
-        return Capabilities(
+    def _find_capabilities(self, gpu: int) -> GpuReadings:
+        return GpuReadings(
             memory=_answers(self._memory, gpu),
             utilisation=_answers(self._utilisation, gpu),
             power=_answers(self._power_mw, gpu),

@@ -18,11 +18,11 @@ import msgspec
 
 from rlsched.errors import InputError
 from rlsched_node.gpu.device import (
-    Capabilities,
     GpuError,
     GpuNotSupportedError,
     GpuProcess,
     GpuReading,
+    GpuReadings,
     GpuSet,
     Tenant,
 )
@@ -144,9 +144,9 @@ class ReplayedGpus:
     def count(self) -> int:
         return len(self._devices)
 
-    def capabilities(self, gpu: int) -> Capabilities:
+    def capabilities(self, gpu: int) -> GpuReadings:
         first = self._row(gpu)
-        return Capabilities(
+        return GpuReadings(
             memory=first.memory_used_mib is not None,
             utilisation=first.utilisation_frac is not None,
             power=first.power_w is not None,

@@ -11,7 +11,7 @@ from rlsched.cluster.spec import MAX_GPUS_PER_NODE
 from rlsched.errors import InputError
 from rlsched.models.at_clock import board_w, dynamic_w, relative_time, relative_voltage
 from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
-from rlsched_node.gpu.device import Capabilities, GpuError, GpuProcess, GpuReading, Tenant
+from rlsched_node.gpu.device import GpuError, GpuProcess, GpuReading, GpuReadings, Tenant
 
 SM_CLOCK_IDLE_MHZ = 210
 SM_CLOCK_BUSY_MHZ = 1_980
@@ -65,9 +65,9 @@ class SimulatedGpus:
     def count(self) -> int:
         return self._count
 
-    def capabilities(self, gpu: int) -> Capabilities:
+    def capabilities(self, gpu: int) -> GpuReadings:
         self._check(gpu)
-        return Capabilities(
+        return GpuReadings(
             memory=True,
             utilisation=True,
             power=True,

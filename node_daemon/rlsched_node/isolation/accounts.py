@@ -23,7 +23,7 @@ class AccountsAwayError(RlschedError):
     """The directory service does not answer."""
 
 
-class Accounts:
+class SystemAccounts:
     """Looks accounts up by name.
 
     Args:

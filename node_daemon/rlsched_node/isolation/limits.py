@@ -20,7 +20,7 @@ MAX_PROCESSES: Final = 16_384
 GPUs with sixteen loaders of a hundred threads each are 12,800."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RankLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The limits of one rank; 0 and empty: no limit.
 
     Attributes:
@@ -42,7 +42,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     weight: int = 100
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ProcessSetup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Limits that a shim sets on the process that becomes the command; its descendants inherit them.
 
     Attributes:
@@ -58,7 +58,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     oom_score_adj: int = 0
 
 
-def hold(group: Cgroup, limits: Limits) -> Setup:
+def hold(group: Cgroup, limits: RankLimits) -> ProcessSetup:
     """Apply limits to a new group. Returns the limits that must be set on each process instead.
 
     Memory that the job did not request is limited only by a group: RLIMIT_DATA counts memory that a process
@@ -77,7 +77,7 @@ def hold(group: Cgroup, limits: Limits) -> Setup:
         }
     )
     by_process = limits.asked_memory and "memory.max" not in held
-    return Setup(
+    return ProcessSetup(
         cpus=[] if "cpuset.cpus" in held else cpus,
         data_bytes=limits.memory_bytes if by_process else 0,
         processes=0 if "pids.max" in held else limits.processes,

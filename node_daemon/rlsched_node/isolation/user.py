@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from rlsched.errors import InputError, RlschedError
-from rlsched_node.isolation.accounts import Accounts
+from rlsched_node.isolation.accounts import SystemAccounts
 
 FIRST_UID = 1000
 """Accounts with a lower number are system accounts, which run jobs only if `--users` names them."""
@@ -62,7 +62,7 @@ class JobUsers:
         accounts: Mapping[str, str] | None = None,
     ) -> None:
         self._allow_root, self._accounts = allow_root, dict(accounts or {})
-        self._as_owner, self._directory = as_owner, Accounts()
+        self._as_owner, self._directory = as_owner, SystemAccounts()
         if as_owner and run_as is not None:
             raise InputError("--run-as and --run-as-owner: give one of them")
         if accounts is not None and not as_owner:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from rlsched.wire.messages import Launch, LaunchRefused
-from rlsched_node.processes.attempt import EXIT_KILLED, Attempt, AttemptKey, Phase
+from rlsched_node.processes.attempt import EXIT_KILLED, AttemptKey, LocalRank, Phase
 from rlsched_node.processes.steps import (
     Acknowledge,
     ClocksLocked,
@@ -35,7 +35,7 @@ HARD_KILL_AFTER_S = 5.0
 """Seconds past its grace period after which the daemon kills a shim's processes itself."""
 
 
-class Attempts:
+class NodeAttempts:
     """Ranks that wait, run or have ended on this node.
 
     Args:
@@ -49,10 +49,10 @@ class Attempts:
         tells_limits: The broker understands reports of time limits.
     """
 
-    def __init__(self, num_gpus: int, attempts: Iterable[Attempt] = ()) -> None:
+    def __init__(self, num_gpus: int, attempts: Iterable[LocalRank] = ()) -> None:
         self._num_gpus, self.tells_limits = num_gpus, False
-        self.known: dict[AttemptKey, Attempt] = {}
-        self._open: dict[AttemptKey, Attempt] = {}  # ranks in `known` without an acknowledged end
+        self.known: dict[AttemptKey, LocalRank] = {}
+        self._open: dict[AttemptKey, LocalRank] = {}  # ranks in `known` without an acknowledged end
         for attempt in attempts:
             self._add(attempt)
         self._refused: dict[AttemptKey, LaunchRefused] = {}  # a repeated order gets the same answer
@@ -63,7 +63,7 @@ class Attempts:
         return {gpu for attempt in self._open.values() if attempt.is_live for gpu in attempt.gpus}
 
     @property
-    def live(self) -> list[Attempt]:
+    def live(self) -> list[LocalRank]:
         """Ranks that run or are being started."""
         return [attempt for attempt in self._open.values() if attempt.is_live]
 
@@ -88,7 +88,7 @@ class Attempts:
         live = [attempt for attempt in self._open.values() if attempt.is_live]
         return [attempt.hard_kill_at_s for attempt in live if attempt.hard_kill_at_s is not None]
 
-    def of_cluster(self, cluster: str) -> list[Attempt]:
+    def of_cluster(self, cluster: str) -> list[LocalRank]:
         """A cluster's ranks without an acknowledged end."""
         return [attempt for attempt in self._open.values() if attempt.key.cluster == cluster]
 
@@ -112,7 +112,7 @@ class Attempts:
         if objection:
             yield self._refuse(key, objection)
             return
-        attempt = Attempt(
+        attempt = LocalRank(
             key,
             tuple(launch.gpus),
             Phase.WAITING,
@@ -125,7 +125,7 @@ class Attempts:
 
     def kill(self, key: AttemptKey, grace_s: float, now_s: float) -> Iterator[Effect]:
         """End a rank, or record that it must not start."""
-        attempt = self.known.get(key) or self._add(Attempt(key, phase=Phase.WAITING))
+        attempt = self.known.get(key) or self._add(LocalRank(key, phase=Phase.WAITING))
         if attempt.is_live:
             yield from self._end(attempt, grace_s, "killed", now_s)
         elif attempt.phase is Phase.WAITING:
@@ -159,7 +159,7 @@ class Attempts:
             else:
                 yield LimitRank(key, limit_s)
 
-    def forget(self, attempt: Attempt, now_s: float) -> Iterator[Effect]:
+    def forget(self, attempt: LocalRank, now_s: float) -> Iterator[Effect]:
         """End a rank that the broker has disowned, and report nothing."""
         attempt.is_forgotten = True
         if attempt.is_live:
@@ -168,7 +168,7 @@ class Attempts:
         elif attempt.phase is Phase.ENDED:
             yield from self._acknowledge(attempt)
 
-    def running_for_others(self, cluster: str) -> list[Attempt]:
+    def running_for_others(self, cluster: str) -> list[LocalRank]:
         """Running ranks of other clusters that have not been disowned."""
         live = (attempt for attempt in self._open.values() if attempt.is_live and not attempt.is_forgotten)
         return [attempt for attempt in live if attempt.key.cluster != cluster]
@@ -191,7 +191,7 @@ class Attempts:
         for attempt in [a for a in self._open.values() if a.phase is Phase.WAITING]:
             self._drop(attempt)
 
-    def unacknowledged(self, key: AttemptKey) -> Attempt | None:
+    def unacknowledged(self, key: AttemptKey) -> LocalRank | None:
         """An ended rank whose end is not acknowledged; None if there is none."""
         attempt = self.known.get(key)
         ended = attempt is not None and attempt.phase is Phase.ENDED and not attempt.is_acknowledged
@@ -312,19 +312,19 @@ class Attempts:
                 attempt.phase = Phase.LAUNCHING
                 yield StartRank(launch)
 
-    def _end(self, attempt: Attempt, grace_s: float, reason: str, now_s: float) -> Iterator[Effect]:
+    def _end(self, attempt: LocalRank, grace_s: float, reason: str, now_s: float) -> Iterator[Effect]:
         hard_kill_at_s = now_s + grace_s + HARD_KILL_AFTER_S
         if attempt.hard_kill_at_s is None or hard_kill_at_s < attempt.hard_kill_at_s:
             attempt.hard_kill_at_s = hard_kill_at_s
             yield EndRank(attempt.key, grace_s, reason)
 
-    def _end_unstarted(self, attempt: Attempt) -> Iterator[Effect]:
+    def _end_unstarted(self, attempt: LocalRank) -> Iterator[Effect]:
         attempt.phase, attempt.launch, attempt.gpus = Phase.ENDED, None, ()
         attempt.exit_code, attempt.reason = EXIT_KILLED, "killed"
         yield RecordEnded(attempt.key, EXIT_KILLED, "killed")
         yield Send(attempt.ended())
 
-    def _tenants(self, gpus: Iterable[int]) -> list[Attempt]:
+    def _tenants(self, gpus: Iterable[int]) -> list[LocalRank]:
         """Ranks that run on one of these GPUs."""
         return [attempt for attempt in self.live if not set(gpus).isdisjoint(attempt.gpus)]
 
@@ -335,7 +335,7 @@ class Attempts:
         for attempt in tenants:
             yield HoldClocks(attempt.key, attempt.gpus, mhz)
 
-    def _reset_clocks(self, attempt: Attempt) -> Iterator[Effect]:
+    def _reset_clocks(self, attempt: LocalRank) -> Iterator[Effect]:
         """Give the GPUs of an ended attempt the joint clock of its remaining tenants, or unlock them."""
         others = [one for one in self._tenants(attempt.gpus) if one is not attempt]
         if others:
@@ -346,22 +346,22 @@ class Attempts:
             attempt.sm_clock_mhz = 0
             yield ResetClocks(attempt.gpus)
 
-    def _add(self, attempt: Attempt) -> Attempt:
+    def _add(self, attempt: LocalRank) -> LocalRank:
         self.known[attempt.key] = attempt
         if not attempt.is_acknowledged:
             self._open[attempt.key] = attempt
         return attempt
 
-    def _drop(self, attempt: Attempt) -> None:
+    def _drop(self, attempt: LocalRank) -> None:
         del self.known[attempt.key], self._open[attempt.key]
 
-    def _acknowledge(self, attempt: Attempt) -> Iterator[Effect]:
+    def _acknowledge(self, attempt: LocalRank) -> Iterator[Effect]:
         attempt.is_acknowledged = True
         del self._open[attempt.key]
         yield Acknowledge(attempt.key)
 
 
-def _joint_mhz(tenants: Sequence[Attempt]) -> int:
+def _joint_mhz(tenants: Sequence[LocalRank]) -> int:
     """The highest clock ordered for these ranks, MHz, as in the simulator; 0: one of them may have any."""
     asked = [attempt.asked_mhz for attempt in tenants]
     return max(asked, default=0) if all(asked) else 0

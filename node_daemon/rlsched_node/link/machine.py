@@ -28,9 +28,9 @@ from rlsched.wire.messages import (
     SayHello,
     Welcome,
 )
-from rlsched_node.link.attempts import Attempts
+from rlsched_node.link.attempts import NodeAttempts
 from rlsched_node.link.lease import Lease
-from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase, grace_s_of
+from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase, grace_s_of
 from rlsched_node.processes.steps import (
     Checked,
     ClocksLocked,
@@ -42,6 +42,7 @@ from rlsched_node.processes.steps import (
     Exited,
     GpusOut,
     Limited,
+    NodeTick,
     Note,
     Persist,
     Quit,
@@ -51,7 +52,6 @@ from rlsched_node.processes.steps import (
     Started,
     StartFailed,
     Stopping,
-    Tick,
     TryNext,
 )
 
@@ -90,7 +90,7 @@ class NodeMachine:
     def __init__(
         self,
         hello: Hello,
-        attempts: Iterable[Attempt] = (),
+        attempts: Iterable[LocalRank] = (),
         *,
         is_checked: bool = True,
         has_standby: bool = False,
@@ -101,7 +101,7 @@ class NodeMachine:
         self._lease = Lease()
         self.cluster = hello.cluster
         self.epoch = hello.epoch
-        self.attempts = Attempts(hello.gpus, attempts)
+        self.attempts = NodeAttempts(hello.gpus, attempts)
         self.is_registered = self.tells_power = self.tells_clock = self.tells_usage = False
         self.is_connected = False
         self.is_stopping = False
@@ -112,7 +112,7 @@ class NodeMachine:
         self._warned_epoch: int | None = None
         self._warned_cluster = ""
         self._refusal = ""
-        self._lately: deque[tuple[Attempt, float]] = deque(maxlen=MOST_REMEMBERED)
+        self._lately: deque[tuple[LocalRank, float]] = deque(maxlen=MOST_REMEMBERED)
         self._has_told_waiting = False
         self._tells_anew = False
 
@@ -134,7 +134,7 @@ class NodeMachine:
         return bool(self._warned_cluster) and not self.is_registered
 
     def next_tick_s(self) -> float:
-        """Latest time at which the next `Tick` is due, seconds since boot."""
+        """Latest time at which the next `NodeTick` is due, seconds since boot."""
         due = [self._heartbeat_at_s, self._repeat_at_s] if self.is_registered else [self._hello_at_s or 0.0]
         return min(due + self.attempts.hard_kill_times_s)
 
@@ -171,7 +171,7 @@ class NodeMachine:
                 yield from self._checked(event.unhealthy, now_s)
             case GpusOut(held):
                 yield from self._gpus_out(held)
-            case Tick():
+            case NodeTick():
                 yield from self._tick(now_s)
             case Stopping():
                 yield from self._leave()
@@ -294,7 +294,7 @@ class NodeMachine:
                 yield Send(attempt.launched(tells_limit=welcome.hears_limits))
         yield from self._report_ends(now_s)
 
-    def _stay(self, welcome: Welcome, running: list[Attempt]) -> Iterator[Effect]:
+    def _stay(self, welcome: Welcome, running: list[LocalRank]) -> Iterator[Effect]:
         """A broker of another cluster answers: jobs go on, and its orders are not obeyed."""
         if self._warned_cluster != welcome.cluster:
             self._warned_cluster = welcome.cluster

@@ -67,7 +67,7 @@ class Phase(StrEnum):
 
 
 @dataclass(slots=True)
-class Attempt:
+class LocalRank:
     """One rank on this node.
 
     Attributes:

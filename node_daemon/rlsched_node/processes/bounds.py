@@ -11,7 +11,7 @@ from rlsched.wire.messages import Launch
 from rlsched_node.gpu.device import GpuError, GpuSet
 from rlsched_node.isolation import devices
 from rlsched_node.isolation.cgroup import Cgroup, Cgroups
-from rlsched_node.isolation.limits import Limits, in_words, on_machine
+from rlsched_node.isolation.limits import RankLimits, in_words, on_machine
 from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.processes.cores import Cores
 from rlsched_node.processes.store import LaunchRecord
@@ -48,7 +48,7 @@ def minors_of(gpus: GpuSet) -> list[int | None]:
     return found
 
 
-class Bounds:
+class RankBounds:
     """The limits of the ranks of one node.
 
     Args:
@@ -96,7 +96,7 @@ class Bounds:
         what = ", ".join(words.split()[0] for words in self.weaker)
         return f"{lead}: weaker limits of {what} (rlsched doctor)"
 
-    def of(self, key: AttemptKey, launch: Launch) -> Limits:
+    def of(self, key: AttemptKey, launch: Launch) -> RankLimits:
         """Allocate the limits of a rank that is about to start; its cores stay allocated until `over`.
 
         A rank that requested no memory gets the share of its GPUs; a rank that shares its GPUs, its part of
@@ -110,7 +110,7 @@ class Bounds:
             self._share_anew()
         else:
             self._sharing[key] = self._group(key)
-        return Limits(
+        return RankLimits(
             cpus=cpus,
             owns_cpus=owns,
             memory_bytes=(launch.memory_mib or part_mib) << 20,

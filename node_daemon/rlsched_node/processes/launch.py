@@ -15,7 +15,7 @@ from rlsched.wire.messages import Launch
 from rlsched_node.gpu.device import GpuError, GpuSet
 from rlsched_node.isolation.cgroup import Cgroup
 from rlsched_node.isolation.devices import FOR_ALL, close_others
-from rlsched_node.isolation.limits import Limits, hold
+from rlsched_node.isolation.limits import RankLimits, hold
 from rlsched_node.isolation.user import JobUser
 from rlsched_node.processes.attempt import grace_s_of
 from rlsched_node.processes.shims import Shims, Spawned
@@ -75,7 +75,7 @@ class Terms(NamedTuple):
     lease: str = ""
     max_output_mib: int = 0
     user: JobUser | None = None
-    limits: Limits = Limits()
+    limits: RankLimits = RankLimits()
 
 
 def master_port(job: int, attempt: int) -> int:

@@ -60,7 +60,7 @@ class _Rank:
     has_vanished: bool = False
 
 
-class Ranks:
+class LiveRanks:
     """Live ranks and their shims. `fileno()` becomes readable when `collect()` has events.
 
     Args:

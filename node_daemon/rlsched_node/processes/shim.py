@@ -198,7 +198,7 @@ def _execute(command: list[str], env: dict[str, str]) -> None:
     raise found or missing
 
 
-class Rank:
+class ProcessGroup:
     """The command's process group, and all orphans of it that this subreaper received."""
 
     def __init__(self, launch: dict[str, Any], fence: Fence) -> None:
@@ -329,7 +329,7 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str]:
     )
     if fence.closed_grace_s() is not None:
         return EXIT_KILLED, "fenced"
-    rank = Rank(launch, fence)
+    rank = ProcessGroup(launch, fence)
     while True:
         left = rank.reap()
         if rank.exit_code is not None:

@@ -98,7 +98,7 @@ class GpusOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class NodeTick:
     """Time has passed."""
 
 
@@ -125,7 +125,7 @@ Event = (
     | Limited
     | Checked
     | GpusOut
-    | Tick
+    | NodeTick
     | Stopping
     | EndJobs
 )

@@ -22,7 +22,7 @@ import msgspec
 
 from rlsched.files.private import make_private
 from rlsched_node import records
-from rlsched_node.isolation.limits import Limits, Setup
+from rlsched_node.isolation.limits import ProcessSetup, RankLimits
 from rlsched_node.isolation.user import JobUser
 from rlsched_node.processes import shim
 from rlsched_node.processes.attempt import VANISHED, AttemptKey
@@ -147,8 +147,8 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     max_output_bytes: int | None = None
     cgroup: str = ""
     user: JobUser | None = None
-    limits: Limits = Limits()
-    setup: Setup = Setup()
+    limits: RankLimits = RankLimits()
+    setup: ProcessSetup = ProcessSetup()
     hears_limits: bool = False
     workload: str = ""
     grace_s: float = shim.DEFAULT_GRACE_S

@@ -93,7 +93,7 @@ class _Rank:
         return whole
 
 
-class Books:
+class NodeUsage:
     """The accounts of one node.
 
     Args:

@@ -16,7 +16,7 @@ from rlsched_node.gpu.replayed import Recorder
 from rlsched_node.processes import shim
 from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.processes.outages import Outages
-from rlsched_node.usage.books import Books, Kept, Place
+from rlsched_node.usage.books import Kept, NodeUsage, Place
 from rlsched_node.usage.processes import RankProcesses, children_of_all
 
 EVERY_S = 1.0
@@ -64,7 +64,7 @@ class Meter:
     ) -> None:
         self._gpus, self._clock, self._today, self._recorder = gpus, clock, today, recorder
         self._every_s = every_s
-        self._books = Books(gpus.count, _type_of(gpus, gpu_type))
+        self._books = NodeUsage(gpus.count, _type_of(gpus, gpu_type))
         self._day, self._counted_j = day or DayEnergy(), 0.0
         self._processes: dict[AttemptKey, RankProcesses] = {}
         self._found_s = -math.inf

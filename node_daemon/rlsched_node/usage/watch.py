@@ -14,7 +14,7 @@ from rlsched.wire.messages import Metered
 from rlsched_node import records
 from rlsched_node.gpu.device import GpuSet, Tenant
 from rlsched_node.gpu.replayed import Recorder
-from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase
 from rlsched_node.processes.steps import Event, Exited
 from rlsched_node.processes.store import AttemptStore
 from rlsched_node.usage.books import Place
@@ -57,7 +57,7 @@ class UsageWatch:
         self._meter.look_first()
         self._meter.start()
 
-    def follow(self, live: Iterable[Attempt]) -> None:
+    def follow(self, live: Iterable[LocalRank]) -> None:
         """Set the ranks that run or are being started."""
         held: dict[int, list[Tenant]] = {}
         known = self._meter.keys
@@ -72,7 +72,7 @@ class UsageWatch:
             self._keep_at_s = time.monotonic() + KEEP_EVERY_S
             self.keep()
 
-    def _begin(self, attempt: Attempt) -> None:
+    def _begin(self, attempt: LocalRank) -> None:
         directory = self._store.at(attempt.key)
         launch = directory.launch()
         place = Place(attempt.gpus, attempt.pid, launch.cgroup if launch is not None else "")

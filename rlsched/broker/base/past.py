@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from rlsched.errors import InputError
-from rlsched.workload.formats.clock import Clock
+from rlsched.workload.formats.clock import TimeParser
 from rlsched.workload.formats.frame import Request
 from rlsched.workload.formats.registry import convert_original, no_gpus, recognise
 from rlsched.workload.predict import RunningMean
@@ -27,7 +27,7 @@ _ENDS, _COMES, _STARTS, _ENDS_AT_ONCE = range(4)
 
 
 @dataclass(frozen=True, eq=False)
-class Past:
+class PastJobs:
     """Jobs that started and ended.
 
     Attributes:
@@ -41,7 +41,7 @@ class Past:
     digest: str
 
     @classmethod
-    def read(cls, path: Path) -> Past:
+    def read(cls, path: Path) -> PastJobs:
         """Read the output of sacct; the last `MOST_JOBS` jobs with GPUs count.
 
         Raises:
@@ -55,7 +55,7 @@ class Past:
                 f"jobs ran; got {name}"
             )
         conversion = convert_original(name, Request(path))
-        origin_s = Clock().read(conversion.origin, "origin")
+        origin_s = TimeParser().read(conversion.origin, "origin")
         trace = conversion.trace
         lacking = no_gpus(name, trace)
         if lacking is not None:

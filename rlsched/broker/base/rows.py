@@ -18,7 +18,7 @@ _AT_ONCE = 1_000
 Stored = tuple[int, float, str, bytes, int]
 
 
-class Row(NamedTuple):
+class JournalRow(NamedTuple):
     """One entry as it was journalled."""
 
     n: int
@@ -48,7 +48,7 @@ def stored(n: int, now_s: float, entry: Entry) -> Stored:
 
 def read_rows(
     path: Path, db: sqlite3.Connection, last: int | None, table: str = "entries", *, after: int = 0
-) -> Iterator[Row]:
+) -> Iterator[JournalRow]:
     """Yield all entries in order.
 
     Args:
@@ -76,7 +76,7 @@ def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple
 
 def rows_and_damage(
     db: sqlite3.Connection, last: int | None, table: str = "entries", *, after: int = 0
-) -> Iterator[Row | str]:
+) -> Iterator[JournalRow | str]:
     """As `read_rows`, but yields a line in place of a missing or damaged entry, and continues after it."""
     expected = after + 1
     crc_column = "NULL" if last is None else "crc"
@@ -92,7 +92,7 @@ def rows_and_damage(
             yield f"entry {n}: damaged: its checksum does not fit"
         else:
             try:
-                yield Row(n, now_s, decode_entry(payload))
+                yield JournalRow(n, now_s, decode_entry(payload))
             except JournalError as error:
                 yield f"entry {n}: {error}"
     if last is not None and last != expected - 1:

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Final
 
 from rlsched.broker.base.entries import BasePart, BrokerStarted, JobSubmitted
-from rlsched.broker.base.rows import CheckedRow, Row
+from rlsched.broker.base.rows import CheckedRow, JournalRow
 from rlsched.broker.journal.choice import choice_at
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import Reading, reading
 from rlsched.broker.journal.recovery import forget_some
 from rlsched.broker.state.base import Base, base_at_the_head, write_base
-from rlsched.broker.state.base_book import base_of
 from rlsched.broker.state.base_learned import Noting
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.base_state import base_of
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit
@@ -60,7 +60,7 @@ def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_ent
     Args:
         path: The journal.
         before_s: Unix seconds.
-        half_life_s: As of `Book`, with the broker's value.
+        half_life_s: As of `BrokerState`, with the broker's value.
         keep_entries: Number of the latest entries that stay, however old they are.
 
     Raises:
@@ -72,12 +72,12 @@ def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_ent
             return None
         scheduler = _scheduler(journal, cut)
     noting = Noting()
-    book = Book(noting, scheduler.order, half_life_s)
-    book.over = lambda _: forget_some(book)
-    permit(book.cluster, scheduler)
+    state = BrokerState(noting, scheduler.order, half_life_s)
+    state.over = lambda _: forget_some(state)
+    permit(state.cluster, scheduler)
     preemptible, crc, now_s = False, 0, 0.0
     for row in _rows(path, cut):
-        book.follow([Row(row.n, row.now_s, row.entry)], scheduler)
+        state.follow([JournalRow(row.n, row.now_s, row.entry)], scheduler)
         crc, now_s = row.crc, row.now_s
         if isinstance(row.entry, JobSubmitted) and not row.entry.rejected and row.entry.preemptible:
             preemptible = True
@@ -85,7 +85,7 @@ def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_ent
     if before is not None:
         preemptible = preemptible or before.ledger.preemptible
     base = base_of(
-        book,
+        state,
         noting,
         before.learned if before is not None else None,
         scheduler.policy_id,

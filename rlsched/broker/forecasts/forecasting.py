@@ -16,7 +16,15 @@ import msgspec
 
 from rlsched.broker.events import ClientAsked, Reply
 from rlsched.broker.forecasts.fitting import child_environment
-from rlsched.broker.forecasts.messages import Answer, Question, Said, Setup, framed, get_tells, put
+from rlsched.broker.forecasts.messages import (
+    Answer,
+    ForecasterSetup,
+    Question,
+    Refreshed,
+    framed,
+    get_tells,
+    put,
+)
 from rlsched.broker.machine.submissions import wrong_question
 from rlsched.broker.queries.forecasts import Forecasts
 from rlsched.broker.state.jobs import Job
@@ -58,7 +66,7 @@ class Forecasting(Forecasts):
 
     def __init__(
         self,
-        setup: Setup,
+        setup: ForecasterSetup,
         say: Callable[[str], None],
         *,
         after_s: float = AFTER_S,
@@ -95,7 +103,7 @@ class Forecasting(Forecasts):
         """Its process id, None without a process."""
         return None if self._child is None else self._child.process.pid
 
-    def use(self, setup: Setup) -> None:
+    def use(self, setup: ForecasterSetup) -> None:
         """Use another policy from now on."""
         self._setup = setup
         if self._child is not None:
@@ -133,7 +141,7 @@ class Forecasting(Forecasts):
                 self._start()
         else:
             for message in self._child.heard():
-                if isinstance(message, Said):
+                if isinstance(message, Refreshed):
                     self._jobs, self._report, self._note = message.jobs, message.report, ""
                     self._retry_s = RETRY_S
                     seen += message.seen
@@ -189,7 +197,7 @@ class Forecasting(Forecasts):
 class _Child:
     """The process, and the threads that read from it."""
 
-    def __init__(self, command: Sequence[str], setup: Setup) -> None:
+    def __init__(self, command: Sequence[str], setup: ForecasterSetup) -> None:
         self.process = subprocess.Popen(
             list(command),
             stdin=subprocess.PIPE,
@@ -198,7 +206,7 @@ class _Child:
             env=child_environment(),
             start_new_session=True,  # Ctrl-C reaches only the broker, which ends this process
         )
-        self._heard: queue.SimpleQueue[Said | Answer] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[Refreshed | Answer] = queue.SimpleQueue()
         self._last = b""
         self._reading = threading.Thread(target=self._listen, name="forecasts", daemon=True)
         self._logging = threading.Thread(target=self._log, name="forecasts' log", daemon=True)
@@ -220,9 +228,9 @@ class _Child:
         except (OSError, ValueError):
             return False
 
-    def heard(self) -> list[Said | Answer]:
+    def heard(self) -> list[Refreshed | Answer]:
         """Messages since the last call."""
-        found: list[Said | Answer] = []
+        found: list[Refreshed | Answer] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 found.append(self._heard.get_nowait())

@@ -13,7 +13,7 @@ from rlsched.wire.messages import DryRow, DryRun, ForecastReport, JobForecast
 _LENGTH: Final = struct.Struct("<I")
 
 
-class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
+class ForecasterSetup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     """First message to a forecaster.
 
     Attributes:
@@ -55,7 +55,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
     refusal: str = ""
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True, tag="said"):
+class Refreshed(msgspec.Struct, frozen=True, kw_only=True, tag="said"):
     """A refresh: forecasts of all live jobs, by number; and settled earlier forecasts."""
 
     jobs: dict[int, JobForecast]
@@ -63,8 +63,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True, tag="said"):
     report: ForecastReport
 
 
-Told = Setup | Question
-Tells = Answer | Said
+Told = ForecasterSetup | Question
+Tells = Answer | Refreshed
 
 
 def framed(message: Told | Tells) -> bytes:

@@ -23,11 +23,19 @@ import numpy as np
 from rlsched.broker.base.entries import JobSubmitted, TaskSubmitted
 from rlsched.broker.base.ledger_models import workload_number
 from rlsched.broker.base.pauses import ShortPauses
-from rlsched.broker.base.rows import Row
-from rlsched.broker.forecasts.messages import Answer, Question, Said, Setup, Tells, get_told, put
+from rlsched.broker.base.rows import JournalRow
+from rlsched.broker.forecasts.messages import (
+    Answer,
+    ForecasterSetup,
+    Question,
+    Refreshed,
+    Tells,
+    get_told,
+    put,
+)
 from rlsched.broker.queries.forecasts import wired
 from rlsched.broker.queries.never import never_runs, unknown_vc
-from rlsched.broker.standby.warm import Follower, Warm
+from rlsched.broker.standby.warm import JournalFollower, Warm
 from rlsched.broker.state.asked import demand_asked, needs
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.demand import Demand
@@ -38,10 +46,10 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.decisions.reading import last_forecasts
 from rlsched.decisions.schema import ForecastSeen as Seen
 from rlsched.errors import InputError, JournalError, RlschedError
-from rlsched.forecast.arrivals import KEPT_S, Past
+from rlsched.forecast.arrivals import KEPT_S, RecentJobs
 from rlsched.forecast.keeping import Keeping, LiveJob
 from rlsched.forecast.record import SIZES, What, score, size_class, size_words
-from rlsched.forecast.world import Asked, Forecaster, World, load_forecaster
+from rlsched.forecast.world import Forecaster, HypotheticalJob, World, load_forecaster
 from rlsched.wire.messages import DryRow, DryRun, ForecastReport, ForecastScore, JobForecast
 from rlsched.workload.predict import RunningMean
 
@@ -65,17 +73,17 @@ class _FollowedBook(Warm):
 
     def forget(self) -> None:
         super().forget()
-        self.past = Past()
+        self.past = RecentJobs()
         self.mean = RunningMean()
 
-    def apply(self, rows: list[Row], checksum: int | None) -> None:
+    def apply(self, rows: list[JournalRow], checksum: int | None) -> None:
         super().apply(rows, checksum)
         self._let_all_be_awake()
-        cluster, since_s = self.book.cluster, time.time() - KEPT_S
+        cluster, since_s = self.state.cluster, time.time() - KEPT_S
         for row in rows:
             if not isinstance(row.entry, JobSubmitted | TaskSubmitted) or row.now_s < since_s:
                 continue
-            job = self.book.jobs.get(row.entry.job)  # an array is not in it
+            job = self.state.jobs.get(row.entry.job)  # an array is not in it
             if job is None or job.seq < 0:
                 continue
             spec = job.spec
@@ -86,8 +94,8 @@ class _FollowedBook(Warm):
 
     def _let_all_be_awake(self) -> None:
         """Wake all sleeping nodes in futures, as jobs that need them would wake them."""
-        cluster = self.book.cluster
-        for node in self.book.nodes.values():
+        cluster = self.state.cluster
+        for node in self.state.nodes.values():
             wakes = node.up and node.sleep and not (node.drained or node.unhealthy)
             if wakes and cluster.arrays.node.status[node.number] != NODE_UP:
                 cluster.resume_node(node.number)
@@ -101,14 +109,14 @@ class Process:
         tell: Sends a message to the broker.
     """
 
-    def __init__(self, setup: Setup, tell: Callable[[Tells], None]) -> None:
+    def __init__(self, setup: ForecasterSetup, tell: Callable[[Tells], None]) -> None:
         self._setup, self._tell = setup, tell
         self._policy = Policy.parse(setup.policy, name=setup.policy_name)
         self._scheduler = load_scheduler(self._policy, seed=setup.seed)
         self._rule_name, self._rule = _rule_of(self._scheduler)
         self._forecaster: Forecaster = load_forecaster(setup.forecaster)
-        self._book = _FollowedBook(self._scheduler, "", setup.prediction, setup.half_life_s)
-        self._follower = Follower(Path(setup.journal), self._book)
+        self._state = _FollowedBook(self._scheduler, "", setup.prediction, setup.half_life_s)
+        self._follower = JournalFollower(Path(setup.journal), self._state)
         self._keeping = Keeping()
         self._entry, self._said_s, self._not_before_s = 0, -math.inf, 0.0
         self._refreshes = self._futures = 0
@@ -120,34 +128,34 @@ class Process:
         while self._follower.step():
             pass
         now = time.monotonic()
-        changed = self._book.last != self._entry
+        changed = self._state.last != self._entry
         if now < self._not_before_s or not (changed or now - self._said_s >= STALE_S):
             return
         began = time.process_time()
-        self._entry = self._book.last
+        self._entry = self._state.last
         said = self._refreshed()
         cpu_s = time.process_time() - began
         self._said_s = time.monotonic()
         rest_s = IDLE_SHARE * cpu_s if self._refreshes else 0.0  # the first one loads compiled code
         self._refreshes += 1
         self._not_before_s = self._said_s + max(self._setup.least_s, rest_s)
-        self._tell(Said(jobs=said, seen=self._fresh, report=self._report(len(said), cpu_s)))
+        self._tell(Refreshed(jobs=said, seen=self._fresh, report=self._report(len(said), cpu_s)))
 
     def _world(self, now_s: float) -> tuple[World, dict[int, LiveJob]]:
-        book = self._book.book
+        state = self._state.state
         live = {
-            seq: LiveJob(str(job.number), float(job.spec.num_gpus)) for seq, job in book.job_of_seq.items()
+            seq: LiveJob(str(job.number), float(job.spec.num_gpus)) for seq, job in state.job_of_seq.items()
         }
-        known = {seq: book.predictions.chances(job.number) for seq, job in book.job_of_seq.items()}
+        known = {seq: state.predictions.chances(job.number) for seq, job in state.job_of_seq.items()}
         chances = {seq: one for seq, one in known.items() if one is not None}
-        numbers = {seq: job.number for seq, job in book.job_of_seq.items()}
-        return World(book.cluster, self._rule, now_s, chances, self._book.past, numbers), live
+        numbers = {seq: job.number for seq, job in state.job_of_seq.items()}
+        return World(state.cluster, self._rule, now_s, chances, self._state.past, numbers), live
 
     def _refreshed(self) -> dict[int, JobForecast]:
         """Settle earlier forecasts, simulate, and send the result."""
         now_s = self._now_s()
         self._fresh = self._settled()
-        if not self._book.book.job_of_seq or not self._book.book.nodes:
+        if not self._state.state.job_of_seq or not self._state.state.nodes:
             return {}
         world, live = self._world(now_s)
         ahead, listed = self._forecaster.play(world), self._forecaster.listed(world)
@@ -164,22 +172,22 @@ class Process:
         }
 
     def _now_s(self) -> float:
-        return max(time.time(), self._book.book.now_s)
+        return max(time.time(), self._state.state.now_s)
 
     def _settled(self) -> list[Seen]:
         """Earlier forecasts whose outcome is known now."""
-        jobs = self._book.book.jobs
+        jobs = self._state.state.jobs
         for name in self._keeping.open_jobs():
             job = jobs.get(int(name))
             if job is not None and job.first_start_s is not None:
                 self._keeping.saw(name, job.first_start_s, math.nan)
-        over = self._book.ended()
+        over = self._state.ended()
         for ended in over:
             start_s = math.nan if ended.start_s is None else ended.start_s
             own = ended.state in ("completed", "failed")
             if own and ended.start_s is not None:
-                self._book.past.ran(ended.job, ended.end_s - start_s)
-                self._book.mean.observe(ended.vc, ended.num_gpus, ended.end_s - start_s)
+                self._state.past.ran(ended.job, ended.end_s - start_s)
+                self._state.mean.observe(ended.vc, ended.num_gpus, ended.end_s - start_s)
             self._keeping.saw(str(ended.job), start_s, ended.end_s if own else math.nan)
         found = self._keeping.settled()
         for ended in over:
@@ -210,20 +218,20 @@ class Process:
             return
         self._tell(Answer(number=question.number, said_s=self._now_s(), rows=rows))
 
-    def _neighbours(self, asked: DryRun) -> Iterable[tuple[str, Asked, str]]:
-        book = self._book.book
-        if not book.nodes:
+    def _neighbours(self, asked: DryRun) -> Iterable[tuple[str, HypotheticalJob, str]]:
+        state = self._state.state
+        if not state.nodes:
             raise InputError("no node has registered yet")
         demand = demand_asked(asked)
-        never = unknown_vc(book, asked.vc) or never_runs(book, asked.vc, demand)
+        never = unknown_vc(state, asked.vc) or never_runs(state, asked.vc, demand)
         if never:
             raise InputError(never)
         limit_s = math.nan if asked.time_limit_s is None else asked.time_limit_s
-        predicted_s, spread = self._book.mean.predict(asked.vc, asked.num_gpus)
+        predicted_s, spread = self._state.mean.predict(asked.vc, asked.num_gpus)
         if not math.isnan(limit_s):
             predicted_s = min(predicted_s, limit_s)
         now_s = self._now_s()
-        base = Asked(demand, asked.vc, now_s, predicted_s, spread, limit_s, asked.preemptible)
+        base = HypotheticalJob(demand, asked.vc, now_s, predicted_s, spread, limit_s, asked.preemptible)
         yield "as asked", base, ""
         if asked.num_gpus > 1:
             fewer = asked.num_gpus // 2
@@ -245,10 +253,10 @@ class Process:
         if not asked.preemptible:
             yield "preemptible", base._replace(preemptible=True), "work done before a preemption counts"
         shared = "this broker gives each job whole GPUs of its own"
-        if book.models.shares:
+        if state.models.shares:
             shared = "forecasts take it that new jobs share no GPUs: with --share it may start sooner"
         yield "shared", base._replace(demand=NO_GPUS), shared
-        slower = frugal_factor(asked.workload, book.cluster.kind_names)
+        slower = frugal_factor(asked.workload, state.cluster.kind_names)
         if slower is None:
             note = "nothing is known of its workload: name one with --workload"
             yield "frugal clock", base._replace(demand=NO_GPUS), note
@@ -262,7 +270,7 @@ class Process:
         if asked.tonight_s is not None and asked.tonight_s > now_s:
             yield "tonight", base._replace(submit_s=asked.tonight_s), "submitted then"
 
-    def _row(self, what: str, asked: Asked, note: str) -> DryRow:
+    def _row(self, what: str, asked: HypotheticalJob, note: str) -> DryRow:
         predicted_s = min(asked.predicted_s, asked.limit_s) if asked.limit_s > 0 else asked.predicted_s
         if asked.num_gpus == 0:
             return DryRow(what=what, num_gpus=0, predicted_s=predicted_s, note=note)
@@ -344,7 +352,7 @@ def main() -> int:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of a library must not mix with frames
     setup = get_told(sys.stdin.buffer)
-    if not isinstance(setup, Setup):
+    if not isinstance(setup, ForecasterSetup):
         return 1
     questions: queue.SimpleQueue[Question | None] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(questions,), daemon=True).start()

@@ -1,6 +1,6 @@
 """Backups of a journal: made while a broker runs, and restored so that no number is assigned twice.
 
-See `rlsched.broker.nodes.strangers` for jobs that run while an older journal is restored.
+See `rlsched.broker.nodes.unknown_attempts` for jobs that run while an older journal is restored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlsched.broker.base.entries import (
     Restored,
     TaskSubmitted,
 )
-from rlsched.broker.base.rows import Row, rows_and_damage
+from rlsched.broker.base.rows import JournalRow, rows_and_damage
 from rlsched.broker.base.sqlite_errors import clear_error
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import ADDRESS_FILE, JournalMark, sync
@@ -32,8 +32,8 @@ from rlsched.broker.journal.reading import reading
 from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.journal.superseded import SUPERSEDED_FILE
-from rlsched.broker.nodes.strangers import TAKEN_OVER
-from rlsched.broker.state.book import Book
+from rlsched.broker.nodes.unknown_attempts import TAKEN_OVER
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.errors import InputError, JournalError, JournalLostError
 from rlsched.files.lock import locked
 from rlsched.files.private import make_private, touch_private
@@ -124,58 +124,58 @@ def _marked(journal: Journal, replaced: Path) -> Restoration:
     from rlsched.workload.predict.kinds import RUNNING_MEAN
 
     entries = journal.last
-    book = Book(Predictions(RUNNING_MEAN), load_scheduler("fifo").order)
-    book.over = lambda _: book.forget(book.now_s, math.inf, MOST_ENDED)
-    book.replay(journal.rows())
-    epoch, number, last_s = _known(replaced, book)
-    mark = _mark(book, epoch, number)
+    state = BrokerState(Predictions(RUNNING_MEAN), load_scheduler("fifo").order)
+    state.over = lambda _: state.forget(state.now_s, math.inf, MOST_ENDED)
+    state.replay(journal.rows())
+    epoch, number, last_s = _known(replaced, state)
+    mark = _mark(state, epoch, number)
     now_s = round(max(time.time(), last_s + 0.001), 3)
     journal.commit([mark], now_s)
     return Restoration(
         entries=entries,
-        last_s=book.now_s,
+        last_s=state.now_s,
         epoch=mark.epoch,
         last_number=mark.last_number,
         kept="",
     )
 
 
-def _mark(book: Book, epoch: int, number: int, *, taken_over: bool = False) -> Restored:
+def _mark(state: BrokerState, epoch: int, number: int, *, taken_over: bool = False) -> Restored:
     return Restored(
         epoch=epoch + EPOCHS,
         last_number=_above(number + NUMBERS // 2, NUMBERS),
-        last_attempt=_above(book.highest_attempt, ATTEMPTS),
+        last_attempt=_above(state.highest_attempt, ATTEMPTS),
         taken_over=taken_over,
     )
 
 
-def take_over(journal: Journal, book: Book) -> Restored:
+def take_over(journal: Journal, state: BrokerState) -> Restored:
     """Make a standby's copy the journal from now on: numbers as after `restore`, all nodes drained.
 
     Raises:
         JournalError: it cannot be written.
     """
-    mark = _mark(book, book.epoch, book.last_number, taken_over=True)
-    now_s = round(max(time.time(), book.now_s + 0.001), 3)
+    mark = _mark(state, state.epoch, state.last_number, taken_over=True)
+    now_s = round(max(time.time(), state.now_s + 0.001), 3)
     reason = f"{TAKEN_OVER} no new jobs before all nodes have registered, or `rlsched node resume`"
     drained: list[Entry] = [
         NodeDrained(name=name, until_s=math.inf, reason=reason)
-        for name, node in book.nodes.items()
+        for name, node in state.nodes.items()
         if node.up and not node.drained
     ]
     journal.commit([mark, *drained], now_s)
     return mark
 
 
-def _known(replaced: Path, book: Book) -> tuple[int, int, float]:
+def _known(replaced: Path, state: BrokerState) -> tuple[int, int, float]:
     """(epoch, job number, time): lower bounds by the backup and by the remains of its journal."""
     mark = JournalMark(replaced).read()
-    marked = mark.epoch if mark is not None and mark.cluster == book.identity else 0
-    found = max(book.epoch, marked), book.last_number, book.now_s
+    marked = mark.epoch if mark is not None and mark.cluster == state.identity else 0
+    found = max(state.epoch, marked), state.last_number, state.now_s
     epoch, number, last_s = found
     for row in _readable(replaced):
         match row.entry:
-            case BrokerStarted(cluster=cluster) | BasePart(cluster=cluster) if cluster != book.identity:
+            case BrokerStarted(cluster=cluster) | BasePart(cluster=cluster) if cluster != state.identity:
                 return found  # another cluster's
             case BasePart():
                 epoch, number = max(epoch, row.entry.epoch), max(number, row.entry.last_number)
@@ -187,13 +187,13 @@ def _known(replaced: Path, book: Book) -> tuple[int, int, float]:
     return epoch, number, last_s
 
 
-def _readable(path: Path) -> Iterator[Row]:
+def _readable(path: Path) -> Iterator[JournalRow]:
     """Yield the readable entries of a journal that may be damaged or missing."""
     if not path.exists() or not path.stat().st_size:
         return
     with suppress(JournalError), reading(path) as journal:
         for row in rows_and_damage(journal.db, journal.last, after=journal.first - 1):
-            if isinstance(row, Row):
+            if isinstance(row, JournalRow):
                 yield row
 
 

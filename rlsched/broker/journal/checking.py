@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 
 from rlsched.broker.base.entries import BasePart
-from rlsched.broker.base.rows import Row, rows_and_damage
+from rlsched.broker.base.rows import JournalRow, rows_and_damage
 from rlsched.broker.base.sqlite_errors import clearly
 from rlsched.broker.journal.reading import Reading, reading
 from rlsched.broker.journal.recovery import MOST_ENDED
 from rlsched.broker.journal.snapshot_table import SnapshotTable
 from rlsched.broker.journal.wal import check_wal
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.ended import EndedJob, ended_job
 from rlsched.broker.state.ended_table import differences
 from rlsched.broker.state.predictions import Predictions
@@ -29,7 +29,7 @@ from rlsched.workload.predict.kinds import RUNNING_MEAN
 MAX_DAMAGE = 20
 
 
-class JournalReport(msgspec.Struct, frozen=True, kw_only=True):
+class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
     """A journal as `rlsched journal check` reports it.
 
     Attributes:
@@ -59,7 +59,7 @@ class JournalReport(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-def check(path: str | Path) -> JournalReport:
+def check(path: str | Path) -> JournalCheck:
     """Read a journal to its end, also one that a broker has open: pages, checksums, and that facts follow.
 
     Raises:
@@ -69,13 +69,13 @@ def check(path: str | Path) -> JournalReport:
     _check_log(path)
     with reading(path) as journal, clearly(path):
         damage = _pages(journal)
-        book = Book(Predictions(RUNNING_MEAN), load_scheduler("fifo").order)
+        state = BrokerState(Predictions(RUNNING_MEAN), load_scheduler("fifo").order)
         entries, last_s, over_before = 0, 0.0, 0
 
-        def whole() -> Iterator[Row]:
+        def whole() -> Iterator[JournalRow]:
             nonlocal entries, last_s
             for row in rows_and_damage(journal.db, journal.last, after=journal.first - 1):
-                if isinstance(row, Row):
+                if isinstance(row, JournalRow):
                     entries, last_s = entries + 1, row.now_s
                     if not damage:
                         yield row
@@ -88,15 +88,15 @@ def check(path: str | Path) -> JournalReport:
         def ended() -> Iterator[EndedJob]:
             nonlocal over_before
             for row in rows:
-                book.replay([row])
+                state.replay([row])
                 if isinstance(row.entry, BasePart):
-                    over_before = book.ended
+                    over_before = state.ended
                 if journal.ended_at is not None and row.n <= journal.ended_at:
                     yield from over
                 over.clear()
-                book.forget(book.now_s, math.inf, MOST_ENDED)
+                state.forget(state.now_s, math.inf, MOST_ENDED)
 
-        book.over = lambda job: over.append(ended_job(job, book.nodes))
+        state.over = lambda job: over.append(ended_job(job, state.nodes))
         derived: list[str] = []
         try:
             found = differences(journal.db, ended(), lambda: over_before)
@@ -108,8 +108,8 @@ def check(path: str | Path) -> JournalReport:
         for _ in rows:
             pass
         derived += _snapshots(journal)
-    live = Counter(job.state for job in book.job_of_seq.values())
-    return JournalReport(
+    live = Counter(job.state for job in state.job_of_seq.values())
+    return JournalCheck(
         path=str(path),
         version=journal.version,
         damage=damage[:MAX_DAMAGE],
@@ -117,10 +117,10 @@ def check(path: str | Path) -> JournalReport:
         replaced=journal.first - 1,
         last_s=last_s,
         derived=[] if damage else derived[:MAX_DAMAGE],
-        jobs={} if damage else dict(sorted((live + Counter(book.outcomes)).items())),
-        epoch=book.epoch,
-        cluster=book.identity,
-        next_job=book.last_number + 1,
+        jobs={} if damage else dict(sorted((live + Counter(state.outcomes)).items())),
+        epoch=state.epoch,
+        cluster=state.identity,
+        next_job=state.last_number + 1,
         bytes=sum(file.stat().st_size for file in path.parent.glob(path.name + "*") if _is_part(path, file)),
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlsched.broker.base.entries import ChosenPolicy, Entry, decode_entry
-from rlsched.broker.base.rows import Row, Stored, checksum, read_rows, stored
+from rlsched.broker.base.rows import JournalRow, Stored, checksum, read_rows, stored
 from rlsched.broker.base.sqlite_errors import clear_error, clearly
 from rlsched.broker.journal import marks
 from rlsched.broker.journal.choice import choice_at
@@ -162,13 +162,13 @@ class Journal:
         rows = [stored(self.last + 1 + place, now_s, entry) for place, entry in enumerate(entries)]
         self._write(rows, over)
 
-    def append(self, rows: Sequence[Stored]) -> list[Row]:
+    def append(self, rows: Sequence[Stored]) -> list[JournalRow]:
         """Make consecutive rows of another journal durable; returns their contents.
 
         Raises:
             JournalFullError, JournalError: as `commit`; or a row is damaged, or does not follow.
         """
-        found: list[Row] = []
+        found: list[JournalRow] = []
         begins_at = None
         if rows and not self.last and rows[0][2] == BASE_KIND:
             begins_at = rows[0][0]
@@ -176,7 +176,7 @@ class Journal:
             expected = (begins_at or self.last + 1) + len(found)
             if n != expected or crc != checksum(n, now_s, kind.encode(), payload):
                 raise JournalError(f"{self.path}: entry {n}, as it was sent, is damaged or does not follow")
-            found.append(Row(n, now_s, decode_entry(payload)))
+            found.append(JournalRow(n, now_s, decode_entry(payload)))
         if rows:
             self._write(rows, begins_at=begins_at)
         return found
@@ -315,7 +315,7 @@ class Journal:
             ended_table.holds_at(self._db, 0)
         self.ended_at = 0
 
-    def rows(self, after: int = 0) -> Iterator[Row]:
+    def rows(self, after: int = 0) -> Iterator[JournalRow]:
         """All entries in order, or those after one of them.
 
         Raises:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from rlsched.broker.base.rows import CheckedRow, Row, read_rows, rows_after
+from rlsched.broker.base.rows import CheckedRow, JournalRow, read_rows, rows_after
 from rlsched.broker.base.sqlite_errors import clearly
 from rlsched.broker.journal import marks
 from rlsched.errors import JournalError
@@ -34,7 +34,7 @@ class Reading:
             marks.one(db, "SELECT count(*) FROM sqlite_master WHERE name = 'snapshots'")
         )
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[JournalRow]:
         """Yield all entries in order.
 
         Raises:
@@ -75,7 +75,7 @@ def reading(path: str | Path) -> Iterator[Reading]:
         yield Reading(path, db)
 
 
-def read_journal(path: str | Path) -> list[Row]:
+def read_journal(path: str | Path) -> list[JournalRow]:
     """Return all entries of a journal, also of one that a broker has open.
 
     Raises:

@@ -1,7 +1,7 @@
 """The broker's store of decisions, and curves for TensorBoard; written after commit and replies.
 
-No decision depends on them: errors here are counted and logged once (`Troubles`), and writing is retried with
-the next records.
+No decision depends on them: errors here are counted and logged once (`SoftErrors`), and writing is retried
+with the next records.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rlsched.broker.base.troubles import Troubles
+from rlsched.broker.base.soft_errors import SoftErrors
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions.deciders import note_decider
 from rlsched.decisions.reading import last_records
-from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeEvent, StoreInfo
+from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeChange, StoreInfo
 from rlsched.decisions.segments import segment_files
 from rlsched.decisions.store import KEEP_BYTES, DecisionStore, decision_row
 from rlsched.errors import InputError
@@ -36,7 +36,7 @@ class RecordLog:
     Args:
         folder: The store of decisions.
         logdir: Folder for curves for TensorBoard.
-        troubles: Counts losses: `written` (to the store) and `drawn` (for TensorBoard).
+        soft_errors: Counts losses: `written` (to the store) and `drawn` (for TensorBoard).
         keep_bytes: Size above which the oldest rows of the store are removed, bytes.
 
     Attributes:
@@ -51,11 +51,11 @@ class RecordLog:
         self,
         folder: str | Path,
         logdir: str | Path | None = None,
-        troubles: Troubles | None = None,
+        soft_errors: SoftErrors | None = None,
         keep_bytes: int = KEEP_BYTES,
     ) -> None:
         self.folder = Path(folder)
-        self.troubles = troubles or Troubles()
+        self.soft_errors = soft_errors or SoftErrors()
         self.last: list[DecisionRecord] = []
         self.kept = 0
         self._keep_bytes = keep_bytes
@@ -71,7 +71,7 @@ class RecordLog:
     def add(
         self,
         records: Sequence[DecisionRecord],
-        events: Sequence[JobEvent | NodeEvent | ForecastSeen] = (),
+        events: Sequence[JobEvent | NodeChange | ForecastSeen] = (),
     ) -> None:
         """Store records, or count them as lost."""
         rows = self._rows(records)
@@ -92,7 +92,7 @@ class RecordLog:
             try:
                 rows.append(decision_row(record))
             except Exception as error:  # an error in one record does not lose the others
-                self.troubles.count("packed", f"the record of decision {record.number}", error)
+                self.soft_errors.count("packed", f"the record of decision {record.number}", error)
         return rows
 
     def begins(self) -> bool:
@@ -104,7 +104,7 @@ class RecordLog:
         try:
             note_decider(self.folder, policy, since_s)
         except Exception as error:  # any error of the disk
-            self.troubles.count("written", f"{self.folder}: cannot keep who decides", error, 0)
+            self.soft_errors.count("written", f"{self.folder}: cannot keep who decides", error, 0)
 
     def step(self) -> None:
         """Write records that were buffered for long enough."""
@@ -129,11 +129,11 @@ class RecordLog:
     def _written(self, store: DecisionStore) -> None:
         if not store.holds():
             self.kept, self._held = self.kept + self._held, 0
-            self.troubles.over("written", f"{self.folder}: decisions are kept")
+            self.soft_errors.over("written", f"{self.folder}: decisions are kept")
 
     def _not_written(self, error: Exception) -> None:
         lost, self._held, self._store = self._held, 0, None
-        self.troubles.count("written", f"{self.folder}: cannot keep decisions", error, lost)
+        self.soft_errors.count("written", f"{self.folder}: cannot keep decisions", error, lost)
 
     # ---- TensorBoard ------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class RecordLog:
             except Exception as error:
                 self._not_drawn(error, 1)
             else:
-                self.troubles.over("drawn", f"{self._logdir}: curves for TensorBoard are drawn")
+                self.soft_errors.over("drawn", f"{self._logdir}: curves for TensorBoard are drawn")
 
     def close(self) -> None:
         """Flush, and close."""
@@ -190,7 +190,7 @@ class RecordLog:
 
     def _not_drawn(self, error: Exception, lost: int) -> None:
         why = str(error) if isinstance(error, InputError) else error
-        self.troubles.count("drawn", f"{self._logdir}: cannot draw for TensorBoard", why, lost)
+        self.soft_errors.count("drawn", f"{self._logdir}: cannot draw for TensorBoard", why, lost)
 
 
 def _new_writer(logdir: str | Path) -> DecisionWriter:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from rlsched.broker.base.rows import Row
+from rlsched.broker.base.rows import JournalRow
+from rlsched.broker.journal.codec import PictureError
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.picture import PictureError
 from rlsched.broker.journal.snapshot_table import Snapshot
 from rlsched.broker.journal.snapshots import FORMAT, book_of, made_for, picture_of
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.ended import EndedJob, ended_job
 from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.predictions import Predictions
@@ -34,7 +34,7 @@ def recovered(
     say: Callable[[str], None] = quiet,
     *,
     half_life_s: float = math.inf,
-) -> Book:
+) -> BrokerState:
     """Return the book of a journal, from the newest usable snapshot and the entries after it.
 
     The journal's table of ended jobs includes the last entry afterwards.
@@ -44,18 +44,18 @@ def recovered(
         predictions: Used without a snapshot; receives every event.
         scheduler: Policy that will decide.
         say: Receives a line for each unusable snapshot.
-        half_life_s: As of `Book`.
+        half_life_s: As of `BrokerState`.
 
     Raises:
         JournalError: the journal is damaged, or its facts do not follow.
     """
-    book, after = _from_snapshot(journal, made_for(scheduler, predictions.made_for, half_life_s), say)
-    if book is None:
-        book = Book(predictions, scheduler.order, half_life_s)
-    return caught_up(journal, book, after, scheduler)
+    state, after = _from_snapshot(journal, made_for(scheduler, predictions.made_for, half_life_s), say)
+    if state is None:
+        state = BrokerState(predictions, scheduler.order, half_life_s)
+    return caught_up(journal, state, after, scheduler)
 
 
-def caught_up(journal: Journal, book: Book, after: int, scheduler: Scheduler) -> Book:
+def caught_up(journal: Journal, state: BrokerState, after: int, scheduler: Scheduler) -> BrokerState:
     """Bring a book of the first `after` entries of a journal up to date with the later ones.
 
     The journal's table of ended jobs must include entry `after`; it includes the last entry afterwards.
@@ -63,11 +63,11 @@ def caught_up(journal: Journal, book: Book, after: int, scheduler: Scheduler) ->
     Raises:
         JournalError: the journal is damaged, or its facts do not follow.
     """
-    found = book
+    found = state
     missing: list[EndedJob] = []
     at = after
 
-    def rows() -> Iterator[Row]:
+    def rows() -> Iterator[JournalRow]:
         nonlocal at
         for row in journal.rows(after):
             at = row.n
@@ -81,22 +81,24 @@ def caught_up(journal: Journal, book: Book, after: int, scheduler: Scheduler) ->
                 missing.clear()
         forget_some(found)
 
-    book.over = over
-    book.replay(rows(), scheduler)
+    state.over = over
+    state.replay(rows(), scheduler)
     if journal.ended_at < journal.last:
         journal.add_ended(missing, journal.last)
-    book.table = journal.ended
-    book.tell_nobody()
-    return book
+    state.table = journal.ended
+    state.tell_nobody()
+    return state
 
 
-def forget_some(book: Book) -> None:
+def forget_some(state: BrokerState) -> None:
     """Drop most of the finished jobs from memory during a replay."""
-    if len(book.ended_jobs) > MOST_ENDED + _CHUNK:
-        book.forget(book.now_s, math.inf, MOST_ENDED)
+    if len(state.ended_jobs) > MOST_ENDED + _CHUNK:
+        state.forget(state.now_s, math.inf, MOST_ENDED)
 
 
-def _from_snapshot(journal: Journal, wanted: str, say: Callable[[str], None]) -> tuple[Book | None, int]:
+def _from_snapshot(
+    journal: Journal, wanted: str, say: Callable[[str], None]
+) -> tuple[BrokerState | None, int]:
     """(book of the newest usable snapshot, its last entry); None and 0 without one."""
     for snapshot in journal.snapshots.newest_first():
         why = snapshot if isinstance(snapshot, str) else ""
@@ -114,17 +116,17 @@ def _from_snapshot(journal: Journal, wanted: str, say: Callable[[str], None]) ->
     return None, 0
 
 
-def keep_snapshot(journal: Journal, book: Book, scheduler: Scheduler) -> None:
+def keep_snapshot(journal: Journal, state: BrokerState, scheduler: Scheduler) -> None:
     """Store a snapshot of the book after the journal's last entry.
 
     Raises:
         PictureError: the book contains an object that cannot be serialised.
         JournalError: it cannot be written.
     """
-    picture = picture_of(book)
-    key = made_for(scheduler, book.predictions.made_for, book.usage.half_life_s)
+    picture = picture_of(state)
+    key = made_for(scheduler, state.predictions.made_for, state.usage.half_life_s)
     crc = journal.checksum_of(journal.last) or 0
-    journal.snapshots.put(Snapshot(journal.last, book.now_s, FORMAT, key, crc, picture))
+    journal.snapshots.put(Snapshot(journal.last, state.now_s, FORMAT, key, crc, picture))
 
 
 def remake_ended(journal: Journal) -> None:

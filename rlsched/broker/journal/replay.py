@@ -36,7 +36,7 @@ from rlsched.broker.state.held import HeldGpus
 from rlsched.broker.state.jobs import called
 from rlsched.broker.state.nodes import Node, change_node
 from rlsched.broker.state.priorities import Priorities
-from rlsched.broker.state.quotas import Quotas, owner_of
+from rlsched.broker.state.quotas import QuotaTable, owner_of
 from rlsched.broker.state.tasks import Heads
 from rlsched.broker.state.updates import change_ledger, updated
 from rlsched.cluster.state import ClusterState
@@ -169,7 +169,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
     permit(state, scheduler)
     state.stops_take_time = True
     models, priorities, eligibility = LedgerModels(state), Priorities(state), Eligibility(state)
-    quotas, gates = Quotas(eligibility), Gates(eligibility)
+    quotas, gates = QuotaTable(eligibility), Gates(eligibility)
     arrays, specs = Arrays(gates), dict[int, JobSubmitted]()
     job_of = {seq: job for job, seq in events.seq_of.items()}
     nodes: dict[str, Node] = {}
@@ -249,7 +249,7 @@ def _happen(
     state: ClusterState,
     models: LedgerModels,
     priorities: Priorities,
-    quotas: Quotas,
+    quotas: QuotaTable,
     gates: Gates,
     held: HeldGpus,
     nodes: dict[str, Node],

@@ -6,10 +6,10 @@ import ctypes
 import time
 from collections.abc import Callable
 
+from rlsched.broker.journal.codec import PictureError
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.picture import PictureError
 from rlsched.broker.journal.recovery import keep_snapshot
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import JournalError
 
@@ -47,13 +47,13 @@ class SnapshotKeeper:
             return False
         return self._elapsed() >= self._not_before_s
 
-    def keep(self, book: Book, scheduler: Scheduler) -> None:
+    def keep(self, state: BrokerState, scheduler: Scheduler) -> None:
         """Store the book as it is after the journal's last entry, unless that is stored already."""
         if self._at == self._journal.last:
             return
         self._at, began_s = self._journal.last, self._elapsed()
         try:
-            keep_snapshot(self._journal, book, scheduler)
+            keep_snapshot(self._journal, state, scheduler)
         except (PictureError, JournalError) as error:
             self._say(f"journal: no snapshot could be kept: {error}")
         give_back()

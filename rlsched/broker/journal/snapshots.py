@@ -12,8 +12,8 @@ from collections import deque
 
 import msgspec
 
-from rlsched.broker.journal.picture import PictureError, code_digest, pack, unpack
-from rlsched.broker.state.book import Book
+from rlsched.broker.journal.codec import PictureError, code_digest, pack, unpack
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.predict.predictor import Predictor
@@ -21,7 +21,7 @@ from rlsched.workload.predict.recent import Recent
 
 FORMAT = 1
 _AS_NEW: dict[type, dict[str, object]] = {
-    Book: {"over": None, "table": None, "_can_run": {}},
+    BrokerState: {"over": None, "table": None, "_can_run": {}},
     Predictions: {"_fits": 0, "_fitted": None, "_fitting": None, "_fit_error": None, "_drawn": 0},
     Predictor: {"_boosting": None, "_ended_at_fit": 0, "_ended_at_last": 0},
     Recent: {"_known": None},
@@ -35,7 +35,7 @@ def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
     Args:
         scheduler: Policy that decides.
         predictions: `Predictions.made_for`.
-        half_life_s: As of `Book`.
+        half_life_s: As of `BrokerState`.
     """
     strategy = scheduler.policy_id if scheduler.strategy is not None else ""
     depends = [code_digest(), scheduler.order, scheduler.abilities, strategy, predictions, repr(half_life_s)]
@@ -43,27 +43,27 @@ def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
     return hashlib.sha256(said).hexdigest()[:32]
 
 
-def picture_of(book: Book) -> bytes:
+def picture_of(state: BrokerState) -> bytes:
     """Serialise a book without finished jobs, which are in the table of ended jobs.
 
     Raises:
         PictureError: it contains an object that cannot be serialised.
     """
-    live = copy.copy(book)
-    live.jobs = {job.number: job for job in book.job_of_seq.values()}
+    live = copy.copy(state)
+    live.jobs = {job.number: job for job in state.job_of_seq.values()}
     live.tokens = {job.spec.token: number for number, job in live.jobs.items()}
     live.ended_jobs = deque()
     return pack(live, _AS_NEW)
 
 
-def book_of(picture: bytes) -> Book:
+def book_of(picture: bytes) -> BrokerState:
     """Restore the book of a picture.
 
     Raises:
         PictureError: the picture cannot be read.
     """
-    book = unpack(picture)
-    if not isinstance(book, Book):
+    state = unpack(picture)
+    if not isinstance(state, BrokerState):
         raise PictureError("it is not one of a book")
-    book.tell_nobody()
-    return book
+    state.tell_nobody()
+    return state

@@ -15,38 +15,38 @@ from rlsched.broker.base.entries import (
     TaskSubmitted,
 )
 from rlsched.decide.actions import Start
-from rlsched.decisions.schema import JobEvent, JobKind, NodeEvent
+from rlsched.decisions.schema import JobEvent, JobKind, NodeChange
 
 if TYPE_CHECKING:
-    from rlsched.broker.state.book import Book
+    from rlsched.broker.state.broker_state import BrokerState
     from rlsched.broker.state.jobs import Job
     from rlsched.broker.state.nodes import Node
 
-Happened = JobEvent | NodeEvent
+Happened = JobEvent | NodeChange
 
 
-def happened(entry: Entry, book: Book, now_s: float) -> list[Happened]:
+def happened(entry: Entry, state: BrokerState, now_s: float) -> list[Happened]:
     """Return the events of a fact; most facts have none.
 
     Args:
         entry: The fact.
-        book: The state just after this fact.
+        state: The state just after this fact.
         now_s: Time of the fact, Unix seconds.
     """
     match entry:
         case JobSubmitted() if entry.tasks:
             return []  # its tasks are jobs
         case JobSubmitted() | TaskSubmitted():
-            job = book.jobs[entry.job]
+            job = state.jobs[entry.job]
             events: list[Happened] = [_event(job, "submit", now_s, predicted_s=entry.predicted_s)]
             return [*events, _event(job, "end", now_s)] if job.state == "rejected" else events
-        case JobCancelled(job=number) if number in book.jobs:
-            return [_event(book.jobs[entry.job], "end", now_s)]
+        case JobCancelled(job=number) if number in state.jobs:
+            return [_event(state.jobs[entry.job], "end", now_s)]
         case Decided(action=Start() as start):
-            job = book.job_of_seq[start.seq]
+            job = state.job_of_seq[start.seq]
             return [_started(job, now_s, start.share_milli, start.sm_clock_frac)]
         case AttemptOver():
-            job = book.jobs[entry.job]
+            job = state.jobs[entry.job]
             assert job.attempt is not None
             attempt = job.attempt
             return [
@@ -60,24 +60,24 @@ def happened(entry: Entry, book: Book, now_s: float) -> list[Happened]:
                 )
             ]
         case node_entry if isinstance(node_entry, NodeEntry):
-            return [_of_node(book.nodes[node_entry.name], now_s)]
+            return [_of_node(state.nodes[node_entry.name], now_s)]
     return []
 
 
-def as_it_stands(book: Book) -> list[Happened]:
+def as_it_stands(state: BrokerState) -> list[Happened]:
     """Return the first events of a new store: all nodes, and live jobs from their submission on."""
-    found: list[Happened] = [_of_node(node, book.now_s) for node in book.nodes.values()]
-    for job in book.job_of_seq.values():
+    found: list[Happened] = [_of_node(node, state.now_s) for node in state.nodes.values()]
+    for job in state.job_of_seq.values():
         found.append(_event(job, "submit", job.submit_s, predicted_s=job.spec.predicted_s))
         attempt = job.active
         if attempt is not None:
-            share_milli = int(book.cluster.arrays.job.share_milli[book.cluster.slot_of(job.seq)])
+            share_milli = int(state.cluster.arrays.job.share_milli[state.cluster.slot_of(job.seq)])
             found.append(_started(job, attempt.start_s, share_milli, attempt.sm_clock_frac))
     return found
 
 
-def _of_node(node: Node, now_s: float) -> NodeEvent:
-    return NodeEvent(
+def _of_node(node: Node, now_s: float) -> NodeChange:
+    return NodeChange(
         time_s=now_s,
         node=node.spec.name,
         num_gpus=node.spec.gpus,

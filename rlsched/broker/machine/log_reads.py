@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.outbox import Outbox
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.wire.messages import FetchLog, LogChunk, LogData, ReadLog, Refused
 
 MAX_LOG_BYTES = 1 << 16
@@ -32,24 +32,24 @@ class LogReads:
     """Reads of output that wait for a node's answer.
 
     Args:
-        book: The state.
+        state: The state.
         timeout_s: Time in which a node must answer, seconds.
         out: Output of the batch.
     """
 
     def __init__(
         self,
-        book: Book,
+        state: BrokerState,
         timeout_s: float,
         out: Outbox,
     ) -> None:
-        self._book, self._timeout_s, self._out = book, timeout_s, out
+        self._state, self._timeout_s, self._out = state, timeout_s, out
         self._waits: dict[int, _LogWait] = {}
         self._next_request = 1
 
     def read(self, asked: ClientAsked, wanted: ReadLog, now_s: float) -> None:
         """Request a piece of output from the job's node, or refuse with the reason. The job must exist."""
-        job = self._book.job(wanted.job)
+        job = self._state.job(wanted.job)
         assert job is not None
         attempt = job.attempt
         if attempt is None:
@@ -66,7 +66,7 @@ class LogReads:
             )
             return
         node = attempt.ranks[wanted.rank].node
-        if not self._book.nodes[node].up:
+        if not self._state.nodes[node].up:
             self._out.reply(
                 asked.peer, asked.request, Refused(message=f"node {node}, which has this output, is down")
             )
@@ -96,7 +96,7 @@ class LogReads:
         if wait is None or wait.node != node:
             return
         del self._waits[request]
-        job = self._book.job(wait.job)
+        job = self._state.job(wait.job)
         assert job is not None
         last = job.attempt is not None and job.attempt.number == wait.attempt and not job.live
         self._out.reply(

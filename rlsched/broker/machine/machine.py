@@ -22,7 +22,7 @@ from rlsched.broker.base.entries import (
     TaskSubmitted,
 )
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.base.troubles import Troubles
+from rlsched.broker.base.soft_errors import SoftErrors
 from rlsched.broker.events import (
     ClientAsked,
     Due,
@@ -36,7 +36,7 @@ from rlsched.broker.events import (
 )
 from rlsched.broker.machine.happenings import Happened, happened
 from rlsched.broker.machine.requests import CHANGES, Requests
-from rlsched.broker.nodes.attempts import Attempts
+from rlsched.broker.nodes.launches import Launches
 from rlsched.broker.nodes.leases import Leases
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.node_orders import NodeOrders
@@ -45,13 +45,13 @@ from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.queries.backlog import TOO_MANY, Backlog
 from rlsched.broker.queries.forecasts import NO_FORECASTS, Forecasts
+from rlsched.broker.queries.loop_metrics import LoopMetrics
 from rlsched.broker.queries.memory import RecordMemory
 from rlsched.broker.queries.report import Reports
-from rlsched.broker.queries.vitals import Vitals
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.ended_table import EndedTable
 from rlsched.broker.state.jobs import Job
-from rlsched.broker.state.priorities import Ranks, level_of, ranked
+from rlsched.broker.state.priorities import PriorityRules, level_of, ranked
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.loop import decide_all
 from rlsched.decide.record import DecisionRecord
@@ -86,7 +86,7 @@ class Machine:
     """Applies events to the book, decides once a batch, and returns entries to journal and messages to send.
 
     Args:
-        book: The state as recovered from the journal.
+        state: The state as recovered from the journal.
         scheduler: The policy.
         started: The fact that begins this broker's epoch; journalled with the first batch.
         now_s: When it started, Unix seconds; later than everything in the book.
@@ -94,8 +94,8 @@ class Machine:
         limits: The broker's times.
         ranks: Priorities and fair share.
         memory: The last record of each job.
-        troubles: Counts records that could not be `made`, or `remembered`.
-        vitals: Returns figures of the broker's loop, for reports.
+        soft_errors: Counts records that could not be `made`, or `remembered`.
+        loop_metrics: Returns figures of the broker's loop, for reports.
         forecasts: Forecast starts and ends of jobs.
         sleep: Rules for powering down idle nodes; None: nodes stay on.
         up_since_s: When the process began to serve, Unix seconds; None: now.
@@ -108,50 +108,50 @@ class Machine:
 
     def __init__(
         self,
-        book: Book,
+        state: BrokerState,
         scheduler: Scheduler,
         started: BrokerStarted,
         now_s: float,
         *,
         ended: EndedTable,
         limits: Limits | None = None,
-        ranks: Ranks | None = None,
+        ranks: PriorityRules | None = None,
         memory: RecordMemory | None = None,
-        troubles: Troubles | None = None,
-        vitals: Callable[[], Vitals] = Vitals,
+        soft_errors: SoftErrors | None = None,
+        loop_metrics: Callable[[], LoopMetrics] = LoopMetrics,
         forecasts: Forecasts = NO_FORECASTS,
         sleep: SleepPlan | None = None,
         up_since_s: float | None = None,
     ) -> None:
-        self.book, self.scheduler = book, scheduler
-        permit(book.cluster, scheduler)
-        self.limits, self._ranks = limits or Limits(), ranks or Ranks()
+        self.state, self.scheduler = state, scheduler
+        permit(state.cluster, scheduler)
+        self.limits, self._ranks = limits or Limits(), ranks or PriorityRules()
         self._ranked_s = -math.inf
         self.memory = memory or RecordMemory()
-        self.troubles = troubles or Troubles()
-        self.now_s = book.now_s
+        self.soft_errors = soft_errors or SoftErrors()
+        self.now_s = state.now_s
         self._started_s = now_s
         self.started = started
         self.up_since_s = now_s if up_since_s is None else up_since_s
         self._unrecorded: list[Entry] = [started]
-        self._out = Outbox(book, self._recorded)
+        self._out = Outbox(state, self._recorded)
         self._records: list[DecisionRecord] = []
         self._happened: list[Happened] = []
         self._dirty = self._forget_due(now_s)
-        self._held_until_s = float(book.cluster.arrays.job.held_until_s.max(initial=-math.inf))
-        self._ask_again_s = min(next_hold_end_s(book.cluster, book.now_s), self.due_s())
-        book.seats.emptied.clear()  # launched when their nodes say hello
+        self._held_until_s = float(state.cluster.arrays.job.held_until_s.max(initial=-math.inf))
+        self._ask_again_s = min(next_hold_end_s(state.cluster, state.now_s), self.due_s())
+        state.seats.emptied.clear()  # launched when their nodes say hello
         self.backlog = Backlog()
         self._killed_s: dict[int, float] = {}
-        self._attempts = Attempts(book, self.limits, self._out)
-        self._time_limits = TimeLimits(book, self._out)
-        self._leases = Leases(book, self.limits, now_s)
+        self._attempts = Launches(state, self.limits, self._out)
+        self._time_limits = TimeLimits(state, self._out)
+        self._leases = Leases(state, self.limits, now_s)
         self._members = Members(
-            book, self._attempts, self._time_limits, self._leases, self.limits, self._out, now_s
+            state, self._attempts, self._time_limits, self._leases, self.limits, self._out, now_s
         )
-        self._sleepers = Sleepers(book, sleep, self._leases.alive_s, self._out)
+        self._sleepers = Sleepers(state, sleep, self._leases.alive_s, self._out)
         node_orders = NodeOrders(
-            book,
+            state,
             self._attempts,
             self._leases,
             self.limits,
@@ -159,18 +159,18 @@ class Machine:
             wake=lambda name: self._sleepers.wake(name, self.now_s),
         )
         self._reports = Reports(
-            book,
+            state,
             scheduler,
             started,
             self.up_since_s,
             backlog=self.backlog,
-            troubles=self.troubles,
-            vitals=vitals,
+            soft_errors=self.soft_errors,
+            loop_metrics=loop_metrics,
             forecasts=forecasts,
             members=self._members,
         )
         self._requests = Requests(
-            book,
+            state,
             self._attempts,
             self._time_limits,
             self._members,
@@ -186,9 +186,9 @@ class Machine:
 
     def due_s(self) -> float:
         """Time at which the scheduler asked to decide again, Unix seconds; infinite if it did not ask."""
-        if self.book.arrays.hungry():
+        if self.state.arrays.hungry():
             return self.now_s
-        due_s = min(self.book.asked_for_s.values(), default=math.inf)
+        due_s = min(self.state.asked_for_s.values(), default=math.inf)
         return math.ceil(due_s * 1000.0) / 1000.0 if due_s < math.inf else due_s  # time goes by milliseconds
 
     def later_epoch(self) -> int:
@@ -284,9 +284,9 @@ class Machine:
             return True
         if self._members.foreign.is_known(node):  # its job numbers belong to another cluster
             if isinstance(message, Heartbeat):
-                self._out.send(node, SayHello(cluster=self.book.identity, epoch=self.book.epoch))
+                self._out.send(node, SayHello(cluster=self.state.identity, epoch=self.state.epoch))
             return False
-        if node not in self.book.nodes:
+        if node not in self.state.nodes:
             return False  # its `Hello` will repeat what this message says
         self._leases.seen(node, self.now_s)
         return True
@@ -296,7 +296,7 @@ class Machine:
         match event.message:
             case LaterBroker() as message:
                 members.later(node, message.cluster, message.epoch)
-            case Launched() as message if members.strangers.knows(node, message.key):
+            case Launched() as message if members.unknown_attempts.knows(node, message.key):
                 pass
             case Launched() as message:
                 attempts.launched(node, message)
@@ -307,7 +307,7 @@ class Machine:
                 attempts.refused(node, message, held=members.held_gpus(node))
             case Ended() as message:
                 attempts.ended(node, message)
-                members.strangers.ended(node, message.key)
+                members.unknown_attempts.ended(node, message.key)
             case ClockHeld() as message:
                 attempts.clocked(node, message)
             case Hello() as message:
@@ -337,7 +337,7 @@ class Machine:
         _log.error(
             "%s of node %s is set aside: %r", kind, node, message, exc_info=error, extra={"node": node}
         )
-        known = self.book.nodes.get(node)
+        known = self.state.nodes.get(node)
         if known is not None and known.up and not known.drained:
             reason = f"its message {kind} could not be processed: {error!r:.200}"
             self._out.record(NodeDrained(name=node, until_s=self.now_s + self.limits.drain_s, reason=reason))
@@ -350,10 +350,10 @@ class Machine:
 
     def _review_eligibility(self) -> None:
         """Review quotas and begin times that are due; cancel jobs whose dependencies can never be met."""
-        if self.now_s >= min(self.book.quotas.due_s, self.book.gates.due_s):
+        if self.now_s >= min(self.state.quotas.due_s, self.state.gates.due_s):
             self._out.record(EligibilityReviewed())
-        while self.book.gates.hopeless:
-            job, why = next(iter(self.book.gates.hopeless.items()))
+        while self.state.gates.hopeless:
+            job, why = next(iter(self.state.gates.hopeless.items()))
             self._out.record(JobCancelled(job=job, reason=why))
 
     def _tick(self) -> None:
@@ -370,14 +370,14 @@ class Machine:
             self._out.record(NodeResumed(name=name))
         self._sleepers.step(self.now_s)
         self._rank()
-        active = sorted({job for node in self.book.nodes.values() for job in node.live_jobs})
+        active = sorted({job for node in self.state.nodes.values() for job in node.live_jobs})
         self._killed_s = {job: when_s for job, when_s in self._killed_s.items() if job in active}
         self._time_limits.keep(active)
-        launching_s = max(self._started_s, self._members.strangers.settled_s())
+        launching_s = max(self._started_s, self._members.unknown_attempts.settled_s())
         for number in active:
-            self._tick_job(self.book.jobs[number], launching_s)
+            self._tick_job(self.state.jobs[number], launching_s)
         self._requests.logs.expire(self.now_s)
-        self.book.forget(self.now_s, self.limits.ended_s, self.limits.ended_jobs)
+        self.state.forget(self.now_s, self.limits.ended_s, self.limits.ended_jobs)
         self._dirty = self._dirty or self.now_s >= self._ask_again_s
 
     def _rank(self) -> None:
@@ -385,15 +385,15 @@ class Machine:
         if self.now_s - self._ranked_s < self._ranks.every_s:
             return
         self._ranked_s = self.now_s
-        book = self.book
-        entry = ranked(self._ranks, book.priorities, book.usage, book.job_of_seq.values(), self.now_s)
+        state = self.state
+        entry = ranked(self._ranks, state.priorities, state.usage, state.job_of_seq.values(), self.now_s)
         if entry is not None:
             self._out.record(entry)
 
     def _rank_again(self, job: Job) -> None:
         """Set the priority level of a requeued job: the end of its attempt may have changed the level."""
         level = level_of(self._ranks, job, self.now_s)
-        if level != self.book.priorities.level(job.number):
+        if level != self.state.priorities.level(job.number):
             self._out.record(JobsRanked(ln_weights={}, levels={job.number: level}))
 
     def _tick_job(self, job: Job, launching_s: float) -> None:
@@ -421,11 +421,11 @@ class Machine:
 
     def _let_tasks_come(self) -> None:
         """Turn the array tasks that are due into jobs."""
-        drafts = self.book.arrays.drafts(self.book.last_number) if self.book.arrays.live else []
+        drafts = self.state.arrays.drafts(self.state.last_number) if self.state.arrays.live else []
         if not drafts:
             return
         try:
-            drafts = self.book.predictions.predict(drafts, self.now_s)
+            drafts = self.state.predictions.predict(drafts, self.now_s)
         except Exception as error:  # any error of a predictor
             for array in sorted({draft.array for draft in drafts}):
                 _log.error("the tasks of array %d cannot be predicted", array, exc_info=error)
@@ -450,7 +450,7 @@ class Machine:
 
     def _decide(self) -> None:
         self._dirty = False
-        cluster = self.book.cluster
+        cluster = self.state.cluster
         self._forget_due(self.now_s)
         number = cluster.decisions
         for partition, decision in decide_all(
@@ -471,18 +471,18 @@ class Machine:
             self._out.record(entry, already_decided=True)
             self._keep(decision, entry.number)
             if isinstance(decision.action, Start):
-                self._attempts.launch(self.book.job_of_seq[decision.action.seq])
+                self._attempts.launch(self.state.job_of_seq[decision.action.seq])
             elif isinstance(decision.action, Preempt):
-                self._attempts.kill(self.book.job_of_seq[decision.action.seq])
+                self._attempts.kill(self.state.job_of_seq[decision.action.seq])
         self._ask_again_s = self.due_s()
         if self.now_s < self._held_until_s:  # otherwise no job is kept back, and the queue may be long
             self._ask_again_s = min(self._ask_again_s, next_hold_end_s(cluster, self.now_s))
 
     def _job_name(self, seq: int) -> str:
-        if self.book.held.stands_for(seq):
+        if self.state.held.stands_for(seq):
             return "of others"
-        job = self.book.job_of_seq.get(seq)
-        return self.book.called(self.book.number_of_seq[seq]) if job is None else job.called
+        job = self.state.job_of_seq.get(seq)
+        return self.state.called(self.state.number_of_seq[seq]) if job is None else job.called
 
     def _keep(self, decision: Decision, number: int) -> None:
         """Keep a decision's record. A failure to make or remember it changes nothing else."""
@@ -490,27 +490,27 @@ class Machine:
         if record is None:
             if decision.record_failed:
                 what = f"the record of decision {number} could not be made"
-                self.troubles.count("made", what, decision.record_failed)
+                self.soft_errors.count("made", what, decision.record_failed)
             return
-        self.troubles.over("made", "decision records are made")
+        self.soft_errors.over("made", "decision records are made")
         self._records.append(record)
         try:
             self.memory.add(record)
             self._reports.decided(record)
         except Exception as error:  # whatever a record holds
             what = f"the record of decision {number} could not be remembered for `why`"
-            self.troubles.count("remembered", what, error)
+            self.soft_errors.count("remembered", what, error)
 
     def _launch_seated(self) -> None:
         """Launch the jobs whose GPUs have just become empty."""
-        for job in self.book.seats.emptied:
+        for job in self.state.seats.emptied:
             if job.active is not None and not job.active.ending:
                 self._attempts.launch(job)
-        self.book.seats.emptied.clear()
+        self.state.seats.emptied.clear()
 
     def _forget_due(self, now_s: float) -> bool:
         """Remove the requested decision times that have come; return whether there were any."""
-        asked_for_s = self.book.asked_for_s
+        asked_for_s = self.state.asked_for_s
         due = [partition for partition, at_s in asked_for_s.items() if at_s <= now_s]
         for partition in due:
             del asked_for_s[partition]
@@ -524,15 +524,15 @@ class Machine:
         is_rejected = isinstance(fact, JobSubmitted) and bool(fact.rejected)
         self._dirty = self._dirty or (fact.asks_scheduler and not is_rejected)
         if isinstance(fact, AttemptOver) and fact.outcome == "queued":
-            self._rank_again(self.book.jobs[fact.job])
+            self._rank_again(self.state.jobs[fact.job])
 
     def _keep_event(self, fact: Entry) -> None:
         """Keep the events of a fact for the store of decisions; a failure changes nothing else."""
         try:
-            self._happened += happened(fact, self.book, self.now_s)
+            self._happened += happened(fact, self.state, self.now_s)
         except Exception as error:  # whatever a fact holds
             what = f"the event of a fact {type(fact).__name__} could not be recorded"
-            self.troubles.count("told", what, error)
+            self.soft_errors.count("told", what, error)
 
 
 def _of_kind(events: Sequence[Event], kind: type[_Kind]) -> list[_Kind]:

@@ -16,13 +16,13 @@ from rlsched.broker.base.entries import (
 )
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.machine.submissions import wrong_change
-from rlsched.broker.nodes.attempts import Attempts
+from rlsched.broker.nodes.launches import Launches
 from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.queries.never import never_runs
 from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.asked import demand_of, types_asked
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.gates import is_met
 from rlsched.broker.state.jobs import Job, called
 from rlsched.broker.state.tasks import common, count, has, in_words, minus
@@ -40,7 +40,7 @@ class JobOrders:
     """Carries out orders about jobs.
 
     Args:
-        book: The state.
+        state: The state.
         attempts: The launch protocol.
         time_limits: Time limits of running jobs.
         limits: The broker's times.
@@ -49,13 +49,13 @@ class JobOrders:
 
     def __init__(
         self,
-        book: Book,
-        attempts: Attempts,
+        state: BrokerState,
+        attempts: Launches,
         time_limits: TimeLimits,
         limits: Limits,
         out: Outbox,
     ) -> None:
-        self._book, self._attempts, self._time_limits, self._out = book, attempts, time_limits, out
+        self._state, self._attempts, self._time_limits, self._out = state, attempts, time_limits, out
         self._limits = limits
 
     def obey(self, order: JobOrder, job: Job, by: Peer) -> None:
@@ -93,7 +93,7 @@ class JobOrders:
             if isinstance(order, Cancel) and array.state == "cancelled":
                 return
             raise InputError(f"array {array.number} has ended already: {array.state}")
-        tasks = [self._book.jobs[number] for number in array.live.values()]
+        tasks = [self._state.jobs[number] for number in array.live.values()]
         waiting = [job for job in tasks if job.state == "queued"]
         match order:
             case Cancel(waiting=True):
@@ -126,7 +126,7 @@ class JobOrders:
         strange = minus(order.tasks, own)
         if strange:
             raise InputError(f"array {number} has no task {in_words(strange)}: it has {in_words(own)}")
-        jobs = [self._book.jobs[job] for task, job in array.live.items() if has(order.tasks, task)]
+        jobs = [self._state.jobs[job] for task, job in array.live.items() if has(order.tasks, task)]
         if not self._set_aside(array, order, by) and not jobs:
             self._say_over(order, array)
         passes_over = isinstance(order, Hold | Update) or (isinstance(order, Cancel) and order.waiting)
@@ -139,8 +139,8 @@ class JobOrders:
         """Refuse an order for tasks that have all ended, except a cancel of cancelled tasks."""
         is_gone = not minus(order.tasks, array.dropped)
         if count(order.tasks) == 1:
-            job = self._book.task(array, order.tasks[0].first)
-            known = None if job is None else self._book.job(job)
+            job = self._state.task(array, order.tasks[0].first)
+            known = None if job is None else self._state.job(job)
             is_gone = is_gone or (known is not None and known.state == "cancelled")
         if not (is_gone and isinstance(order, Cancel)):
             said = in_words(order.tasks)
@@ -226,8 +226,10 @@ class JobOrders:
         if refusal:
             raise InputError(refusal)
         types = None if order.gpu_types is None else types_asked(order.gpu_types)
-        if types is not None and self._book.nodes:
-            never = never_runs(self._book, spec.vc, demand_of(msgspec.structs.replace(spec, gpu_types=types)))
+        if types is not None and self._state.nodes:
+            never = never_runs(
+                self._state, spec.vc, demand_of(msgspec.structs.replace(spec, gpu_types=types))
+            )
             if never:
                 raise InputError(never)
         others = None
@@ -263,8 +265,8 @@ class JobOrders:
                 raise InputError(f"job {name} would wait for itself")
             if other not in seen:
                 seen.add(other)
-                left += [one.job for one in self._book.gates.awaited(other)]
-                array = self._book.arrays.live.get(other)
+                left += [one.job for one in self._state.gates.awaited(other)]
+                array = self._state.arrays.live.get(other)
                 left += array.live.values() if array is not None else ()
 
     def _cancel(self, job: Job, by: Peer) -> None:
@@ -283,14 +285,14 @@ class JobOrders:
 
     def _note_hold(self, job: JobSubmitted, by: Peer) -> None:
         holder = self._holder(job, by)
-        if self._book.gates.holder(job.job) not in (holder, "admin"):
+        if self._state.gates.holder(job.job) not in (holder, "admin"):
             self._out.record(JobHeld(job=job.job, by=holder))
 
     def _holder(self, job: JobSubmitted, by: Peer) -> str:
         return "admin" if by.role == "admin" and by.person != job.user else "user"
 
     def _release(self, job: JobSubmitted, by: Peer) -> None:
-        holder = self._book.gates.holder(job.job)
+        holder = self._state.gates.holder(job.job)
         if holder == "admin" and by.role != "admin":
             raise InputError(f"job {called(job)} is held by an admin; only an admin can release it")
         if holder:
@@ -308,14 +310,14 @@ class JobOrders:
         _check_number(len(depends_on))  # each may have to be read from the journal
         found: dict[DependsOn, None] = {}
         for one in depends_on:
-            job = self._book.arrays.known.get(one.job) or self._book.job(one.job)
+            job = self._state.arrays.known.get(one.job) or self._state.job(one.job)
             if job is None:
                 raise InputError(
                     f"there is no job {one.job} to wait for; `rlsched queue --all` lists all jobs"
                 )
             met = self._is_met(one, job)
             if met is False:
-                name = self._book.called(one.job)
+                name = self._state.called(one.job)
                 raise InputError(f"{one.kind}:{name} can never be: job {name} is {job.state}")
             if met is None:
                 found[one] = None
@@ -330,13 +332,13 @@ class JobOrders:
         Raises:
             InputError: there are too many dependencies.
         """
-        live: list[Job | JobArray] = [*self._book.job_of_seq.values(), *self._book.arrays.live.values()]
+        live: list[Job | JobArray] = [*self._state.job_of_seq.values(), *self._state.arrays.live.values()]
         alike = sorted(
             one.number
             for one in live
             if one.spec.user == entry.user and one.spec.name == entry.name
             if one.number < entry.job and one.number != entry.array
-            if one.spec.array not in self._book.arrays.live  # an array stands for its tasks
+            if one.spec.array not in self._state.arrays.live  # an array stands for its tasks
         )
         found = dict.fromkeys([*entry.depends_on, *(DependsOn("afterany", number) for number in alike)])
         _check_number(len(found) + beside)

@@ -8,8 +8,8 @@ from typing import TypeVar
 from msgspec import UNSET
 
 from rlsched.broker.base.entries import MemberSet, QuotaSet
-from rlsched.broker.state.accounts import Accounts
-from rlsched.broker.state.quotas import Quotas
+from rlsched.broker.state.accounts import AccountMembers
+from rlsched.broker.state.quotas import QuotaTable
 from rlsched.errors import InputError
 from rlsched.terminal.visible import CONTROL, visible
 from rlsched.transport.names import MAX_PERSON_CHARACTERS
@@ -24,7 +24,7 @@ MAX_COUNT = 1_000_000_000
 """Highest limit of GPUs, jobs or GPU-hours."""
 
 
-def changed_quota(quotas: Quotas, order: SetQuota) -> QuotaSet:
+def changed_quota(quotas: QuotaTable, order: SetQuota) -> QuotaSet:
     """Return the fact for an order.
 
     Raises:
@@ -43,7 +43,7 @@ def changed_quota(quotas: Quotas, order: SetQuota) -> QuotaSet:
     )
 
 
-def changed_member(accounts: Accounts, order: SetMember) -> MemberSet | None:
+def changed_member(accounts: AccountMembers, order: SetMember) -> MemberSet | None:
     """Return the fact for an order; None if it is true already.
 
     Raises:
@@ -72,13 +72,13 @@ def check_party(kind: str, name: str) -> None:
         )
 
 
-def quotas_page(quotas: Quotas, first: int, now_s: float) -> QuotasPage:
+def quotas_page(quotas: QuotaTable, first: int, now_s: float) -> QuotasPage:
     """Return a page of the quotas, from row `first` on."""
     page, omitted = _page(quotas.rows(now_s), first)
     return QuotasPage(quotas=page, omitted=omitted)
 
 
-def accounts_page(accounts: Accounts, first: int) -> AccountsPage:
+def accounts_page(accounts: AccountMembers, first: int) -> AccountsPage:
     """Return a page of the members of accounts, from row `first` on."""
     page, omitted = _page(accounts.members(), first)
     return AccountsPage(members=page, omitted=omitted)

@@ -16,24 +16,24 @@ from rlsched.broker.machine.orders import JobOrders
 from rlsched.broker.machine.quota_orders import accounts_page, changed_member, changed_quota, quotas_page
 from rlsched.broker.machine.submissions import wrong_tasks
 from rlsched.broker.machine.submitting import Drafts, Submitting
-from rlsched.broker.nodes.attempts import Attempts
+from rlsched.broker.nodes.launches import Launches
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.node_orders import NodeOrders
 from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.queries.explain import explain
 from rlsched.broker.queries.forecasts import Forecasts
-from rlsched.broker.queries.history import Past
+from rlsched.broker.queries.history import HistoryPages
 from rlsched.broker.queries.memory import RecordMemory
 from rlsched.broker.queries.pages import Pages
 from rlsched.broker.queries.report import Reports
 from rlsched.broker.queries.views import array_info
 from rlsched.broker.queries.waiting import kept_out
 from rlsched.broker.state.arrays import JobArray
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.ended_table import EndedTable
 from rlsched.broker.state.jobs import Job, called
-from rlsched.broker.state.priorities import Ranks
+from rlsched.broker.state.priorities import PriorityRules
 from rlsched.broker.state.tasks import has, in_words
 from rlsched.errors import InputError
 from rlsched.transport.roles import Peer, rules_over
@@ -86,7 +86,7 @@ class Requests:
     """Answers clients.
 
     Args:
-        book: The state.
+        state: The state.
         attempts: The launch protocol.
         time_limits: Time limits of running jobs.
         members: The nodes.
@@ -106,31 +106,31 @@ class Requests:
 
     def __init__(
         self,
-        book: Book,
-        attempts: Attempts,
+        state: BrokerState,
+        attempts: Launches,
         time_limits: TimeLimits,
         members: Members,
         node_orders: NodeOrders,
         memory: RecordMemory,
         limits: Limits,
-        ranks: Ranks,
+        ranks: PriorityRules,
         *,
         out: Outbox,
         reports: Reports,
         ended: EndedTable,
         forecasts: Forecasts,
     ) -> None:
-        self._book, self._attempts, self._members = book, attempts, members
+        self._state, self._attempts, self._members = state, attempts, members
         self._node_orders = node_orders
         self._memory, self._limits, self._ranks = memory, limits, ranks
         self._out = out
         self._forecasts, self._time_limits = forecasts, time_limits
-        self._pages = Pages(book, members, limits, forecasts.of)
-        self._past = Past(book, ended, members.metered)
+        self._pages = Pages(state, members, limits, forecasts.of)
+        self._past = HistoryPages(state, ended, members.metered)
         self._reports = reports
-        self._orders = JobOrders(book, attempts, time_limits, limits, out)
-        self.logs = LogReads(book, limits.log_timeout_s, out)
-        self.submitting = Submitting(book, ranks, limits, self._orders, out)
+        self._orders = JobOrders(state, attempts, time_limits, limits, out)
+        self.logs = LogReads(state, limits.log_timeout_s, out)
+        self.submitting = Submitting(state, ranks, limits, self._orders, out)
 
     # ---- changes ----------------------------------------------------------------------------------
 
@@ -169,10 +169,10 @@ class Requests:
                 refusal = self._node_orders.obey(order)
                 return Refused(message=refusal) if refusal else Ok()
             case SetQuota() as order:
-                self._out.record(changed_quota(self._book.quotas, order))
+                self._out.record(changed_quota(self._state.quotas, order))
                 return Ok()
             case SetMember() as order:
-                joined = changed_member(self._book.accounts, order)
+                joined = changed_member(self._state.accounts, order)
                 if joined is not None:
                     self._out.record(joined)
                 return Ok()
@@ -190,7 +190,7 @@ class Requests:
 
     def _not_theirs(self, asked: ClientAsked) -> Refused | None:
         """Return the refusal if the sender may not control this job, else None."""
-        spec = self._book.spec(asked.message.job) if isinstance(asked.message, OF_ONE_JOB) else None
+        spec = self._state.spec(asked.message.job) if isinstance(asked.message, OF_ONE_JOB) else None
         if spec is None or rules_over(asked.by, spec.user, spec.token):
             return None
         owner = spec.user or "nobody"
@@ -203,16 +203,16 @@ class Requests:
         refusal = wrong_tasks(order.tasks)
         if refusal:
             return Refused(message=refusal)
-        array = self._book.arrays.known.get(order.job)
+        array = self._state.arrays.known.get(order.job)
         if array is not None:
             obey = self._orders.obey_some if order.tasks else self._orders.obey_all
             obey(order, array, by)
             return Ok()
-        if order.tasks and self._book.job(order.job) is not None:
+        if order.tasks and self._state.job(order.job) is not None:
             return _no_array(order.job)
-        job = self._book.job(order.job)
+        job = self._state.job(order.job)
         is_stray = job is None and isinstance(order, Cancel) and by.role == "admin"
-        if is_stray and self._members.strangers.cancel(order.job):
+        if is_stray and self._members.unknown_attempts.cancel(order.job):
             return Ok()
         if job is None:
             return _no_such(order.job)
@@ -220,7 +220,7 @@ class Requests:
         return Ok()
 
     def _begin(self, order: Begin) -> ClientReply:
-        job = self._book.job(order.job)
+        job = self._state.job(order.job)
         if job is None or not job.live:
             return _no_such(order.job)
         refusal = self._attempts.begun(job, order)
@@ -241,12 +241,12 @@ class Requests:
             case ListJobs(job=None) as wanted:
                 self._out.reply(asked.peer, asked.request, self._pages.jobs(wanted))
             case ListJobs(job=int() as number) | Why(job=number) | ReadLog(job=number) if (
-                array := self._book.arrays.known.get(number)
+                array := self._state.arrays.known.get(number)
             ) is not None:
                 self._out.reply(asked.peer, asked.request, self._of_array(asked.message, array))
-            case ListJobs(job=int() as number, task=int()) if number in self._book.numbers:
+            case ListJobs(job=int() as number, task=int()) if number in self._state.numbers:
                 self._out.reply(asked.peer, asked.request, _no_array(number))
-            case ListJobs(job=int() as number) if number in self._book.numbers:
+            case ListJobs(job=int() as number) if number in self._state.numbers:
                 self._out.reply(asked.peer, asked.request, self._pages.job(number))
             case ListHistory() as wanted:
                 self._out.reply(asked.peer, asked.request, self._past.history(wanted, now_s))
@@ -255,15 +255,15 @@ class Requests:
             case ListNodes() as wanted:
                 self._out.reply(asked.peer, asked.request, self._pages.nodes(wanted))
             case ListQuotas(first=first):
-                self._out.reply(asked.peer, asked.request, quotas_page(self._book.quotas, first, now_s))
+                self._out.reply(asked.peer, asked.request, quotas_page(self._state.quotas, first, now_s))
             case ListAccounts(first=first):
-                self._out.reply(asked.peer, asked.request, accounts_page(self._book.accounts, first))
-            case Why(job=number) if (job := self._book.job(number)) is not None:
+                self._out.reply(asked.peer, asked.request, accounts_page(self._state.accounts, first))
+            case Why(job=number) if (job := self._state.job(number)) is not None:
                 record = self._memory.of(job.seq, self._partitions(job) if job.state == "queued" else ())
                 late = self._time_limits.late(job)
                 metered = self._members.metered
                 said = explain(
-                    self._book,
+                    self._state,
                     job,
                     record,
                     now_s,
@@ -274,14 +274,16 @@ class Requests:
                     grace_s=self._limits.grace_of(job.spec.grace_s),
                 )
                 self._out.reply(asked.peer, asked.request, said)
-            case ReadLog(job=number) as wanted if number in self._book.numbers:
+            case ReadLog(job=number) as wanted if number in self._state.numbers:
                 refusal = self._not_theirs(asked)
                 if refusal is not None:
                     self._out.reply(asked.peer, asked.request, refusal)
                 else:
                     self.logs.read(asked, wanted, now_s)
             case WhoServes():
-                answer = Serving(cluster=self._book.identity, epoch=self._book.epoch, person=asked.by.person)
+                answer = Serving(
+                    cluster=self._state.identity, epoch=self._state.epoch, person=asked.by.person
+                )
                 self._out.reply(asked.peer, asked.request, answer)
             case DryRun() as question:
                 why_not = self._forecasts.ask(asked, question)
@@ -295,9 +297,9 @@ class Requests:
     def _of_array(self, asked: ListJobs | Why | ReadLog, array: JobArray) -> ClientReply:
         match asked:
             case ListJobs(task=None):
-                return Jobs(jobs=[array_info(self._book, array)])
+                return Jobs(jobs=[array_info(self._state, array)])
             case ListJobs(task=int() as task):
-                found = self._book.task(array, task)
+                found = self._state.task(array, task)
                 if found is not None:
                     return self._pages.job(found)
                 if not has(array.spec.tasks, task):
@@ -308,8 +310,8 @@ class Requests:
                     f"`rlsched why {array.number}` says how far the array is"
                 )
             case Why():
-                how_far = self._book.arrays.said(array.number, self._book.jobs)
-                lines = kept_out(self._book, array.spec)
+                how_far = self._state.arrays.said(array.number, self._state.jobs)
+                lines = kept_out(self._state, array.spec)
                 return Explanation(job=array.number, summary=f"an array: {how_far}", details=lines)
         return Refused(
             message=f"{array.number} is an array: name a task of it, such as {array.number}_"
@@ -318,7 +320,7 @@ class Requests:
 
     def _partitions(self, job: Job) -> list[str]:
         """Names of the partitions that serve a job."""
-        cluster = self._book.cluster
+        cluster = self._state.cluster
         return [cluster.partition_names[p] for p in cluster.partitions_of(job.spec.vc) if p >= 0]
 
 

@@ -18,8 +18,8 @@ from rlsched.broker.machine.submissions import MOST_AT_ONCE, name_of, wrong
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.queries.never import never_runs, unknown_vc
 from rlsched.broker.state.asked import demand_asked, types_asked
-from rlsched.broker.state.book import Book
-from rlsched.broker.state.priorities import Ranks
+from rlsched.broker.state.broker_state import BrokerState
+from rlsched.broker.state.priorities import PriorityRules
 from rlsched.broker.state.quotas import PartyKey, owner_of
 from rlsched.broker.state.tasks import joined
 from rlsched.errors import InputError, RlschedError
@@ -40,7 +40,7 @@ class Submitting:
     """Accepts submissions.
 
     Args:
-        book: The state.
+        state: The state.
         ranks: Priorities, and the highest that a user may request.
         limits: The broker's times.
         orders: Checks dependencies.
@@ -50,8 +50,10 @@ class Submitting:
         refusal: Answer to new submissions while they are refused; "" while they are accepted.
     """
 
-    def __init__(self, book: Book, ranks: Ranks, limits: Limits, orders: JobOrders, out: Outbox) -> None:
-        self._book, self._ranks, self._orders, self._out = book, ranks, orders, out
+    def __init__(
+        self, state: BrokerState, ranks: PriorityRules, limits: Limits, orders: JobOrders, out: Outbox
+    ) -> None:
+        self._state, self._ranks, self._orders, self._out = state, ranks, orders, out
         self._limits = limits
         self.refusal = ""
 
@@ -119,13 +121,13 @@ class Submitting:
 
     def submit(self, message: Submit, drafts: Drafts) -> ClientReply:
         """Journal a submission, unless it is journalled already or refused."""
-        array = self._book.arrays.of_token(message.token)
+        array = self._state.arrays.of_token(message.token)
         if array is not None:
             return Submitted(job=array.number)
-        number = self._book.tokens.get(message.token)
-        job = None if number is None else self._book.jobs[number]
+        number = self._state.tokens.get(message.token)
+        job = None if number is None else self._state.jobs[number]
         if job is None and message.token not in drafts.entries:  # tokens in `entries` were looked up before
-            job = self._book.job_of_token(message.token)
+            job = self._state.job_of_token(message.token)
         if job is None:
             refusal = self.refusal or drafts.refused.get(message.token)
             if refusal:
@@ -138,7 +140,7 @@ class Submitting:
             self._out.record(self._orders.alone(entry) if message.singleton and not entry.rejected else entry)
             if entry.tasks:
                 return Submitted(job=entry.job)
-            job = self._book.jobs[entry.job]
+            job = self._state.jobs[entry.job]
         if job.state == "rejected":
             return Refused(message=f"job {job.called} is rejected: {job.reason}")
         return Submitted(job=job.number)
@@ -156,7 +158,7 @@ class Submitting:
     def _foretold(self, found: Drafts, now_s: float) -> Drafts:
         """Predict the run times of the entries."""
         if found.entries:
-            predicted = self._book.predictions.predict(list(found.entries.values()), now_s)
+            predicted = self._state.predictions.predict(list(found.entries.values()), now_s)
             found.entries.update((entry.token, entry) for entry in predicted)
         return found
 
@@ -178,8 +180,8 @@ class Submitting:
             if self._is_known(token):
                 continue
             try:
-                draft = self._draft(self._book.last_number + 1 + numbered + len(found.entries), message)
-                self._book.quotas.check(owner_of(draft), draft.num_gpus, beside)
+                draft = self._draft(self._state.last_number + 1 + numbered + len(found.entries), message)
+                self._state.quotas.check(owner_of(draft), draft.num_gpus, beside)
             except InputError as error:
                 found.refused[token] = str(error)
                 continue
@@ -190,7 +192,7 @@ class Submitting:
 
     def _is_known(self, token: str) -> bool:
         """Whether a submission with this token was accepted before."""
-        return self._book.job_of_token(token) is not None or self._book.arrays.of_token(token) is not None
+        return self._state.job_of_token(token) is not None or self._state.arrays.of_token(token) is not None
 
     def _one_by_one(self, messages: Sequence[Submit], now_s: float) -> Drafts:
         """Predict submissions one at a time, so that an error in one does not affect the others."""
@@ -235,7 +237,7 @@ class Submitting:
             speed_energy=message.speed_energy,
             lost_after_s=self._limits.lost_after_s if message.lost_after_s is None else message.lost_after_s,
             share=message.share,
-            account=self._book.accounts.charged(message.user, message.account),
+            account=self._state.accounts.charged(message.user, message.account),
             notify=message.notify,
             held="user" if message.hold else "",
             begin_s=message.begin_s,
@@ -244,13 +246,13 @@ class Submitting:
             array_limit=message.array_limit,
             launcher=message.launcher,
             grace_s=message.grace_s,
-            profiles=self._book.profiles.of(signature_of(message.user, message.command)),
+            profiles=self._state.profiles.of(signature_of(message.user, message.command)),
             predicted_s=math.nan,
             spread=math.nan,
-            rejected=self._refused_by_nodes(message) if self._book.nodes else "",
+            rejected=self._refused_by_nodes(message) if self._state.nodes else "",
         )
 
     def _refused_by_nodes(self, message: Submit) -> str:
         """Return why no registered node can ever run the job, "" if one can."""
-        unknown = unknown_vc(self._book, message.vc)
-        return unknown or never_runs(self._book, message.vc, demand_asked(message))
+        unknown = unknown_vc(self._state, message.vc)
+        return unknown or never_runs(self._state, message.vc, demand_asked(message))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Job
 
 
@@ -11,13 +11,13 @@ class Leases:
     """Times of the last message of each node.
 
     Args:
-        book: The state.
+        state: The state.
         limits: The broker's times.
         now_s: Start of the broker, Unix seconds: leases of nodes that are up in the journal begin then.
     """
 
-    def __init__(self, book: Book, limits: Limits, now_s: float) -> None:
-        self._book, self._limits = book, limits
+    def __init__(self, state: BrokerState, limits: Limits, now_s: float) -> None:
+        self._state, self._limits = state, limits
         self._started_s = self._listened_s = now_s
         self._seen_s: dict[str, float] = {}
         self._left: set[str] = set()
@@ -52,7 +52,7 @@ class Leases:
 
     def expired(self, now_s: float) -> list[str]:
         """Nodes whose lease has expired; to be marked `unreachable`."""
-        nodes = self._book.nodes
+        nodes = self._state.nodes
         quiet = self._quiet(now_s)
         return [name for name in quiet if nodes[name].up and not nodes[name].away and not nodes[name].sleep]
 
@@ -61,13 +61,13 @@ class Leases:
         return [
             (name, job)
             for name in self._quiet(now_s)  # no job has a shorter time than the lease
-            for job in self._book.fenced_jobs(self._book.nodes[name])
+            for job in self._state.fenced_jobs(self._state.nodes[name])
             if self.silence_s(name, now_s) >= job.spec.lost_after_s
         ]
 
     def expired_drains(self, now_s: float) -> list[str]:
         """Nodes whose drain has expired."""
-        nodes = self._book.nodes.items()
+        nodes = self._state.nodes.items()
         return [name for name, node in nodes if 0.0 < node.drained_until_s <= now_s]
 
     def _quiet(self, now_s: float) -> list[str]:
@@ -76,4 +76,4 @@ class Leases:
         if now_s - self._listened_s < least_s:
             return []
         seen_s, started_s = self._seen_s, self._started_s
-        return [name for name in self._book.nodes if now_s - seen_s.get(name, started_s) >= least_s]
+        return [name for name in self._state.nodes if now_s - seen_s.get(name, started_s) >= least_s]

@@ -15,15 +15,15 @@ from rlsched.broker.base.entries import (
 )
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
-from rlsched.broker.nodes.attempts import Attempts
 from rlsched.broker.nodes.foreign import ForeignNodes
+from rlsched.broker.nodes.launches import Launches
 from rlsched.broker.nodes.leases import Leases
 from rlsched.broker.nodes.metered import MeteredUsage
 from rlsched.broker.nodes.settling import Settling
-from rlsched.broker.nodes.strangers import Strangers
 from rlsched.broker.nodes.time_limits import TimeLimits
+from rlsched.broker.nodes.unknown_attempts import UnknownAttempts
 from rlsched.broker.outbox import Outbox
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.nodes import Node
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, SHARED_PARTITION
 from rlsched.terminal.visible import visible
@@ -62,7 +62,7 @@ class Members:
         leases: The leases of nodes.
 
     Args:
-        book: The state.
+        state: The state.
         attempts: The launch protocol.
         time_limits: Time limits of running jobs.
         leases: The leases of nodes.
@@ -73,24 +73,24 @@ class Members:
 
     def __init__(
         self,
-        book: Book,
-        attempts: Attempts,
+        state: BrokerState,
+        attempts: Launches,
         time_limits: TimeLimits,
         leases: Leases,
         limits: Limits,
         out: Outbox,
         now_s: float,
     ) -> None:
-        self._book, self._attempts, self._limits = book, attempts, limits
+        self._state, self._attempts, self._limits = state, attempts, limits
         self.leases = leases
         self._out, self._time_limits = out, time_limits
         self._greeted: set[str] = set()
         self._other_gpus: set[str] = set()
-        self.strangers = Strangers(book, attempts, out)
-        self._settling = Settling(book, out, now_s + limits.lease_s)
+        self.unknown_attempts = UnknownAttempts(state, attempts, out)
+        self._settling = Settling(state, out, now_s + limits.lease_s)
         self._clock_skew_s: dict[str, float] = {}
         self._power_w: dict[str, float] = {}
-        self.metered = MeteredUsage(book)
+        self.metered = MeteredUsage(state)
         self._later: dict[str, int] = {}
         self._engine_away_s: dict[str, float] = {}  # last heartbeat of such a node, Unix seconds
         self._held: dict[str, list[Holding]] = {}
@@ -98,8 +98,8 @@ class Members:
 
     def later(self, node: str, cluster: str, epoch: int) -> None:
         """Note that a node has obeyed a broker of this epoch."""
-        known = self._book.nodes.get(node)
-        if known is not None and cluster == self._book.identity and epoch > self._book.epoch:
+        known = self._state.nodes.get(node)
+        if known is not None and cluster == self._state.identity and epoch > self._state.epoch:
             self._later[node] = epoch
 
     def later_epoch(self) -> int:
@@ -109,7 +109,7 @@ class Members:
         """
         if not self._later:
             return 0
-        nodes = [name for name, node in self._book.nodes.items() if not node.removed]
+        nodes = [name for name, node in self._state.nodes.items() if not node.removed]
         later = [self._later[name] for name in nodes if name in self._later]
         return max(later) if 2 * len(later) > len(nodes) else 0
 
@@ -128,16 +128,16 @@ class Members:
 
     def power_w(self, node: str) -> float | None:
         """Power draw of a node's GPUs at its last heartbeat, W; None if not reported, or not up."""
-        if self._book.nodes[node].state not in ("up", "drained"):
+        if self._state.nodes[node].state not in ("up", "drained"):
             return None
         return self._power_w.get(node, self.metered.power_w(node))
 
     def _health(self, node: str, unhealthy: str) -> None:
         """Journal the result of a node's own health checks, if it has changed."""
-        if not unhealthy and not self._book.nodes[node].unhealthy:
+        if not unhealthy and not self._state.nodes[node].unhealthy:
             return
         unhealthy = shortened(visible(unhealthy), MAX_REASON_CHARS)
-        if unhealthy != self._book.nodes[node].unhealthy:
+        if unhealthy != self._state.nodes[node].unhealthy:
             self._out.record(NodeHealth(name=node, unhealthy=unhealthy))
 
     def _engine(self, node: str, now_s: float, is_away: bool) -> None:
@@ -151,7 +151,7 @@ class Members:
 
     def are_own(self, names: Iterable[str]) -> bool:
         """Whether these nodes are all rlsched's own: a slow engine is not the job's fault."""
-        return all(self._book.nodes[name].spec.capabilities.is_own for name in names)
+        return all(self._state.nodes[name].spec.capabilities.is_own for name in names)
 
     def held(self, node: str, held: list[Holding]) -> None:
         """Note all GPUs of a node that other jobs have; `hold` records them."""
@@ -168,14 +168,14 @@ class Members:
     def hold(self) -> None:
         """Hold the GPUs that other jobs have, so that none is offered: free ones now, the rest once free."""
         for name in sorted(self._held):
-            known = self._book.nodes[name]
-            found = self._book.held.possible(name, known, self._held[name])
-            if found != self._book.held.of(name):
+            known = self._state.nodes[name]
+            found = self._state.held.possible(name, known, self._held[name])
+            if found != self._state.held.of(name):
                 self._out.record(GpusHeld(name=name, held=found))
 
     def leaving(self, node: str) -> None:
         """A node's daemon is being stopped."""
-        known = self._book.nodes[node]
+        known = self._state.nodes[node]
         self.leases.left(node)
         if known.up and not known.away and not known.sleep:
             self._out.record(NodeAway(name=node, reason="its daemon was stopped"))
@@ -189,7 +189,7 @@ class Members:
         if refusal:
             self._out.send(name, Refused(message=refusal), request)
             return
-        if hello.cluster not in ("", self._book.identity):
+        if hello.cluster not in ("", self._state.identity):
             self.foreign.hello(name, hello, now_s)
             self._out.send(name, self._greeting([]), request)
             return
@@ -213,8 +213,8 @@ class Members:
             host=shortened(visible(hello.host), MAX_HOST_CHARS),
             capabilities=hello.capabilities,
         )
-        known = self._book.nodes.get(name)
-        if known is not None and known.is_other(hello) and self._book.held.of(name):
+        known = self._state.nodes.get(name)
+        if known is not None and known.is_other(hello) and self._state.held.of(name):
             self._out.record(GpusHeld(name=name, held=[]))
         if known is not None and known.is_other(hello) and self._busy(known):
             self._changed(name, hello, request)
@@ -230,12 +230,12 @@ class Members:
             self._out.record(spec)
         self._health(name, hello.unhealthy)
         self._engine(name, now_s, hello.engine_away)
-        if hello.held or name in self._held or self._book.held.of(name):
+        if hello.held or name in self._held or self._state.held.of(name):
             self.held(name, hello.held)
         self._greeted.add(name)
-        theirs = hello.attempts if hello.cluster == self._book.identity else []
-        strangers = self.strangers.reported(name, theirs)
-        reports = self._welcome(name, hello, request, strangers)
+        theirs = hello.attempts if hello.cluster == self._state.identity else []
+        unknown_attempts = self.unknown_attempts.reported(name, theirs)
+        reports = self._welcome(name, hello, request, unknown_attempts)
         current = {(report.job, report.attempt) for report in reports}
         self._missing(name, current, rebooted=rebooted)
         for report in reports:
@@ -245,14 +245,14 @@ class Members:
 
     def settle(self, now_s: float) -> None:
         """After a restore of the journal: launch again once no node is awaited any more."""
-        if self.strangers.settle(now_s):
+        if self.unknown_attempts.settle(now_s):
             self._launch_again()
 
     def _launch_again(self) -> None:
         """Launch the attempts of a restored journal, now that all nodes have reported what they run."""
         for name in sorted(self._greeted):
-            for number in sorted(self._book.nodes[name].live_jobs):
-                job = self._book.jobs[number]
+            for number in sorted(self._state.nodes[name].live_jobs):
+                job = self._state.jobs[number]
                 if job.active is not None and not job.active.ending:
                     self._attempts.launch(job, node=name)
 
@@ -284,23 +284,23 @@ class Members:
             )
 
     def _welcome(
-        self, name: str, hello: Hello, request: int, strangers: Container[tuple[int, int]] = ()
+        self, name: str, hello: Hello, request: int, unknown_attempts: Container[tuple[int, int]] = ()
     ) -> list[AttemptReport]:
         """Answer a node with the attempts to forget; return its reports of current attempts.
 
-        `strangers`: attempts that the node must keep although this journal does not know them.
+        `unknown_attempts`: attempts that the node must keep although this journal does not know them.
         """
         reports = [report for report in hello.attempts if self._attempts.current(name, report.key)]
         current = {(report.job, report.attempt) for report in reports}
         reported = {(report.job, report.attempt) for report in hello.attempts}
-        forget = {one for one in reported - current if one not in strangers}
+        forget = {one for one in reported - current if one not in unknown_attempts}
         self._out.send(name, self._greeting(sorted(forget)), request)
         return reports
 
     def _greeting(self, forget: list[tuple[int, int]]) -> Welcome:
         return Welcome(
-            epoch=self._book.epoch,
-            cluster=self._book.identity,
+            epoch=self._state.epoch,
+            cluster=self._state.identity,
             heartbeat_s=self._limits.heartbeat_s,
             forget=forget,
             hears_power=True,
@@ -338,10 +338,10 @@ class Members:
                 f"node {name}: {hello.vc!r} cannot be the name of a virtual cluster; "
                 "leave --vc out for a node that serves every one"
             )
-        if hello.cluster == self._book.identity and hello.epoch > self._book.epoch:
+        if hello.cluster == self._state.identity and hello.epoch > self._state.epoch:
             self.later(name, hello.cluster, hello.epoch)
             return (
-                f"node {name} obeys broker epoch {hello.epoch}, this broker's is {self._book.epoch}: "
+                f"node {name} obeys broker epoch {hello.epoch}, this broker's is {self._state.epoch}: "
                 "its journal is older than that of another broker; if it was copied back from a backup, stop "
                 "the broker and use `rlsched journal restore`, which raises the epoch"
             )
@@ -349,7 +349,7 @@ class Members:
 
     def _unlike(self, name: str, hello: Hello) -> Node | None:
         """Another node of its partition with which no gang can have the same GPU numbers everywhere."""
-        for other in self._book.nodes.values():
+        for other in self._state.nodes.values():
             spec = other.spec
             if spec.name == name or other.removed or spec.vc != hello.vc or not hello.gpus or not spec.gpus:
                 continue
@@ -363,36 +363,36 @@ class Members:
 
         GPU numbers may have changed, so its jobs are queued again. The node registers once they have ended.
         """
-        node = self._book.nodes[name]
+        node = self._state.nodes[name]
         why = f"node {name} came back with {hello.gpus} GPUs, and had {node.spec.gpus}"
         if node.up:
             self._out.record(NodeDown(name=name, reason=why))
         reports = self._welcome(name, hello, request)
         told = {(report.job, report.attempt) for report in reports}
         for number in sorted(node.live_jobs):
-            job = self._book.jobs[number]
+            job = self._state.jobs[number]
             if job.active is not None and (number, job.active.number) not in told:
                 self._attempts.lost(name, job, why)
         for report in reports:
             self._report(name, report)
-            self._attempts.end(self._book.jobs[report.job], "queued", why, charged=False)
+            self._attempts.end(self._state.jobs[report.job], "queued", why, charged=False)
         self._other_gpus.add(name)
 
     def returning(self) -> list[str]:
         """Nodes with changed GPUs and no more jobs on the earlier ones: they have to register again."""
-        ready = [name for name in sorted(self._other_gpus) if not self._busy(self._book.nodes[name])]
+        ready = [name for name in sorted(self._other_gpus) if not self._busy(self._state.nodes[name])]
         self._other_gpus.difference_update(ready)
         return ready
 
     def _busy(self, node: Node) -> bool:
-        return bool(node.live_jobs or self._book.cluster.jobs_on(node.number))
+        return bool(node.live_jobs or self._state.cluster.jobs_on(node.number))
 
     def _elsewhere(self, name: str, hello: Hello, now_s: float) -> str:
         """Refusal of a second daemon of a node, "" if this is the only one, or may replace the other.
 
         One directory has one daemon at a time. A daemon in another directory does not know the running ranks.
         """
-        node = self._book.nodes.get(name)
+        node = self._state.nodes.get(name)
         theirs = node.spec.directory_id if node else ""
         if node is None or not theirs or not hello.directory_id or theirs == hello.directory_id:
             return ""
@@ -400,14 +400,14 @@ class Members:
         if node.state in ("up", "drained") and silence_s < self._limits.lease_s:
             return f"another daemon speaks for node {name}, from another directory; stop it, or give --name"
         jobs = sorted(node.live_jobs) if node.spec.boot_id == hello.boot_id else []
-        fenced = {job.number: job.spec.lost_after_s for job in self._book.fenced_jobs(node)}
+        fenced = {job.number: job.spec.lost_after_s for job in self._state.fenced_jobs(node)}
         unfenced = [job for job in jobs if job not in fenced]
         wait_s = max(fenced.values(), default=0.0) - silence_s
         if not unfenced and (not jobs or wait_s <= 0):
             return ""
         until = "for as long as they run" if unfenced else f"for {wait_s:.0f} s more"
         return (
-            f"jobs {', '.join(map(self._book.called, unfenced or jobs))} of node {name} may still run, "
+            f"jobs {', '.join(map(self._state.called, unfenced or jobs))} of node {name} may still run, "
             f"started from another directory ({until}); start it with that --dir, cancel them, or remove "
             "the node"
         )
@@ -418,8 +418,8 @@ class Members:
         After a reboot it is not known whether ranks that were being started ran.
         """
         gone = "was rebooted" if rebooted else "came back without it"
-        for number in sorted(self._book.nodes[name].live_jobs):
-            job = self._book.jobs[number]
+        for number in sorted(self._state.nodes[name].live_jobs):
+            job = self._state.jobs[number]
             attempt = job.active
             if attempt is None or (number, attempt.number) in reported:
                 continue
@@ -427,7 +427,7 @@ class Members:
                 self._attempts.kill(job)
             elif rebooted or any(rank.node == name and rank.state == "running" for rank in attempt.ranks):
                 self._attempts.lost(name, job, f"node {name} {gone}")
-            elif self.strangers.is_settling:
+            elif self.unknown_attempts.is_settling:
                 continue  # it may have been given up since the backup, and have begun elsewhere
             else:
                 self._attempts.launch(job, node=name)
@@ -437,7 +437,7 @@ class Members:
         if report.state == "ended":
             self._attempts.ended(name, report.as_ended(), rebooted=rebooted)
             return
-        job = self._book.jobs[report.job]
+        job = self._state.jobs[report.job]
         if job.active is not None and job.active.ending:
             self._attempts.kill(job, node=name)
         else:

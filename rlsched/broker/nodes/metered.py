@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.wire.messages import Metered, RankMetered, RankUsage, SeenUsage
 
@@ -41,11 +41,11 @@ class MeteredUsage:
     """The latest figures of each rank and node.
 
     Args:
-        book: The state; figures of ranks that do not run there are removed.
+        state: The state; figures of ranks that do not run there are removed.
     """
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
         self._ranks: dict[tuple[int, int], _Rank] = {}
         self._nodes: dict[str, _OfNode] = {}
         self._latest_s = -math.inf
@@ -65,7 +65,7 @@ class MeteredUsage:
             self._forget()
 
     def _is_of(self, node: str, one: RankMetered) -> bool:
-        job = self._book.jobs.get(one.job)
+        job = self._state.jobs.get(one.job)
         active = None if job is None else job.active
         if active is None or active.number != one.attempt or not 0 <= one.rank < len(active.ranks):
             return False
@@ -92,12 +92,12 @@ class MeteredUsage:
 
     def node(self, name: str, now_s: float) -> NodeUse:
         """Return the resources of a node that jobs use."""
-        node = self._book.nodes[name]
+        node = self._state.nodes[name]
         of_day = self._nodes.get(name)
         energy_day_j = None if of_day is None else of_day.energy_day_j
         gpus_busy, cores, memory_mib, any_gpu, any_core = 0.0, 0.0, 0, False, False
         for number in node.live_jobs:
-            attempt = self._book.jobs[number].active
+            attempt = self._state.jobs[number].active
             for rank, of in enumerate(attempt.ranks if attempt is not None else ()):
                 told = self._of(number, attempt, rank, now_s) if of.node == name else None
                 if told is None:
@@ -149,7 +149,7 @@ class MeteredUsage:
         """Return the total usage of all measured running jobs."""
         found = dict.fromkeys(("gpus", "gpus_busy", "gpu_memory_mib", "cores", "memory_mib"), 0.0)
         for (number, rank), one in self._ranks.items():
-            job = self._book.jobs.get(number)
+            job = self._state.jobs.get(number)
             attempt = None if job is None else job.active
             if attempt is None or self._of(number, attempt, rank, now_s) is None:
                 continue

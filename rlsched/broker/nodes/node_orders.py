@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from rlsched.broker.base.entries import NodeDown, NodeDrained, NodeRemoved, NodeResumed
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.nodes.attempts import Attempts
+from rlsched.broker.nodes.launches import Launches
 from rlsched.broker.nodes.leases import Leases
 from rlsched.broker.outbox import Outbox
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.wire.messages import DownNode, DrainNode, NodeOrder, RemoveNode, ResumeNode
 
 
@@ -18,7 +18,7 @@ class NodeOrders:
     """Carries out orders about nodes.
 
     Args:
-        book: The state.
+        state: The state.
         attempts: The launch protocol.
         leases: The leases of nodes.
         limits: The broker's times.
@@ -28,23 +28,23 @@ class NodeOrders:
 
     def __init__(
         self,
-        book: Book,
-        attempts: Attempts,
+        state: BrokerState,
+        attempts: Launches,
         leases: Leases,
         limits: Limits,
         out: Outbox,
         wake: Callable[[str], str],
     ) -> None:
-        self._book, self._attempts, self._leases, self._limits = book, attempts, leases, limits
+        self._state, self._attempts, self._leases, self._limits = state, attempts, leases, limits
         self._out, self._wake = out, wake
 
     def obey(self, order: NodeOrder) -> str:
         """Carry out an order. Returns the reason if it is refused, else ""."""
         name = order.node
-        node = self._book.nodes.get(name)
+        node = self._state.nodes.get(name)
         if node is None or node.removed:
             return f"there is no node {name!r}; `rlsched nodes` lists them"
-        jobs = [self._book.jobs[number] for number in sorted(node.live_jobs)]
+        jobs = [self._state.jobs[number] for number in sorted(node.live_jobs)]
         match order:
             case DrainNode(reason=reason, requeue=requeue):
                 reason = reason or "drained by an operator"
@@ -62,7 +62,7 @@ class NodeOrders:
                     return f"node {name} is not drained: it is {node.state}"
                 self._out.record(NodeResumed(name=name))
             case DownNode(reason=reason):
-                heard = self._leases.silence_s(name, self._book.now_s) < self._limits.lease_s
+                heard = self._leases.silence_s(name, self._state.now_s) < self._limits.lease_s
                 if node.state not in ("unreachable", "down") or (node.state == "down" and jobs and heard):
                     drain = f"`rlsched node drain {name} --requeue`"
                     return (

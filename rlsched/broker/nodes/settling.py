@@ -11,7 +11,7 @@ from typing import Final
 
 from rlsched.broker.base.entries import NodeDrained, NodeResumed
 from rlsched.broker.outbox import Outbox
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 
 REASON: Final = "no new jobs before the other nodes are back after the restart of the broker"
 
@@ -20,14 +20,14 @@ class Settling:
     """Nodes that are awaited; none if none was unreachable at the start.
 
     Args:
-        book: The state as recovered from the journal.
+        state: The state as recovered from the journal.
         out: Output of the batch.
         until_s: End of the wait, Unix seconds.
     """
 
-    def __init__(self, book: Book, out: Outbox, until_s: float) -> None:
-        self._book, self._out, self._until_s = book, out, until_s
-        self._awaited = {name for name, node in book.nodes.items() if node.state == "unreachable"}
+    def __init__(self, state: BrokerState, out: Outbox, until_s: float) -> None:
+        self._state, self._out, self._until_s = state, out, until_s
+        self._awaited = {name for name, node in state.nodes.items() if node.state == "unreachable"}
         self._back: list[str] = []
 
     def registered(self, name: str, now_s: float) -> None:
@@ -36,11 +36,11 @@ class Settling:
             return
         self._awaited.discard(name)
         if self._awaited and now_s < self._until_s:
-            if self._book.nodes[name].state == "up":
+            if self._state.nodes[name].state == "up":
                 self._back.append(name)
                 self._out.record(NodeDrained(name=name, until_s=self._until_s, reason=REASON))
             return
         for other in self._back:
-            if self._book.nodes[other].drained_reason == REASON:
+            if self._state.nodes[other].drained_reason == REASON:
                 self._out.record(NodeResumed(name=other))
         self._back.clear()

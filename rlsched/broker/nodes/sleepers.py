@@ -20,7 +20,7 @@ from rlsched.broker.base.entries import NodeDown, NodeSlept, NodeWoken
 from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
 from rlsched.broker.events import PowerDone, PowerNode
 from rlsched.broker.outbox import Outbox
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.nodes import Node
 from rlsched.decide.plans.words import span
 from rlsched.models.node_power import PowerByState
@@ -61,7 +61,7 @@ class Sleepers:
     """Orders nodes to sleep and to wake.
 
     Args:
-        book: The state.
+        state: The state.
         plan: The rules; None: nodes do not sleep, and a node that an earlier broker put to sleep is down.
         heard_s: Returns the time of a node's last message to this broker, Unix seconds; 0: none.
         out: Output of the batch.
@@ -69,12 +69,12 @@ class Sleepers:
 
     def __init__(
         self,
-        book: Book,
+        state: BrokerState,
         plan: SleepPlan | None,
         heard_s: Callable[[str], float],
         out: Outbox,
     ) -> None:
-        self._book, self._plan, self._heard_s, self._out = book, plan, heard_s, out
+        self._state, self._plan, self._heard_s, self._out = state, plan, heard_s, out
         self._looked_s = self._review_at_s = 0.0
         self._idle_since_s: dict[str, float] = {}
         self._spared_until_s: dict[str, float] = {}
@@ -84,7 +84,7 @@ class Sleepers:
 
     def step(self, now_s: float) -> None:
         """Follow nodes that sleep or wake, and review at intervals which nodes should."""
-        sleeping = [(name, node) for name, node in self._book.nodes.items() if node.up and node.sleep]
+        sleeping = [(name, node) for name, node in self._state.nodes.items() if node.up and node.sleep]
         for name, node in sleeping:
             if self._plan is None:
                 self._out.record(
@@ -106,7 +106,7 @@ class Sleepers:
 
     def done(self, told: PowerDone, now_s: float) -> None:
         """Handle the end of a command."""
-        node = self._book.nodes.get(told.node)
+        node = self._state.nodes.get(told.node)
         if node is None or not told.error or self._plan is None:
             return
         error = shortened(told.error, MAX_REASON_CHARS)
@@ -120,7 +120,7 @@ class Sleepers:
 
     def wake(self, name: str, now_s: float) -> str:
         """Power up a sleeping or down node by an operator's order. Returns the reason if refused, else ""."""
-        node = self._book.nodes[name]
+        node = self._state.nodes[name]
         if self._plan is None:
             return f"node {name} is not drained: it is {node.state}"
         if node.sleep == "waking" and node.up:
@@ -138,7 +138,7 @@ class Sleepers:
             self._out.power(PowerNode(name, "resume"))
 
     def _wake(self, plan: SleepPlan, name: str, now_s: float, reason: str) -> None:
-        node = self._book.nodes[name]
+        node = self._state.nodes[name]
         resume_s = max(now_s, node.off_s)
         self._resumed.discard(name)
         until_s = resume_s + plan.resume_timeout_s
@@ -146,12 +146,12 @@ class Sleepers:
         self._wakes(name, node, now_s)
 
     def _jobs_wait(self) -> bool:
-        state = self._book.cluster.arrays
+        state = self._state.cluster.arrays
         return int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
 
     def _review(self, plan: SleepPlan, now_s: float) -> None:
         """Ask the services which nodes should sleep or wake, and give the orders."""
-        cluster, nodes = self._book.cluster, self._book.nodes
+        cluster, nodes = self._state.cluster, self._state.nodes
         names = {node.number: name for name, node in nodes.items() if _stands_in(node)}
         sets = node_sets(cluster, sorted(names))
         busy = [self._busy([names[number] for number in one.nodes.tolist()], now_s) for one in sets]
@@ -188,8 +188,8 @@ class Sleepers:
 
     def _busy(self, names: Sequence[str], now_s: float) -> NDArray[np.bool_]:
         """(n,) bool: whether each of these nodes runs a job. Also notes since when the others are idle."""
-        held = self._book.cluster.arrays.node.view(np.ndarray)
-        nodes = [self._book.nodes[name] for name in names]
+        held = self._state.cluster.arrays.node.view(np.ndarray)
+        nodes = [self._state.nodes[name] for name in names]
         busy = np.array(
             [bool(node.live_jobs) or held["free"][node.number] < held["gpus"][node.number] for node in nodes]
         )
@@ -206,7 +206,7 @@ class Sleepers:
         states.busy[:] = busy
         for at, name in enumerate(names):
             spared = plan.spares(name) or now_s < self._spared_until_s.get(name, 0.0)
-            states.state[at] = _STATE[self._book.nodes[name].sleep]
+            states.state[at] = _STATE[self._state.nodes[name].sleep]
             states.since_s[at] = -np.inf
             states.idle_since_s[at] = np.inf if spared else self._idle_since_s[name]
         return states

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 
 from rlsched.broker.outbox import Outbox
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Job
 from rlsched.errors import InputError
 from rlsched.wire.messages import LimitTime
@@ -16,12 +16,12 @@ class TimeLimits:
     """Time limits that nodes enforce for running ranks. After a restart nodes report them again.
 
     Args:
-        book: The state.
+        state: The state.
         out: Output of the batch.
     """
 
-    def __init__(self, book: Book, out: Outbox) -> None:
-        self._book, self._out = book, out
+    def __init__(self, state: BrokerState, out: Outbox) -> None:
+        self._state, self._out = state, out
         self._goes_by: dict[int, tuple[int, dict[int, float]]] = {}  # job -> (attempt, rank -> seconds)
 
     def told(self, job: Job | None, number: int, rank: int, limit_s: float | None) -> None:
@@ -48,7 +48,7 @@ class TimeLimits:
             rank = attempt.ranks[number]
             if limit_s != wanted_s and rank.state == "running":
                 order = LimitTime(
-                    epoch=self._book.epoch,
+                    epoch=self._state.epoch,
                     job=job.number,
                     attempt=attempt.number,
                     rank=number,
@@ -83,7 +83,7 @@ class TimeLimits:
         number, known = self._goes_by.get(job.number, (0, {}))
         for rank in [] if attempt.leaving else attempt.live_ranks():
             name, state = attempt.ranks[rank].node, attempt.ranks[rank].state
-            node = self._book.nodes[name]
+            node = self._state.nodes[name]
             if number == attempt.number and rank in known:
                 continue
             if not node.spec.capabilities.is_own:

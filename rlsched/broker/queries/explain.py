@@ -25,7 +25,7 @@ from rlsched.broker.queries.waiting import (
     sleeping_for,
 )
 from rlsched.broker.state.asked import beside_count, beside_gpus, needs
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Attempt, Job, Stopped, place_of
 from rlsched.broker.state.learning import in_words as expected_in_words
 from rlsched.broker.state.priorities import LEVELS
@@ -52,7 +52,7 @@ _WHO = {"automatic": "with no alternative", "engine": "by its engine itself, whi
 
 
 def explain(
-    book: Book,
+    state: BrokerState,
     job: Job,
     record: DecisionRecord | None,
     now_s: float,
@@ -66,7 +66,7 @@ def explain(
     """Return the explanation of a job's state.
 
     Args:
-        book: The state.
+        state: The state.
         job: The job.
         record: The last decision in which the job was a candidate, or was started.
         now_s: Unix seconds.
@@ -77,15 +77,15 @@ def explain(
         grace_s: Time between SIGTERM and SIGKILL, seconds; None: left out.
     """
     if job.state == "queued":
-        lines = _waiting(book, job, record, now_s)
+        lines = _waiting(state, job, record, now_s)
     else:
-        lines = _started(book, job, record, now_s)
+        lines = _started(state, job, record, now_s)
         lines[1:1] = _limit(job, now_s, late)
     if grace_s is not None and job.live:
-        lines += _grace(book, job, grace_s)
+        lines += _grace(state, job, grace_s)
     if job.state != "queued" and usage is not None:
         lines += usage_in_words(usage)
-    ran_on = {book.nodes[rank.node].spec.gpu_type for rank in job.attempt.ranks} if job.attempt else set()
+    ran_on = {state.nodes[rank.node].spec.gpu_type for rank in job.attempt.ranks} if job.attempt else set()
     gpu_type = ran_on.pop() if job.state != "queued" and len(ran_on) == 1 else ""
     expected = expected_in_words(
         job.spec.profiles, gpu_type, usage if job.state != "queued" else None, job.spec.num_gpus
@@ -111,7 +111,7 @@ def explain(
     )
 
 
-def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) -> list[str]:
+def _waiting(state: BrokerState, job: Job, record: DecisionRecord | None, now_s: float) -> list[str]:
     need = needs(job)
     ahead_of = f"it has waited {span(now_s - job.submit_s)}"
     tail = [f"its last attempt: {job.reason}"] if job.reason else []
@@ -119,53 +119,53 @@ def _waiting(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
         tail = [_stopped(job.stopped)]
         ahead_of = f"it has waited {span(now_s - job.stopped.end_s)} since then"
     tail.append(f"predicted to run {span(job.spec.predicted_s)} by {_predictor(job)}; {ahead_of}")
-    revised_s = float(book.cluster.arrays.job.predicted_s[book.cluster.slot_of(job.seq)])
+    revised_s = float(state.cluster.arrays.job.predicted_s[state.cluster.slot_of(job.seq)])
     if revised_s != job.spec.predicted_s:
         tail.append(f"revised since, from similar jobs: predicted to run {span(revised_s)}")
-    tail += _rank(book, job)
-    barred = ineligible(book, job)
+    tail += _rank(state, job)
+    barred = ineligible(state, job)
     if barred:
         more = ["it is in no queue until then"]
-        if "Quota" in book.eligibility.of(job.seq):
+        if "Quota" in state.eligibility.of(job.seq):
             more.append("`rlsched quota list` shows limits, and what is used of them")
         return [*barred, *more, *tail]
-    if not book.nodes:
+    if not state.nodes:
         return ["no node has registered yet", *tail]
-    never = never_runs(book, job.spec.vc, need)
+    never = never_runs(state, job.spec.vc, need)
     if never:
         return [f"it cannot run on the nodes that have registered so far: {never}", *tail]
-    open_rooms = rooms(book, job.spec.vc)
-    if not places(book, job.spec.vc):
+    open_rooms = rooms(state, job.spec.vc)
+    if not places(state, job.spec.vc):
         largest = max(open_rooms, key=lambda room: room.gpus)
         return [
             "its engine starts it where it likes, by the order of the queue",
-            _ahead(book, job, largest),
+            _ahead(state, job, largest),
             *tail,
         ]
-    fitting = [room for room in open_rooms if fits_now(book, need, room)]
+    fitting = [room for room in open_rooms if fits_now(state, need, room)]
     if fitting:
-        lines = _passed_over(book, job, record, fitting, now_s)
+        lines = _passed_over(state, job, record, fitting, now_s)
     else:
-        sleeping = sleeping_for(book, need, open_rooms)
+        sleeping = sleeping_for(state, need, open_rooms)
         lines = [sleeping] if sleeping else []
-        lines += [_no_room(book, room, need) for room in open_rooms]
+        lines += [_no_room(state, room, need) for room in open_rooms]
     best = max(open_rooms, key=lambda room: room.gpus)
-    lines.append(_ahead(book, job, best))
-    lines += _plans_now(book, job, best, now_s)
-    lines += _kept_apart(book, job)
-    again_s = asked_again_s(book, open_rooms)
+    lines.append(_ahead(state, job, best))
+    lines += _plans_now(state, job, best, now_s)
+    lines += _kept_apart(state, job)
+    again_s = asked_again_s(state, open_rooms)
     if again_s > now_s:
         latest = f"in {span(again_s - now_s)} at the latest"
         lines.append(f"the policy decides again when a job or a node changes, and {latest}")
-    lines += _absent(book, now_s)
+    lines += _absent(state, now_s)
     if record is not None and not fitting:
         lines += [_last_decision(record), *_row_then(record, job.seq)]
     return lines + tail
 
 
-def _rank(book: Book, job: Job) -> list[str]:
+def _rank(state: BrokerState, job: Job) -> list[str]:
     """Lines on the effect of priority and fair share on the job's place in the queue, if they have any."""
-    lines, level, was = [], book.priorities.level(job.number), job.spec.priority
+    lines, level, was = [], state.priorities.level(job.number), job.spec.priority
     named = {number: name for name, number in LEVELS.items()}
     if level != LEVELS[was] and job.stopped is not None and job.stopped.with_node:
         lines.append(f"submitted with priority {was}, and goes as {named[level]}: it was ended with its node")
@@ -173,22 +173,22 @@ def _rank(book: Book, job: Job) -> list[str]:
         lines.append(f"submitted with priority {was}, and has waited itself up to {named[level]}")
     elif level != 0:
         lines.append(f"priority {was}")
-    ln_weight = book.priorities.ln_weights.get(job.spec.user, 0.0)
+    ln_weight = state.priorities.ln_weights.get(job.spec.user, 0.0)
     if ln_weight != 0.0:
         owner, factor = job.spec.user or "its user", math.exp(ln_weight)
         lines.append(f"fair share: by the usage of {owner}, its jobs count {factor:.2g} of others'")
     return lines
 
 
-def _absent(book: Book, now_s: float) -> list[str]:
+def _absent(state: BrokerState, now_s: float) -> list[str]:
     """Lines on nodes that get no new jobs; of many, the first ones."""
-    nodes = {name: node for name, node in book.nodes.items() if not node.removed}
+    nodes = {name: node for name, node in state.nodes.items() if not node.removed}
     lines = []
-    for state in ("down", "unreachable", "asleep", "waking"):
-        names = [name for name, node in nodes.items() if node.state == state]
+    for absent in ("down", "unreachable", "asleep", "waking"):
+        names = [name for name, node in nodes.items() if node.state == absent]
         more = f" and {len(names) - NAMED_NODES} more" if len(names) > NAMED_NODES else ""
         if names:
-            lines.append(f"nodes {state}: {', '.join(names[:NAMED_NODES])}{more}")
+            lines.append(f"nodes {absent}: {', '.join(names[:NAMED_NODES])}{more}")
     drained = [(name, node) for name, node in nodes.items() if node.state == "drained"]
     for name, node in drained[:NAMED_NODES]:
         until = "until its own checks pass"
@@ -198,16 +198,16 @@ def _absent(book: Book, now_s: float) -> list[str]:
         lines.append(f"node {name} gets no new jobs {until}: {node.reason}")
     if len(drained) > NAMED_NODES:
         lines.append(f"{len(drained) - NAMED_NODES} more nodes get no new jobs")
-    out = [f"node {name}, {line}" for name in nodes for line in out_of_service(book, name)]
+    out = [f"node {name}, {line}" for name in nodes for line in out_of_service(state, name)]
     if len(out) > NAMED_NODES:
         out[NAMED_NODES:] = [f"more GPUs are out of service: {len(out) - NAMED_NODES} more reasons"]
     return lines + out
 
 
-def _no_room(book: Book, room: Room, demand: Demand) -> str:
-    where, need, beside = _on(book, room.partition), demand.gpus, beside_count(demand)
-    if beside and gpus_fit_now(book, need, room):
-        absent = absent_of_types(book, demand, [room])
+def _no_room(state: BrokerState, room: Room, demand: Demand) -> str:
+    where, need, beside = _on(state, room.partition), demand.gpus, beside_count(demand)
+    if beside and gpus_fit_now(state, need, room):
+        absent = absent_of_types(state, demand, [room])
         waits = f"; it waits for {', '.join(absent[:NAMED_NODES])}" if absent else ""
         return f"not all is free together with {need} GPUs {where}: it needs {beside}{waits}"
     if room.free_gpus < need:
@@ -221,52 +221,52 @@ def _no_room(book: Book, room: Room, demand: Demand) -> str:
     )
 
 
-def _on(book: Book, partition: int) -> str:
-    names = book.cluster.partition_names
+def _on(state: BrokerState, partition: int) -> str:
+    names = state.cluster.partition_names
     if len(names) == 1:
         return "on the cluster"
     name = names[partition]
     return "on the nodes that serve every VC" if name == SHARED_PARTITION else f"on the nodes of VC {name}"
 
 
-def _ahead(book: Book, job: Job, room: Room) -> str:
-    order = book.cluster.waiting(room.partition)
+def _ahead(state: BrokerState, job: Job, room: Room) -> str:
+    order = state.cluster.waiting(room.partition)
     place = order.index(job.seq)
-    words = book.order.in_words
+    words = state.order.in_words
     if place == 0:
         return f"first of {len(order)} in the queue order ({words})"
-    named = ", ".join(book.job_of_seq[seq].called for seq in order[: min(place, NAMED_JOBS)])
+    named = ", ".join(state.job_of_seq[seq].called for seq in order[: min(place, NAMED_JOBS)])
     more = ", ..." if place > NAMED_JOBS else ""
     return f"{place} of {len(order)} waiting jobs are ahead in the queue order ({words}): {named}{more}"
 
 
-def _plans_now(book: Book, job: Job, room: Room, now_s: float) -> list[str]:
+def _plans_now(state: BrokerState, job: Job, room: Room, now_s: float) -> list[str]:
     """Plans of the job in a partition now, if it fits there."""
-    if not fits_now(book, needs(job), room) and not book.models.shares:
+    if not fits_now(state, needs(job), room) and not state.models.shares:
         return []
-    start = policy_start(book.cluster)
-    plans = plans_of(book.cluster, room.partition, job.seq, start, now_s, None)
-    return _plans(book, "its plans now", [plan for plan in plans if plan.how != "later"])
+    start = policy_start(state.cluster)
+    plans = plans_of(state.cluster, room.partition, job.seq, start, now_s, None)
+    return _plans(state, "its plans now", [plan for plan in plans if plan.how != "later"])
 
 
-def _plans(book: Book, lead: str, plans: list[PlanSeen]) -> list[str]:
+def _plans(state: BrokerState, lead: str, plans: list[PlanSeen]) -> list[str]:
     """Plans in words; empty without plans."""
 
     def called(seq: int) -> str:
-        return f"job {_called(book, seq)}"
+        return f"job {_called(state, seq)}"
 
     compared = sum(not plan.verdict for plan in plans) > 1
     said = [f"{in_words(plan, called)} ({outcome(plan, compared)})" for plan in plans]
     return [f"{lead}: {'; '.join(said)}"] if said else []
 
 
-def _called(book: Book, seq: int) -> str:
-    number = book.number_of_seq.get(seq)
-    return "?" if not number else book.called(number)
+def _called(state: BrokerState, seq: int) -> str:
+    number = state.number_of_seq.get(seq)
+    return "?" if not number else state.called(number)
 
 
 def _passed_over(
-    book: Book, job: Job, record: DecisionRecord | None, fitting: list[Room], now_s: float
+    state: BrokerState, job: Job, record: DecisionRecord | None, fitting: list[Room], now_s: float
 ) -> list[str]:
     if record is None:
         return ["it would fit, but has not been among the candidates yet: others come first"]
@@ -275,22 +275,22 @@ def _passed_over(
     return [
         f"it would fit, but {_last_decision(record)}",
         *_row_then(record, job.seq),
-        *_hold(book, job, fitting, now_s),
-        *_alternatives(book, record),
+        *_hold(state, job, fitting, now_s),
+        *_alternatives(state, record),
     ]
 
 
-def _hold(book: Book, job: Job, fitting: list[Room], now_s: float) -> list[str]:
+def _hold(state: BrokerState, job: Job, fitting: list[Room], now_s: float) -> list[str]:
     """How long, and for which job, a *wait* keeps this job back."""
-    state, slot = book.cluster.arrays, book.cluster.slot_of(job.seq)
-    if not any(is_held(state, room.partition, slot, now_s) for room in fitting):
+    arrays, slot = state.cluster.arrays, state.cluster.slot_of(job.seq)
+    if not any(is_held(arrays, room.partition, slot, now_s) for room in fitting):
         return []
-    at_most = f"{span(float(state.job.held_until_s[slot]) - now_s)} at most"
-    other = book.number_of_seq.get(int(state.job.held_for[slot]))
+    at_most = f"{span(float(arrays.job.held_until_s[slot]) - now_s)} at most"
+    other = state.number_of_seq.get(int(arrays.job.held_for[slot]))
     if other is None:
         return [f"it is kept back, for {at_most}, or until half of the GPUs are free"]
     return [
-        f"it is kept back for job {book.called(other)}, for {at_most}, or until that starts "
+        f"it is kept back for job {state.called(other)}, for {at_most}, or until that starts "
         "or half of the GPUs are free"
     ]
 
@@ -317,7 +317,7 @@ def _chance(half: Half) -> str:
     return f", probability {probabilities(half, 1.0)[half.choice]:.2f}"
 
 
-def _alternatives(book: Book, record: DecisionRecord) -> list[str]:
+def _alternatives(state: BrokerState, record: DecisionRecord) -> list[str]:
     if not record.halves:
         return []
     half = record.halves[0]
@@ -326,25 +326,25 @@ def _alternatives(book: Book, record: DecisionRecord) -> list[str]:
         chances = probabilities(half, 1.0)
         rows = sorted(range(len(chances)), key=lambda row: -chances[row])
         best = [
-            f"{_row_words(book, half, row)} {chances[row]:.2f}"
+            f"{_row_words(state, half, row)} {chances[row]:.2f}"
             for row in rows[:4]
             if half.legal[row] and row != half.choice
         ]
         if best:
             lines.append(f"best alternatives: {'; '.join(best)}")
     if 0 <= half.reference < len(half.seqs):
-        same = "the same" if half.reference == half.choice else _row_words(book, half, half.reference)
+        same = "the same" if half.reference == half.choice else _row_words(state, half, half.reference)
         lines.append(f"the reference rule would have chosen: {same}")
     return lines
 
 
-def _row_words(book: Book, half: Half, row: int) -> str:
+def _row_words(state: BrokerState, half: Half, row: int) -> str:
     seq = half.seqs[row]
     if half.kind == "how":
         clock = np.frombuffer(half.features, np.float32).reshape(len(half.seqs), -1)[row, CLOCK]
         at = f" at clock {clock:.2f}" if clock > 0.0 else ""
-        return f"{book.cluster.node_names[half.nodes[row]]}{at}"
-    return "wait" if seq < 0 else f"start job {_called(book, seq)}"
+        return f"{state.cluster.node_names[half.nodes[row]]}{at}"
+    return "wait" if seq < 0 else f"start job {_called(state, seq)}"
 
 
 def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
@@ -365,17 +365,17 @@ def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
     ]
 
 
-def _grace(book: Book, job: Job, grace_s: float) -> list[str]:
+def _grace(state: BrokerState, job: Job, grace_s: float) -> list[str]:
     """Time that the job gets to end; empty for other engines, which have a setting of their own."""
     ranks = job.attempt.ranks if job.attempt is not None else []
-    own = all(book.nodes[rank.node].spec.capabilities.is_own for rank in ranks if rank.node in book.nodes)
-    if not own or not places(book, job.spec.vc) or (job.state == "queued" and job.spec.grace_s is None):
+    own = all(state.nodes[rank.node].spec.capabilities.is_own for rank in ranks if rank.node in state.nodes)
+    if not own or not places(state, job.spec.vc) or (job.state == "queued" and job.spec.grace_s is None):
         return []
     by = "the broker's default" if job.spec.grace_s is None else "as submitted"
     return [f"when it is ended, SIGKILL follows SIGTERM after {span(grace_s)}, {by}"]
 
 
-def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) -> list[str]:
+def _started(state: BrokerState, job: Job, record: DecisionRecord | None, now_s: float) -> list[str]:
     attempt = job.attempt
     if attempt is None:
         return [f"{job.state}: {job.reason}" if job.reason else job.state]
@@ -388,7 +388,7 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     if attempt.ending and job.live:
         lines.append(f"it is being ended: {attempt.ending_reason}")
     elif attempt.leaving and job.live:
-        lines.append(f"it {seat_reason(book, attempt)}")
+        lines.append(f"it {seat_reason(state, attempt)}")
     who = _WHO.get(attempt.source, f"decided by {attempt.source}")
     after = span(attempt.start_s - job.submit_s)
     is_first = job.stopped is None and not job.preemptions
@@ -399,9 +399,9 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     if job.stopped is not None:
         waited = span(attempt.start_s - job.stopped.end_s)
         lines.append(f"{_stopped(job.stopped)}; it then waited {waited} in the queue")
-    lines += _beside(book, job)
-    lines += _clock(book, job, attempt)
-    lines += _not_held(book, job, attempt) if job.live else []
+    lines += _beside(state, job)
+    lines += _clock(state, job, attempt)
+    lines += _not_held(state, job, attempt) if job.live else []
     if job.preemptions:
         lines.append(f"it was preempted before: {job.preemptions} of its {attempt.number} attempts")
     if job.moves:
@@ -409,8 +409,8 @@ def _started(book: Book, job: Job, record: DecisionRecord | None, now_s: float) 
     if record is not None and record.number == attempt.decision:
         if record.halves and record.halves[0].logits:
             lines.append(f"the policy {record.policy_id} gave it{_chance(record.halves[0])[1:]}")
-        lines += _plans(book, "its plans then", [plan for plan in record.plans if plan.how != "later"])
-        lines += _alternatives(book, record)
+        lines += _plans(state, "its plans then", [plan for plan in record.plans if plan.how != "later"])
+        lines += _alternatives(state, record)
         if record.guard:
             lines.append(f"the guard stepped in: {record.guard}")
     return lines
@@ -422,7 +422,7 @@ def _stopped(stopped: Stopped) -> str:
     return f"attempt {stopped.number} ended after {after}: {stopped.reason}"
 
 
-def _not_held(book: Book, job: Job, attempt: Attempt) -> list[str]:
+def _not_held(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
     """Nodes that do not limit the job as a whole to its request, so that it may use more."""
     asked = [
         (name, words)
@@ -437,8 +437,8 @@ def _not_held(book: Book, job: Job, attempt: Attempt) -> list[str]:
         loose = [
             rank.node
             for rank in attempt.ranks
-            if rank.node in book.nodes
-            and name not in (book.nodes[rank.node].spec.capabilities.holds_to or ())
+            if rank.node in state.nodes
+            and name not in (state.nodes[rank.node].spec.capabilities.holds_to or ())
         ]
         if loose:
             more = f" and {len(loose) - NAMED_NODES} more" if len(loose) > NAMED_NODES else ""
@@ -449,9 +449,9 @@ def _not_held(book: Book, job: Job, attempt: Attempt) -> list[str]:
     return lines
 
 
-def _kept_apart(book: Book, job: Job) -> list[str]:
+def _kept_apart(state: BrokerState, job: Job) -> list[str]:
     """Why the job shares no GPUs although the broker allows it."""
-    if not book.models.shares or not book.cluster.arrays.job.unshared[book.cluster.slot_of(job.seq)]:
+    if not state.models.shares or not state.cluster.arrays.job.unshared[state.cluster.slot_of(job.seq)]:
         return []
     why = "`rlsched update --share yes` lets it: nothing is known of its workload"
     if job.alone:
@@ -461,23 +461,23 @@ def _kept_apart(book: Book, job: Job) -> list[str]:
     return [f"it shares no GPUs: {why}"]
 
 
-def _beside(book: Book, job: Job) -> list[str]:
+def _beside(state: BrokerState, job: Job) -> list[str]:
     """Jobs that share its GPUs, and the predicted speeds of all of them."""
-    others = co_tenants(book, job)
+    others = co_tenants(state, job)
     if not others:
         return []
-    speeds = [book.models.shared_frac(seq) for seq in book.cluster.beside(job.seq)]
+    speeds = [state.models.shared_frac(seq) for seq in state.cluster.beside(job.seq)]
     told = ", ".join(
         f"job {name} ({frac:.2f} of its unshared speed)" for name, frac in zip(others, speeds, strict=True)
     )
-    mine = book.models.shared_frac(job.seq)
+    mine = state.models.shared_frac(job.seq)
     return [f"shares its GPUs with {told}, and is predicted to keep {mine:.2f} of its own"]
 
 
-def _clock(book: Book, job: Job, attempt: Attempt) -> list[str]:
+def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
     """SM clock of the job, the weight of energy behind it, and nodes that could not set their clocks."""
     own = job.spec.speed_energy
-    weight = book.cluster.energy_counts if own is None else own
+    weight = state.cluster.energy_counts if own is None else own
     if weight == 0.0 and attempt.sm_clock_frac == 1.0:
         return []
     weighed = f"energy counting {weight:g}{' as it says itself' if own is not None else ''} against time"
@@ -494,9 +494,9 @@ def _clock(book: Book, job: Job, attempt: Attempt) -> list[str]:
     ]
     if attempt.sm_clock_frac == 1.0:
         lines += [
-            f"node {name} cannot set clocks: {book.nodes[name].spec.clocks_note or 'it did not say why'}"
+            f"node {name} cannot set clocks: {state.nodes[name].spec.clocks_note or 'it did not say why'}"
             for name in dict.fromkeys(rank.node for rank in attempt.ranks)
-            if not book.nodes[name].spec.sm_clocks_mhz
+            if not state.nodes[name].spec.sm_clocks_mhz
         ]
     return lines
 

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
 from rlsched.broker.nodes.metered import MeteredUsage
 from rlsched.broker.queries.pages import MAX_PAGE_ROWS, text_bytes
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.ended import EndedJob, asked_of_row
 from rlsched.broker.state.ended_table import EndedTable, Filter
 from rlsched.broker.state.jobs import Job, place_of
@@ -25,17 +25,17 @@ SCANNED = 400
 MAX_PLACE_CHARS = 2_000
 
 
-class Past:
+class HistoryPages:
     """Makes the pages.
 
     Args:
-        book: The state, with the running jobs.
+        state: The state, with the running jobs.
         ended: Table of finished jobs.
         metered: Measurements of running jobs.
     """
 
-    def __init__(self, book: Book, ended: EndedTable, metered: MeteredUsage) -> None:
-        self._book, self._ended, self._metered = book, ended, metered
+    def __init__(self, state: BrokerState, ended: EndedTable, metered: MeteredUsage) -> None:
+        self._state, self._ended, self._metered = state, ended, metered
 
     def history(self, asked: ListHistory, now_s: float) -> History:
         """Return a page of jobs, newest first; `now_s`: Unix seconds."""
@@ -44,7 +44,7 @@ class Past:
         left, cursor = MAX_PAGE_BYTES, asked.before
         if cursor is None or math.isinf(cursor[0]):
             for job in self._running(asked):
-                row = _running_job(job, self._book, self._metered.energy_j(job, now_s), now_s)
+                row = _running_job(job, self._state, self._metered.energy_j(job, now_s), now_s)
                 left -= _bytes(row)
                 if jobs and (left < 0 or len(jobs) == limit):
                     return History(jobs=jobs, next=cursor)
@@ -78,7 +78,7 @@ class Past:
         below = math.inf if asked.before is None else asked.before[1]
         return [
             job
-            for job in reversed(self._book.job_of_seq.values())
+            for job in reversed(self._state.job_of_seq.values())
             if job.number < below and job.active is not None and _is_wanted(job, asked)
         ]
 
@@ -110,11 +110,11 @@ def _last_of(job: PastJob) -> Cursor:
     return (math.inf if job.end_s is None else job.end_s, job.job)
 
 
-def _running_job(job: Job, book: Book, energy_j: float | None, now_s: float) -> PastJob:
+def _running_job(job: Job, state: BrokerState, energy_j: float | None, now_s: float) -> PastJob:
     attempt, spec = job.attempt, job.spec
     assert attempt is not None
     held_s = max(now_s - attempt.seated_s, 0.0)
-    types = {book.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
+    types = {state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
     return PastJob(
         job=job.number,
         name=shortened(spec.name),

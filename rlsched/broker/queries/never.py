@@ -8,7 +8,7 @@ import msgspec
 
 from rlsched.broker.queries.waiting import rooms
 from rlsched.broker.state.asked import beside_gpus, memory, of_types
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.nodes import Node
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import SHARED_PARTITION
@@ -16,52 +16,52 @@ from rlsched.errors import nearest
 from rlsched.models.gpu_types import GENERIC, GPU_FIGURES, canonical_kind
 
 
-def unknown_vc(book: Book, vc: str) -> str:
+def unknown_vc(state: BrokerState, vc: str) -> str:
     """Return the error of a submission's VC, in one line; "" if it is valid.
 
     VCs are declared by nodes (`rlsched node --vc`), and by quotas if nodes do so. If no node has a VC, any
     name is accepted, as a label.
     """
-    known = {name for name in book.cluster.partition_names if name != SHARED_PARTITION}
+    known = {name for name in state.cluster.partition_names if name != SHARED_PARTITION}
     if not vc or not known:
         return ""
-    known |= book.quotas.named("vc")
+    known |= state.quotas.named("vc")
     if vc in known:
         return ""
     return f"no VC {vc!r}; {nearest(vc, known)}expected one of {', '.join(sorted(known))}, or none"
 
 
-def never_runs(book: Book, vc: str, demand: Demand) -> str:
+def never_runs(state: BrokerState, vc: str, demand: Demand) -> str:
     """Return why a gang can never run on the registered nodes, "" if it can."""
     num_gpus = demand.gpus
-    if book.can_ever_run(vc, demand):
+    if state.can_ever_run(vc, demand):
         return ""
-    if book.is_uneven(vc, num_gpus):
+    if state.is_uneven(vc, num_gpus):
         return (
             f"{num_gpus} GPUs can never be given: their engine gives a gang the same GPU numbers on every "
             "node, so that a gang of several nodes has to fill them"
         )
-    usable = rooms(book, vc)
+    usable = rooms(state, vc)
     if not usable:
-        return f"no node serves VC {vc!r}; known: {', '.join(book.cluster.partition_names)}"
+        return f"no node serves VC {vc!r}; known: {', '.join(state.cluster.partition_names)}"
     nodes = [
         node
-        for node in book.nodes.values()
-        if book.cluster.arrays.node.part_of[node.number] in {room.partition for room in usable}
+        for node in state.nodes.values()
+        if state.cluster.arrays.node.part_of[node.number] in {room.partition for room in usable}
     ]
     of_type = [node for node in nodes if node.spec.gpus and demand.accepts(node.spec.gpu_type)]
     if demand.gpu_types and not of_type:
         return _no_such_type(demand, nodes)
     gang = f"{num_gpus} GPU{'' if num_gpus == 1 else 's'}"
     of_any_size = msgspec.structs.replace(demand, gpu_memory_mib=0)
-    if demand.gpu_memory_mib and book.can_ever_run(vc, of_any_size):
+    if demand.gpu_memory_mib and state.can_ever_run(vc, of_any_size):
         most = max(node.spec.capabilities.gpu_memory_mib for node in of_type)
         kind = f" of type {of_types(demand)}" if demand.gpu_types else ""
         return (
             f"{gang}{kind} of {memory(demand.gpu_memory_mib)} or more "
             f"can never be given: the largest GPU of its nodes has {memory(most)}"
         )
-    if book.can_ever_run(vc, Demand(gpus=num_gpus, gpu_types=demand.gpu_types)):
+    if state.can_ever_run(vc, Demand(gpus=num_gpus, gpu_types=demand.gpu_types)):
         largest = max(of_type or nodes, key=lambda node: (node.spec.memory_mib, node.spec.cpus)).spec
         return (
             f"{beside_gpus(demand)} can never be given with {gang}: "

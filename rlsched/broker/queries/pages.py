@@ -11,7 +11,7 @@ from rlsched.broker.nodes.members import Members
 from rlsched.broker.queries.views import array_info, co_tenants, job_info, natural, node_info
 from rlsched.broker.queries.waiting import WaitingReasons
 from rlsched.broker.state.arrays import JobArray
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Job
 from rlsched.wire.messages import JobForecast, JobInfo, Jobs, ListJobs, ListNodes, NodeInfo, Nodes
 
@@ -29,7 +29,7 @@ class Pages:
     """Makes the pages.
 
     Args:
-        book: The state.
+        state: The state.
         members: State of nodes that is not in the book.
         limits: The broker's times.
         forecast: Returns the latest forecast of a job's start and end; None: there is none.
@@ -37,18 +37,18 @@ class Pages:
 
     def __init__(
         self,
-        book: Book,
+        state: BrokerState,
         members: Members,
         limits: Limits,
         forecast: Callable[[Job], JobForecast | None],
     ) -> None:
-        self._book, self._members, self._limits, self._forecast = book, members, limits, forecast
-        self._reasons = WaitingReasons(book)
+        self._state, self._members, self._limits, self._forecast = state, members, limits, forecast
+        self._reasons = WaitingReasons(state)
         self._names: list[str] = []
 
     def job(self, number: int) -> Jobs:
         """One job."""
-        job = self._book.job(number)
+        job = self._state.job(number)
         return Jobs(jobs=[] if job is None else [self._row(job)])
 
     def jobs(self, asked: ListJobs) -> Jobs:
@@ -64,25 +64,25 @@ class Pages:
 
     def _of_live(self, before: int | None, limit: int) -> tuple[list[Job | JobArray], int]:
         """The latest live jobs, and how many older ones there are; an array stands for its waiting tasks."""
-        book = self._book
-        live: list[Job | JobArray] = list(book.job_of_seq.values())  # in the order of their numbers
-        if book.arrays.live:
-            hidden = {array.live[task] for array in book.arrays.live.values() for task in array.fresh}
+        state = self._state
+        live: list[Job | JobArray] = list(state.job_of_seq.values())  # in the order of their numbers
+        if state.arrays.live:
+            hidden = {array.live[task] for array in state.arrays.live.values() for task in array.fresh}
             shown = [job for job in live if job.number not in hidden]
-            live = sorted([*shown, *book.arrays.live.values()], key=_number)
+            live = sorted([*shown, *state.arrays.live.values()], key=_number)
         end = len(live) if before is None else bisect_left(live, before, key=_number)
         first = max(0, end - limit)
         return live[first:end][::-1], first
 
     def _of_all(self, before: int | None, limit: int) -> tuple[list[Job | JobArray], int]:
         """The latest jobs, and how many older ones there are."""
-        numbers = self._book.numbers
+        numbers = self._state.numbers
         end = len(numbers) if before is None else numbers.below(before)
         found: list[Job | JobArray] = []
         left = MAX_PAST_ROWS
         for number in reversed(numbers.between(end - limit, end)):
-            left -= number not in self._book.jobs
-            job = self._book.job(number)
+            left -= number not in self._state.jobs
+            job = self._state.job(number)
             if left < 0 or job is None:
                 break
             found.append(job)
@@ -90,8 +90,8 @@ class Pages:
 
     def _row(self, job: Job | JobArray) -> JobInfo:
         if isinstance(job, JobArray):
-            return array_info(self._book, job)
-        key = self._book.cluster.queue_key(job.seq) if job.state == "queued" else None
+            return array_info(self._state, job)
+        key = self._state.cluster.queue_key(job.seq) if job.state == "queued" else None
         return job_info(
             job,
             self._reasons,
@@ -99,9 +99,9 @@ class Pages:
             queue_key=key,
             forecast=self._forecast(job),
             speed_frac=self._speed_frac(job),
-            beside=co_tenants(self._book, job),
-            usage=self._members.metered.job(job, self._book.now_s),
-            energy_j=self._members.metered.energy_j(job, self._book.now_s),
+            beside=co_tenants(self._state, job),
+            usage=self._members.metered.job(job, self._state.now_s),
+            energy_j=self._members.metered.energy_j(job, self._state.now_s),
             grace_s=self._limits.grace_of(job.spec.grace_s) if job.live else None,
         )
 
@@ -109,27 +109,27 @@ class Pages:
         attempt = job.active
         if attempt is None:
             return None
-        gpu_type = self._book.nodes[attempt.ranks[0].node].spec.gpu_type
-        alone_frac = self._book.models.speed_frac(job.spec.workload, gpu_type, attempt.sm_clock_frac)
-        return alone_frac * self._book.models.shared_frac(job.seq)
+        gpu_type = self._state.nodes[attempt.ranks[0].node].spec.gpu_type
+        alone_frac = self._state.models.speed_frac(job.spec.workload, gpu_type, attempt.sm_clock_frac)
+        return alone_frac * self._state.models.shared_frac(job.seq)
 
     def nodes(self, asked: ListNodes) -> Nodes:
         """The nodes after a name, in the order of their numbers, and how many more there are."""
-        if len(self._names) != len(self._book.nodes):
-            self._names = sorted(self._book.nodes, key=natural)
-        foreign = self._members.foreign.infos(self._book.now_s)
+        if len(self._names) != len(self._state.nodes):
+            self._names = sorted(self._state.nodes, key=natural)
+        foreign = self._members.foreign.infos(self._state.now_s)
         names = self._names if not foreign else sorted({*self._names, *foreign}, key=natural)
         first = bisect_right(names, natural(asked.after), key=natural) if asked.after else 0
-        left = [name for name in names[first:] if name in foreign or not self._book.nodes[name].removed]
+        left = [name for name in names[first:] if name in foreign or not self._state.nodes[name].removed]
         infos = (
             foreign.get(name)
             or node_info(
-                self._book,
+                self._state,
                 name,
                 self._members.leases.seen_s(name),
                 self._members.clock_skew_s(name),
                 self._members.power_w(name),
-                self._members.metered.node(name, self._book.now_s),
+                self._members.metered.node(name, self._state.now_s),
             )
             for name in left[:MAX_PAGE_ROWS]
         )

@@ -10,13 +10,13 @@ import msgspec
 
 from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
-from rlsched.broker.base.troubles import Troubles
+from rlsched.broker.base.soft_errors import SoftErrors
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.queries.backlog import Backlog
 from rlsched.broker.queries.forecasts import Forecasts
+from rlsched.broker.queries.loop_metrics import LoopMetrics
 from rlsched.broker.queries.views import out_of_service
-from rlsched.broker.queries.vitals import Vitals
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.nodes import Node
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.state import ClusterState
@@ -44,32 +44,32 @@ class Reports:
     """Makes the reports.
 
     Args:
-        book: The state.
+        state: The state.
         scheduler: The policy.
         started: The fact that begins this broker's epoch.
         now_s: Time at which its process began to serve, Unix seconds.
         backlog: Questions that wait.
-        troubles: Failures that do not affect decisions.
-        vitals: Returns figures of the loop; called once per report.
+        soft_errors: Failures that do not affect decisions.
+        loop_metrics: Returns figures of the loop; called once per report.
         forecasts: Source of the forecaster's report.
         members: The nodes and their measurements.
     """
 
     def __init__(
         self,
-        book: Book,
+        state: BrokerState,
         scheduler: Scheduler,
         started: BrokerStarted,
         now_s: float,
         *,
         backlog: Backlog,
-        troubles: Troubles,
-        vitals: Callable[[], Vitals],
+        soft_errors: SoftErrors,
+        loop_metrics: Callable[[], LoopMetrics],
         forecasts: Forecasts,
         members: Members,
     ) -> None:
-        self._book, self._scheduler, self._started, self._started_s = book, scheduler, started, now_s
-        self._backlog, self._troubles, self._vitals = backlog, troubles, vitals
+        self._state, self._scheduler, self._started, self._started_s = state, scheduler, started, now_s
+        self._backlog, self._soft_errors, self._loop_metrics = backlog, soft_errors, loop_metrics
         self._forecasts, self._members = forecasts, members
         self._masked: Counter[str] = Counter()
         self.failed_answers = 0
@@ -81,59 +81,59 @@ class Reports:
 
     def report(self, now_s: float) -> StatsReport:
         """Return the broker's report at `now_s`, Unix seconds."""
-        book, vitals = self._book, self._vitals()
-        live = list(book.job_of_seq.values())
+        state, loop_metrics = self._state, self._loop_metrics()
+        live = list(state.job_of_seq.values())
         queued = sum(job.state == "queued" for job in live)
         fixed = (
             (name, shortened(node.spec.clocks_note, MAX_REASON_CHARS) or "it did not say")
-            for name, node in book.nodes.items()
+            for name, node in state.nodes.items()
             if node.up and not node.spec.sm_clocks_mhz
         )
-        nodes = {name: node for name, node in book.nodes.items() if not node.removed}
+        nodes = {name: node for name, node in state.nodes.items() if not node.removed}
         drawn_w = [watts for name in nodes if (watts := self._members.power_w(name)) is not None]
         foreign = self._members.foreign.infos(now_s)
         states = {name: node.state for name, node in nodes.items()} | dict.fromkeys(foreign, "foreign")
         absent = {name: _absence(node) for name, node in nodes.items() if node.state != "up"}
         absent |= {name: f"foreign: {info.reason}" for name, info in foreign.items()}
-        out = {name: lines for name in nodes if (lines := out_of_service(book, name))}
+        out = {name: lines for name in nodes if (lines := out_of_service(state, name))}
         skews_s = {name: self._members.clock_skew_s(name) or 0.0 for name in nodes}
         skewed = {name: skew_s for name, skew_s in skews_s.items() if abs(skew_s) > MAX_CLOCK_SKEW_S}
         return StatsReport(
             policy=self._scheduler.name,
-            decisions=dict(book.decisions),
-            contested=dict(book.contested),
+            decisions=dict(state.decisions),
+            contested=dict(state.contested),
             queued=queued,
             running=len(live) - queued,
-            ended=book.ended,
+            ended=state.ended,
             uptime_s=now_s - self._started_s,
-            prediction=book.predictions.report(now_s),
+            prediction=state.predictions.report(now_s),
             forecasts=self._forecasts.report(),
-            speed_energy=book.cluster.energy_counts,
+            speed_energy=state.cluster.energy_counts,
             clocked=sum(job.active is not None and job.active.sm_clock_frac < 1.0 for job in live),
-            shares=book.models.shares,
+            shares=state.models.shares,
             sharing=sum(job.active is not None and job.active.tenants > 1 for job in live),
             fixed_clocks=dict(islice(fixed, MAX_NAMED_NODES)),
             version=self._started.version,
-            epoch=book.epoch,
-            address=vitals.address,
+            epoch=state.epoch,
+            address=loop_metrics.address,
             fallback=self._started.fallback,
             nodes=dict(Counter(states.values())),
             unhealthy_nodes=sum(bool(node.unhealthy) and node.up for node in nodes.values()),
-            health_failures=book.health_failures,
+            health_failures=state.health_failures,
             absent_nodes=dict(islice(absent.items(), MAX_NAMED_NODES)),
-            gpus_out=sum(len(one.gpus) for name in out for one in book.held.of(name)),
+            gpus_out=sum(len(one.gpus) for name in out for one in state.held.of(name)),
             nodes_with_gpus_out={
                 name: shortened("; ".join(lines), MAX_REASON_CHARS)
                 for name, lines in islice(out.items(), MAX_NAMED_NODES)
             },
             nodes_off_clock=len(skewed),
             clock_skews_s=dict(islice(skewed.items(), MAX_NAMED_NODES)),
-            journal=vitals.journal,
+            journal=loop_metrics.journal,
             guard=GuardReport(
-                decided=dict(book.interventions),
+                decided=dict(state.interventions),
                 masked=dict(self._masked),
                 now=self._scheduler.replaced_by_fallback(),
-                drift=drift_report(self._scheduler, book.cluster),
+                drift=drift_report(self._scheduler, state.cluster),
             ),
             questions=QuestionsReport(
                 waiting=len(self._backlog),
@@ -142,18 +142,18 @@ class Reports:
                 failed=self.failed_answers,
             ),
             records=RecordsReport(
-                kept=vitals.records_kept,
-                lost=dict(self._troubles.lost),
-                troubles=dict(self._troubles.present),
+                kept=loop_metrics.records_kept,
+                lost=dict(self._soft_errors.lost),
+                soft_errors=dict(self._soft_errors.present),
             ),
-            gpus=gpus_by_type(book.cluster),
-            ineligible=book.eligibility.counts(),
-            tasks_to_come=sum(array.left for array in book.arrays.live.values()),
+            gpus=gpus_by_type(state.cluster),
+            ineligible=state.eligibility.counts(),
+            tasks_to_come=sum(array.left for array in state.arrays.live.values()),
             queued_gpus=sum(job.spec.num_gpus for job in live if job.state == "queued"),
             oldest_queued_s=max((now_s - job.submit_s for job in live if job.state == "queued"), default=0.0),
-            outcomes=dict(book.outcomes),
-            timings=vitals.timings,
-            connections=vitals.connections,
+            outcomes=dict(state.outcomes),
+            timings=loop_metrics.timings,
+            connections=loop_metrics.connections,
             power_w=sum(drawn_w) if drawn_w else None,
             energy_day_j=self._members.metered.energy_day_j(),
             used=self._members.metered.used(now_s),

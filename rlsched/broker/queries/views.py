@@ -9,25 +9,25 @@ from rlsched.broker.base.shortened import MAX_NAME_CHARS, MAX_REASON_CHARS, shor
 from rlsched.broker.nodes.metered import NodeUse
 from rlsched.broker.queries.waiting import WaitingReasons, kept_out
 from rlsched.broker.state.arrays import JobArray
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.broker.state.nodes import Node
 from rlsched.broker.state.tasks import count, in_words
 from rlsched.wire.messages import JobForecast, JobInfo, NodeInfo, SeenUsage
 
 
-def seat_reason(book: Book, attempt: Attempt) -> str:
+def seat_reason(state: BrokerState, attempt: Attempt) -> str:
     """Why an attempt that has GPUs is not launched yet."""
     numbers = sorted({number for number, _ in attempt.leaving})
-    others = ", ".join(f"job {book.called(number)}" for number in numbers)
+    others = ", ".join(f"job {state.called(number)}" for number in numbers)
     return f"waits until {others}, preempted, {'has' if len(numbers) == 1 else 'have'} left its GPUs"
 
 
-def co_tenants(book: Book, job: Job) -> list[str]:
+def co_tenants(state: BrokerState, job: Job) -> list[str]:
     """Displayed numbers of the jobs that share a job's GPUs now."""
     if job.active is None or job.active.tenants < 2:
         return []
-    return [book.job_of_seq[seq].called for seq in book.cluster.beside(job.seq)]
+    return [state.job_of_seq[seq].called for seq in state.cluster.beside(job.seq)]
 
 
 def job_info(
@@ -64,7 +64,7 @@ def job_info(
     elif job.active is not None and job.active.ending:
         reason = f"being ended: {job.active.ending_reason}"
     elif job.active is not None and job.active.leaving:
-        reason = seat_reason(reasons.book, job.active)
+        reason = seat_reason(reasons.state, job.active)
     ranks = attempt.ranks[:max_nodes] if attempt is not None else []
     return JobInfo(
         job=job.number,
@@ -110,13 +110,13 @@ def job_info(
     )
 
 
-def array_info(book: Book, array: JobArray) -> JobInfo:
+def array_info(state: BrokerState, array: JobArray) -> JobInfo:
     """Return the row of an array: as a waiting job while tasks are still to come."""
-    spec, jobs = array.spec, book.jobs
+    spec, jobs = array.spec, state.jobs
     limit = f"%{spec.array_limit}" if spec.array_limit else ""
     fresh = f"{len(array.fresh)} next" if array.fresh else ""
     coming = in_words(array.coming, MAX_NAME_CHARS) + limit if array.coming and not array.stopped else fresh
-    reasons = [*kept_out(book, spec), book.arrays.said(array.number, jobs)]
+    reasons = [*kept_out(state, spec), state.arrays.said(array.number, jobs)]
     return JobInfo(
         job=array.number,
         name=shortened(spec.name),
@@ -152,12 +152,12 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
-def out_of_service(book: Book, name: str) -> list[str]:
+def out_of_service(state: BrokerState, name: str) -> list[str]:
     """GPUs of one of rlsched's own nodes that are lost, or in use by a foreign process, a line per reason.
 
     GPUs that an engine gives to other jobs are not out of service.
     """
-    return book.held.in_words(name) if book.nodes[name].spec.capabilities.is_own else []
+    return state.held.in_words(name) if state.nodes[name].spec.capabilities.is_own else []
 
 
 def node_notes(node: Node) -> list[str]:
@@ -172,7 +172,7 @@ def node_notes(node: Node) -> list[str]:
 
 
 def node_info(
-    book: Book,
+    state: BrokerState,
     name: str,
     seen_s: float,
     clock_skew_s: float | None = None,
@@ -180,9 +180,9 @@ def node_info(
     use: NodeUse | None = None,
 ) -> NodeInfo:
     """Return the row of a node."""
-    node, use = book.nodes[name], use or NodeUse()
+    node, use = state.nodes[name], use or NodeUse()
     jobs = sorted(node.live_jobs)
-    free = int(book.cluster.arrays.node.free[node.number]) if node.state in ("up", "drained") else 0
+    free = int(state.cluster.arrays.node.free[node.number]) if node.state in ("up", "drained") else 0
     return NodeInfo(
         name=name,
         state=node.state,
@@ -192,12 +192,12 @@ def node_info(
         gpu_type=shortened(node.spec.gpu_type),
         vc=shortened(node.spec.vc),
         jobs=jobs,
-        called=[book.called(number) for number in jobs],
+        called=[state.called(number) for number in jobs],
         last_seen_s=seen_s,
         clock_skew_s=clock_skew_s,
         power_w=power_w,
         notes=[
-            *(shortened(line, MAX_REASON_CHARS) for line in out_of_service(book, name)),
+            *(shortened(line, MAX_REASON_CHARS) for line in out_of_service(state, name)),
             *node_notes(node),
         ],
         energy_day_j=use.energy_day_j,

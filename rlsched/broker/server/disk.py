@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlsched.broker.base.entries import Entry
-from rlsched.broker.queries.vitals import CommitsEntries
+from rlsched.broker.queries.loop_metrics import CommitsEntries
 from rlsched.broker.state.ended import EndedJob
 from rlsched.errors import JournalFullError
 from rlsched.files.private import touch_private

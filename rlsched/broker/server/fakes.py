@@ -18,7 +18,7 @@ from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.broker.server.performing import perform
 from rlsched.broker.state.ended import EndedJob
 from rlsched.broker.state.predictions import Predictions
-from rlsched.broker.state.priorities import Ranks
+from rlsched.broker.state.priorities import PriorityRules
 from rlsched.decide.scheduler import Scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Heartbeat, NodeMessage
@@ -100,7 +100,7 @@ class HandBroker:
         prediction: str = RUNNING_MEAN,
         speed_energy: float = 0.0,
         shares: bool = False,
-        ranks: Ranks | None = None,
+        ranks: PriorityRules | None = None,
         sleep: SleepPlan | None = None,
     ) -> None:
         self.journal = journal
@@ -108,13 +108,13 @@ class HandBroker:
         self.sent = RecordingTransport()
         self.records: list[Records] = []
         self.has_time: Callable[[], bool] = lambda: True
-        ranks = ranks or Ranks()
+        ranks = ranks or PriorityRules()
         predictions = Predictions(prediction)
-        self.book = recovered(journal, predictions, scheduler, half_life_s=ranks.half_life_s)
-        self.now_s = max(now_s, self.book.now_s + 0.001)
+        self.state = recovered(journal, predictions, scheduler, half_life_s=ranks.half_life_s)
+        self.now_s = max(now_s, self.state.now_s + 0.001)
         started = BrokerStarted(
-            epoch=self.book.epoch + 1,
-            cluster=self.book.identity or "c1",
+            epoch=self.state.epoch + 1,
+            cluster=self.state.identity or "c1",
             version="test",
             policy=scheduler.name,
             fallback="",
@@ -123,7 +123,7 @@ class HandBroker:
             shares=shares,
         )
         self.machine = Machine(
-            self.book,
+            self.state,
             scheduler,
             started,
             self.now_s,

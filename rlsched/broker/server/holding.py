@@ -18,7 +18,7 @@ from rlsched.wire.messages import Heartbeat, HeartbeatAck, Hello, Refused, Submi
 MAX_HELD = 20_000
 
 
-class Held:
+class DeferredMessages:
     """Messages that wait for the next batch.
 
     Args:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from rlsched.broker.events import DropNode, Effect, PowerNode, Records, Reply, SendNode
-from rlsched.broker.events import Journal as Commit
-from rlsched.broker.queries.vitals import CommitsEntries
+from rlsched.broker.events import Commit, DropNode, Effect, PowerNode, Records, Reply, SendNode
+from rlsched.broker.queries.loop_metrics import CommitsEntries
 from rlsched.wire.messages import BrokerToNode, ClientReply
 
 

@@ -10,10 +10,10 @@ from types import FrameType
 
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.server.serve import Broker
-from rlsched.broker.server.settings import Settings, warmed_up
-from rlsched.broker.standby.copying import Bounds, Copies, Orders, copy_and_wait
+from rlsched.broker.server.settings import BrokerSettings, warmed_up
+from rlsched.broker.standby.copying import Copies, CopyBounds, Orders, copy_and_wait
 from rlsched.broker.standby.standby import stand_by
-from rlsched.broker.standby.telling import Telling
+from rlsched.broker.standby.supersede_notice import Telling
 from rlsched.compile.compiling import COMPILING
 from rlsched.decide.policies.policy import Policy
 from rlsched.signals import on_signals
@@ -29,7 +29,7 @@ class _StoppedError(BaseException):
 
 
 def run_broker(
-    settings: Settings,
+    settings: BrokerSettings,
     announce: Callable[[str], None],
     *,
     warn: Callable[[str], None] | None = None,
@@ -82,7 +82,7 @@ def run_broker(
                     copies,
                     announce,
                     orders,
-                    Bounds(settings.keeps, settings.ranks.half_life_s),
+                    CopyBounds(settings.keeps, settings.ranks.half_life_s),
                 )
             if taken is None:
                 return
@@ -110,7 +110,7 @@ def run_broker(
             broker.serve()
 
 
-def _say_if_slow(settings: Settings, announce: Callable[[str], None]) -> Timer:
+def _say_if_slow(settings: BrokerSettings, announce: Callable[[str], None]) -> Timer:
     """Announce the reason of a slow start, unless the broker is ready before."""
     name = Policy.of(settings.policy).name
     line = (

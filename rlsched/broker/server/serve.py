@@ -14,8 +14,8 @@ import msgspec
 import rlsched
 from rlsched.broker.base.entries import BrokerStarted, ChosenPolicy
 from rlsched.broker.base.pauses import ShortPauses
+from rlsched.broker.base.soft_errors import SoftErrors
 from rlsched.broker.base.timing import Histogram
-from rlsched.broker.base.troubles import Troubles
 from rlsched.broker.compaction.compacting import Compacting
 from rlsched.broker.events import (
     ClientAsked,
@@ -37,18 +37,18 @@ from rlsched.broker.journal.superseded import Superseded
 from rlsched.broker.machine.happenings import as_it_stands
 from rlsched.broker.machine.machine import Machine
 from rlsched.broker.queries.forecasts import NO_FORECASTS
+from rlsched.broker.queries.loop_metrics import LoopMetrics, TimedCommits, journal_report
 from rlsched.broker.queries.memory import RecordMemory
 from rlsched.broker.queries.report import drift_curves
-from rlsched.broker.queries.vitals import TimedCommits, Vitals, journal_report
 from rlsched.broker.server.disk import RETRY_S, Disk, PatientCommits
-from rlsched.broker.server.holding import Held
+from rlsched.broker.server.holding import DeferredMessages
 from rlsched.broker.server.performing import perform
 from rlsched.broker.server.power_commands import PowerCommands
-from rlsched.broker.server.settings import Settings, forecast_setup, warmed_up
-from rlsched.broker.server.timekeeping import Clock, ahead_line
+from rlsched.broker.server.settings import BrokerSettings, forecast_setup, warmed_up
+from rlsched.broker.server.timekeeping import BrokerClock, ahead_line
 from rlsched.broker.standby.shipping import Shipping
 from rlsched.broker.standby.warm import Warm
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.decide.drift import unlike
 from rlsched.decide.own import is_own
 from rlsched.decide.policies.files import missing_code
@@ -97,7 +97,7 @@ class Broker:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: BrokerSettings,
         open_journal: Callable[[Path], Journal] = Journal,
         say: Callable[[str], None] = lambda _: None,
         warm: Warm | None = None,
@@ -106,7 +106,7 @@ class Broker:
         if not 0.0 <= settings.speed_energy <= 1.0:
             raise InputError(f"--speed-energy {settings.speed_energy:g}: expected 0 (speed) to 1 (energy)")
         self.settings = settings
-        self._troubles = Troubles(say)
+        self._soft_errors = SoftErrors(say)
         self._stopping = False
         self._serving = False
         self._intake = self._warned = ""
@@ -114,7 +114,7 @@ class Broker:
         self._up_since_s: float | None = None
         self._ticked_s = self._flushed_s = 0.0
         self._decisions, self._turns = Histogram(), Histogram()
-        self._disk = Disk(settings.directory, settings.min_free_mib, self._troubles.say)
+        self._disk = Disk(settings.directory, settings.min_free_mib, self._soft_errors.say)
         self._disk.make_room()
         self._doing = doing
         self._given = _digest(settings)
@@ -136,13 +136,13 @@ class Broker:
             if not is_new:  # the error of a held journal comes before that of a used address
                 check_address(settings.address)
             self._compacting = Compacting(
-                self._journal, settings.keeps, settings.ranks.half_life_s, self._troubles.say
+                self._journal, settings.keeps, settings.ranks.half_life_s, self._soft_errors.say
             )
             opened.callback(self._compacting.close)
             self._superseded = Superseded(settings.directory)
-            patient = PatientCommits(self._journal, self._disk, self._wait_for_space, self._troubles.say)
+            patient = PatientCommits(self._journal, self._disk, self._wait_for_space, self._soft_errors.say)
             self._commits = TimedCommits(patient)
-            self._log = RecordLog(settings.directory / STORE_FOLDER, settings.logdir, self._troubles)
+            self._log = RecordLog(settings.directory / STORE_FOLDER, settings.logdir, self._soft_errors)
             opened.callback(self._log.close)
             self._forecasting = self._new_forecasting(settings)
             if self._forecasting is not None:
@@ -153,11 +153,11 @@ class Broker:
                 self._forecasting.use(forecast_setup(self.settings))
             opened.callback(lambda: self._fits.close())
             if self._log.begins():
-                self._log.add([], as_it_stands(self._machine.book))
-            self._superseded.check(self._machine.book.epoch)
+                self._log.add([], as_it_stands(self._machine.state))
+            self._superseded.check(self._machine.state.epoch)
             self._transport = Transport(settings.address, KeyHome(settings.keys), settings.senders)
             self._shipping = Shipping(
-                self._journal, KeyHome(settings.keys).access, self._transport.reply, self._troubles.say
+                self._journal, KeyHome(settings.keys).access, self._transport.reply, self._soft_errors.say
             )
             opened.callback(self._transport.close)
             self._say_who_serves()
@@ -166,7 +166,7 @@ class Broker:
             self._publish_address()
             self._opened = opened.pop_all()
 
-    def _begun_as_chosen(self, warm: Warm | None) -> tuple[Machine, Fits, Held]:
+    def _begun_as_chosen(self, warm: Warm | None) -> tuple[Machine, Fits, DeferredMessages]:
         """A state machine with the policy that `rlsched policy set` chose last, if that still holds."""
         chosen = self._journal.chosen()
         if chosen is not None and chosen.instead_of == self._given:
@@ -176,7 +176,7 @@ class Broker:
             except (RlschedError, ImportError) as error:
                 if isinstance(error, JournalError):
                     raise
-                self._troubles.say(
+                self._soft_errors.say(
                     f"policy {chosen.name!r}, which `rlsched policy set` chose, cannot be served any more: "
                     f"{error}; --policy decides"
                 )
@@ -186,19 +186,19 @@ class Broker:
         return self._begun(self.settings, warm)
 
     def _begun(
-        self, settings: Settings, warm: Warm | None = None, chosen: ChosenPolicy | None = None
-    ) -> tuple[Machine, Fits, Held]:
+        self, settings: BrokerSettings, warm: Warm | None = None, chosen: ChosenPolicy | None = None
+    ) -> tuple[Machine, Fits, DeferredMessages]:
         """A state machine over the journal as it is, in an epoch of its own."""
         warm = self._warmed_up(settings) if warm is None else warm
         scheduler, fallback = warm.scheduler, warm.fallback
-        book = self._recovered(warm)
-        goes_on = chosen is not None and chosen == book.chosen
-        self._snapshots = SnapshotKeeper(self._journal, self._troubles.say)
-        self._clock = Clock(book.now_s)
-        self._clock_line = ahead_line(self._journal.path, book.now_s - time.time())
+        state = self._recovered(warm)
+        goes_on = chosen is not None and chosen == state.chosen
+        self._snapshots = SnapshotKeeper(self._journal, self._soft_errors.say)
+        self._clock = BrokerClock(state.now_s)
+        self._clock_line = ahead_line(self._journal.path, state.now_s - time.time())
         started = BrokerStarted(
-            epoch=book.epoch + 1,
-            cluster=book.identity or secrets.token_hex(8),
+            epoch=state.epoch + 1,
+            cluster=state.identity or secrets.token_hex(8),
             policy=scheduler.name,
             fallback=fallback,
             version=rlsched.__version__,
@@ -209,7 +209,7 @@ class Broker:
             goes_on=goes_on,
         )
         machine = Machine(
-            book,
+            state,
             scheduler,
             started,
             self._clock.read(),
@@ -217,19 +217,19 @@ class Broker:
             limits=settings.limits,
             ranks=settings.ranks,
             memory=RecordMemory(self._log.last),
-            troubles=self._troubles,
-            vitals=self._vitals,
+            soft_errors=self._soft_errors,
+            loop_metrics=self._loop_metrics,
             forecasts=self._forecasting or NO_FORECASTS,
             sleep=None if settings.power is None else settings.power.sleep,
             up_since_s=self._up_since_s,
         )
         return (
             machine,
-            Fits(book.predictions, self._troubles.say),
-            Held(book.knows_token, _event),
+            Fits(state.predictions, self._soft_errors.say),
+            DeferredMessages(state.knows_token, _event),
         )
 
-    def _warmed_up(self, settings: Settings) -> Warm:
+    def _warmed_up(self, settings: BrokerSettings) -> Warm:
         self._doing(f"it loads policy {Policy.of(settings.policy).name}")
         return warmed_up(settings)
 
@@ -249,7 +249,7 @@ class Broker:
             )
             settings = _with_policy(self.settings, asked_for)
             chosen = None if _digest(settings) == self._given else asked_for
-            if chosen == self._machine.book.chosen and not _has_code(settings):
+            if chosen == self._machine.state.chosen and not _has_code(settings):
                 return Ok()  # a client repeats a request that is answered late, as while a policy compiles
             self._log.flush()
             self._up_since_s = self._machine.up_since_s
@@ -265,13 +265,13 @@ class Broker:
         self._step([])
         with suppress(InputError):  # it says what it has said before
             self._begin_mark()
-        self._troubles.say(self.ready_line())
+        self._soft_errors.say(self.ready_line())
         return Ok()
 
-    def _recovered(self, warm: Warm) -> Book:
+    def _recovered(self, warm: Warm) -> BrokerState:
         self._doing("it reads its journal")
         try:
-            return warm.caught_up(self._journal, self._troubles.say)
+            return warm.caught_up(self._journal, self._soft_errors.say)
         except JournalError as error:
             if str(error).startswith(str(self._journal.path)):
                 raise
@@ -285,7 +285,7 @@ class Broker:
 
     def _give_up(self, path: Path) -> None:
         kept = begin_anew(path)
-        self._troubles.say(f"journal: a new cluster begins; the earlier journal: {kept or 'lost'}")
+        self._soft_errors.say(f"journal: a new cluster begins; the earlier journal: {kept or 'lost'}")
 
     def _begin_mark(self) -> None:
         """From now on the directory shows which journal belongs there."""
@@ -313,13 +313,13 @@ class Broker:
 
     def ready_line(self) -> str:
         """Return the ready line, for users and for scripts."""
-        book = self._machine.book
-        live = list(book.job_of_seq.values())
+        state = self._machine.state
+        live = list(state.job_of_seq.values())
         queued = sum(job.state == "queued" for job in live)
         return (
             f"rlsched broker ready at {self.address} (policy {self._machine.scheduler.name}, "
-            f"predictions by {book.predictions.kind}, {self._dial()}"
-            f"epoch {book.epoch}, {len(live) - queued} jobs started, {queued} waiting, "
+            f"predictions by {state.predictions.kind}, {self._dial()}"
+            f"epoch {state.epoch}, {len(live) - queued} jobs started, {queued} waiting, "
             f"journal {self._journal.path})"
         )
 
@@ -365,11 +365,11 @@ class Broker:
                 time.sleep(REST_S)
         self._keep_snapshot()
 
-    def _new_forecasting(self, settings: Settings) -> Forecasting | None:
+    def _new_forecasting(self, settings: BrokerSettings) -> Forecasting | None:
         if not settings.forecaster:
             return None
         after_s = settings.forecast_after_s
-        return Forecasting(forecast_setup(settings), self._troubles.say, after_s=after_s)
+        return Forecasting(forecast_setup(settings), self._soft_errors.say, after_s=after_s)
 
     def _step_forecasts(self) -> None:
         """Store new forecasts, and send answers."""
@@ -382,7 +382,7 @@ class Broker:
             self._transport.reply(reply.peer, reply.request, reply.message)
 
     def _keep_snapshot(self) -> None:
-        self._snapshots.keep(self._machine.book, self._machine.scheduler)
+        self._snapshots.keep(self._machine.state, self._machine.scheduler)
 
     @property
     def started(self) -> BrokerStarted:
@@ -455,21 +455,21 @@ class Broker:
         scheduler = self._machine.scheduler
         if scheduler.familiar is None or self._warned == scheduler.policy_id:
             return
-        found = unlike(scheduler.familiar, self._machine.book.cluster)
+        found = unlike(scheduler.familiar, self._machine.state.cluster)
         if found:
             self._warned = scheduler.policy_id
-            self._troubles.say(
+            self._soft_errors.say(
                 f"policy {scheduler.name} was not trained on such a cluster: {'; '.join(found)}"
             )
 
     def _draw_predictions(self, now_s: float) -> None:
-        book = self._machine.book
+        state = self._machine.state
         try:
-            curves = book.predictions.curves(now_s) | drift_curves(self._machine.scheduler)
+            curves = state.predictions.curves(now_s) | drift_curves(self._machine.scheduler)
         except Exception as error:  # a curve that cannot be drawn is left out
-            self._troubles.count("drawn", "the curves of predictions and drift", error)
+            self._soft_errors.count("drawn", "the curves of predictions and drift", error)
         else:
-            self._log.add_scalars(book.cluster.decisions, curves)
+            self._log.add_scalars(state.cluster.decisions, curves)
 
     def _answer(self) -> None:
         """Answer questions for a while, once everything else of this turn has left."""
@@ -477,9 +477,9 @@ class Broker:
         effects = self._machine.answer(lambda: time.perf_counter() < until_s)
         perform(effects, self._machine.now_s, self._commits, self._transport)
 
-    def _vitals(self) -> Vitals:
+    def _loop_metrics(self) -> LoopMetrics:
         """Return the figures of the loop for reports."""
-        return Vitals(
+        return LoopMetrics(
             address=self.address,
             journal=journal_report(
                 self._journal.path, self._commits.last_ms, low_disk_mib(self.settings.min_free_mib)
@@ -494,7 +494,7 @@ class Broker:
         )
 
 
-def _with_policy(settings: Settings, chosen: ChosenPolicy) -> Settings:
+def _with_policy(settings: BrokerSettings, chosen: ChosenPolicy) -> BrokerSettings:
     """The same settings with another policy.
 
     Raises:
@@ -511,13 +511,13 @@ def _with_policy(settings: Settings, chosen: ChosenPolicy) -> Settings:
     return msgspec.structs.replace(settings, policy=policy, fallback=fallback)
 
 
-def _digest(settings: Settings) -> str:
+def _digest(settings: BrokerSettings) -> str:
     """Return a digest that identifies the policy and the fallback."""
     both = (settings.policy, settings.fallback)
     return " ".join("-" if one is None else Policy.of(one).digest for one in both)
 
 
-def _has_code(settings: Settings) -> bool:
+def _has_code(settings: BrokerSettings) -> bool:
     """Whether policy or fallback is a Python file, which may have changed under the same name."""
     both = (settings.policy, settings.fallback)
     return any(one is not None and is_own(Policy.of(one).settings.rule) for one in both)

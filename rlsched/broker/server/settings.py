@@ -9,20 +9,20 @@ import msgspec
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.compaction.keeping import Keeps
 from rlsched.broker.forecasts.forecasting import AFTER_S, LEAST_S
-from rlsched.broker.forecasts.messages import Setup
+from rlsched.broker.forecasts.messages import ForecasterSetup
 from rlsched.broker.journal.journal import JOURNAL_FILE
 from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.broker.server.policy import load_policy
 from rlsched.broker.server.power_commands import PowerSettings
 from rlsched.broker.standby.warm import Warm
-from rlsched.broker.state.priorities import Ranks
+from rlsched.broker.state.priorities import PriorityRules
 from rlsched.decide.policies.policy import Policy
 from rlsched.files.space import MIN_FREE_MIB
 from rlsched.forecast.world import DEFAULT
 from rlsched.transport.budgets import SenderLimits
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a broker.
 
     Attributes:
@@ -63,7 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     logdir: Path | None = None
     limits: Limits = Limits()
     senders: SenderLimits = SenderLimits()
-    ranks: Ranks = Ranks()
+    ranks: PriorityRules = PriorityRules()
     min_free_mib: int = MIN_FREE_MIB
     new_cluster: bool = False
     keeps: Keeps = Keeps()
@@ -74,7 +74,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     power: PowerSettings | None = None
 
 
-def warmed_up(settings: Settings) -> Warm:
+def warmed_up(settings: BrokerSettings) -> Warm:
     """Load and compile the policy of these settings, before the first entry of any journal.
 
     Raises:
@@ -90,16 +90,16 @@ def warmed_up(settings: Settings) -> Warm:
     )
     past = None
     if settings.history is not None:
-        from rlsched.broker.base.past import Past  # imports all trace formats, which no other start needs
+        from rlsched.broker.base.past import PastJobs  # imports all trace formats, which no other start needs
 
-        past = Past.read(settings.history)
+        past = PastJobs.read(settings.history)
     return Warm(scheduler, fallback, settings.prediction, settings.ranks.half_life_s, past)
 
 
-def forecast_setup(settings: Settings) -> Setup:
+def forecast_setup(settings: BrokerSettings) -> ForecasterSetup:
     """Return the setup of the forecasting process for a broker with these settings."""
     policy = Policy.of(settings.policy)
-    return Setup(
+    return ForecasterSetup(
         journal=str((settings.directory / JOURNAL_FILE).absolute()),
         store=str((settings.directory / STORE_FOLDER).absolute()),
         forecaster=settings.forecaster,

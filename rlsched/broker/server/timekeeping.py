@@ -10,7 +10,7 @@ AHEAD_S = 60.0
 """Lead of a journal's last time over this machine's clock above which a warning is logged, seconds."""
 
 
-class Clock:
+class BrokerClock:
     """Unix time in whole milliseconds that grows with every reading, across restarts and clock jumps.
 
     Args:

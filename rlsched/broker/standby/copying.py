@@ -1,9 +1,9 @@
 """A standby on another machine: copies the journal over the network, and can take over with its copy.
 
 It takes over by itself only if the primary does not answer, and most nodes have lost it too, see
-`rlsched.broker.standby.knocks`. The copy lacks the primary's last commits that were not sent yet. So it is
-taken over as a backup is restored (`rlsched.broker.journal.backup.take_over`): in a much higher epoch, with
-numbers that were never assigned.
+`rlsched.broker.standby.orphan_hellos`. The copy lacks the primary's last commits that were not sent yet. So
+it is taken over as a backup is restored (`rlsched.broker.journal.backup.take_over`): in a much higher epoch,
+with numbers that were never assigned.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from rlsched.broker.base.rows import Row
+from rlsched.broker.base.rows import JournalRow
 from rlsched.broker.compaction.compacting import Compacting
 from rlsched.broker.compaction.keeping import Keeps
 from rlsched.broker.journal.backup import set_aside, take_over
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import JournalMark
-from rlsched.broker.standby.knocks import Knocks
+from rlsched.broker.standby.orphan_hellos import Knocks
 from rlsched.broker.standby.shipping import access_digest
 from rlsched.broker.standby.standby import Taken
 from rlsched.broker.standby.warm import PAGE, Warm
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.errors import BrokerUnavailableError, InputError, JournalFullError
 from rlsched.files.lock import locked
 from rlsched.files.private import touch_private
-from rlsched.transport.access import Member
+from rlsched.transport.access import AccessEntry
 from rlsched.transport.connection import Connection
 from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import JournalRows, ReadJournal, Refused, Serving
@@ -60,12 +60,12 @@ class Copies:
 
 
 @dataclass(frozen=True)
-class Bounds:
+class CopyBounds:
     """Retention of a copy.
 
     Attributes:
         keeps: Entries and rows to keep.
-        half_life_s: As of `Book`.
+        half_life_s: As of `BrokerState`.
     """
 
     keeps: Keeps
@@ -88,7 +88,7 @@ def copy_and_wait(
     copies: Copies,
     say: Callable[[str], None],
     orders: Orders,
-    bounds: Bounds,
+    bounds: CopyBounds,
 ) -> Taken | None:
     """Copy a broker's journal until it is taken over. None: stopped by an order.
 
@@ -117,9 +117,9 @@ def copy_and_wait(
         opened.callback(copy.close)
         connection = Connection(copies.of, home.client(), home.broker_public(), str(home.directory))
         opened.callback(connection.close)
-        knocks = Knocks(address, home, copies.of)
-        opened.callback(knocks.close)
-        taken = _wait(copy, connection, knocks, copies, orders)
+        hellos = Knocks(address, home, copies.of)
+        opened.callback(hellos.close)
+        taken = _wait(copy, connection, hellos, copies, orders)
         if taken is not None:
             copy.is_given_away = True
         return taken
@@ -128,13 +128,13 @@ def copy_and_wait(
 def _wait(
     copy: _Copy,
     connection: Connection,
-    knocks: Knocks,
+    hellos: Knocks,
     copies: Copies,
     orders: Orders,
 ) -> Taken | None:
     heard_s, silent_s = time.monotonic(), 0.0
     while not orders.stop:
-        knocks.listen(copy.book.identity)
+        hellos.listen(copy.state.identity)
         if orders.promote:
             orders.promote = False
             if copy.journal.last:
@@ -153,7 +153,7 @@ def _wait(
             elif copies.take_over_after_s is None or silent_s < copies.take_over_after_s or not copy.is_whole:
                 copy.tell_silence(copies)
             else:
-                without, up = knocks.counted(copy.book)
+                without, up = hellos.counted(copy.state)
                 if 2 * without > up or not up:
                     return copy.taken(copies.of)
                 copy.tell("it is silent here, but not for most nodes, so nothing is taken over")
@@ -162,7 +162,7 @@ def _wait(
             answer = Refused(message=str(error))
         heard_s, silent_s = time.monotonic(), 0.0
         if isinstance(answer, JournalRows):
-            if copy.is_own and answer.epoch < copy.book.epoch:
+            if copy.is_own and answer.epoch < copy.state.epoch:
                 return copy.own()
             copy.take(answer)
             copy.compact()
@@ -188,7 +188,7 @@ class _Copy:
     """
 
     def __init__(
-        self, path: Path, home: KeyHome, warm: Warm, say: Callable[[str], None], bounds: Bounds
+        self, path: Path, home: KeyHome, warm: Warm, say: Callable[[str], None], bounds: CopyBounds
     ) -> None:
         self._path, self._home, self._warm, self._say = path, home, warm, say
         warm.keeps_ended = True
@@ -208,9 +208,9 @@ class _Copy:
             self._apply(rows, self.journal.checksum_of(rows[-1].n))
 
     @property
-    def book(self) -> Book:
+    def state(self) -> BrokerState:
         """State of the book by the copy."""
-        return self._warm.book
+        return self._warm.state
 
     def question(self) -> ReadJournal:
         """The request for the entries that follow."""
@@ -229,7 +229,7 @@ class _Copy:
 
     def take(self, answer: JournalRows) -> None:
         """Store received rows."""
-        identity = self._warm.book.identity
+        identity = self._warm.state.identity
         if self.is_own and identity and answer.cluster != identity:
             raise InputError(
                 f"{self._path}: a journal of another cluster than that of the broker that is to be copied; "
@@ -257,7 +257,7 @@ class _Copy:
             self.is_whole = True
             self.tell("copied as far as it goes, and what follows as it comes", f"{answer.last:,} entries ")
 
-    def _apply(self, rows: list[Row], checksum: int | None) -> None:
+    def _apply(self, rows: list[JournalRow], checksum: int | None) -> None:
         """Replay entries of the journal; its table of ended jobs gets the jobs that they finish."""
         self._warm.apply(rows, checksum)
         ended = self._warm.ended()
@@ -269,7 +269,7 @@ class _Copy:
 
     def compact(self) -> None:
         """Compact the copy, a little at a time."""
-        self._compacting.step(max(time.time(), self.book.now_s), is_quiet=True)
+        self._compacting.step(max(time.time(), self.state.now_s), is_quiet=True)
 
     def _begin_anew(self) -> None:
         """Begin a new copy: the local journal diverged from the primary's."""
@@ -287,7 +287,9 @@ class _Copy:
 
     def _take_access(self, files: dict[str, str]) -> None:
         """Copy the access list, so that the same keys are authorised here."""
-        members = [one for one in (Member.of(file, text) for file, text in files.items()) if one is not None]
+        members = [
+            one for one in (AccessEntry.of(file, text) for file, text in files.items()) if one is not None
+        ]
         with self._home.locked():
             here = self._home.access.members()
             there = {member.key.encode(): member for member in members}
@@ -302,7 +304,7 @@ class _Copy:
     def taken(self, of: str) -> Taken:
         """Make the copy the journal from now on."""
         since_s = time.monotonic()
-        take_over(self.journal, self._warm.book)
+        take_over(self.journal, self._warm.state)
         self._mark.unlink(missing_ok=True)
         return Taken(self._warm, lambda _: self.journal, f"the broker at {of}", since_s)
 

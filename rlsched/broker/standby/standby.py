@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.standby.warm import Follower, Warm
+from rlsched.broker.standby.warm import JournalFollower, Warm
 from rlsched.errors import InputError, JournalError
 from rlsched.files.lock import Holder, boot_id, lock_file, take_lock
 
@@ -87,7 +87,7 @@ class _Waiting:
 
     def __init__(self, path: Path, warm: Warm, say: Callable[[str], None]) -> None:
         self._path, self._warm, self._say = path, warm, say
-        self._follower = Follower(path, warm)
+        self._follower = JournalFollower(path, warm)
         self._boot_id = boot_id()
         self._not_before_s = 0.0
         self._said = ""

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
-from rlsched.broker.base.rows import Row, read_rows
+from rlsched.broker.base.rows import JournalRow, read_rows
 from rlsched.broker.base.sqlite_errors import clearly
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import Reading
 from rlsched.broker.journal.recovery import caught_up, forget_some, quiet, recovered
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.ended import EndedJob, ended_job
 from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.predictions import Predictions
@@ -23,7 +23,7 @@ from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import JournalError
 
 if TYPE_CHECKING:
-    from rlsched.broker.base.past import Past
+    from rlsched.broker.base.past import PastJobs
 
 PAGE = 10_000
 """Entries per read: during a read, the broker's write-ahead log cannot restart from its beginning."""
@@ -53,7 +53,7 @@ class Warm:
         fallback: str,
         prediction: str | None,
         half_life_s: float = math.inf,
-        past: Past | None = None,
+        past: PastJobs | None = None,
     ) -> None:
         self.scheduler, self.fallback = scheduler, fallback
         self._prediction, self._half_life_s, self._past = prediction, half_life_s, past
@@ -63,20 +63,22 @@ class Warm:
     def forget(self) -> None:
         """Restart before the first entry."""
         self._ended: list[EndedJob] = []
-        self.book = Book(Predictions(self._prediction, self._past), self.scheduler.order, self._half_life_s)
-        permit(self.book.cluster, self.scheduler)
-        self.book.over = self._over
+        self.state = BrokerState(
+            Predictions(self._prediction, self._past), self.scheduler.order, self._half_life_s
+        )
+        permit(self.state.cluster, self.scheduler)
+        self.state.over = self._over
         self.last = 0
         self.checksum: int | None = None
 
-    def apply(self, rows: list[Row], checksum: int | None) -> None:
+    def apply(self, rows: list[JournalRow], checksum: int | None) -> None:
         """Replay the entries that follow; `checksum`: checksum of the last of them.
 
         Raises:
             JournalError: an entry does not follow; the book is empty again.
         """
         try:
-            self.book.follow(rows, self.scheduler)
+            self.state.follow(rows, self.scheduler)
         except JournalError:
             self.forget()
             raise
@@ -90,10 +92,10 @@ class Warm:
 
     def _over(self, job: Job) -> None:
         if self.keeps_ended:
-            self._ended.append(ended_job(job, self.book.nodes))
-        forget_some(self.book)
+            self._ended.append(ended_job(job, self.state.nodes))
+        forget_some(self.state)
 
-    def caught_up(self, journal: Journal, say: Callable[[str], None] = quiet) -> Book:
+    def caught_up(self, journal: Journal, say: Callable[[str], None] = quiet) -> BrokerState:
         """Return the up-to-date book of this journal; if it was not followed, from its newest snapshot.
 
         Args:
@@ -105,10 +107,10 @@ class Warm:
         """
         is_other = journal.checksum_of(self.last) != self.checksum  # for example, it was restored meanwhile
         if not self.last or is_other or journal.ended_at < self.last:
-            fresh = self.book.predictions if not self.last else Predictions(self._prediction, self._past)
-            self.book = recovered(journal, fresh, self.scheduler, say, half_life_s=self._half_life_s)
-            return self.book
-        return caught_up(journal, self.book, self.last, self.scheduler)
+            fresh = self.state.predictions if not self.last else Predictions(self._prediction, self._past)
+            self.state = recovered(journal, fresh, self.scheduler, say, half_life_s=self._half_life_s)
+            return self.state
+        return caught_up(journal, self.state, self.last, self.scheduler)
 
 
 class _Seen(NamedTuple):
@@ -118,7 +120,7 @@ class _Seen(NamedTuple):
     inode: int
 
 
-class Follower:
+class JournalFollower:
     """Reads the commits of a broker on this machine, and never writes: SQLite's log needs shared memory.
 
     Args:
@@ -146,7 +148,7 @@ class Follower:
         self._warm.apply(rows, checksum)
         return has_more
 
-    def _new_rows(self) -> tuple[list[Row], int | None, bool]:
+    def _new_rows(self) -> tuple[list[JournalRow], int | None, bool]:
         db = self._opened()
         db.execute("BEGIN")
         try:

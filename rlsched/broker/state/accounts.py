@@ -7,7 +7,7 @@ from rlsched.errors import InputError
 from rlsched.wire.messages import Member
 
 
-class Accounts:
+class AccountMembers:
     """Accounts of each user; the first is the default. An account exists while it has members."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from rlsched.broker.base.entries import (
     QuotaSet,
 )
 from rlsched.broker.base.profiles import KeptProfile
-from rlsched.broker.base.rows import Row
+from rlsched.broker.base.rows import JournalRow
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import NodeSpec
 from rlsched.errors import JournalError
@@ -49,7 +49,7 @@ class LedgerNode(msgspec.Struct, frozen=True, kw_only=True):
     fixed_clock: bool = False
 
 
-class Asks(msgspec.Struct, frozen=True, kw_only=True):
+class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of a job; in bases before version 4 all of them but the GPUs are 0."""
 
     num_gpus: int
@@ -70,7 +70,7 @@ class Asks(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class LedgerJob(Asks, frozen=True, kw_only=True):
+class LedgerJob(JobNeeds, frozen=True, kw_only=True):
     """A live job in the ledger.
 
     Attributes:
@@ -88,7 +88,7 @@ class LedgerJob(Asks, frozen=True, kw_only=True):
     tenant: int = 0
 
 
-class DemandClass(Asks, frozen=True, kw_only=True):
+class DemandClass(JobNeeds, frozen=True, kw_only=True):
     """Counters of a class of jobs with equal requests, see `LedgerJob`; fields of the dtype `DEMAND`."""
 
     burst_vc: str
@@ -131,7 +131,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     partitions: dict[str, Counted] = {}
 
 
-class Past(msgspec.Struct, frozen=True, array_like=True):
+class PredictorSample(msgspec.Struct, frozen=True, array_like=True):
     """A job that ended by itself, as input for predictors.
 
     Attributes:
@@ -167,7 +167,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     ended: int = 0
     run_times: list[tuple[str, int, int, float, float]] = []
     losses: dict[str, dict[str, float]] = {}
-    past: list[Past] = []
+    past: list[PredictorSample] = []
 
 
 class BaseJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,7 +240,7 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that replaces deleted entries. Names as in `rlsched.broker.state.book.Book`.
+    """The state that replaces deleted entries. Names as in `rlsched.broker.state.broker_state.Book`.
 
     Attributes:
         now_s: Time of the last deleted entry, Unix seconds.
@@ -321,7 +321,7 @@ def read_base(parts: Sequence[BasePart]) -> Base:
         raise JournalError(f"its base is damaged: {error}") from error
 
 
-def base_at_the_head(rows: Iterable[Row]) -> Base | None:
+def base_at_the_head(rows: Iterable[JournalRow]) -> Base | None:
     """Return the base at the start of a journal; None: the journal has all of its entries.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from rlsched.broker.base.entries import JobSubmitted
-from rlsched.broker.state.base import BaseJob, Learned, Past
+from rlsched.broker.state.base import BaseJob, Learned, PredictorSample
 from rlsched.broker.state.predictions import FEATURES_BYTES, Predictions
 from rlsched.workload.predict.distribution import BINS
 from rlsched.workload.predict.facts import JobFacts, stem
@@ -46,7 +46,7 @@ class Noting(Predictions):
 
     def __init__(self, kind: str | None = None) -> None:
         super().__init__(kind)
-        self.past: deque[Past] = deque(maxlen=MOST_PAST)
+        self.past: deque[PredictorSample] = deque(maxlen=MOST_PAST)
         self.live: dict[int, _Open] = {}
         self._count = 0
 
@@ -77,7 +77,7 @@ class Noting(Predictions):
         entry, submit_s, moves = self.live.pop(spec.job)
         self._count += 1
         self.past.append(
-            Past(
+            PredictorSample(
                 entry.vc,
                 entry.user,
                 entry.name,
@@ -151,7 +151,7 @@ _ENDS, _COMES, _STARTS, _AFTER_ALL = 0, 1, 2, 100
 """Order within an instant, as in a broker's turn; a job that came and ended in it ends last."""
 
 
-def _past_events(predictor: Predictor, job_id: str, past: Past) -> list[_Event]:
+def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> list[_Event]:
     facts = JobFacts(job_id, past.gpus, past.vc, past.user, past.name, past.command, past.limit_s)
 
     def comes() -> object:

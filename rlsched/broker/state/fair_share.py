@@ -17,7 +17,7 @@ LEAST_LN_WEIGHT: Final = -10.0 * math.log(2.0)
 """Lowest weight: a user far above the share keeps a thousandth of the weight of a user without usage."""
 
 
-class Usage:
+class FairShareUsage:
     """Decayed GPU-seconds charged to users.
 
     Args:

@@ -1,4 +1,4 @@
-"""State of the broker, and simple queries; `book` defines how facts change it."""
+"""State of the broker, and simple queries; `state` defines how facts change it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rlsched.broker.base.entries import BasePart, ChosenPolicy, JobSubmitted
 from rlsched.broker.base.ledger_models import LedgerModels
 from rlsched.broker.base.numbers import NumberOfSeq, Numbers
 from rlsched.broker.base.profiles import Profiles
-from rlsched.broker.state.accounts import Accounts
+from rlsched.broker.state.accounts import AccountMembers
 from rlsched.broker.state.arrays import Arrays, JobArray
 from rlsched.broker.state.ended import job_of
 from rlsched.broker.state.ended_table import EndedTable
-from rlsched.broker.state.fair_share import Usage
+from rlsched.broker.state.fair_share import FairShareUsage
 from rlsched.broker.state.gates import Gates
+from rlsched.broker.state.gpu_handover import GpuHandover
 from rlsched.broker.state.held import HeldGpus
 from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.nodes import Node
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import Priorities
-from rlsched.broker.state.quotas import Quotas
-from rlsched.broker.state.seats import Seats
+from rlsched.broker.state.quotas import QuotaTable
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
@@ -109,18 +109,18 @@ class Known:
         self.interventions: dict[str, int] = {}
         self.outcomes: dict[str, int] = {}
         self.asked_for_s: dict[str, float] = {}
-        self.seats = Seats()
+        self.seats = GpuHandover()
         self.models = LedgerModels(self.cluster)
         self.over: Callable[[Job], object] = _nobody
         self.priorities = Priorities(self.cluster)
-        self.usage = Usage(half_life_s)
+        self.usage = FairShareUsage(half_life_s)
         self.profiles = Profiles()
         self.held = HeldGpus(self.cluster)
         self.eligibility = Eligibility(self.cluster)
         self.gates = Gates(self.eligibility)
         self.arrays = Arrays(self.gates)
-        self.quotas = Quotas(self.eligibility)
-        self.accounts = Accounts()
+        self.quotas = QuotaTable(self.eligibility)
+        self.accounts = AccountMembers()
         self.health_failures = 0
         self.ran_on: dict[str, int] = {}
         self._can_run: dict[tuple[str, Demand], bool] = {}

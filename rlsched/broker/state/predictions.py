@@ -30,11 +30,11 @@ from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.history import FEATURES
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN, chosen_kind, require
-from rlsched.workload.predict.predictor import EXPERTS, Foreseen, Predictor, TrainingSet
-from rlsched.workload.predict.recent import Compared, Recent
+from rlsched.workload.predict.predictor import EXPERTS, Predictor, SubmissionForecast, TrainingSet
+from rlsched.workload.predict.recent import PredictorComparison, Recent
 
 if TYPE_CHECKING:
-    from rlsched.broker.base.past import Past
+    from rlsched.broker.base.past import PastJobs
 
 _MEAN: Final = EXPERTS.index("running-mean")
 _SAID_BYTES: Final = (1 + len(EXPERTS)) * BINS * 8
@@ -67,7 +67,7 @@ class Predictions:
         InputError: an unknown kind, or the hedge without scikit-learn.
     """
 
-    def __init__(self, kind: str | None = None, past: Past | None = None) -> None:
+    def __init__(self, kind: str | None = None, past: PastJobs | None = None) -> None:
         self.kind = chosen_kind(kind)
         require(self.kind)
         self.made_for = self.kind if past is None else f"{self.kind} {past.digest}"
@@ -284,7 +284,7 @@ def _facts(job: JobSubmitted) -> JobFacts:
     )
 
 
-def _packed(mixed: Floats, foreseen: Foreseen) -> bytes:
+def _packed(mixed: Floats, foreseen: SubmissionForecast) -> bytes:
     parts = (mixed, _F8), (foreseen.experts, _F8), (foreseen.features, _F4)
     return b"".join([part.astype(kind, copy=False).tobytes() for part, kind in parts])
 
@@ -304,7 +304,7 @@ def _weights(predictor: Predictor) -> dict[str, dict[str, float]]:
     }
 
 
-def _wired(compared: Compared) -> RecentPredictions:
+def _wired(compared: PredictorComparison) -> RecentPredictions:
     scores = (compared.predicted, compared.running_mean)
     predicted, mean = (score and msgspec.convert(score, PredictionScore) for score in scores)
     return RecentPredictions(

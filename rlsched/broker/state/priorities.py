@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, get_args
 import msgspec
 
 from rlsched.broker.base.entries import JobsRanked, JobSubmitted
-from rlsched.broker.state.fair_share import Usage, fair_ln_weights
+from rlsched.broker.state.fair_share import FairShareUsage, fair_ln_weights
 from rlsched.broker.state.jobs import Job
 from rlsched.cluster.state import ClusterState
 from rlsched.errors import InputError
@@ -24,7 +24,7 @@ WORTH_TELLING: Final = 0.01
 PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
 
 
-class Ranks(msgspec.Struct, frozen=True, kw_only=True):
+class PriorityRules(msgspec.Struct, frozen=True, kw_only=True):
     """How the broker ranks jobs.
 
     Attributes:
@@ -122,9 +122,9 @@ class Priorities:
 
 
 def ranked(
-    ranks: Ranks,
+    ranks: PriorityRules,
     priorities: Priorities,
-    usage: Usage,
+    usage: FairShareUsage,
     live: Iterable[Job],
     now_s: float,
 ) -> JobsRanked | None:
@@ -149,7 +149,7 @@ def ranked(
     return JobsRanked(ln_weights=weights, levels=levels)
 
 
-def level_of(ranks: Ranks, job: Job, now_s: float) -> int:
+def level_of(ranks: PriorityRules, job: Job, now_s: float) -> int:
     """Level of a waiting job by its priority, its waiting time, and the end of its last attempt.
 
     A job that was ended with its node goes one priority higher, to `high` at most: it had GPUs, and after a

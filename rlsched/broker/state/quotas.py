@@ -27,7 +27,7 @@ _HOUR = 1000 * 3_600_000
 PartyKey = tuple[PartyKind, str]
 
 
-class Owner(NamedTuple):
+class QuotaOwner(NamedTuple):
     """Parties that a job is charged to; "" for no account, and for no VC."""
 
     user: str
@@ -43,9 +43,9 @@ class Owner(NamedTuple):
             yield "vc", self.vc
 
 
-def owner_of(job: JobSubmitted) -> Owner:
+def owner_of(job: JobSubmitted) -> QuotaOwner:
     """Parties that a job is charged to."""
-    return Owner(job.user, job.account, job.vc)
+    return QuotaOwner(job.user, job.account, job.vc)
 
 
 class Quota(NamedTuple):
@@ -106,7 +106,7 @@ class Party:
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class QuotaGroup:
     """Jobs of the same parties and number of GPUs: all waiting ones are eligible, or none is.
 
     Attributes:
@@ -120,7 +120,7 @@ class Group:
     barred: bool = False
 
 
-class Quotas:
+class QuotaTable:
     """Counts held and charged GPUs, and bars waiting jobs that exceed a quota.
 
     Args:
@@ -131,10 +131,10 @@ class Quotas:
         self._eligibility = eligibility
         self._own: dict[PartyKey, Quota] = {}
         self._parties: dict[PartyKey, Party] = {}
-        self._groups: dict[tuple[Owner, int], Group] = {}
-        self._group_of: dict[int, Group] = {}
+        self._groups: dict[tuple[QuotaOwner, int], QuotaGroup] = {}
+        self._group_of: dict[int, QuotaGroup] = {}
         self._charged: set[int] = set()
-        self._waiting: dict[Party, dict[Group, None]] = {}  # groups of a party in which jobs wait
+        self._waiting: dict[Party, dict[QuotaGroup, None]] = {}  # groups of a party in which jobs wait
         self._timed: dict[Party, int] = {}  # when to review it, ms
         self._month_ms = self._next_month_ms = 0
         self.due_s = math.inf
@@ -142,13 +142,13 @@ class Quotas:
 
     # ---- events of jobs ---------------------------------------------------------------------------
 
-    def submitted(self, seq: int, owner: Owner, num_gpus: int, now_s: float) -> None:
+    def submitted(self, seq: int, owner: QuotaOwner, num_gpus: int, now_s: float) -> None:
         """Register a waiting job that entered the ledger."""
         gpu_milli = num_gpus * 1000
         group = self._groups.get((owner, gpu_milli))
         if group is None:
             parties = [self._party(key) for key in owner.parties()]
-            group = self._groups[owner, gpu_milli] = Group(gpu_milli, parties)
+            group = self._groups[owner, gpu_milli] = QuotaGroup(gpu_milli, parties)
         for party in group.parties:
             party.jobs += 1
         self._group_of[seq] = group
@@ -261,7 +261,7 @@ class Quotas:
         """Names that have limits of their own."""
         return frozenset(name for known, name in self._own if known == kind and name != DEFAULT)
 
-    def check(self, owner: Owner, num_gpus: int, beside: Counter[PartyKey]) -> None:
+    def check(self, owner: QuotaOwner, num_gpus: int, beside: Counter[PartyKey]) -> None:
         """Check whether a job may be submitted after the jobs of `beside`, which counts jobs by party.
 
         Raises:
@@ -340,7 +340,7 @@ class Quotas:
             party = self._parties[key] = Party(*key, self._in_force(key))
         return party
 
-    def _wait(self, seq: int, group: Group, now_s: float) -> None:
+    def _wait(self, seq: int, group: QuotaGroup, now_s: float) -> None:
         """Add a waiting job to its group, which decides its eligibility."""
         if not group.seqs:
             for party in group.parties:
@@ -351,7 +351,7 @@ class Quotas:
         if group.barred:
             self._eligibility.bar([seq], "Quota")
 
-    def _wait_no_longer(self, seq: int, now_s: float) -> Group:
+    def _wait_no_longer(self, seq: int, now_s: float) -> QuotaGroup:
         group = self._group_of[seq]
         del group.seqs[seq]
         self._eligibility.gone(seq)
@@ -361,12 +361,12 @@ class Quotas:
                 self._plan(party, now_s)
         return group
 
-    def _forget(self, seq: int, group: Group) -> None:
+    def _forget(self, seq: int, group: QuotaGroup) -> None:
         del self._group_of[seq]
         for party in group.parties:
             party.jobs -= 1
 
-    def _change(self, group: Group, held_milli: int, charged_milli: int, now_s: float) -> None:
+    def _change(self, group: QuotaGroup, held_milli: int, charged_milli: int, now_s: float) -> None:
         """Add to the held and charged GPUs of a group's parties."""
         now_ms = round(now_s * 1000)
         self._turn_month(now_ms)
@@ -392,7 +392,7 @@ class Quotas:
                     self._eligibility.clear(list(group.seqs), "Quota", now_s)
         self._plan(party, now_s)
 
-    def _has_no_room(self, group: Group, now_s: float) -> bool:
+    def _has_no_room(self, group: QuotaGroup, now_s: float) -> bool:
         now_ms = round(now_s * 1000)
         for party in group.parties:
             gpus = party.quota.gpus

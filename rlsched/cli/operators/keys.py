@@ -15,7 +15,7 @@ from rlsched.cli.shared.options import HOME
 from rlsched.terminal.show import print_json
 
 if TYPE_CHECKING:
-    from rlsched.transport.access import Member
+    from rlsched.transport.access import AccessEntry
     from rlsched.transport.roles import Role
 
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -186,7 +186,7 @@ def revoke(name: str, role: Role | None, keys: Path | None) -> None:
         click.echo(f"revoked {_row(member)['role']} {name}{'' if member.expires_s is None else ' (token)'}")
 
 
-def _row(member: Member) -> dict[str, str | float | None]:
+def _row(member: AccessEntry) -> dict[str, str | float | None]:
     return {
         "name": member.peer.name,
         "role": member.joins_as or member.peer.role,

@@ -78,7 +78,7 @@ def notify(
     import threading
 
     from rlsched.broker.journal.journal import JOURNAL_FILE
-    from rlsched.notify.following import CursorFile, Follower
+    from rlsched.notify.following import CursorFile, NoticeFollower
     from rlsched.notify.sending import Command, NotDeliveredError, Sends, Webhook
     from rlsched.signals import on_signals
     from rlsched.transport.keys import default_home
@@ -96,7 +96,7 @@ def notify(
     directory = directory or (keys or default_home()) / "broker"
     file = CursorFile(cursor or directory / f"notify-{kind}.json")
     stop = threading.Event()
-    follower = Follower(directory / JOURNAL_FILE, file, send, stop)
+    follower = NoticeFollower(directory / JOURNAL_FILE, file, send, stop)
 
     try:
         with on_signals(lambda *_: stop.set()):

@@ -292,9 +292,9 @@ def broker(
     from rlsched.broker.base.limits import Limits
     from rlsched.broker.nodes.sleepers import SleepPlan
     from rlsched.broker.server.running import run_broker
-    from rlsched.broker.server.settings import Settings
+    from rlsched.broker.server.settings import BrokerSettings
     from rlsched.broker.standby.copying import Copies
-    from rlsched.broker.state.priorities import Ranks
+    from rlsched.broker.state.priorities import PriorityRules
     from rlsched.cli.operators.sleeping import power_settings, sleep_plan
     from rlsched.transport.budgets import SenderLimits
     from rlsched.transport.dealer import broker_address
@@ -304,7 +304,7 @@ def broker(
     chosen = {one.option: one.policy for one in said(ctx)}
     home = keys or default_home()
     run_broker(
-        Settings(
+        BrokerSettings(
             address=broker_address(address),
             directory=directory or home / "broker",
             keys=home,
@@ -335,7 +335,7 @@ def broker(
                     exclude=suspend_exclude,
                 ),
             ),
-            ranks=Ranks(
+            ranks=PriorityRules(
                 half_life_s=time_s("--fair-share", half_life),
                 age_s=time_s("--priority-age", priority_age),
                 highest=user_priority,

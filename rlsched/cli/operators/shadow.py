@@ -32,7 +32,7 @@ def follow(
         click.echo(f"following partitions {', '.join(reader.partitions)} of this Slurm", err=True)
     import threading
 
-    from rlsched.broker.server.settings import Settings
+    from rlsched.broker.server.settings import BrokerSettings
     from rlsched.cli.shared.policies import said
     from rlsched.decide.policies.policy import Policy
     from rlsched.engine.facts import SlurmError
@@ -56,7 +56,7 @@ def follow(
         click.echo(f"loading policy {Policy.of(policy).name}", err=True)
     announce = set_up(log_format, level=logging.WARNING, timed=False)
     stop = threading.Event()
-    settings = Settings(address="", directory=directory, keys=directory, policy=policy, history=history)
+    settings = BrokerSettings(address="", directory=directory, keys=directory, policy=policy, history=history)
     shadow = ShadowBroker(settings, reader, config, poll_s, preempts=preempt)
     try:
         with on_signals(lambda *_: stop.set()):

@@ -17,7 +17,7 @@ _NAMES = ("policies", "policy", "fallback")
 _SAID = "rlsched.said"
 
 
-class Said(NamedTuple):
+class PolicyArgument(NamedTuple):
     """A policy as given on a command line.
 
     Attributes:
@@ -70,7 +70,7 @@ class PolicyCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-def said(ctx: click.Context) -> list[Said]:
+def said(ctx: click.Context) -> list[PolicyArgument]:
     """Return the policies of a command line, in order, each with its settings.
 
     If a verb takes an option once, the last one counts, as for any other option.
@@ -96,7 +96,9 @@ def said(ctx: click.Context) -> list[Said]:
             if not found:
                 raise click.UsageError(f"--set {change}: expected a --policy before it", ctx)
             found[-1][2].append(change)
-    return [Said(option, text, tuple(changes)) for option, text, changes in found if text is not None]
+    return [
+        PolicyArgument(option, text, tuple(changes)) for option, text, changes in found if text is not None
+    ]
 
 
 def complete_policy(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:

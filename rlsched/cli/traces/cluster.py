@@ -134,10 +134,10 @@ def _downtimes(found: Imported, events: str, origin: str, timezone: str | None) 
     from rlsched.from_slurm.asking import ask, sacctmgr_events
     from rlsched.from_slurm.downtimes import downtimes
     from rlsched.workload.formats.account import MalformedError
-    from rlsched.workload.formats.clock import Clock
+    from rlsched.workload.formats.clock import TimeParser
     from rlsched.workload.tables import SUFFIXES
 
-    clock = Clock(timezone)
+    clock = TimeParser(timezone)
     if origin.lower().endswith(SUFFIXES):
         origin = _origin_of(Path(origin))
     try:

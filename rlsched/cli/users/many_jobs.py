@@ -25,7 +25,7 @@ _NOT_HERE: Final = ("from", "wait", "parsable", "dry-run", "json", "broker", "ke
 _YES, _NO = ("1", "yes", "true", "x"), ("", "0", "no", "false")
 
 
-class Row(NamedTuple):
+class JobRow(NamedTuple):
     """A job of the file.
 
     Attributes:
@@ -37,7 +37,7 @@ class Row(NamedTuple):
     asked: dict[str, Any]
 
 
-def read_rows(path: str, ctx: click.Context) -> list[Row]:
+def read_rows(path: str, ctx: click.Context) -> list[JobRow]:
     """Return the jobs of a file; `-`: standard input. Empty cells take the value of the command line.
 
     Raises:
@@ -54,7 +54,7 @@ def read_rows(path: str, ctx: click.Context) -> list[Row]:
         raise InputError(f"{path}: expected comma-separated values: {error}") from error
 
 
-def _rows(path: str, file: TextIO, ctx: click.Context) -> Iterator[Row]:
+def _rows(path: str, file: TextIO, ctx: click.Context) -> Iterator[JobRow]:
     reader = csv.reader(file, strict=True)
     names = [name.removeprefix("\ufeff") for name in next(reader, [])]  # standard input has it still
     header = [name.strip().lstrip("-").replace("_", "-") for name in names]
@@ -75,7 +75,7 @@ def _rows(path: str, file: TextIO, ctx: click.Context) -> Iterator[Row]:
             if len(cells) != len(header):
                 raise InputError(f"expected {len(header)} values, as the first line says, got {len(cells)}")
             given = dict(zip(header, (cell.strip() for cell in cells), strict=True))
-            yield Row(line, _asked(given, options, ctx))
+            yield JobRow(line, _asked(given, options, ctx))
         except (InputError, click.UsageError) as error:
             raise _at(path, line, error) from error
     if not any_row:
@@ -137,7 +137,7 @@ def _asked(given: dict[str, str], options: dict[str, click.Option], ctx: click.C
     return asked
 
 
-class Asked(NamedTuple):
+class RowSubmission(NamedTuple):
     """A job to queue: the line of its row, its command and keywords of `Client.submit`."""
 
     line: int
@@ -145,7 +145,7 @@ class Asked(NamedTuple):
     keywords: dict[str, Any]
 
 
-def jobs_of(path: str, rows: list[Row]) -> list[Asked]:
+def jobs_of(path: str, rows: list[JobRow]) -> list[RowSubmission]:
     """Return the jobs of the rows.
 
     Raises:
@@ -154,13 +154,13 @@ def jobs_of(path: str, rows: list[Row]) -> list[Asked]:
     found = []
     for line, asked in rows:
         try:
-            found.append(Asked(line, command_of(asked["command"], asked["wrap"]), submission(asked)))
+            found.append(RowSubmission(line, command_of(asked["command"], asked["wrap"]), submission(asked)))
         except (InputError, click.UsageError) as error:
             raise _at(path, line, error) from error
     return found
 
 
-def queue_all(client: Client, path: str, jobs: list[Asked]) -> list[int]:
+def queue_all(client: Client, path: str, jobs: list[RowSubmission]) -> list[int]:
     """Queue all jobs or none; return their numbers. A terminal shows a progress bar.
 
     Raises:
@@ -182,7 +182,7 @@ def queue_all(client: Client, path: str, jobs: list[Asked]) -> list[int]:
             raise _at(path, jobs[error.place].line, InputError(_refused(error, jobs))) from error
 
 
-def _refused(error: JobRefusedError, jobs: list[Asked]) -> str:
+def _refused(error: JobRefusedError, jobs: list[RowSubmission]) -> str:
     """Return why a row is rejected, and which jobs are queued nevertheless."""
     if not error.queued:
         return f"{error.why}; nothing is queued"

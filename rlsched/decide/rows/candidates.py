@@ -21,7 +21,7 @@ from rlsched.decide.start import can_set_clocks, join_action, policy_start, star
 
 
 @dataclass(frozen=True)
-class Window:
+class CandidateRows:
     """The rows of one half of a decision; K rows are in use, padding is cut off.
 
     Attributes:
@@ -85,14 +85,14 @@ class Window:
         )
 
 
-def job_candidates(state: ClusterState, partition: int, now_s: float) -> Window:
+def job_candidates(state: ClusterState, partition: int, now_s: float) -> CandidateRows:
     """First half: *wait* and the jobs of the partition's window."""
     arrays = window_arrays.fresh_window()
     for_state(windows.job_window, state)(state.arrays, partition, now_s, arrays)
     return _window("job", state, arrays)
 
 
-def variant_candidates(state: ClusterState, partition: int, seq: int, now_s: float) -> Window:
+def variant_candidates(state: ClusterState, partition: int, seq: int, now_s: float) -> CandidateRows:
     """Second half: the ways to start a job that fits this partition now."""
     arrays = window_arrays.fresh_window()
     slot = state.slot_of(seq)
@@ -100,10 +100,10 @@ def variant_candidates(state: ClusterState, partition: int, seq: int, now_s: flo
     return _window("how", state, arrays)
 
 
-def _window(kind: str, state: ClusterState, arrays: window_arrays.WindowArrays) -> Window:
+def _window(kind: str, state: ClusterState, arrays: window_arrays.WindowArrays) -> CandidateRows:
     rows, reference = int(arrays.info[0]), int(arrays.info[1])
     slots = arrays.slot[:rows]
-    return Window(
+    return CandidateRows(
         kind,
         np.where(slots >= 0, state.arrays.job.seq[slots], -1),
         arrays.node[:rows],
@@ -153,7 +153,7 @@ def first_in_order(state: ClusterState, partition: int, now_s: float) -> int:
     return int(state.arrays.job.seq[state.queue(partition)[position]]) if position >= 0 else -1
 
 
-def hold(state: ClusterState, window: Window, now_s: float) -> Wait:
+def hold(state: ClusterState, window: CandidateRows, now_s: float) -> Wait:
     """*Wait*: pass over the jobs of this window that fit, from now on."""
     windows.note_wait(state.arrays, window.arrays, now_s)
     return Wait()

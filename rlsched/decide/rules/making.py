@@ -33,7 +33,7 @@ from rlsched.decide.order.gittins import Gittins
 from rlsched.decide.order.keys import LEVEL_LN, Order
 from rlsched.decide.own import file_of, loaded
 from rlsched.decide.rules.steps import RULES, CompiledRule, Steps
-from rlsched.decide.settings import Clock, Preempt, Settings, Share
+from rlsched.decide.settings import ClockSettings, PreemptSettings, Settings, Share
 from rlsched.errors import InputError
 
 _WHEN = {"blocked": BLOCKED, "better": BETTER, "lucid": LUCID}
@@ -86,7 +86,7 @@ def _kind(settings: Settings) -> str:
     return "keep-free" if settings.leave_free is not None else "greedy"
 
 
-def _index(preempt: Preempt) -> Gittins:
+def _index(preempt: PreemptSettings) -> Gittins:
     return Gittins(
         spread=preempt.spread,
         trust=preempt.trust,
@@ -142,7 +142,7 @@ def _gate(share: Share | None) -> Gate:
     return Gate(asks, float(share.min_gain), float(more), *map(float, tilts))
 
 
-def _clock_value(clock: Clock | None) -> float:
+def _clock_value(clock: ClockSettings | None) -> float:
     if clock is None:
         return 1.0
     if clock.rule == "fixed":

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Job
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.mirror import mirror_of
@@ -26,7 +26,7 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.engine.facts import SlurmJob
 from rlsched.engine.shadow.mirror import key_of
-from rlsched.engine.shadow.notes import Compared
+from rlsched.engine.shadow.notes import StartComparison
 from rlsched.errors import AllocationError
 
 NOBODY: Final = "automatic"
@@ -64,7 +64,7 @@ class Wish:
 
 
 @dataclass
-class Asked:
+class AskedDecisions:
     """Decisions of the policy since they were last taken.
 
     Attributes:
@@ -77,7 +77,7 @@ class Asked:
     decisions: int = 0
     guard: dict[str, int] = field(default_factory=dict)
     records: list[DecisionRecord] = field(default_factory=list)
-    compared: list[Compared] = field(default_factory=list)
+    compared: list[StartComparison] = field(default_factory=list)
 
 
 class Follows(Scheduler):
@@ -85,7 +85,7 @@ class Follows(Scheduler):
 
     Args:
         policy: The policy, guarded.
-        book: The broker's book.
+        state: The broker's book.
         number: Number of the first record.
 
     Attributes:
@@ -97,7 +97,7 @@ class Follows(Scheduler):
         lately: Former wishes for waiting jobs, with the time of the last decision that had them.
     """
 
-    def __init__(self, policy: Scheduler, book: Book, number: int) -> None:
+    def __init__(self, policy: Scheduler, state: BrokerState, number: int) -> None:
         self.name, self.policy_id = policy.name, policy.policy_id
         self.order, self.oracle, self.abilities = policy.order, policy.oracle, policy.abilities
         self.strategy, self.columns, self.familiar = policy.strategy, policy.columns, policy.familiar
@@ -106,8 +106,8 @@ class Follows(Scheduler):
         self.standing: dict[int, Wish] = {}
         self.lately: dict[int, tuple[Wish, float]] = {}
         self.known_gpus: dict[str, set[int]] = {}
-        self._policy, self._book, self._number = policy, book, number
-        self._asked = Asked()
+        self._policy, self._state, self._number = policy, state, number
+        self._asked = AskedDecisions()
         self._until_s: dict[int, float] = {}
         self._waits: dict[int, int] = {}
         self._leaves: set[int] = set()
@@ -125,9 +125,9 @@ class Follows(Scheduler):
         """As for the policy."""
         return self._policy.drift()
 
-    def taken(self) -> Asked:
+    def taken(self) -> AskedDecisions:
         """Returns and clears the decisions of the policy since the last call."""
-        asked, self._asked = self._asked, Asked()
+        asked, self._asked = self._asked, AskedDecisions()
         return asked
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
@@ -161,8 +161,8 @@ class Follows(Scheduler):
         for seq, wish in self.standing.items():
             if seq not in wanted:
                 self.lately[seq] = wish, self._asked_s
-        if len(self.lately) > 2 * len(self._book.job_of_seq):
-            self.lately = {seq: one for seq, one in self.lately.items() if seq in self._book.job_of_seq}
+        if len(self.lately) > 2 * len(self._state.job_of_seq):
+            self.lately = {seq: one for seq, one in self.lately.items() if seq in self._state.job_of_seq}
         self.standing, self._leaves, self._asked_s = wanted, stopped, now_s
 
     def _is_news(self, partition: int, record: DecisionRecord) -> bool:
@@ -182,7 +182,7 @@ class Follows(Scheduler):
         """The next start by Slurm that is possible in this state, else a wait; without a record."""
         del record
         for place, begun in enumerate(self.begun):
-            known = self._book.job_of_token(begun.token)
+            known = self._state.job_of_token(begun.token)
             if known is None or known.state != "queued":
                 continue
             try:
@@ -199,8 +199,8 @@ class Follows(Scheduler):
         return Decision(action=action, source=NOBODY)
 
     def _name_of(self, seq: int) -> str:
-        held = self._book.held.stands_for(seq)
-        return "of others" if held else key_of(self._book.job_of_seq[seq].spec.token)
+        held = self._state.held.stands_for(seq)
+        return "of others" if held else key_of(self._state.job_of_seq[seq].spec.token)
 
     def _gpus_of(self, state: ClusterState, job: SlurmJob, wanted: int) -> tuple[int, ...]:
         """Global numbers of the GPUs that Slurm has given; free GPUs if Slurm does not report them.
@@ -211,7 +211,7 @@ class Follows(Scheduler):
         node, free = state.arrays.node, state.arrays.gpu.free_milli
         found: list[int] = []
         for place, name in enumerate(job.nodes):
-            number = self._book.nodes[name].number
+            number = self._state.nodes[name].number
             first, count = int(node.first_gpu[number]), int(node.gpus[number])
             if job.is_exclusive or wanted == count * len(job.nodes):
                 found += range(first, first + count)
@@ -230,7 +230,7 @@ class Follows(Scheduler):
             wish, until_s = self.standing.pop(known.seq), None
         has, wants = places_of(state, gpus), places_of(state, wish.gpus if wish is not None else ())
         self._asked.compared.append(
-            Compared(
+            StartComparison(
                 at_s=job.start_s,
                 job=job.key,
                 partition=known.spec.vc,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final, Literal
 
-from rlsched.broker.nodes.attempts import VANISHED_EXIT_CODE
-from rlsched.broker.state.book import Book
+from rlsched.broker.nodes.launches import VANISHED_EXIT_CODE
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.engine.facts import Facts, SlurmJob, SlurmNode
 from rlsched.engine.orders import PROGRAM, is_about_node
 from rlsched.engine.partitions import held_by_others, nodes_with_gpus
@@ -70,7 +70,7 @@ class Mirror:
         name: Start of the tokens.
         cluster: Slurm's ClusterName.
         partitions: Partitions that are followed.
-        book: The broker's book.
+        state: The broker's book.
         preempts: Jobs that may be requeued may be preempted.
 
     Attributes:
@@ -80,16 +80,22 @@ class Mirror:
     """
 
     def __init__(
-        self, name: str, cluster: str, partitions: tuple[str, ...], book: Book, *, preempts: bool = False
+        self,
+        name: str,
+        cluster: str,
+        partitions: tuple[str, ...],
+        state: BrokerState,
+        *,
+        preempts: bool = False,
     ) -> None:
         self.name, self.cluster, self.partitions = name, cluster, partitions
-        self._book, self._preempts = book, preempts
+        self._state, self._preempts = state, preempts
         self.followed: dict[str, Followed] = {}
         self.unfit: dict[str, str] = {}
         self.left: dict[str, int] = {}
         self._left: set[str] = set()
         self._over: set[str] = set()
-        for job in book.job_of_seq.values():
+        for job in state.job_of_seq.values():
             start_s = job.attempt.start_s if job.active is not None and job.attempt is not None else None
             self.followed[key_of(job.spec.token)] = Followed(job.spec.token, start_s)
 
@@ -107,7 +113,7 @@ class Mirror:
             gpus=node.gpus,
             gpu_type=node.gpu_type,
             vc=partition,
-            cluster=self._book.identity,
+            cluster=self._state.identity,
             attempts=reports,
             clocks_note="its engine is a Slurm",
             capabilities=can,
@@ -185,7 +191,7 @@ class Mirror:
     def _has_followed(self, job: SlurmJob) -> bool:
         """Whether this job has begun in the book, for example before this shadow was restarted."""
         for again in count():
-            known = self._book.job_of_token(self._token(job, again))
+            known = self._state.job_of_token(self._token(job, again))
             if known is None or known.attempt is not None:
                 return known is not None
         return False
@@ -206,7 +212,7 @@ class Mirror:
         """The submission of a job to the broker; with another token if the job had come and left before."""
         tokens = (self._token(job, again) for again in count())
         return Submit(
-            token=next(token for token in tokens if not self._book.knows_token(token)),
+            token=next(token for token in tokens if not self._state.knows_token(token)),
             command=[PROGRAM, job.key, f"{job.submit_s:.0f}"],
             num_gpus=shape_of(job, node_gpus),
             name=visible(job.name)[:200],

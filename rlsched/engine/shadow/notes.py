@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from rlsched.decide.drift import Outside
+from rlsched.decide.drift import ColumnOutOfRange
 from rlsched.errors import InputError
 
 NOTES_FILE: Final = "shadow.jsonl"
@@ -38,7 +38,7 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, tag="shadow_began"):
     poll_s: float
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True, tag="compared"):
+class StartComparison(msgspec.Struct, frozen=True, kw_only=True, tag="compared"):
     """A start by Slurm, and what the policy wanted at that instant, in the state before it.
 
     Attributes:
@@ -98,14 +98,14 @@ class Watched(msgspec.Struct, frozen=True, kw_only=True, tag="watched"):
     ran: dict[str, int] = {}
     asked: int = 0
     guard: dict[str, int] = {}
-    outside: list[Outside] = []
+    outside: list[ColumnOutOfRange] = []
     drifts: bool = False
     note: str = ""
     left: dict[str, int] = {}
     standing: dict[str, float] = {}
 
 
-Note = Began | Compared | Watched
+Note = Began | StartComparison | Watched
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)
 
@@ -159,7 +159,7 @@ def read_notes(directory: Path) -> Sequence[Note]:
             note = _decoder.decode(line)
         except msgspec.MsgspecError:
             continue  # it was cut short
-        if isinstance(note, Compared):
+        if isinstance(note, StartComparison):
             if (note.job, note.at_s) in starts:
                 continue
             starts.add((note.job, note.at_s))

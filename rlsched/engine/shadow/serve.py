@@ -17,7 +17,7 @@ import msgspec
 import rlsched
 from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.base.limits import Limits
-from rlsched.broker.base.troubles import Troubles
+from rlsched.broker.base.soft_errors import SoftErrors
 from rlsched.broker.events import Effect
 from rlsched.broker.forecasts.fitting import Fits
 from rlsched.broker.journal.journal import Journal
@@ -26,10 +26,10 @@ from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
 from rlsched.broker.machine.machine import Machine
 from rlsched.broker.server.performing import perform
-from rlsched.broker.server.settings import Settings, warmed_up
+from rlsched.broker.server.settings import BrokerSettings, warmed_up
 from rlsched.broker.state.jobs import place_of
 from rlsched.decide.policies.policy import Policy
-from rlsched.decisions.schema import JobEvent, NodeEvent
+from rlsched.decisions.schema import JobEvent, NodeChange
 from rlsched.engine.facts import SlurmError
 from rlsched.engine.reader import Reader
 from rlsched.engine.shadow.follows import Follows, Wish, places_of
@@ -92,11 +92,17 @@ class ShadowBroker:
     """
 
     def __init__(
-        self, settings: Settings, reader: Reader, config: dict[str, str], poll_s: float, *, preempts: bool
+        self,
+        settings: BrokerSettings,
+        reader: Reader,
+        config: dict[str, str],
+        poll_s: float,
+        *,
+        preempts: bool,
     ) -> None:
         self._reader, self._poll_s = reader, poll_s
         self._forgets_s = forgets_after_s(config, poll_s)
-        troubles = Troubles(_log.warning)
+        soft_errors = SoftErrors(_log.warning)
         warm = warmed_up(settings)
         with ExitStack() as opened:
             self._notes = Notes(settings.directory)
@@ -104,32 +110,32 @@ class ShadowBroker:
             self._journal = Journal(settings.directory / JOURNAL_FILE)
             opened.callback(self._journal.close)
             self.policy = warm.scheduler
-            self._book = warm.caught_up(self._journal, _log.warning)
-            self._fits = Fits(self._book.predictions, _log.warning)
+            self._state = warm.caught_up(self._journal, _log.warning)
+            self._fits = Fits(self._state.predictions, _log.warning)
             opened.callback(self._fits.close)
             self._snapshots = SnapshotKeeper(self._journal, _log.warning)
-            self._records = RecordLog(settings.directory / STORE_FOLDER, settings.logdir, troubles)
+            self._records = RecordLog(settings.directory / STORE_FOLDER, settings.logdir, soft_errors)
             opened.callback(self._records.close)
             last = max((record.number for record in self._records.last), default=-1)
-            self._follows = Follows(warm.scheduler, self._book, last + 1)
+            self._follows = Follows(warm.scheduler, self._state, last + 1)
             cluster = config.get("ClusterName", "slurm")
-            self._mirror = Mirror(NAME, cluster, reader.partitions, self._book, preempts=preempts)
+            self._mirror = Mirror(NAME, cluster, reader.partitions, self._state, preempts=preempts)
             started = BrokerStarted(
-                epoch=self._book.epoch + 1,
-                cluster=self._book.identity or secrets.token_hex(8),
+                epoch=self._state.epoch + 1,
+                cluster=self._state.identity or secrets.token_hex(8),
                 policy=warm.scheduler.name,
                 fallback=warm.fallback,
                 version=rlsched.__version__,
                 order=warm.scheduler.order.name,
             )
             self._machine = Machine(
-                self._book,
+                self._state,
                 self._follows,
                 started,
-                max(time.time(), self._book.now_s + 0.001),
+                max(time.time(), self._state.now_s + 0.001),
                 ended=self._journal.ended,
                 limits=Limits(launch_timeout_s=86_400.0),
-                troubles=troubles,
+                soft_errors=soft_errors,
             )
             self._shadow = Shadow(self._machine, self._follows, self._mirror, self._commit)
             self._opened = opened.pop_all()
@@ -152,7 +158,7 @@ class ShadowBroker:
         """Restore since when the policy has wanted jobs to start, from the last note."""
         noted = [note for note in read_notes(directory) if isinstance(note, Watched)]
         since_s = noted[-1].standing if noted else {}
-        for seq, job in self._book.job_of_seq.items():
+        for seq, job in self._state.job_of_seq.items():
             wanted_s = since_s.get(key_of(job.spec.token))
             if wanted_s is not None and job.state == "queued":
                 self._follows.standing[seq] = Wish((), wanted_s, 0, "")
@@ -168,7 +174,7 @@ class ShadowBroker:
             took_s = time.monotonic() - began_s
             pause_s = max(self._poll_s - took_s, took_s)
         self.note()
-        self._snapshots.keep(self._book, self.policy)
+        self._snapshots.keep(self._state, self.policy)
 
     def look(self) -> None:
         """Query Slurm once, and decide."""
@@ -188,7 +194,7 @@ class ShadowBroker:
         self._records.flush()
         self._fits.step(self._machine.now_s)
         if self._snapshots.due(is_quiet=True):
-            self._snapshots.keep(self._book, self.policy)
+            self._snapshots.keep(self._state, self.policy)
         if time.time() - self._noted_s >= NOTE_S:
             self.note()
 
@@ -203,11 +209,11 @@ class ShadowBroker:
         for kept in perform(effects, at_s, self._journal, CarriesNothingOut()):
             self._records.add([], [told for one in kept.happened if (told := self._told(one)) is not None])
 
-    def _told(self, event: JobEvent | NodeEvent) -> JobEvent | NodeEvent | None:
+    def _told(self, event: JobEvent | NodeChange) -> JobEvent | NodeChange | None:
         """An event with Slurm's number of its job; None: the job still waits in Slurm."""
-        if isinstance(event, NodeEvent):
+        if isinstance(event, NodeChange):
             return event
-        job = self._book.job(int(event.job))
+        job = self._state.job(int(event.job))
         if job is None:
             return event
         key, token = key_of(job.spec.token), job.spec.token
@@ -233,9 +239,9 @@ class ShadowBroker:
             note="it has learned nothing" if drift is None else drift.note,
             left=self._mirror.left,
             standing={
-                key_of(self._book.job_of_seq[seq].spec.token): wish.since_s
+                key_of(self._state.job_of_seq[seq].spec.token): wish.since_s
                 for seq, wish in self._follows.standing.items()
-                if seq in self._book.job_of_seq
+                if seq in self._state.job_of_seq
             },
         )
         self._notes.add([watched])
@@ -244,7 +250,7 @@ class ShadowBroker:
 
     def ready_line(self) -> str:
         """One line for people and for scripts."""
-        live = list(self._book.job_of_seq.values())
+        live = list(self._state.job_of_seq.values())
         running = sum(job.active is not None for job in live)
         return (
             f"rlsched shadow ready (policy {self.policy.name}, partitions "
@@ -256,16 +262,16 @@ class ShadowBroker:
         """State and place of every job in memory, by Slurm's number; the last of each."""
         return {
             key_of(job.spec.token): f"{job.state} {place_of(job)}".strip()
-            for _, job in sorted(self._book.jobs.items())
+            for _, job in sorted(self._state.jobs.items())
         }
 
     def wanted(self) -> dict[str, list[tuple[str, int]]]:
         """Starts that the policy wants now: node and number of each GPU, by Slurm's number of the job."""
-        cluster = self._book.cluster
+        cluster = self._state.cluster
         return {
-            key_of(self._book.job_of_seq[seq].spec.token): places_of(cluster, wish.gpus)
+            key_of(self._state.job_of_seq[seq].spec.token): places_of(cluster, wish.gpus)
             for seq, wish in self._follows.standing.items()
-            if seq in self._book.job_of_seq
+            if seq in self._state.job_of_seq
         }
 
     def close(self) -> None:

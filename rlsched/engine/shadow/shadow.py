@@ -40,7 +40,7 @@ class Shadow:
     ) -> None:
         self._machine, self._follows, self._mirror, self._commit = machine, follows, mirror, commit
         self._peer = Peer("engine", mirror.name)
-        self._since_s = machine.book.now_s  # of the last facts, also before a restart
+        self._since_s = machine.state.now_s  # of the last facts, also before a restart
         self._greeted: set[str] = set()
         self._held: dict[str, list[Holding]] = {}
         self._late: set[str] = set()
@@ -85,9 +85,9 @@ class Shadow:
 
     def _reports(self, name: str) -> list[AttemptReport]:
         """Attempts on a node, as recorded before this shadow was restarted."""
-        book = self._machine.book
-        known = book.nodes.get(name)
-        jobs = [book.jobs[number] for number in sorted(known.live_jobs)] if known is not None else []
+        state = self._machine.state
+        known = state.nodes.get(name)
+        jobs = [state.jobs[number] for number in sorted(known.live_jobs)] if known is not None else []
         return [
             AttemptReport(job=job.number, attempt=job.active.number, rank=rank, state="running")
             for job in jobs
@@ -132,7 +132,7 @@ class Shadow:
             yield from self._over(one, followed, at_s)
 
     def _over(self, one: News, followed: Followed, at_s: float) -> Iterator[Event]:
-        job = self._machine.book.job_of_token(followed.token)
+        job = self._machine.state.job_of_token(followed.token)
         goes_on = one.end[1] == "node_stopped"
         followed.start_s = None
         if not goes_on:
@@ -161,14 +161,14 @@ class Shadow:
         events: list[Event] = []
         for key in sorted(self._late & waiting):
             followed = self._mirror.followed.get(key)
-            job = None if followed is None else self._machine.book.job_of_token(followed.token)
+            job = None if followed is None else self._machine.state.job_of_token(followed.token)
             _log.info("Slurm's job %s is not compared: it was started where it cannot be", key)
             self._mirror.give_up(key, "started otherwise than it had asked, or where others are")
             self._follows.begun = [begun for begun in self._follows.begun if begun.job.key != key]
             if job is not None and job.live:
                 events.append(ClientAsked(b"", 0, Cancel(job=job.number), self._peer))
         for key, followed in list(self._mirror.followed.items()):
-            job = self._machine.book.job_of_token(followed.token)
+            job = self._machine.state.job_of_token(followed.token)
             if job is None or job.state == "rejected":
                 self._mirror.give_up(key, "never fits" if job is not None else "cannot be submitted")
         if events:

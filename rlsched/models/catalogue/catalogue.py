@@ -24,8 +24,8 @@ from rlsched.models.catalogue.table import (
     MEASURED,
     REFERENCE_TYPE,
     Cell,
-    Pair,
     Source,
+    WorkloadPair,
     read_cells,
     read_pairs,
     read_sources,
@@ -118,7 +118,7 @@ class Catalogue:
     """
 
     cells: Mapping[tuple[str, str, str], Cell]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[WorkloadPair, ...]
     sources: Mapping[str, Source]
 
     @cached_property

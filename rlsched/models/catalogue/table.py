@@ -60,7 +60,7 @@ class Source(msgspec.Struct, frozen=True):
     error: str
 
 
-class Pair(msgspec.Struct, frozen=True):
+class WorkloadPair(msgspec.Struct, frozen=True):
     """Two workloads on one GPU: the speed of each next to the other, relative to its solo speed."""
 
     gpu_type: str
@@ -103,10 +103,10 @@ def read_cells() -> dict[tuple[str, str, str], Cell]:
 
 
 @cache
-def read_pairs() -> tuple[Pair, ...]:
+def read_pairs() -> tuple[WorkloadPair, ...]:
     """Return every measured pair, listed once."""
     return tuple(
-        Pair(row["gpu_type"], row["a"], row["b"], float(row["speed_a"]), float(row["speed_b"]))
+        WorkloadPair(row["gpu_type"], row["a"], row["b"], float(row["speed_a"]), float(row["speed_b"]))
         for row in _rows("pairs.csv")
     )
 

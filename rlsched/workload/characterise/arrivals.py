@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsched.workload.characterise.clock import Clock
+from rlsched.workload.characterise.clock import WeekClock
 from rlsched.workload.characterise.parts import DAY_S, HOUR_S, Floats, Report, over
 from rlsched.workload.load import span_s
 from rlsched.workload.trace import Trace
 
 
-def arrivals(trace: Trace, clock: Clock, gpu_s: Floats) -> Report:
+def arrivals(trace: Trace, clock: WeekClock, gpu_s: Floats) -> Report:
     """Submissions: per day, the gaps, by hour of the day, and the five busiest hours since the first one.
 
     Args:

@@ -18,7 +18,7 @@ MOST_BINS = 200
 _BINS_S = (HOUR_S, 6 * HOUR_S, DAY_S, 7 * DAY_S, 28 * DAY_S, 364 * DAY_S)
 
 
-class Clock(NamedTuple):
+class WeekClock(NamedTuple):
     """Hour of the week at each second of a trace.
 
     Attributes:

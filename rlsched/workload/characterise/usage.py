@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.workload.characterise.clock import SLOTS, Clock
+from rlsched.workload.characterise.clock import SLOTS, WeekClock
 from rlsched.workload.characterise.parts import Floats, Report, missing, over, total_by
 from rlsched.workload.trace import Trace
 
@@ -16,7 +16,7 @@ NO_STARTS = (
 )
 
 
-class Held:
+class HeldGpus:
     """GPUs held over time by jobs that run without interruption.
 
     Args:
@@ -52,12 +52,12 @@ class _Ramp:
         return ramp
 
 
-def demand(trace: Trace) -> Held:
+def demand(trace: Trace) -> HeldGpus:
     """GPUs that the jobs would hold if each started at its submission."""
-    return Held(trace.submit_s, trace.duration_s, trace.num_gpus)
+    return HeldGpus(trace.submit_s, trace.duration_s, trace.num_gpus)
 
 
-def in_use(trace: Trace, wait_s: Floats) -> Held | None:
+def in_use(trace: Trace, wait_s: Floats) -> HeldGpus | None:
     """GPUs that the jobs held, by their recorded waits; None: no wait is recorded.
 
     Args:
@@ -68,10 +68,10 @@ def in_use(trace: Trace, wait_s: Floats) -> Held | None:
     if not known.any():
         return None
     start_s = trace.submit_s[known] + wait_s[known]
-    return Held(start_s, trace.duration_s[known], trace.num_gpus[known])
+    return HeldGpus(start_s, trace.duration_s[known], trace.num_gpus[known])
 
 
-def by_hour_of_week(held: Held, clock: Clock) -> tuple[Floats, Floats] | None:
+def by_hour_of_week(held: HeldGpus, clock: WeekClock) -> tuple[Floats, Floats] | None:
     """(168,) GPU-seconds held and (168,) seconds, by hour of the week, from first to last submission."""
     edges = clock.hour_edges()
     if edges is None:
@@ -80,7 +80,7 @@ def by_hour_of_week(held: Held, clock: Clock) -> tuple[Floats, Floats] | None:
     return total_by(slot, held.gpu_seconds(edges), SLOTS), total_by(slot, np.diff(edges), SLOTS)
 
 
-def week(trace: Trace, clock: Clock, demanded: Held) -> Report:
+def week(trace: Trace, clock: WeekClock, demanded: HeldGpus) -> Report:
     """Submissions and demand by hour of the week.
 
     Returns:
@@ -98,7 +98,7 @@ def week(trace: Trace, clock: Clock, demanded: Held) -> Report:
     }
 
 
-def utilisation(used: Held | None, clock: Clock, wait_s: Floats, gpus: int | None) -> Report:
+def utilisation(used: HeldGpus | None, clock: WeekClock, wait_s: Floats, gpus: int | None) -> Report:
     """GPUs that jobs held by hour and weekday, from recorded waits.
 
     Args:
@@ -133,9 +133,9 @@ def utilisation(used: Held | None, clock: Clock, wait_s: Floats, gpus: int | Non
 
 def over_time(
     trace: Trace,
-    clock: Clock,
-    demanded: Held,
-    used: Held | None,
+    clock: WeekClock,
+    demanded: HeldGpus,
+    used: HeldGpus | None,
     gpu_s: Floats,
     runnable: NDArray[np.bool_] | None,
     gpus: int | None,

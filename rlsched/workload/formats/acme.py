@@ -6,9 +6,9 @@ Columns and states: InternLM/AcmeTrace, README.md, commit 6d6ac9cd15f3b01151ac6b
 from __future__ import annotations
 
 from rlsched.workload.formats.account import Account
-from rlsched.workload.formats.clock import Clock
-from rlsched.workload.formats.frame import Conversion, Jobs, Request
-from rlsched.workload.formats.lines import Row, read_csv
+from rlsched.workload.formats.clock import TimeParser
+from rlsched.workload.formats.frame import Conversion, JobFrame, Request
+from rlsched.workload.formats.lines import TextRow, read_csv
 from rlsched.workload.formats.places import title
 from rlsched.workload.formats.spans import read_span
 
@@ -31,10 +31,10 @@ def convert(request: Request) -> Conversion:
         TraceError: the header is different, there is no job, or, if strict, a row is malformed.
     """
     account = Account(request.path, request.strict)
-    jobs = Jobs(("queue_s", "x_workload", "memory_mib", "x_num_nodes"))
-    clock = Clock("UTC")
+    jobs = JobFrame(("queue_s", "x_workload", "memory_mib", "x_num_nodes"))
+    clock = TimeParser("UTC")
 
-    def use(row: Row) -> None:
+    def use(row: TextRow) -> None:
         span = read_span(row, clock, account)
         num_nodes, memory_gb = row.number("node_num"), row.number("mem_per_pod_GB")
         jobs.add(
@@ -53,6 +53,6 @@ def convert(request: Request) -> Conversion:
             ),
         )
 
-    account.read(read_csv(request.path, REQUIRED), use, Row.fields)
+    account.read(read_csv(request.path, REQUIRED), use, TextRow.fields)
     trace, origin_s = jobs.trace(title(request.path), account, at=clock.instant)
     return Conversion(trace, (account,), clock.show(origin_s), LOST)

@@ -15,7 +15,7 @@ _NAMED = {"UTC": 0, "GMT": 0, "PST": -8, "PDT": -7}
 _EXPECTED = "a time such as 2020-06-09 18:41:01"
 
 
-class Clock:
+class TimeParser:
     """Parses times.
 
     Args:

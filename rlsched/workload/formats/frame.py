@@ -70,7 +70,7 @@ class Conversion:
     exports: int = 1
 
 
-class Jobs:
+class JobFrame:
     """The jobs that a converter collects, column by column.
 
     Args:

@@ -10,9 +10,9 @@ import numpy as np
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import TraceError
 from rlsched.workload.formats.account import Account, MalformedError
-from rlsched.workload.formats.clock import Clock
-from rlsched.workload.formats.frame import Conversion, Jobs, Node, Request, nodes_to_cluster
-from rlsched.workload.formats.lines import Row, read_csv
+from rlsched.workload.formats.clock import TimeParser
+from rlsched.workload.formats.frame import Conversion, JobFrame, Node, Request, nodes_to_cluster
+from rlsched.workload.formats.lines import TextRow, read_csv
 from rlsched.workload.formats.places import beside, title
 from rlsched.workload.formats.spans import read_span
 
@@ -37,10 +37,10 @@ def convert(request: Request) -> Conversion:
         TraceError: the header is different, there is no job, or, if strict, a row is malformed.
     """
     account = Account(request.path, request.strict)
-    jobs = Jobs(("queue_s", "x_num_nodes"))
-    clock = Clock()
+    jobs = JobFrame(("queue_s", "x_num_nodes"))
+    clock = TimeParser()
 
-    def use(row: Row) -> None:
+    def use(row: TextRow) -> None:
         span = read_span(row, clock, account)
         jobs.add(
             job_id=row.word("job_id"),
@@ -55,7 +55,7 @@ def convert(request: Request) -> Conversion:
             extra=(span.queue_s, row.number("node_num")),
         )
 
-    account.read(read_csv(request.path, REQUIRED), use, Row.fields)
+    account.read(read_csv(request.path, REQUIRED), use, TextRow.fields)
     trace, origin_s = jobs.trace(title(request.path), account, at=clock.instant)
     accounts, cluster = [account], None
     if request.cluster_name is not None:
@@ -72,14 +72,14 @@ def _cluster(request: Request, day: str) -> tuple[Account, ClusterSpec]:
     days: dict[str, dict[str, float]] = {}
     lines: dict[str, int] = {}
 
-    def use(row: Row) -> None:
+    def use(row: TextRow) -> None:
         date = row.word("date")
-        if Clock().read(f"{date} 00:00:00", "date") is None:
+        if TimeParser().read(f"{date} 00:00:00", "date") is None:
             raise MalformedError("date", f"'date': expected a day such as 2020-09-01, got {date!r}")
         days[date] = {vc: row.need(vc) for vc in row.places if vc not in ("date", "total")}
         lines[date] = row.line
 
-    account.read(read_csv(path, ("date", "total")), use, Row.fields)
+    account.read(read_csv(path, ("date", "total")), use, TextRow.fields)
     if not days:
         raise TraceError(f"{path}: expected a row a day, got none that could be read")
     nearest = min(days, key=lambda date: (abs(np.datetime64(date) - np.datetime64(day)), date))

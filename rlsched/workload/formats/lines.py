@@ -14,15 +14,15 @@ from rlsched.errors import TraceError
 from rlsched.workload.formats.account import MalformedError
 
 UNKNOWN = frozenset(("", "nan", "NaN", "NaT", "None", "none", "null", "NULL", "Unknown", "N/A", "n/a"))
-"""Spellings of an unknown number or time. Text is never one of these: see `Row.text`."""
+"""Spellings of an unknown number or time. Text is never one of these: see `TextRow.text`."""
 
 _GZIP = b"\x1f\x8b"
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 
-Rows = Iterator[tuple[int, "Row | MalformedError"]]
+Rows = Iterator[tuple[int, "TextRow | MalformedError"]]
 
 
-class Row(NamedTuple):
+class TextRow(NamedTuple):
     """The fields of one line, by the name of their column.
 
     Attributes:
@@ -173,7 +173,7 @@ def read_csv(
             expected = f"expected {len(header)} fields, got {len(cells)}"
             yield number, MalformedError("number of fields", expected)
             continue
-        yield number, Row(number, cells, index)
+        yield number, TextRow(number, cells, index)
 
 
 def _header(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.formats.account import Account, LeftOutError, MalformedError
-from rlsched.workload.formats.frame import Conversion, Jobs, Node, Request, node_gpus, nodes_to_cluster
-from rlsched.workload.formats.lines import Row, read_csv
+from rlsched.workload.formats.frame import Conversion, JobFrame, Node, Request, node_gpus, nodes_to_cluster
+from rlsched.workload.formats.lines import TextRow, read_csv
 from rlsched.workload.formats.places import beside, title
 
 REQUIRED = (
@@ -37,9 +37,9 @@ def convert(request: Request) -> Conversion:
         TraceError: the header is different, there is no job, or, if strict, a row is malformed.
     """
     account = Account(request.path, request.strict)
-    jobs = Jobs(("queue_s", "memory_mib", "x_qos"))
+    jobs = JobFrame(("queue_s", "memory_mib", "x_qos"))
 
-    def use(row: Row) -> None:
+    def use(row: TextRow) -> None:
         created_s, deleted_s = row.need("creation_time"), row.number("deletion_time")
         scheduled_s = row.number("scheduled_time")
         if scheduled_s is None:
@@ -61,7 +61,7 @@ def convert(request: Request) -> Conversion:
             extra=(scheduled_s - created_s, row.number("memory_mib"), row.word("qos")),
         )
 
-    account.read(read_csv(request.path, REQUIRED), use, Row.fields)
+    account.read(read_csv(request.path, REQUIRED), use, TextRow.fields)
     trace, origin_s = jobs.trace(title(request.path), account)
     accounts, cluster = [account], None
     if request.cluster_name is not None:
@@ -70,7 +70,7 @@ def convert(request: Request) -> Conversion:
     return Conversion(trace, tuple(accounts), f"second {origin_s:g} of the publisher's clock", LOST, cluster)
 
 
-def _gpus(row: Row) -> float:
+def _gpus(row: TextRow) -> float:
     """Whole GPUs, or the share of one: `gpu_milli` is per GPU, and is relevant only if `num_gpu` is 1."""
     count, milli = row.need("num_gpu"), row.need("gpu_milli")
     if count == 0:
@@ -89,12 +89,12 @@ def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
     account = Account(path, request.strict)
     nodes: list[Node] = []
 
-    def use(row: Row) -> None:
+    def use(row: TextRow) -> None:
         gpus = node_gpus(row.need("gpu"))
         model = row.word("model", NONE) or "none"
         if gpus and model == "none":
             raise MalformedError("model", "'model': expected the model of its GPUs, got a blank")
         nodes.append((gpus, model, int(row.need("cpu_milli")) // _MILLI, int(row.need("memory_mib")), None))
 
-    account.read(read_csv(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model")), use, Row.fields)
+    account.read(read_csv(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model")), use, TextRow.fields)
     return account, nodes_to_cluster(request.cluster_name or "", nodes, path)

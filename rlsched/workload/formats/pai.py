@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.formats.account import Account, LeftOutError
-from rlsched.workload.formats.frame import Conversion, Jobs, Node, Request, node_gpus, nodes_to_cluster
-from rlsched.workload.formats.lines import Row, read_csv
+from rlsched.workload.formats.frame import Conversion, JobFrame, Node, Request, node_gpus, nodes_to_cluster
+from rlsched.workload.formats.lines import TextRow, read_csv
 from rlsched.workload.formats.places import beside, named, title
 from rlsched.workload.formats.spans import queueing
 
@@ -73,7 +73,7 @@ class _Tag:
 
     __slots__ = ("gpu_type", "group", "workload")
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: TextRow) -> None:
         self.gpu_type, self.group, self.workload = (
             row.word("gpu_type_spec"),
             row.text("group"),
@@ -90,14 +90,14 @@ def convert(request: Request) -> Conversion:
     """
     account = Account(request.path, request.strict)
     found: dict[str, _Job] = {}
-    account.read(read_csv(request.path, columns=JOBS), lambda row: _take_job(row, found), Row.fields)
+    account.read(read_csv(request.path, columns=JOBS), lambda row: _take_job(row, found), TextRow.fields)
     accounts = [account, _read_tasks(request, found)]
     folder = request.path.parent
     instances, groups = (named(folder, (name,))[:1] for name in ("pai_instance_table", "pai_group_tag_table"))
     tags: dict[str, _Tag] = {}
     accounts += [_read_instances(path, request, found) for path in instances]
     accounts += [_read_tags(path, request, tags) for path in groups]
-    jobs = Jobs(("queue_s", "x_workload", "memory_mib", "x_plan_gpu", "x_gpu_type"))
+    jobs = JobFrame(("queue_s", "x_workload", "memory_mib", "x_plan_gpu", "x_gpu_type"))
     for name, job in found.items():
         account.use_later(job.line, partial(_add, name, job, tags.get(job.inst_id), jobs, account))
     trace, origin_s = jobs.trace(title(request.path), account)
@@ -108,7 +108,7 @@ def convert(request: Request) -> Conversion:
     return Conversion(trace, tuple(accounts), f"second {origin_s:g} of the publisher's clock", LOST, cluster)
 
 
-def _take_job(row: Row, found: dict[str, _Job]) -> None:
+def _take_job(row: TextRow, found: dict[str, _Job]) -> None:
     name = row.word("job_name")
     if name in found:
         raise LeftOutError("job id of an earlier row")
@@ -122,7 +122,7 @@ def _take_job(row: Row, found: dict[str, _Job]) -> None:
     )
 
 
-def _time(row: Row, column: str) -> float | None:
+def _time(row: TextRow, column: str) -> float | None:
     """Seconds of the publisher's clock; 0 means unknown, as in the publisher's own analysis."""
     return row.number(column) or None
 
@@ -130,7 +130,7 @@ def _time(row: Row, column: str) -> float | None:
 def _read_tasks(request: Request, found: dict[str, _Job]) -> Account:
     account = Account(beside(request.path, ("pai_task_table",)), request.strict)
 
-    def use(row: Row) -> None:
+    def use(row: TextRow) -> None:
         job = _job_of(row, found)
         instances = row.number("inst_num")
         if instances is None:
@@ -152,14 +152,14 @@ def _read_tasks(request: Request, found: dict[str, _Job]) -> Account:
         if end_s is not None:
             job.last_s = max(job.last_s, end_s)
 
-    account.read(read_csv(account.path, columns=TASKS), use, Row.fields)
+    account.read(read_csv(account.path, columns=TASKS), use, TextRow.fields)
     return account
 
 
 def _read_instances(path: Path, request: Request, found: dict[str, _Job]) -> Account:
     account = Account(path, request.strict)
 
-    def use(row: Row) -> None:
+    def use(row: TextRow) -> None:
         job = _job_of(row, found)
         start_s, end_s = _time(row, "start_time"), _time(row, "end_time")
         if start_s is not None:
@@ -171,7 +171,7 @@ def _read_instances(path: Path, request: Request, found: dict[str, _Job]) -> Acc
     return account
 
 
-def _job_of(row: Row, found: dict[str, _Job]) -> _Job:
+def _job_of(row: TextRow, found: dict[str, _Job]) -> _Job:
     job = found.get(row.word("job_name"))
     if job is None:
         raise LeftOutError("of a job that the job table lacks")
@@ -181,14 +181,14 @@ def _job_of(row: Row, found: dict[str, _Job]) -> _Job:
 def _read_tags(path: Path, request: Request, tags: dict[str, _Tag]) -> Account:
     account = Account(path, request.strict)
 
-    def use(row: Row) -> None:
+    def use(row: TextRow) -> None:
         tags.setdefault(row.word("inst_id"), _Tag(row))
 
     account.read(read_csv(path, columns=TAGS), use)
     return account
 
 
-def _add(name: str, job: _Job, tag: _Tag | None, jobs: Jobs, account: Account) -> None:
+def _add(name: str, job: _Job, tag: _Tag | None, jobs: JobFrame, account: Account) -> None:
     if job.status == "Running":
         raise LeftOutError("still running")
     if not job.tasks:
@@ -230,12 +230,12 @@ def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
     account = Account(path, request.strict)
     nodes: list[Node] = []
 
-    def use(row: Row) -> None:
+    def use(row: TextRow) -> None:
         gpus = node_gpus(row.need("cap_gpu"))
         memory_mib = int(row.need("cap_mem") * _MIB_PER_GB)
         nodes.append(
             (gpus, row.word("gpu_type") if gpus else "none", int(row.need("cap_cpu")), memory_mib, None)
         )
 
-    account.read(read_csv(path, columns=MACHINES), use, Row.fields)
+    account.read(read_csv(path, columns=MACHINES), use, TextRow.fields)
     return account, nodes_to_cluster(request.cluster_name or "", nodes, path)

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import TraceError
 from rlsched.workload.formats.account import Account, LeftOutError, MalformedError
-from rlsched.workload.formats.clock import Clock
-from rlsched.workload.formats.frame import Conversion, Jobs, Node, Request, node_gpus, nodes_to_cluster
-from rlsched.workload.formats.lines import Row, read_csv, read_text
+from rlsched.workload.formats.clock import TimeParser
+from rlsched.workload.formats.frame import Conversion, JobFrame, Node, Request, node_gpus, nodes_to_cluster
+from rlsched.workload.formats.lines import TextRow, read_csv, read_text
 from rlsched.workload.formats.places import beside, title
 from rlsched.workload.formats.spans import queueing
 
@@ -52,8 +52,8 @@ def convert(request: Request) -> Conversion:
         TraceError: the file is no JSON list, there is no job, or, if strict, a job is malformed.
     """
     account = Account(request.path, request.strict)
-    jobs = Jobs(("queue_s", "x_attempts", "x_span_s"))
-    clock = Clock(request.timezone or ZONE)
+    jobs = JobFrame(("queue_s", "x_attempts", "x_span_s"))
+    clock = TimeParser(request.timezone or ZONE)
 
     def use(item: tuple[int, Any]) -> None:
         _add(*item, jobs, clock, account)
@@ -101,7 +101,7 @@ def _fields(item: tuple[int, Any]) -> bytes:
     return json.dumps(item[1], sort_keys=True).encode()
 
 
-def _add(line: int, job: Any, jobs: Jobs, clock: Clock, account: Account) -> None:
+def _add(line: int, job: Any, jobs: JobFrame, clock: TimeParser, account: Account) -> None:
     if not isinstance(job, dict) or not isinstance(job.get("attempts"), list):
         raise MalformedError("job", f"expected a job with {', '.join(_KEYS)}, got {str(job)[:60]!r}")
     submit_s = _time(job.get("submitted_time"), "submitted_time", clock)
@@ -144,7 +144,7 @@ def _add(line: int, job: Any, jobs: Jobs, clock: Clock, account: Account) -> Non
     )
 
 
-def _attempts(items: list[Any], submit_s: float, clock: Clock) -> list[_Attempt]:
+def _attempts(items: list[Any], submit_s: float, clock: TimeParser) -> list[_Attempt]:
     attempts: list[_Attempt] = []
     earlier_s = submit_s
     for item in items:
@@ -166,7 +166,7 @@ def _gpus(place: Any) -> int:
     return len(place["gpus"])
 
 
-def _time(value: Any, key: str, clock: Clock, not_before_s: float | None = None) -> float | None:
+def _time(value: Any, key: str, clock: TimeParser, not_before_s: float | None = None) -> float | None:
     if value is None:
         return None
     if not isinstance(value, str):
@@ -187,9 +187,9 @@ def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
     account = Account(path, request.strict)
     nodes: list[Node] = []
 
-    def use(row: Row) -> None:
+    def use(row: TextRow) -> None:
         gpus = row.need("number of GPUs")
         nodes.append((node_gpus(gpus), row.word("single GPU mem") or "generic", 0, 0, None))
 
-    account.read(read_csv(path, ("machineId", "number of GPUs", "single GPU mem")), use, Row.fields)
+    account.read(read_csv(path, ("machineId", "number of GPUs", "single GPU mem")), use, TextRow.fields)
     return account, nodes_to_cluster(request.cluster_name or "", nodes, path)

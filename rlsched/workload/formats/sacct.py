@@ -14,9 +14,9 @@ from pathlib import Path
 
 from rlsched.errors import TraceError
 from rlsched.workload.formats.account import Account, LeftOutError, MalformedError
-from rlsched.workload.formats.clock import Clock
-from rlsched.workload.formats.frame import Conversion, Jobs, Request
-from rlsched.workload.formats.lines import Row, read_csv
+from rlsched.workload.formats.clock import TimeParser
+from rlsched.workload.formats.frame import Conversion, JobFrame, Request
+from rlsched.workload.formats.lines import TextRow, read_csv
 from rlsched.workload.formats.places import title
 from rlsched.workload.formats.spans import enforced_limit, queueing
 
@@ -71,7 +71,7 @@ LOST = (
 class _Attempt:
     """One line of a job."""
 
-    row: Row
+    row: TextRow
     account: Account
     submit_s: float
     start_s: float
@@ -91,7 +91,7 @@ def convert(request: Request) -> Conversion:
     attempts: dict[str, list[_Attempt]] = {}
     open_ids: set[str] = set()
 
-    def use(row: Row, account: Account) -> None:
+    def use(row: TextRow, account: Account) -> None:
         try:
             attempt = _attempt(row, clock, account)
         except LeftOutError:
@@ -104,8 +104,8 @@ def convert(request: Request) -> Conversion:
         account = Account(path, request.strict, seen=accounts[0].seen if accounts else set())
         accounts.append(account)
         rows = read_csv(path, REQUIRED, delimiter=DELIMITER, quotes=False, joined=_joined)
-        account.read(_checked(rows, path), partial(use, account=account), Row.fields)
-    jobs = Jobs(
+        account.read(_checked(rows, path), partial(use, account=account), TextRow.fields)
+    jobs = JobFrame(
         (
             *("queue_s", "memory_mib", "array_id", "x_num_nodes", "x_account", "x_qos", "x_gpu_type"),
             *("x_requeues", "x_lost_s", "x_time_limit_s"),
@@ -131,10 +131,10 @@ def convert(request: Request) -> Conversion:
     return Conversion(trace, tuple(accounts), clock.show(origin_s), LOST, exports=len(accounts))
 
 
-class _Times(Clock):
+class _Times(TimeParser):
     """Times as printed by sacct: seconds since 1970 (`SLURM_TIME_FORMAT=%s`) are UTC without a zone."""
 
-    def of(self, row: Row, column: str, not_before_s: float | None = None) -> float | None:
+    def of(self, row: TextRow, column: str, not_before_s: float | None = None) -> float | None:
         """Return the time in a column, seconds since 1970; None if it is unknown."""
         text = row.word(column)
         if not text.isdecimal():
@@ -160,12 +160,12 @@ def _joined(header: Sequence[str], cells: list[str]) -> list[str] | None:
 
 
 def _checked(
-    rows: Iterable[tuple[int, Row | MalformedError]], path: Path
-) -> Iterable[tuple[int, Row | MalformedError]]:
+    rows: Iterable[tuple[int, TextRow | MalformedError]], path: Path
+) -> Iterable[tuple[int, TextRow | MalformedError]]:
     """Yield the rows after checking that the header has the GPUs of a job."""
     asked = False
     for line, row in rows:
-        if not asked and isinstance(row, Row):
+        if not asked and isinstance(row, TextRow):
             if "AllocTRES" not in row.places and "ReqTRES" not in row.places:
                 got = ", ".join(row.places)
                 raise TraceError(f"{path}: line 1: expected AllocTRES or ReqTRES in the header, got {got}")
@@ -173,7 +173,7 @@ def _checked(
         yield line, row
 
 
-def _attempt(row: Row, clock: _Times, account: Account) -> _Attempt:
+def _attempt(row: TextRow, clock: _Times, account: Account) -> _Attempt:
     job_id, state = row.word("JobID"), row.word("State").partition(" ")[0]
     if not job_id:
         raise MalformedError("JobID", "JobID: expected a job number, got a blank")
@@ -204,7 +204,7 @@ def _attempt(row: Row, clock: _Times, account: Account) -> _Attempt:
     return _Attempt(row, account, submit_s, start_s, elapsed_s, state)
 
 
-def _elapsed(row: Row) -> float | None:
+def _elapsed(row: TextRow) -> float | None:
     """Seconds that the job ran, without suspended time; None: no such column."""
     raw = row.number("ElapsedRaw")
     return raw if raw is not None else _seconds(row.word("Elapsed"), "Elapsed")
@@ -238,7 +238,7 @@ def _who(attempt: _Attempt) -> tuple[str, str]:
     return attempt.row.text("User"), attempt.row.text("JobName")
 
 
-def _add(job_id: str, job: list[_Attempt], jobs: Jobs) -> None:
+def _add(job_id: str, job: list[_Attempt], jobs: JobFrame) -> None:
     last = job[-1]
     row = last.row
     gpus, cpus, memory_mib, gpu_type, given_type = _resources(row)
@@ -278,7 +278,7 @@ def _add(job_id: str, job: list[_Attempt], jobs: Jobs) -> None:
     )
 
 
-def _limit(row: Row) -> float | None:
+def _limit(row: TextRow) -> float | None:
     minutes = row.word("TimelimitRaw")
     if minutes.isdecimal():
         return 60.0 * float(minutes)
@@ -289,7 +289,7 @@ def _limit(row: Row) -> float | None:
     return _seconds(row.word("Timelimit"), "Timelimit")
 
 
-def _resources(row: Row) -> tuple[float, float | None, float | None, str, str]:
+def _resources(row: TextRow) -> tuple[float, float | None, float | None, str, str]:
     """GPUs, CPU cores, MiB, the GPU type requested, and the GPU type allocated."""
     given, asked = _tres(row, "AllocTRES"), _tres(row, "ReqTRES")
     held = given or asked
@@ -309,7 +309,7 @@ def _resources(row: Row) -> tuple[float, float | None, float | None, str, str]:
     )
 
 
-def _tres(row: Row, column: str) -> dict[str, str]:
+def _tres(row: TextRow, column: str) -> dict[str, str]:
     """Trackable resources: `billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=1`."""
     text = row.word(column)
     if not text:

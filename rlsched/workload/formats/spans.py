@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rlsched.workload.formats.account import Account, LeftOutError, MalformedError
-from rlsched.workload.formats.clock import Clock
-from rlsched.workload.formats.lines import Row
+from rlsched.workload.formats.clock import TimeParser
+from rlsched.workload.formats.lines import TextRow
 
 _SLACK_S = 1.0
 """Largest difference between two times of whole seconds and a duration that was rounded separately, s."""
@@ -20,7 +20,7 @@ class Span(NamedTuple):
     queue_s: float | None
 
 
-def read_span(row: Row, clock: Clock, account: Account) -> Span:
+def read_span(row: TextRow, clock: TimeParser, account: Account) -> Span:
     """Read the span of a job; its run time is end less start, whatever the column `duration` contains.
 
     Raises:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, ClusterSpec
 from rlsched.errors import InputError
 from rlsched.workload.formats.account import Account, LeftOutError, MalformedError
-from rlsched.workload.formats.clock import Clock
-from rlsched.workload.formats.frame import Conversion, Jobs, Request, nodes_to_cluster
+from rlsched.workload.formats.clock import TimeParser
+from rlsched.workload.formats.frame import Conversion, JobFrame, Request, nodes_to_cluster
 from rlsched.workload.formats.lines import read_lines
 from rlsched.workload.formats.places import title
 from rlsched.workload.formats.spans import enforced_limit
@@ -65,14 +65,14 @@ def convert(request: Request) -> Conversion:
         InputError: nodes are requested that the header does not describe.
     """
     account = Account(request.path, request.strict)
-    jobs = Jobs(
+    jobs = JobFrame(
         ("queue_s", "memory_mib", "depends_on", "x_queue", "x_group", "x_think_time_s", "x_time_limit_s")
     )
     header = _Header()
     gpus = request.processors == "gpus"
     account.read(_rows(request.path, header), lambda row: _add(row, jobs, gpus, account), _fields)
     start = header.number("UnixStartTime")
-    clock = Clock("UTC")
+    clock = TimeParser("UTC")
     at = None if start is None else lambda log_s: clock.instant(start + log_s)
     trace, origin_s = jobs.trace(title(request.path), account, at=at)
     cluster = _cluster(request, header) if request.cluster_name is not None else None
@@ -120,7 +120,7 @@ def _numbers(text: str) -> list[float] | MalformedError:
     return numbers
 
 
-def _add(row: _Line, jobs: Jobs, as_gpus: bool, account: Account) -> None:
+def _add(row: _Line, jobs: JobFrame, as_gpus: bool, account: Account) -> None:
     field = dict(zip(FIELDS, row.numbers, strict=True))
     for name in ("job number", "preceding job", "status"):
         if not field[name].is_integer():

@@ -18,7 +18,7 @@ from rlsched.workload.predict.distribution import (
     spread_around,
 )
 from rlsched.workload.predict.facts import JobFacts
-from rlsched.workload.predict.history import Query
+from rlsched.workload.predict.history import SubmissionQuery
 from rlsched.workload.predict.predictor import EXPERTS, Predictor
 from rlsched.workload.trace import Trace
 
@@ -135,7 +135,7 @@ class _Run:
         self._predictor = predictor
         self._say = progress
         self._events = _events(trace, end_s)
-        self._queries: list[tuple[int, Query]] = []
+        self._queries: list[tuple[int, SubmissionQuery]] = []
         self._done: list[tuple[float, int, int]] = []
         self._out = np.empty((len(trace), BINS))
         self._experts = np.empty((len(trace), len(EXPERTS), BINS), np.float32)

@@ -41,7 +41,7 @@ _NAME: Final = LEVELS.index("name")
 _UNKNOWN: Final = [math.nan] * 3
 
 
-class Query(NamedTuple):
+class SubmissionQuery(NamedTuple):
     """A submission, as the models receive it.
 
     Attributes:
@@ -79,7 +79,7 @@ class _Recent:
         self.at_s = 0.0
 
 
-class History:
+class EventHistory:
     """The models that learn from every event, and the features derived from them."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class History:
         self._recent: dict[Key, _Recent] = {}
         self._live: dict[str, _Live] = {}
 
-    def submit(self, job: JobFacts, now_s: float) -> Query:
+    def submit(self, job: JobFacts, now_s: float) -> SubmissionQuery:
         """Record a submission, and return the data known about the job before it."""
         keys = keys_of(job)
         own = keys[_VC_GPUS]
@@ -103,7 +103,7 @@ class History:
         row = self._features(job, keys, context, now_s, levels, near)
         self._submitted(_Live(job, keys, context), rhythm, now_s)
         mean = lognormal(*self.mean.predict(job.vc, math.ceil(job.gpus)))
-        return Query(job, np.array(row, dtype=np.float32), mean, near, levels[-1])
+        return SubmissionQuery(job, np.array(row, dtype=np.float32), mean, near, levels[-1])
 
     def resubmit(self, job: JobFacts, now_s: float) -> None:
         """Record a submission whose predictions are known: no model is evaluated."""

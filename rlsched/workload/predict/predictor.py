@@ -21,8 +21,8 @@ from rlsched.workload.predict.boosting import (
 from rlsched.workload.predict.distribution import BINS, Floats, Forecast, remaining_s
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import Hedge
-from rlsched.workload.predict.history import History, Query
-from rlsched.workload.predict.remembered import Remembered
+from rlsched.workload.predict.history import EventHistory, SubmissionQuery
+from rlsched.workload.predict.remembered import JobsInOrder
 
 EXPERTS: Final = ("running-mean", "nearest", "survival", "boosting")
 MODELS: Final = ("hedge", *EXPERTS)
@@ -66,7 +66,7 @@ class TrainingSet:
         return HazardModel(*self.arguments())
 
 
-class Foreseen(NamedTuple):
+class SubmissionForecast(NamedTuple):
     """Forecast of a submission.
 
     Attributes:
@@ -102,11 +102,11 @@ class Predictor:
         if self._boosts and not sklearn_installed():
             require_sklearn()
         self.model = model
-        self.history = History()
+        self.history = EventHistory()
         self.hedge = Hedge(len(EXPERTS))
         self._seed = seed
         self._boosting: HazardModel | None = None
-        self._seen = Remembered()
+        self._seen = JobsInOrder()
         self._said: dict[str, Floats] = {}
         self._ended = 0
         self._ended_at_fit = self._ended_at_last = 0
@@ -115,19 +115,21 @@ class Predictor:
         """Predict the run time of a job that is submitted. It counts as submitted from here on."""
         return Forecast.of(self.foresee([job], now_s)[0].probabilities)
 
-    def foresee(self, jobs: Sequence[JobFacts], now_s: float) -> list[Foreseen]:
+    def foresee(self, jobs: Sequence[JobFacts], now_s: float) -> list[SubmissionForecast]:
         """Predict jobs that are submitted at once, in this order, with each expert's forecast."""
         queries = [self.enquire(job, now_s) for job in jobs]
         self.hedge.settle(now_s)
         if not queries:
             return []
         return [
-            Foreseen(self.mix(query.job, experts), experts, query.features)
+            SubmissionForecast(self.mix(query.job, experts), experts, query.features)
             for query, experts in zip(queries, self.said(queries), strict=True)
         ]
 
     def recall(self, job: JobFacts, experts: Floats, features: Floats, now_s: float) -> Floats:
-        """Restore a job submitted in an earlier process; `experts` and `features` are from its `Foreseen`.
+        """Restore a job submitted in an earlier process.
+
+        `experts` and `features` are from its `SubmissionForecast`.
 
         Returns:
             (BINS,) the resulting forecast.
@@ -218,7 +220,7 @@ class Predictor:
     # Steps of `predict` and the observers: models of history first, then boosting for many jobs at once, then
     # the hedge. `at_submission` calls them in this order.
 
-    def enquire(self, job: JobFacts, now_s: float) -> Query:
+    def enquire(self, job: JobFacts, now_s: float) -> SubmissionQuery:
         """Record a submission in the history, and return the data for boosting and the hedge."""
         self._check_new(job)
         query = self.history.submit(job, now_s)
@@ -248,7 +250,7 @@ class Predictor:
         if self._boosts:
             self._seen.ended(job_id, duration_s, now_s)
 
-    def said(self, queries: Sequence[Query]) -> Floats:
+    def said(self, queries: Sequence[SubmissionQuery]) -> Floats:
         """(N, EXPERTS, BINS) forecasts of the predictors; boosting repeats survival until its first fit."""
         out = np.empty((len(queries), len(EXPERTS), BINS))
         for rows, one in zip(out, queries, strict=True):

@@ -24,7 +24,7 @@ class _Ended(NamedTuple):
     mean: Floats
 
 
-class Compared(NamedTuple):
+class PredictorComparison(NamedTuple):
     """Accuracy of two predictors on the same ended jobs.
 
     Attributes:
@@ -45,7 +45,7 @@ class Recent:
 
     def __init__(self) -> None:
         self._ended: deque[_Ended] = deque(maxlen=MAX_JOBS)
-        self._known: tuple[tuple[int, int], tuple[Compared, Compared]] | None = None
+        self._known: tuple[tuple[int, int], tuple[PredictorComparison, PredictorComparison]] | None = None
         self.count = 0
 
     def add(self, ended_s: float, duration_s: float, gpus: int, predicted: Floats, mean: Floats) -> None:
@@ -55,7 +55,7 @@ class Recent:
         )
         self.count += 1
 
-    def compared(self, now_s: float) -> tuple[Compared, Compared]:
+    def compared(self, now_s: float) -> tuple[PredictorComparison, PredictorComparison]:
         """(the last `LAST_JOBS` jobs, the jobs of the last seven days); recomputed once a minute at most, or
         after an end."""
         key = (self.count, int(now_s // 60))
@@ -65,15 +65,15 @@ class Recent:
         return self._known[1]
 
 
-def _compare(ended: list[_Ended]) -> Compared:
+def _compare(ended: list[_Ended]) -> PredictorComparison:
     since_s = ended[0].ended_s if ended else None
     if len(ended) < MIN_JOBS:
-        return Compared(len(ended), since_s, None, None)
+        return PredictorComparison(len(ended), since_s, None, None)
     duration_s = np.array([one.duration_s for one in ended])
     gpus = np.array([one.gpus for one in ended], dtype=np.float64)
     predicted, mean = (
         np.array(rows, dtype=np.float64) for rows in zip(*(one[3:] for one in ended), strict=True)
     )
-    return Compared(
+    return PredictorComparison(
         len(ended), since_s, quality(predicted, duration_s, gpus), quality(mean, duration_s, gpus)
     )

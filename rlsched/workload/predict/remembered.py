@@ -32,7 +32,7 @@ class _Block:
     here: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(BLOCK, np.bool_))
 
 
-class Remembered:
+class JobsInOrder:
     """Jobs in order of submission, ended or not."""
 
     def __init__(self) -> None:

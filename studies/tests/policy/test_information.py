@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlsched.workload.synth import synthesize
-from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.evaluate.windows import MeasuredWindow
 from studies.policy import information, information_users, predictions
 from studies.policy.cases import Case, Foresight, Workload
 from studies.policy.information import SETTINGS, Arm, Setting, table
@@ -21,7 +21,7 @@ CASE = Case(trace="toy", part="train2", load=0.9)
 
 def work() -> Workload:
     trace, spec = synthesize("helios", 250, 0.9, 32, seed=1)
-    return Workload(trace, spec, Window(since_s=0.0, until_s=math.inf), 1.0)
+    return Workload(trace, spec, MeasuredWindow(since_s=0.0, until_s=math.inf), 1.0)
 
 
 def stamped(which: Foresight, folder: Path) -> predictions.Predictions:

@@ -10,7 +10,7 @@ import pytest
 
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
-from rlsched_agents.evaluate.report import Report
+from rlsched_agents.evaluate.report import EvaluationReport
 from studies.policy import results_tables as tables
 
 
@@ -63,7 +63,7 @@ def metrics(queue_s: float) -> Metrics:
 def a_result(*, ours: float, family: str = "synthetic", load: float = 0.85) -> Any:
     same = Ratio(1.0, 1.0, 1.0)  # as from ten days or more
     compared = Comparison(jobs=7, jct_mean_ratio=same, queue_mean_ratio=None, wins_frac=0.25, losses_frac=0.5)
-    report = Report(
+    report = EvaluationReport(
         trace="t",
         cluster="c",
         nodes=2,

@@ -10,8 +10,8 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.sim.engine import Engine, Predictions, predict_trace, run_time_s
+from rlsched_agents.evaluate.windows import MeasuredWindow
+from rlsched_envs.sim.engine import Engine, PredictedTimes, predict_trace, run_time_s
 from studies.policy import revised
 from studies.policy.abilities import REVISED, able
 from studies.policy.cases import Workload
@@ -22,8 +22,8 @@ def test_a_job_that_waited_has_its_prediction_as_submitted_and_as_started() -> N
     trace = Trace.from_columns(
         name="t", submit_s=[0.0, 1.0, 2.0, 9000.0], duration_s=[30.0, 70.0, 50.0, 9.0], num_gpus=[1, 1, 1, 1]
     )
-    work = Workload(trace, ClusterSpec.uniform(1, 1), Window(1.0, 10_000.0), 1.0)
-    found = revised.started(work, Predictions(np.full(4, 600.0), np.full(4, 1.5)), revised.DEFAULT)
+    work = Workload(trace, ClusterSpec.uniform(1, 1), MeasuredWindow(1.0, 10_000.0), 1.0)
+    found = revised.started(work, PredictedTimes(np.full(4, 600.0), np.full(4, 1.5)), revised.DEFAULT)
     assert found.run_s.tolist() == [50.0]  # the first is not measured, the second waits 29 s, the last 0 s
     assert found.first_predicted_s.tolist() == [600.0]
     assert 50.0 < found.revised_s[0] < 0.5 * 600.0
@@ -31,11 +31,11 @@ def test_a_job_that_waited_has_its_prediction_as_submitted_and_as_started() -> N
 
 def test_jobs_start_as_under_the_compiled_rule() -> None:
     trace, spec = synthesize("helios", jobs=400, load=1.2, gpus=32, seed=3, predictability="causal")
-    work = Workload(trace, spec, Window(float(trace.submit_s[100]), float(trace.submit_s[300])), 1.0)
+    work = Workload(trace, spec, MeasuredWindow(float(trace.submit_s[100]), float(trace.submit_s[300])), 1.0)
     predictions = predict_trace(trace, spec)
     found = revised.started(work, predictions, revised.DEFAULT)
     kept = trace.submit_s >= work.window.replay_from_s
-    fed = Predictions(predictions.predicted_s[kept], predictions.spread[kept])
+    fed = PredictedTimes(predictions.predicted_s[kept], predictions.spread[kept])
     rule = able(revised.DEFAULT, REVISED).rule
     table = Engine(trace.select(kept), spec, order=rule.order, predictions=fed).run_rule(rule)
     waited = work.window.measured(table.trace) & (table.start_s - table.trace.submit_s > revised.LEAST_WAIT_S)

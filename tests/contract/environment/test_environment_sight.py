@@ -10,7 +10,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Wait
 from rlsched.decide.policies.policy import Policy
-from rlsched.decide.rows.candidates import Window as Rows
+from rlsched.decide.rows.candidates import CandidateRows as Rows
 from rlsched.decide.rows.candidates import (
     contested,
     first_in_order,
@@ -22,11 +22,11 @@ from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.decide.schema import CRITIC_FEATURES, NUM_FEATURES, WINDOW_ROWS
 from rlsched.decide.start import start_action
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.training.fleet import Fleet
 from rlsched_envs.training.small_clusters import load_window
-from rlsched_envs.training.sources import EpisodeSource, Window, draw_window
+from rlsched_envs.training.sources import EpisodeJobs, EpisodeSource, draw_window
 from tests.quick import quick
 from tests.support.sim.episodes import CONFIG, TRUE_LOG, Choice, random_row
 
@@ -35,14 +35,14 @@ REFERENCE = Policy("qssf-backfill")
 # ---- one state, two drivers ----------------------------------------------------------------------
 
 
-def trace_of(window: Window) -> tuple[Trace, ClusterSpec, Predictions]:
+def trace_of(window: EpisodeJobs) -> tuple[Trace, ClusterSpec, PredictedTimes]:
     trace = Trace.from_columns(
         name="window",
         submit_s=window.submit_s,
         duration_s=window.duration_s,
         num_gpus=window.gpus.astype(float),
     )
-    return trace, ClusterSpec.uniform(window.nodes, 8), Predictions(window.predicted_s, window.spread)
+    return trace, ClusterSpec.uniform(window.nodes, 8), PredictedTimes(window.predicted_s, window.spread)
 
 
 class Driver(Scheduler):
@@ -93,7 +93,7 @@ class Driver(Scheduler):
         return Decision(action=self._act(state, partition, now_s), source="policy", marks_hold=True)
 
 
-def loaded(sources: list[EpisodeSource], window: Window, drains: bool) -> Fleet:
+def loaded(sources: list[EpisodeSource], window: EpisodeJobs, drains: bool) -> Fleet:
     fleet = Fleet(sources, 1, CONFIG, seed=0)
     load_window(fleet._arrays.sim, 0, window, fleet._class_of)
     last = CONFIG.warmup_jobs + CONFIG.agent_jobs

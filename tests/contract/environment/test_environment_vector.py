@@ -9,7 +9,7 @@ import pytest
 from rlsched.decide.rows import columns
 from rlsched.decide.schema import NUM_FEATURES, WINDOW_ROWS
 from rlsched.errors import InputError
-from rlsched_envs.sim.engine import Predictions
+from rlsched_envs.sim.engine import PredictedTimes
 from rlsched_envs.training.fleet import Fleet
 from rlsched_envs.training.rows_env import RowsEnv
 from rlsched_envs.training.sources import EpisodeSource
@@ -121,7 +121,7 @@ def test_reseeding_repeats(sources: list[EpisodeSource]) -> None:
 def test_nothing_to_decide_is_an_error() -> None:
     """One job of one GPU every hour: nobody ever waits."""
     hours = np.arange(200) * 3600.0
-    predictions = Predictions(np.full(200, 60.0), np.ones(200))
+    predictions = PredictedTimes(np.full(200, 60.0), np.ones(200))
     idle = EpisodeSource("idle", hours, np.full(200, 60.0), np.ones(200, np.int32), predictions)
     with pytest.raises(InputError, match="no contested decision in 100 windows of idle: raise the load"):
         RowsVecEnv([idle], 1, config=msgspec.structs.replace(CONFIG, load_low=0.1, load_high=0.1)).reset()

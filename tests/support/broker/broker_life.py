@@ -15,17 +15,17 @@ import numpy as np
 
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
-from rlsched.broker.journal import picture as picture_module
+from rlsched.broker.journal import codec as picture_module
+from rlsched.broker.journal.codec import pack
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.picture import pack
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered
 from rlsched.broker.journal.snapshots import _AS_NEW
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.server.policy import load_policy
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import Predictions
-from rlsched.broker.state.priorities import Ranks
+from rlsched.broker.state.priorities import PriorityRules
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.scheduler import Scheduler
@@ -37,7 +37,7 @@ from tests.support.broker.hand import ended, hello, launched, submit
 
 NODES = {"n0": "", "n1": "", "m0": "v"}
 sorted_json = msgspec.json.Encoder(order="deterministic")
-RANKS = Ranks(half_life_s=200.0, age_s=100.0)
+RANKS = PriorityRules(half_life_s=200.0, age_s=100.0)
 LIMITS = Limits(lost_after_s=60.0, ended_s=50.0, ended_jobs=8)
 STEPS, STEPS_AFTER = 240, 80
 """Of a life that is taken apart, and of both that go on from what was put together."""
@@ -77,7 +77,7 @@ class Life:
         chance, broker = self.chance, self.broker
         seen = len(broker.sent.orders)
         after_s = chance.choice((0.001, 0.5, 2.0, 20.0))
-        jobs = sorted(broker.book.job_of_seq.values(), key=lambda job: job.number)
+        jobs = sorted(broker.state.job_of_seq.values(), key=lambda job: job.number)
         what = chance.random()
         if what < 0.35:
             asked = [
@@ -89,7 +89,7 @@ class Life:
             job = chance.choice(jobs).number
             broker.batch([ClientAsked(b"c", 0, Cancel(job=job), Peer("admin", "c"))], after_s=after_s)
         elif what < 0.45:
-            node = chance.choice(sorted(broker.book.nodes))
+            node = chance.choice(sorted(broker.state.nodes))
             order = DrainNode(node=node) if chance.random() < 0.3 else ResumeNode(node=node)
             broker.batch([ClientAsked(b"c", 0, order, Peer("admin", "c"))], after_s=after_s)
         elif what < 0.8 and self.running:
@@ -100,7 +100,7 @@ class Life:
                 code = chance.choice((0, 0, 0, 1))
                 broker.says(node, ended(job, attempt, rank, code), after_s=after_s)
         else:
-            beats = [NodeSaid(node, 0, Heartbeat(name=node)) for node in sorted(broker.book.nodes)]
+            beats = [NodeSaid(node, 0, Heartbeat(name=node)) for node in sorted(broker.state.nodes)]
             broker.batch([*beats, Tick()], after_s=after_s)
         self._obey(seen)
 
@@ -146,15 +146,15 @@ def born(journal: Journal, case: tuple[str, str, float], seed: int, kind: type[L
     return kind(broker, seed)
 
 
-def put_together(journal: Journal, case: tuple[str, str, float]) -> Book:
+def put_together(journal: Journal, case: tuple[str, str, float]) -> BrokerState:
     """What a journal says."""
     policy, prediction, _ = case
     said: list[str] = []
-    book = recovered(
+    state = recovered(
         journal, Predictions(prediction), scheduler_of(policy), said.append, half_life_s=RANKS.half_life_s
     )
     assert said == []
-    return book
+    return state
 
 
 def go_on(
@@ -174,18 +174,18 @@ def go_on(
     return brokers, entries
 
 
-def shape(book: Book) -> list[object]:
+def shape(state: BrokerState) -> list[object]:
     """All of a book that is not in the cluster's arrays, jobs that are over left out."""
     return [
-        book.cluster.digest(),
-        [sorted_json.encode(job) for job in book.job_of_seq.values()],
-        [(name, sorted_json.encode(node)) for name, node in book.nodes.items()],
-        (book.decisions, book.contested, book.interventions, book.outcomes, book.asked_for_s),
-        (book.epoch, book.last_number, book.last_attempt, book.restored_s, book.identity, book.now_s),
-        (len(book.numbers), book.numbers.between(0, 10_000), sorted(book.seats._leaving)),
-        [book.number_of_seq.get(seq) for seq in range(2_000)],
-        (book.usage._gpu_s, book.usage._at_s, book.priorities._levels, repr(book.priorities._live)),
-        seen(msgspec.msgpack.decode(zlib.decompress(pack(book.predictions, _AS_NEW)))),
+        state.cluster.digest(),
+        [sorted_json.encode(job) for job in state.job_of_seq.values()],
+        [(name, sorted_json.encode(node)) for name, node in state.nodes.items()],
+        (state.decisions, state.contested, state.interventions, state.outcomes, state.asked_for_s),
+        (state.epoch, state.last_number, state.last_attempt, state.restored_s, state.identity, state.now_s),
+        (len(state.numbers), state.numbers.between(0, 10_000), sorted(state.seats._leaving)),
+        [state.number_of_seq.get(seq) for seq in range(2_000)],
+        (state.usage._gpu_s, state.usage._at_s, state.priorities._levels, repr(state.priorities._live)),
+        seen(msgspec.msgpack.decode(zlib.decompress(pack(state.predictions, _AS_NEW)))),
     ]
 
 

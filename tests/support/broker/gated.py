@@ -44,7 +44,7 @@ def reason(broker: HandBroker, job: int) -> str:
 
 
 def finish(broker: HandBroker, job: int, exit_code: int = 0) -> None:
-    attempt = broker.book.jobs[job].active
+    attempt = broker.state.jobs[job].active
     assert attempt is not None
     broker.says("n0", launched(job, attempt.number))
     broker.says("n0", ended(job, attempt.number, exit_code=exit_code))

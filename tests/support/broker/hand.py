@@ -70,7 +70,7 @@ def ended(job: int, attempt: int = 1, rank: int = 0, exit_code: int = 0, reason:
 
 
 def state(broker: HandBroker, job: int) -> str:
-    return broker.book.jobs[job].state
+    return broker.state.jobs[job].state
 
 
 def states(broker: HandBroker) -> dict[str, str]:
@@ -87,7 +87,7 @@ def of_kind(messages: list[object], kind: type) -> list[object]:
 def run_one(broker: HandBroker, seconds: float, **facts: object) -> int:
     """A job from its submission to its end after so long; returns its number."""
     broker.ask(submit(**facts))  # type: ignore[arg-type]
-    job = len(broker.book.jobs)
+    job = len(broker.state.jobs)
     broker.says("n0", launched(job))
     broker.says("n0", ended(job), after_s=seconds - 0.001)
     return job

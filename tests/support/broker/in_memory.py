@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from rlsched.broker.server.settings import Settings
+from rlsched.broker.server.settings import BrokerSettings
 from rlsched.decide.policies.policy import Policy
 from rlsched.engine.facts import Facts, SlurmError, SlurmJob, SlurmNode
 from rlsched.engine.reader import Reader
-from rlsched.engine.shadow.notes import Compared, read_notes
+from rlsched.engine.shadow.notes import StartComparison, read_notes
 from rlsched.engine.shadow.serve import ShadowBroker
 
 BEGAN_S = 1_700_000_000.0
@@ -83,7 +83,7 @@ class Bench:
         self, directory: Path, slurm: SlurmInMemory | None = None, policy: Policy | str = "fifo-backfill"
     ) -> None:
         self.directory, self.slurm = directory, slurm or SlurmInMemory()
-        settings = Settings(
+        settings = BrokerSettings(
             address="", directory=directory, keys=directory, policy=policy, prediction="running-mean"
         )
         self.shadow = ShadowBroker(settings, self.slurm, CONFIG, 10.0, preempts=False)
@@ -93,9 +93,9 @@ class Bench:
         self.slurm.now_s += after_s
         self.shadow.look()
 
-    def compared(self) -> dict[str, Compared]:
+    def compared(self) -> dict[str, StartComparison]:
         """Starts that were compared, by job."""
-        return {note.job: note for note in read_notes(self.directory) if isinstance(note, Compared)}
+        return {note.job: note for note in read_notes(self.directory) if isinstance(note, StartComparison)}
 
     def states(self) -> dict[str, str]:
         """State of each job in the broker's book, by Slurm's number, with where it has its GPUs."""

@@ -7,7 +7,7 @@ import msgspec
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import RUNNING_MEAN, Predictions
 from rlsched.decide.order.keys import Order
 from rlsched.decide.policies.policy import Policy
@@ -50,18 +50,18 @@ def actions(journal: Journal) -> list[object]:
     return [decided.action for decided in journal_events(journal.path).decisions]
 
 
-def shape(book: Book) -> list[object]:
+def shape(state: BrokerState) -> list[object]:
     """All that a restart has to find again."""
     jobs = [
         (job.number, job.seq, job.state, job.retries, job.preemptions, job.earlier_s, job.end_s, job.reason)
         + ((msgspec.json.encode(job.attempt),) if job.attempt else ())
-        for job in book.jobs.values()
+        for job in state.jobs.values()
     ]
-    nodes = [(name, node.up, sorted(node.live_jobs)) for name, node in book.nodes.items()]
-    return [book.cluster.digest(), jobs, nodes, book.asked_for_s, book.decisions]
+    nodes = [(name, node.up, sorted(node.live_jobs)) for name, node in state.nodes.items()]
+    return [state.cluster.digest(), jobs, nodes, state.asked_for_s, state.decisions]
 
 
-def replayed(journal: Journal) -> Book:
-    book = Book(Predictions(RUNNING_MEAN), Order())
-    book.replay(journal.rows())
-    return book
+def replayed(journal: Journal) -> BrokerState:
+    state = BrokerState(Predictions(RUNNING_MEAN), Order())
+    state.replay(journal.rows())
+    return state

@@ -17,7 +17,7 @@ from rlsched.broker.base.entries import (
     JobSubmitted,
     QuotaSet,
 )
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.cluster.arrays import WAITING
 from rlsched.decide.actions import Preempt, Start
 
@@ -127,22 +127,22 @@ class QuotaOracle:
                 return True
         return False
 
-    def agrees_with(self, book: Book, now_s: float) -> int:
+    def agrees_with(self, state: BrokerState, now_s: float) -> int:
         """Whether the waiting jobs that are kept out of the queue are those that a quota blocks; how many."""
         now_ms, found = round(now_s * 1000), 0
-        for job in book.job_of_seq.values():
+        for job in state.job_of_seq.values():
             if job.state == "queued":
-                barred = bool(book.eligibility.of(job.seq))
+                barred = bool(state.eligibility.of(job.seq))
                 assert barred == self.blocked(self.jobs[job.number], now_ms), f"job {job.number}"
-                assert (job.seq in waiting(book)) == (not barred)
+                assert (job.seq in waiting(state)) == (not barred)
                 found += barred
         return found
 
 
-def waiting(book: Book) -> set[int]:
+def waiting(state: BrokerState) -> set[int]:
     """Jobs that the ledger has as waiting; in its queues, where there is a partition for them."""
-    job = book.cluster.arrays.job
-    queued = {seq for p in range(book.cluster.num_partitions) for seq in book.cluster.waiting(p)}
+    job = state.cluster.arrays.job
+    queued = {seq for p in range(state.cluster.num_partitions) for seq in state.cluster.waiting(p)}
     waits = {int(seq) for seq in job.seq[job.status == WAITING]}
     assert queued <= waits
     return waits

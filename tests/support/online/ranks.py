@@ -9,21 +9,21 @@ from dataclasses import replace
 
 from rlsched.wire.messages import Launch
 from rlsched_node.gpu.simulated import SimulatedGpus
-from rlsched_node.isolation.limits import Limits
+from rlsched_node.isolation.limits import RankLimits
 from rlsched_node.isolation.user import JobUser
 from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.processes.launch import Terms, rank_environment
-from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.steps import Event, Exited
 from rlsched_node.processes.store import AttemptDir, AttemptStore
 
 KEY = AttemptKey(1, 1, 0, "c1")
 DEADLINE_S = 60.0
-NO_LIMITS = Limits()
+NO_LIMITS = RankLimits()
 
 
 def start(
-    ranks: Ranks,
+    ranks: LiveRanks,
     store: AttemptStore,
     *command: str,
     key: AttemptKey = KEY,
@@ -31,7 +31,7 @@ def start(
     limit_s: float | None = None,
     env: dict[str, str] | None = None,
     max_output_mib: int = 0,
-    limits: Limits = NO_LIMITS,
+    limits: RankLimits = NO_LIMITS,
     user: JobUser | None = None,
 ) -> AttemptDir:
     order = Launch(
@@ -70,7 +70,7 @@ def until(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> No
         time.sleep(0.005)
 
 
-def collect(ranks: Ranks, kind: type[Event]) -> list[Event]:
+def collect(ranks: LiveRanks, kind: type[Event]) -> list[Event]:
     """Events up to and including the first of this kind; when a rank ended is checked here, and left out."""
     began_s = time.time()
     events: list[Event] = []

@@ -13,7 +13,7 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_arrays import PREEMPTED
 from rlsched_envs.sim.attempt_log import PreemptionCosts, RunRules
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Models
 from tests.contract.test_start_options_two_ways import check_books
@@ -40,7 +40,7 @@ def with_preemptible(trace: Trace, frac: float) -> Trace:
     return replace(trace, extra=trace.extra | {"preemptible": np.where(may, "true", "false")})
 
 
-def crowd(seed: int, jobs: int = 60) -> tuple[Trace, ClusterSpec, Predictions]:
+def crowd(seed: int, jobs: int = 60) -> tuple[Trace, ClusterSpec, PredictedTimes]:
     """Gangs, failures and owners on two partitions of V100; half of the jobs may be preempted."""
     rng = np.random.default_rng(seed)
     trace = Trace.from_columns(
@@ -61,7 +61,7 @@ def crowd(seed: int, jobs: int = 60) -> tuple[Trace, ClusterSpec, Predictions]:
             NodeGroup(count=2, gpus=4, gpu_type="V100", cpus=24),
         ),
     )
-    return trace, spec, Predictions(trace.duration_s * rng.lognormal(0, 1, jobs), np.ones(jobs))
+    return trace, spec, PredictedTimes(trace.duration_s * rng.lognormal(0, 1, jobs), np.ones(jobs))
 
 
 def crowd_both_ways(one: RuleScheduler, seed: int) -> tuple[JobTable, list[DecisionRecord]]:

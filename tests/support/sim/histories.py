@@ -11,7 +11,7 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.workload.predictability import parse_predictability
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 
 
 def easy_history(jobs: int, load: float, gpus: int, *, late_s: float = 0.0) -> tuple[Trace, ClusterSpec]:
@@ -33,7 +33,7 @@ def easy_history(jobs: int, load: float, gpus: int, *, late_s: float = 0.0) -> t
     order = np.argsort(noticed_s, kind="stable")
     seen = replace(trace.select(order), submit_s=noticed_s[order])
     policy = Policy("easy")
-    predictions = Predictions(limit_s[order], np.zeros(jobs))
+    predictions = PredictedTimes(limit_s[order], np.zeros(jobs))
     table = Engine(seen, spec, order=policy.rule.order, predictions=predictions).run_rule(policy.rule)
     wait_s = np.empty(jobs)
     wait_s[order] = table.start_s - trace.submit_s[order]

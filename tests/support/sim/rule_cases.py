@@ -15,7 +15,7 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.sim.engine import Engine, PredictedTimes, predict_trace
 from rlsched_envs.sim.job_table import JobTable
 
 SIZES = st.sampled_from([1, 1, 1, 2, 2, 3, 4, 5, 8, 11])
@@ -33,10 +33,10 @@ class Case:
 
     trace: Trace
     spec: ClusterSpec
-    predictions: Predictions
+    predictions: PredictedTimes
 
     def engine(self, who: Policy | Scheduler) -> Engine:
-        oracle = Predictions(self.trace.duration_s.copy(), np.zeros(len(self.trace)))
+        oracle = PredictedTimes(self.trace.duration_s.copy(), np.zeros(len(self.trace)))
         order = who.rule.order if isinstance(who, Policy) else who.order
         return Engine(
             self.trace, self.spec, order=order, predictions=oracle if who.oracle else self.predictions
@@ -55,7 +55,7 @@ def cases(draw: st.DrawFn, *, alike: bool = False) -> Case:
     )
     groups = draw(st.lists(GROUP, min_size=1, max_size=1 if alike else 3))
     spec = ClusterSpec(name="c", nodes=tuple(NodeGroup(count=n, gpus=g, vc=owner) for n, g, owner in groups))
-    return Case(trace, spec, Predictions(trace.predicted_s.copy(), np.ones(len(trace))))
+    return Case(trace, spec, PredictedTimes(trace.predicted_s.copy(), np.ones(len(trace))))
 
 
 def synthetic(like: str, seed: int) -> Case:

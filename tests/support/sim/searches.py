@@ -11,12 +11,12 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.policies.permissions import Permissions
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Scheduler
-from rlsched.decide.settings import Search as Amount
+from rlsched.decide.settings import SearchSettings as Amount
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
-from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.sim.engine import Engine, PredictedTimes, predict_trace
 from rlsched_envs.sim.job_table import JobTable
 
 CONFIG = NetworkConfig(width=16, critic_width=8)
@@ -57,7 +57,7 @@ def replay(
     """Jobs as (submission, duration, GPUs) on one node of four GPUs, predicted well."""
     submit, duration, gpus = zip(*jobs, strict=True)
     trace = Trace.from_columns(name="hand", submit_s=submit, duration_s=duration, num_gpus=gpus)
-    predictions = Predictions(trace.duration_s.copy(), np.array(spreads or [0.2] * len(trace)))
+    predictions = PredictedTimes(trace.duration_s.copy(), np.array(spreads or [0.2] * len(trace)))
     records: list[DecisionRecord] = []
     engine = Engine(trace, ONE_NODE, order=scheduler.order, predictions=predictions)
     table = engine.run(scheduler, on_record=records.append)

@@ -11,7 +11,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.rows.candidates import Window
+from rlsched.decide.rows.candidates import CandidateRows
 from rlsched.decide.schema import ACTOR_FEATURES
 
 NOW_S = 1000.0
@@ -37,7 +37,7 @@ def log(x: float, scale: float) -> float:
     return math.log(1 + x) / scale
 
 
-def row_is(window: Window, row: int, expected: dict[str, float]) -> None:
+def row_is(window: CandidateRows, row: int, expected: dict[str, float]) -> None:
     """A row has these values by name, and zero in every other column."""
     found = dict(zip([name for name, _ in ACTOR_FEATURES], window.features[row].tolist(), strict=True))
     assert found == pytest.approx({name: expected.get(name, 0.0) for name in found}, rel=1e-6, abs=1e-7)

@@ -15,7 +15,7 @@ from tensorboard.plugins import base_plugin
 from werkzeug.test import Client
 
 from rlsched.board import plugin
-from rlsched.board.replays import LIMIT_S, Replays
+from rlsched.board.replays import LIMIT_S, ReplayRunner
 from rlsched.decide.actions import Start
 from rlsched.decide.record import DecisionRecord, Names, PlanSeen
 from rlsched.decisions.schema import StoreInfo
@@ -40,7 +40,7 @@ def settled(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def test_a_replay_is_started_with_these_options_and_says_what_it_found(tmp_path: Path) -> None:
-    replays = Replays(SAYS_ITS_ARGUMENTS, limit_s=7.0)
+    replays = ReplayRunner(SAYS_ITS_ARGUMENTS, limit_s=7.0)
     began = replays.start(tmp_path, 12, 3, 24.0)
     seen = settled(lambda: replays.look(began["ticket"]))
     assert seen["state"] == "done"
@@ -54,7 +54,7 @@ def test_a_replay_is_started_with_these_options_and_says_what_it_found(tmp_path:
 
 
 def test_one_at_a_time_and_none_after_it_was_left(tmp_path: Path) -> None:
-    replays = Replays(NEVER_ENDS)
+    replays = ReplayRunner(NEVER_ENDS)
     began = replays.start(tmp_path, 1, 1, 1.0)
     with pytest.raises(InputError, match="another replay runs"):
         replays.start(tmp_path, 1, 1, 1.0)
@@ -65,7 +65,7 @@ def test_one_at_a_time_and_none_after_it_was_left(tmp_path: Path) -> None:
 
 
 def test_one_whose_page_is_gone_ends_by_itself(tmp_path: Path) -> None:
-    replays = Replays(NEVER_ENDS, unwatched_s=0.05)
+    replays = ReplayRunner(NEVER_ENDS, unwatched_s=0.05)
     ticket = replays.start(tmp_path, 1, 1, 1.0)["ticket"]
     assert replays._of(ticket)._over.wait(PATIENCE_S)
     assert replays.look(ticket)["error"] == "its page was closed"
@@ -75,13 +75,13 @@ def test_one_that_takes_too_long_is_ended_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlsched.board.replays.GRACE_S", 0.05)
-    replays = Replays(NEVER_ENDS, limit_s=0.01)
+    replays = ReplayRunner(NEVER_ENDS, limit_s=0.01)
     ticket = replays.start(tmp_path, 1, 1, 1.0)["ticket"]
     assert settled(lambda: replays.look(ticket))["error"].startswith("could not finish within 0.01 s")
 
 
 def test_its_error_is_the_last_line_that_it_said(tmp_path: Path) -> None:
-    replays = Replays(FAILS)
+    replays = ReplayRunner(FAILS)
     ticket = replays.start(tmp_path, 1, 1, 1.0)["ticket"]
     assert settled(lambda: replays.look(ticket)) == {
         "ticket": ticket,
@@ -115,7 +115,7 @@ def pages(tmp_path: Path) -> Client:
     store.add_decisions([record])
     store.flush()
     made = plugin.DecisionsPlugin(base_plugin.TBContext(logdir=str(tmp_path)))
-    made._replays = Replays(SAYS_ITS_ARGUMENTS)
+    made._replays = ReplayRunner(SAYS_ITS_ARGUMENTS)
     return Client(made.get_plugin_apps()["/instead"])
 
 

@@ -23,7 +23,7 @@ from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_log import RunRules
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 from tests.support.sim.play import attempts, trace_of
 
 Span = tuple[str, float, float]
@@ -38,7 +38,7 @@ def spans(
     """Every attempt, by start, then job."""
     rule = Policy("gittins").rule
     rule = replace(rule, options=rule.options._replace(preempts=preempts))
-    predictions = Predictions(
+    predictions = PredictedTimes(
         np.array(predicted_s or [TAIL_S] * len(trace), np.float64), np.zeros(len(trace))
     )
     rules = RunRules(always=True)

@@ -20,7 +20,7 @@ from rlsched.decide.rules.backfill import reservation
 from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits
 from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 
 # submit, duration, GPUs, predicted run time
 Jobs = Sequence[tuple[float, float, int, float]]
@@ -37,7 +37,7 @@ def starts(
     optional = {} if vc is None else {"vc": list(vc)}
     trace = Trace.from_columns(name="hand", submit_s=submit, duration_s=duration, num_gpus=gpus, **optional)
     assert trace.submit_s.tolist() == submit, "rows are given in order"
-    predictions = Predictions(np.array(predicted, float), np.ones(len(jobs)))
+    predictions = PredictedTimes(np.array(predicted, float), np.ones(len(jobs)))
     engine = Engine(trace, spec, order=policy.rule.order, predictions=predictions)
     table = engine.run_rule(policy.rule) if compiled else engine.run(RuleScheduler(policy))
     return list(table.start_s.tolist())

@@ -13,7 +13,7 @@ from rlsched.board.views import overview
 from rlsched.decisions import reading
 from rlsched.decisions import store as store_module
 from rlsched.decisions.reading import StoreReader, parts
-from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeEvent, StoreInfo
+from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeChange, StoreInfo
 from rlsched.decisions.store import DecisionStore
 from tests.support.decided import record
 
@@ -53,7 +53,7 @@ def test_power_is_that_of_attempts_whose_energy_is_known(tmp_path: Path) -> None
         *attempt("b", 1, 5.0, 20.0, 1_500.0),
         *attempt("c", 2, 8.0, 30.0, math.nan),
     ]
-    kept.add_events([NodeEvent(time_s=0.0, node="n0", num_gpus=4)])
+    kept.add_events([NodeChange(time_s=0.0, node="n0", num_gpus=4)])
     kept.add_events(sorted(events, key=lambda event: event.time_s))
     kept.flush()
     reader = StoreReader(tmp_path)

@@ -20,7 +20,7 @@ from rlsched.decide.draws import draw
 from rlsched.decisions import reading
 from rlsched.decisions import store as store_module
 from rlsched.decisions.reading import StoreReader, last_records, parts, read_records
-from rlsched.decisions.schema import STORE_FILE, JobEvent, NodeEvent, StoreInfo
+from rlsched.decisions.schema import STORE_FILE, JobEvent, NodeChange, StoreInfo
 from rlsched.decisions.segments import segment_files
 from rlsched.decisions.store import DecisionStore
 from rlsched.errors import InputError
@@ -179,7 +179,7 @@ def test_a_large_store_is_read_in_parts_and_each_knows_what_ran_then(
     monkeypatch.setattr(reading, "PART_BYTES", 40_000)
     monkeypatch.setattr(store_module, "SEGMENT_BYTES", 10_000)
     kept = DecisionStore(tmp_path, StoreInfo(time="trace", of="test"))
-    kept.add_events([NodeEvent(time_s=0.0, node="n0", num_gpus=8)])
+    kept.add_events([NodeChange(time_s=0.0, node="n0", num_gpus=8)])
     about: dict[str, Any] = {"job": "long", "num_gpus": 8.0}
     kept.add_events([JobEvent(time_s=0.0, kind="submit", **about)])
     kept.add_events(

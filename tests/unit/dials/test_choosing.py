@@ -15,7 +15,7 @@ from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.policies.policy import Policy
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Interval, Layers
 from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, Training
-from rlsched_agents.dials.verdict import Compared, Trained
+from rlsched_agents.dials.verdict import StrategyComparison, Trained
 
 WINDOWS = 60
 TUNED = Policy("tuned")
@@ -57,9 +57,9 @@ def test_the_later_stage_has_to_be_better_beyond_doubt(monkeypatch: pytest.Monke
 
 
 def test_people_are_told_why_and_energy_is_named() -> None:
-    def over(ratio: float, low: float, high: float) -> Compared:
+    def over(ratio: float, low: float, high: float) -> StrategyComparison:
         cost = Interval(ratio, low, high, 0.5, 200, 12)
-        return Compared(cost, cost, msgspec.structs.replace(cost, ratio=0.97), {"helios": ratio})
+        return StrategyComparison(cost, cost, msgspec.structs.replace(cost, ratio=0.97), {"helios": ratio})
 
     found = Trained(
         policy=TUNED,

@@ -17,11 +17,13 @@ from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.policies.policy import Policy
 from rlsched.workload.synth import synthesize
 from rlsched_agents.dials.drawing import DESCRIPTIONS, LAYOUT
-from rlsched_agents.dials.importance import Column, Importance, columns_used, importance_of, picture
+from rlsched_agents.dials.importance import ColumnImportance, Importance, columns_used, importance_of, picture
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.windows import Drawn
 
-FOUND = Importance(3.0, (Column("free", 2.5, 1.0, 4.0), Column("gpus", -0.1, -0.2, 0.1)), 24)
+FOUND = Importance(
+    3.0, (ColumnImportance("free", 2.5, 1.0, 4.0), ColumnImportance("gpus", -0.1, -0.2, 0.1)), 24
+)
 
 
 def strategy(**weights: float) -> Strategy:

@@ -18,8 +18,8 @@ from rlsched_agents.evaluate.jobs_out import Places, file_stem, ranges, seconds,
 from rlsched_agents.evaluate.metrics import bounded_slowdown, mean_over_seeds, quantile, schedule_metrics
 from rlsched_agents.evaluate.pairs import Ratio, compare, geometric_mean, ratio_of_sums
 from rlsched_agents.evaluate.run import distinct, replay_tasks
-from rlsched_agents.evaluate.windows import Window, scaled_cluster, window_of
-from rlsched_envs.sim.engine import Predictions
+from rlsched_agents.evaluate.windows import MeasuredWindow, scaled_cluster, window_of
+from rlsched_envs.sim.engine import PredictedTimes
 from rlsched_envs.sim.job_table import JobTable
 
 NAN = float("nan")
@@ -276,7 +276,7 @@ def test_windows() -> None:
     assert window_of(trace, 10.0, 30.0).measured(trace).tolist() == [False, True, True, False, False]
     assert window_of(trace, 10.0, 30.0).replay_from_s == 0.0
     week = 7 * 86400.0
-    assert Window(week + 5.0, np.inf).replay_from_s == 5.0
+    assert MeasuredWindow(week + 5.0, np.inf).replay_from_s == 5.0
 
 
 @pytest.mark.parametrize(
@@ -290,8 +290,10 @@ def test_empty_windows_are_refused(since: float, until: float | None, message: s
 
 def test_nodes_and_load_exclude_each_other() -> None:
     with pytest.raises(InputError, match="got both"):
-        scaled_cluster(a_trace(), ClusterSpec.uniform(2), Window(), nodes=1, load=0.5)
-    assert scaled_cluster(a_trace(), ClusterSpec.uniform(2), Window(), nodes=3, load=None).num_nodes == 3
+        scaled_cluster(a_trace(), ClusterSpec.uniform(2), MeasuredWindow(), nodes=1, load=0.5)
+    assert (
+        scaled_cluster(a_trace(), ClusterSpec.uniform(2), MeasuredWindow(), nodes=3, load=None).num_nodes == 3
+    )
 
 
 def test_cells_of_gangs() -> None:
@@ -336,7 +338,7 @@ def test_job_files(tmp_path: Path) -> None:
 
 def test_only_policies_that_differ_by_seed_run_more_than_once() -> None:
     trace = a_trace()
-    predictions = Predictions(trace.duration_s, np.zeros(len(trace)))
+    predictions = PredictedTimes(trace.duration_s, np.zeros(len(trace)))
     policies = distinct([Policy("fifo"), Policy("random"), Policy("fifo")])
-    tasks = replay_tasks(trace, ClusterSpec.uniform(1), Window(), predictions, policies, [4, 5])
+    tasks = replay_tasks(trace, ClusterSpec.uniform(1), MeasuredWindow(), predictions, policies, [4, 5])
     assert [(task.policy.name, task.seed) for task in tasks] == [("fifo", 4), ("random", 4), ("random", 5)]

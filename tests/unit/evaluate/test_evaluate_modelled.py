@@ -15,7 +15,7 @@ from rlsched_agents.evaluate.metrics import schedule_metrics
 from rlsched_agents.evaluate.modelled import Basis, ModelMetrics, model_metrics, used_gpus
 from rlsched_agents.evaluate.occupancy import gpu_holds
 from rlsched_agents.evaluate.pairs import compare
-from rlsched_envs.sim.attempt_log import Attempts, Books
+from rlsched_envs.sim.attempt_log import AttemptTable, ModelledAttempts
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import Energy, Models
 
@@ -41,14 +41,14 @@ def by_hand() -> JobTable:
     start_s = np.array([0.0, 40.0, 100.0, 100.0, 100.0, 150.0, 140.0])
     end_s = np.array([100.0, 140.0, 200.0, 150.0, 150.0, 160.0, 200.0])
     length_s = end_s - start_s
-    books = Books(
+    books = ModelledAttempts(
         energy_j=np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]) * KWH_J,
         share_s=np.array([40 + 30, 30 + 40, 100, 25, 25, 0, 60.0]),
         used_s=np.array([60.0, 50.0, 80.0, 10.0, 20.0, 0.0, 30.0]),
         clock_s=length_s * np.array([1.0, 0.8, 1.0, 1.0, 1.0, 0.0, 0.5]),
     )
     gpus = [(0, 1), (0, 1), (2,), (5,), (5,), (), (0, 1)]
-    log = Attempts(
+    log = AttemptTable(
         job=np.arange(7),
         attempt=np.ones(7, np.int32),
         start_s=start_s,

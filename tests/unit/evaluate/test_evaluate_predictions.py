@@ -13,9 +13,9 @@ from rlsched.workload.predict import PRIOR_S, PRIOR_SPREAD
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate import run
-from rlsched_agents.evaluate.windows import WARMUP_S, Window
+from rlsched_agents.evaluate.windows import WARMUP_S, MeasuredWindow
 from rlsched_envs.sim.attempt_log import RunRules
-from rlsched_envs.sim.engine import Predictions, predict_trace
+from rlsched_envs.sim.engine import PredictedTimes, predict_trace
 
 FED = (
     Policy("qssf"),
@@ -34,12 +34,12 @@ def test_a_history_is_made_only_where_somebody_is_fed_from_it(monkeypatch: pytes
     trace, spec = synthesize("helios", 60, 0.9, 16, seed=1)
     asked: list[float] = []
 
-    def history(trace: Trace, spec: ClusterSpec, *, recorded_until_s: float, **more: Any) -> Predictions:
+    def history(trace: Trace, spec: ClusterSpec, *, recorded_until_s: float, **more: Any) -> PredictedTimes:
         asked.append(recorded_until_s)
         return predict_trace(trace, spec, recorded_until_s=recorded_until_s, **more)
 
     monkeypatch.setattr(run, "predict_trace", history)
-    window = Window(since_s=10.0 + WARMUP_S)
+    window = MeasuredWindow(since_s=10.0 + WARMUP_S)
     unfed = run.predictions_for(UNFED, trace, spec, window)
     assert not asked
     assert set(unfed.predicted_s.tolist()) == {PRIOR_S}
@@ -57,9 +57,9 @@ def test_who_is_fed_no_history_decides_alike_with_any(policy: Policy) -> None:
     trace, spec = synthesize("helios", 400, 1.1, 32, seed=2)
     rng, found = np.random.default_rng(0), []
     for predicted_s in (np.full(400, PRIOR_S), rng.exponential(3600, 400), rng.exponential(60, 400)):
-        predictions = Predictions(predicted_s, np.ones(400))
+        predictions = PredictedTimes(predicted_s, np.ones(400))
         tasks = run.replay_tasks(
-            trace, spec, Window(), predictions, [policy], [0], rules=RunRules(max_retries=1)
+            trace, spec, MeasuredWindow(), predictions, [policy], [0], rules=RunRules(max_retries=1)
         )
         found.append(run.run_tasks(tasks, workers=1)[0].table)
     assert (found[0].start_s > trace.submit_s).any(), "jobs wait"

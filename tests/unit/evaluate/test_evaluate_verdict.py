@@ -22,7 +22,7 @@ from rlsched.workload.load import crowded_vcs
 from rlsched_agents.cli.evaluate import evaluate
 from rlsched_agents.evaluate.legend import LEGEND
 from rlsched_agents.evaluate.pairs import Ratio
-from rlsched_agents.evaluate.report import Report
+from rlsched_agents.evaluate.report import EvaluationReport
 from rlsched_agents.evaluate.tables import print_report
 from rlsched_agents.evaluate.verdict import LEAST_JOBS, cautions_of, verdict_of
 from rlsched_envs.sim.modelling import Models, PowerDownPlan
@@ -32,7 +32,7 @@ CLAIMS = ("least", "soonest", "less (", "times as long")
 
 
 @pytest.fixture(scope="module")
-def report() -> Report:
+def report() -> EvaluationReport:
     """Two policies on jobs of a month, in which the narrow ones wait behind wide ones; hours and not days."""
     rng = np.random.default_rng(1)
     count = 600
@@ -43,18 +43,18 @@ def report() -> Report:
         num_gpus=rng.choice([1.0, 2.0, 8.0], count, p=[0.6, 0.3, 0.1]),
         extra={"queue_s": np.where(np.arange(count) % 3, 7_200.0, np.nan)},
     )
-    found: Report = rs.simulate(trace, CLUSTER, ["fifo", "sjf", "qssf-backfill"], nodes=3).compare()
+    found: EvaluationReport = rs.simulate(trace, CLUSTER, ["fifo", "sjf", "qssf-backfill"], nodes=3).compare()
     return found
 
 
-def with_ratios(report: Report, **ratios: Any) -> Report:
+def with_ratios(report: EvaluationReport, **ratios: Any) -> EvaluationReport:
     """Two policies, with these in place of what was measured of the second."""
     one = msgspec.structs.replace(report.paired["qssf-backfill"], **ratios)
     policies = {name: report.policies[name] for name in ("fifo", "qssf-backfill")}
     return msgspec.structs.replace(report, policies=policies, paired={"qssf-backfill": one}, fed_truth=[])
 
 
-def with_others(report: Report, **ratios: Ratio) -> Report:
+def with_others(report: EvaluationReport, **ratios: Ratio) -> EvaluationReport:
     """Policies of these names beside the baseline, with these ratios."""
     one, mine = report.paired["qssf-backfill"], report.policies["qssf-backfill"]
     paired = {name: msgspec.structs.replace(one, queue_mean_ratio=ratio) for name, ratio in ratios.items()}
@@ -65,7 +65,7 @@ def with_others(report: Report, **ratios: Ratio) -> Report:
 # ---- verdict -------------------------------------------------------------------------------------
 
 
-def test_what_is_shown_is_said_with_its_interval(report: Report) -> None:
+def test_what_is_shown_is_said_with_its_interval(report: EvaluationReport) -> None:
     said = verdict_of(report)
     assert said.startswith("Jobs wait least under qssf-backfill: ")
     ratio = report.paired["qssf-backfill"].queue_mean_ratio
@@ -77,7 +77,7 @@ def test_what_is_shown_is_said_with_its_interval(report: Report) -> None:
     assert report.verdict == said
 
 
-def test_the_sentence_says_who_loses(report: Report) -> None:
+def test_the_sentence_says_who_loses(report: EvaluationReport) -> None:
     made = with_ratios(report, losses_frac=0.123)
     sizes = report.policies["fifo"].by_gpus
     worse = {
@@ -101,27 +101,31 @@ def test_the_sentence_says_who_loses(report: Report) -> None:
 
 
 @pytest.mark.parametrize("ends", [(0.90, 1.02), (0.5, 1.0), (0.98, 1.3)])
-def test_nothing_is_claimed_where_the_interval_holds_1(ends: tuple[float, float], report: Report) -> None:
+def test_nothing_is_claimed_where_the_interval_holds_1(
+    ends: tuple[float, float], report: EvaluationReport
+) -> None:
     said = verdict_of(with_ratios(report, queue_mean_ratio=Ratio(0.99, *ends)))
     assert said.startswith("No difference is shown between qssf-backfill and fifo")
     assert f"from {ends[0]:.2f} to {ends[1]:.2f}" in said
     assert not any(claim in said for claim in CLAIMS)
 
 
-def test_intervals_that_are_narrow_are_told_with_more_digits(report: Report) -> None:
+def test_intervals_that_are_narrow_are_told_with_more_digits(report: EvaluationReport) -> None:
     said = verdict_of(with_ratios(report, queue_mean_ratio=Ratio(1.0, 0.9998, 1.0003)))
     assert "from 0.9998 to 1.0003 (" in said
     same = verdict_of(with_ratios(report, queue_mean_ratio=Ratio(1.0, 0.99999, 1.00001)))
     assert same.startswith("qssf-backfill and fifo come to the same: jobs wait ")
 
 
-def test_the_reference_may_be_the_best(report: Report) -> None:
+def test_the_reference_may_be_the_best(report: EvaluationReport) -> None:
     said = verdict_of(with_ratios(report, queue_mean_ratio=Ratio(1.5, 1.2, 1.9)))
     assert said.startswith("Jobs wait least under fifo, the baseline: ")
     assert "1.50 times as long (1.20 to 1.90, " in said
 
 
-def test_the_reference_is_not_the_best_where_another_is_not_told_apart_from_it(report: Report) -> None:
+def test_the_reference_is_not_the_best_where_another_is_not_told_apart_from_it(
+    report: EvaluationReport,
+) -> None:
     made = with_others(
         report, easy=Ratio(1.2, 0.9, 1.6), srtf=Ratio(1.9, 1.5, 2.5), las=Ratio(1.1, 1.05, 1.2)
     )
@@ -130,7 +134,7 @@ def test_the_reference_is_not_the_best_where_another_is_not_told_apart_from_it(r
     assert not any(claim in said for claim in CLAIMS)
 
 
-def test_whom_the_best_is_not_told_apart_from_is_said(report: Report) -> None:
+def test_whom_the_best_is_not_told_apart_from_is_said(report: EvaluationReport) -> None:
     made = with_others(
         report, easy=Ratio(0.5, 0.4, 0.6), srtf=Ratio(0.55, 0.45, 0.7), las=Ratio(0.9, 0.8, 0.95)
     )
@@ -144,7 +148,7 @@ def test_whom_the_best_is_not_told_apart_from_is_said(report: Report) -> None:
 
 
 @pytest.mark.parametrize(("ratio", "first"), [(0.5, "qssf-backfill"), (1.5, "fifo")])
-def test_few_days_claim_nothing_beyond_them(ratio: float, first: str, report: Report) -> None:
+def test_few_days_claim_nothing_beyond_them(ratio: float, first: str, report: EvaluationReport) -> None:
     said = verdict_of(with_ratios(report, queue_mean_ratio=Ratio(ratio, None, None), blocks=3))
     assert said.startswith(f"Here jobs wait least under {first}")
     assert "there are 3 days of submissions, too few to claim more (10 are needed)" in said
@@ -155,7 +159,7 @@ def test_few_days_claim_nothing_beyond_them(ratio: float, first: str, report: Re
     )
 
 
-def test_means_that_read_alike_are_not_told_apart(report: Report) -> None:
+def test_means_that_read_alike_are_not_told_apart(report: EvaluationReport) -> None:
     few = with_ratios(report, queue_mean_ratio=Ratio(0.99999, None, None), blocks=3)
     base = few.policies["fifo"]
     same = msgspec.structs.replace(few, policies={"fifo": base, "qssf-backfill": base})
@@ -163,7 +167,7 @@ def test_means_that_read_alike_are_not_told_apart(report: Report) -> None:
     assert "least" not in verdict_of(same)
 
 
-def test_days_on_which_jobs_waited_are_counted(report: Report) -> None:
+def test_days_on_which_jobs_waited_are_counted(report: EvaluationReport) -> None:
     trace = rs.Trace.from_columns(
         name="t", submit_s=[86_400.0 * day for day in (0, 0, 1, 2)], duration_s=[9] * 4, num_gpus=[8] * 4
     )
@@ -175,7 +179,7 @@ def test_days_on_which_jobs_waited_are_counted(report: Report) -> None:
     assert 10 <= paired.waiting_blocks <= paired.blocks
 
 
-def test_policies_that_preempt_are_compared_by_jct(report: Report) -> None:
+def test_policies_that_preempt_are_compared_by_jct(report: EvaluationReport) -> None:
     made = with_ratios(report, jct_mean_ratio=Ratio(0.8, 0.7, 0.9), queue_mean_ratio=Ratio(0.1, 0.05, 0.2))
     assert "jobs wait least" in verdict_of(made).lower()
     preempting = msgspec.structs.replace(made.policies["qssf-backfill"], preemptions=3)
@@ -184,7 +188,7 @@ def test_policies_that_preempt_are_compared_by_jct(report: Report) -> None:
     assert "20 % less (10 % to 30 %" in verdict_of(made)
 
 
-def test_there_may_be_nothing_to_compare(report: Report) -> None:
+def test_there_may_be_nothing_to_compare(report: EvaluationReport) -> None:
     alone = msgspec.structs.replace(report, policies={"fifo": report.policies["fifo"]}, paired={})
     assert "give another --policy to compare it with" in verdict_of(alone)
     idle = with_ratios(report, queue_mean_ratio=None)
@@ -199,7 +203,7 @@ def test_there_may_be_nothing_to_compare(report: Report) -> None:
 # ---- cautions ------------------------------------------------------------------------------------
 
 
-def test_a_load_above_1_is_warned_of_with_what_it_means(report: Report) -> None:
+def test_a_load_above_1_is_warned_of_with_what_it_means(report: EvaluationReport) -> None:
     assert report.load_frac is not None
     assert report.load_frac < 1
     assert not any("offered load" in one for one in report.cautions)
@@ -209,7 +213,7 @@ def test_a_load_above_1_is_warned_of_with_what_it_means(report: Report) -> None:
     assert crowded[1:] == report.cautions
 
 
-def test_a_crowded_vc_is_named(report: Report) -> None:
+def test_a_crowded_vc_is_named(report: EvaluationReport) -> None:
     trace = rs.Trace.from_columns(
         name="vcs", submit_s=[0, 100], duration_s=[300, 50], num_gpus=[1, 1], vc=["full", "free"]
     )
@@ -221,7 +225,7 @@ def test_a_crowded_vc_is_named(report: Report) -> None:
     assert "(full 1.50)" in said
 
 
-def test_bounds_and_jobs_that_did_not_end_are_said(report: Report) -> None:
+def test_bounds_and_jobs_that_did_not_end_are_said(report: EvaluationReport) -> None:
     assert any(one.startswith("sjf: fed the true run times") for one in report.cautions)
     late = msgspec.structs.replace(report.policies["fifo"], unfinished=7)
     some = msgspec.structs.replace(report, policies={**report.policies, "fifo": late})
@@ -233,7 +237,7 @@ def test_bounds_and_jobs_that_did_not_end_are_said(report: Report) -> None:
 # ---- what was recorded ---------------------------------------------------------------------------
 
 
-def test_what_happened_at_the_site_has_a_row_and_a_reservation(report: Report) -> None:
+def test_what_happened_at_the_site_has_a_row_and_a_reservation(report: EvaluationReport) -> None:
     known = report.recorded
     assert known is not None
     assert (known.jobs, known.of_jobs, known.scaled) == (400, 600, True)
@@ -273,10 +277,10 @@ def heads_of(text: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_every_column_has_a_legend(report: Report) -> None:
+def test_every_column_has_a_legend(report: EvaluationReport) -> None:
     trace, cluster = rs.synthesize("helios", jobs=60, load=1.2, gpus=16, seed=1)
     models = Models(power_down=PowerDownPlan())
-    full: Report = rs.simulate(trace, cluster, ["fifo", "gittins"], models=models).compare()
+    full: EvaluationReport = rs.simulate(trace, cluster, ["fifo", "gittins"], models=models).compare()
     for one in (report, full):
         text = io.StringIO()
         print_report(one, Console(file=text, width=400))
@@ -288,7 +292,7 @@ def test_every_column_has_a_legend(report: Report) -> None:
     assert {"saved, kWh", "lost GPU-h", "energy", "queue p99.9"} <= explained
 
 
-def test_times_have_units_and_the_verdict_stands_above_the_tables(report: Report) -> None:
+def test_times_have_units_and_the_verdict_stands_above_the_tables(report: EvaluationReport) -> None:
     text = str(report)
     assert text.index(report.verdict[:40]) < text.index("all jobs") < text.index("Columns of the tables")
     assert "seconds" not in text.partition("Columns of the tables")[0]

@@ -14,15 +14,22 @@ from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.origin import keep_origin, task_of
 from rlsched_agents.evaluate.task import Task
-from rlsched_agents.evaluate.windows import Window
-from rlsched_envs.sim.engine import Predictions
+from rlsched_agents.evaluate.windows import MeasuredWindow
+from rlsched_envs.sim.engine import PredictedTimes
 
 
 @pytest.mark.parametrize("origin", [None, datetime(2024, 3, 1, 9), datetime(2024, 3, 1, 9, tzinfo=UTC)])
 def test_the_trace_comes_back(origin: datetime | None, tmp_path: Path) -> None:
     drawn, spec = synthesize("helios", 20, 0.9, 64, seed=1)
     trace = Trace(**({one.name: getattr(drawn, one.name) for one in fields(drawn)} | {"origin": origin}))
-    task = Task(Policy("fifo"), 0, trace, spec, Window(), Predictions(trace.duration_s, np.ones(len(trace))))
+    task = Task(
+        Policy("fifo"),
+        0,
+        trace,
+        spec,
+        MeasuredWindow(),
+        PredictedTimes(trace.duration_s, np.ones(len(trace))),
+    )
     keep_origin(task, tmp_path)
     back = task_of(tmp_path).trace
     assert (back.name, back.origin) == (trace.name, origin)

@@ -26,7 +26,7 @@ from rlsched.decide.schema import (
 )
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.sim.engine import Engine, PredictedTimes, predict_trace
 from rlsched_envs.training.vector import row_spaces
 from tests.quick import quick
 
@@ -155,7 +155,7 @@ class Watcher(Scheduler):
 
 class TestNoTruthInFeatures:
     def windows_of(
-        self, trace: Trace, spec: ClusterSpec, predictions: Predictions, name: str
+        self, trace: Trace, spec: ClusterSpec, predictions: PredictedTimes, name: str
     ) -> tuple[Watcher, np.ndarray]:
         watcher = Watcher(name)
         table = Engine(trace, spec, order=watcher.order, predictions=predictions).run(watcher)

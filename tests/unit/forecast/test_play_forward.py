@@ -16,13 +16,13 @@ from rlsched.decide.loop import decide_all
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import permit
-from rlsched.forecast.arrivals import Past
-from rlsched.forecast.world import HORIZON_S, Asked, World
+from rlsched.forecast.arrivals import RecentJobs
+from rlsched.forecast.world import HORIZON_S, HypotheticalJob, World
 from rlsched_envs.sim.play_forward import PlayForward, go_on
 
 
 def world_of(
-    jobs: list[tuple[int, float, float, float]], now_s: float, past: Past | None = None, gpus: int = 2
+    jobs: list[tuple[int, float, float, float]], now_s: float, past: RecentJobs | None = None, gpus: int = 2
 ) -> World:
     """Jobs (GPUs, predicted, spread, limit) that came at 0 to one node; what fits has started then."""
     scheduler = load_scheduler("fifo")
@@ -34,7 +34,7 @@ def world_of(
     for _ in decide_all(state, scheduler, 0.0):
         pass
     assert scheduler.rule is not None
-    return World(state, scheduler.rule, now_s, {}, past or Past())
+    return World(state, scheduler.rule, now_s, {}, past or RecentJobs())
 
 
 def test_what_is_certain_is_foreseen_to_the_second() -> None:
@@ -73,18 +73,18 @@ def test_the_state_is_left_as_it_is_and_a_future_can_be_played_again() -> None:
 
 def test_a_job_that_nobody_has_submitted_waits_behind_those_that_wait() -> None:
     world = world_of([(2, 100.0, 0.0, math.nan), (2, 50.0, 0.0, math.nan)], 40.0)
-    ahead = PlayForward(4).play(world, Asked(Demand(gpus=1), "", 40.0, 20.0, 0.0))
+    ahead = PlayForward(4).play(world, HypotheticalJob(Demand(gpus=1), "", 40.0, 20.0, 0.0))
     assert ahead.seqs[-1] == -1
     assert ahead.start_s[-1] == pytest.approx([150.0] * 4, abs=1e-3)
     assert ahead.end_s[-1] == pytest.approx([170.0] * 4, abs=1e-3)
-    later = PlayForward(4).play(world, Asked(Demand(gpus=1), "", 4_000.0, 20.0, 0.0))
+    later = PlayForward(4).play(world, HypotheticalJob(Demand(gpus=1), "", 4_000.0, 20.0, 0.0))
     assert later.start_s[-1] == pytest.approx([4_000.0] * 4, abs=1e-3)
     assert world.state.waiting(0) == [1], "nothing was queued"
 
 
 def test_list_scheduling_of_a_job_that_nobody_has_submitted() -> None:
     world = world_of([(2, 100.0, 0.0, math.nan), (2, 50.0, 0.0, math.nan)], 40.0)
-    listed = PlayForward(1).listed(world, Asked(Demand(gpus=1), "", 40.0, 20.0, 1.0))
+    listed = PlayForward(1).listed(world, HypotheticalJob(Demand(gpus=1), "", 40.0, 20.0, 1.0))
     assert listed.start_s[:, 0] == pytest.approx([0.0, 100.0, 150.0], abs=1e-3)
     assert listed.end_s[-1, 0] == pytest.approx(170.0, abs=1e-3)
 
@@ -121,8 +121,8 @@ def test_cores_memory_and_type_of_what_nobody_has_submitted_count(
     for _ in decide_all(state, scheduler, 0.0):
         pass
     assert scheduler.rule is not None
-    world = World(state, scheduler.rule, 40.0, {}, Past())
-    asked = Asked(Demand(gpus=1, **beside), "", 40.0, 20.0, 0.0)  # type: ignore[arg-type]
+    world = World(state, scheduler.rule, 40.0, {}, RecentJobs())
+    asked = HypotheticalJob(Demand(gpus=1, **beside), "", 40.0, 20.0, 0.0)  # type: ignore[arg-type]
     for ahead in (PlayForward(2).play(world, asked), PlayForward(1).listed(world, asked)):
         assert ahead.start_s[-1] == pytest.approx(start_s, abs=1e-3)
 
@@ -130,12 +130,12 @@ def test_cores_memory_and_type_of_what_nobody_has_submitted_count(
 def test_a_job_that_nobody_has_submitted_to_an_empty_cluster() -> None:
     """The first of those that came, of 10 s, comes again with it and may go before it."""
     alone = world_of([], 10_000.0)
-    past, state = Past(), alone.state
+    past, state = RecentJobs(), alone.state
     demand, vc = state.demand_number(Demand(gpus=2)), state.vc_number("")
     for number, run_s in enumerate((10.0, math.nan)):
         past.add((number, 5_000.0 * number, run_s, 100.0, 1.0, math.nan, demand, vc, 1))
     world = World(state, alone.rule, alone.now_s, {}, past)
-    asked = Asked(Demand(gpus=1), "", alone.now_s, 20.0, 0.0)
+    asked = HypotheticalJob(Demand(gpus=1), "", alone.now_s, 20.0, 0.0)
     ahead, listed = PlayForward(4).play(world, asked), PlayForward(4).listed(world, asked)
     assert listed.start_s.tolist() == [[alone.now_s]]
     assert (ahead.start_s[-1] <= alone.now_s + 10.0).all()
@@ -146,7 +146,7 @@ def test_a_burst_of_jobs_alike_makes_the_last_start_as_unsure_as_one_job() -> No
     """Bursts of ten ran alike. Ten that wait in a row: all are short, or all are long."""
     now_s = 500_000.0
     alone = world_of([(2, 3_600.0, 1.0, math.nan)] * 11, 0.0)
-    past, state, draws = Past(), alone.state, np.random.default_rng(0)
+    past, state, draws = RecentJobs(), alone.state, np.random.default_rng(0)
     demand, vc = state.demand_number(Demand(gpus=2)), state.vc_number("")
     for number in range(300):
         if number % 10 == 0:
@@ -167,12 +167,12 @@ def test_a_burst_of_jobs_alike_makes_the_last_start_as_unsure_as_one_job() -> No
 def test_jobs_that_came_lately_come_again() -> None:
     """Jobs that all ran 100 s came every 100 s of the last day, as many as there is room for."""
     alone = world_of([(2, 86_450.0, 0.0, math.nan), (2, 50.0, 0.0, math.nan)], 86_400.0)
-    past, state = Past(), alone.state
+    past, state = RecentJobs(), alone.state
     demand, vc = state.demand_number(Demand(gpus=2)), state.vc_number("")
     for number in range(864):
         past.add((number, 100.0 * number, 100.0, 100.0, 0.0, math.nan, demand, vc, 1))
     busy = World(state, alone.rule, alone.now_s, {}, past)
-    asked = Asked(Demand(gpus=2), "", alone.now_s + 3_600.0, 10.0, 0.0)
+    asked = HypotheticalJob(Demand(gpus=2), "", alone.now_s + 3_600.0, 10.0, 0.0)
     waits = PlayForward(16).play(busy, asked).start_s[-1] - asked.submit_s
     assert (PlayForward(16).play(alone, asked).start_s[-1] == asked.submit_s).all()
     assert (waits > 60.0).mean() > 0.5
@@ -181,7 +181,7 @@ def test_jobs_that_came_lately_come_again() -> None:
 def test_jobs_come_again_to_the_nodes_that_serve_them_now() -> None:
     """Nodes of a VC have come since, which takes the number that the shared partition had."""
     alone = world_of([(2, 86_450.0, 0.0, math.nan)], 86_400.0)
-    past, state = Past(), alone.state
+    past, state = RecentJobs(), alone.state
     demand, vc = state.demand_number(Demand(gpus=2)), state.vc_number("")
     assert state.partitions_of("") == (-1, 0)
     for number in range(864):
@@ -191,7 +191,7 @@ def test_jobs_come_again_to_the_nodes_that_serve_them_now() -> None:
     world = World(state, alone.rule, alone.now_s, {}, past)
     waits = {}
     for vc_name in ("a", ""):
-        asked = Asked(Demand(gpus=2), vc_name, alone.now_s + 3_550.0, 10.0, 0.0)
+        asked = HypotheticalJob(Demand(gpus=2), vc_name, alone.now_s + 3_550.0, 10.0, 0.0)
         waits[vc_name] = PlayForward(8).play(world, asked).start_s[-1] - asked.submit_s
     assert (waits["a"] == 0.0).all()
     assert (waits[""] > 10.0).all()

@@ -9,7 +9,7 @@ import pytest
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.sources import TrainingData, read_data
-from rlsched_agents.whatif.history import History
+from rlsched_agents.whatif.history import JobHistory
 
 HEAD = "JobID|Partition|State|Submit|Start|End|AllocTRES"
 CLUSTER = 'name = "c"\n[[nodes]]\ncount = 2\ngpus = 8\n'
@@ -29,7 +29,7 @@ def sacct(path: Path, jobs: int, gpus: int = 1) -> Path:
 
 def test_slurms_own_output_is_read_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(CLUSTER)
-    found = History.read(sacct(tmp_path / "sacct.csv", 48), tmp_path / "c.toml")
+    found = JobHistory.read(sacct(tmp_path / "sacct.csv", 48), tmp_path / "c.toml")
     assert (found.format, len(found.trace), found.skipped, found.cluster.num_gpus) == ("sacct", 48, 1, 16)
 
 
@@ -37,7 +37,7 @@ def test_the_normal_form_is_a_history_too(tmp_path: Path) -> None:
     trace, cluster = synthesize("helios", 300, 0.9, 64, seed=1)
     trace.write(tmp_path / "t.csv.gz")
     cluster.write(tmp_path / "c.toml")
-    assert len(History.read(tmp_path / "t.csv.gz", tmp_path / "c.toml").trace) == 300
+    assert len(JobHistory.read(tmp_path / "t.csv.gz", tmp_path / "c.toml").trace) == 300
 
 
 def test_the_last_fifth_of_a_history_confirms(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_the_last_fifth_of_a_history_confirms(tmp_path: Path) -> None:
     parts = (mine.train, mine.validation[0], mine.confirmation[0])
     assert [one.submit_s.size for one in parts] == [350, 50, 100]
     assert parts[0].submit_s[-1] < parts[1].submit_s[0] <= parts[1].submit_s[-1] < parts[2].submit_s[0]
-    other = History.read(tmp_path / "s.txt", tmp_path / "c.toml")
+    other = JobHistory.read(tmp_path / "s.txt", tmp_path / "c.toml")
     trace = TrainingData.cut(other.trace, other.cluster)
     assert trace.uses[0].test_s[0] >= trace.uses[0].validation_s[1] > 0, "a trace leaves its last fifth alone"
     early = other.trace.select(other.trace.submit_s < mine.uses[0].train_s[1])
@@ -74,6 +74,6 @@ def test_what_is_wrong_is_said_in_one_line(
     if content:
         path.write_text(content)
     with pytest.raises(InputError, match=r"h\.txt: ") as error:
-        History.read(path, tmp_path / "c.toml" if cluster else None)
+        JobHistory.read(path, tmp_path / "c.toml" if cluster else None)
     assert said in str(error.value)
     assert "\n" not in str(error.value)

@@ -13,7 +13,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.errors import InputError
 from rlsched.from_slurm.downtimes import downtimes
 from rlsched.from_slurm.nodes import imported
-from rlsched.workload.formats.clock import Clock
+from rlsched.workload.formats.clock import TimeParser
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.node_events import read_node_events
 
@@ -72,7 +72,7 @@ def test_what_is_no_list_of_nodes(text: str, said: str) -> None:
 
 def test_downtimes_count_from_the_trace_and_close() -> None:
     names = imported(sample("nodes.txt"), "lab", "nodes.txt").names
-    clock = Clock()
+    clock = TimeParser()
     origin_s = clock.read(ORIGIN, "")
     assert origin_s is not None
     found = downtimes(sample("events.txt"), names, origin_s, clock, "events.txt")
@@ -107,7 +107,7 @@ def test_downtimes_count_from_the_origin_of_a_trace(
     zone: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The trace has the time with its offset or as written; given a zone, both commands mean the same."""
-    origin = Clock(zone).instant(Clock(zone).read(ORIGIN, "") or 0.0)
+    origin = TimeParser(zone).instant(TimeParser(zone).read(ORIGIN, "") or 0.0)
     trace = Trace.from_columns(name="t", submit_s=[0.0], duration_s=[1.0], num_gpus=[1.0], origin=origin)
     trace.write(tmp_path / "t.csv.gz")
     how = [str(SAMPLES / "nodes.txt"), "--events", str(SAMPLES / "events.txt")]

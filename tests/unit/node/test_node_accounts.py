@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlsched_node.isolation.accounts import MOST_HANGING, Accounts, AccountsAwayError
+from rlsched_node.isolation.accounts import MOST_HANGING, AccountsAwayError, SystemAccounts
 
 ADA = pwd.struct_passwd(("ada", "x", 4711, 4712, "", "/home/ada", "/bin/sh"))
 
@@ -41,7 +41,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
 
 
 def test_it_answers(service: Service) -> None:
-    accounts = Accounts()
+    accounts = SystemAccounts()
     assert accounts.of("ada") == ADA
     with pytest.raises(KeyError):
         accounts.of("eve")
@@ -52,7 +52,7 @@ def test_it_answers(service: Service) -> None:
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError()])
 def test_a_lookup_that_fails_says_nothing_of_the_account(service: Service, error: Exception) -> None:
-    accounts = Accounts()
+    accounts = SystemAccounts()
     assert accounts.of("ada") == ADA
     service.error = error
     assert accounts.of("ada") == ADA, "the one that was found last"
@@ -65,14 +65,14 @@ def test_a_lookup_that_fails_says_nothing_of_the_account(service: Service, error
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
 def test_a_name_that_no_account_can_have_is_none(name: str) -> None:
-    accounts = Accounts(wait_s=30.0)
+    accounts = SystemAccounts(wait_s=30.0)
     for _ in range(2 * MOST_HANGING):
         with pytest.raises(KeyError):
             accounts.of(name)
 
 
 def test_one_that_hangs_is_waited_for_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    accounts = Accounts(wait_s=0.2)
+    accounts = SystemAccounts(wait_s=0.2)
     assert accounts.of("ada") == ADA
     service.answers.clear()
     own_wait, waits = threading.Event.wait, list[float | None]()

@@ -13,7 +13,7 @@ from rlsched_node.isolation import cgroup
 from rlsched_node.isolation.cgroup import Cgroup, Cgroups
 from rlsched_node.isolation.limits import (
     OOM_FIRST,
-    Limits,
+    RankLimits,
     hold,
     in_words,
     memory_for_jobs_mib,
@@ -21,7 +21,7 @@ from rlsched_node.isolation.limits import (
     on_machine,
 )
 from rlsched_node.processes.attempt import AttemptKey
-from rlsched_node.processes.bounds import Bounds
+from rlsched_node.processes.bounds import RankBounds
 from rlsched_node.processes.cores import Cores, cores_of_machine
 from rlsched_node.processes.store import LaunchRecord
 
@@ -105,7 +105,7 @@ def group(tmp_path: Path) -> Cgroup:
     return Cgroup(str(tmp_path))
 
 
-ASKED = Limits(cpus=[0, 1], owns_cpus=True, memory_bytes=MIB, asked_memory=True, processes=9, weight=200)
+ASKED = RankLimits(cpus=[0, 1], owns_cpus=True, memory_bytes=MIB, asked_memory=True, processes=9, weight=200)
 
 
 @pytest.mark.usefixtures("eight")
@@ -132,7 +132,7 @@ def test_without_controllers_each_process_is_held(tmp_path: Path) -> None:
 
 
 def test_memory_that_nobody_asked_for_is_a_groups_bound_alone_and_goes_first(tmp_path: Path) -> None:
-    setup = hold(Cgroup(str(tmp_path)), Limits(memory_bytes=MIB))
+    setup = hold(Cgroup(str(tmp_path)), RankLimits(memory_bytes=MIB))
     assert (setup.data_bytes, setup.oom_score_adj) == (0, OOM_FIRST)
 
 
@@ -154,16 +154,16 @@ class Groups(Cgroups):
         self.controllers, self._memory_bytes = frozenset(controllers), 0
 
 
-def bounds(groups: Cgroups) -> Bounds:
-    return Bounds(Cores(range(8), NEAR), groups, num_gpus=2, memory_mib=1000, max_processes=50)
+def bounds(groups: Cgroups) -> RankBounds:
+    return RankBounds(Cores(range(8), NEAR), groups, num_gpus=2, memory_mib=1000, max_processes=50)
 
 
 def test_a_rank_gets_what_it_asked_for_else_the_part_of_its_gpus(tmp_path: Path) -> None:
     node = bounds(Groups(tmp_path))
-    assert node.of(key(1), launch(1, [1], cores=2, memory_mib=900)) == Limits(
+    assert node.of(key(1), launch(1, [1], cores=2, memory_mib=900)) == RankLimits(
         cpus=[4, 5], owns_cpus=True, memory_bytes=900 * MIB, asked_memory=True, processes=50
     )
-    assert node.of(key(2), launch(2, [0])) == Limits(
+    assert node.of(key(2), launch(2, [0])) == RankLimits(
         cpus=[0, 1, 2, 3, 6, 7], memory_bytes=500 * MIB, processes=50
     )
     both = node.of(key(3), launch(3, [0, 1]))

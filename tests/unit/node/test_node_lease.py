@@ -11,7 +11,7 @@ import msgspec
 from rlsched.wire.messages import Heartbeat, HeartbeatAck, Hello, Launch, Welcome
 from rlsched_node.lease_file import LOOK_S, Fence, fence_times, read_renewed, since_boot_s, write_renewed
 from rlsched_node.link.machine import NodeMachine
-from rlsched_node.processes.steps import Connected, Effect, Received, RenewLease, Send, StartRank, Tick
+from rlsched_node.processes.steps import Connected, Effect, NodeTick, Received, RenewLease, Send, StartRank
 
 ORDER = Launch(
     epoch=1, job=1, attempt=1, rank=0, num_ranks=1, nodes=["n0"], gpus=[0], command=["true"], env={}, cwd="",
@@ -35,7 +35,7 @@ def registered() -> NodeMachine:
 
 def beat(machine: NodeMachine, now_s: float) -> int:
     """The request number of the heartbeat that is sent now."""
-    (sent,) = [effect for effect in machine.handle(Tick(), now_s) if isinstance(effect, Send)]
+    (sent,) = [effect for effect in machine.handle(NodeTick(), now_s) if isinstance(effect, Send)]
     assert isinstance(sent.message, Heartbeat)
     return sent.request
 
@@ -60,7 +60,7 @@ def test_an_order_from_before_the_lease_ran_out_is_not_obeyed() -> None:
     machine.handle(Received(ORDER), ALLOWED_S)
     assert machine.attempts.known == {}
     assert not machine.is_registered
-    (hello,) = [e.message for e in machine.handle(Tick(), ALLOWED_S + 1.0) if isinstance(e, Send)]
+    (hello,) = [e.message for e in machine.handle(NodeTick(), ALLOWED_S + 1.0) if isinstance(e, Send)]
     assert isinstance(hello, Hello)
 
 

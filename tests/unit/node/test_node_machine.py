@@ -31,7 +31,7 @@ from rlsched_node.link.machine import (
     MAX_LOG_BYTES,
     NodeMachine,
 )
-from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase
 from rlsched_node.processes.steps import (
     Acknowledge,
     Checked,
@@ -43,6 +43,7 @@ from rlsched_node.processes.steps import (
     Exited,
     GpusOut,
     HardKill,
+    NodeTick,
     Note,
     Persist,
     Quit,
@@ -53,7 +54,6 @@ from rlsched_node.processes.steps import (
     Started,
     StartFailed,
     StartRank,
-    Tick,
 )
 from tests.support.node_events import CLUSTER, HELLO, KEY, ended, launch, registered, running, silent, welcome
 
@@ -62,9 +62,9 @@ def test_hello_tells_what_runs_and_what_ended_without_acknowledgement() -> None:
     machine = NodeMachine(
         HELLO,
         [
-            Attempt(AttemptKey(1, 1, 0, CLUSTER), (0,), Phase.RUNNING, 5),
-            Attempt(AttemptKey(2, 1, 0, CLUSTER), exit_code=3),
-            Attempt(AttemptKey(3, 1, 0, CLUSTER), exit_code=0, is_acknowledged=True),
+            LocalRank(AttemptKey(1, 1, 0, CLUSTER), (0,), Phase.RUNNING, 5),
+            LocalRank(AttemptKey(2, 1, 0, CLUSTER), exit_code=3),
+            LocalRank(AttemptKey(3, 1, 0, CLUSTER), exit_code=0, is_acknowledged=True),
         ],
     )
     [effect] = machine.handle(Connected(), 0.0)
@@ -93,7 +93,7 @@ def test_when_it_ended_is_told_every_time() -> None:
     running(machine, launch())
     [effect] = silent(machine.handle(Exited(KEY, 3, "", 1234.5, 7.25), 1.0))
     assert effect == Send(Ended(job=1, attempt=1, rank=0, exit_code=3, ended_s=1234.5, ran_s=7.25))
-    assert machine.handle(Tick(), 1.0 + ENDED_REPEAT_S) == [effect]
+    assert machine.handle(NodeTick(), 1.0 + ENDED_REPEAT_S) == [effect]
     [hello] = machine.handle(Received(SayHello()), 9.0)
     assert isinstance(hello, Send)
     assert isinstance(hello.message, Hello)
@@ -104,11 +104,11 @@ def test_the_end_is_repeated_until_acknowledged() -> None:
     machine = registered()
     running(machine, launch())
     machine.handle(Exited(KEY, 0), 1.0)
-    assert machine.handle(Tick(), 1.1) == []
-    assert machine.handle(Tick(), 1.0 + ENDED_REPEAT_S) == [ended()]
-    assert machine.handle(Tick(), 1.1 + 2 * ENDED_REPEAT_S) == [ended()]
+    assert machine.handle(NodeTick(), 1.1) == []
+    assert machine.handle(NodeTick(), 1.0 + ENDED_REPEAT_S) == [ended()]
+    assert machine.handle(NodeTick(), 1.1 + 2 * ENDED_REPEAT_S) == [ended()]
     machine.handle(Received(EndedAck(job=1, attempt=1, rank=0)), 6.0)
-    assert machine.handle(Tick(), 9.0) == []
+    assert machine.handle(NodeTick(), 9.0) == []
 
 
 def test_a_second_launch_of_the_same_rank_starts_nothing() -> None:
@@ -173,7 +173,7 @@ def test_kill_ends_the_rank_and_a_shim_that_hangs_is_killed_hard() -> None:
     sooner = Kill(epoch=1, job=1, attempt=1, rank=0, grace_s=0.0)
     assert machine.handle(Received(sooner), 1.5) == [EndRank(KEY, 0.0, "killed")]
     assert machine.next_tick_s() <= 1.5 + HARD_KILL_AFTER_S
-    assert HardKill(KEY) in machine.handle(Tick(), 1.5 + HARD_KILL_AFTER_S)
+    assert HardKill(KEY) in machine.handle(NodeTick(), 1.5 + HARD_KILL_AFTER_S)
     assert silent(machine.handle(Exited(KEY, 137, "killed"), 8.0)) == [ended(exit_code=137, reason="killed")]
     assert machine.handle(Received(kill), 8.0) == [ended(exit_code=137, reason="killed")]
 
@@ -241,7 +241,7 @@ def test_losing_the_broker_ends_no_job_and_it_is_told_everything_when_it_is_back
     assert silent(machine.handle(Disconnected(), 1.0)) == []
     assert not machine.is_registered
     machine.handle(Exited(KEY, 0), 2.0)
-    beats = [effect for effect in machine.handle(Tick(), 99.0) if isinstance(effect, Send)]
+    beats = [effect for effect in machine.handle(NodeTick(), 99.0) if isinstance(effect, Send)]
     assert not any(isinstance(beat.message, Heartbeat) for beat in beats)
     [hello] = machine.handle(Connected(), 100.0)
     assert isinstance(hello, Send)
@@ -283,8 +283,8 @@ def test_a_broker_of_an_older_epoch_is_not_joined() -> None:
 
 def test_disowned_attempts_are_ended_without_a_report_and_never_start_again() -> None:
     machine = registered(
-        Attempt(AttemptKey(1, 1, 0, CLUSTER), (0,), Phase.RUNNING, 5),
-        Attempt(AttemptKey(2, 1, 0, CLUSTER), exit_code=0),
+        LocalRank(AttemptKey(1, 1, 0, CLUSTER), (0,), Phase.RUNNING, 5),
+        LocalRank(AttemptKey(2, 1, 0, CLUSTER), exit_code=0),
     )
     disowning = Welcome(cluster=CLUSTER, epoch=1, heartbeat_s=1.0, forget=[(1, 1), (2, 1)])
     effects = silent(machine.handle(Received(disowning), 0.0))
@@ -299,9 +299,9 @@ def test_heartbeats_come_at_the_brokers_pace() -> None:
     machine = NodeMachine(HELLO)
     machine.handle(Connected(), 0.0)
     machine.handle(welcome(1, 2.0), 0.0)
-    assert machine.handle(Tick(), 1.9) == []
-    assert machine.handle(Tick(), 2.0) == [Send(Heartbeat(name="n0"), 2)], "the hello was number 1"
-    assert machine.handle(Tick(), 3.9) == []
+    assert machine.handle(NodeTick(), 1.9) == []
+    assert machine.handle(NodeTick(), 2.0) == [Send(Heartbeat(name="n0"), 2)], "the hello was number 1"
+    assert machine.handle(NodeTick(), 3.9) == []
 
 
 def test_a_refused_hello_stops_the_node_and_a_later_refusal_does_not() -> None:
@@ -339,7 +339,7 @@ def test_log_requests_are_bounded() -> None:
 
 # ---- brokers of other clusters, and older ones ------------------------------------------------------------
 
-RUNS = Attempt(KEY, (0,), Phase.RUNNING, 5)
+RUNS = LocalRank(KEY, (0,), Phase.RUNNING, 5)
 OTHERS = {
     "an empty journal": Welcome(cluster="c2", epoch=1, heartbeat_s=1.0),
     "another cluster": Welcome(cluster="c2", epoch=99, heartbeat_s=1.0, forget=[(1, 1), (2, 1)]),
@@ -347,7 +347,7 @@ OTHERS = {
 }
 
 
-def met(*attempts: Attempt, forgets_cluster: bool = False) -> NodeMachine:
+def met(*attempts: LocalRank, forgets_cluster: bool = False) -> NodeMachine:
     """A node of `CLUSTER` that has a connection, and no broker's welcome yet."""
     machine = NodeMachine(
         Hello(name="n0", gpus=4, cluster=CLUSTER, epoch=7),
@@ -358,7 +358,7 @@ def met(*attempts: Attempt, forgets_cluster: bool = False) -> NodeMachine:
     return machine
 
 
-def own(attempt: Attempt) -> Attempt:
+def own(attempt: LocalRank) -> LocalRank:
     """One of its own: a machine changes them."""
     return copy.deepcopy(attempt)
 
@@ -369,7 +369,7 @@ def said_hello(effects: list[Effect]) -> list[Hello]:
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_a_node_with_jobs_obeys_no_broker_but_its_own(other: Welcome) -> None:
-    machine = met(RUNS, Attempt(AttemptKey(2, 1, 0, CLUSTER), exit_code=9))
+    machine = met(RUNS, LocalRank(AttemptKey(2, 1, 0, CLUSTER), exit_code=9))
     [note] = machine.handle(Received(other), 0.0)
     assert isinstance(note, Note)
     assert machine.handle(Received(other), 1.0) == [], "said once"
@@ -378,7 +378,7 @@ def test_a_node_with_jobs_obeys_no_broker_but_its_own(other: Welcome) -> None:
         assert silent(machine.handle(Received(order), 1.0)) == []
     assert machine.handle(Received(EndedAck(job=2, attempt=1, rank=0)), 1.0) == []
     assert machine.attempts.gpus_held == {0}
-    [hello] = said_hello(machine.handle(Tick(), 1.0 + HELLO_RETRY_S))
+    [hello] = said_hello(machine.handle(NodeTick(), 1.0 + HELLO_RETRY_S))
     assert (hello.cluster, hello.epoch) == (CLUSTER, 7)
     assert [(one.job, one.state) for one in hello.attempts] == [(1, "running"), (2, "ended")]
     back = Welcome(cluster=CLUSTER, epoch=8, heartbeat_s=1.0)
@@ -401,14 +401,14 @@ def test_another_broker_is_not_told_how_jobs_of_the_cluster_end() -> None:
     machine = met(RUNS)
     machine.handle(Received(OTHERS["an empty journal"]), 0.0)
     assert silent(machine.handle(Exited(KEY, 3), 1.0)) == []
-    [hello] = said_hello(machine.handle(Tick(), 1.0 + HELLO_RETRY_S))
+    [hello] = said_hello(machine.handle(NodeTick(), 1.0 + HELLO_RETRY_S))
     assert hello.attempts == [AttemptReport(job=1, attempt=1, rank=0, state="ended", exit_code=3)]
 
 
 @pytest.mark.parametrize("kind", ["an empty journal", "another cluster"])
 def test_an_idle_node_joins_and_keeps_the_ends_that_no_broker_has(kind: str) -> None:
     other = OTHERS[kind]
-    machine = met(Attempt(AttemptKey(2, 1, 0, CLUSTER), exit_code=9))
+    machine = met(LocalRank(AttemptKey(2, 1, 0, CLUSTER), exit_code=9))
     effects = silent(machine.handle(Received(other), 0.0))
     assert effects[0] == Persist("c2", other.epoch)
     [hello] = said_hello(effects)
@@ -440,7 +440,7 @@ def test_a_node_joins_once_its_jobs_have_ended() -> None:
 
 
 def test_an_operator_lets_a_node_end_its_jobs_and_join() -> None:
-    machine = met(RUNS, Attempt(AttemptKey(2, 1, 0, CLUSTER), exit_code=9), forgets_cluster=True)
+    machine = met(RUNS, LocalRank(AttemptKey(2, 1, 0, CLUSTER), exit_code=9), forgets_cluster=True)
     other = OTHERS["an empty journal"]
     effects = silent(machine.handle(Received(other), 0.0))
     assert effects[:3] == [
@@ -482,15 +482,15 @@ def test_a_cluster_id_that_is_no_file_name_is_refused() -> None:
 
 def test_hello_comes_with_the_connection_and_again_while_there_is_no_welcome() -> None:
     machine = NodeMachine(HELLO)
-    assert machine.handle(Tick(), 10.0) == []
+    assert machine.handle(NodeTick(), 10.0) == []
     waiting = Note("no broker answers yet; retrying")
-    assert machine.handle(Tick(), 10.0 + HELLO_RETRY_S) == [waiting, Send(HELLO, 1)]
-    assert machine.handle(Tick(), 10.0 + 2 * HELLO_RETRY_S) == [Send(HELLO, 2)], "said once"
+    assert machine.handle(NodeTick(), 10.0 + HELLO_RETRY_S) == [waiting, Send(HELLO, 1)]
+    assert machine.handle(NodeTick(), 10.0 + 2 * HELLO_RETRY_S) == [Send(HELLO, 2)], "said once"
     assert machine.handle(Connected(), 20.0) == [Send(HELLO, 3)]
-    assert machine.handle(Tick(), 20.5) == []
-    assert machine.handle(Tick(), 20.0 + HELLO_RETRY_S) == [Send(HELLO, 4)]
+    assert machine.handle(NodeTick(), 20.5) == []
+    assert machine.handle(NodeTick(), 20.0 + HELLO_RETRY_S) == [Send(HELLO, 4)]
     machine.handle(welcome(), 22.0)
-    assert Send(HELLO, 5) not in machine.handle(Tick(), 99.0)
+    assert Send(HELLO, 5) not in machine.handle(NodeTick(), 99.0)
 
 
 # ---- health ---------------------------------------------------------------------------------------------
@@ -499,7 +499,7 @@ def test_hello_comes_with_the_connection_and_again_while_there_is_no_welcome() -
 def test_a_node_registers_when_its_first_check_is_over() -> None:
     machine = NodeMachine(HELLO, is_checked=False)
     assert machine.handle(Connected(), 0.0) == []
-    assert machine.handle(Tick(), HELLO_RETRY_S) == []
+    assert machine.handle(NodeTick(), HELLO_RETRY_S) == []
     assert machine.handle(Received(SayHello()), 2.0) == []
     *_, sent = machine.handle(Checked("no scratch"), 3.0)
     assert isinstance(sent, Send)
@@ -517,8 +517,8 @@ def test_a_heartbeat_says_at_once_how_the_node_is() -> None:
         return [message.unhealthy for message in sent if isinstance(message, Heartbeat)]
 
     assert beats(machine.handle(Checked("lost"), 1.0)) == ["lost"]
-    assert beats(machine.handle(Tick(), 10.9)) == []
-    assert beats(machine.handle(Tick(), 11.1)) == ["lost"]
+    assert beats(machine.handle(NodeTick(), 10.9)) == []
+    assert beats(machine.handle(NodeTick(), 11.1)) == ["lost"]
     assert machine.handle(Checked("lost"), 12.0) == []
     assert beats(machine.handle(Checked(""), 12.0)) == [""]
 

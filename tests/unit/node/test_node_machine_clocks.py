@@ -13,13 +13,13 @@ from rlsched_node.processes.steps import (
     Event,
     Exited,
     HoldClocks,
+    NodeTick,
     Received,
     ResetClocks,
     Send,
     Started,
     StartFailed,
     StartRank,
-    Tick,
 )
 from tests.support.node_events import HELLO, KEY, launch, registered, silent, welcome
 
@@ -64,10 +64,10 @@ def test_a_node_that_may_not_set_clocks_after_all_says_so_once_nothing_is_being_
     machine.handle(welcome(1, 10.0), 0.0)
     machine.handle(Received(clocked()), 1.0)
     machine.handle(ClocksLocked(KEY, 0, "No Permission", never=True), 1.0)
-    assert not any(isinstance(sent(one), Hello) for one in machine.handle(Tick(), 1.1))
+    assert not any(isinstance(sent(one), Hello) for one in machine.handle(NodeTick(), 1.1))
     out = machine.handle(Started(KEY, 42), 1.2)
     assert Send(Launched(job=1, attempt=1, rank=0, pid=42, clock_note="No Permission")) in out
-    (hello,) = [sent(one) for one in machine.handle(Tick(), 1.3) if isinstance(sent(one), Hello)]
+    (hello,) = [sent(one) for one in machine.handle(NodeTick(), 1.3) if isinstance(sent(one), Hello)]
     assert isinstance(hello, Hello)
     assert (hello.sm_clocks_mhz, hello.clocks_note) == ([], "No Permission")
     assert [report.state for report in hello.attempts] == ["running"]

@@ -7,7 +7,7 @@ import pytest
 
 from rlsched.wire.messages import DEFAULT_GRACE_S, HoldClock, Kill, Launch, Launched, LaunchRefused, Welcome
 from rlsched_node.link.machine import NodeMachine
-from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase
 from rlsched_node.processes.steps import (
     ClocksLocked,
     Connected,
@@ -114,7 +114,7 @@ def test_an_order_that_comes_again_starts_nothing_twice() -> None:
 
 
 def test_what_a_daemon_adopts_may_have_co_tenants() -> None:
-    machine = NodeMachine(HELLO, [Attempt(key(job), (0,), Phase.RUNNING, 70 + job) for job in (1, 2)])
+    machine = NodeMachine(HELLO, [LocalRank(key(job), (0,), Phase.RUNNING, 70 + job) for job in (1, 2)])
     machine.handle(Connected(), 0.0)
     effects = machine.handle(Received(Welcome(cluster=CLUSTER, epoch=1, heartbeat_s=10.0)), 0.0)
     reports = [effect for effect in silent(effects) if not isinstance(effect, RenewLease)]

@@ -8,7 +8,7 @@ import msgspec
 
 from rlsched.wire.messages import Kill, Launched, LimitTime, TimeLimited, Welcome
 from rlsched_node.link.machine import NodeMachine
-from rlsched_node.processes.attempt import Attempt, Phase
+from rlsched_node.processes.attempt import LocalRank, Phase
 from rlsched_node.processes.steps import (
     Connected,
     Exited,
@@ -30,7 +30,7 @@ def limited(limit_s: float) -> Send:
     return Send(TimeLimited(job=1, attempt=1, rank=0, limit_s=limit_s))
 
 
-def knowing(*attempts: Attempt) -> NodeMachine:
+def knowing(*attempts: LocalRank) -> NodeMachine:
     """Registered with a broker that knows time limits of running ranks."""
     machine = NodeMachine(HELLO, attempts)
     machine.handle(Connected(), 0.0)
@@ -71,7 +71,7 @@ def test_one_that_waits_for_its_gpus_begins_with_it_and_one_that_is_over_says_so
 
 
 def test_an_older_shim_is_left_alone() -> None:
-    machine = knowing(Attempt(KEY, (0,), Phase.RUNNING, 42))
+    machine = knowing(LocalRank(KEY, (0,), Phase.RUNNING, 42))
     assert machine.handle(limit(7.0), 1.0) == []
     (attempt,) = machine.attempts.known.values()
     assert (attempt.report().limit_s, attempt.launched(tells_limit=True).limit_s) == (None, None)

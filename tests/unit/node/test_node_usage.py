@@ -13,7 +13,7 @@ from rlsched.models.gpu_types import GPU_FIGURES
 from rlsched.wire.messages import Metered, RankMetered, RankUsage, decode, encode
 from rlsched_node.gpu.device import GpuProcess, GpuReading
 from rlsched_node.processes.attempt import AttemptKey
-from rlsched_node.usage.books import TOLD_EVERY_S, WINDOW_S, Books, Kept, Place
+from rlsched_node.usage.books import TOLD_EVERY_S, WINDOW_S, Kept, NodeUsage, Place
 from rlsched_node.usage.energy import MOST_W, Board, parts_frac
 from rlsched_node.usage.processes import ProcessReading
 from rlsched_node.usage.sums import UsageSums
@@ -32,7 +32,7 @@ def cpu(seconds: float, pids: tuple[int, ...] = (), **more: int | float | None) 
     return ProcessReading(cpu_s=seconds, pids=frozenset(pids), **(known | more))  # type: ignore[arg-type]
 
 
-def energy_j(books: Books, key: AttemptKey, now_s: float) -> float:
+def energy_j(books: NodeUsage, key: AttemptKey, now_s: float) -> float:
     used = books.end(key, now_s)
     assert used is not None
     assert used.energy_j is not None
@@ -94,7 +94,7 @@ def gpu(energy_j: float, power_w: float, shares: dict[int, float] | None = None)
 @given(data=st.data())
 def test_jobs_and_idleness_add_up_to_what_the_board_counted(data: st.DataObject) -> None:
     """Whoever comes and goes when, alone or together."""
-    books, now_s, counter_j = Books(1, "A100"), 0.0, 1e6
+    books, now_s, counter_j = NodeUsage(1, "A100"), 0.0, 1e6
     given_j, here = 0.0, set[int]()
     books.read(now_s, {0: gpu(counter_j, 60.0)}, {})
     for number in range(1, data.draw(st.integers(5, 25)) + 1):
@@ -124,7 +124,7 @@ def test_jobs_and_idleness_add_up_to_what_the_board_counted(data: st.DataObject)
 
 
 def test_one_that_has_a_gpu_to_itself_all_the_time_has_all_that_it_drew() -> None:
-    books = Books(2, "A100")
+    books = NodeUsage(2, "A100")
     books.read(0.0, {0: gpu(0.0, 300.0), 1: gpu(0.0, 60.0)}, {})
     books.begin(A, Place((0,), 1), 0.0)
     for second in range(1, 31):
@@ -135,7 +135,7 @@ def test_one_that_has_a_gpu_to_itself_all_the_time_has_all_that_it_drew() -> Non
 
 
 def test_what_comes_after_the_last_look_is_by_the_power_and_taken_from_the_next() -> None:
-    books = Books(1, "A100")
+    books = NodeUsage(1, "A100")
     books.read(0.0, {0: gpu(0.0, 300.0)}, {})
     books.begin(A, Place((0,), 1), 0.0)
     books.read(1.0, {0: gpu(300.0, 300.0)}, {})
@@ -146,7 +146,7 @@ def test_what_comes_after_the_last_look_is_by_the_power_and_taken_from_the_next(
 
 
 def test_one_that_nobody_ever_looked_at_has_no_usage() -> None:
-    books = Books(1, "A100")
+    books = NodeUsage(1, "A100")
     books.read(0.0, {0: gpu(0.0, 300.0)}, {})
     books.begin(A, Place((0,), 1), 0.1)
     assert books.end(A, 0.9) is None
@@ -154,7 +154,7 @@ def test_one_that_nobody_ever_looked_at_has_no_usage() -> None:
 
 
 def test_a_lost_gpu_leaves_what_was_measured_and_the_other_goes_on() -> None:
-    books = Books(2, "A100")
+    books = NodeUsage(2, "A100")
     books.begin(A, Place((0, 1), 1), 0.0)
     books.read(0.0, {0: gpu(0.0, 100.0), 1: gpu(0.0, 100.0)}, {})
     books.read(1.0, {0: None, 1: gpu(100.0, 100.0)}, {})
@@ -168,7 +168,7 @@ def test_a_lost_gpu_leaves_what_was_measured_and_the_other_goes_on() -> None:
 
 
 def test_usage_is_of_the_rank_and_not_of_its_neighbour() -> None:
-    books = Books(1, "A100")
+    books = NodeUsage(1, "A100")
     for key, pid in ((A, 11), (B, 22)):
         books.begin(key, Place((0,), pid - 1), 0.0)
     for second in (1, 2, 3):
@@ -190,7 +190,7 @@ def test_usage_is_of_the_rank_and_not_of_its_neighbour() -> None:
 
 
 def test_counters_of_a_rank_become_shares() -> None:
-    books = Books(0, "generic")
+    books = NodeUsage(0, "generic")
     books.begin(A, Place((), 1), 0.0)
     books.read(1.0, {}, {A: cpu(1.0, io_stall_s=5.0, periods=10, throttled=1, read_bytes=3 << 20)})
     books.read(2.0, {}, {A: cpu(1.5, io_stall_s=5.25, periods=20, throttled=6, read_bytes=10 << 20)})
@@ -209,7 +209,7 @@ def test_counters_of_a_rank_become_shares() -> None:
 
 
 def test_a_rank_is_told_of_each_window_while_it_changes_and_once_a_minute() -> None:
-    books, told = Books(1, "A100"), list[tuple[int, RankMetered]]()
+    books, told = NodeUsage(1, "A100"), list[tuple[int, RankMetered]]()
     books.begin(A, Place((0,), 1), 0.0)
     seconds = 0.0
     for second in range(1, 201):
@@ -242,13 +242,13 @@ def test_a_job_takes_less_than_a_kilobyte_a_minute_though_all_changes() -> None:
 
 
 def test_the_next_daemon_goes_on_with_what_was_kept() -> None:
-    first = Books(1, "A100")
+    first = NodeUsage(1, "A100")
     first.begin(A, Place((0,), 1), 0.0)
     for second in range(11):
         first.read(second, {0: gpu(200.0 * second, 200.0)}, {A: cpu(float(second))})
     kept = msgspec.json.decode(msgspec.json.encode(first.kept("boot", 10.0)[A]), type=Kept)
     assert (kept.cpu_s, kept.counters_j) == (10.0, {0: 2000.0})
-    second_ = Books(1, "A100")
+    second_ = NodeUsage(1, "A100")
     second_.begin(A, Place((0,), 1), 30.0, kept, is_new=False)
     for second in range(30, 41):
         second_.read(second, {0: gpu(200.0 * second, 200.0)}, {A: cpu(float(second))})
@@ -259,7 +259,7 @@ def test_the_next_daemon_goes_on_with_what_was_kept() -> None:
 
 
 def test_one_of_an_earlier_daemon_that_kept_nothing_begins_with_what_is_seen() -> None:
-    books = Books(0, "generic")
+    books = NodeUsage(0, "generic")
     books.begin(A, Place((), 1), 50.0, None, is_new=False)
     books.read(51.0, {}, {A: cpu(40.0)})
     books.read(52.0, {}, {A: cpu(41.5)})
@@ -270,7 +270,7 @@ def test_one_of_an_earlier_daemon_that_kept_nothing_begins_with_what_is_seen() -
 
 def test_a_counter_that_began_anew_meanwhile_gives_nothing() -> None:
     kept = Kept("boot", 10.0, UsageSums(energy_j=70.0, measured_s=5.0), 1.0, 0, {0: 2000.0})
-    books = Books(1, "A100")
+    books = NodeUsage(1, "A100")
     books.begin(A, Place((0,), 1), 30.0, kept, is_new=False)
     books.read(30.0, {0: gpu(5.0, 100.0)}, {A: cpu(2.0)})
     assert energy_j(books, A, 30.0) == pytest.approx(70.0)

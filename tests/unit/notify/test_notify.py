@@ -14,7 +14,7 @@ from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.errors import InputError, JournalError
-from rlsched.notify.following import Cursor, CursorFile, Follower
+from rlsched.notify.following import Cursor, CursorFile, NoticeFollower
 from rlsched.notify.notices import Notice
 from rlsched.notify.sending import Command, NotDeliveredError, Webhook
 from rlsched.wire.messages import Refused
@@ -67,16 +67,16 @@ def receiver() -> Receiver:
 
 
 @pytest.fixture
-def follow(tmp_path: Path, receiver: Receiver) -> Iterator[Callable[[], Follower]]:
+def follow(tmp_path: Path, receiver: Receiver) -> Iterator[Callable[[], NoticeFollower]]:
     """A follower by the cursor on disk, as after a restart."""
     files: list[CursorFile] = []
 
-    def begin() -> Follower:
+    def begin() -> NoticeFollower:
         for file in files:
             file.close()
         files.append(CursorFile(tmp_path / "cursor.json"))
         stop = threading.Event()
-        return Follower(tmp_path / "journal.sqlite", files[-1], receiver, stop, first_delay_s=0.0)
+        return NoticeFollower(tmp_path / "journal.sqlite", files[-1], receiver, stop, first_delay_s=0.0)
 
     yield begin
     for file in files:
@@ -84,7 +84,7 @@ def follow(tmp_path: Path, receiver: Receiver) -> Iterator[Callable[[], Follower
 
 
 def test_each_job_is_told_of_as_it_asked(
-    broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower]
+    broker: HandBroker, receiver: Receiver, follow: Callable[[], NoticeFollower]
 ) -> None:
     follow().step()
     asked = ["end", "fail", "start,requeue", "", "start,end,fail,requeue"]
@@ -108,11 +108,11 @@ def test_each_job_is_told_of_as_it_asked(
     assert failed.time.endswith("Z")
     assert first.exit_code is None
     assert len({one.id for one in receiver.taken}) == 4
-    assert all(one.id.startswith(f"{broker.book.identity}-") for one in receiver.taken)
+    assert all(one.id.startswith(f"{broker.state.identity}-") for one in receiver.taken)
 
 
 def test_a_job_that_loses_its_node_is_told_of_and_a_launch_that_never_ran_is_not(
-    broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower]
+    broker: HandBroker, receiver: Receiver, follow: Callable[[], NoticeFollower]
 ) -> None:
     follow().step()
     broker.ask(submit(notify="requeue,end"))
@@ -120,8 +120,8 @@ def test_a_job_that_loses_its_node_is_told_of_and_a_launch_that_never_ran_is_not
     broker.says("n0", launched(1))
     for _ in range(20):
         broker.wait(10.0)
-    assert {job.state for job in broker.book.jobs.values()} == {"queued"}
-    broker.says("n0", hello("n0", 4, cluster=broker.book.identity, epoch=1))
+    assert {job.state for job in broker.state.jobs.values()} == {"queued"}
+    broker.says("n0", hello("n0", 4, cluster=broker.state.identity, epoch=1))
     for _ in range(20):
         broker.wait(5.0, "n0")
     follow().step()
@@ -130,7 +130,7 @@ def test_a_job_that_loses_its_node_is_told_of_and_a_launch_that_never_ran_is_not
 
 
 def test_a_cancelled_job_is_over(
-    broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower]
+    broker: HandBroker, receiver: Receiver, follow: Callable[[], NoticeFollower]
 ) -> None:
     from rlsched.wire.messages import Cancel
 
@@ -144,7 +144,7 @@ def test_a_cancelled_job_is_over(
 
 
 def test_a_first_start_begins_at_the_end_and_knows_the_jobs_that_live(
-    broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower]
+    broker: HandBroker, receiver: Receiver, follow: Callable[[], NoticeFollower]
 ) -> None:
     for number in (1, 2):
         broker.ask(submit(notify="end"))
@@ -160,7 +160,7 @@ def test_a_first_start_begins_at_the_end_and_knows_the_jobs_that_live(
 def test_it_may_be_there_before_the_journal(tmp_path: Path, receiver: Receiver) -> None:
     """Then all that happens is news, also before it looks again."""
     file, stop = CursorFile(tmp_path / "cursor.json"), threading.Event()
-    follower = Follower(tmp_path / "journal.sqlite", file, receiver, stop)
+    follower = NoticeFollower(tmp_path / "journal.sqlite", file, receiver, stop)
     thread = threading.Thread(target=follower.run, args=(0.01,))
     thread.start()
     try:
@@ -181,7 +181,7 @@ def test_it_may_be_there_before_the_journal(tmp_path: Path, receiver: Receiver) 
 
 
 def test_a_receiver_that_is_away_gets_all_of_it_in_order_when_it_is_back(
-    broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower]
+    broker: HandBroker, receiver: Receiver, follow: Callable[[], NoticeFollower]
 ) -> None:
     follow().step()
     for number in (1, 2, 3):
@@ -198,7 +198,7 @@ def test_a_receiver_that_is_away_gets_all_of_it_in_order_when_it_is_back(
 
 @pytest.mark.parametrize("at", range(6))
 def test_whenever_it_is_killed_nothing_is_lost_and_at_most_the_last_is_told_again(
-    at: int, broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower]
+    at: int, broker: HandBroker, receiver: Receiver, follow: Callable[[], NoticeFollower]
 ) -> None:
     """The kill comes after the receiver took notice `at`, before the cursor says so."""
     follow().step()
@@ -229,7 +229,7 @@ def test_whenever_it_is_killed_nothing_is_lost_and_at_most_the_last_is_told_agai
 
 
 def test_what_is_not_taken_is_told_by_the_next_step_of_the_same_process(
-    broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower]
+    broker: HandBroker, receiver: Receiver, follow: Callable[[], NoticeFollower]
 ) -> None:
     follower = follow()
     follower.step()
@@ -248,7 +248,10 @@ def test_what_is_not_taken_is_told_by_the_next_step_of_the_same_process(
 
 
 def test_a_notice_that_will_never_be_taken_is_left_out_and_the_next_is_told(
-    broker: HandBroker, receiver: Receiver, follow: Callable[[], Follower], caplog: pytest.LogCaptureFixture
+    broker: HandBroker,
+    receiver: Receiver,
+    follow: Callable[[], NoticeFollower],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     follow().step()
     for number in (1, 2):
@@ -264,7 +267,11 @@ def test_a_notice_that_will_never_be_taken_is_left_out_and_the_next_is_told(
 
 
 def test_a_restored_journal_is_told_from_where_it_differs(
-    broker: HandBroker, journal: Journal, receiver: Receiver, follow: Callable[[], Follower], tmp_path: Path
+    broker: HandBroker,
+    journal: Journal,
+    receiver: Receiver,
+    follow: Callable[[], NoticeFollower],
+    tmp_path: Path,
 ) -> None:
     follow().step()
     broker.ask(submit(notify="start,end,requeue"))
@@ -283,12 +290,12 @@ def test_a_restored_journal_is_told_from_where_it_differs(
     again = Journal(tmp_path / "journal.sqlite")
     try:
         new = make(again)
-        new.says("n0", hello("n0", 4, cluster=new.book.identity, epoch=new.book.epoch))
+        new.says("n0", hello("n0", 4, cluster=new.state.identity, epoch=new.state.epoch))
         for _ in range(3):
             new.wait(5.0, "n0")
         follow().step()
         assert [(job, event) for job, event, _ in receiver.told] == [(1, "requeue")]
-        number = new.book.last_number + 1
+        number = new.state.last_number + 1
         new.ask(submit(notify="end"))
         follow().step()
         follow().step()
@@ -299,7 +306,7 @@ def test_a_restored_journal_is_told_from_where_it_differs(
 
 
 def test_a_damaged_row_is_not_told_and_not_passed_over(
-    broker: HandBroker, journal: Journal, follow: Callable[[], Follower]
+    broker: HandBroker, journal: Journal, follow: Callable[[], NoticeFollower]
 ) -> None:
     follow().step()
     broker.ask(submit(notify="end"))

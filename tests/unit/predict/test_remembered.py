@@ -13,7 +13,7 @@ from rlsched.workload.predict import remembered
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.history import FEATURES
 from rlsched.workload.predict.predictor import Predictor
-from rlsched.workload.predict.remembered import Remembered
+from rlsched.workload.predict.remembered import JobsInOrder
 
 
 class Plain:
@@ -34,7 +34,7 @@ class Plain:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_same_jobs_in_the_same_order_whatever_happens(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remembered, "BLOCK", 8)
-    rng, ours, plain = np.random.default_rng(seed), Remembered(), Plain()
+    rng, ours, plain = np.random.default_rng(seed), JobsInOrder(), Plain()
     live: list[str] = []
     for now_s in range(1_500):
         what = rng.integers(7)

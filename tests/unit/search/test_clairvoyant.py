@@ -21,14 +21,14 @@ from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.run import replay_tasks, run_tasks
-from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.evaluate.windows import MeasuredWindow
 from rlsched_agents.heuristics.clairvoyant import Clairvoyant
 from rlsched_agents.search.columns import RULES, SKIPPING
 from rlsched_agents.search.truth import Truth
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.engine import Engine, predict_trace
 from rlsched_envs.sim.job_table import JobTable
-from rlsched_envs.sim.lookahead import KEEP_FREE, NOTHING, Follower, LookAhead, followers
+from rlsched_envs.sim.lookahead import KEEP_FREE, NOTHING, FollowedRule, LookAhead, followers
 
 ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))
 
@@ -123,12 +123,12 @@ RESERVE = Policy("reserve", leave_free={"longer_than": "10m", "share": 0.25})
     ("policy", "follower"),
     [
         (Policy("qssf-backfill"), SKIPPING),
-        (Policy("qssf"), Follower(blocks=True)),
-        (RESERVE, Follower(KEEP_FREE, long_job_s=600.0, leave_frac=0.25)),
+        (Policy("qssf"), FollowedRule(blocks=True)),
+        (RESERVE, FollowedRule(KEEP_FREE, long_job_s=600.0, leave_frac=0.25)),
     ],
     ids=lambda one: getattr(one, "name", ""),
 )
-def test_a_rule_that_follows_runs_as_it_does_in_the_engine(policy: Policy, follower: Follower) -> None:
+def test_a_rule_that_follows_runs_as_it_does_in_the_engine(policy: Policy, follower: FollowedRule) -> None:
     """Two ways: played on in a copy in the true future, and replayed by the engine."""
     trace, spec = synthesize("helios", jobs=120, load=1.2, gpus=16, seed=8, predictability="informative")
     whole = run(trace, spec, policy)
@@ -174,7 +174,7 @@ def test_followed_rules_are_the_named_ones() -> None:
         rule = policy.rule
         assert rule.order == Clairvoyant.order
         assert (follower.kind == KEEP_FREE) == (rule.steps is STEPS["keep-free"])
-        assert follower[1:] == tuple(getattr(rule.options, name) for name in Follower._fields[1:])
+        assert follower[1:] == tuple(getattr(rule.options, name) for name in FollowedRule._fields[1:])
 
 
 def test_it_is_refused_where_the_future_does_not_follow() -> None:
@@ -192,6 +192,8 @@ def test_it_is_refused_where_the_future_does_not_follow() -> None:
 
 def test_evaluate_runs_it_once_whatever_the_seeds() -> None:
     trace, spec = synthesize("helios", jobs=60, load=1.1, gpus=16, seed=2, predictability="informative")
-    tasks = replay_tasks(trace, spec, Window(), predict_trace(trace, spec), [Policy("clairvoyant")], [0, 1])
+    tasks = replay_tasks(
+        trace, spec, MeasuredWindow(), predict_trace(trace, spec), [Policy("clairvoyant")], [0, 1]
+    )
     (outcome,) = run_tasks(tasks, workers=1)
     assert outcome.table.start_s.tolist() == run(trace, spec, Clairvoyant()).start_s.tolist()

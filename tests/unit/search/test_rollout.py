@@ -26,7 +26,7 @@ from rlsched_agents.search.futures import MAX_SIGMA, draw_time_left
 from rlsched_agents.search.race import FixedSamples, Raced, best_action, race
 from rlsched_envs.sim import loop
 from rlsched_envs.sim.constants import FINISHED, STOPPED
-from rlsched_envs.sim.engine import Engine, Predictions, predict_trace
+from rlsched_envs.sim.engine import Engine, PredictedTimes, predict_trace
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.lookahead import MAX_WAITING, NOTHING, WAIT, Futures, LookAhead, followers
 from tests.support.sim.rule_cases import Case, cases, check_valid
@@ -45,7 +45,7 @@ def trace_of(*jobs: tuple[float, float, int]) -> Trace:
 def replay(
     trace: Trace, spec: ClusterSpec, scheduler: Scheduler, predicted_s: np.ndarray | None = None
 ) -> tuple[JobTable, list[DecisionRecord]]:
-    predictions = Predictions(
+    predictions = PredictedTimes(
         trace.duration_s.copy() if predicted_s is None else predicted_s, np.full(len(trace), 0.2)
     )
     records: list[DecisionRecord] = []
@@ -59,7 +59,7 @@ def test_it_waits_for_a_blocked_gang_where_that_is_right() -> None:
     Waiting costs 580 s for the long job and 290 s for the gang; backfill lets the gang wait 36,010 s.
     """
     trace = trace_of((0, 300, 3), (10, 600, 4), (20, 36_000, 1))
-    predictions = Predictions(trace.duration_s.copy(), np.full(3, 0.2))
+    predictions = PredictedTimes(trace.duration_s.copy(), np.full(3, 0.2))
     plain = Engine(trace, ONE_NODE, order=AREA, predictions=predictions).run_rule(
         Policy("qssf-backfill").rule
     )

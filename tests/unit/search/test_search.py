@@ -20,14 +20,14 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import job_candidates
-from rlsched.decide.settings import Search as Amount
+from rlsched.decide.settings import SearchSettings as Amount
 from rlsched.errors import InputError, UnknownPolicyError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.run import _needs_seeds
 from rlsched_agents.runtime.network import initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_agents.search.race import CLEAR, MOST, Raced, TimeBudget, race
-from rlsched_agents.search.search import Search, rows_of_network
+from rlsched_agents.search.search import RowSearch, rows_of_network
 from rlsched_envs.sim.engine import Engine, predict_trace
 from rlsched_envs.sim.modelling import Models
 from tests.support.sim.rule_cases import Case, cases, check_valid
@@ -61,7 +61,7 @@ def test_without_time_it_is_the_network_job_for_job() -> None:
     assert alone.by_source["policy"] > 50
     nothing = run(lively(search=Amount()))
     late = lively(search=Amount(time_ms=5.0))
-    late._search = Search(TimeBudget(5.0, Ticks(1.0)), 0)
+    late._search = RowSearch(TimeBudget(5.0, Ticks(1.0)), 0)
     too_late = run(late)
     for table in (nothing, too_late):
         assert table.start_s.tolist() == alone.start_s.tolist()
@@ -209,7 +209,7 @@ def test_a_search_begins_nothing_once_its_time_is_up() -> None:
     window = job_candidates(state, 0, 20.0)
     found = {}
     for budget_ms in (0.9, 1.9, 2.9, 3.9, 1000.0):
-        search = Search(TimeBudget(budget_ms, Ticks(0.001)), 0)
+        search = RowSearch(TimeBudget(budget_ms, Ticks(0.001)), 0)
         found[budget_ms] = search.best(state, 0, 20.0, window, [window.reference, 0])
     assert [one.samples for one in found.values()][:4] == [0, 0, 0, 1]
     assert all(one.row == window.reference for one in list(found.values())[:4])

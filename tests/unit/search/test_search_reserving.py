@@ -19,22 +19,22 @@ from rlsched.decide.policies.permissions import Permissions
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.candidates import Window, job_candidates
+from rlsched.decide.rows.candidates import CandidateRows, job_candidates
 from rlsched.decide.rows.reasons import GUARD_HOLD, RESERVED
 from rlsched.decide.rules.backfill import next_by_easy
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.decide.schema import HOLD_S
-from rlsched.decide.settings import Search as Amount
+from rlsched.decide.settings import SearchSettings as Amount
 from rlsched.workload.synth import synthesize
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_agents.search.columns import SKIPPING, rule_to_follow
-from rlsched_agents.search.search import Found, Search
+from rlsched_agents.search.search import Found, RowSearch
 from rlsched_agents.search.truth import Truth
 from rlsched_envs.sim import loop
 from rlsched_envs.sim.constants import FINISHED, STOPPED
 from rlsched_envs.sim.engine import Engine, predict_trace
-from rlsched_envs.sim.lookahead import BACKFILL, NOTHING, WAIT, Follower, Futures, LookAhead, followers
+from rlsched_envs.sim.lookahead import BACKFILL, NOTHING, WAIT, FollowedRule, Futures, LookAhead, followers
 from tests.support.sim.searches import BLOCKED_GANG, CONFIG, EIGHT, crowd, free, lively, replay, untrained
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.slow
 ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))
 PATIENCE_S = 3600.0
 NEXT_BY_EASY = specialise(next_by_easy, MODELLED=False)
-EASY = Follower(BACKFILL, reserve_after_s=PATIENCE_S)
+EASY = FollowedRule(BACKFILL, reserve_after_s=PATIENCE_S)
 RESERVES = Permissions(reservations=True)
 SIZE = Order(by="area", gpus_power=0.7)
 
@@ -104,7 +104,7 @@ def gang_blocked(gang_submit_s: float) -> ClusterState:
     return state
 
 
-def costs_of(state: ClusterState, end_s: float, rule: Follower) -> list[float]:
+def costs_of(state: ClusterState, end_s: float, rule: FollowedRule) -> list[float]:
     """Job-seconds ahead of *wait* and of the rule at once, at time 0; what runs ends at `end_s`."""
     copies = LookAhead()
     copies.take(state, 0, 0, 0.0)
@@ -157,7 +157,7 @@ def test_in_the_true_future_the_copy_runs_as_the_engine_does(patience: str) -> N
     copies = LookAhead(1000)
     copies.take(engine.state, 0, len(truth.coming(0)), engine.now_s)
     assert len(truth.coming(0)) == 120
-    follow = followers([Follower(BACKFILL, reserve_after_s=rule.options.reserve_after_s), SKIPPING])
+    follow = followers([FollowedRule(BACKFILL, reserve_after_s=rule.options.reserve_after_s), SKIPPING])
     actions, nobody = np.array([NOTHING] * 2, np.int32), np.empty(0, np.int32)
     costs = copies.costs(0, actions, nobody, -1, truth.future(copies.slots, 0), follow)[0]
     assert run_rule(engine.arrays, rule.options, len(trace) + 1, loop.NO_CURVE) == FINISHED
@@ -186,10 +186,15 @@ def test_without_time_it_is_the_network_job_for_job() -> None:
 
 
 def test_what_would_delay_the_reservation_is_never_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    best, seen = Search.best, [0, 0]
+    best, seen = RowSearch.best, [0, 0]
 
     def watched(
-        self: Search, state: ClusterState, partition: int, now_s: float, window: Window, rows: list[int]
+        self: RowSearch,
+        state: ClusterState,
+        partition: int,
+        now_s: float,
+        window: CandidateRows,
+        rows: list[int],
     ) -> Found:
         assert window.legal[rows].all()
         found = best(self, state, partition, now_s, window, rows)
@@ -197,7 +202,7 @@ def test_what_would_delay_the_reservation_is_never_proposed(monkeypatch: pytest.
         seen[1] += found.row != rows[0]
         return found
 
-    monkeypatch.setattr(Search, "best", watched)
+    monkeypatch.setattr(RowSearch, "best", watched)
     trace, spec = synthesize("helios", jobs=600, load=1.2, gpus=32, seed=7, predictability="informative")
     policy = free(lively(search=Amount(samples=2), permissions=RESERVES))
     records: list[DecisionRecord] = []

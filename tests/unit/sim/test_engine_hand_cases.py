@@ -17,7 +17,7 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decisions.words import done
 from rlsched.workload.load import NO_GPU
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 from rlsched_envs.sim.job_table import JobTable
 
 NAN = math.nan
@@ -47,7 +47,7 @@ def play(
     trace, policy = trace_of(jobs, vc), Policy(name)
     predictions = None
     if not policy.oracle:
-        predictions = Predictions(
+        predictions = PredictedTimes(
             np.array([job[3] if len(job) > 3 else job[1] for job in jobs], float), np.ones(len(jobs))
         )
     engine = Engine(trace, spec, order=policy.rule.order, predictions=predictions, oracle=policy.oracle)

@@ -10,7 +10,7 @@ import pytest
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policies.policy import Policy
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 
 JOBS = 400_000
 BATCHES = 40
@@ -37,7 +37,7 @@ def test_mean_waiting_time_of_an_mmc_queue(servers: int, busy_frac: float) -> No
         num_gpus=np.ones(JOBS),
     )
     spec = ClusterSpec.uniform(max(1, servers // 8), min(servers, 8))
-    predictions = Predictions(trace.duration_s, np.zeros(JOBS))
+    predictions = PredictedTimes(trace.duration_s, np.zeros(JOBS))
     rule = Policy("fifo").rule
     table = Engine(trace, spec, order=rule.order, predictions=predictions, keep_placements=False).run_rule(
         rule

@@ -11,18 +11,18 @@ from click.testing import CliRunner
 
 from rlsched.broker.queries.as_history import JournalHistory, NodeChange, history_of
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.drift import Outside
+from rlsched.decide.drift import ColumnOutOfRange
 from rlsched.decide.policies.policy import Policy
-from rlsched.engine.shadow.notes import Compared, Notes, Watched, read_notes
+from rlsched.engine.shadow.notes import Notes, StartComparison, Watched, read_notes
 from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_agents.cli import shadow
 from rlsched_agents.shadow.agreement import agreement, guarding
 from rlsched_agents.shadow.replay import replay
 from rlsched_agents.shadow.report import report
-from rlsched_agents.whatif.history import History
+from rlsched_agents.whatif.history import JobHistory
 from rlsched_agents.whatif.site import NO_CLAIMS
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 from tests.support.broker.in_memory import BEGAN_S, Bench
 
 DAY_S = 86_400.0
@@ -30,10 +30,10 @@ DAY_S = 86_400.0
 
 def start(
     job: str, at_s: float, since_s: float | None, until_s: float | None = None, **said: object
-) -> Compared:
+) -> StartComparison:
     wanted = {"wanted_nodes": ["n1"], "wanted_gpus": [0]} if since_s is not None else {}
     body = {"nodes": ["n1"], "gpus": [0], **wanted, **said}
-    return Compared(
+    return StartComparison(
         at_s=at_s, job=job, partition="gpu", num_gpus=1, submit_s=0.0, wanted_since_s=since_s,
         wanted_until_s=until_s, **body,  # type: ignore[arg-type]
     )  # fmt: skip
@@ -56,8 +56,8 @@ def test_starts_are_sorted_by_when_the_policy_wanted_them() -> None:
 
 
 def test_guard_and_features_are_added_up() -> None:
-    def outside(share: float) -> list[Outside]:
-        return [Outside(column="queue", share_frac=share, value=9.0, low=0.0, high=5.0)]
+    def outside(share: float) -> list[ColumnOutOfRange]:
+        return [ColumnOutOfRange(column="queue", share_frac=share, value=9.0, low=0.0, high=5.0)]
 
     found = guarding(
         [
@@ -85,7 +85,7 @@ def test_notes_are_read_once_each_also_after_a_crash_cut_one_short(tmp_path: Pat
     notes.add([start("1", 10.0, 5.0), start("2", 11.0, None)])
     notes.close()
     assert [
-        (note.job, note.wanted_since_s) for note in read_notes(tmp_path) if isinstance(note, Compared)
+        (note.job, note.wanted_since_s) for note in read_notes(tmp_path) if isinstance(note, StartComparison)
     ] == [
         ("1", None),
         ("2", None),
@@ -105,7 +105,7 @@ def history(rule: str, days: int = 3) -> JournalHistory:
         vc=np.full(jobs, "gpu"),
     )
     cluster = ClusterSpec.uniform(2, 4)
-    said = Predictions(trace.duration_s, np.full(jobs, 0.1))
+    said = PredictedTimes(trace.duration_s, np.full(jobs, 0.1))
     policy = Policy(rule).rule
     table = Engine(trace, cluster, order=policy.order, predictions=said).run_rule(policy)
     trace.extra["queue_s"] = table.start_s - trace.submit_s
@@ -181,7 +181,7 @@ def test_a_shadows_journal_is_a_history(tmp_path: Path) -> None:
     assert trace.time_limit_s[rows[waits]] == 600.0
     assert trace.num_gpus[trace.user == "(others)"].tolist() == [2.0]
     assert [(change.node, change.event) for change in told.changes] == [(1, "drain")]
-    assert History.read(bench.directory, None).format == "journal"
+    assert JobHistory.read(bench.directory, None).format == "journal"
 
 
 def test_the_report_says_what_it_cannot_claim(tmp_path: Path) -> None:

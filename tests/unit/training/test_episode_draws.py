@@ -10,7 +10,7 @@ import pytest
 
 from rlsched.workload.describe import spearman
 from rlsched.workload.synth import synthesize
-from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource, Window, draw_window
+from rlsched_envs.training.sources import EpisodeConfig, EpisodeJobs, EpisodeSource, draw_window
 
 BLOCK = 64
 BLOCKS = EpisodeConfig(
@@ -75,7 +75,7 @@ def ranks(source: EpisodeSource, known: float) -> tuple[float, float, float]:
     rng = np.random.default_rng(3)
     windows = [draw_window(source, config, rng) for _ in range(20)]
 
-    def rank(window: Window) -> float:
+    def rank(window: EpisodeJobs) -> float:
         found = spearman(window.predicted_s, window.duration_s)
         assert found is not None
         return found

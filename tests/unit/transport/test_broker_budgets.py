@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rlsched.transport.access import Member
+from rlsched.transport.access import AccessEntry
 from rlsched.transport.budgets import MAX_KNOWN, Budgets, SenderLimits, Turns
 from rlsched.transport.keys import KeyHome
 from rlsched.transport.roles import Peer
@@ -127,7 +127,7 @@ def test_a_flood_of_no_messages_is_dropped_and_others_are_heard(
     home: KeyHome, transport: Transport, peers: Peers
 ) -> None:
     pair = home.client("mallory")
-    home.put(Member.new(Peer("user", "mallory", "mallory"), pair.public))
+    home.put(AccessEntry.new(Peer("user", "mallory", "mallory"), pair.public))
     flooder = peers.connect(transport, home, pair)
     other = peers.connect(transport, home, home.client())
     for socket in (flooder, other):

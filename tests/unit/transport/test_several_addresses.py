@@ -33,7 +33,7 @@ from rlsched.wire.messages import (
 )
 from rlsched_node.link.link import LOOK_AROUND_S, NEXT_S, BrokerLink
 from rlsched_node.link.machine import REMEMBER_S, NodeMachine
-from rlsched_node.processes.attempt import Attempt, AttemptKey, Phase
+from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase
 from rlsched_node.processes.steps import Acknowledge, Connected, Note, Quit, Received, Send, TryNext
 from tests.support.broker.listener import Listener
 from tests.support.broker.stub import Stub
@@ -252,7 +252,7 @@ def test_a_node_with_several_brokers_is_not_ended_by_the_refusal_of_one() -> Non
 
 def test_an_earlier_broker_registers_no_node_and_acknowledges_no_end() -> None:
     key = AttemptKey(1, 1, 0, CLUSTER)
-    machine = NodeMachine(HELLO, [Attempt(key, phase=Phase.ENDED, exit_code=0)], has_standby=True)
+    machine = NodeMachine(HELLO, [LocalRank(key, phase=Phase.ENDED, exit_code=0)], has_standby=True)
     machine.handle(Received(Welcome(epoch=9, cluster=CLUSTER, heartbeat_s=1.0)), 0.0)
     machine.handle(Connected(), 1.0)
     out = machine.handle(Received(Welcome(epoch=8, cluster=CLUSTER, heartbeat_s=1.0)), 1.1)
@@ -267,7 +267,7 @@ def test_a_node_tells_the_next_broker_what_ended_lately_unless_it_was_ended_by_a
     keys = [AttemptKey(job, 1, 0, CLUSTER) for job in (1, 2)]
     reasons = ("", "killed")
     attempts = [
-        Attempt(key, phase=Phase.ENDED, exit_code=3, reason=reason, ended_s=5.0, ran_s=2.0)
+        LocalRank(key, phase=Phase.ENDED, exit_code=3, reason=reason, ended_s=5.0, ran_s=2.0)
         for key, reason in zip(keys, reasons, strict=True)
     ]
     machine = NodeMachine(HELLO, attempts, has_standby=True)

@@ -15,9 +15,9 @@ from rlsched_agents.evaluate.metrics import queue_s
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
 from rlsched_agents.whatif.capacity import fewer, sleep
 from rlsched_agents.whatif.found import Under, WhatIf, best_of, verdict
-from rlsched_agents.whatif.groups import Group
-from rlsched_agents.whatif.history import History
-from rlsched_agents.whatif.look import Asked, look
+from rlsched_agents.whatif.groups import JobGroup
+from rlsched_agents.whatif.history import JobHistory
+from rlsched_agents.whatif.look import WhatifQuestion, look
 from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable
 from tests.support.sim.histories import easy_history
@@ -31,7 +31,7 @@ def quiet(what: str, done: float) -> None:
 def found() -> WhatIf:
     trace, spec = easy_history(6000, 0.95, 64)
     policies = [Policy("qssf-backfill"), Policy("fifo"), Policy("sjf-backfill")]
-    return look(History(trace, spec, "normal", 0), Asked(policies), quiet)
+    return look(JobHistory(trace, spec, "normal", 0), WhatifQuestion(policies), quiet)
 
 
 def test_policies_are_compared_with_the_rule_of_the_site(found: WhatIf) -> None:
@@ -92,7 +92,7 @@ def test_nodes_that_are_never_used_could_sleep() -> None:
     assert found[0].asleep < 8 < found[1].asleep < 24
 
 
-def under(name: str, ratio: Ratio | None, *groups: Group) -> Under:
+def under(name: str, ratio: Ratio | None, *groups: JobGroup) -> Under:
     against = None
     if ratio is not None:
         against = Comparison(jobs=9, jct_mean_ratio=None, queue_mean_ratio=ratio, wins_frac=0, losses_frac=0)
@@ -125,7 +125,7 @@ def test_the_verdict_claims_what_is_shown() -> None:
 
 
 def test_the_verdict_names_who_loses() -> None:
-    longer = Group(
+    longer = JobGroup(
         kind="size",
         name="33-64",
         jobs=9,

@@ -13,14 +13,14 @@ from rlsched.errors import InputError
 from rlsched.workload.load import scaled_to_nodes
 from rlsched.workload.split import time_split
 from rlsched.workload.trace import Trace
-from rlsched_agents.evaluate.windows import Window
+from rlsched_agents.evaluate.windows import MeasuredWindow
 from rlsched_agents.whatif.found import why_refused
 from rlsched_agents.whatif.recorded import Recorded
 from rlsched_agents.whatif.site import NO_CLAIMS, Explained, errors, explain, replayed, site_rules
 from rlsched_agents.whatif.stretches import replayed_waits
 from rlsched_agents.whatif.usage import used_at_submission
 from rlsched_envs.sim.attempt_log import RunRules
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 from tests.support.sim.histories import easy_history
 
 JOBS, GPUS = 2500, 64
@@ -32,7 +32,7 @@ def quiet(what: str, done: float) -> None:
 
 def explained(trace: Trace, spec: ClusterSpec) -> tuple[Recorded, Explained]:
     recorded = Recorded.of(trace, spec)
-    return recorded, explain(recorded, RunRules(), Window(time_split(trace).test[0]), quiet)
+    return recorded, explain(recorded, RunRules(), MeasuredWindow(time_split(trace).test[0]), quiet)
 
 
 def test_the_rule_is_found_though_the_site_is_late() -> None:
@@ -148,7 +148,7 @@ def test_stretches_begin_where_the_site_was() -> None:
     start_s = Engine(trace, spec, order=fifo.rule.order).run_rule(fifo.rule).start_s
     history = replace(trace, extra={"queue_s": start_s - trace.submit_s})
     recorded = Recorded.of(history, spec)
-    nothing = Predictions(np.ones(jobs), np.zeros(jobs))
+    nothing = PredictedTimes(np.ones(jobs), np.zeros(jobs))
     waits_s = replayed_waits(recorded, fifo, nothing, RunRules())
     np.testing.assert_allclose(waits_s, recorded.wait_s, atol=1e-6)
     assert recorded.wait_s.max() > 3600.0
@@ -162,7 +162,7 @@ def test_rules_are_told_apart(name: str) -> None:
     trace, spec = easy_history(2000, 0.9, 64)
     recorded = Recorded.of(trace, spec)
     rule = next(rule for rule in site_rules(recorded) if rule.policy.name == name)
-    start_s = replayed(recorded, rule, RunRules(), Window()).start_s
+    start_s = replayed(recorded, rule, RunRules(), MeasuredWindow()).start_s
     history = replace(trace, extra={**trace.extra, "queue_s": start_s - trace.submit_s})
     _, found = explained(history, spec)
     assert found.best.rule == name

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.workload.characterise.clock import Clock
+from rlsched.workload.characterise.clock import WeekClock
 from rlsched.workload.characterise.outcomes import outcome_of
 from rlsched.workload.characterise.repeats import bursts
 from rlsched.workload.characterise.sizes import SIZE_CLASSES, size_class
-from rlsched.workload.characterise.usage import Held
+from rlsched.workload.characterise.usage import HeldGpus
 from rlsched.workload.describe import describe
 from rlsched.workload.trace import Trace
 
@@ -41,13 +41,13 @@ def a_day() -> Trace:
 
 
 def test_held_is_the_area_below_the_steps() -> None:
-    held = Held(np.array([0.0, 10.0]), np.array([20.0, 5.0]), np.array([1.0, 4.0]))
+    held = HeldGpus(np.array([0.0, 10.0]), np.array([20.0, 5.0]), np.array([1.0, 4.0]))
     assert held.gpu_seconds(np.array([-5.0, 0, 10, 12, 20, 30])).tolist() == [0, 10, 10, 8 + 12, 0]
 
 
 def test_held_stays_exact_for_times_since_1970() -> None:
     since = 1.7e9
-    held = Held(since + np.arange(1000.0), np.full(1000, 0.5), np.full(1000, 0.25))
+    held = HeldGpus(since + np.arange(1000.0), np.full(1000, 0.5), np.full(1000, 0.25))
     assert held.gpu_seconds(np.array([since + 500, since + 501])).tolist() == [0.125]
 
 
@@ -145,7 +145,7 @@ def test_an_hour_that_comes_twice_counts_half() -> None:
 
 @pytest.mark.parametrize("span_s", [2.0, 3 * HOUR, 9 * DAY, 150 * DAY, 4000 * DAY, 1e12])
 def test_bins_cover_the_time_and_are_few(span_s: float) -> None:
-    edges = Clock(1234.0, 1234.0 + span_s).bin_edges()
+    edges = WeekClock(1234.0, 1234.0 + span_s).bin_edges()
     assert edges is not None
     assert (edges[0], edges[-1]) == (1234.0, 1234.0 + span_s)
     width = np.diff(edges)

@@ -19,7 +19,7 @@ from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.errors import AllocationError
 from rlsched.workload.load import NO_CPU, NO_GPU, nodes_for_load, offered_load, runnable_mask
 from rlsched.workload.trace import Trace
-from rlsched_envs.sim.engine import Engine, Predictions
+from rlsched_envs.sim.engine import Engine, PredictedTimes
 from rlsched_envs.sim.job_table import JobTable
 
 NAN = math.nan
@@ -36,7 +36,7 @@ def play(
 ) -> JobTable:
     """The compiled loop, checked against the interface."""
     policy, spec = Policy(name), msgspec.structs.replace(spec, placement=placement)
-    predictions = Predictions(trace.duration_s, np.ones(len(trace)))
+    predictions = PredictedTimes(trace.duration_s, np.ones(len(trace)))
     tables = []
     for compiled in (True, False):
         engine = Engine(trace, spec, order=policy.rule.order, predictions=predictions)

@@ -8,7 +8,7 @@ from typing import Final
 
 from rich.text import Text
 
-from rlsched.cli.users.overview.picture import Owner, Picture
+from rlsched.cli.users.overview.picture import Picture, UserSummary
 from rlsched.terminal.show import count
 from rlsched.terminal.visible import visible
 from rlsched.wire.messages import JobInfo, NodeInfo
@@ -90,7 +90,7 @@ def _counted(signs: Sequence[Text]) -> Text:
     return Text(" ").join(sign + Text(str(count)) for sign, count in found.values())
 
 
-def owner_cell(owner: Owner, marks: Marks) -> Text:
+def owner_cell(owner: UserSummary, marks: Marks) -> Text:
     text = marks.of(owner.user) + Text(f" {visible(owner.user) or _NO_USER} {count(owner.gpus, 'GPU')}")
     if owner.waiting:
         text.append(f", {owner.waiting:,} waiting for {owner.wanted_gpus:,}", style="dim")

@@ -20,7 +20,7 @@ LEARNT = ("prediction", "forecasts")
 
 
 @dataclass
-class Owner:
+class UserSummary:
     """GPUs and jobs of a user.
 
     Attributes:
@@ -69,15 +69,15 @@ class Picture:
         )
 
     @cached_property
-    def owners(self) -> list[Owner]:
+    def owners(self) -> list[UserSummary]:
         """Users, by number of GPUs, most first."""
-        found: dict[str, Owner] = {}
+        found: dict[str, UserSummary] = {}
         for job in self.running:
-            owner = found.setdefault(job.user, Owner(job.user))
+            owner = found.setdefault(job.user, UserSummary(job.user))
             owner.gpus += job.num_gpus
             owner.running += 1
         for job in self.queue:
-            owner = found.setdefault(job.user, Owner(job.user))
+            owner = found.setdefault(job.user, UserSummary(job.user))
             owner.waiting += 1
             owner.wanted_gpus += job.num_gpus
         return sorted(found.values(), key=lambda owner: (-owner.gpus, -owner.wanted_gpus, owner.user))

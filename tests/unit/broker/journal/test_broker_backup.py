@@ -115,11 +115,11 @@ def test_no_number_is_given_twice_and_nodes_of_later_epochs_are_accepted(directo
     broker, found = restored(directory, more)
     assert (found.epoch, found.last_number) == (1_001, 1_000_000)
     assert broker.ask(submit()) == Submitted(job=1_000_001)
-    assert broker.book.epoch == 1_002
+    assert broker.state.epoch == 1_002
     assert node_says_hello(broker, "n0", report(1), epoch=900).epoch == 1_002
     broker.journal.close()
     again = opened(directory)
-    assert again.book.last_number == 1_000_001
+    assert again.state.last_number == 1_000_001
     again.journal.close()
 
 
@@ -127,7 +127,7 @@ def test_numbers_go_on_above_those_of_the_journal_that_is_replaced(directory: Pa
     """Also where it is damaged: what can be read of it counts."""
     broker = live(directory)
     back_up(directory / JOURNAL_FILE, tmp_path / "backup.sqlite")
-    broker.book.last_number = 4_000_000
+    broker.state.last_number = 4_000_000
     assert broker.ask(submit()) == Submitted(job=4_000_001)
     broker.journal.close()
     with sqlite3.connect(directory / JOURNAL_FILE) as db:
@@ -157,10 +157,10 @@ def test_what_nodes_run_and_the_journal_does_not_know_goes_on_undisturbed(direct
     welcome = node_says_hello(broker, "n1", report(8), report(9, state="ended"))
     assert welcome.forget == [(9, 1)]
     assert broker.says("n1", launched(8)) == []
-    node = broker.book.nodes["n1"]
+    node = broker.state.nodes["n1"]
     assert (node.state, "jobs 8 run on" in node.reason) == ("drained", True)
     broker.says("n1", ended(8), after_s=100.0)
-    assert broker.book.nodes["n1"].state == "up"
+    assert broker.state.nodes["n1"].state == "up"
     broker.journal.close()
 
 
@@ -201,10 +201,10 @@ def test_nothing_starts_before_every_node_of_the_backup_is_back(directory: Path)
     broker = with_two_nodes(directory)
     node_says_hello(broker, "n0")  # job 1 has ended there, and was acknowledged
     broker.wait(100_000.0, "n0")
-    assert (broker.book.jobs[1].state, broker.book.nodes["n0"].state) == ("queued", "drained")
+    assert (broker.state.jobs[1].state, broker.state.nodes["n0"].state) == ("queued", "drained")
     assert launches(broker) == []
     broker.says("n1", hello("n1", 2, report(2), cluster="c1", epoch=7))
-    assert (broker.book.jobs[2].state, "goes on there" in broker.book.jobs[2].reason) == ("cancelled", True)
+    assert (broker.state.jobs[2].state, "goes on there" in broker.state.jobs[2].reason) == ("cancelled", True)
     assert launches(broker) == [(1, 1_001, ["n0"])]
     broker.journal.close()
 
@@ -214,15 +214,15 @@ def test_a_node_that_is_dead_is_not_waited_for(directory: Path, order: type) -> 
     broker = with_two_nodes(directory)
     node_says_hello(broker, "n0", report(1))
     broker.wait(100.0, "n0")
-    assert broker.book.nodes["n0"].state == "drained"
+    assert broker.state.nodes["n0"].state == "drained"
     broker.journal.close()
     broker = opened(directory)  # which nodes are awaited outlasts the broker
     node_says_hello(broker, "n0", report(1))
-    assert broker.book.nodes["n0"].state == "drained"
+    assert broker.state.nodes["n0"].state == "drained"
     broker.wait(100.0, "n0")
     assert broker.ask(order(node="n1")) == Ok()
     broker.batch([Tick()])
-    assert broker.book.nodes["n0"].state == "up"
+    assert broker.state.nodes["n0"].state == "up"
     broker.journal.close()
 
 
@@ -234,7 +234,7 @@ def test_an_operator_need_not_wait(directory: Path) -> None:
     assert broker.ask(ResumeNode(node="n0")) == Ok()
     assert [one.job for one in of_kind([order for _, order in broker.sent.orders], Launch)] == [2]
     node_says_hello(broker, "n0")  # its connection was lost for a moment
-    assert broker.book.nodes["n0"].state == "up"
+    assert broker.state.nodes["n0"].state == "up"
     broker.journal.close()
 
 
@@ -253,7 +253,7 @@ def test_a_start_that_was_under_way_is_not_repeated_before_all_is_known(director
     broker.says("n1", hello("n1", 2, cluster="c1", epoch=7))
     assert launches(broker) == [(1, 1, ["n0"])]
     assert node_says_hello(broker, "n0", report(1)).forget == []
-    assert broker.book.jobs[1].state == "running"
+    assert broker.state.jobs[1].state == "running"
     broker.journal.close()
 
 

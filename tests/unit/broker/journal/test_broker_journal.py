@@ -17,7 +17,7 @@ from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import journal_events
 from rlsched.broker.server.fakes import FailingJournal, HandBroker, RecordingTransport
 from rlsched.broker.server.performing import perform
-from rlsched.broker.server.timekeeping import Clock
+from rlsched.broker.server.timekeeping import BrokerClock
 from rlsched.decide.actions import Wait
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError
@@ -272,13 +272,13 @@ def test_effects_are_performed_in_the_machines_order(path: Path) -> None:
 
 def test_the_clock_grows_by_a_millisecond_at_least_and_never_runs_back() -> None:
     elapsed = iter([10.0, 10.0, 10.0, 10.0004, 11.0])
-    clock = Clock(500.0, wall=lambda: 100.0, elapsed=lambda: next(elapsed))
+    clock = BrokerClock(500.0, wall=lambda: 100.0, elapsed=lambda: next(elapsed))
     assert [clock.read() for _ in range(4)] == [500.001, 500.002, 500.003, 501.0]
 
 
 def test_the_clock_starts_at_the_wall_and_keeps_whole_milliseconds() -> None:
     elapsed = iter([0.0, 1.23456])
-    clock = Clock(0.0, wall=lambda: 1_795_000_000.0, elapsed=lambda: next(elapsed))
+    clock = BrokerClock(0.0, wall=lambda: 1_795_000_000.0, elapsed=lambda: next(elapsed))
     assert clock.read() == 1_795_000_001.235
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.base.entries import BrokerStarted, JobCancelled, NodeDown
-from rlsched.broker.base.rows import Row
+from rlsched.broker.base.rows import JournalRow
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.server.fakes import HandBroker
@@ -53,7 +53,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def taken_up(path: Path) -> list[Row] | str:
+def taken_up(path: Path) -> list[JournalRow] | str:
     """What a broker makes of a journal: its rows, or the line that it refuses with."""
     try:
         journal = Journal(path)
@@ -191,9 +191,9 @@ def test_a_journal_of_version_1_becomes_one_of_this_version_by_itself(tmp_path: 
     db.close()
     journal = Journal(path)
     broker = HandBroker(load_scheduler("fifo-backfill"), journal)
-    assert broker.book.epoch == 3
+    assert broker.state.epoch == 3
     states = {1: "failed", 2: "running", 3: "queued", 4: "queued", 5: "failed", 6: "running"}
-    assert {job.number: job.state for job in broker.book.jobs.values()} == states
+    assert {job.number: job.state for job in broker.state.jobs.values()} == states
     journal.close()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.base.troubles import Troubles
+from rlsched.broker.base.soft_errors import SoftErrors
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.records import RecordLog
 from rlsched.broker.machine.happenings import as_it_stands
@@ -87,7 +87,7 @@ CHILD = """
 import json, resource, signal, sys
 from pathlib import Path
 from rlsched.broker.journal.records import RecordLog
-from rlsched.broker.base.troubles import Troubles
+from rlsched.broker.base.soft_errors import SoftErrors
 from tests.support.broker.kept_records import record
 
 def room(size):  # a process may write no file beyond this: a full disk, but for the error's number
@@ -95,7 +95,7 @@ def room(size):  # a process may write no file beyond this: a full disk, but for
 
 folder, lines = Path(sys.argv[1]), []
 logdir = folder / "tb" if sys.argv[2] == "drawn" else None
-troubles = Troubles(lines.append)
+troubles = SoftErrors(lines.append)
 log = RecordLog(folder / "decisions", logdir, troubles)
 for n in range(10):
     log.add([record(n)])
@@ -164,13 +164,13 @@ def test_curves_go_on_when_there_is_room_for_them(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_opened_is_said_once_and_tried_again(tmp_path: Path) -> None:
     (tmp_path / "folder").write_text("")
     lines: list[str] = []
-    log = RecordLog(tmp_path / "folder" / "decisions", troubles=Troubles(lines.append))
+    log = RecordLog(tmp_path / "folder" / "decisions", soft_errors=SoftErrors(lines.append))
     log.add([record(0)])
     log.add([record(1), record(2)])
     assert log.last == []
     (line,) = lines
     assert line.endswith("cannot keep decisions: Not a directory; decisions go on without")
-    assert log.troubles.lost == {"written": 3}
+    assert log.soft_errors.lost == {"written": 3}
     (tmp_path / "folder").unlink()
     (tmp_path / "folder").mkdir()
     log.add([record(3)])
@@ -184,9 +184,9 @@ def test_a_log_that_cannot_be_written_either_is_no_reason_to_stop(tmp_path: Path
         raise OSError(28, "No space left on device", line)
 
     (tmp_path / "file").write_text("")
-    log = RecordLog(tmp_path / "file" / "decisions", troubles=Troubles(full))
+    log = RecordLog(tmp_path / "file" / "decisions", soft_errors=SoftErrors(full))
     log.add([record(0)])
-    assert log.troubles.lost == {"written": 1}
+    assert log.soft_errors.lost == {"written": 1}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk: needs root")
@@ -200,7 +200,7 @@ def test_on_a_small_disk_that_other_files_fill(tmp_path: Path) -> None:
         pytest.skip(f"mounts a small disk: {mounted.stderr.decode().strip()}")
     try:
         lines: list[str] = []
-        log = RecordLog(disk / "decisions", troubles=Troubles(lines.append))
+        log = RecordLog(disk / "decisions", soft_errors=SoftErrors(lines.append))
         log.add([record(0)])
         log.flush()
         filler = disk / "filler"
@@ -209,7 +209,7 @@ def test_on_a_small_disk_that_other_files_fill(tmp_path: Path) -> None:
         many = [record(number) for number in range(1, 100)]
         log.add(many)
         log.flush()
-        assert log.troubles.lost == {"written": 99}
+        assert log.soft_errors.lost == {"written": 99}
         assert "No space left on device" in lines[0]
         filler.unlink()
         log.add([record(100)])
@@ -235,7 +235,7 @@ def test_a_record_that_cannot_be_packed_does_not_cost_the_others(tmp_path: Path)
     log.add([record(0), broken, record(2)])
     log.flush()
     assert [one.number for one in read_records(log.folder)] == [0, 2]
-    assert (log.kept, log.troubles.lost) == (2, {"packed": 1})
+    assert (log.kept, log.soft_errors.lost) == (2, {"packed": 1})
 
 
 def test_numbers_that_are_none_are_kept_and_drawn(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_numbers_that_are_none_are_kept_and_drawn(tmp_path: Path) -> None:
     log.add([msgspec.structs.replace(record(0), halves=[half], value=nan, took_us=nan, temperature=nan)])
     log.flush()
     log.close()
-    assert log.troubles.lost == {}
+    assert log.soft_errors.lost == {}
     assert len(read_records(log.folder)) == 1
 
 
@@ -304,7 +304,7 @@ def started_with(journal: Journal, failed: str, kind: str) -> None:
     assert isinstance(stats, StatsReport)
     assert stats.records is not None
     assert stats.records.lost == {kind: 3}
-    assert list(stats.records.troubles) == [kind]
+    assert list(stats.records.soft_errors) == [kind]
     assert isinstance(broker.ask(Why(job=1)), Explanation)
 
 
@@ -334,7 +334,7 @@ def test_a_store_that_begins_later_knows_what_stands(tmp_path: Path) -> None:
         assert len(jobs) == 2
         log = RecordLog(tmp_path / "decisions")
         assert log.begins()
-        log.add([], as_it_stands(broker.book))
+        log.add([], as_it_stands(broker.state))
         log.close()
         assert not log.begins()
         reader = StoreReader(tmp_path / "decisions")

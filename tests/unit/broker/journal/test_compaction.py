@@ -32,7 +32,7 @@ from rlsched.broker.journal.recovery import recovered, remake_ended
 from rlsched.broker.journal.replay import JOURNAL_FILE, journal_events
 from rlsched.broker.queries.as_history import history_of
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.broker.standby.warm import Follower, Warm
+from rlsched.broker.standby.warm import JournalFollower, Warm
 from rlsched.broker.state.base import Base, base_at_the_head, read_base, write_base
 from rlsched.broker.state.base_ledger import BURST_FIELDS, JOB_DERIVED, JOB_FIELDS
 from rlsched.broker.state.predictions import Predictions
@@ -41,7 +41,7 @@ from rlsched.cluster.arrays import JOB
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError
 from rlsched.notify.following import CursorFile
-from rlsched.notify.following import Follower as Notifier
+from rlsched.notify.following import NoticeFollower as Notifier
 from rlsched.wire.messages import AttemptReport, DrainNode, Ended, Heartbeat, Held, Hello, Holding, RankUsage
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from tests.support.broker.hand import ended, hello, launched, make, submit
@@ -89,8 +89,8 @@ def first_of(path: Path) -> int:
 
 def taken_up(path: Path) -> list[tuple[int, str]]:
     with closing(Journal(path)) as journal:
-        book = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
-        return [(number, job.state) for number in range(1, 9) if (job := book.job(number)) is not None]
+        state = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
+        return [(number, job.state) for number in range(1, 9) if (job := state.job(number)) is not None]
 
 
 def test_old_entries_leave_and_nothing_is_lost(path: Path) -> None:
@@ -105,7 +105,7 @@ def test_old_entries_leave_and_nothing_is_lost(path: Path) -> None:
     assert (report.damage, report.derived, report.next_job) == ([], [], 7)
     assert report.jobs == {"completed": 5, "running": 1}
     broker = make(Journal(path))
-    assert broker.book.epoch == 2
+    assert broker.state.epoch == 2
     assert getattr(broker.ask(submit(1, token="old2")), "job", None) == 2, "its token is known"
     broker.says("n0", hello("n0"))
     assert getattr(broker.ask(submit(1)), "job", None) == 7
@@ -124,16 +124,16 @@ def test_what_jobs_used_and_what_was_learnt_of_it_is_in_a_base(path: Path) -> No
     broker.says("n0", launched(2, attempt=2))
     broker.says("n0", Heartbeat(name="n0"), after_s=2 * DAY_S)
     broker.ask(submit(1, user="ann", token="new"))
-    learnt = broker.book.profiles.kept()
+    learnt = broker.state.profiles.kept()
     assert learnt
     broker.journal.close()
     compact(path)
     again = make(Journal(path))
-    assert again.book.profiles.kept() == learnt
-    assert again.book.jobs[2].energy_j == 12_000.0, "of its first attempt"
-    assert again.book.jobs[3].spec.profiles["generic"].known()["memory_mib"].count == 2
+    assert again.state.profiles.kept() == learnt
+    assert again.state.jobs[2].energy_j == 12_000.0, "of its first attempt"
+    assert again.state.jobs[3].spec.profiles["generic"].known()["memory_mib"].count == 2
     again.ask(submit(1, user="ann"))
-    assert again.book.jobs[4].spec.profiles == again.book.jobs[3].spec.profiles
+    assert again.state.jobs[4].spec.profiles == again.state.jobs[3].spec.profiles
     again.journal.close()
 
 
@@ -149,18 +149,18 @@ def test_gpus_of_others_are_in_a_base(path: Path) -> None:
     with closing(Journal(path)) as journal:
         assert put(journal, cut)
     with closing(Journal(path)) as journal:
-        book = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
+        state = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
         assert isinstance(read_journal(path)[-1].entry, BasePart)
-        assert book.held.of("n0") == holdings
-        assert book.cluster.digest() == whole.cluster.digest()
-        theirs = [book.cluster.slot_of(seq) for _, seq in book.held.by_node["n0"]]
-        assert all(book.cluster.arrays.job.unshared[theirs]), "no job joins them"
+        assert state.held.of("n0") == holdings
+        assert state.cluster.digest() == whole.cluster.digest()
+        theirs = [state.cluster.slot_of(seq) for _, seq in state.held.by_node["n0"]]
+        assert all(state.cluster.arrays.job.unshared[theirs]), "no job joins them"
     again = make(Journal(path))
     again.says("n0", Hello(name="n0", gpus=4, held=holdings))
     again.ask(submit(2, token="two"))
-    assert again.book.jobs[4].state == "queued", "job 2 and others have three of four GPUs"
+    assert again.state.jobs[4].state == "queued", "job 2 and others have three of four GPUs"
     again.says("n0", Held(held=[]))
-    assert again.book.jobs[4].state == "launching"
+    assert again.state.jobs[4].state == "launching"
     again.journal.close()
 
 
@@ -266,7 +266,7 @@ def test_a_standby_that_follows_goes_on(path: Path) -> None:
     broker = lived(path)
     broker.journal.close()
     late, early = (Warm(load_scheduler("fifo-backfill"), "", RUNNING_MEAN) for _ in range(2))
-    followers = [Follower(path, warm) for warm in (late, early)]
+    followers = [JournalFollower(path, warm) for warm in (late, early)]
     followers[1].step()
     last = read_journal(path)[-1].n
     assert (late.last, early.last) == (0, last)
@@ -278,7 +278,7 @@ def test_a_standby_that_follows_goes_on(path: Path) -> None:
         follower.step()
         follower.close()
     assert [warm.last for warm in (late, early)] == [last, last]
-    assert [sorted(warm.book.job_of_seq) for warm in (late, early)] == [[4], [4]]
+    assert [sorted(warm.state.job_of_seq) for warm in (late, early)] == [[4], [4]]
 
 
 def test_a_copy_of_it_begins_with_its_base(path: Path, tmp_path: Path) -> None:
@@ -360,7 +360,7 @@ def test_a_broker_does_it_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(compacting, "FIRST_S", 0.0)
     broker, said = lived(path), list[str]()
     keeper = Compacting(broker.journal, Keeps(days=1.0), float("inf"), said.append)
-    known = broker.book.now_s
+    known = broker.state.now_s
     while not said:
         keeper.step(known, is_quiet=True)
         if keeper._process is not None:
@@ -526,7 +526,7 @@ def test_a_journal_with_a_base_of_version_1_is_read_for_ever(path: Path) -> None
     shutil.copy(SAMPLES / "version-4-with-base.sqlite", path)
     assert check(path).damage == []
     broker = make(Journal(path))
-    states = {job.number: job.state for job in broker.book.job_of_seq.values()}
+    states = {job.number: job.state for job in broker.state.job_of_seq.values()}
     assert states == {5: "running"}
-    assert (broker.book.ended, broker.book.predictions.mean.sums["*", 0][0]) == (5, 5)
+    assert (broker.state.ended, broker.state.predictions.mean.sums["*", 0][0]) == (5, 5)
     broker.journal.close()

@@ -75,7 +75,7 @@ def test_every_end_is_a_row(path: Path) -> None:
         0,
     )
     assert (one["gpu_s"], one["num_gpus"], one["nodes"]) == (near(240.0, abs=0.1), 4, "n0[0,1,2,3]")
-    assert one["gpu_types"] == broker.book.nodes["n0"].spec.gpu_type
+    assert one["gpu_types"] == broker.state.nodes["n0"].spec.gpu_type
     assert (one["wait_s"], one["start_s"], one["end_s"]) == (
         near(0.0, abs=0.01),
         one["submit_s"],
@@ -90,7 +90,7 @@ def test_every_end_is_a_row(path: Path) -> None:
     assert {row["energy_j"] for row in rows(path)} == {None}, "no node has measured it"
     for row in rows(path):
         found = job_of(EndedJob(**{name: row[name] for name in EndedJob._fields}))
-        assert msgspec.json.encode(found) == msgspec.json.encode(broker.book.jobs[row["job"]])
+        assert msgspec.json.encode(found) == msgspec.json.encode(broker.state.jobs[row["job"]])
     broker.journal.close()
 
 
@@ -105,7 +105,7 @@ def test_a_row_is_committed_with_the_facts_of_its_end_or_not_at_all(path: Path) 
     assert rows(path) == []
     journal.close()
     again = make(Journal(path))
-    assert again.book.jobs[1].state == "running"
+    assert again.state.jobs[1].state == "running"
     again.says("n0", ended(1))
     assert [row["state"] for row in rows(path)] == ["completed"]
     again.journal.close()
@@ -194,9 +194,9 @@ def test_a_long_table_is_made_anew_in_pieces(path: Path, monkeypatch: pytest.Mon
     journal = Journal(path)
     journal.forget_ended()
     assert rows(path) == []
-    book = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo"))
+    state = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo"))
     assert rows(path) == whole
-    assert (journal.ended_at, book.ended) == (journal.last, 4)
+    assert (journal.ended_at, state.ended) == (journal.last, 4)
     journal.close()
 
 
@@ -221,8 +221,8 @@ def test_the_row_is_made_at_its_fact_whatever_the_node_becomes_later(path: Path)
     broker.says("n0", launched(1))
     broker.says("n0", ended(1))
     before = rows(path)
-    job = broker.book.jobs[1]
-    assert ended_job(job, broker.book.nodes).gpu_types == before[0]["gpu_types"]
+    job = broker.state.jobs[1]
+    assert ended_job(job, broker.state.nodes).gpu_types == before[0]["gpu_types"]
     broker.says("n0", hello("n0", 2))
     broker.journal.close()
     assert (check(path).damage, check(path).derived) == ([], [])

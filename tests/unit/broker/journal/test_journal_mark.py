@@ -20,7 +20,7 @@ from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.server.serve import Broker
-from rlsched.broker.server.settings import Settings
+from rlsched.broker.server.settings import BrokerSettings
 from rlsched.cli.main import run
 from rlsched.decide.registry import load_scheduler
 from rlsched.decisions.segments import SUFFIX
@@ -30,8 +30,8 @@ from tests.support.broker.hand import ended, hello, launched, submit
 Damage = Callable[[Path], None]
 
 
-def settings(home: Path, *, new_cluster: bool = False) -> Settings:
-    return Settings(
+def settings(home: Path, *, new_cluster: bool = False) -> BrokerSettings:
+    return BrokerSettings(
         address="tcp://127.0.0.1:0",
         directory=home / "broker",
         keys=home,

@@ -1,4 +1,4 @@
-"""Snapshots in the journal: which is used, what is passed over with a line, and what is in a picture."""
+"""Snapshots in the journal: which is used, what is passed over with a line, and what is in a codec."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 
 from rlsched.broker.base.numbers import NumberOfSeq, Numbers
-from rlsched.broker.journal import picture, recovery, snapshot_keeper, snapshots
+from rlsched.broker.journal import codec, recovery, snapshot_keeper, snapshots
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.checking import check
+from rlsched.broker.journal.codec import PictureError, pack, unpack
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.picture import PictureError, pack, unpack
 from rlsched.broker.journal.recovery import keep_snapshot, recovered
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper, give_back
 from rlsched.broker.journal.snapshots import picture_of
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Attempt, Job, Rank
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.quotas import Party
@@ -55,7 +55,7 @@ def lived(path: Path, snapshots: int = 2) -> HandBroker:
         broker.says("n0", launched(job))
         broker.says("n0", ended(job))
         if job <= snapshots:
-            keep_snapshot(broker.journal, broker.book, broker.machine.scheduler)
+            keep_snapshot(broker.journal, broker.state, broker.machine.scheduler)
     broker.ask(submit(4))
     return broker
 
@@ -70,7 +70,7 @@ def change(path: Path, statement: str, *values: object) -> None:
         db.execute(statement, values)
 
 
-def taken_up(path: Path, policy: str = POLICY) -> tuple[Book, list[str], int]:
+def taken_up(path: Path, policy: str = POLICY) -> tuple[BrokerState, list[str], int]:
     """The book, what was said, and how many entries were replayed."""
     said: list[str] = []
     replayed = 0
@@ -83,8 +83,8 @@ def taken_up(path: Path, policy: str = POLICY) -> tuple[Book, list[str], int]:
                 yield row
 
     with closing(Counting(path)) as journal:
-        book = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler(policy), said.append)
-    return book, said, replayed
+        state = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler(policy), said.append)
+    return state, said, replayed
 
 
 def test_the_newest_is_used_and_the_rest_replayed(path: Path) -> None:
@@ -92,10 +92,10 @@ def test_the_newest_is_used_and_the_rest_replayed(path: Path) -> None:
     last = broker.journal.last
     broker.journal.close()
     assert len(kept(path)) == 2
-    book, said, replayed = taken_up(path)
+    state, said, replayed = taken_up(path)
     assert (said, replayed) == ([], last - kept(path)[-1])
-    assert {job.number: job.state for job in book.jobs.values()} == {5: "completed", 6: "launching"}
-    assert (book.ended, len(book.numbers)) == (5, 6)
+    assert {job.number: job.state for job in state.jobs.values()} == {5: "completed", 6: "launching"}
+    assert (state.ended, len(state.numbers)) == (5, 6)
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,13 @@ def test_a_damaged_one_is_passed_over_with_a_line(path: Path, harm: str, line: s
     broker.journal.close()
     older, newer = kept(path)
     change(path, harm, newer)
-    book, said, replayed = taken_up(path)
+    state, said, replayed = taken_up(path)
     assert said == [f"journal: the snapshot after entry {newer} {line}; its entries are replayed"]
     assert replayed == last - older
     change(path, harm, older)
     whole, said, replayed = taken_up(path)
     assert (len(said), replayed) == (2, last)
-    assert whole.cluster.digest() == book.cluster.digest()
+    assert whole.cluster.digest() == state.cluster.digest()
     assert any(f"the snapshot after entry {newer} is damaged" in line for line in check(path).derived)
 
 
@@ -165,15 +165,15 @@ def test_another_policy_or_other_code_replays_everything(path: Path, monkeypatch
     assert (len(said), replayed) == (2, last)
 
 
-@pytest.mark.parametrize("folder", picture._FOLDERS)
+@pytest.mark.parametrize("folder", codec._FOLDERS)
 def test_a_change_of_the_code_makes_another_digest(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digest = picture.code_digest.__wrapped__
+    digest = codec.code_digest.__wrapped__
     before = digest()
-    for name in picture._FOLDERS:
-        shutil.copytree(picture._ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(picture, "_ROOT", tmp_path)
+    for name in codec._FOLDERS:
+        shutil.copytree(codec._ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(codec, "_ROOT", tmp_path)
     assert digest() == before
     changed = min((tmp_path / folder).rglob("*.py"))
     changed.write_text(changed.read_text() + "\n")
@@ -198,12 +198,12 @@ def test_a_full_disk_keeps_the_one_before(path: Path) -> None:
     pages = broker.journal._db.execute("PRAGMA page_count").fetchone()[0]
     broker.journal._db.execute(f"PRAGMA max_page_count={pages}")
     chance = np.random.default_rng(1)
-    broker.book.outcomes["x" * 200_000] = 1
-    broker.book.predictions._mean._sums["noise", 1] = (1, 0.0, 0.0)
+    broker.state.outcomes["x" * 200_000] = 1
+    broker.state.predictions._mean._sums["noise", 1] = (1, 0.0, 0.0)
     noise = "".join(map(str, chance.integers(0, 10, 500_000).tolist()))
-    broker.book.outcomes[noise] = 1
+    broker.state.outcomes[noise] = 1
     with pytest.raises(JournalError, match="full"):
-        keep_snapshot(broker.journal, broker.book, broker.machine.scheduler)
+        keep_snapshot(broker.journal, broker.state, broker.machine.scheduler)
     broker.journal.close()
     assert kept(path) == before
 
@@ -212,12 +212,12 @@ def test_a_restored_backup_goes_on_from_its_snapshot(path: Path, tmp_path: Path)
     broker = lived(path)
     back_up(path, tmp_path / "backup.sqlite")
     broker.says("n0", launched(4))
-    keep_snapshot(broker.journal, broker.book, broker.machine.scheduler)
+    keep_snapshot(broker.journal, broker.state, broker.machine.scheduler)
     broker.journal.close()
     restore(tmp_path / "backup.sqlite", path.parent)
-    book, said, replayed = taken_up(path)
+    state, said, replayed = taken_up(path)
     assert said == []
-    assert replayed < book.ended * 5
+    assert replayed < state.ended * 5
     with closing(Journal(path)) as journal:
         again = make(journal, policy=POLICY)
         assert again.ask(submit(1)) == Submitted(job=1_000_001)
@@ -251,18 +251,18 @@ def test_they_are_kept_seldom_and_in_quiet_turns(path: Path, monkeypatch: pytest
     until(30)
     assert keeper.due(is_quiet=False)
     step_s = 0.5
-    keeper.keep(broker.book, broker.machine.scheduler)  # takes half a second
+    keeper.keep(broker.state, broker.machine.scheduler)  # takes half a second
     assert kept(path) == [30]
     until(60)
     step_s, now_s = 0.0, 100.0
     assert not keeper.due(is_quiet=True), "half a percent of the time, and no more"
     now_s = 102.0
     assert keeper.due(is_quiet=False)
-    broker.book.outcomes["x"] = open  # type: ignore[assignment]
-    keeper.keep(broker.book, broker.machine.scheduler)
+    broker.state.outcomes["x"] = open  # type: ignore[assignment]
+    keeper.keep(broker.state, broker.machine.scheduler)
     assert kept(path) == [30]
     assert said[0].startswith("journal: no snapshot could be kept: ")
-    keeper.keep(broker.book, broker.machine.scheduler)
+    keeper.keep(broker.state, broker.machine.scheduler)
     assert len(said) == 1, "not tried again for the same entries"
     broker.journal.close()
 
@@ -331,18 +331,18 @@ def packed(classes: list[list[str]], thing: object) -> bytes:
     [
         b"",
         b"\x00" * 50,
-        packed([["os:system", "x"]], [picture._OBJECT, 0, "true"]),
-        packed([["rlsched.broker.journal.journal:Journal.commit"]], [picture._OBJECT, 0]),
-        packed([["rlsched.cli.main:run"]], [picture._OBJECT, 0]),
-        packed([["rlsched.broker.journal.reading:read_journal"]], [picture._OBJECT, 0]),
-        packed([["rlsched.broker.state.jobs:Job", "number"]], [picture._OBJECT, 0, 1]),
-        packed([["rlsched.broker.jobs.jobs:Job", "number"]], [picture._OBJECT, 0, 1]),  # an older version's
-        packed([["rlsched.broker.state.seats:Seats", "emptied"]], [picture._OBJECT, 0, 1, 2]),
-        packed([], [picture._AGAIN, 0]),
-        packed([], [picture._LIST, [picture._DICT, 1, [picture._AGAIN, 1]], [77]]),
-        packed([], [picture._ARRAY, "<f8", [1 << 50], False, True, b""]),
-        packed([], [picture._ARRAY, "O", [1], False, True, b"12345678"]),
-        packed([], [picture._OBJECT, 0]),
+        packed([["os:system", "x"]], [codec._OBJECT, 0, "true"]),
+        packed([["rlsched.broker.journal.journal:Journal.commit"]], [codec._OBJECT, 0]),
+        packed([["rlsched.cli.main:run"]], [codec._OBJECT, 0]),
+        packed([["rlsched.broker.journal.reading:read_journal"]], [codec._OBJECT, 0]),
+        packed([["rlsched.broker.state.jobs:Job", "number"]], [codec._OBJECT, 0, 1]),
+        packed([["rlsched.broker.jobs.jobs:Job", "number"]], [codec._OBJECT, 0, 1]),  # an older version's
+        packed([["rlsched.broker.state.gpu_handover:GpuHandover", "emptied"]], [codec._OBJECT, 0, 1, 2]),
+        packed([], [codec._AGAIN, 0]),
+        packed([], [codec._LIST, [codec._DICT, 1, [codec._AGAIN, 1]], [77]]),
+        packed([], [codec._ARRAY, "<f8", [1 << 50], False, True, b""]),
+        packed([], [codec._ARRAY, "O", [1], False, True, b"12345678"]),
+        packed([], [codec._OBJECT, 0]),
         pack([1, 2, 3])[:-3],
     ],
 )
@@ -354,8 +354,8 @@ def test_a_picture_that_is_none_is_refused_and_nothing_is_called(bad: bytes) -> 
 def test_a_book_holds_nothing_that_a_picture_cannot(path: Path) -> None:
     """What is added to the book is in its picture, or this fails."""
     broker = lived(path)
-    again = unpack(picture_of(broker.book))
-    assert vars(again).keys() == vars(broker.book).keys()
+    again = unpack(picture_of(broker.state))
+    assert vars(again).keys() == vars(broker.state).keys()
     assert again.cluster.arrays.order.code is again.cluster.ordering.arrays.code
     assert recovery.MOST_ENDED > 0
     broker.journal.close()

@@ -14,7 +14,7 @@ from rlsched.broker.queries.as_history import history_of
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state import arrays
 from rlsched.broker.state.arrays import WINDOW
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.tasks import are_distinct, count, in_words, joined, numbers, without
@@ -93,7 +93,7 @@ def test_an_array_is_one_row_and_its_tasks_run_with_their_numbers(journal: Journ
     over = info(broker, number)
     assert (over.state, over.exit_code, over.reason) == ("failed", 1, "3 completed, 1 failed")
     assert listed(broker) == []
-    assert broker.book.ended == 4  # an array is no job
+    assert broker.state.ended == 4  # an array is no job
 
 
 def test_so_many_at_once(journal: Journal) -> None:
@@ -178,9 +178,9 @@ def test_jobs_wait_for_all_of_an_array(journal: Journal) -> None:
     settle(broker)
     after, every = (new(broker, depends_on=on(kind, number)) for kind in ("after", "afterok"))
     assert (state(broker, after), state(broker, every)) == ("queued", "queued")  # no GPU is free
-    assert broker.book.gates.awaited(after) == []
+    assert broker.state.gates.awaited(after) == []
     for task in (0, 1):
-        assert broker.book.gates.awaited(every)
+        assert broker.state.gates.awaited(every)
         finish(broker, job_of(broker, number, task))
     assert state(broker, every) == "launching"
 
@@ -200,14 +200,14 @@ def test_jobs_wait_for_all_of_an_array(journal: Journal) -> None:
 def test_what_cannot_be_an_array_is_refused(journal: Journal, facts: dict[str, object], said: str) -> None:
     broker = make(journal, 1)
     assert said in refused(broker, submit(**facts))  # type: ignore[arg-type]
-    assert broker.book.arrays.known == {}
+    assert broker.state.arrays.known == {}
 
 
 def test_said_twice_it_is_one_array(journal: Journal) -> None:
     broker = make(journal, 1)
     message = submit(tasks=[Tasks(0, 9)], token="once")
     assert ask(broker, message) == ask(broker, message)
-    assert len(broker.book.arrays.known) == 1
+    assert len(broker.state.arrays.known) == 1
 
 
 def test_it_survives_restarts_and_snapshots_and_is_decided_again(journal: Journal) -> None:
@@ -216,16 +216,16 @@ def test_it_survives_restarts_and_snapshots_and_is_decided_again(journal: Journa
     other = new(broker, depends_on=on("afterok", number))
     settle(broker)
     for _ in range(30):
-        finish_anywhere(broker, next(job for job in broker.book.jobs.values() if job.active is not None))
+        finish_anywhere(broker, next(job for job in broker.state.jobs.values() if job.active is not None))
         settle(broker)
-    book = Book(Predictions("running-mean"), load_scheduler(POLICY).order)
-    book.replay(journal.rows())
-    for known in (book, book_of(picture_of(book))):
-        found, live = known.arrays.known[number], broker.book.arrays.known[number]
+    state = BrokerState(Predictions("running-mean"), load_scheduler(POLICY).order)
+    state.replay(journal.rows())
+    for known in (state, book_of(picture_of(state))):
+        found, live = known.arrays.known[number], broker.state.arrays.known[number]
         assert (found.coming, found.live, found.fresh, found.outcomes) == (
             *(live.coming, live.live, live.fresh, live.outcomes),
         )
-        assert known.gates.awaited(other) == broker.book.gates.awaited(other)
+        assert known.gates.awaited(other) == broker.state.gates.awaited(other)
     made = redecide(journal_events(journal.path), load_scheduler(POLICY))
     assert len(made) > 30
     assert [(r.now_s, r.state_digest, r.action) for r in made] == [
@@ -266,7 +266,7 @@ def test_an_array_has_started_when_its_first_task_did(journal: Journal) -> None:
     number = array(broker, "0-2%1")
     settle(broker)
     first_s = info(broker, number).start_s
-    assert first_s == broker.book.jobs[job_of(broker, number, 0)].first_start_s
+    assert first_s == broker.state.jobs[job_of(broker, number, 0)].first_start_s
     for task in range(3):
         settle(broker)
         finish(broker, job_of(broker, number, task))
@@ -284,12 +284,12 @@ def test_the_first_arrays_that_were_over_are_forgotten_and_every_replay_forgets_
         found.append(array(broker, "0", hold=True))
         assert ask(broker, Cancel(job=found[-1])) == Ok()
     known = found[4:]
-    assert sorted(broker.book.arrays.known) == [goes_on, *known]
-    assert len(broker.book.arrays.tokens) == len(known) + 1
+    assert sorted(broker.state.arrays.known) == [goes_on, *known]
+    assert len(broker.state.arrays.tokens) == len(known) + 1
     assert f"there is no job {found[0]}" in refused(broker, Cancel(job=found[0]))
     assert "there is no job" in refused(broker, submit(depends_on=on("afterany", found[0])))
     assert info(broker, found[-1]).state == "cancelled"
-    again = Book(Predictions("running-mean"), broker.book.order)
+    again = BrokerState(Predictions("running-mean"), broker.state.order)
     again.replay(journal.rows())
     assert sorted(again.arrays.known) == [goes_on, *known]
 
@@ -297,10 +297,10 @@ def test_the_first_arrays_that_were_over_are_forgotten_and_every_replay_forgets_
 def test_an_array_of_many_single_tasks_is_kept_and_looked_at_as_ranges(journal: Journal) -> None:
     broker = make(journal, 1)
     number = array(broker, ",".join(map(str, range(0, 20_000, 2))), num_gpus=4)
-    spec = broker.book.arrays.known[number].spec
+    spec = broker.state.arrays.known[number].spec
     assert spec.tasks == [Tasks(0, 19_998, 2)]
     settle(broker)
-    assert len(broker.book.arrays.known[number].fresh) == WINDOW
+    assert len(broker.state.arrays.known[number].fresh) == WINDOW
     shown = info(broker, number)
     assert (shown.num_tasks, shown.tasks) == (10_000, f"{2 * WINDOW + 2}-19998:2")
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rlsched.broker.base.entries import Decided
-from rlsched.broker.events import ClientAsked, NodeSaid, Reply, Tick
-from rlsched.broker.events import Journal as Commit
+from rlsched.broker.events import ClientAsked, Commit, NodeSaid, Reply, Tick
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.cluster.state import ClusterState
@@ -56,10 +55,10 @@ def test_acknowledgements_alone_are_no_decision_point(journal: Journal) -> None:
     broker.ask(submit(3))
     broker.ask(submit(4))
     broker.ask(submit(1))
-    decisions = broker.book.cluster.decisions
+    decisions = broker.state.cluster.decisions
     assert decisions == 2, "one start, then a wait: job 3 fits, but stands behind job 2"
     broker.says("n0", launched(1))
-    assert broker.book.cluster.decisions == decisions
+    assert broker.state.cluster.decisions == decisions
 
 
 class Waiting(Scheduler):
@@ -79,14 +78,14 @@ def test_the_end_of_a_hold_is_a_decision_point_also_after_a_restart(journal: Jou
     broker.ask(submit(3))
     broker.says("n0", launched(1))
     broker.ask(submit(1))
-    assert broker.book.cluster.decisions == 2
+    assert broker.state.cluster.decisions == 2
     broker.wait(HOLD_S / 2, "n0")
-    assert broker.book.cluster.decisions == 2
+    assert broker.state.cluster.decisions == 2
     again = HandBroker(Waiting(), journal, limits=LIMITS, now_s=broker.now_s)
     again.wait(HOLD_S / 2 - 1.0, "n0")
-    assert again.book.cluster.decisions == 2
+    assert again.state.cluster.decisions == 2
     again.wait(2.0, "n0")
-    assert again.book.cluster.decisions == 3
+    assert again.state.cluster.decisions == 3
 
 
 def test_time_must_grow(broker: HandBroker) -> None:
@@ -188,14 +187,14 @@ def test_a_restarted_broker_knows_everything_and_starts_nothing_twice(journal: J
         broker.ask(submit(gpus))
     broker.says("n0", launched(1))
     again = make(journal)
-    assert again.book.epoch == 2
-    assert again.book.identity == broker.book.identity
-    assert again.book.cluster.digest() == broker.book.cluster.digest()
-    assert again.book.cluster.decisions == broker.book.cluster.decisions
-    assert {n: job.state for n, job in again.book.jobs.items()} == {
-        n: job.state for n, job in broker.book.jobs.items()
+    assert again.state.epoch == 2
+    assert again.state.identity == broker.state.identity
+    assert again.state.cluster.digest() == broker.state.cluster.digest()
+    assert again.state.cluster.decisions == broker.state.cluster.decisions
+    assert {n: job.state for n, job in again.state.jobs.items()} == {
+        n: job.state for n, job in broker.state.jobs.items()
     }
-    assert again.book.decisions == broker.book.decisions
+    assert again.state.decisions == broker.state.decisions
     assert of_kind([message for _, message in again.sent.orders], Launch) == []
     running = AttemptReport(job=1, attempt=1, rank=0, state="running")
     out = again.says("n0", hello("n0", 4, running, cluster="c1", epoch=1))
@@ -217,13 +216,13 @@ def test_a_wait_that_passed_over_jobs_is_replayed(journal: Journal) -> None:
     broker = make(journal, nodes=1, policy="random")
     for gpus in (1, 2, 3, 1, 2, 4, 1, 1, 2):
         broker.ask(submit(gpus))
-        for number, job in list(broker.book.jobs.items()):
+        for number, job in list(broker.state.jobs.items()):
             if job.state == "launching" and number % 2:
                 broker.says("n0", launched(number))
                 broker.says("n0", ended(number))
     assert any(row.entry.marks_hold for row in journal.rows() if isinstance(row.entry, Decided))
     again = HandBroker(load_scheduler("random"), journal)
-    assert again.book.cluster.digest() == broker.book.cluster.digest()
+    assert again.state.cluster.digest() == broker.state.cluster.digest()
 
 
 def test_decisions_carry_numbers_that_their_records_repeat(journal: Journal) -> None:
@@ -237,4 +236,4 @@ def test_decisions_carry_numbers_that_their_records_repeat(journal: Journal) -> 
     assert [record.action for record in records] == [fact.action for fact in facts]
     assert all(isinstance(fact.action, Start) for fact in facts)
     assert [fact.contested for fact in facts] == [True] * len(facts), "it could have started later"
-    assert broker.book.contested == {"rule": sum(fact.contested for fact in facts)}
+    assert broker.state.contested == {"rule": sum(fact.contested for fact in facts)}

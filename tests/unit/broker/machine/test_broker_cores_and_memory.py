@@ -130,7 +130,7 @@ def test_a_node_that_comes_back_with_less_memory_gives_less(journal: Journal) ->
     broker.says("n0", big("n0", memory_gib=128, **runs))
     broker.ask(submit(1, memory_mib=80 * GIB))
     assert [state(broker, job) for job in (2, 4)] == ["launching", "launching"]
-    assert make(journal).book.cluster.digest() == broker.book.cluster.digest()
+    assert make(journal).state.cluster.digest() == broker.state.cluster.digest()
 
 
 def test_a_node_from_before_limits_is_noted_and_a_job_there_is_told(journal: Journal) -> None:
@@ -173,8 +173,8 @@ def test_the_journal_decides_the_same_again(journal: Journal) -> None:
     for gpus, cores, gib in ((1, 4, 40), (2, 0, 0), (4, 16, 16), (1, 2, 30), (1, 0, 12), (2, 8, 1)):
         broker.ask(submit(gpus, num_cpus=cores, memory_mib=gib * GIB))
     for job in (1, 2):
-        broker.says(broker.book.jobs[job].attempt.ranks[0].node, launched(job))  # type: ignore[union-attr]
-        broker.says(broker.book.jobs[job].attempt.ranks[0].node, ended(job))  # type: ignore[union-attr]
+        broker.says(broker.state.jobs[job].attempt.ranks[0].node, launched(job))  # type: ignore[union-attr]
+        broker.says(broker.state.jobs[job].attempt.ranks[0].node, ended(job))  # type: ignore[union-attr]
     records = [record for kept in broker.records for record in kept.records]
     again = redecide(journal_events(journal.path), load_scheduler("fifo-backfill"))
     assert len(again) == len(records) > 4
@@ -194,7 +194,7 @@ def test_a_compacted_journal_knows_what_live_jobs_asked_for(tmp_path: Path) -> N
     broker.ask(submit(1, memory_mib=32 * GIB))
     broker.says("n0", Heartbeat(name="n0"), after_s=2 * DAY_S)
     broker.ask(submit(1, num_cpus=2))
-    digest = broker.book.cluster.digest()
+    digest = broker.state.cluster.digest()
     broker.journal.close()
     cut = made(path, 1_000.0 + DAY_S)
     assert cut is not None
@@ -203,7 +203,7 @@ def test_a_compacted_journal_knows_what_live_jobs_asked_for(tmp_path: Path) -> N
         while journal.drop(3):
             pass
         again = make(journal)
-        assert again.book.cluster.digest() == digest
+        assert again.state.cluster.digest() == digest
         again.says("n0", big("n0", cluster="c1"))
         assert reason(again, 2).startswith("Resources: needs 32 GiB of memory")
 
@@ -242,13 +242,13 @@ def card(name: str, gpu_type: str, gib: int, **more: object) -> Hello:
 
 
 def out_of_gpu_memory(broker: HandBroker, job: int, attempt: int = 1) -> None:
-    node = broker.book.jobs[job].attempt.ranks[0].node  # type: ignore[union-attr]
+    node = broker.state.jobs[job].attempt.ranks[0].node  # type: ignore[union-attr]
     broker.says(node, launched(job, attempt))
     broker.says(node, ended(job, attempt, exit_code=1, reason="gpu_out_of_memory"))
 
 
 def node_of(broker: HandBroker, job: int) -> str:
-    attempt = broker.book.jobs[job].attempt
+    attempt = broker.state.jobs[job].attempt
     return attempt.ranks[0].node if attempt is not None and state(broker, job) == "launching" else ""
 
 
@@ -285,8 +285,8 @@ def test_the_least_of_a_type_counts_for_it(journal: Journal) -> None:
     for name in ("n0", "n1"):
         broker.says(name, card(name, "x", 80, cluster="c1"))
     broker.ask(submit(1, gpu_memory_mib=48 * GIB))
-    assert [job.state for job in broker.book.jobs.values()][-1] == "launching"
-    assert make(journal).book.cluster.digest() == broker.book.cluster.digest()
+    assert [job.state for job in broker.state.jobs.values()][-1] == "launching"
+    assert make(journal).state.cluster.digest() == broker.state.cluster.digest()
 
 
 def test_who_was_out_of_gpu_memory_goes_back_once_to_a_larger_one(journal: Journal) -> None:
@@ -300,10 +300,10 @@ def test_who_was_out_of_gpu_memory_goes_back_once_to_a_larger_one(journal: Journ
     assert node_of(broker, 2) == "n0", "small ones are still given to others"
     broker.says("n1", Heartbeat(name="n1"))
     assert node_of(broker, 1) == "n1"
-    assert broker.book.jobs[1].retries == 0, "it is not charged"
+    assert broker.state.jobs[1].retries == 0, "it is not charged"
     again = make(journal)
-    assert again.book.cluster.digest() == broker.book.cluster.digest()
-    assert again.book.jobs[1].gpu_memory_mib == 40 * GIB + 1
+    assert again.state.cluster.digest() == broker.state.cluster.digest()
+    assert again.state.jobs[1].gpu_memory_mib == 40 * GIB + 1
     out_of_gpu_memory(broker, 1, attempt=2)
 
 
@@ -340,12 +340,12 @@ def test_a_compacted_journal_knows_what_gpu_memory_was_learnt(tmp_path: Path) ->
     assert state(broker, 1) == "queued"
     broker.says("n0", Heartbeat(name="n0"), after_s=2 * DAY_S)
     broker.ask(submit(1))
-    digest = broker.book.cluster.digest()
+    digest = broker.state.cluster.digest()
     broker.journal.close()
     cut = made(path, 1_000.0 + DAY_S)
     assert cut is not None
     with closing(Journal(path)) as journal:
         assert put(journal, cut)
         again = make(journal)
-        assert again.book.cluster.digest() == digest
-        assert again.book.jobs[1].gpu_memory_mib == 40 * GIB + 1
+        assert again.state.cluster.digest() == digest
+        assert again.state.jobs[1].gpu_memory_mib == 40 * GIB + 1

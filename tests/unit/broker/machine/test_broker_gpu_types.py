@@ -51,7 +51,7 @@ def cluster(journal: Journal, *nodes: Hello) -> HandBroker:
 
 def on(broker: HandBroker, job: int) -> list[str]:
     """Where a job is being launched, in order."""
-    attempt = broker.book.jobs[job].attempt
+    attempt = broker.state.jobs[job].attempt
     return [rank.node for rank in attempt.ranks] if attempt and state(broker, job) == "launching" else []
 
 
@@ -138,7 +138,7 @@ def test_memory_and_type_are_one_demand(journal: Journal) -> None:
     )
     broker.ask(submit(4, gpu_types=["A100", "H200"], gpu_memory_mib=80 << 10))
     broker.ask(submit(1, gpu_types=["A100", "H200"], gpu_memory_mib=80 << 10))
-    jobs = [job for job in broker.book.jobs.values() if job.state != "rejected"]
+    jobs = [job for job in broker.state.jobs.values() if job.state != "rejected"]
     assert [on(broker, job.number) for job in jobs] == [["n1"], []]
     assert listed(broker, jobs[1].number)[0] == (
         "Resources: needs GPUs of type A100 or H200 of 80 GiB, which are not free with as many GPUs"
@@ -171,18 +171,18 @@ def test_the_type_of_a_waiting_job_changes(journal: Journal) -> None:
     assert on(broker, 3) == ["n0"]
     assert listed(broker, 2)[1] == ["A100"]
     again = make(journal)
-    assert again.book.cluster.digest() == broker.book.cluster.digest()
-    assert again.book.jobs[2].spec.gpu_types == ["A100"]
-    assert again.book.cluster.demands[-1] == Demand(gpus=2)
+    assert again.state.cluster.digest() == broker.state.cluster.digest()
+    assert again.state.jobs[2].spec.gpu_types == ["A100"]
+    assert again.state.cluster.demands[-1] == Demand(gpus=2)
 
 
 def test_tasks_of_an_array_have_its_types_also_those_that_change(journal: Journal) -> None:
     broker = cluster(journal)
     broker.ask(submit(4, gpu_types=["H100"], tasks=[Tasks(0, 3)]))
-    assert on(broker, min(broker.book.jobs)) == ["n1"]
+    assert on(broker, min(broker.state.jobs)) == ["n1"]
     assert listed(broker, 1)[1] == ["H100"]
     assert isinstance(broker.ask(Update(job=1, gpu_types=["A100", "H100"])), Ok)
-    assert sorted(node for job in broker.book.jobs for node in on(broker, job)) == ["n0", "n1"]
+    assert sorted(node for job in broker.state.jobs for node in on(broker, job)) == ["n0", "n1"]
 
 
 def test_a_node_that_comes_back_with_other_gpus_is_known_by_them(journal: Journal) -> None:
@@ -193,9 +193,9 @@ def test_a_node_that_comes_back_with_other_gpus_is_known_by_them(journal: Journa
     runs = AttemptReport(job=1, attempt=1, rank=0, state="running")
     broker.says("n0", card("n0", H100, cluster="c1", attempts=[runs]))
     broker.ask(submit(1, gpu_types=["H100"]))
-    assert on(broker, max(broker.book.jobs)) == ["n0"]
+    assert on(broker, max(broker.state.jobs)) == ["n0"]
     assert isinstance(broker.ask(submit(1, gpu_types=["generic"])), Refused)
-    assert make(journal).book.cluster.digest() == broker.book.cluster.digest()
+    assert make(journal).state.cluster.digest() == broker.state.cluster.digest()
 
 
 def test_history_has_what_was_asked_for_and_what_was_given(journal: Journal) -> None:
@@ -217,9 +217,9 @@ def test_the_journal_decides_the_same_again_and_is_a_trace_with_types(journal: J
         broker.ask(submit(gpus, gpu_types=types))
     broker.ask(Update(job=2, gpu_types=["A100"]))
     for _ in range(6):
-        for job in broker.book.jobs:
+        for job in broker.state.jobs:
             end(broker, job)
-    assert {job.state for job in broker.book.jobs.values()} == {"completed"}
+    assert {job.state for job in broker.state.jobs.values()} == {"completed"}
     assert any(isinstance(row.entry, JobUpdated) for row in journal.rows())
     records = [record for kept in broker.records for record in kept.records]
     again = redecide(journal_events(journal.path), load_scheduler("fifo-backfill"))
@@ -239,7 +239,7 @@ def test_a_compacted_journal_knows_the_types_of_live_jobs(tmp_path: Path) -> Non
     broker.ask(submit(1, gpu_types=["H100"]))
     broker.says("n0", Heartbeat(name="n0"), after_s=2 * DAY_S)
     broker.ask(submit(1, gpu_types=["A100"]))
-    digest = broker.book.cluster.digest()
+    digest = broker.state.cluster.digest()
     broker.journal.close()
     cut = made(path, 1_000.0 + DAY_S)
     assert cut is not None
@@ -248,6 +248,6 @@ def test_a_compacted_journal_knows_the_types_of_live_jobs(tmp_path: Path) -> Non
         while journal.drop(3):
             pass
         again = make(journal)
-        assert again.book.cluster.digest() == digest
-        assert again.book.jobs[2].spec.gpu_types == ["H100"]
-        assert {demand.gpu_types for demand in again.book.cluster.demands} == {("H100",), ("A100",)}
+        assert again.state.cluster.digest() == digest
+        assert again.state.jobs[2].spec.gpu_types == ["H100"]
+        assert {demand.gpu_types for demand in again.state.cluster.demands} == {("H100",), ("A100",)}

@@ -49,16 +49,16 @@ def test_a_job_goes_from_queued_over_launching_and_running_to_completed(broker: 
     assert broker.says("n0", launched(1)) == []
     assert state(broker, 1) == "running"
     assert broker.says("n0", ended(1)) == [EndedAck(job=1, attempt=1, rank=0)]
-    job = broker.book.jobs[1]
+    job = broker.state.jobs[1]
     assert (job.state, job.exit_code) == ("completed", 0)
-    assert broker.book.cluster.running() == []
+    assert broker.state.cluster.running() == []
 
 
 def test_a_failed_job_has_its_own_exit_code(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     broker.says("n0", launched(1), ended(1, exit_code=7))
-    job = broker.book.jobs[1]
+    job = broker.state.jobs[1]
     assert (job.state, job.exit_code, job.reason) == ("failed", 7, "ended with exit code 7")
 
 
@@ -76,7 +76,7 @@ def test_a_gang_runs_only_when_all_ranks_have_acknowledged_and_ends_when_all_hav
     assert state(broker, 1) == "running"
     broker.says("n0", ended(1, rank=0))
     assert state(broker, 1) == "running"
-    assert len(broker.book.cluster.running()) == 1
+    assert len(broker.state.cluster.running()) == 1
     broker.says("n1", ended(1, rank=1))
     assert state(broker, 1) == "completed"
 
@@ -90,8 +90,8 @@ def test_a_rank_that_fails_ends_the_others_and_gives_the_exit_code(journal: Jour
     assert out == [Kill(epoch=1, job=1, attempt=1, rank=0), EndedAck(job=1, attempt=1, rank=1)]
     assert state(broker, 1) == "running"
     broker.says("n0", ended(1, rank=0, exit_code=143, reason="killed"))
-    assert (state(broker, 1), broker.book.jobs[1].exit_code) == ("failed", 9)
-    assert "rank 1 on n1 ended with exit code 9" in broker.book.jobs[1].reason
+    assert (state(broker, 1), broker.state.jobs[1].exit_code) == ("failed", 9)
+    assert "rank 1 on n1 ended with exit code 9" in broker.state.jobs[1].reason
 
 
 def test_a_time_limit_is_told_as_such(journal: Journal) -> None:
@@ -99,7 +99,7 @@ def test_a_time_limit_is_told_as_such(journal: Journal) -> None:
     broker.ask(submit(time_limit_s=5.0))
     assert broker.sent.orders[-1][1].time_limit_s == 5.0  # type: ignore[union-attr]
     broker.says("n0", launched(1), ended(1, exit_code=124, reason="time_limit"))
-    assert broker.book.jobs[1].reason == "reached its time limit of 5 s"
+    assert broker.state.jobs[1].reason == "reached its time limit of 5 s"
 
 
 def test_a_repeated_end_is_acknowledged_again_and_changes_nothing(journal: Journal) -> None:
@@ -123,7 +123,7 @@ def test_an_order_to_end_is_repeated_until_it_is_obeyed(journal: Journal) -> Non
     assert broker.wait(10.0, "n0") == [kill]
     assert broker.wait(10.0, "n0") == [kill]
     broker.says("n0", ended(1, exit_code=143, reason="killed"))
-    assert (state(broker, 1), broker.book.jobs[1].exit_code) == ("cancelled", None)
+    assert (state(broker, 1), broker.state.jobs[1].exit_code) == ("cancelled", None)
     assert broker.wait(10.0, "n0") == []
 
 
@@ -133,7 +133,7 @@ def test_an_order_to_end_is_repeated_until_it_is_obeyed(journal: Journal) -> Non
 def test_the_same_token_gets_the_same_job(broker: HandBroker) -> None:
     assert broker.ask(submit(token="x")) == Submitted(job=1)
     assert broker.ask(submit(token="x")) == Submitted(job=1)
-    assert len(broker.book.jobs) == 1
+    assert len(broker.state.jobs) == 1
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_wrong_submission_is_refused_in_one_line_and_not_journalled(
     assert isinstance(reply, Refused)
     assert said in reply.message
     assert "\n" not in reply.message
-    assert broker.book.jobs == {}
+    assert broker.state.jobs == {}
 
 
 def test_a_gang_that_can_never_run_is_rejected_and_journalled(journal: Journal) -> None:
@@ -195,30 +195,30 @@ def test_a_vc_that_no_node_and_no_quota_has_is_refused(journal: Journal) -> None
     assert isinstance(broker.ask(submit(1)), Submitted)
     broker.ask(SetQuota(kind="vc", name="biology", gpus=1))
     assert isinstance(broker.ask(submit(1, vc="biology")), Submitted)
-    assert broker.book.jobs[1].state != "rejected", "jobs from before stay"
+    assert broker.state.jobs[1].state != "rejected", "jobs from before stay"
 
 
 def test_predictions_are_made_at_submission_and_learn_from_ends(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
-    first = broker.book.jobs[1].spec.predicted_s
+    first = broker.state.jobs[1].spec.predicted_s
     broker.says("n0", launched(1))
     broker.says("n0", ended(1), after_s=10.0)
     broker.ask(submit())
-    assert broker.book.jobs[2].spec.predicted_s < first
+    assert broker.state.jobs[2].spec.predicted_s < first
     broker.ask(submit(time_limit_s=3.0))
-    assert broker.book.jobs[3].spec.predicted_s == 3.0
+    assert broker.state.jobs[3].spec.predicted_s == 3.0
 
 
 def test_a_cancelled_job_teaches_nothing(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
-    first = broker.book.jobs[1].spec.predicted_s
+    first = broker.state.jobs[1].spec.predicted_s
     broker.says("n0", launched(1))
     broker.ask(Cancel(job=1))
     broker.says("n0", ended(1, exit_code=143, reason="killed"))
     broker.ask(submit())
-    assert broker.book.jobs[2].spec.predicted_s == first
+    assert broker.state.jobs[2].spec.predicted_s == first
 
 
 def test_cancel_takes_a_waiting_job_out(broker: HandBroker) -> None:
@@ -239,9 +239,9 @@ def test_a_job_that_is_over_keeps_nothing_that_only_a_start_needs(journal: Journ
     assert [(launch.job, launch.cwd) for launch in launches] == [(1, "/tmp"), (3, "")]
     broker.says("n0", launched(1), ended(1))
     broker.says("n0", ended(3, exit_code=143, reason="killed"))
-    assert [broker.book.jobs[job].state for job in (1, 2, 3)] == ["completed", "rejected", "cancelled"]
-    for job in broker.book.jobs.values():
+    assert [broker.state.jobs[job].state for job in (1, 2, 3)] == ["completed", "rejected", "cancelled"]
+    for job in broker.state.jobs.values():
         assert (job.spec.command, job.spec.env, job.spec.cwd) == ([], {}, "")
-    assert broker.book.jobs[1].spec.name == "train"
+    assert broker.state.jobs[1].spec.name == "train"
     again = make(journal)
-    assert [job.spec for job in again.book.jobs.values()] == [job.spec for job in broker.book.jobs.values()]
+    assert [job.spec for job in again.state.jobs.values()] == [job.spec for job in broker.state.jobs.values()]

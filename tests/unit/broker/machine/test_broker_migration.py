@@ -25,7 +25,7 @@ def moved(journal: Journal, scheduler: Scheduler | None = None) -> HandBroker:
     for gpus in (3, 1, 1):
         broker.ask(submit(gpus, preemptible=True))
     for job in (1, 2, 3):
-        (rank,) = broker.book.jobs[job].attempt.ranks  # type: ignore[union-attr]
+        (rank,) = broker.state.jobs[job].attempt.ranks  # type: ignore[union-attr]
         broker.says(rank.node, launched(job))
     broker.says("n0", ended(1))
     for _ in range(44):
@@ -43,7 +43,7 @@ def test_a_moved_job_goes_on_where_it_was_promised(journal: Journal) -> None:
     assert sorted(launch.job for launch in of_kind(out, Launch)) == [2, 4]
     assert actions(journal)[-1] == Start(seq=1, gpus=(5,)), "at once, on the other node"
     assert (state(broker, 2), state(broker, 3)) == ("launching", "running")
-    assert (broker.book.jobs[2].preemptions, broker.book.jobs[2].moves, broker.book.jobs[2].retries) == (
+    assert (broker.state.jobs[2].preemptions, broker.state.jobs[2].moves, broker.state.jobs[2].retries) == (
         1,
         1,
         0,
@@ -77,7 +77,7 @@ def test_why_tells_for_whom(journal: Journal) -> None:
         assert isinstance(answer, Explanation)
         return "\n".join([answer.summary, *answer.details])
 
-    number = broker.book.cluster.decisions - 2
+    number = broker.state.cluster.decisions - 2
     assert f"it is being ended: moved by decision {number} for job 4" in told(2)
     assert "waits until job 2, preempted, has left its GPUs" in told(4)
     broker.says("n0", killed(2))
@@ -89,9 +89,9 @@ def test_why_tells_for_whom(journal: Journal) -> None:
 
 def test_the_journal_tells_all_of_it_again(journal: Journal) -> None:
     broker = moved(journal)
-    assert shape(replayed(journal)) == shape(broker.book)
+    assert shape(replayed(journal)) == shape(broker.state)
     broker.says("n0", killed(2))
-    assert shape(replayed(journal)) == shape(broker.book)
+    assert shape(replayed(journal)) == shape(broker.state)
     records = [record for kept in broker.records for record in kept.records]
     made = redecide(journal_events(journal.path), migrating())
     assert [record.action for record in made] == [record.action for record in records]
@@ -125,7 +125,7 @@ def test_a_gang_that_is_lost_after_its_start_has_no_claim_any_more(journal: Jour
     assert isinstance(first, Start)
     assert first.seq == 1
     assert state(broker, 4) == "queued"
-    assert shape(replayed(journal)) == shape(broker.book)
+    assert shape(replayed(journal)) == shape(broker.state)
     records = [record for kept in broker.records for record in kept.records]
     made_again = redecide(journal_events(journal.path), migrating())
     assert [record.action for record in made_again] == [record.action for record in records]

@@ -6,9 +6,9 @@ import pytest
 
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
-from rlsched.broker.nodes.attempts import MAX_RETRIES
+from rlsched.broker.nodes.launches import MAX_RETRIES
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import HEDGE, Predictions
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.order.keys import Order
@@ -52,7 +52,7 @@ def test_a_preempted_job_is_told_and_its_gpus_are_anothers_when_its_node_says_so
     broker.says("n0", launched(1, 2))
     broker.says("n0", ended(1, 2))
     assert (state(broker, 1), state(broker, 2)) == ("completed", "completed")
-    assert (broker.book.jobs[1].preemptions, broker.book.jobs[1].retries) == (1, 0)
+    assert (broker.state.jobs[1].preemptions, broker.state.jobs[1].retries) == (1, 0)
 
 
 def test_a_job_that_leaves_is_asked_about_no_more(journal: Journal) -> None:
@@ -108,7 +108,7 @@ def test_another_rule_that_preempts_does_it_in_the_same_way(journal: Journal) ->
 
 def test_a_small_job_waits_for_its_own_gpus_alone(journal: Journal) -> None:
     broker = preempted(journal, nodes=2, gpus=4)
-    (rank,) = broker.book.jobs[2].attempt.ranks  # type: ignore[union-attr]
+    (rank,) = broker.state.jobs[2].attempt.ranks  # type: ignore[union-attr]
     number = int(rank.node[1:])
     assert of_kind(broker.says(f"n{1 - number}", killed(1, rank=1 - number)), Launch) == []
     assert [launch.job for launch in of_kind(broker.says(rank.node, killed(1, rank=number)), Launch)] == [2]
@@ -119,12 +119,12 @@ def test_who_takes_over_has_its_launch_timeout_from_then_on(journal: Journal) ->
     for _ in range(3):
         broker.wait(15.0, "n0")
     assert state(broker, 2) == "launching"
-    assert broker.book.jobs[2].attempt.ending == ""  # type: ignore[union-attr]
+    assert broker.state.jobs[2].attempt.ending == ""  # type: ignore[union-attr]
     broker.says("n0", killed(1))
     broker.wait(15.0, "n0")
-    assert broker.book.jobs[2].attempt.ending == ""  # type: ignore[union-attr]
+    assert broker.state.jobs[2].attempt.ending == ""  # type: ignore[union-attr]
     broker.wait(15.0, "n0")
-    assert "did not start it within 30 s" in broker.book.jobs[2].attempt.ending_reason  # type: ignore[union-attr]
+    assert "did not start it within 30 s" in broker.state.jobs[2].attempt.ending_reason  # type: ignore[union-attr]
 
 
 def test_an_order_is_repeated_with_the_same_grace(journal: Journal) -> None:
@@ -140,10 +140,10 @@ def test_an_order_is_repeated_with_the_same_grace(journal: Journal) -> None:
 def test_a_job_that_finished_in_its_grace_is_finished(journal: Journal) -> None:
     broker = preempted(journal)
     out = broker.says("n0", ended(1, exit_code=0, reason="killed"))
-    assert (state(broker, 1), broker.book.jobs[1].exit_code) == ("completed", 0)
+    assert (state(broker, 1), broker.state.jobs[1].exit_code) == ("completed", 0)
     assert [launch.job for launch in of_kind(out, Launch)] == [2]
-    assert broker.book.jobs[1].preemptions == 0
-    assert broker.book.jobs[1].reason == (
+    assert broker.state.jobs[1].preemptions == 0
+    assert broker.state.jobs[1].reason == (
         "it was preempted by decision 1 for job 2, and left exit code 0: the job is done"
     )
 
@@ -151,13 +151,13 @@ def test_a_job_that_finished_in_its_grace_is_finished(journal: Journal) -> None:
 def test_a_job_that_finished_before_the_order_came_says_nothing_of_it(journal: Journal) -> None:
     broker = preempted(journal)
     broker.says("n0", ended(1, exit_code=0))
-    assert (state(broker, 1), broker.book.jobs[1].reason) == ("completed", "")
+    assert (state(broker, 1), broker.state.jobs[1].reason) == ("completed", "")
 
 
 def test_a_job_that_failed_before_the_order_came_has_failed(journal: Journal) -> None:
     broker = preempted(journal)
     broker.says("n0", ended(1, exit_code=3, reason=""))
-    assert (state(broker, 1), broker.book.jobs[1].exit_code) == ("failed", 3)
+    assert (state(broker, 1), broker.state.jobs[1].exit_code) == ("failed", 3)
 
 
 def test_a_gang_of_which_one_rank_was_stopped_has_not_failed(journal: Journal) -> None:
@@ -166,7 +166,7 @@ def test_a_gang_of_which_one_rank_was_stopped_has_not_failed(journal: Journal) -
     broker.says("n1", ended(1, rank=1, exit_code=1, reason=""))
     broker.says("n0", killed(1, rank=0))
     assert state(broker, 1) == "queued"
-    assert broker.book.jobs[1].reason == "preempted by decision 1 for job 2"
+    assert broker.state.jobs[1].reason == "preempted by decision 1 for job 2"
 
 
 def test_preemptions_use_up_no_retries(journal: Journal) -> None:
@@ -176,11 +176,11 @@ def test_preemptions_use_up_no_retries(journal: Journal) -> None:
         broker.says("n0", launched(1, attempt))
         broker.wait(12.0, "n0")
         broker.ask(submit(4))
-        other = len(broker.book.jobs)
+        other = len(broker.state.jobs)
         broker.says("n0", killed(1, attempt))
         broker.says("n0", launched(other))
         broker.says("n0", ended(other))
-    job = broker.book.jobs[1]
+    job = broker.state.jobs[1]
     assert (job.state, job.attempt.number, job.retries) == ("launching", MAX_RETRIES + 3, 0)  # type: ignore[union-attr]
     assert job.preemptions == MAX_RETRIES + 2
 
@@ -213,11 +213,11 @@ def test_who_takes_over_may_be_preempted_before_it_ever_ran(journal: Journal) ->
     broker.ask(submit(4, preemptible=True))
     broker.wait(12.0, "n0")
     broker.ask(submit(4))
-    assert broker.book.jobs[3].attempt.leaving == {(1, 0), (2, 0)}  # type: ignore[union-attr]
+    assert broker.state.jobs[3].attempt.leaving == {(1, 0), (2, 0)}  # type: ignore[union-attr]
     assert of_kind(broker.says("n0", killed(2)), Launch) == []
     assert state(broker, 2) == "queued"
     assert [launch.job for launch in of_kind(broker.says("n0", killed(1)), Launch)] == [3]
-    assert broker.book.jobs[2].earlier_s == 0.0
+    assert broker.state.jobs[2].earlier_s == 0.0
 
 
 def test_a_job_that_is_being_cancelled_may_be_preempted_and_stays_cancelled(journal: Journal) -> None:
@@ -237,7 +237,7 @@ def test_a_lost_node_ends_both(journal: Journal) -> None:
     broker = preempted(journal)
     broker.wait(LIMITS.lease_s)
     assert (state(broker, 1), state(broker, 2)) == ("queued", "queued")
-    assert [broker.book.jobs[job].losses for job in (1, 2)] == [0, 1]
+    assert [broker.state.jobs[job].losses for job in (1, 2)] == [0, 1]
     out = broker.says("n0", hello("n0", cluster="c1"))
     assert [(launch.job, launch.attempt) for launch in of_kind(out, Launch)] == [(1, 2)], (
         "waiting counts for 2"
@@ -251,8 +251,8 @@ def test_who_takes_over_is_named_once_however_often_it_begins(journal: Journal) 
     broker.says("n0", killed(2))
     assert state(broker, 2) == "queued"
     broker.says("n1", hello("n1", cluster="c1"))
-    assert broker.book.jobs[2].attempt.number == 2  # type: ignore[union-attr]
-    assert broker.book.jobs[1].attempt.ending_reason.count("job 2") == 1  # type: ignore[union-attr]
+    assert broker.state.jobs[2].attempt.number == 2  # type: ignore[union-attr]
+    assert broker.state.jobs[1].attempt.ending_reason.count("job 2") == 1  # type: ignore[union-attr]
 
 
 def test_a_rank_that_never_started_is_over_too(journal: Journal) -> None:
@@ -262,7 +262,7 @@ def test_a_rank_that_never_started_is_over_too(journal: Journal) -> None:
     broker.ask(submit(2))
     out = broker.says("n0", LaunchRefused(job=1, attempt=1, rank=0, message="disk full"))
     assert [launch.job for launch in of_kind(out, Launch)] == [2], "it rests, and keeps who is there"
-    assert (state(broker, 1), broker.book.jobs[1].retries) == ("queued", 0)
+    assert (state(broker, 1), broker.state.jobs[1].retries) == ("queued", 0)
 
 
 def test_the_run_time_that_is_learnt_is_that_of_all_attempts(journal: Journal) -> None:
@@ -271,14 +271,14 @@ def test_the_run_time_that_is_learnt_is_that_of_all_attempts(journal: Journal) -
     broker.says("n0", launched(2))
     broker.says("n0", ended(2), after_s=5.0)
     broker.says("n0", launched(1, 2))
-    began_s = broker.book.jobs[1].attempt.seated_s  # type: ignore[union-attr]
+    began_s = broker.state.jobs[1].attempt.seated_s  # type: ignore[union-attr]
     learnt: list[tuple[int, float]] = []
-    broker.book.predictions.ended = (  # type: ignore[method-assign]
+    broker.state.predictions.ended = (  # type: ignore[method-assign]
         lambda spec, duration_s, _: learnt.append((spec.job, duration_s))
     )
     broker.says("n0", ended(1, 2), after_s=7.0)
     assert learnt == [(1, pytest.approx(12.0 + 4.0 + (broker.now_s - began_s), abs=0.01))]
-    assert broker.book.jobs[1].earlier_s == pytest.approx(16.0, abs=0.01)
+    assert broker.state.jobs[1].earlier_s == pytest.approx(16.0, abs=0.01)
 
 
 def test_the_hedge_learns_from_preempted_jobs_and_is_rebuilt_from_them(journal: Journal) -> None:
@@ -295,10 +295,12 @@ def test_the_hedge_learns_from_preempted_jobs_and_is_rebuilt_from_them(journal: 
         broker.says("n0", ended(job + 1), after_s=5.0)
         broker.says("n0", launched(job, 2))
         broker.says("n0", ended(job, 2), after_s=7.0)
-    assert {job.state for job in broker.book.jobs.values()} == {"completed"}
-    again = Book(Predictions(HEDGE), Order())
+    assert {job.state for job in broker.state.jobs.values()} == {"completed"}
+    again = BrokerState(Predictions(HEDGE), Order())
     again.replay(journal.rows())
-    ours, theirs = (book.predictions.predict([draft(99)], broker.now_s)[0] for book in (broker.book, again))
+    ours, theirs = (
+        state.predictions.predict([draft(99)], broker.now_s)[0] for state in (broker.state, again)
+    )
     assert (ours.predicted_s, ours.spread) == (theirs.predicted_s, theirs.spread)
 
 
@@ -306,7 +308,7 @@ def test_the_wait_for_empty_gpus_is_no_run_time(journal: Journal) -> None:
     broker = preempted(journal)
     broker.says("n0", killed(1), after_s=20.0)
     learnt: list[float] = []
-    broker.book.predictions.ended = lambda _, duration_s, __: learnt.append(duration_s)  # type: ignore[method-assign]
+    broker.state.predictions.ended = lambda _, duration_s, __: learnt.append(duration_s)  # type: ignore[method-assign]
     broker.says("n0", launched(2))
     broker.says("n0", ended(2), after_s=3.0)
     assert learnt == [pytest.approx(3.0, abs=0.01)]

@@ -8,7 +8,7 @@ from rlsched.broker.base.entries import AttemptOver, Decided, JobSubmitted, deco
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import RUNNING_MEAN, Predictions
 from rlsched.decide.actions import Preempt
 from rlsched.decide.order.keys import Order
@@ -40,7 +40,7 @@ from tests.support.broker.preempting import (
 def test_a_restart_in_the_middle_tells_the_node_again_and_launches_nothing(journal: Journal) -> None:
     broker = preempted(journal)
     again = make_preempting(journal)
-    assert shape(again.book) == shape(broker.book)
+    assert shape(again.state) == shape(broker.state)
     runs = AttemptReport(job=1, attempt=1, rank=0, state="running")
     out = again.says("n0", hello("n0", 4, runs, cluster="c1", epoch=1))
     assert of_kind(out, Kill) == [Kill(epoch=2, job=1, attempt=1, rank=0, grace_s=GRACE_S, again=True)]
@@ -61,7 +61,7 @@ def test_a_launch_that_a_crash_swallowed_is_sent_when_the_node_is_back(journal: 
     broker = preempted(journal)
     broker.says("n0", killed(1))
     again = make_preempting(journal)
-    assert shape(again.book) == shape(broker.book)
+    assert shape(again.state) == shape(broker.state)
     out = again.says("n0", hello("n0", cluster="c1", epoch=1))
     assert [(launch.job, launch.attempt) for launch in of_kind(out, Launch)] == [(2, 1)]
 
@@ -82,9 +82,9 @@ def test_a_replay_comes_to_the_same_state_after_every_batch(journal: Journal) ->
         lambda: broker.wait(15.0, "n0"),
     ]
     for number, batch in enumerate(batches):
-        assert shape(replayed(journal)) == shape(broker.book), number
+        assert shape(replayed(journal)) == shape(broker.state), number
         batch()
-    assert shape(replayed(journal)) == shape(broker.book)
+    assert shape(replayed(journal)) == shape(broker.state)
     preemptions = [action for action in actions(journal) if isinstance(action, Preempt)]
     assert len(preemptions) >= 2
     assert sum(isinstance(row.entry, AttemptOver) for row in journal.rows()) >= 2
@@ -103,11 +103,11 @@ def test_a_journal_from_before_replays_and_its_jobs_are_not_preempted() -> None:
     old = decode_entry(msgspec.msgpack.encode(fields))
     assert isinstance(old, JobSubmitted)
     assert old == msgspec.structs.replace(entry, preemptible=False)
-    book = Book(Predictions(RUNNING_MEAN), Order())
-    book.apply(old, 1.0)
-    assert book.cluster.arrays.job.pinned[book.cluster.slot_of(0)] == 1
-    book.apply(msgspec.structs.replace(entry, job=2, token="t2"), 2.0)
-    assert book.cluster.arrays.job.pinned[book.cluster.slot_of(1)] == 0
+    state = BrokerState(Predictions(RUNNING_MEAN), Order())
+    state.apply(old, 1.0)
+    assert state.cluster.arrays.job.pinned[state.cluster.slot_of(0)] == 1
+    state.apply(msgspec.structs.replace(entry, job=2, token="t2"), 2.0)
+    assert state.cluster.arrays.job.pinned[state.cluster.slot_of(1)] == 0
 
 
 # ---- what people are told --------------------------------------------------------------------------------

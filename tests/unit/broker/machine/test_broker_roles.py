@@ -52,7 +52,7 @@ def test_a_job_is_its_keys_persons_and_stays_so_in_the_journal(journal: Journal)
     assert ask(broker, ROOT, submit()) == Submitted(job=3)
     assert ask(broker, ROOT, submit(user="ada")) == Submitted(job=4)
     again = make(journal)
-    assert [job.spec.user for job in again.book.jobs.values()] == ["ada", "ada", "root", "ada"]
+    assert [job.spec.user for job in again.state.jobs.values()] == ["ada", "ada", "root", "ada"]
 
 
 def test_one_person_cannot_keep_a_node_busy_with_reads(journal: Journal) -> None:
@@ -75,7 +75,7 @@ def test_a_user_may_not_submit_in_anothers_name(broker: HandBroker) -> None:
     assert ask(broker, BOB, submit(user="ada")) == Refused(
         message="this key belongs to bob: only an admin may submit as 'ada'"
     )
-    assert not broker.book.jobs
+    assert not broker.state.jobs
 
 
 @pytest.mark.parametrize("message", [Cancel(job=1), ReadLog(job=1)], ids=["cancel", "logs"])

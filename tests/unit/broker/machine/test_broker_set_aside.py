@@ -37,10 +37,10 @@ def test_ends_that_cannot_have_been_are_read_as_what_they_may_mean(
 ) -> None:
     """A job runs as its daemon's user, and may write what it likes."""
     assert of_kind(broker.says("n0", said), EndedAck)
-    job = broker.book.jobs[1]
+    job = broker.state.jobs[1]
     assert (job.state, job.exit_code) == became
     assert states(broker) == {"n0": "up", "n1": "up"}
-    assert make(journal).book.jobs[1].reason == job.reason, "nor does it trouble the next broker"
+    assert make(journal).state.jobs[1].reason == job.reason, "nor does it trouble the next broker"
 
 
 def test_a_message_that_raises_is_set_aside_and_its_sender_rests(
@@ -56,7 +56,7 @@ def test_a_message_that_raises_is_set_aside_and_its_sender_rests(
     assert of_kind(out, EndedAck), "it is not said again and again"
     assert "nobody thought of this" in caplog.text
     assert states(broker) == {"n0": "drained", "n1": "up"}
-    assert (state(broker, 1), broker.book.jobs[1].attempt.ranks[0].node) == ("launching", "n1")  # type: ignore[union-attr]
+    assert (state(broker, 1), broker.state.jobs[1].attempt.ranks[0].node) == ("launching", "n1")  # type: ignore[union-attr]
     assert state(make(journal), 1) == "launching"
 
 

@@ -8,8 +8,8 @@ import pytest
 from rlsched.broker.base.entries import Decided
 from rlsched.broker.base.ledger_models import LedgerModels
 from rlsched.broker.base.profiles import Estimate, WorkloadProfile
+from rlsched.broker.journal.codec import unpack
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.picture import unpack
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.journal.snapshots import picture_of
 from rlsched.broker.queries.as_history import history_of
@@ -116,7 +116,7 @@ def test_two_jobs_have_one_gpu_and_each_its_own_end(journal: Journal) -> None:
     assert (state(broker, 2), info(broker, 2).beside, info(broker, 2).speed_frac) == ("running", [], 1.0)
     broker.says("n0", ended(2))
     assert (state(broker, 2), info(broker, 2).exit_code) == ("completed", 0)
-    assert broker.book.cluster.arrays.node.free[0] == 1
+    assert broker.state.cluster.arrays.node.free[0] == 1
 
 
 def test_a_cancelled_job_leaves_its_co_tenant(journal: Journal) -> None:
@@ -168,7 +168,7 @@ def test_a_change_of_mind_counts_from_the_next_start_on(journal: Journal) -> Non
     begin(broker, workload=LIGHT)
     assert isinstance(broker.ask(Update(job=1, share="no")), Ok)
     assert begin(broker, workload=LIGHT) is None
-    assert shape(replayed(journal))[0] == broker.book.cluster.digest()
+    assert shape(replayed(journal))[0] == broker.state.cluster.digest()
     before = len(broker.sent.orders)
     broker.ask(Update(job=1, share="yes"))
     (order,) = of_kind([order for _, order in broker.sent.orders[before:]], Launch)
@@ -186,8 +186,8 @@ def test_shared_time_is_charged_by_its_part(journal: Journal) -> None:
     broker.says("n0", ended(2))
     broker.wait(10.0, "n0")
     broker.says("n0", ended(1))
-    assert broker.book.jobs[2].gpu_s == pytest.approx(5.0, abs=0.1)
-    assert broker.book.jobs[1].gpu_s == pytest.approx(25.0, abs=0.1)
+    assert broker.state.jobs[2].gpu_s == pytest.approx(5.0, abs=0.1)
+    assert broker.state.jobs[1].gpu_s == pytest.approx(25.0, abs=0.1)
 
 
 def test_a_restart_finds_co_tenants_and_goes_on(journal: Journal) -> None:
@@ -195,7 +195,7 @@ def test_a_restart_finds_co_tenants_and_goes_on(journal: Journal) -> None:
     for _ in range(2):
         begin(broker, workload=LIGHT)
     again = replayed(journal)
-    assert shape(again) == shape(broker.book)
+    assert shape(again) == shape(broker.state)
     assert again.cluster.arrays.config[0].modelled not in (0, CLOCKS_ALONE)
 
 
@@ -204,7 +204,7 @@ def test_a_journal_with_sharing_decides_again_bit_for_bit(journal: Journal) -> N
     for number in range(6):
         begin(broker, num_gpus=1 + number % 2, workload=LIGHT)
         if number % 2:
-            running = [job.number for job in broker.book.jobs.values() if job.state == "running"]
+            running = [job.number for job in broker.state.jobs.values() if job.state == "running"]
             broker.says("n0", ended(running[0]), after_s=5.0)
     live = [record for batch in broker.records for record in batch.records]
     made = redecide(journal_events(journal.path), load_scheduler(POLICY))
@@ -220,10 +220,10 @@ def test_a_base_keeps_each_tenants_place(journal: Journal) -> None:
         begin(broker, workload=LIGHT)
     broker.says("n0", ended(1))
     begin(broker, workload=LIGHT)
-    before = broker.book.cluster
+    before = broker.state.cluster
     after = ClusterState.empty(OrderedQueue(broker.machine.scheduler.order))
     after.stops_take_time = True
-    jobs = broker.book.job_of_seq
+    jobs = broker.state.job_of_seq
     fill(
         after,
         ledger_of(before, "", preemptible=False),
@@ -260,10 +260,10 @@ def test_who_was_out_of_gpu_memory_beside_others_goes_back_alone(journal: Journa
     for _ in range(2):
         begin(broker, workload=LIGHT)
     broker.says("n0", ended(2, exit_code=1, reason="gpu_out_of_memory"))
-    job = broker.book.jobs[2]
+    job = broker.state.jobs[2]
     assert (job.state, job.retries, job.alone) == ("queued", 0, True)
     assert "it shares no GPUs: it was out of GPU memory on shared GPUs" in why(broker, 2)
-    assert shape(replayed(journal)) == shape(broker.book)
+    assert shape(replayed(journal)) == shape(broker.state)
     broker.says("n0", ended(1))
     assert state(broker, 2) == "launching"
     broker.says("n0", launched(2, 2))
@@ -289,12 +289,12 @@ def test_a_lost_node_gives_all_tenants_back_and_they_share_again(journal: Journa
         begin(broker, workload=LIGHT)
     broker.wait(LIMITS.lost_after_s + 5.0)
     assert [state(broker, job) for job in (1, 2)] == ["queued", "queued"]
-    assert [broker.book.cluster.arrays.gpu.free_milli[0], broker.book.seats.emptied] == [1000, []]
+    assert [broker.state.cluster.arrays.gpu.free_milli[0], broker.state.seats.emptied] == [1000, []]
     before = len(broker.sent.orders)
     broker.says("n0", sharing_hello(1))
     orders = of_kind([order for _, order in broker.sent.orders[before:]], Launch)
     assert [(order.job, order.attempt, order.beside) for order in orders] == [(1, 2, []), (2, 2, [1])]  # type: ignore[attr-defined]
-    assert shape(replayed(journal)) == shape(broker.book)
+    assert shape(replayed(journal)) == shape(broker.state)
 
 
 def test_one_tenant_is_queued_again_and_comes_back(journal: Journal) -> None:
@@ -302,7 +302,7 @@ def test_one_tenant_is_queued_again_and_comes_back(journal: Journal) -> None:
     for _ in range(2):
         begin(broker, workload=LIGHT)
     assert isinstance(broker.ask(Requeue(job=1)), Ok)
-    assert (state(broker, 2), broker.book.jobs[2].attempts) == ("running", 1)
+    assert (state(broker, 2), broker.state.jobs[2].attempts) == ("running", 1)
     before = len(broker.sent.orders)
     broker.says("n0", ended(1, exit_code=143, reason="killed"))
     (order,) = of_kind([order for _, order in broker.sent.orders[before:]], Launch)
@@ -326,28 +326,28 @@ def test_a_job_that_is_preempted_leaves_its_co_tenant_and_a_third_waits_for_it(j
     broker = make(journal, scheduler=load_scheduler(policy))
     for _ in range(2):
         begin(broker, workload=LIGHT, preemptible=True)
-    book = broker.book
-    seq = book.jobs[2].seq
-    book.cluster.check_preempt(seq, broker.now_s + 1.0)
+    state = broker.state
+    seq = state.jobs[2].seq
+    state.cluster.check_preempt(seq, broker.now_s + 1.0)
     entry = Decided(
-        number=book.cluster.decisions,
-        partition=book.cluster.partition_names[0],
+        number=state.cluster.decisions,
+        partition=state.cluster.partition_names[0],
         source="rule",
         action=Preempt(seq=seq),
         contested=False,
         guard="",
         marks_hold=False,
     )
-    book.apply(entry, broker.now_s + 1.0)
-    attempt, other = book.jobs[2].attempt, book.jobs[1].attempt
+    state.apply(entry, broker.now_s + 1.0)
+    attempt, other = state.jobs[2].attempt, state.jobs[1].attempt
     assert attempt is not None
     assert other is not None
     assert (attempt.ending, attempt.tenants, other.tenants) == ("preempted", 1, 1)
-    assert book.cluster.beside(book.jobs[1].seq) == []
+    assert state.cluster.beside(state.jobs[1].seq) == []
     broker.now_s += 2.0
     before = len(broker.sent.orders)
     broker.ask(submit(workload=LIGHT))
-    third = book.jobs[3].attempt
+    third = state.jobs[3].attempt
     assert third is not None
     assert third.leaving == {(2, 0)}
     assert not of_kind([order for _, order in broker.sent.orders[before:]], Launch)
@@ -366,7 +366,7 @@ def test_a_job_has_the_very_cores_that_it_asked_for(journal: Journal, asked: int
     assert (second is not None) == is_shared
     if second is not None:
         assert second.cores == asked
-        assert broker.book.cluster.arrays.node.cpu_free_milli[0] == 0
+        assert broker.state.cluster.arrays.node.cpu_free_milli[0] == 0
     else:
         assert "its nodes have too few cores to spare" in why(broker, 2)
 
@@ -375,10 +375,10 @@ def test_a_snapshot_keeps_co_tenants_and_goes_on_with_them(journal: Journal) -> 
     broker = make(journal)
     for _ in range(2):
         begin(broker, workload=LIGHT)
-    again = unpack(picture_of(broker.book))
-    assert shape(again) == shape(broker.book)
+    again = unpack(picture_of(broker.state))
+    assert shape(again) == shape(broker.state)
     assert again.models.shares
-    assert again.models.shared_frac(again.jobs[2].seq) == broker.book.models.shared_frac(again.jobs[2].seq)
+    assert again.models.shared_frac(again.jobs[2].seq) == broker.state.models.shared_frac(again.jobs[2].seq)
     assert [again.cluster.beside(job.seq) for job in again.job_of_seq.values()] == [[1], [0]]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.state.base import BaseArray
-from rlsched.broker.state.base_book import _with_coming
+from rlsched.broker.state.base_state import _with_coming
 from rlsched.broker.state.tasks import common, count, minus, numbers
 from rlsched.client.array_text import tasks_of
 from rlsched.transport.roles import Peer
@@ -131,13 +131,13 @@ def test_one_task_is_changed_before_and_after_it_comes(journal: Journal) -> None
     assert said.startswith(f"job {many}_3 is not in the queue yet: --begin cannot change per task")
     finish(broker, job_of(broker, many, 0))
     settle(broker)
-    spec = broker.book.jobs[job_of(broker, many, 1)].spec
+    spec = broker.state.jobs[job_of(broker, many, 1)].spec
     assert (spec.name, spec.time_limit_s) == ("odd", 9.0)
     assert ask(broker, Update(job=many, name="all")) == Ok()
     for task in (1, 2):
         finish(broker, job_of(broker, many, task))
         settle(broker)
-    spec = broker.book.jobs[job_of(broker, many, 3)].spec
+    spec = broker.state.jobs[job_of(broker, many, 3)].spec
     assert (spec.name, spec.time_limit_s) == ("all", 9.0), "what was said last counts, of each"
 
 
@@ -165,7 +165,7 @@ def test_tasks_that_are_jobs_obey_and_those_that_are_over_are_named(journal: Jou
 def test_a_base_from_before_is_read(journal: Journal) -> None:
     broker = make(journal, 1)
     many = array(broker, "0-20:2", hold=True)
-    spec = broker.book.arrays.known[many].spec
+    spec = broker.state.arrays.known[many].spec
     kept = BaseArray(submitted=spec, array={"submit_s": 1.0, "come": 3, "live": {4: 9}})
     assert _with_coming(kept) == {"submit_s": 1.0, "live": {4: 9}, "coming": [Tasks(6, 20, 2)]}
 

@@ -57,7 +57,7 @@ def test_what_could_not_be_launched_or_listed_is_refused_at_once(
     assert isinstance(reply, Refused)
     assert said in reply.message
     assert "\n" not in reply.message
-    assert not broker.book.jobs
+    assert not broker.state.jobs
 
 
 def test_the_longest_submission_is_launched_on_a_gang_of_a_thousand_nodes(journal: Journal) -> None:
@@ -82,7 +82,7 @@ def _asked(broker: HandBroker, message: Submit) -> list[object]:
 
 def test_a_job_is_called_after_its_program_whatever_that_is_called(broker: HandBroker) -> None:
     broker.ask(msgspec.structs.replace(submit(), command=["/bin/a\x1bb" + "c" * 300]))
-    assert broker.book.jobs[1].spec.name == r"a\x1bb" + "c" * 194
+    assert broker.state.jobs[1].spec.name == r"a\x1bb" + "c" * 194
 
 
 # ---- journals from before submissions had bounds ----------------------------------------------------------
@@ -92,7 +92,7 @@ def _journal_a_giant(broker: HandBroker, **facts: object) -> None:
     """A job as a broker journalled it that had no bounds."""
     broker.ask(submit(4))
     broker.ask(submit(4))
-    entry = broker.book.jobs[2].spec
+    entry = broker.state.jobs[2].spec
     giant = msgspec.structs.replace(entry, **({"job": 3, "token": "giant"} | facts))
     assert isinstance(giant, JobSubmitted)
     broker.journal.commit([giant], broker.now_s + 0.001)
@@ -109,8 +109,8 @@ def test_a_launch_that_no_frame_can_hold_fails_its_job_with_a_reason(journal: Jo
     assert kills
     broker.says("n0", ended(3, exit_code=143, reason="killed"))
     assert state(broker, 3) == "failed"
-    assert "it cannot be launched: message 'launch' of 1,048," in broker.book.jobs[3].reason
-    assert broker.book.nodes["n0"].up
+    assert "it cannot be launched: message 'launch' of 1,048," in broker.state.jobs[3].reason
+    assert broker.state.nodes["n0"].up
 
 
 def test_a_list_holds_names_of_any_length(journal: Journal) -> None:
@@ -145,7 +145,7 @@ def test_why_a_node_refuses_is_kept_short_and_visible(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     broker.says("n0", LaunchRefused(job=1, attempt=1, rank=0, message="\x1b[2J" + "y" * 1_000_000))
-    assert len(broker.book.nodes["n0"].drained_reason) < 400
+    assert len(broker.state.nodes["n0"].drained_reason) < 400
     jobs = broker.ask(ListJobs())
     assert isinstance(jobs, Jobs)
     assert r"\x1b[2Jyyy" in jobs.jobs[0].reason

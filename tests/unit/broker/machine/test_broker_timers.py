@@ -87,7 +87,7 @@ def test_a_later_wait_replaces_the_time(broker: HandBroker) -> None:
     at(broker, 1020.0)
     broker.ask(submit(4))
     assert broker.machine.due_s() == 1080.0
-    broker.book.apply(msgspec.structs.replace(_wait(broker), number=99), broker.now_s)
+    broker.state.apply(msgspec.structs.replace(_wait(broker), number=99), broker.now_s)
     assert broker.machine.due_s() == float("inf")
 
 
@@ -97,7 +97,7 @@ def _wait(broker: HandBroker) -> Decided:
 
 
 def test_times_between_milliseconds_are_met_after_them(broker: HandBroker) -> None:
-    broker.book.asked_for_s["shared"] = 1020.00049
+    broker.state.asked_for_s["shared"] = 1020.00049
     assert broker.machine.due_s() == 1020.001
 
 

@@ -12,9 +12,9 @@ from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.journal.snapshots import book_of, picture_of
 from rlsched.broker.queries.as_history import history_of
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import Predictions
-from rlsched.broker.state.priorities import Ranks
+from rlsched.broker.state.priorities import PriorityRules
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import DependsOn, Hold, Launch, ListJobs, Ok, Release, Tasks, Update
@@ -32,7 +32,7 @@ def test_a_waiting_job_is_launched_as_it_was_changed(journal: Journal) -> None:
     broker = make(journal, 1)
     blocker, job = new(broker, num_gpus=4), new(broker, time_limit_s=60.0)
     update(broker, job, name="other", time_limit_s=90.0, lost_after_s=0.0, grace_s=120.0)
-    spec = broker.book.jobs[job].spec
+    spec = broker.state.jobs[job].spec
     assert ask(broker, ListJobs(job=job)).jobs[0].grace_s == 120.0  # type: ignore[union-attr]
     assert (spec.name, spec.time_limit_s, spec.lost_after_s) == ("other", 90.0, 0.0)
     finish(broker, blocker)
@@ -40,7 +40,7 @@ def test_a_waiting_job_is_launched_as_it_was_changed(journal: Journal) -> None:
     assert (launch.time_limit_s, launch.grace_s) == (90.0, 120.0)
     other = new(broker, num_gpus=4, time_limit_s=60.0)
     update(broker, other, time_limit_s=math.inf)
-    assert broker.book.jobs[other].spec.time_limit_s is None
+    assert broker.state.jobs[other].spec.time_limit_s is None
 
 
 def test_priority_goes_by_what_was_said_last_and_users_may_not_ask_for_all(journal: Journal) -> None:
@@ -52,7 +52,7 @@ def test_priority_goes_by_what_was_said_last_and_users_may_not_ask_for_all(journ
     update(broker, first, priority="low")
     finish(broker, 1)
     assert (state(broker, first), state(broker, second)) == ("queued", "launching")
-    assert Ranks().highest == "normal"
+    assert PriorityRules().highest == "normal"
 
 
 def test_times_to_begin_and_dependencies_are_put_off_brought_forward_and_lifted(journal: Journal) -> None:
@@ -67,7 +67,7 @@ def test_times_to_begin_and_dependencies_are_put_off_brought_forward_and_lifted(
     update(broker, job, depends_on=on("afternotok", blocker))
     assert reason(broker, job) == f"Dependency: waits for afternotok:{blocker}"
     update(broker, job, depends_on=[])
-    assert broker.book.gates.is_open(job)
+    assert broker.state.gates.is_open(job)
     update(broker, job, begin_s=broker.machine.now_s + 5.0, depends_on=on("afterany", blocker))
     finish(broker, blocker)
     assert state(broker, job) == "queued"
@@ -120,7 +120,7 @@ def test_of_a_running_job_few_things_change(journal: Journal) -> None:
     broker = make(journal, 1)
     job = new(broker)
     update(broker, job, name="better", priority="low")
-    assert broker.book.jobs[job].spec.name == "better"
+    assert broker.state.jobs[job].spec.name == "better"
     said = refused(broker, Update(job=job, begin_s=5e9))
     assert said.startswith(f"job {job} has GPUs: --begin can change only while a job waits")
     said = refused(broker, Update(job=job, grace_s=60.0))  # its processes know RLSCHED_GRACE_S
@@ -140,8 +140,8 @@ def test_an_array_changes_with_all_that_is_to_come_of_it(journal: Journal) -> No
     settle(broker)
     assert info(broker, many).name == "wide"
     assert [state(broker, job_of(broker, many, task)) for task in (0, 1, 2)] == ["launching"] * 3
-    assert broker.book.jobs[running].spec.name == "sweep"
-    spec = broker.book.jobs[job_of(broker, many, 2)].spec
+    assert broker.state.jobs[running].spec.name == "sweep"
+    spec = broker.state.jobs[job_of(broker, many, 2)].spec
     assert (spec.name, spec.time_limit_s, spec.grace_s) == ("wide", 30.0, 5.0)
 
 
@@ -162,17 +162,17 @@ def test_it_survives_restarts_and_snapshots_and_is_decided_again(journal: Journa
     update(broker, jobs[0], ADMIN, priority="low", depends_on=[])
     assert ask(broker, Release(job=many, tasks=[Tasks(5, 6)])) == Ok()
     for _ in range(12):
-        finish(broker, next(job.number for job in broker.book.jobs.values() if job.active is not None))
+        finish(broker, next(job.number for job in broker.state.jobs.values() if job.active is not None))
         settle(broker)
     assert sum(isinstance(row.entry, JobUpdated) for row in journal.rows()) >= 5
-    book = Book(Predictions("running-mean"), load_scheduler(POLICY).order)
-    book.replay(journal.rows())
-    for known in (book, book_of(picture_of(book))):
+    state = BrokerState(Predictions("running-mean"), load_scheduler(POLICY).order)
+    state.replay(journal.rows())
+    for known in (state, book_of(picture_of(state))):
         specs, wanted = (
-            {j.number: j.spec for j in some.job_of_seq.values()} for some in (known, broker.book)
+            {j.number: j.spec for j in some.job_of_seq.values()} for some in (known, broker.state)
         )
         assert specs == wanted
-        assert known.arrays.known[many] == broker.book.arrays.known[many]
+        assert known.arrays.known[many] == broker.state.arrays.known[many]
     made = redecide(journal_events(journal.path), load_scheduler(POLICY))
     assert len(made) > 10
     assert [(r.now_s, r.state_digest, r.action) for r in made] == [

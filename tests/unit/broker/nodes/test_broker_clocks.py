@@ -90,7 +90,7 @@ def simulated_clock(weight: float, workload: str, waiting: int = 1) -> float:
 def test_with_speed_alone_nobody_is_told_anything_of_clocks(journal: Journal) -> None:
     broker = make(journal, 0.0)
     assert start(broker).sm_clock_mhz == 0
-    assert broker.book.cluster.arrays.config[0].modelled == 0
+    assert broker.state.cluster.arrays.config[0].modelled == 0
     (job,) = jobs(broker)
     assert (job.sm_clock_frac, job.sm_clocks_mhz) == (1.0, [0])
 
@@ -119,10 +119,10 @@ def test_a_job_says_itself_what_energy_counts_for_it(journal: Journal) -> None:
     assert start(broker).sm_clock_mhz == 0
     frugal = start(broker, speed_energy=1.0)
     assert frugal.sm_clock_mhz == nearest_mhz(CLOCKS, simulated_clock(1.0, ""))
-    assert broker.book.cluster.arrays.config[0].modelled == CLOCKS_ALONE
+    assert broker.state.cluster.arrays.config[0].modelled == CLOCKS_ALONE
     assert start(broker).sm_clock_mhz == 0, "the others are as the broker says"
     broker.says("n0", launched(2), ended(2))
-    assert broker.book.cluster.arrays.config[0].modelled == 0, "nobody asks any more"
+    assert broker.state.cluster.arrays.config[0].modelled == 0, "nobody asks any more"
 
 
 def test_a_job_may_be_in_a_hurry_where_energy_counts(journal: Journal) -> None:
@@ -144,7 +144,7 @@ def test_what_makes_no_sense_is_refused(journal: Journal, facts: dict[str, objec
     refused = broker.ask(submit(**facts))  # type: ignore[arg-type]
     assert isinstance(refused, Refused)
     assert re.search(why, refused.message)
-    assert broker.book.jobs == {}
+    assert broker.state.jobs == {}
 
 
 def test_the_nearest_clock_that_a_gpu_has() -> None:
@@ -229,10 +229,10 @@ def test_a_restart_and_a_replay_come_to_the_same(journal: Journal) -> None:
     broker.says("n0", launched(2), ended(2))
     clocks = [one.sm_clock_frac for one in decided(journal) if isinstance(one, Start)]
     assert len(set(clocks)) > 1
-    book = replayed(journal)
-    assert book.cluster.digest() == broker.book.cluster.digest()
-    assert [job.attempt.sm_clock_frac for job in book.jobs.values() if job.attempt] == [
-        job.attempt.sm_clock_frac for job in broker.book.jobs.values() if job.attempt
+    state = replayed(journal)
+    assert state.cluster.digest() == broker.state.cluster.digest()
+    assert [job.attempt.sm_clock_frac for job in state.jobs.values() if job.attempt] == [
+        job.attempt.sm_clock_frac for job in broker.state.jobs.values() if job.attempt
     ]
     made = redecide(journal_events(journal.path), load_scheduler("qssf-backfill"))
     assert [record.action for record in made] == decided(journal)
@@ -297,7 +297,7 @@ def test_a_node_that_could_not_set_a_clock_is_told_again_when_it_comes_back(jour
     assert jobs(broker)[0].sm_clocks_mhz == [0], "until the node says so"
     broker.says("n0", ClockHeld(job=1, attempt=1, rank=0, sm_clock_mhz=low))
     assert jobs(broker)[0].sm_clocks_mhz == [low]
-    assert replayed(journal).jobs[1].attempt == broker.book.jobs[1].attempt
+    assert replayed(journal).jobs[1].attempt == broker.state.jobs[1].attempt
 
 
 # ---- the policy ------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.server.serve import Broker
-from rlsched.broker.server.settings import Settings
+from rlsched.broker.server.settings import BrokerSettings
 from rlsched.cli.users.status import problems
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.keys import KeyHome
@@ -27,13 +27,13 @@ DAY_S = 86_400.0
 def run_times(broker: HandBroker) -> list[float]:
     """What predictions were told of, seconds."""
     said: list[float] = []
-    learn = broker.book.predictions.ended
+    learn = broker.state.predictions.ended
 
     def note(spec: object, run_s: float, now_s: float) -> None:
         said.append(run_s)
         learn(spec, run_s, now_s)  # type: ignore[arg-type]
 
-    broker.book.predictions.ended = note  # type: ignore[assignment,method-assign]
+    broker.state.predictions.ended = note  # type: ignore[assignment,method-assign]
     return said
 
 
@@ -45,7 +45,7 @@ def test_a_journal_400_days_ahead_of_the_nodes_makes_no_run_time_0(journal: Jour
     broker.says("n0", launched(1))
     broker.says("n0", msgspec.structs.replace(ended(1), ended_s=1e9 + 90.0, ran_s=90.0), after_s=100.0)
     assert said == [90.0]
-    job = broker.book.jobs[1]
+    job = broker.state.jobs[1]
     assert job.attempt is not None
     assert job.end_s == pytest.approx(job.attempt.start_s + 90.0)
 
@@ -59,7 +59,7 @@ def test_a_node_that_comes_back_says_how_long_its_ranks_ran(journal: Journal) ->
     report = AttemptReport(job=1, attempt=1, rank=0, state="ended", exit_code=0, ended_s=5.0, ran_s=7_200.0)
     broker.says("n0", msgspec.structs.replace(hello("n0"), cluster="c1", attempts=[report]))
     assert said == [7_200.0]
-    assert broker.book.jobs[1].end_s == broker.now_s
+    assert broker.state.jobs[1].end_s == broker.now_s
 
 
 @pytest.mark.parametrize("ran_s", [float("nan"), float("inf"), -1.0, 1e12, None])
@@ -131,7 +131,7 @@ def test_a_broker_whose_clock_is_behind_its_journal_says_so(tmp_path: Path) -> N
         journal.commit([start], last_s)
         journal.close()
         broker = Broker(
-            Settings(address="tcp://127.0.0.1:0", directory=directory, keys=tmp_path, policy="fifo")
+            BrokerSettings(address="tcp://127.0.0.1:0", directory=directory, keys=tmp_path, policy="fifo")
         )
         broker.close()
         return broker.clock_line()

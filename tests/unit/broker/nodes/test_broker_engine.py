@@ -72,7 +72,7 @@ def test_holdings_outlive_the_broker_and_a_drained_node(journal: Journal) -> Non
     broker.says("n0", Heartbeat(name="n0", unhealthy="drained in Slurm: fan"))
     broker.says("n0", Held(held=[holding(0, 1, 2, until_s=broker.now_s + 60.0)]))
     again = make(journal)
-    assert again.book.held.of("n0") == broker.book.held.of("n0") != []
+    assert again.state.held.of("n0") == broker.state.held.of("n0") != []
     again.says("n0", Hello(name="n0", gpus=4, held=[holding(0, 1, 2, until_s=broker.now_s + 59.0)]))
     again.ask(submit(2))
     assert state(again, 1) == "queued"
@@ -120,13 +120,13 @@ def test_nothing_is_given_up_while_an_engine_is_away(journal: Journal) -> None:
         away = Heartbeat(name="n0", unhealthy="Slurm does not answer", engine_away=True)
         broker.says("n0", away, after_s=1.0)
         broker.batch([TICK])
-    assert (state(broker, 1), broker.book.jobs[1].attempts) == ("launching", 1)
+    assert (state(broker, 1), broker.state.jobs[1].attempts) == ("launching", 1)
     broker.ask(submit(1))
     assert state(broker, 2) == "queued"
     broker.wait(20.0, "n0")
     assert state(broker, 1) == "launching", "it has its whole time from then on"
     broker.wait(20.0, "n0")
-    assert broker.book.jobs[1].active is None or broker.book.jobs[1].active.ending == "queued"
+    assert broker.state.jobs[1].active is None or broker.state.jobs[1].active.ending == "queued"
 
 
 def test_a_job_cancelled_where_it_runs_is_cancelled(journal: Journal) -> None:
@@ -157,7 +157,7 @@ def test_nodes_of_such_an_engine_are_alike_in_their_partition(journal: Journal) 
     assert isinstance(refused, Refused)
     assert "n1 has 8 GPUs, n0 has 4" in refused.message
     broker.says("n1", Hello(name="n1", gpus=8, capabilities=SLURM, vc="b"))
-    assert set(broker.book.nodes) == {"n0", "n1"}
+    assert set(broker.state.nodes) == {"n0", "n1"}
 
 
 def asks(broker: HandBroker, message: object) -> object:
@@ -171,7 +171,7 @@ def test_an_engine_submits_for_anybody_and_rules_over_its_own_jobs_alone(journal
     broker.ask(submit(1, token="else", user="ada"))
     assert isinstance(asks(broker, Cancel(job=2)), Refused)
     assert asks(broker, Cancel(job=1)) == Ok()
-    attempt = broker.book.jobs[1].active
+    attempt = broker.state.jobs[1].active
     assert attempt is not None
     assert attempt.ending_reason == WITHDRAWN
     listed = asks(broker, ListJobs())
@@ -190,7 +190,7 @@ def test_what_an_engine_begins_itself_is_followed_like_what_is_decided(journal: 
     for token in ("slurm-1", "slurm-2", "slurm-3"):
         assert isinstance(asks(broker, submit(2, token=token, user="ada")), Submitted)
     assert [state(broker, job) for job in (1, 2, 3)] == ["queued"] * 3, "nothing is started from here"
-    assert broker.book.nodes["n0"].state == "up"
+    assert broker.state.nodes["n0"].state == "up"
     listed = asks(broker, ListJobs())
     assert isinstance(listed, Jobs)
     keys = [one.queue_key for one in listed.jobs]
@@ -211,16 +211,16 @@ def test_what_an_engine_begins_itself_is_followed_like_what_is_decided(journal: 
     broker.says("n0", launched(2))
     broker.says("n0", ended(2, exit_code=3))
     assert (state(broker, 1), state(broker, 2)) == ("launching", "failed")
-    assert broker.book.decisions == {"engine": 2}
+    assert broker.state.decisions == {"engine": 2}
     again = make(journal)
-    assert again.book.cluster.digest() == broker.book.cluster.digest()
+    assert again.state.cluster.digest() == broker.state.cluster.digest()
     assert redecide(journal_events(journal.path), load_scheduler("fifo-backfill")) == []
 
 
 def test_holdings_are_in_a_snapshot(journal: Journal) -> None:
     broker = make(journal)
     broker.says("n0", Hello(name="n0", gpus=4, capabilities=SLURM, held=[holding(1, until_s=2_000.0)]))
-    book = book_of(picture_of(broker.book))
-    assert book.held.of("n0") == [holding(1, until_s=2_000.0)]
-    assert book.nodes["n0"].spec.capabilities == SLURM
-    assert book.cluster.digest() == broker.book.cluster.digest()
+    state = book_of(picture_of(broker.state))
+    assert state.held.of("n0") == [holding(1, until_s=2_000.0)]
+    assert state.nodes["n0"].spec.capabilities == SLURM
+    assert state.cluster.digest() == broker.state.cluster.digest()

@@ -96,13 +96,13 @@ def test_a_job_that_is_refused_for_such_a_gpu_waits_and_is_charged_nothing(
         else:
             broker.says("n0", out())
             broker.says("n0", refused(2, attempt))
-        job = broker.book.jobs[2]
+        job = broker.state.jobs[2]
         assert (job.state, job.retries, states(broker)) == ("queued", 0, {"n0": "up"})
         assert "in use by process 4711" in why(broker, 2)
         broker.says("n0", Held(held=[]))
     broker.says("n0", launched(2, 7))
     broker.says("n0", ended(2, 7))
-    assert (state(broker, 2), broker.book.jobs[2].exit_code) == ("completed", 0)
+    assert (state(broker, 2), broker.state.jobs[2].exit_code) == ("completed", 0)
 
 
 def test_a_job_goes_to_another_gpu_at_once(journal: Journal) -> None:
@@ -141,7 +141,7 @@ def test_the_journal_gives_the_same_cluster_and_the_same_decisions(journal: Jour
     broker.ask(submit(2))
     broker.says("n0", Held(held=[]))
     again = make(journal)
-    assert again.book.cluster.digest() == broker.book.cluster.digest()
+    assert again.state.cluster.digest() == broker.state.cluster.digest()
     records = [record for kept in broker.records for record in kept.records]
     made = redecide(journal_events(journal.path), load_scheduler("fifo-backfill"))
     assert [(one.state_digest, one.action) for one in made] == [

@@ -121,7 +121,7 @@ def test_the_journal_gives_the_same_cluster_and_the_same_decisions(journal: Jour
     broker.says("n0", SICK)
     records = [record for kept in broker.records for record in kept.records]
     again = make(journal)
-    assert again.book.cluster.digest() == broker.book.cluster.digest()
+    assert again.state.cluster.digest() == broker.state.cluster.digest()
     assert (states(again)["n0"], report(again).health_failures) == ("drained", 2)
     made = redecide(journal_events(journal.path), load_scheduler("fifo-backfill"))
     assert len(made) == len(records) > 3

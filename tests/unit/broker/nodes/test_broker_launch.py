@@ -7,7 +7,7 @@ import pytest
 
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
-from rlsched.broker.nodes.attempts import MAX_RETRIES
+from rlsched.broker.nodes.launches import MAX_RETRIES
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
@@ -68,7 +68,7 @@ def test_a_node_that_refused_gets_no_new_jobs_for_a_while_and_keeps_its_own(jour
     assert states(broker) == {"n0": "drained", "n1": "up"}
     assert state(broker, 1) == "running"
     broker.ask(submit(2))
-    assert broker.book.jobs[3].attempt.ranks[0].node == "n1"  # type: ignore[union-attr]
+    assert broker.state.jobs[3].attempt.ranks[0].node == "n1"  # type: ignore[union-attr]
     broker.ask(submit(2))
     assert state(broker, 4) == "queued"
     broker.says("n0", hello("n0", 4, AttemptReport(job=1, attempt=1, rank=0, state="running")))
@@ -85,7 +85,7 @@ def test_a_refusal_outlasts_a_restart_and_is_decided_again_bit_for_bit(journal: 
     broker.says("n0", launched(1))
     broker.says("n1", LaunchRefused(job=2, attempt=1, rank=0, message="GPU 1 is in use"))
     again = make(journal)
-    assert again.book.cluster.digest() == broker.book.cluster.digest()
+    assert again.state.cluster.digest() == broker.state.cluster.digest()
     assert states(again) == {"n0": "up", "n1": "drained"}
     again.says("n0", hello("n0", 4, AttemptReport(job=1, attempt=1, rank=0, state="running"), cluster="c1"))
     again.says("n1", hello("n1", cluster="c1"))
@@ -119,8 +119,8 @@ def test_after_bounded_retries_the_job_has_failed_with_the_last_reason(journal: 
             broker.wait(1.0, "n0")
         assert broker.now_s - began_s == pytest.approx(LIMITS.drain_s if attempt <= MAX_RETRIES else 0.0)
     assert state(broker, 1) == "failed"
-    assert f"after {MAX_RETRIES + 1} attempts" in broker.book.jobs[1].reason
-    assert "disk full" in broker.book.jobs[1].reason
+    assert f"after {MAX_RETRIES + 1} attempts" in broker.state.jobs[1].reason
+    assert "disk full" in broker.state.jobs[1].reason
 
 
 def test_a_node_that_cannot_for_now_costs_the_job_no_attempt(journal: Journal) -> None:
@@ -145,7 +145,7 @@ def test_a_launch_that_is_not_acknowledged_in_time_is_ended_everywhere(journal: 
         Kill(epoch=1, job=1, attempt=1, rank=0, again=True),
         Kill(epoch=1, job=1, attempt=1, rank=1, again=True),
     ]
-    assert "n1 did not start it within 30 s" in broker.book.jobs[1].attempt.ending_reason  # type: ignore[union-attr]
+    assert "n1 did not start it within 30 s" in broker.state.jobs[1].attempt.ending_reason  # type: ignore[union-attr]
     broker.says("n0", ended(1, rank=0, exit_code=143, reason="killed"))
     assert state(broker, 1) == "launching", "GPUs are given again only when every rank is over"
     out = broker.says("n1", ended(1, rank=1, exit_code=143, reason="killed"))
@@ -159,7 +159,7 @@ def test_a_late_acknowledgement_of_a_given_up_attempt_is_ended(journal: Journal)
     assert broker.says("n0", launched(1, attempt=1)) == [Kill(epoch=1, job=1, attempt=1, rank=0)]
     broker.wait(15.0, "n0")
     broker.wait(15.0, "n0")
-    assert broker.book.jobs[1].attempt.number == 2  # type: ignore[union-attr]
+    assert broker.state.jobs[1].attempt.number == 2  # type: ignore[union-attr]
 
 
 # ---- nodes ----------------------------------------------------------------------------------------------
@@ -185,8 +185,8 @@ def test_a_node_that_comes_back_forgets_what_was_given_up(journal: Journal) -> N
     report = AttemptReport(job=1, attempt=1, rank=0, state="running")
     out = broker.says("n0", hello("n0", 4, report, cluster="c1", epoch=1))
     assert of_kind(out, Welcome)[0].forget == [(1, 1)]
-    assert broker.book.nodes["n0"].up
-    assert broker.book.jobs[1].attempt.ranks[0].node == "n1"  # type: ignore[union-attr]
+    assert broker.state.nodes["n0"].up
+    assert broker.state.jobs[1].attempt.ranks[0].node == "n1"  # type: ignore[union-attr]
 
 
 def test_heartbeats_keep_a_lease(journal: Journal) -> None:
@@ -194,7 +194,7 @@ def test_heartbeats_keep_a_lease(journal: Journal) -> None:
     for _ in range(10):
         broker.says("n0", Heartbeat(name="n0"), after_s=10.0)
         broker.wait(5.0)
-    assert broker.book.nodes["n0"].up
+    assert broker.state.nodes["n0"].up
 
 
 def test_a_stopped_node_gives_its_jobs_back_without_charging_them(journal: Journal) -> None:
@@ -208,7 +208,7 @@ def test_a_stopped_node_gives_its_jobs_back_without_charging_them(journal: Journ
         assert states(broker) == {"n0": "unreachable"}
         broker.says("n0", hello("n0"))
     assert state(broker, 1) == "launching"
-    assert broker.book.jobs[1].retries == 0
+    assert broker.state.jobs[1].retries == 0
 
 
 @pytest.mark.parametrize(
@@ -226,11 +226,11 @@ def test_a_job_that_leaves_exit_code_0_in_the_grace_of_its_node_is_done(
     broker.says("n0", launched(1))
     broker.says("n0", Leaving(name="n0"))
     broker.says("n0", ended(1, exit_code=0, reason=reason))
-    job = broker.book.jobs[1]
+    job = broker.state.jobs[1]
     assert (job.state, job.exit_code, job.retries) == ("completed", 0, 0)
     assert job.reason == f"{why}, and left exit code 0: the job is done"
     broker.says("n0", hello("n0"))
-    assert make(journal).book.jobs[1].state == "completed"
+    assert make(journal).state.jobs[1].state == "completed"
 
 
 @pytest.mark.parametrize(("code", "then"), [(0, "completed"), (143, "queued")])
@@ -245,21 +245,21 @@ def test_a_gang_is_done_where_all_of_it_left_exit_code_0(journal: Journal, code:
     assert [order.rank for order in of_kind(out, Kill)] == [1]  # type: ignore[attr-defined]
     assert state(broker, 1) == "running"
     broker.says("n1", ended(1, rank=1, exit_code=code, reason="killed"))
-    assert (state(broker, 1), broker.book.jobs[1].retries) == (then, 0)
+    assert (state(broker, 1), broker.state.jobs[1].retries) == (then, 0)
 
 
 def test_a_node_cannot_belong_to_a_vc_called_shared(broker: HandBroker) -> None:
     (refused,) = broker.says("n0", hello("n0", vc="shared"))
     assert isinstance(refused, Refused)
     assert "cannot be the name of a virtual cluster" in refused.message
-    assert broker.book.nodes == {}
+    assert broker.state.nodes == {}
 
 
 def test_a_node_is_who_its_key_says(broker: HandBroker) -> None:
     (refused,) = broker.says("n0", hello("n1"))
     assert isinstance(refused, Refused)
     assert "belongs to node 'n0'" in refused.message
-    assert broker.book.nodes == {}
+    assert broker.state.nodes == {}
 
 
 def test_a_node_that_obeys_a_newer_broker_is_refused(journal: Journal) -> None:
@@ -312,7 +312,7 @@ def test_an_attempt_that_a_whole_journal_would_know_goes_on(journal: Journal) ->
     assert of_kind(out, Welcome)[0].forget == []
     assert of_kind(out, Kill) == []
     assert states(broker) == {"n0": "drained"}
-    assert "the journal does not know what runs here: jobs 7 run on" in broker.book.nodes["n0"].reason
+    assert "the journal does not know what runs here: jobs 7 run on" in broker.state.nodes["n0"].reason
     assert getattr(broker.ask(submit()), "job", None) == 8
     assert of_kind(broker.says("n0", ended(7)), Launch) != []
     assert states(broker) == {"n0": "up"}
@@ -342,7 +342,7 @@ def test_a_running_job_that_its_node_does_not_know_any_more_is_queued_again(jour
     broker.says("n0", launched(1))
     out = broker.says("n0", hello("n0", cluster="c1", epoch=1))
     assert [m.attempt for m in of_kind(out, Launch)] == [2]
-    assert (broker.book.jobs[1].retries, broker.book.jobs[1].losses) == (0, 1)
+    assert (broker.state.jobs[1].retries, broker.state.jobs[1].losses) == (0, 1)
 
 
 def test_one_that_was_over_before_it_was_told_to_begin_again_is_over(journal: Journal) -> None:
@@ -351,11 +351,11 @@ def test_one_that_was_over_before_it_was_told_to_begin_again_is_over(journal: Jo
     for job, code, state_then in ((1, 0, "completed"), (2, 3, "failed")):
         broker.ask(submit())
         broker.wait(LIMITS.launch_timeout_s + 1.0, "n0")
-        attempt = broker.book.jobs[job].active
+        attempt = broker.state.jobs[job].active
         assert attempt is not None
         assert attempt.ending == "queued"
         broker.says("n0", ended(job, exit_code=code))
-        assert (state(broker, job), broker.book.jobs[job].exit_code) == (state_then, code)
+        assert (state(broker, job), broker.state.jobs[job].exit_code) == (state_then, code)
     broker.ask(submit())
     broker.wait(LIMITS.launch_timeout_s + 1.0, "n0")
     broker.says("n0", ended(3, exit_code=143, reason="killed"))

@@ -8,7 +8,7 @@ import pytest
 from rlsched.broker.base.entries import AttemptOver
 from rlsched.broker.events import NodeSaid
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.nodes.attempts import MAX_LOSSES
+from rlsched.broker.nodes.launches import MAX_LOSSES
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
@@ -84,7 +84,7 @@ def test_a_node_that_stays_silent_is_lost_and_its_job_goes_elsewhere(journal: Jo
     out = broker.wait(2.0, "n1")
     assert [(launch.attempt, launch.nodes) for launch in of_kind(out, Launch)] == [(2, ["n1"])]
     assert states(broker)["n0"] == "unreachable"
-    assert (broker.book.jobs[1].retries, broker.book.jobs[1].losses) == (0, 1), "it is not its doing"
+    assert (broker.state.jobs[1].retries, broker.state.jobs[1].losses) == (0, 1), "it is not its doing"
     assert reasons(journal) == ["node n0 was unreachable for its --lost-after of 100 s"]
 
 
@@ -128,9 +128,9 @@ def test_a_job_without_a_time_goes_on_however_long_its_node_is_unreachable(journ
     assert (states(broker)["n0"], state(broker, 1)) == ("unreachable", "running")
     broker.says("n0", hello("n0", 4, RUNNING, cluster="c1", epoch=1))
     assert (states(broker)["n0"], state(broker, 1)) == ("up", "running")
-    assert broker.book.jobs[1].attempt.number == 1  # type: ignore[union-attr]
+    assert broker.state.jobs[1].attempt.number == 1  # type: ignore[union-attr]
     broker.says("n0", hello("n0", 4, cluster="c1", epoch=1))
-    assert broker.book.jobs[1].attempt.number == 2, "its node does not report it"  # type: ignore[union-attr]
+    assert broker.state.jobs[1].attempt.number == 2, "its node does not report it"  # type: ignore[union-attr]
 
 
 def test_a_job_has_the_brokers_time_or_its_own(journal: Journal) -> None:
@@ -188,13 +188,13 @@ def test_an_end_that_a_stopped_node_tells_when_it_is_back_takes_nothing_down(jou
     broker.says("n0", hello("n0", 4, over, cluster="c1", epoch=1))
     broker.says("n0", ended(1, exit_code=143, reason="node_stopped"))
     assert states(broker) == {"n0": "up", "n1": "up"}
-    assert (state(broker, 1), broker.book.jobs[1].retries) == ("launching", 0)
+    assert (state(broker, 1), broker.state.jobs[1].retries) == ("launching", 0)
 
 
 def test_a_fenced_end_is_not_the_jobs_doing(journal: Journal) -> None:
     broker = running(journal)
     broker.says("n0", ended(1, exit_code=143, reason="fenced"))
-    assert (state(broker, 1), broker.book.jobs[1].retries) == ("launching", 0)
+    assert (state(broker, 1), broker.state.jobs[1].retries) == ("launching", 0)
     assert states(broker)["n0"] == "up"
 
 
@@ -203,7 +203,7 @@ def test_a_job_that_was_lost_in_a_reboot_says_so(journal: Journal) -> None:
     broker.ask(submit(4))
     broker.says("n0", launched(1))
     broker.says("n0", msgspec.structs.replace(hello("n0", cluster="c1", epoch=1), boot_id="another"))
-    assert broker.book.jobs[1].attempt.number == 2  # type: ignore[union-attr]
+    assert broker.state.jobs[1].attempt.number == 2  # type: ignore[union-attr]
     assert reasons(journal) == ["node n0 was rebooted"]
 
 
@@ -239,11 +239,11 @@ def test_a_job_that_loses_its_node_is_not_charged_until_it_does_so_again_and_aga
     broker.ask(submit(4))
     for attempt in range(1, MAX_LOSSES + 1):
         lose(broker, attempt, how)
-        job = broker.book.jobs[1]
+        job = broker.state.jobs[1]
         assert (job.state, job.retries, job.losses) == ("launching", 0, attempt)
-    assert make(journal).book.jobs[1].losses == MAX_LOSSES, "a broker that is started again counts on"
+    assert make(journal).state.jobs[1].losses == MAX_LOSSES, "a broker that is started again counts on"
     lose(broker, MAX_LOSSES + 1, how)
-    job = broker.book.jobs[1]
+    job = broker.state.jobs[1]
     assert (job.state, job.exit_code) == ("failed", 255)
     assert job.reason.startswith(
         f"given up after {MAX_LOSSES + 1} attempts in a row that ended with a lost node, the last one: node"
@@ -267,10 +267,10 @@ def test_only_lost_nodes_in_a_row_count(journal: Journal, between: str) -> None:
     else:  # its daemon was stopped with its jobs, and then the machine was rebooted
         broker.says("n0", launched(1, attempt))
         rebooted(broker, attempt, code=143)
-    assert broker.book.jobs[1].losses == 0
+    assert broker.state.jobs[1].losses == 0
     for more in range(attempt + 1, attempt + 1 + MAX_LOSSES):
         lose(broker, more, "rebooted")
-    assert (state(broker, 1), broker.book.jobs[1].losses) == ("launching", MAX_LOSSES)
+    assert (state(broker, 1), broker.state.jobs[1].losses) == ("launching", MAX_LOSSES)
 
 
 # ---- who speaks for a node --------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_a_daemon_with_another_directory_starts_no_job_twice(journal: Journal) -
     assert state(broker, 1) == "running"
     broker.wait(LIMITS.lost_after_s)
     assert of_kind(broker.says("n0", from_directory("d2")), Welcome), "they have ended themselves by now"
-    assert broker.book.jobs[1].attempt.number == 2  # type: ignore[union-attr]
+    assert broker.state.jobs[1].attempt.number == 2  # type: ignore[union-attr]
 
 
 def test_a_job_that_waits_for_its_node_waits_for_its_directory(journal: Journal) -> None:
@@ -316,4 +316,4 @@ def test_a_job_that_waits_for_its_node_waits_for_its_directory(journal: Journal)
     assert isinstance(refused, Refused)
     assert "for as long as they run" in refused.message
     assert of_kind(broker.says("n0", from_directory("d2", boot="b2")), Welcome), "after a reboot nothing runs"
-    assert broker.book.jobs[1].attempt.number == 2  # type: ignore[union-attr]
+    assert broker.state.jobs[1].attempt.number == 2  # type: ignore[union-attr]

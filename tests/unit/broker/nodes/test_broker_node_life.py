@@ -71,8 +71,8 @@ def test_maintenance_that_does_not_wait_queues_the_jobs_again_uncharged(broker: 
     kills = [order for name, order in broker.sent.orders if name == "n0" and isinstance(order, Kill)]
     assert [(kill.job, kill.grace_s) for kill in kills] == [(1, LIMITS.grace_s)]
     broker.says("n0", ended(1, exit_code=143, reason="killed"))
-    assert (state(broker, 1), broker.book.jobs[1].retries) == ("launching", 0)
-    assert broker.book.jobs[1].attempt.ranks[0].node == "n1"  # type: ignore[union-attr]
+    assert (state(broker, 1), broker.state.jobs[1].retries) == ("launching", 0)
+    assert broker.state.jobs[1].attempt.ranks[0].node == "n1"  # type: ignore[union-attr]
 
 
 def test_a_node_that_lives_is_not_removed_and_one_that_is_gone_is(broker: HandBroker) -> None:
@@ -82,7 +82,7 @@ def test_a_node_that_lives_is_not_removed_and_one_that_is_gone_is(broker: HandBr
     broker.says("n0", Leaving(name="n0"))
     assert broker.ask(RemoveNode(node="n0", reason="sold")) == Ok()
     assert set(states(broker)) == {"n1"}
-    assert broker.book.jobs[1].attempt.ranks[0].node == "n1", "it begins again elsewhere"  # type: ignore[union-attr]
+    assert broker.state.jobs[1].attempt.ranks[0].node == "n1", "it begins again elsewhere"  # type: ignore[union-attr]
     missing = broker.ask(DrainNode(node="n0"))
     assert isinstance(missing, Refused)
     assert "there is no node 'n0'" in missing.message
@@ -148,7 +148,7 @@ def test_a_node_that_lost_a_gpu_registers_with_what_it_has(journal: Journal) -> 
     broker.ask(submit(3))
     assert state(broker, 1) == "launching"
     again = make(journal)
-    assert again.book.cluster.digest() == broker.book.cluster.digest()
+    assert again.state.cluster.digest() == broker.state.cluster.digest()
 
 
 def test_its_jobs_begin_again_before_it_does(broker: HandBroker) -> None:
@@ -160,7 +160,7 @@ def test_its_jobs_begin_again_before_it_does(broker: HandBroker) -> None:
     broker.wait(1.0, "n0", "n1")
     assert broker.sent.dropped == []
     broker.says("n0", ended(1, exit_code=143, reason="killed"))
-    assert (state(broker, 1), broker.book.jobs[1].retries) == ("launching", 0)
+    assert (state(broker, 1), broker.state.jobs[1].retries) == ("launching", 0)
     broker.wait(1.0, "n0", "n1")
     assert broker.sent.dropped == ["n0"], "so that it says hello again"
     broker.says("n0", hello("n0", 8, cluster="c1", epoch=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.nodes.attempts import MAX_RETRIES, REFUSED_EXIT_CODE
+from rlsched.broker.nodes.launches import MAX_RETRIES, REFUSED_EXIT_CODE
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import BrokerToNode, ClientReply, Explanation, Launch, LaunchRefused, Why
@@ -39,7 +39,7 @@ def test_a_person_whom_no_node_knows_fails_once_and_no_node_rests(journal: Journ
     broker = make(journal, nodes=2)
     sent_by(broker, ADA)
     assert launches(broker.says("n0", refused())) == []
-    assert (state(broker, 1), broker.book.jobs[1].exit_code) == ("failed", REFUSED_EXIT_CODE)
+    assert (state(broker, 1), broker.state.jobs[1].exit_code) == ("failed", REFUSED_EXIT_CODE)
     assert states(broker) == {"n0": "up", "n1": "up"}
     why = broker.ask(Why(job=1))
     assert isinstance(why, Explanation)
@@ -65,7 +65,7 @@ def test_a_node_that_lacks_an_account_rests_and_the_job_goes_elsewhere(journal: 
     broker.says(lacks, refused(2))
     assert (state(broker, 2), states(broker)[lacks]) == ("queued", "drained")
     again = make(journal)
-    assert again.book.ran_on == broker.book.ran_on, "the journal says so too"
+    assert again.state.ran_on == broker.state.ran_on, "the journal says so too"
     out = broker.says(knows, ended(1))
     assert [(launch.job, launch.nodes) for launch in launches(out)] == [(2, [knows])]
 

@@ -9,7 +9,7 @@ import pytest
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import JOURNAL_FILE, journal_events, redecide
-from rlsched.broker.nodes.strangers import Strangers
+from rlsched.broker.nodes.unknown_attempts import UnknownAttempts
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import DrainNode, Leaving, Release, ResumeNode
@@ -28,15 +28,15 @@ def test_a_tick_asks_once_what_has_settled(tmp_path: Path, monkeypatch: pytest.M
         broker.ask(ResumeNode(node=node))
     for _ in range(8):
         broker.ask(submit(1))
-    assert sum(job.state == "launching" for job in broker.book.jobs.values()) == 8
-    asked, settled_s = 0, Strangers.settled_s
+    assert sum(job.state == "launching" for job in broker.state.jobs.values()) == 8
+    asked, settled_s = 0, UnknownAttempts.settled_s
 
-    def counted(strangers: Strangers) -> float:
+    def counted(unknown_attempts: UnknownAttempts) -> float:
         nonlocal asked
         asked += 1
-        return settled_s(strangers)
+        return settled_s(unknown_attempts)
 
-    monkeypatch.setattr(Strangers, "settled_s", counted)
+    monkeypatch.setattr(UnknownAttempts, "settled_s", counted)
     broker.batch([TICK])
     assert asked <= 3, "not once a job"
     broker.journal.close()

@@ -248,7 +248,7 @@ def test_a_killed_broker_forgets_no_node_that_sleeps_and_orders_none_to_twice(jo
     live(broker, 2.0)
     assert powered(broker) == [("resume", "n0")]
     again = broker_of(journal)
-    assert again.book.cluster.digest() == broker.book.cluster.digest()
+    assert again.state.cluster.digest() == broker.state.cluster.digest()
     assert states(again) == {"n0": "waking", "n1": "asleep", "n2": "asleep"}
     live(again, 60.0)
     assert powered(again) == [("resume", "n0")], "what may not have been run is, and nothing sleeps twice"
@@ -299,7 +299,7 @@ def test_the_journal_decides_the_same_again_also_compacted(tmp_path: Path) -> No
         assert msgspec.structs.replace(ours, took_us=theirs.took_us) == theirs
     live(broker, 2 * DAY_S / 100)
     broker.ask(submit(1, hold=True))
-    digest, stood = broker.book.cluster.digest(), states(broker)
+    digest, stood = broker.state.cluster.digest(), states(broker)
     broker.journal.close()
     cut = made(path, broker.now_s + DAY_S)
     assert cut is not None
@@ -308,7 +308,7 @@ def test_the_journal_decides_the_same_again_also_compacted(tmp_path: Path) -> No
         while journal.drop(3):
             pass
         later = broker_of(journal)
-        assert later.book.cluster.digest() == digest
+        assert later.state.cluster.digest() == digest
         assert states(later) == stood
         assert "asleep" in stood.values()
 
@@ -322,9 +322,9 @@ def test_forecasts_have_nodes_that_sleep_as_there_and_drained_ones_not(journal: 
     assert states(broker) == {"n0": "waking", "n1": "asleep", "n2": "asleep"}
     followed = _FollowedBook(load_scheduler("fifo-backfill"), "", None)
     followed.apply(list(journal.rows()), None)
-    status = followed.book.cluster.arrays.node.status.tolist()
+    status = followed.state.cluster.arrays.node.status.tolist()
     assert status == [NODE_UP, NODE_UP, NODE_ASLEEP]
     woken(broker, "n0")
     rest = [row for row in journal.rows() if row.n > followed.last]
     followed.apply(rest, None)
-    assert followed.book.jobs[1].state == "launching"
+    assert followed.state.jobs[1].state == "launching"

@@ -55,9 +55,9 @@ def test_a_user_lowers_it_and_the_node_is_told_until_it_answers(journal: Journal
     first = len(broker.sent.orders)
     assert ask(broker, Update(job=job, time_limit_s=50.0)) == Ok()
     assert orders([order for _, order in broker.sent.orders[first:]]) == [(0, 50.0)]
-    cluster = broker.book.cluster
+    cluster = broker.state.cluster
     assert (
-        cluster.arrays.job.limit_s[cluster.slot_of(broker.book.jobs[job].seq)] == 50.0
+        cluster.arrays.job.limit_s[cluster.slot_of(broker.state.jobs[job].seq)] == 50.0
     )  # forecasts go by it
     assert "ends it in 50 s; n0 has not answered to that yet" in why(broker, job)
     assert orders(broker.batch([TICK])) == [(0, 50.0)]  # the first may be lost
@@ -66,7 +66,7 @@ def test_a_user_lowers_it_and_the_node_is_told_until_it_answers(journal: Journal
     assert orders(broker.batch([TICK])) == []
     assert "not answered" not in why(broker, job)
     broker.says("n0", ended(job, exit_code=124, reason="time_limit"))
-    assert broker.book.jobs[job].reason == "reached its time limit of 50 s"
+    assert broker.state.jobs[job].reason == "reached its time limit of 50 s"
 
 
 def test_an_admin_alone_raises_it(journal: Journal) -> None:
@@ -75,7 +75,7 @@ def test_an_admin_alone_raises_it(journal: Journal) -> None:
     said = refused(broker, Update(job=job, time_limit_s=200.0))
     assert said.startswith(f"job {job} runs, with a time limit of 100 s: its user can lower that")
     assert "only an admin can raise" in refused(broker, Update(job=job, time_limit_s=math.inf))
-    assert broker.book.jobs[job].spec.time_limit_s == 100.0
+    assert broker.state.jobs[job].spec.time_limit_s == 100.0
     assert ask(broker, Update(job=job, time_limit_s=math.inf), ADMIN) == Ok()
     assert orders(broker.batch([TICK])) == [(0, math.inf)]
     assert "it has no time limit any more; n0 has not answered" in why(broker, job)
@@ -96,7 +96,7 @@ def test_a_node_that_cannot_is_named_and_nothing_is_changed(journal: Journal) ->
     assert "node n0 is unreachable: try again when it is back" in refused(
         broker, Update(job=job, time_limit_s=50.0)
     )
-    assert broker.book.jobs[job].spec.time_limit_s == 100.0
+    assert broker.state.jobs[job].spec.time_limit_s == 100.0
     assert not orders([order for _, order in broker.sent.orders])
     own = msgspec.structs.replace(hello("n0"), capabilities=Capabilities(holds_to=[], gpu_memory_mib=80_000))
     assert own.capabilities.is_own
@@ -113,7 +113,7 @@ def test_a_node_that_comes_back_is_told_what_it_has_missed(journal: Journal) -> 
     job = runs(broker)
     assert ask(broker, Update(job=job, time_limit_s=50.0)) == Ok()
     again = HandBroker(load_scheduler("fifo-backfill"), journal, limits=LIMITS, now_s=broker.now_s + 1.0)
-    assert again.book.jobs[job].spec.time_limit_s == 50.0
+    assert again.state.jobs[job].spec.time_limit_s == 50.0
     report = AttemptReport(job=job, attempt=1, rank=0, state="running", limit_s=100.0)
     assert orders(again.says("n0", hello("n0", 4, report, cluster="c1"))) == [(0, 50.0)]
     report = msgspec.structs.replace(report, limit_s=50.0)

@@ -232,7 +232,7 @@ def test_a_node_that_comes_back_tells_what_its_ended_ranks_used(broker: HandBrok
     broker.ask(submit(1))
     broker.says("n0", launched(1))
     report = AttemptReport(job=1, attempt=1, rank=0, state="ended", exit_code=0, usage=BUSY)
-    broker.says("n0", Hello(name="n0", gpus=4, attempts=[report], cluster=broker.book.identity))
+    broker.says("n0", Hello(name="n0", gpus=4, attempts=[report], cluster=broker.state.identity))
     assert job(broker, 1).energy_j == 3000.0
 
 
@@ -260,9 +260,9 @@ def test_later_jobs_of_the_same_command_are_expected_to_use_the_same(broker: Han
     run(4, None)
     broker.ask(submit(1, user="ann", command=[*command[:-1], "5"]))
     broker.ask(submit(1, user="bob", command=[*command[:-1], "6"]))
-    assert broker.book.jobs[1].spec.profiles == {}
-    assert broker.book.jobs[6].spec.profiles == {}
-    stamped = broker.book.jobs[5].spec.profiles
+    assert broker.state.jobs[1].spec.profiles == {}
+    assert broker.state.jobs[6].spec.profiles == {}
+    stamped = broker.state.jobs[5].spec.profiles
     found = stamped["generic"].known()
     assert {field: round(one.value, 3) for field, one in found.items()} == {
         "util_frac": 0.8,
@@ -281,10 +281,10 @@ def test_later_jobs_of_the_same_command_are_expected_to_use_the_same(broker: Han
         "GPU memory 20.0 GiB (20.0 GiB seen), cores a GPU 3.5 (3.5 seen), memory 8.8 GiB (8.8 GiB seen)"
     ) in said.details
     over(broker, 5, LONG)
-    path, kept = broker.journal.path, broker.book.profiles.kept()
+    path, kept = broker.journal.path, broker.state.profiles.kept()
     broker.journal.close()
     again = make(Journal(path))
-    assert again.book.profiles.kept() == kept, "a restart learns the same"
+    assert again.state.profiles.kept() == kept, "a restart learns the same"
     again.journal.close()
 
 
@@ -302,13 +302,13 @@ def test_a_journal_of_version_6_has_no_usage_and_gets_some(tmp_path: Path) -> No
     path = tmp_path / "journal.sqlite"
     shutil.copy(SAMPLES / "version-6.sqlite", path)
     broker = make(Journal(path))
-    assert [(one.state, one.energy_j) for one in broker.book.jobs.values()] == [
+    assert [(one.state, one.energy_j) for one in broker.state.jobs.values()] == [
         ("completed", None),
         ("failed", None),
         ("running", None),
         ("queued", None),
     ]
-    assert broker.book.profiles.kept() == []
+    assert broker.state.profiles.kept() == []
     broker.says("n0", hello("n0", 4, AttemptReport(job=3, attempt=1, rank=0, state="running")))
     broker.says("n0", Ended(job=3, attempt=1, rank=0, exit_code=0, usage=LONG))
     assert job(broker, 3).energy_j == 150_000.0

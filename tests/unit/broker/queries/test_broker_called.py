@@ -28,7 +28,7 @@ def test_the_history_has_tasks_that_run_and_that_are_over_and_forgotten(journal:
     first = job_of(broker, number, 3)
     finish(broker, first)
     broker.wait(1.0, "n0")
-    assert not {one, first} & set(broker.book.jobs)
+    assert not {one, first} & set(broker.state.jobs)
     found = broker.ask(ListHistory())
     assert isinstance(found, History)
     jobs = found.jobs[::-1]

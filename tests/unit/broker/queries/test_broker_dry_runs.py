@@ -11,12 +11,12 @@ import pytest
 
 from rlsched.broker.events import ClientAsked, Reply
 from rlsched.broker.forecasts.forecasting import MAX_OF_ONE, MAX_QUESTIONS, Forecasting
-from rlsched.broker.forecasts.messages import Setup
+from rlsched.broker.forecasts.messages import ForecasterSetup
 from rlsched.broker.machine.submissions import MAX_GANG_GPUS
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import DryRun, DryRunAnswer, Refused
 
-SETUP = Setup(
+SETUP = ForecasterSetup(
     journal="", store="", forecaster="futures", policy="", policy_name="", seed=0, prediction=None,
     half_life_s=1.0, least_s=1.0,
 )  # fmt: skip

@@ -102,7 +102,7 @@ def test_what_was_forecast_is_said_with_its_age(journal: Journal) -> None:
         start_s=[now_s + 60.0, now_s + 600.0, None],
         end_s=[now_s + 3_600.0, None, None],
     )
-    told = explain(broker.book, broker.book.jobs[2], None, now_s, said)
+    told = explain(broker.state, broker.state.jobs[2], None, now_s, said)
     assert told.forecast == said
     assert told.details[0] == (
         "starts in 10 min (10 % 1 min, 90 % not within 7 days); ends not within 7 days "
@@ -151,11 +151,11 @@ def test_nodes_that_are_drained_are_named_and_for_how_long(journal: Journal) -> 
 def test_an_explanation_fits_a_frame(journal: Journal) -> None:
     broker = make(journal, 4)
     submit(broker, 1)
-    job, record = broker.book.jobs[1], broker.machine.memory.of(0)
+    job, record = broker.state.jobs[1], broker.machine.memory.of(0)
     assert record is not None
     job.state, job.attempt, job.reason = "failed", None, "x" * 3_000_000
     huge = msgspec.structs.replace(record, guard="x" * 3_000_000)
-    told = explain(broker.book, job, huge, broker.now_s)
+    told = explain(broker.state, job, huge, broker.now_s)
     assert len(encode(told)) < MAX_MESSAGE_BYTES
     assert told.record is None
     assert "bytes, is too long to send" in told.details[-1]
@@ -313,11 +313,11 @@ def test_a_hold_names_the_job_that_it_is_for_and_ends_with_its_reason(journal: J
     held = "it is kept back for job 3, for 30 min at most, or until that starts or half of the GPUs are free"
     assert held in why(broker, 2).details
     assert "at that decision: fewer GPUs are free than the gang needs" in why(broker, 3).details
-    job = broker.book.jobs[2]
+    job = broker.state.jobs[2]
     record = broker.machine.memory.of(job.seq)
-    assert held in explain(broker.book, job, record, broker.now_s).details
-    broker.book.cluster.release(broker.book.jobs[1].seq, broker.now_s)
-    told = explain(broker.book, job, record, broker.now_s)
+    assert held in explain(broker.state, job, record, broker.now_s).details
+    broker.state.cluster.release(broker.state.jobs[1].seq, broker.now_s)
+    told = explain(broker.state, job, record, broker.now_s)
     assert told.summary.startswith("it would fit")
     assert not [line for line in told.details if "kept back" in line], "all four GPUs are free"
 
@@ -338,5 +338,5 @@ def test_the_memory_keeps_the_last_record_of_each_job(journal: Journal) -> None:
     memory = RecordMemory(records)
     assert memory.of(0) == records[0]
     assert memory.of(1) is None, "job 2 has never been a candidate: nothing was free"
-    job = broker.book.jobs[1]
-    assert explain(broker.book, job, memory.of(0), broker.now_s).job == 1
+    job = broker.state.jobs[1]
+    assert explain(broker.state, job, memory.of(0), broker.now_s).job == 1

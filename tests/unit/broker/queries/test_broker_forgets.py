@@ -56,8 +56,8 @@ def broker(journal: Journal) -> HandBroker:
 
 def forget(broker: HandBroker) -> None:
     broker.wait(70.0, "n0")
-    assert sorted(broker.book.jobs) == [OVER + 1, OVER + 2]
-    assert sorted(broker.book.tokens) == ["runs", "waits"]
+    assert sorted(broker.state.jobs) == [OVER + 1, OVER + 2]
+    assert sorted(broker.state.tokens) == ["runs", "waits"]
 
 
 def asked_by(broker: HandBroker, who: Peer, question: ClientRequest) -> ClientReply:
@@ -115,7 +115,7 @@ def test_nodes_that_speak_of_them_are_answered_as_before(broker: HandBroker) -> 
     forget(broker)
     assert isinstance(broker.says("n0", launched(4))[-1], Kill)
     assert isinstance(broker.says("n0", ended(4))[-1], EndedAck)
-    assert broker.book.ended == OVER
+    assert broker.state.ended == OVER
 
 
 def test_a_list_goes_over_from_memory_to_the_journal(broker: HandBroker) -> None:
@@ -139,9 +139,9 @@ def test_no_more_than_so_many_stay_and_those_of_this_instant_do(journal: Journal
         broker.says("n0", ended(job))
     asked = [ClientAsked(b"p", k, submit(400), Peer("admin", "p")) for k in range(5)]
     broker.batch([*asked, TICK])
-    assert sorted(broker.book.jobs) == list(range(7, 12)), "their rows are not committed yet"
+    assert sorted(broker.state.jobs) == list(range(7, 12)), "their rows are not committed yet"
     broker.batch([TICK])
-    assert sorted(broker.book.jobs) == [9, 10, 11]
+    assert sorted(broker.state.jobs) == [9, 10, 11]
 
 
 def test_a_damaged_row_is_refused_in_one_line(broker: HandBroker) -> None:
@@ -152,4 +152,4 @@ def test_a_damaged_row_is_refused_in_one_line(broker: HandBroker) -> None:
         assert isinstance(reply, Refused)
         assert "the row of ended job 4 is damaged" in reply.message
     assert isinstance(broker.ask(Why(job=5)), Explanation)
-    assert (broker.book.knows_token("token-4"), broker.book.knows_token("token-5")) == (False, True)
+    assert (broker.state.knows_token("token-4"), broker.state.knows_token("token-5")) == (False, True)

@@ -97,7 +97,7 @@ def test_conditions(client: Client, wanted: dict[str, object], expected: list[in
 
 
 def test_a_span_of_time_has_its_begin_and_not_its_end(client: Client, broker: HandBroker) -> None:
-    ends = {job: broker.book.jobs[job].end_s for job in range(1, SOME + 1)}
+    ends = {job: broker.state.jobs[job].end_s for job in range(1, SOME + 1)}
     assert numbers(client, since_s=ends[29]) == [29, 30, 31, 32]
     assert numbers(client, since_s=ends[5], until_s=ends[8]) == [5, 6, 7]
     assert numbers(client, until_s=ends[3], user="bob") == [1]
@@ -145,7 +145,7 @@ def test_a_job_that_ends_between_two_pages_is_told_once(
     with Client(stub.address, home=tmp_path, timeout_s=60.0) as client:
         found = numbers(client)
     stub.close()
-    assert broker.book.jobs[SOME + 1].state == "completed"
+    assert broker.state.jobs[SOME + 1].state == "completed"
     assert found == list(range(1, SOME + 3))
 
 
@@ -153,7 +153,7 @@ def test_ends_at_the_same_instant_are_all_told(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     asked = [submit(1, user="ada") for _ in range(40)]
     broker.batch([ClientAsked(b"s", k, one, Peer("admin", "s")) for k, one in enumerate(asked)])
-    waits = [number for number in range(1, 41) if broker.book.jobs[number].state == "queued"]
+    waits = [number for number in range(1, 41) if broker.state.jobs[number].state == "queued"]
     broker.batch([ClientAsked(b"s", k, Cancel(job=k), Peer("admin", "s")) for k in waits])
     found, before = [], None
     while True:

@@ -63,7 +63,7 @@ def asked(crowd: HandBroker, tmp_path: Path) -> Iterator[Client]:
 
 
 def test_a_client_walks_through_the_pages_by_itself(crowd: HandBroker, asked: Client) -> None:
-    live = sorted(job.number for job in crowd.book.job_of_seq.values())
+    live = sorted(job.number for job in crowd.state.job_of_seq.values())
     assert len(live) > 600
     first = crowd.ask(ListJobs())
     assert isinstance(first, Jobs)
@@ -78,7 +78,10 @@ def test_a_limit_takes_the_latest_and_says_how_many_are_older(crowd: HandBroker,
     older = asked.list_jobs(finished=True, limit=300, before=found.jobs[0].job)
     assert ([row.job for row in older.jobs], older.omitted) == (list(range(101, 401)), 100)
     live = asked.list_jobs(limit=3)
-    assert ([row.job for row in live.jobs], live.omitted) == ([698, 699, 700], len(crowd.book.job_of_seq) - 3)
+    assert ([row.job for row in live.jobs], live.omitted) == (
+        [698, 699, 700],
+        len(crowd.state.job_of_seq) - 3,
+    )
     assert asked.list_jobs(before=1) == Jobs(jobs=[])
 
 
@@ -135,7 +138,7 @@ def test_the_reason_of_a_class_does_not_outlive_what_it_says(journal: Journal) -
 
 
 def test_long_names_are_shortened_in_lists(journal: Journal) -> None:
-    reasons = WaitingReasons(make(journal).book)
+    reasons = WaitingReasons(make(journal).state)
     long = "x" * 1_000_000
     spec = msgspec.structs.replace(draft(), name=long, user=long, vc=long)
     row = job_info(Job(1, spec, 0.0, 0, "failed", reason=long), reasons, 10)
@@ -144,7 +147,7 @@ def test_long_names_are_shortened_in_lists(journal: Journal) -> None:
 
 
 def test_a_gang_on_thousands_of_nodes_fits_a_frame(journal: Journal) -> None:
-    reasons = WaitingReasons(make(journal).book)
+    reasons = WaitingReasons(make(journal).state)
     job = Job(1, draft(), 0.0, 0, "running")
     job.attempt = Attempt(
         1, 0.0, [Rank(f"gpu-node-{k:06}", list(range(8))) for k in range(20_000)], 0, "rule"
@@ -235,7 +238,7 @@ def test_a_question_that_cannot_be_answered_is_refused_and_costs_nothing_else(jo
     broker = make(journal, nodes=1)
     broker.ask(submit(4))
     broker.ask(submit(4))
-    broker.book.jobs[2].submit_s = float("nan")
+    broker.state.jobs[2].submit_s = float("nan")
     refused = broker.ask(Why(job=2))
     assert isinstance(refused, Refused)
     assert refused.message.startswith("the broker could not deal with this Why: ValueError(")

@@ -64,14 +64,14 @@ def test_a_lost_attempt_is_no_time_in_the_queue(journal: Journal) -> None:
     assert "started after 0 s in the queue as attempt 1, decided by rule (decision 0)" in why(broker, 1)
     broker.wait(50.0, "n0")
     broker.wait(30.0)
-    end_s = broker.book.jobs[1].stopped.end_s  # type: ignore[union-attr]
-    ran = span(end_s - broker.book.jobs[1].submit_s)
-    lost = f"attempt 1 ended after {ran}: {broker.book.jobs[1].reason}"
+    end_s = broker.state.jobs[1].stopped.end_s  # type: ignore[union-attr]
+    ran = span(end_s - broker.state.jobs[1].submit_s)
+    lost = f"attempt 1 ended after {ran}: {broker.state.jobs[1].reason}"
     assert "n0" in lost
     assert lost in why(broker, 1)
     assert f"it has waited {span(broker.now_s - end_s)} since then" in "".join(why(broker, 1))
     broker.says("n0", hello("n0"))
-    after, waited = span(broker.now_s - broker.book.jobs[1].submit_s), span(broker.now_s - end_s)
+    after, waited = span(broker.now_s - broker.state.jobs[1].submit_s), span(broker.now_s - end_s)
     assert f"started {after} after its submission as attempt 2, decided by rule (decision 1)" in why(
         broker, 1
     )
@@ -93,7 +93,7 @@ def test_the_plan_of_a_gang_says_how_many_nodes_and_what_is_predicted(journal: J
     broker = make(journal, nodes=3)
     broker.ask(submit(6))
     broker.ask(submit(1))
-    run = span(broker.book.jobs[1].spec.predicted_s)
+    run = span(broker.state.jobs[1].spec.predicted_s)
     then = "its plans then: node {} (generic), predicted to run {} (taken)"
     assert then.format("n0 and 1 more", run) in why(broker, 1)
     assert then.format("n1", run) in why(broker, 2)

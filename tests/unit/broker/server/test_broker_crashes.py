@@ -132,7 +132,7 @@ class World:
             try:
                 broker = broker or self.broker(journal)
                 self.batch(broker, batches)
-                if len(self.acknowledged) == len(GANGS) == broker.book.ended:
+                if len(self.acknowledged) == len(GANGS) == broker.state.ended:
                     journal.close()
                     return batches
             except CrashedError:

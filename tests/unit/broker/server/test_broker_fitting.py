@@ -18,7 +18,7 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.server.serve import Broker
-from rlsched.broker.server.settings import Settings
+from rlsched.broker.server.settings import BrokerSettings
 from rlsched.broker.state.predictions import Predictions
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
@@ -233,7 +233,7 @@ def test_the_process_does_not_outlive_its_parent(tmp_path: Path) -> None:
 @pytest.fixture
 def serving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Broker, Settings, threading.Thread]]:
+) -> Iterator[tuple[Broker, BrokerSettings, threading.Thread]]:
     """A broker that serves from a thread, on a journal in which enough jobs have ended for a fit, and whose
     fits hang."""
     monkeypatch.setattr("rlsched.workload.predict.predictor.MIN_ENDED", 20)
@@ -243,7 +243,7 @@ def serving(
     for k in range(20):
         run_one(hand, 10.0, name=f"x-{k}")
     journal.close()
-    settings = Settings(
+    settings = BrokerSettings(
         address="tcp://127.0.0.1:0", directory=tmp_path / "b", keys=tmp_path, policy="fifo", prediction=HEDGE
     )
     broker = Broker(settings)
@@ -257,7 +257,7 @@ def serving(
 
 
 def test_the_loop_answers_while_a_fit_hangs_and_closing_ends_the_fit(
-    serving: tuple[Broker, Settings, threading.Thread],
+    serving: tuple[Broker, BrokerSettings, threading.Thread],
 ) -> None:
     broker, settings, thread = serving
     with Client(broker.address, home=settings.keys) as client:

@@ -15,7 +15,7 @@ from rlsched.broker.base.limits import Limits
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.server.fakes import FailingJournal
 from rlsched.broker.server.serve import Broker
-from rlsched.broker.server.settings import Settings
+from rlsched.broker.server.settings import BrokerSettings
 from rlsched.client.client import Client
 from rlsched.errors import InputError, JournalFullError
 from rlsched.transport.dealer import connect_dealer
@@ -56,7 +56,7 @@ class Running:
         self.failed: BaseException | None = None
         self.journal: FailingJournal | None = None
         self.broker = Broker(
-            Settings(
+            BrokerSettings(
                 address="tcp://127.0.0.1:0",
                 directory=home / "broker",
                 keys=home,

@@ -19,7 +19,7 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import ADDRESS_FILE
 from rlsched.broker.server.running import run_broker
 from rlsched.broker.server.serve import Broker, nobody_waits
-from rlsched.broker.server.settings import Settings
+from rlsched.broker.server.settings import BrokerSettings
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched.files.private import make_private
@@ -38,8 +38,8 @@ from rlsched.wire.messages import (
 )
 
 
-def settings(home: Path) -> Settings:
-    return Settings(address="tcp://127.0.0.1:0", directory=home / "broker", keys=home, policy="fifo")
+def settings(home: Path) -> BrokerSettings:
+    return BrokerSettings(address="tcp://127.0.0.1:0", directory=home / "broker", keys=home, policy="fifo")
 
 
 def modes(*paths: Path) -> list[str]:

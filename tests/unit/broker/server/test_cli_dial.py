@@ -10,33 +10,33 @@ import pytest
 
 from rlsched.broker.server import running
 from rlsched.broker.server.serve import Broker
-from rlsched.broker.server.settings import Settings
+from rlsched.broker.server.settings import BrokerSettings
 from rlsched.cli.main import run
 from rlsched.client import local
 from rlsched.errors import InputError
 
 
 @pytest.fixture
-def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Settings]:
+def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BrokerSettings]:
     """Settings of the brokers that are asked for; none is started."""
     monkeypatch.setenv("RLSCHED_HOME", str(tmp_path))
     monkeypatch.delenv("RLSCHED_SPEED_ENERGY", raising=False)
-    asked: list[Settings] = []
+    asked: list[BrokerSettings] = []
 
-    def keep(settings: Settings, **_: object) -> None:
+    def keep(settings: BrokerSettings, **_: object) -> None:
         asked.append(settings)
 
     monkeypatch.setattr(running, "run_broker", keep)
     return asked
 
 
-def test_speed_alone_is_the_default(brokers: list[Settings]) -> None:
+def test_speed_alone_is_the_default(brokers: list[BrokerSettings]) -> None:
     assert run(["broker"]) == 0
     assert [one.speed_energy for one in brokers] == [0.0]
 
 
 def test_the_option_stands_above_the_environment(
-    brokers: list[Settings], monkeypatch: pytest.MonkeyPatch
+    brokers: list[BrokerSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RLSCHED_SPEED_ENERGY", "0.25")
     assert run(["broker"]) == 0
@@ -74,7 +74,7 @@ def test_what_makes_no_sense_is_one_line(
     words: list[str],
     environment: str,
     why: str,
-    brokers: list[Settings],
+    brokers: list[BrokerSettings],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -88,6 +88,6 @@ def test_what_makes_no_sense_is_one_line(
 
 
 def test_a_figure_that_is_none_is_refused_by_the_broker(tmp_path: Path) -> None:
-    settings = Settings(address="tcp://127.0.0.1:0", directory=tmp_path, keys=tmp_path)
+    settings = BrokerSettings(address="tcp://127.0.0.1:0", directory=tmp_path, keys=tmp_path)
     with pytest.raises(InputError, match="--speed-energy nan: expected 0"):
         Broker(msgspec.structs.replace(settings, speed_energy=float("nan")))

@@ -13,7 +13,7 @@ import pytest
 
 from rlsched.broker.server import serve
 from rlsched.broker.server.serve import Broker
-from rlsched.broker.server.settings import Settings
+from rlsched.broker.server.settings import BrokerSettings
 from rlsched.cli.main import run
 from rlsched.cli.shared import options
 from rlsched.client.client import Client
@@ -123,9 +123,9 @@ def test_what_is_compiled_is_told_at_once_though_nothing_is_said() -> None:
     assert told == [f"compiling, once for this version: {done}" for done in ("0 of 2", "1 of 3")]
 
 
-def settings(home: Path, **changed: object) -> Settings:
+def settings(home: Path, **changed: object) -> BrokerSettings:
     facts = {"address": "tcp://127.0.0.1:0", "directory": home / "broker", "keys": home, "policy": "fifo"}
-    return Settings(**(facts | changed))  # type: ignore[arg-type]
+    return BrokerSettings(**(facts | changed))  # type: ignore[arg-type]
 
 
 def test_a_broker_that_cannot_serve_leaves_no_journal(
@@ -146,7 +146,7 @@ def test_a_broker_that_cannot_serve_leaves_no_journal(
         Broker(settings(tmp_path, policy=f"ppo:{tmp_path}/no_such"))
     assert not (tmp_path / "broker").exists()
 
-    def said(_: Settings) -> None:
+    def said(_: BrokerSettings) -> None:
         raise InputError(starting_at(tmp_path, ["tcp://127.0.0.1:7998"]))
 
     monkeypatch.setattr(serve, "warmed_up", said)

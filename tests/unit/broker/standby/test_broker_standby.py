@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.broker.base.rows import Row
+from rlsched.broker.base.rows import JournalRow
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.standby.standby import stand_by
-from rlsched.broker.standby.warm import Follower, Warm
-from rlsched.broker.state.book import Book
+from rlsched.broker.standby.warm import JournalFollower, Warm
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalHeldError
@@ -34,16 +34,16 @@ def cold() -> Warm:
     return Warm(load_scheduler(Policy.of(POLICY)), "", RUNNING_MEAN)
 
 
-def facts(book: Book) -> object:
+def facts(state: BrokerState) -> object:
     jobs = [
-        (job.number, job.state, job.exit_code, job.end_s, job.spec.predicted_s) for job in book.jobs.values()
+        (job.number, job.state, job.exit_code, job.end_s, job.spec.predicted_s) for job in state.jobs.values()
     ]
-    cluster = book.cluster
+    cluster = state.cluster
     return (
         jobs,
-        book.epoch,
-        book.now_s,
-        book.decisions,
+        state.epoch,
+        state.now_s,
+        state.decisions,
         cluster.decisions,
         cluster.waiting(0),
         cluster.running(),
@@ -62,7 +62,7 @@ def test_what_was_followed_in_parts_is_what_is_replayed_at_once(
 ) -> None:
     monkeypatch.setattr("rlsched.broker.standby.warm.PAGE", 3)
     broker, warm = lived(path), cold()
-    follower = Follower(path, warm)
+    follower = JournalFollower(path, warm)
     while follower.step():
         pass
     assert warm.last == broker.journal.last > 20
@@ -79,15 +79,15 @@ def test_what_was_followed_in_parts_is_what_is_replayed_at_once(
     replayed: list[int] = []
     rows = with_tail.rows
 
-    def counted(after: int = 0) -> Iterator[Row]:
+    def counted(after: int = 0) -> Iterator[JournalRow]:
         for row in rows(after):
             replayed.append(row.n)
             yield row
 
     monkeypatch.setattr(with_tail, "rows", counted)
-    book = warm.caught_up(with_tail)
+    state = warm.caught_up(with_tail)
     assert replayed == list(range(seen + 1, with_tail.last + 1)), "the tail alone"
-    assert facts(book) == facts(cold().caught_up(with_tail)) == facts(broker.book)
+    assert facts(state) == facts(cold().caught_up(with_tail)) == facts(broker.state)
     with_tail.close()
 
 
@@ -95,20 +95,20 @@ def test_a_journal_that_was_restored_is_followed_from_its_beginning(path: Path, 
     lived(path, jobs=2).journal.close()
     back_up(path, tmp_path / "earlier.sqlite")
     broker, warm = lived(path, jobs=3), cold()
-    follower = Follower(path, warm)
+    follower = JournalFollower(path, warm)
     assert not follower.step()
-    assert len(warm.book.jobs) == 5
+    assert len(warm.state.jobs) == 5
     broker.journal.close()
     restore(tmp_path / "earlier.sqlite", path.parent)
     assert not follower.step()
-    assert len(warm.book.jobs) == 2
+    assert len(warm.state.jobs) == 2
     follower.close()
 
 
 def test_a_book_of_another_journal_is_thrown_away(path: Path, tmp_path: Path) -> None:
     lived(path, jobs=2).journal.close()
     warm = cold()
-    follower = Follower(path, warm)
+    follower = JournalFollower(path, warm)
     follower.step()
     follower.close()
     other = make(Journal(tmp_path / "other.sqlite"), nodes=3, policy=POLICY)

@@ -21,13 +21,13 @@ from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered
 from rlsched.broker.journal.superseded import Superseded
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.broker.standby.copying import Bounds, _Copy
+from rlsched.broker.standby.copying import CopyBounds, _Copy
 from rlsched.broker.standby.shipping import HOLD_S, PAGE_BYTES, Shipping, access_digest
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError, SupersededError
-from rlsched.transport.access import AccessList, Member
+from rlsched.transport.access import AccessEntry, AccessList
 from rlsched.transport.keys import KeyHome
 from rlsched.transport.roles import may_send
 from rlsched.wire.messages import (
@@ -90,7 +90,7 @@ def taken(path: Path) -> HandBroker:
     journal = opened(path)
     copy = make(journal)  # of a broker that has only replayed it
     before = journal.last
-    take_over(journal, copy.book)
+    take_over(journal, copy.state)
     assert journal.last > before
     journal.close()
     return make(opened(path))
@@ -107,8 +107,8 @@ def report(job: int, attempt: int = 1, rank: int = 0) -> AttemptReport:
 
 def test_nothing_starts_before_every_node_is_back_and_then_at_once(path: Path) -> None:
     broker = taken(path)
-    assert broker.book.taken_over
-    assert broker.book.epoch > 1_000
+    assert broker.state.taken_over
+    assert broker.state.epoch > 1_000
     assert states(broker) == {"n0": "drained", "n1": "drained"}
     assert broker.ask(submit(1)) == Submitted(job=1_000_001)
     assert back(broker, "n1") == [], "job 2 may run elsewhere by now"
@@ -124,11 +124,11 @@ def test_what_began_after_the_copy_goes_on_and_does_not_begin_again(path: Path) 
     back(broker, "n0", report(3))
     back(broker, "n1", report(2))
     assert state(broker, 3) == "cancelled"
-    assert "it goes on there" in broker.book.jobs[3].reason
+    assert "it goes on there" in broker.state.jobs[3].reason
     assert state(broker, 2) == "running"
     assert state(broker, 1) == "queued", "its end was not copied, or is lost"
     assert states(broker) == {"n0": "drained", "n1": "up"}
-    assert broker.book.nodes["n0"].drained_reason.startswith("a standby took over: jobs 3 run on")
+    assert broker.state.nodes["n0"].drained_reason.startswith("a standby took over: jobs 3 run on")
 
 
 def test_a_node_that_is_not_back_is_waited_for_until_it_is_declared_down(path: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_job_that_began_and_ended_after_the_copy_does_not_begin_again(path: Pa
     ]
     back(broker, "n0", report(1), *over)
     assert [state(broker, job) for job in (3, 4)] == ["cancelled", "queued"]
-    assert "has ended on node n0 with exit code 0" in broker.book.jobs[3].reason
+    assert "has ended on node n0 with exit code 0" in broker.state.jobs[3].reason
 
 
 def test_an_operators_drain_is_kept(path: Path) -> None:
@@ -170,13 +170,13 @@ def test_an_operators_drain_is_kept(path: Path) -> None:
     broker.journal.commit([NodeDrained(name="n0", until_s=float("inf"), reason="mine")], broker.now_s)
     broker.journal.close()
     journal = opened(path)
-    take_over(journal, make(journal).book)
+    take_over(journal, make(journal).state)
     journal.close()
     broker = make(opened(path))
     back(broker, "n0", report(1))
     back(broker, "n1", report(2))
     assert states(broker) == {"n0": "drained", "n1": "up"}
-    assert broker.book.nodes["n0"].drained_reason == "mine"
+    assert broker.state.nodes["n0"].drained_reason == "mine"
 
 
 def test_the_mark_says_what_it_is(path: Path) -> None:
@@ -328,7 +328,7 @@ def test_a_copy_is_kept_within_bounds_too(
         broker.ask(submit(8))
     primary, said = copied(broker), list[str]()
     warm = Warm(load_scheduler("fifo-backfill"), "", RUNNING_MEAN)
-    bounds = Bounds(Keeps(entries=8), math.inf)
+    bounds = CopyBounds(Keeps(entries=8), math.inf)
     with closing(
         _Copy(tmp_path / "copy.sqlite", KeyHome(tmp_path / "keys"), warm, said.append, bounds)
     ) as copy:
@@ -350,7 +350,7 @@ def test_a_copy_is_kept_within_bounds_too(
     with closing(
         _Copy(tmp_path / "copy.sqlite", KeyHome(tmp_path / "keys"), again, said.append, bounds)
     ) as copy:
-        assert copy.book.cluster.digest() == broker.book.cluster.digest()
+        assert copy.state.cluster.digest() == broker.state.cluster.digest()
     assert check(tmp_path / "copy.sqlite").damage == check(tmp_path / "copy.sqlite").derived == []
 
 
@@ -402,7 +402,9 @@ def test_the_access_list_comes_along(
     assert answer is not None
     assert answer.access is not None
     [(file, text)] = answer.access.items()
-    assert Member.of(file, text) == next(iter(AccessList(home.directory / "authorised").members().values()))
+    assert AccessEntry.of(file, text) == next(
+        iter(AccessList(home.directory / "authorised").members().values())
+    )
     last = broker.journal.last
     checksum = broker.journal.checksum_of(last) or 0
     assert primary.ask(after=last, checksum=checksum, access=access_digest(answer.access)) is None

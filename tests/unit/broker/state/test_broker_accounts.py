@@ -36,7 +36,7 @@ def join(broker: HandBroker, account: str, person: str = "alice", *, member: boo
 
 
 def charged(broker: HandBroker) -> list[str]:
-    return [job.spec.account for job in broker.book.jobs.values()]
+    return [job.spec.account for job in broker.state.jobs.values()]
 
 
 def test_a_job_is_charged_to_the_account_that_it_names_or_the_first_of_its_user(journal: Journal) -> None:

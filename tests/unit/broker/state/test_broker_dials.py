@@ -49,17 +49,17 @@ def work(broker: HandBroker, jobs: int, first: int = 1) -> None:
     """So many jobs come, and all but the last end, some with a wait in between."""
     for job in range(first, first + jobs):
         broker.ask(submit(1 + job % 4, time_limit_s=60.0 * job))
-        if broker.book.jobs[job].state == "launching":
+        if broker.state.jobs[job].state == "launching":
             broker.says("n0", launched(job))
         broker.wait(97.0 * (job % 5) + 1.0, "n0")
-        for live in [one for one in broker.book.job_of_seq.values() if one.state == "running"][:1]:
+        for live in [one for one in broker.state.job_of_seq.values() if one.state == "running"][:1]:
             broker.says("n0", ended(live.number))
-        for live in [one for one in broker.book.job_of_seq.values() if one.state == "launching"]:
+        for live in [one for one in broker.state.job_of_seq.values() if one.state == "launching"]:
             broker.says("n0", launched(live.number))
 
 
 def dials(broker: HandBroker) -> list[float]:
-    dial = broker.book.cluster.arrays.dials.dial
+    dial = broker.state.cluster.arrays.dials.dial
     return [float(dial[name][0]) for name in RANGES]
 
 
@@ -75,9 +75,9 @@ def test_a_restart_finds_dials_and_counts_again(journal: Journal, lively: Schedu
     assert any(dials(broker)), "the strategy set nothing: the test would not see a loss"
     again = make(journal, lively)
     assert dials(again) == dials(broker)
-    assert shape(again.book) == shape(broker.book)
-    assert again.book.cluster.arrays.dials.counted.tobytes() == (
-        broker.book.cluster.arrays.dials.counted.tobytes()
+    assert shape(again.state) == shape(broker.state)
+    assert again.state.cluster.arrays.dials.counted.tobytes() == (
+        broker.state.cluster.arrays.dials.counted.tobytes()
     )
     again.says("n0", hello("n0", 4, cluster="c1", epoch=1))
     work(again, 20, first=41)
@@ -97,7 +97,7 @@ def test_a_strategy_without_numbers_leaves_the_settings_as_they_are(journal: Jou
     broker = make(journal, scheduler)
     broker.says("n0", hello("n0"))
     broker.ask(submit(4))
-    seen = dict(zip(NAMES, broker.book.cluster.arrays.dials.seen[0].tolist(), strict=True))
+    seen = dict(zip(NAMES, broker.state.cluster.arrays.dials.seen[0].tolist(), strict=True))
     assert seen["running_per_gpu"] == -1.0, "no job ran: the sum is minus infinity ..."
     assert seen["load_1_h"] > 1.1, "... to which infinity is added"
     broker.ask(submit(1))

@@ -75,19 +75,19 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def waiting(broker: HandBroker) -> int:
-    return sum(job.state == "queued" for job in broker.book.job_of_seq.values())
+    return sum(job.state == "queued" for job in broker.state.job_of_seq.values())
 
 
 def launch_all(broker: HandBroker) -> None:
     """All jobs that are being launched run."""
-    for job in [one for one in broker.book.job_of_seq.values() if one.state == "launching"]:
+    for job in [one for one in broker.state.job_of_seq.values() if one.state == "launching"]:
         assert job.attempt is not None
         broker.says("n0", launched(job.number, job.attempt.number))
 
 
 def finish_one(broker: HandBroker) -> None:
     """The first job that runs ends; what starts in its place runs."""
-    job = min((one for one in broker.book.job_of_seq.values() if one.state != "queued"), key=_number)
+    job = min((one for one in broker.state.job_of_seq.values() if one.state != "queued"), key=_number)
     assert job.attempt is not None
     broker.says("n0", ended(job.number, job.attempt.number))
     launch_all(broker)
@@ -108,7 +108,7 @@ def test_a_queue_longer_than_any_in_training_is_the_fallbacks_until_it_is_short_
         broker.ask(submit(1 + number % 2))
     launch_all(broker)
     kinds = list[str]()
-    while len(broker.book.job_of_seq) > 1:
+    while len(broker.state.job_of_seq) > 1:
         finish_one(broker)
         kinds.append(report(broker).guard.now.partition(":")[0])  # type: ignore[union-attr]
         if kinds[-1] == "drift":
@@ -136,7 +136,7 @@ def test_a_queue_longer_than_any_in_training_is_the_fallbacks_until_it_is_short_
     drifted = [one for one in events.decisions if one.guard.startswith("drift: queue_log is ")]
     assert drifted
     assert {one.source for one in drifted} == {"guard"}
-    assert broker.book.interventions["drift"] == len(drifted)
+    assert broker.state.interventions["drift"] == len(drifted)
     assert all(record.guard.startswith("drift: ") for record in records(broker) if record.source == "guard")
     again = redecide(events, guarded(path))
     assert [(one.action, one.source, one.guard, one.state_digest) for one in again] == [
@@ -157,13 +157,13 @@ def test_after_a_restart_the_memory_is_empty_and_what_was_counted_stands(
     launch_all(broker)
     for _ in range(20):
         finish_one(broker)
-    counted = broker.book.interventions["drift"]
+    counted = broker.state.interventions["drift"]
     curves = drift_curves(before)
     assert curves["drift/active"] == curves["drift/outside_queue_log_frac"] == 1.0
     assert curves["drift/value_queue_log"] == pytest.approx(math.log1p(waiting(broker)) / 8, abs=0.02)
     scheduler = guarded(path)
     again = HandBroker(scheduler, journal, limits=LIMITS)
-    assert again.book.interventions == {"drift": counted}
+    assert again.state.interventions == {"drift": counted}
     assert scheduler.replaced_by_fallback() == ""
     assert drift_curves(scheduler) == {"drift/active": 0.0, "drift/most_outside_frac": 0.0}
 
@@ -211,7 +211,7 @@ def dialled(path: Path, most_waiting: float) -> Scheduler:
 
 
 def dials(broker: HandBroker) -> list[float]:
-    dial = broker.book.cluster.arrays.dials.dial
+    dial = broker.state.cluster.arrays.dials.dial
     return [float(dial[name][0]) for name in RANGES]
 
 
@@ -247,7 +247,7 @@ def test_dials_are_at_0_while_the_cluster_is_unlike_the_training_also_after_a_re
     broker.says("n0", hello("n0", 2, cluster="c1", epoch=1))
     launch_all(broker)
     pass_time(20)
-    assert len(broker.book.job_of_seq) < 6
+    assert len(broker.state.job_of_seq) < 6
     assert any(dials(broker))
     assert fresh.replaced_by_fallback() == ""
     events = journal_events(journal.path)

@@ -93,8 +93,8 @@ def test_a_job_waits_for_the_end_of_another(
         return
     how = "failed" if exit_code else "completed"
     assert state(broker, second) == state(broker, third) == "cancelled"  # and what waits for it with it
-    assert broker.book.jobs[second].reason == f"DependencyNeverSatisfied: {kind}:{first} is {how}"
-    assert broker.book.jobs[third].reason == f"DependencyNeverSatisfied: afterok:{second} is cancelled"
+    assert broker.state.jobs[second].reason == f"DependencyNeverSatisfied: {kind}:{first} is {how}"
+    assert broker.state.jobs[third].reason == f"DependencyNeverSatisfied: afterok:{second} is cancelled"
 
 
 def test_after_waits_for_a_start_alone(journal: Journal) -> None:
@@ -132,7 +132,7 @@ def test_singletons_run_one_after_the_other(journal: Journal) -> None:
 def test_singletons_of_one_batch_wait_for_each_other_named_or_not(journal: Journal) -> None:
     broker = make(journal, 1)
     for name in ("nightly", ""):  # without a name, the program's
-        first = broker.book.last_number + 1
+        first = broker.state.last_number + 1
         asked = [submit(name=name, singleton=True) for _ in range(3)]
         broker.batch([ClientAsked(b"peer", n, message, ALICE) for n, message in enumerate(asked)])
         jobs = range(first, first + 3)
@@ -147,10 +147,10 @@ def test_singletons_of_one_message_wait_for_each_other_or_none_is_queued(journal
         new(broker, name="nightly")
     few, many = ([submit(name="nightly", singleton=True) for _ in range(count)] for count in (2, 3))
     assert "job 3: expected at most 1,000 jobs" in refused(broker, SubmitMany(jobs=many))
-    last = broker.book.last_number
+    last = broker.state.last_number
     ask(broker, SubmitMany(jobs=few))
-    assert len(broker.book.gates.awaited(last + 1)) == MOST_DEPENDENCIES - 1
-    assert len(broker.book.gates.awaited(last + 2)) == MOST_DEPENDENCIES
+    assert len(broker.state.gates.awaited(last + 1)) == MOST_DEPENDENCIES - 1
+    assert len(broker.state.gates.awaited(last + 2)) == MOST_DEPENDENCIES
 
 
 def test_what_has_started_once_has_started(journal: Journal) -> None:
@@ -162,7 +162,7 @@ def test_what_has_started_once_has_started(journal: Journal) -> None:
     broker.says("n0", ended(first, exit_code=143, reason="killed"))
     assert (state(broker, first), state(broker, urgent)) == ("queued", "launching")
     second = new(broker, num_gpus=4, depends_on=on("after", first))
-    assert broker.book.gates.is_open(second)
+    assert broker.state.gates.is_open(second)
 
 
 def test_long_lists_of_others_are_refused_before_they_are_looked_up(
@@ -171,7 +171,7 @@ def test_long_lists_of_others_are_refused_before_they_are_looked_up(
     broker = make(journal, 1)
     many = on("afterany", *range(1, 50_000))
     with monkeypatch.context() as patch:
-        patch.setattr(broker.book, "job", lambda number: pytest.fail(f"job {number} is looked up"))
+        patch.setattr(broker.state, "job", lambda number: pytest.fail(f"job {number} is looked up"))
         assert "at most 1,000 jobs to wait for, got 49,999" in refused(broker, submit(depends_on=many))
 
 
@@ -201,7 +201,7 @@ def test_a_waiting_job_that_is_cancelled_waits_for_nothing_more(journal: Journal
     finish(broker, first, 1)
     broker.batch([TICK], after_s=10.0)
     assert state(broker, second) == "cancelled"
-    assert broker.book.eligibility.counts() == {}
+    assert broker.state.eligibility.counts() == {}
 
 
 def test_a_running_job_is_requeued_and_its_retries_are_its_own(journal: Journal) -> None:
@@ -210,10 +210,10 @@ def test_a_running_job_is_requeued_and_its_retries_are_its_own(journal: Journal)
     broker.says("n0", launched(job))
     assert ask(broker, Requeue(job=job)) == Ok()
     broker.says("n0", ended(job, exit_code=143, reason="killed"))
-    assert broker.book.jobs[job].attempt is not None
-    assert (state(broker, job), broker.book.jobs[job].attempt.number) == ("launching", 2)  # type: ignore[union-attr]
-    assert broker.book.jobs[job].retries == 0
-    assert broker.book.jobs[job].attempts == 2
+    assert broker.state.jobs[job].attempt is not None
+    assert (state(broker, job), broker.state.jobs[job].attempt.number) == ("launching", 2)  # type: ignore[union-attr]
+    assert broker.state.jobs[job].retries == 0
+    assert broker.state.jobs[job].attempts == 2
 
 
 def test_the_journal_decides_the_same_again(journal: Journal) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.base.past import Past
+from rlsched.broker.base.past import PastJobs
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.snapshots import made_for
 from rlsched.broker.standby.warm import Warm
@@ -44,14 +44,14 @@ def predicted_s(predictions: Predictions, user: str, gpus: int) -> float:
 def test_the_first_predictions_know_what_was(tmp_path: Path, kind: str) -> None:
     if kind == HEDGE:
         pytest.importorskip("sklearn")
-    past = Past.read(sacct(tmp_path / "jobs.txt"))
+    past = PastJobs.read(sacct(tmp_path / "jobs.txt"))
     assert 300 < predicted_s(Predictions(kind, past), "ann", 1) < 1200
     assert 18_000 < predicted_s(Predictions(kind, past), "bob", 2) < 72_000
     assert predicted_s(Predictions(kind), "bob", 2) < 18_000
 
 
 def test_times_are_those_of_the_site(tmp_path: Path) -> None:
-    past = Past.read(sacct(tmp_path / "jobs.txt"))
+    past = PastJobs.read(sacct(tmp_path / "jobs.txt"))
     assert past.origin_s == START_S
     events = past._events()
     assert events == sorted(events)
@@ -59,8 +59,8 @@ def test_times_are_those_of_the_site(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_of_another_past_is_not_used(tmp_path: Path) -> None:
-    past, other = (Past.read(sacct(tmp_path / f"{n}.txt", n)) for n in (60, 58))
-    assert past.digest == Past.read(sacct(tmp_path / "again.txt", 60)).digest != other.digest
+    past, other = (PastJobs.read(sacct(tmp_path / f"{n}.txt", n)) for n in (60, 58))
+    assert past.digest == PastJobs.read(sacct(tmp_path / "again.txt", 60)).digest != other.digest
     scheduler = load_scheduler("fifo-backfill")
     keys = {made_for(scheduler, Predictions(RUNNING_MEAN, one).made_for, 1.0) for one in (None, past, other)}
     assert len(keys) == 3
@@ -69,27 +69,27 @@ def test_a_snapshot_of_another_past_is_not_used(tmp_path: Path) -> None:
 def test_a_warm_book_begins_with_it_once(
     tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    past = Past.read(sacct(tmp_path / "jobs.txt"))
+    past = PastJobs.read(sacct(tmp_path / "jobs.txt"))
     told = []
-    monkeypatch.setattr(Past, "tell_mean", lambda _, mean: told.append(mean))
+    monkeypatch.setattr(PastJobs, "tell_mean", lambda _, mean: told.append(mean))
     warm = Warm(load_scheduler("fifo-backfill"), "", RUNNING_MEAN, past=past)
-    book = warm.caught_up(journal)
+    state = warm.caught_up(journal)
     assert len(told) == 1
-    assert book.predictions.made_for == f"{RUNNING_MEAN} {past.digest}"
+    assert state.predictions.made_for == f"{RUNNING_MEAN} {past.digest}"
 
 
 def test_what_is_no_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "t.csv"
     trace.write_text("job_id,submit_time,duration,num_gpus\na,0,60,1\n")
     with pytest.raises(InputError, match="expected the output of sacct"):
-        Past.read(trace)
+        PastJobs.read(trace)
     never = tmp_path / "never.txt"
     never.write_text(SACCT + "1|j|ann|gpu|COMPLETED|100|160|200|cpu=1\n")
     with pytest.raises(InputError, match=r"no job of this history has GPUs .* expected gres/gpu"):
-        Past.read(never)
+        PastJobs.read(never)
     never.write_text(SACCT + "1|j|ann|gpu|COMPLETED|160|100|200|gres/gpu=1\n")
     with pytest.raises(InputError, match="expected jobs with GPUs that started and ended"):
-        Past.read(never)
+        PastJobs.read(never)
     where = ["--keys", str(tmp_path / "k"), "--address", "tcp://127.0.0.1:0"]
     assert run(["broker", *where, "--history", str(trace)]) == 2
     assert "expected the output of sacct" in capsys.readouterr().err

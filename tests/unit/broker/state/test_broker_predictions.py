@@ -19,7 +19,7 @@ from rlsched.workload.predict.at_submission import predict_at_submission
 from rlsched.workload.predict.distribution import Forecast, point_and_spread
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import SIZES
-from rlsched.workload.predict.history import FEATURES, History
+from rlsched.workload.predict.history import FEATURES, EventHistory
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 from rlsched.workload.predict.predictor import Predictor
 from rlsched.workload.trace import Trace
@@ -36,7 +36,7 @@ def predictions(journal: Journal) -> list[JobSubmitted]:
 
 def predictions_of(broker: HandBroker) -> dict[int, tuple[float, float, str]]:
     """Prediction, spread and their source, by job."""
-    jobs = broker.book.jobs.values()
+    jobs = broker.state.jobs.values()
     return {job.number: (job.spec.predicted_s, job.spec.spread, job.spec.predicted_by) for job in jobs}
 
 
@@ -78,7 +78,7 @@ def test_a_stamp_is_the_predictors_of_trace_predict(journal: Journal) -> None:
     own = Predictor("hedge")
     for k in range(6):
         number = run_one(broker, 600.0, name=f"probe-{k}", user="ann", time_limit_s=700.0)
-        job = broker.book.jobs[number]
+        job = broker.state.jobs[number]
         facts = JobFacts(str(number), 1, "", "ann", f"probe-{k}", "true", 700.0)
         forecast: Forecast = own.predict(facts, job.submit_s)
         predicted_s, spread = point_and_spread(forecast.probabilities[None, :], np.array([700.0]))
@@ -97,7 +97,7 @@ def test_a_trace_with_the_same_users_names_and_commands_is_predicted_alike(journ
     for k in range(14):
         who, net = ("ann", "bob")[k % 2], (5, 7)[k % 3 == 0]
         run_one(broker, 60.0 * net**2, name=f"net{net}_{k}", user=who, command=["train.py", "--seed", str(k)])
-    jobs = list(broker.book.jobs.values())
+    jobs = list(broker.state.jobs.values())
     end_s = np.array([job.end_s for job in jobs], np.float64)
     start_s = np.array([job.attempt.start_s for job in jobs if job.attempt is not None])
     trace = Trace.from_columns(
@@ -144,7 +144,7 @@ def test_a_restart_does_not_ask_the_models_again(journal: Journal, monkeypatch: 
 
     monkeypatch.setattr(Predictor, "foresee", never)
     monkeypatch.setattr(Predictor, "said", never)
-    monkeypatch.setattr(History, "submit", never)
+    monkeypatch.setattr(EventHistory, "submit", never)
     assert predictions_of(make(journal)) == before
 
 
@@ -220,7 +220,7 @@ def test_a_batch_with_a_token_twice_and_a_bad_one(journal: Journal) -> None:
     said = [getattr(reply, "job", None) for reply in replies]
     assert said == [1, 2, 1, None, None, 3]
     assert [entry.token for entry in predictions(journal)] == ["k0", "k1", "k2"]
-    assert broker.book.jobs[1].state == "cancelled"
+    assert broker.state.jobs[1].state == "cancelled"
     assert predictions_of(make(journal)) == predictions_of(broker)
 
 
@@ -228,14 +228,14 @@ def test_one_that_cannot_be_predicted_takes_no_other_with_it(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The predictor raises when some jobs of the batch are known to it: these numbers are given again."""
-    broker, submits = make(journal), History.submit
+    broker, submits = make(journal), EventHistory.submit
 
-    def fragile(history: History, job: JobFacts, now_s: float) -> object:
+    def fragile(history: EventHistory, job: JobFacts, now_s: float) -> object:
         if job.name == "poison":
             raise FloatingPointError(job.name)
         return submits(history, job, now_s)
 
-    monkeypatch.setattr(History, "submit", fragile)
+    monkeypatch.setattr(EventHistory, "submit", fragile)
     jobs = [submit(name=name) for name in ("a-1", "a-2", "poison", "a-3")]
     replies = broker.batch([ClientAsked(b"p", k, message) for k, message in enumerate(jobs)])
     assert [getattr(reply, "job", None) for reply in replies] == [1, 2, None, 3]
@@ -249,7 +249,7 @@ def test_running_mean_is_the_simulators_stamp(journal: Journal) -> None:
     broker.says("n0", hello("n0"))
     for seconds in (10.0, 500.0, 20.0):
         predicted_s, spread = own.predict("", 1)
-        job = broker.book.jobs[run_one(broker, seconds)]
+        job = broker.state.jobs[run_one(broker, seconds)]
         assert (job.spec.predicted_s, job.spec.spread, job.spec.said) == (predicted_s, spread, b"")
         assert job.attempt is not None
         assert job.end_s is not None
@@ -319,10 +319,10 @@ def test_the_report_compares_with_the_running_mean(journal: Journal) -> None:
 
 def test_curves_for_tensorboard_have_no_point_before_there_is_something_new(journal: Journal) -> None:
     broker = make(journal)
-    predictions = broker.book.predictions
+    predictions = broker.state.predictions
     assert predictions.curves(broker.now_s) == {}
     broker = lived(Journal(journal.path.with_name("other.sqlite")))
-    predictions = broker.book.predictions
+    predictions = broker.state.predictions
     curves = predictions.curves(broker.now_s)
     assert {"prediction/median_abs_ln", "prediction/median_abs_ln_running_mean"} < set(curves)
     assert curves["prediction_weight/1_gpus/survival"] > 0
@@ -355,10 +355,10 @@ def test_a_job_ended_when_its_node_says_within_its_attempt(
     broker.says("n0", hello("n0"))
     broker.ask(submit())
     broker.says("n0", launched(1))
-    job = broker.book.jobs[1]
+    job = broker.state.jobs[1]
     assert job.attempt is not None
     broker.now_s = 8999.999
     broker.says("n0", msgspec.structs.replace(ended(1), ended_s=reported_s))
     assert job.end_s == pytest.approx(max(expected_s, job.attempt.start_s), abs=1e-6)
-    again = make(journal, RUNNING_MEAN).book.jobs[1]
+    again = make(journal, RUNNING_MEAN).state.jobs[1]
     assert again.end_s == job.end_s

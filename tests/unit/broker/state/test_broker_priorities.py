@@ -11,9 +11,9 @@ from rlsched.broker.events import ClientAsked
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import Predictions
-from rlsched.broker.state.priorities import PRIORITIES, Ranks
+from rlsched.broker.state.priorities import PRIORITIES, PriorityRules
 from rlsched.cli.shared import options
 from rlsched.decide.actions import Preempt
 from rlsched.decide.policies.policy import Policy
@@ -44,8 +44,8 @@ ADA, BOB = Peer("user", "ada", "ada"), Peer("user", "bob", "bob")
 def begin(journal: Journal, policy: Policy | str = "fifo-backfill", **ranks: object) -> HandBroker:
     """A broker on this journal; with its first node, where it had none."""
     scheduler = load_scheduler(policy)
-    broker = HandBroker(scheduler, journal, limits=LIMITS, ranks=Ranks(**ranks))  # type: ignore[arg-type]
-    if not broker.book.nodes:
+    broker = HandBroker(scheduler, journal, limits=LIMITS, ranks=PriorityRules(**ranks))  # type: ignore[arg-type]
+    if not broker.state.nodes:
         broker.says("n0", hello("n0"))
     return broker
 
@@ -57,16 +57,16 @@ def ask(broker: HandBroker, by: Peer, **fields: object) -> object:
 
 def order(broker: HandBroker) -> list[int]:
     """The numbers of waiting jobs, first first."""
-    arrays = broker.book.cluster.arrays
+    arrays = broker.state.cluster.arrays
     count = arrays.derived.part.queue_len[0]
-    return [broker.book.number_of_seq[int(arrays.job.seq[slot])] for slot in arrays.derived.queue[0, :count]]
+    return [broker.state.number_of_seq[int(arrays.job.seq[slot])] for slot in arrays.derived.queue[0, :count]]
 
 
 def fill(broker: HandBroker, by: Peer = ROOT, **fields: object) -> int:
     """A job on all GPUs, running."""
     reply = ask(broker, by, num_gpus=4, **fields)
     assert isinstance(reply, Submitted)
-    attempt = broker.book.jobs[reply.job].active
+    attempt = broker.state.jobs[reply.job].active
     assert attempt is not None, "it was to start at once"
     broker.says("n0", launched(reply.job, attempt.number))
     return reply.job
@@ -103,16 +103,16 @@ def test_a_raised_priority_has_its_reservation_at_once(journal: Journal) -> None
     for priority, first in (("normal", True), ("high", False)):
         broker = begin(journal, patient)
         ask(broker, ROOT, num_gpus=3)
-        broker.says("n0", launched(broker.book.last_number))
-        held = broker.book.last_number
+        broker.says("n0", launched(broker.state.last_number))
+        held = broker.state.last_number
         ask(broker, ROOT, num_gpus=4, priority=priority)
         ask(broker, ROOT, num_gpus=1)
-        small = broker.book.last_number
+        small = broker.state.last_number
         assert (state(broker, small) == "launching") is first
-        for number in [job.number for job in list(broker.book.job_of_seq.values())]:
-            if broker.book.jobs[number].active is not None:
+        for number in [job.number for job in list(broker.state.job_of_seq.values())]:
+            if broker.state.jobs[number].active is not None:
                 broker.says("n0", ended(number))
-        for number in [job.number for job in list(broker.book.job_of_seq.values())]:
+        for number in [job.number for job in list(broker.state.job_of_seq.values())]:
             broker.says("n0", launched(number))
             broker.says("n0", ended(number))
         assert state(broker, held) == "completed"
@@ -136,18 +136,18 @@ def test_only_a_lower_priority_gives_way(journal: Journal) -> None:
     broker.says("n0", launched(3))
     ask(broker, ROOT, num_gpus=4, priority="urgent")
     assert [state(broker, job) for job in (2, 3)] == ["launching", "running"], "high is above what may be"
-    assert broker.book.jobs[3].active is not None
-    assert not broker.book.jobs[3].active.ending
+    assert broker.state.jobs[3].active is not None
+    assert not broker.state.jobs[3].active.ending
 
 
 def test_a_job_is_preemptible_by_its_priority_where_the_operator_says_so(journal: Journal) -> None:
     broker = begin(journal)
     ask(broker, ROOT, priority="low")
-    assert not broker.book.jobs[1].spec.preemptible
+    assert not broker.state.jobs[1].spec.preemptible
     broker = begin(journal, preemptible="low")
     ask(broker, ROOT, priority="low")
     ask(broker, ROOT)
-    assert [broker.book.jobs[job].spec.preemptible for job in (2, 3)] == [True, False]
+    assert [broker.state.jobs[job].spec.preemptible for job in (2, 3)] == [True, False]
 
 
 def test_who_has_used_much_goes_behind_who_has_not(journal: Journal) -> None:
@@ -158,14 +158,14 @@ def test_who_has_used_much_goes_behind_who_has_not(journal: Journal) -> None:
         ask(broker, by, num_gpus=4)
     broker.wait(61.0, "n0")
     assert order(broker) == [3, 2]
-    assert broker.book.priorities.ln_weights["ada"] == pytest.approx(-2.0 * math.log(2.0)), "U = 1, S = 1/2"
+    assert broker.state.priorities.ln_weights["ada"] == pytest.approx(-2.0 * math.log(2.0)), "U = 1, S = 1/2"
     said = broker.ask(Why(job=2))
     assert isinstance(said, Explanation)
     assert "fair share: by the usage of ada, its jobs count 0.25 of others'" in said.details
     again = begin(journal, "sjf", half_life_s=DAY_S)
     assert order(again) == [3, 2]
-    assert again.book.usage.used(again.now_s, again.book.job_of_seq.values()) == pytest.approx(
-        broker.book.usage.used(again.now_s, broker.book.job_of_seq.values())
+    assert again.state.usage.used(again.now_s, again.state.job_of_seq.values()) == pytest.approx(
+        broker.state.usage.used(again.now_s, broker.state.job_of_seq.values())
     )
 
 
@@ -175,9 +175,9 @@ def test_what_was_used_is_forgotten_by_and_by(journal: Journal) -> None:
     broker.wait(3600.0, "n0")
     broker.says("n0", ended(first))
     running: list[object] = []
-    used = broker.book.usage.used(broker.now_s, running)["ada"]  # type: ignore[arg-type]
+    used = broker.state.usage.used(broker.now_s, running)["ada"]  # type: ignore[arg-type]
     assert used == pytest.approx(4 * 3600.0 * 0.5 / math.log(2.0), rel=1e-2), "the integral of 2^(-t / 1 h)"
-    later = broker.book.usage.used(broker.now_s + 7200.0, running)["ada"]  # type: ignore[arg-type]
+    later = broker.state.usage.used(broker.now_s + 7200.0, running)["ada"]  # type: ignore[arg-type]
     assert later == pytest.approx(used / 4.0)
 
 
@@ -191,7 +191,7 @@ def test_without_fair_share_weights_of_an_earlier_broker_go(journal: Journal) ->
     assert order(broker) == [3, 2]
     again = begin(journal, "sjf")
     again.wait(1.0, "n0")
-    assert not again.book.priorities.ln_weights
+    assert not again.state.priorities.ln_weights
     assert order(again) == [2, 3]
 
 
@@ -203,10 +203,10 @@ def test_a_job_that_waits_long_goes_up_to_high_and_no_further(journal: Journal) 
     assert order(broker) == [4, 2, 3]
     broker.now_s += DAY_S
     broker.wait(61.0, "n0")
-    assert [broker.book.priorities.level(job) for job in (2, 3, 4)] == [1, 0, 2]
+    assert [broker.state.priorities.level(job) for job in (2, 3, 4)] == [1, 0, 2]
     broker.now_s += 4 * DAY_S
     broker.wait(61.0, "n0")
-    assert [broker.book.priorities.level(job) for job in (2, 3, 4)] == [1, 1, 2]
+    assert [broker.state.priorities.level(job) for job in (2, 3, 4)] == [1, 1, 2]
     assert order(broker) == [4, 2, 3]
     said = broker.ask(Why(job=3))
     assert isinstance(said, Explanation)
@@ -219,20 +219,20 @@ def test_the_journal_is_decided_again_with_priorities_and_shares(journal: Journa
     for round_ in range(12):
         for by in (ADA, BOB):
             ask(broker, ROOT, user=by.person, num_gpus=1 + round_ % 4, priority=("low", "high")[round_ % 2])
-        for job in list(broker.book.job_of_seq.values()):
+        for job in list(broker.state.job_of_seq.values()):
             if job.state == "launching" and job.active is not None:
                 broker.says("n0", launched(job.number, job.active.number))
         broker.wait(900.0, "n0")
-        for job in [job for job in broker.book.job_of_seq.values() if job.state == "running"][:1]:
+        for job in [job for job in broker.state.job_of_seq.values() if job.state == "running"][:1]:
             assert job.active is not None
             broker.says("n0", ended(job.number, job.active.number))
     assert any(isinstance(row.entry, JobsRanked) for row in journal.rows())
     made = [record for batch in broker.records for record in batch.records]
     again = redecide(journal_events(journal.path), scheduler(policy))
     assert [(one.number, one.action) for one in again] == [(one.number, one.action) for one in made]
-    book = Book(Predictions(RUNNING_MEAN), scheduler(policy).order, DAY_S)
-    book.replay(journal.rows())
-    assert book.cluster.digest() == broker.book.cluster.digest()
+    state = BrokerState(Predictions(RUNNING_MEAN), scheduler(policy).order, DAY_S)
+    state.replay(journal.rows())
+    assert state.cluster.digest() == broker.state.cluster.digest()
 
 
 def scheduler(policy: str) -> Scheduler:
@@ -269,10 +269,10 @@ def test_a_gang_that_was_ended_with_its_nodes_starts_before_a_smaller_job_that_c
         broker.says(f"n{rank}", launched(1, rank=rank))
     ask(broker, ROOT, num_gpus=1)
     assert [state(broker, job) for job in (1, 2)] == ["running", "queued"]
-    again, identity = begin(journal, policy), broker.book.identity
+    again, identity = begin(journal, policy), broker.state.identity
     for rank in range(2):
         again.says(f"n{rank}", hello(f"n{rank}", 4, stopped(1, rank), cluster=identity, epoch=1))
-    attempt = again.book.jobs[1].attempt
+    attempt = again.state.jobs[1].attempt
     assert attempt is not None
     assert (state(again, 1), attempt.number, state(again, 2)) == ("launching", 2, "queued")
     made = redecide(journal_events(journal.path), load_scheduler(policy))
@@ -284,14 +284,14 @@ def test_a_job_that_was_ended_with_its_node_is_one_priority_higher_and_why_says_
     fill(broker)
     ask(broker, ROOT, num_gpus=4, priority="urgent")
     broker.says("n0", ended(1, exit_code=143, reason="node_stopped"))
-    assert [(state(broker, job), broker.book.priorities.level(job)) for job in (1, 2)] == [
+    assert [(state(broker, job), broker.state.priorities.level(job)) for job in (1, 2)] == [
         ("queued", 1),
         ("launching", 2),
     ]
     said = broker.ask(Why(job=1))
     assert isinstance(said, Explanation)
     assert "submitted with priority normal, and goes as high: it was ended with its node" in said.details
-    assert begin(journal, "tuned").book.priorities.level(1) == 1
+    assert begin(journal, "tuned").state.priorities.level(1) == 1
 
 
 def test_a_job_that_was_queued_again_for_another_reason_keeps_its_priority(journal: Journal) -> None:
@@ -299,4 +299,4 @@ def test_a_job_that_was_queued_again_for_another_reason_keeps_its_priority(journ
     fill(broker)
     assert broker.ask(Requeue(job=1)) == Ok()
     broker.says("n0", killed(1))
-    assert (broker.book.jobs[1].attempts, broker.book.priorities.level(1)) == (2, 0)
+    assert (broker.state.jobs[1].attempts, broker.state.priorities.level(1)) == (2, 0)

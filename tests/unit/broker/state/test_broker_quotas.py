@@ -65,12 +65,12 @@ def rows(broker: HandBroker) -> dict[tuple[str, str], QuotaInfo]:
 
 
 def running(broker: HandBroker) -> list[int]:
-    return [job.number for job in broker.book.jobs.values() if job.active is not None]
+    return [job.number for job in broker.state.jobs.values() if job.active is not None]
 
 
 def end(broker: HandBroker, job: int, after_s: float = 0.001) -> None:
     """All ranks of a job end."""
-    attempt = broker.book.jobs[job].active
+    attempt = broker.state.jobs[job].active
     assert attempt is not None
     for number, rank in enumerate(attempt.ranks):
         broker.says(rank.node, ended(job, attempt.number, number), after_s=after_s if number == 0 else 0.001)
@@ -79,7 +79,7 @@ def end(broker: HandBroker, job: int, after_s: float = 0.001) -> None:
 def acknowledge(broker: HandBroker) -> None:
     """Every rank that is to be launched is."""
     for job in running(broker):
-        attempt = broker.book.jobs[job].active
+        attempt = broker.state.jobs[job].active
         assert attempt is not None
         for number, rank in enumerate(attempt.ranks):
             if rank.state == "launching" and not attempt.leaving:
@@ -156,8 +156,8 @@ def test_a_preempted_job_counts_until_it_has_left(journal: Journal) -> None:
     broker.says("n0", launched(1))
     broker.wait(4000.0, "n0")
     ask(broker, BOB, submit(4))
-    assert broker.book.jobs[1].active is not None
-    assert broker.book.jobs[1].active.ending == "preempted"
+    assert broker.state.jobs[1].active is not None
+    assert broker.state.jobs[1].active.ending == "preempted"
     ask(broker, ALICE, submit(1))
     assert reason(broker, 3) == "Quota: alice has 4 of 4 GPUs at once"
     assert rows(broker)["user", "alice"].gpus_now == 4
@@ -200,7 +200,7 @@ def test_a_refusal_between_others_leaves_no_gap_in_their_numbers(journal: Journa
     replies = [message for _, _, message in broker.sent.replies[before:]]
     assert replies[::2] == [Submitted(job=1), Submitted(job=2)]
     assert isinstance(replies[1], Refused)
-    assert sorted(broker.book.jobs) == [1, 2]
+    assert sorted(broker.state.jobs) == [1, 2]
 
 
 def test_what_is_refused_is_not_predicted_and_what_comes_next_is(journal: Journal) -> None:
@@ -369,7 +369,7 @@ def test_quotas_use_and_who_waits_for_them_survive_a_restart(journal: Journal) -
     acknowledge(broker)
     broker.wait(3600.0, "n0", "n1")
     again = HandBroker(load_scheduler("fifo-backfill"), journal, limits=LIMITS, now_s=broker.now_s)
-    assert again.book.cluster.digest() == broker.book.cluster.digest()
+    assert again.state.cluster.digest() == broker.state.cluster.digest()
     assert reason(again, 3) == "Quota: alice has 2 of 2 GPUs at once"
     before, after = rows(broker)["user", "alice"], rows(again)["user", "alice"]
     assert (after.gpus, after.gpu_hours, after.jobs) == (2, 100, 8)
@@ -398,4 +398,4 @@ def test_a_journal_with_quotas_is_decided_again_alike(journal: Journal, policy: 
     assert [(r.now_s, r.state_digest, r.action) for r in made] == [
         (r.now_s, r.state_digest, r.action) for r in live
     ]
-    assert any(job.state == "queued" and reason(broker, job.number) for job in broker.book.jobs.values())
+    assert any(job.state == "queued" and reason(broker, job.number) for job in broker.state.jobs.values())

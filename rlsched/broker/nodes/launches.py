@@ -30,7 +30,7 @@ from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.states import PRECEDENCE, PREEMPTED, Ending, Outcome
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.state.asked import memory, needs, on_a_rank
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import NODE_STOPPED, Attempt, Job, Rank
 from rlsched.decide.actions import Start
 from rlsched.errors import AllocationError, WireError
@@ -72,26 +72,26 @@ _DONE = "and left exit code 0: the job is done"
 MAX_REASON_CHARACTERS = 300
 
 
-class Attempts:
+class Launches:
     """The launch protocol, without I/O.
 
     Args:
-        book: The state; changed only through `out`.
+        state: The state; changed only through `out`.
         limits: The broker's times.
         out: Output of the batch.
     """
 
     def __init__(
         self,
-        book: Book,
+        state: BrokerState,
         limits: Limits,
         out: Outbox,
     ) -> None:
-        self._book, self._limits, self._out = book, limits, out
+        self._state, self._limits, self._out = state, limits, out
 
     def current(self, node: str, key: RankKey) -> Job | None:
         """The job, if this rank of it runs or starts on this node."""
-        known = self._book.jobs.get(key.job)
+        known = self._state.jobs.get(key.job)
         active = known.active if known else None
         if active is None or active.number != key.attempt or not 0 <= key.rank < len(active.ranks):
             return None
@@ -108,13 +108,13 @@ class Attempts:
 
     def begun(self, job: Job, order: Begin) -> str:
         """Record a start by an engine that places jobs itself. Returns the reason if refused, else ""."""
-        cluster, ranks = self._book.cluster, dict(zip(order.nodes, order.gpus, strict=False))
+        cluster, ranks = self._state.cluster, dict(zip(order.nodes, order.gpus, strict=False))
         if job.active is not None:
             if {rank.node: rank.gpus for rank in job.active.ranks} != ranks:
                 return f"job {job.called} runs elsewhere"
             self.launch(job)
             return ""
-        nodes = [self._book.nodes.get(name) for name in ranks]
+        nodes = [self._state.nodes.get(name) for name in ranks]
         gpus: list[int] = []
         for node, numbers in zip(nodes, ranks.values(), strict=True):
             if (
@@ -151,11 +151,11 @@ class Attempts:
         """Record that a rank's process runs. If the broker has given it up, order the node to end it."""
         if self._in_state(node, message.key, "launching", "running") is None:
             order = Kill(
-                epoch=self._book.epoch,
+                epoch=self._state.epoch,
                 job=message.job,
                 attempt=message.attempt,
                 rank=message.rank,
-                grace_s=self.grace_s(self._book.jobs.get(message.job)),
+                grace_s=self.grace_s(self._state.jobs.get(message.job)),
             )
             self._out.send(node, order)
         elif self._in_state(node, message.key, "launching"):
@@ -209,14 +209,14 @@ class Attempts:
             )
         )
         if message.is_about_owner:
-            ran_on = self._book.ran_on.get(job.spec.user, 0)
+            ran_on = self._state.ran_on.get(job.spec.user, 0)
             if not ran_on:
                 self.end(job, "failed", f"{node} refused to start it: {why}")
                 return
-            charged = not ran_on >> self._book.nodes[node].number & 1
-        refusing, has_held = self._book.nodes[node], not set(held).isdisjoint(rank.gpus)
+            charged = not ran_on >> self._state.nodes[node].number & 1
+        refusing, has_held = self._state.nodes[node], not set(held).isdisjoint(rank.gpus)
         if refusing.up and not refusing.drained and not has_held:
-            until_s = self._book.now_s + self._limits.drain_s
+            until_s = self._state.now_s + self._limits.drain_s
             reason = f"it refused to start a rank: {why}"
             self._out.record(NodeDrained(name=node, until_s=until_s, reason=reason))
         why = f"{node} refused to start rank {message.rank}: {why}"
@@ -325,7 +325,7 @@ class Attempts:
             return
         again = attempt.ending in ("queued", PREEMPTED)
         order = Kill(
-            epoch=self._book.epoch,
+            epoch=self._state.epoch,
             job=job.number,
             attempt=attempt.number,
             rank=0,
@@ -359,7 +359,7 @@ class Attempts:
 
     def _gpu_memory_mib(self, node: str) -> int:
         """Memory of a node's smallest GPU, MiB; 0 if not known."""
-        return self._book.nodes[node].spec.capabilities.gpu_memory_mib
+        return self._state.nodes[node].spec.capabilities.gpu_memory_mib
 
     def _learnt_mib(self, job: Job, attempt: Attempt) -> int:
         """GPU memory that a job needs after an attempt ran out of it, MiB: more than it had; 0: not known.
@@ -371,7 +371,7 @@ class Attempts:
         if job.gpu_memory_mib or not had_mib:
             return 0
         wanted = msgspec.structs.replace(needs(job), gpu_memory_mib=had_mib + 1)
-        return had_mib + 1 if self._book.can_ever_run(job.spec.vc, wanted) else 0
+        return had_mib + 1 if self._state.can_ever_run(job.spec.vc, wanted) else 0
 
     # ---- starting ---------------------------------------------------------------------------------
 
@@ -383,12 +383,12 @@ class Attempts:
         attempt = job.active
         if attempt is None or attempt.leaving:
             return
-        beside = [self._book.job_of_seq[seq].number for seq in self._book.cluster.beside(job.seq)]
+        beside = [self._state.job_of_seq[seq].number for seq in self._state.cluster.beside(job.seq)]
         for number, rank in enumerate(attempt.ranks):
             if rank.state == "launching" and node in (None, rank.node):
                 cores, memory_mib = on_a_rank(needs(job), len(rank.gpus), attempt.cpu_milli_each)
                 order = Launch(
-                    epoch=self._book.epoch,
+                    epoch=self._state.epoch,
                     job=job.number,
                     attempt=attempt.number,
                     rank=number,
@@ -421,7 +421,7 @@ class Attempts:
 
     def _master(self, attempt: Attempt) -> str:
         """Address of rank 0's node: the node's name if only its own machine can reach its host."""
-        hosts = [self._book.nodes[rank.node].spec.host for rank in attempt.ranks]
+        hosts = [self._state.nodes[rank.node].spec.host for rank in attempt.ranks]
         if hosts[0] == LOCALHOST and any(host != LOCALHOST for host in hosts):
             return attempt.ranks[0].node
         return hosts[0]
@@ -442,7 +442,7 @@ class Attempts:
                 self._out.send(
                     rank.node,
                     HoldClock(
-                        epoch=self._book.epoch,
+                        epoch=self._state.epoch,
                         job=job.number,
                         attempt=attempt.number,
                         rank=number,
@@ -452,7 +452,7 @@ class Attempts:
 
     def _clock_mhz(self, node: str, attempt: Attempt) -> int:
         """SM clock at which a node should hold an attempt's GPUs, MHz; 0 for none."""
-        return nearest_mhz(self._book.nodes[node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
+        return nearest_mhz(self._state.nodes[node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
 
 
 def _is_done(attempt: Attempt) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 
 
-class Troubles:
+class SoftErrors:
     """Troubles by kind. The first of a kind is logged; further ones are counted until the trouble ends.
 
     Args:

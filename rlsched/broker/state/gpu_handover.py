@@ -8,7 +8,7 @@ from rlsched.broker.base.states import PREEMPTED
 from rlsched.broker.state.jobs import Attempt, Job
 
 
-class Seats:
+class GpuHandover:
     """Leaving jobs, and jobs that wait for their GPUs. A preempted job leaves until its attempt has ended.
 
     Attributes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.transport.keys import KeyHome
 from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Hello, ReadJournal, Refused, Serving, WhoServes
@@ -57,9 +57,9 @@ class Knocks:
                 answer = Refused(message=f"this broker stands by for the one at {self._of}; ask that one")
             self._transport.reply(heard.route, heard.envelope.request, answer)
 
-    def counted(self, book: Book) -> tuple[int, int]:
+    def counted(self, state: BrokerState) -> tuple[int, int]:
         """(nodes that have no broker, nodes that are up), by the copy."""
-        up = [name for name, node in book.nodes.items() if node.up and not node.away and not node.sleep]
+        up = [name for name, node in state.nodes.items() if node.up and not node.away and not node.sleep]
         since_s = self._elapsed() - RECENT_S
         return sum(self._at_s.get(name, -1e9) >= since_s for name in up), len(up)
 

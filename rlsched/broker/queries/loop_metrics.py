@@ -17,7 +17,7 @@ from rlsched.broker.state.ended import EndedJob
 from rlsched.wire.messages import JournalReport, Timing
 
 
-class Vitals(msgspec.Struct, frozen=True, kw_only=True):
+class LoopMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of the broker's loop that its state machine does not have.
 
     Attributes:

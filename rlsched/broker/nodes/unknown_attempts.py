@@ -23,9 +23,9 @@ import logging
 import math
 
 from rlsched.broker.base.entries import JobCancelled, NodeDrained, NodeResumed, NumbersTaken
-from rlsched.broker.nodes.attempts import Attempts
+from rlsched.broker.nodes.launches import Launches
 from rlsched.broker.outbox import Outbox
-from rlsched.broker.state.book import Book
+from rlsched.broker.state.broker_state import BrokerState
 from rlsched.wire.messages import AttemptReport, Kill, RankKey
 
 MAX_STEP = 10_000_000
@@ -33,38 +33,38 @@ MAX_STEP = 10_000_000
 _log = logging.getLogger("rlsched.broker")
 
 
-class Strangers:
+class UnknownAttempts:
     """Attempts that nodes run and the journal did not start; none if it is complete and never was restored.
 
     Args:
-        book: The state.
+        state: The state.
         attempts: The launch protocol.
         out: Output of the batch.
     """
 
     def __init__(
         self,
-        book: Book,
-        attempts: Attempts,
+        state: BrokerState,
+        attempts: Launches,
         out: Outbox,
     ) -> None:
-        self._book, self._attempts, self._out = book, attempts, out
-        self._was_settling, self._settled_s = bool(book.awaited), 0.0
+        self._state, self._attempts, self._out = state, attempts, out
+        self._was_settling, self._settled_s = bool(state.awaited), 0.0
         self._drained: set[str] = set()  # a node that an operator has resumed since is not drained again
         self._running: dict[str, dict[RankKey, AttemptReport]] = {}
 
     @property
     def is_settling(self) -> bool:
         """Whether a node that may run attempts unknown to the journal has not registered yet."""
-        return bool(self._book.awaited)
+        return bool(self._state.awaited)
 
     def settled_s(self) -> float:
         """Time when the last such node registered, Unix seconds; infinite before, 0 if none was awaited."""
-        return math.inf if self._book.awaited else self._settled_s
+        return math.inf if self._state.awaited else self._settled_s
 
     def settle(self, now_s: float) -> bool:
         """Return True once, when no node is awaited any more; the drained nodes are then resumed."""
-        if not self._was_settling or self._book.awaited:
+        if not self._was_settling or self._state.awaited:
             return False
         self._was_settling, self._settled_s = False, now_s
         for name in self._running:
@@ -73,7 +73,7 @@ class Strangers:
 
     def is_stranger(self, report: AttemptReport) -> bool:
         """Whether this attempt of this cluster began after the last entry that the journal has."""
-        return not self._book.gave(report.job, report.attempt)
+        return not self._state.gave(report.job, report.attempt)
 
     def knows(self, node: str, key: RankKey) -> bool:
         """Whether this node runs a rank with this key that the journal did not start."""
@@ -81,12 +81,12 @@ class Strangers:
 
     def reported(self, node: str, reports: list[AttemptReport]) -> set[tuple[int, int]]:
         """Handle a registration; return the node's unknown attempts, which it keeps, as (job, attempt)."""
-        strangers = [report for report in reports if self.is_stranger(report)]
-        if self._book.restored_s is None and not strangers and not self._running.get(node):
+        unknown_attempts = [report for report in reports if self.is_stranger(report)]
+        if self._state.restored_s is None and not unknown_attempts and not self._running.get(node):
             return set()
         self._take_numbers(reports)
         self._running[node] = {}
-        for report in strangers:
+        for report in unknown_attempts:
             if report.state == "ended":
                 _log.warning(
                     "node %s: attempt %s, unknown to the journal, has ended with exit code %s",
@@ -103,19 +103,19 @@ class Strangers:
         return {(key.job, key.attempt) for key in self._running[node]}
 
     def _take_numbers(self, reports: list[AttemptReport]) -> None:
-        last = self._book.last_number
+        last = self._state.last_number
         highest = max((report.job for report in reports if report.job <= last + MAX_STEP), default=0)
         if highest > last:
             self._out.record(NumbersTaken(last=highest))
 
     def _leave_to(self, node: str, report: AttemptReport) -> None:
         """End this job in the journal: its attempt continues on the node."""
-        job = self._book.jobs.get(report.job)
+        job = self._state.jobs.get(report.job)
         if job is None or not job.live:
             return
         since = (
             "begun after the last entry of the journal"
-            if self._book.restored_s is None
+            if self._state.restored_s is None
             else "begun after the backup from which the journal was restored"
         )
         why = f"attempt {report.attempt} of it runs on node {node}, {since}; it goes on there"
@@ -126,7 +126,7 @@ class Strangers:
 
     def _has_run(self, node: str, report: AttemptReport) -> None:
         """Cancel a queued job whose attempt has ended on a node already, so that it does not start again."""
-        job = self._book.jobs.get(report.job)
+        job = self._state.jobs.get(report.job)
         if job is None or job.state != "queued" or report.reason not in ("", "time_limit"):
             return
         why = (
@@ -136,11 +136,11 @@ class Strangers:
         self._out.record(JobCancelled(job=job.number, reason=why))
 
     def _drain(self, name: str) -> None:
-        node, running = self._book.nodes[name], self._running.get(name, {})
+        node, running = self._state.nodes[name], self._running.get(name, {})
         if node.drained_until_s == math.inf and not node.drained_reason.startswith(_MINE):
             return  # drained by an operator
         if running:
-            jobs = ", ".join(map(self._book.called, sorted({key.job for key in running})))
+            jobs = ", ".join(map(self._state.called, sorted({key.job for key in running})))
             reason = f"{self._mine()} jobs {jobs} run on, `rlsched cancel` ends them; no others meanwhile"
         elif self.is_settling and (node.drained or name not in self._drained):
             self._drained.add(name)
@@ -156,9 +156,9 @@ class Strangers:
             self._out.record(NodeDrained(name=name, until_s=math.inf, reason=reason))
 
     def _mine(self) -> str:
-        if self._book.restored_s is None:
+        if self._state.restored_s is None:
             return LACKS
-        return TAKEN_OVER if self._book.taken_over else _RESTORED
+        return TAKEN_OVER if self._state.taken_over else _RESTORED
 
     def ended(self, node: str, key: RankKey) -> None:
         """A rank has ended; resume its node if it was the last such rank there."""
@@ -173,7 +173,7 @@ class Strangers:
                 if key.job == job:
                     found = True
                     order = Kill(
-                        epoch=self._book.epoch,
+                        epoch=self._state.epoch,
                         job=key.job,
                         attempt=key.attempt,
                         rank=key.rank,

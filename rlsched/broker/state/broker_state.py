@@ -38,9 +38,9 @@ from rlsched.broker.base.entries import (
     TasksHeld,
     TaskSubmitted,
 )
-from rlsched.broker.base.rows import Row
+from rlsched.broker.base.rows import JournalRow
 from rlsched.broker.base.states import PREEMPTED
-from rlsched.broker.state import base_book
+from rlsched.broker.state import base_state
 from rlsched.broker.state.arrays import NO_SEQ
 from rlsched.broker.state.asked import demand_of, runs_as, sharing_of
 from rlsched.broker.state.base import read_base
@@ -62,10 +62,10 @@ def _was_decided(entry: Entry) -> bool:
     return isinstance(entry, Decided) and entry.source != "engine"
 
 
-class Book(Known):
+class BrokerState(Known):
     """State of the broker, built by applying entries in order."""
 
-    def replay(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
+    def replay(self, rows: Iterable[JournalRow], scheduler: Scheduler | None = None) -> None:
         """Apply a journal.
 
         Args:
@@ -82,7 +82,7 @@ class Book(Known):
         if scheduler is not None:
             scheduler.begin_instant(self.cluster, self.now_s)
 
-    def follow(self, rows: Iterable[Row], scheduler: Scheduler | None = None) -> None:
+    def follow(self, rows: Iterable[JournalRow], scheduler: Scheduler | None = None) -> None:
         """Apply the entries after the entries applied so far: a journal in parts, cut anywhere.
 
         The first part is preceded by `permit`; after the last one, before anything is decided, the scheduler
@@ -178,7 +178,7 @@ class Book(Known):
     def _on_base_part(self, entry: BasePart) -> None:
         self._base.append(entry)
         if entry.part == entry.parts:
-            base_book.take_up(self, read_base(self._base), self.policy_id)
+            base_state.take_up(self, read_base(self._base), self.policy_id)
             self._base = []
 
     def _on_node(self, entry: NodeEntry) -> None:

@@ -1,0 +1,202 @@
+"""Conversion between a book and a base: written after a replay, read into an empty book."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+import msgspec
+
+from rlsched.broker.base.profiles import Profiles
+from rlsched.broker.state.arrays import JobArray
+from rlsched.broker.state.asked import runs_as, sharing_of
+from rlsched.broker.state.base import Base, BaseArray, BaseJob, Charged, HeldNode, Learned
+from rlsched.broker.state.base_learned import Noting, tell
+from rlsched.broker.state.base_ledger import fill, ledger_of
+from rlsched.broker.state.ended import plain
+from rlsched.broker.state.jobs import Job
+from rlsched.broker.state.known import Known
+from rlsched.broker.state.nodes import Node
+from rlsched.broker.state.quotas import owner_of
+from rlsched.broker.state.tasks import minus, numbers
+from rlsched.broker.state.updates import difference, updated
+from rlsched.cluster.arrays import LEAVING, RUNNING, WAITING
+from rlsched.errors import JournalError
+from rlsched.wire.messages import Tasks
+
+
+def base_of(
+    state: Known, noting: Noting, before: Learned | None, policy_id: str, *, preemptible: bool
+) -> Base:
+    """Return the base that replaces all entries that a book was replayed from.
+
+    Args:
+        state: The book.
+        noting: Predictions of the book.
+        before: Observations in the base at the start of the journal; empty if there was no base.
+        policy_id: Id of the policy that decided.
+        preemptible: Whether a preemptible job was ever submitted.
+    """
+    usage, usage_at_s = state.usage.sums
+    jobs = sorted(state.job_of_seq.values(), key=lambda job: job.seq)
+    barred = state.eligibility.barred("Quota")
+    return Base(
+        now_s=state.now_s,
+        epoch=state.epoch,
+        identity=state.identity,
+        last_number=state.last_number,
+        last_attempt=state.last_attempt,
+        highest_attempt=state.highest_attempt,
+        restored_s=state.restored_s,
+        taken_over=state.taken_over,
+        speed_energy=state.cluster.energy_counts,
+        numbers=state.numbers.runs,
+        decided=state.decisions,
+        contested=state.contested,
+        interventions=state.interventions,
+        outcomes=state.outcomes,
+        asked_for_s=state.asked_for_s,
+        health_failures=state.health_failures,
+        ran_on={person: _bits(nodes) for person, nodes in state.ran_on.items()},
+        nodes=[plain(node) for node in state.nodes.values()],
+        jobs=[
+            BaseJob(
+                submitted=noting.live[job.number].entry,
+                job={name: value for name, value in plain(job).items() if name != "spec"},
+                level=state.priorities.level(job.number),
+                barred=job.seq in barred,
+                moves=noting.live[job.number].moves,
+                held=state.gates.holder(job.number),
+                depends_on=state.gates.awaited(job.number),
+                changed=difference(noting.live[job.number].entry, job.spec),
+            )
+            for job in jobs
+        ],
+        ledger=ledger_of(state.cluster, policy_id, preemptible=preemptible),
+        charged=Charged(
+            half_life_s=state.usage.half_life_s,
+            usage=usage,
+            usage_at_s=usage_at_s,
+            month=state.quotas.charged(),
+            weights=state.priorities.ln_weights,
+            quotas=state.quotas.entries(),
+            members=state.accounts.entries(),
+        ),
+        learned=noting.learned(before or Learned()),
+        arrays=[
+            BaseArray(
+                submitted=array.spec,
+                array={name: value for name, value in plain(array).items() if name not in ("spec", "fresh")}
+                | {"fresh": sorted(array.fresh)},
+                held=state.gates.holder(array.number),
+                depends_on=state.gates.awaited(array.number),
+            )
+            for array in state.arrays.known.values()
+        ],
+        held=[HeldNode(node=name, held=held) for name, held in state.held.by_node.items()],
+        profiles=state.profiles.kept(),
+        shares=state.models.shares,
+        awaited=sorted(state.awaited),
+        chosen=state.chosen,
+    )
+
+
+def take_up(state: Known, base: Base, policy_id: str) -> None:
+    """Fill an empty book with the state of a base.
+
+    Raises:
+        JournalError: the book is not empty, or the base is damaged.
+    """
+    if state.epoch or state.nodes or state.jobs:
+        raise JournalError("a base that is not at the beginning of its journal")
+    try:
+        nodes = [msgspec.convert(node, Node) for node in base.nodes]
+        jobs = [_job(one) for one in base.jobs]
+    except (msgspec.ValidationError, TypeError, KeyError) as error:
+        raise JournalError(f"its base is damaged: {error}") from error
+    state.now_s, state.epoch, state.identity = base.now_s, base.epoch, base.identity
+    state.chosen = base.chosen
+    state.last_number, state.last_attempt = base.last_number, base.last_attempt
+    state.highest_attempt, state.health_failures = base.highest_attempt, base.health_failures
+    state.restored_s, state.taken_over = base.restored_s, base.taken_over
+    state.awaited = set(base.awaited)
+    state.decisions, state.contested = dict(base.decided), dict(base.contested)
+    state.interventions, state.outcomes = dict(base.interventions), dict(base.outcomes)
+    state.asked_for_s = dict(base.asked_for_s)
+    state.ran_on = {person: sum(1 << node for node in found) for person, found in base.ran_on.items()}
+    for first, count in base.numbers:
+        state.numbers.append_run(first, count)
+    workloads = {one.job["seq"]: runs_as(one.submitted) for one in base.jobs}
+    workloads |= {seq: 0 for one in base.held for _, seq in one.held}
+    fill(state.cluster, base.ledger, workloads, policy_id, base.now_s)
+    for holder in base.held:
+        for _, seq in holder.held:
+            state.cluster.share_job(seq, shares=False, gpu_need_mib=-1)  # GPUs of others are never shared
+    state.models.weigh(base.speed_energy)
+    state.models.share(base.shares)
+    for node in nodes:
+        state.nodes[node.spec.name] = node
+        state.models.node(node.number, node.spec.sm_clocks_mhz, shares=node.spec.capabilities.shares)
+    state.profiles = Profiles.taken_up(base.profiles)
+    state.held.take_up({one.node: one.held for one in base.held})
+    tell(state.predictions, base.learned, base.jobs)
+    for job, one in zip(jobs, base.jobs, strict=True):
+        _live(state, job)
+        waits: dict[str, Any] = {"held": one.held, "depends_on": one.depends_on}
+        if int(state.cluster.arrays.job.status[state.cluster.slot_of(job.seq)]) == WAITING:
+            state.gates.submitted(job.seq, msgspec.structs.replace(job.spec, **waits), base.now_s)
+    for kept in base.arrays:
+        array = msgspec.convert({**_with_coming(kept), "spec": kept.submitted}, JobArray)
+        state.arrays.take_up(array, kept.held, kept.depends_on, base.now_s)
+    levels = {one.submitted.job: one.level for one in base.jobs}
+    _charge(state, base, [one.job["seq"] for one in base.jobs if one.barred], levels)
+
+
+def _live(state: Known, job: Job) -> None:
+    """Add a live job to the book; the ledger has it already."""
+    entry, status = job.spec, int(state.cluster.arrays.job.status[state.cluster.slot_of(job.seq)])
+    state.jobs[job.number] = state.job_of_seq[job.seq] = job
+    state.tokens[entry.token] = job.number
+    state.number_of_seq.add(job.seq, job.number)
+    state.models.came(job.number, entry.speed_energy)
+    sharing = sharing_of(entry, job.gpu_memory_mib)
+    sharing["shares"] = sharing["shares"] and not job.alone
+    state.cluster.share_job(job.seq, **sharing)
+    state.priorities.came(entry, job.seq)
+    state.quotas.submitted(job.seq, owner_of(entry), entry.num_gpus, state.now_s)
+    if status in (RUNNING, LEAVING):
+        state.quotas.started(job.seq, state.now_s)
+    if status == LEAVING:
+        state.quotas.preempted(job.seq, state.now_s)
+        state.seats.leaves(job)
+
+
+def _charge(state: Known, base: Base, barred: list[int], levels: Mapping[int, int]) -> None:
+    charged = base.charged
+    state.usage.take_up(charged.usage, charged.usage_at_s)
+    state.priorities.take_up(charged.weights, dict(levels))
+    state.quotas.take_up(charged.quotas, charged.month, barred, base.now_s)
+    for member in charged.members:
+        state.accounts.set(member)
+
+
+def _job(one: BaseJob) -> Job:
+    spec = msgspec.structs.replace(one.submitted, said=b"")
+    spec = spec if one.changed is None else updated(spec, one.changed)
+    found: dict[str, Any] = {**one.job, "spec": spec}
+    job: Job = msgspec.convert(found, Job)
+    return job
+
+
+def _with_coming(kept: BaseArray) -> dict[str, Any]:
+    """Return an array as stored; bases before version 3 hold the number of its tasks that became jobs."""
+    fields = dict(kept.array)
+    if "come" in fields:
+        come = list(islice(numbers(kept.submitted.tasks), fields.pop("come")))
+        fields["coming"] = minus(kept.submitted.tasks, [Tasks(task, task) for task in come])
+    return fields
+
+
+def _bits(mask: int) -> list[int]:
+    return [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
