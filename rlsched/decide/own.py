@@ -46,6 +46,15 @@ def name_of(rule: str) -> str:
     return _parts(rule)[1] or file_of(rule).stem
 
 
+def content_of(rule: str) -> str:
+    """Return a digest of the file of a user-defined rule.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    return _digest(file_of(rule))
+
+
 def moved(rule: str, file: Path) -> str:
     """Return the rule's name in a copy of its file."""
     name = _parts(rule)[1]
@@ -91,9 +100,13 @@ def _parts(rule: str) -> tuple[str, str]:
     return found["file"], found["name"] or ""
 
 
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+
+
 def _module(file: Path) -> ModuleType:
     """Run a file once and return it as a module."""
-    name = f"rlsched_own_{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+    name = f"rlsched_own_{_digest(file)}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)

@@ -50,7 +50,7 @@ from rlsched.broker.standby.shipping import Shipping
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.decide.drift import unlike
-from rlsched.decide.own import is_own
+from rlsched.decide.own import content_of, is_own
 from rlsched.decide.policies.files import missing_code
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError, JournalError, JournalFullError, RlschedError
@@ -149,6 +149,7 @@ class Broker:
                 opened.callback(self._forecasting.close)
             self._power = PowerCommands(settings.power)
             self._machine, self._fits, self._held = self._begun_as_chosen(warm)
+            self._code = _code(self.settings)
             if self._forecasting is not None and self.settings is not settings:
                 self._forecasting.use(forecast_setup(self.settings))
             opened.callback(lambda: self._fits.close())
@@ -249,7 +250,8 @@ class Broker:
             )
             settings = _with_policy(self.settings, asked_for)
             chosen = None if _digest(settings) == self._given else asked_for
-            if chosen == self._machine.state.chosen and not _has_code(settings):
+            code = _code(settings)  # it may change under the same name
+            if chosen == self._machine.state.chosen and code == self._code:
                 return Ok()  # a client repeats a request that is answered late, as while a policy compiles
             self._log.flush()
             self._up_since_s = self._machine.up_since_s
@@ -258,6 +260,7 @@ class Broker:
             return Refused(message=str(error))
         self._fits.close()
         self.settings, self._machine, self._fits, self._held = settings, machine, fits, held
+        self._code = code
         if self._forecasting is not None:
             self._forecasting.use(forecast_setup(settings))
         self._transport.drop_nodes()
@@ -517,10 +520,15 @@ def _digest(settings: BrokerSettings) -> str:
     return " ".join("-" if one is None else Policy.of(one).digest for one in both)
 
 
-def _has_code(settings: BrokerSettings) -> bool:
-    """Whether policy or fallback is a Python file, which may have changed under the same name."""
-    both = (settings.policy, settings.fallback)
-    return any(one is not None and is_own(Policy.of(one).settings.rule) for one in both)
+def _code(settings: BrokerSettings) -> list[str]:
+    """Digests of the Python files of policy and fallback."""
+    found = []
+    for one in (settings.policy, settings.fallback):
+        rule = "" if one is None else Policy.of(one).settings.rule
+        if is_own(rule):
+            with suppress(OSError):  # its loading reports that
+                found.append(content_of(rule))
+    return found
 
 
 def nobody_waits(heard: Sequence[Heard]) -> bool:

@@ -34,6 +34,7 @@ from rlsched.wire.messages import (
     ListNodes,
     Message,
     Ok,
+    Refused,
     SetPolicy,
 )
 
@@ -177,6 +178,30 @@ def test_a_repeated_request_for_a_policy_changes_nothing(tmp_path: Path) -> None
             assert (broker.started.policy, broker.started.epoch) == ("mine", 2)
         assert broker._set_policy(SetPolicy(policy=asked.policy, name="other")) == Ok()
         assert (broker.started.policy, broker.started.epoch) == ("other", 3)
+
+
+OWN = """
+from rlsched.decide.actions import Wait
+from rlsched.decide.recording import Recording
+from rlsched.decide.scheduler import Scheduler
+
+
+class Mine(Scheduler):
+    def decide(self, state, partition, now_s, *, record=False):
+        return Recording(state, partition, now_s, wanted=record).decision(Wait(), "rule", self.policy_id)
+"""
+
+
+def test_a_repeated_request_for_python_code_begins_an_epoch_only_if_the_file_changed(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    with closing(Broker(settings(tmp_path))) as broker:
+        for content, epoch in ((OWN, 2), (f"{OWN}# changed", 3), ("broken(", 3), (OWN, 4)):
+            file.write_text(OWN)
+            asked = SetPolicy(policy=Policy.of(f"{file}:Mine").toml, name="mine")
+            file.write_text(content)
+            for _ in range(2):
+                assert isinstance(broker._set_policy(asked), Refused if content == "broken(" else Ok)
+                assert broker.started.epoch == epoch
 
 
 def test_setting_what_a_broker_was_started_with_ends_a_choice(tmp_path: Path) -> None:
