@@ -60,11 +60,12 @@ BROKER = """
 import os
 from pathlib import Path
 from rlsched.broker.server.serve import Broker
-from rlsched.broker.server.settings import Settings
+from rlsched.broker.server.settings import BrokerSettings
 from rlsched.cli.main import run
 assert run(["broker", "--help"]) == 0
 home = Path(os.environ["RLSCHED_HOME"])
-Broker(Settings(address="tcp://127.0.0.1:0", directory=home / "broker", keys=home, policy="ppo")).close()
+settings = BrokerSettings(address="tcp://127.0.0.1:0", directory=home / "broker", keys=home, policy="ppo")
+Broker(settings).close()
 """
 
 

@@ -31,7 +31,7 @@ REPORT = StatsReport(
     nodes={"up": 1},
     journal=JournalReport(path="j", size_bytes=1, last_commit_ms=1.0, free_bytes=1, low_bytes=1),
     guard=msgspec.convert({"decided": {"late": 1}, "masked": {}, "now": "", "drift": DRIFT}, GuardReport),
-    records=RecordsReport(kept=1, lost={"written": 1}, soft_errors={}),
+    records=RecordsReport(kept=1, lost={"written": 1}, troubles={}),
     gpus={"h200": GpusReport(total=1, free=0, held=1, absent=0)},
     outcomes={"completed": 1},
     timings={"decision": TIMING, "commit": TIMING, "turn": TIMING},

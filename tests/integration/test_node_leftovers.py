@@ -28,13 +28,13 @@ WITH_SUBREAPER = """
 import sys
 from pathlib import Path
 from rlsched_node.processes import shim
-from rlsched_node.processes.ranks import Ranks
+from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import AttemptStore
 from tests.support.online.ranks import collect, output, start
 
 store = AttemptStore(Path(sys.argv[1]))
-ranks = Ranks(store, is_subreaper=shim.become_subreaper())
+ranks = LiveRanks(store, is_subreaper=shim.become_subreaper())
 directory = start(ranks, store, "sh", "-c", sys.argv[2])
 print(collect(ranks, Exited)[-1].exit_code, shim.start_ticks(int(output(directory).split()[0])))
 """

@@ -412,7 +412,7 @@ class World:
                     self.happens(name, missed)
         for name in self.nodes:
             if name not in self.paused:
-                self.happens(name, steps.Tick())
+                self.happens(name, steps.NodeTick())
 
     def cut(self, name: str) -> None:
         """The connection breaks and comes back; what was under way is lost."""

@@ -195,7 +195,7 @@ def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
 @kernel
 def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
     """Standard normal deviate of a job with unmeasured pairs on its GPU `g`; 0 if all pairs are measured."""
-    total, unknown_attempts, kind, luck = 0.0, 0, gpu_kind(s, g), np.uint64(x.books[0].luck)
+    total, strangers, kind, luck = 0.0, 0, gpu_kind(s, g), np.uint64(x.books[0].luck)
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
         if other >= 0 and other != slot:
@@ -204,8 +204,8 @@ def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
             if measured != measured:
                 of_jobs = pair_noise(x.outcome.key[x.ends.row[slot]], x.outcome.key[x.ends.row[other]])
                 total += share_deviate(luck, kind, mine, theirs, of_jobs)
-                unknown_attempts += 1
-    return total / np.sqrt(unknown_attempts) if unknown_attempts > 0 else 0.0
+                strangers += 1
+    return total / np.sqrt(strangers) if strangers > 0 else 0.0
 
 
 @kernel

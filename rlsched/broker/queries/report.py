@@ -144,7 +144,7 @@ class Reports:
             records=RecordsReport(
                 kept=loop_metrics.records_kept,
                 lost=dict(self._soft_errors.lost),
-                soft_errors=dict(self._soft_errors.present),
+                troubles=dict(self._soft_errors.present),
             ),
             gpus=gpus_by_type(state.cluster),
             ineligible=state.eligibility.counts(),

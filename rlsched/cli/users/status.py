@@ -64,7 +64,7 @@ def problems(report: StatsReport) -> list[str]:
         free, low = size(journal.free_bytes), size(journal.low_bytes)
         found.append(f"the disk of {journal.path} has {free} free, less than {low}")
     if report.records is not None:
-        found += [f"records: {line}" for line in report.records.soft_errors.values()]
+        found += [f"records: {line}" for line in report.records.troubles.values()]
     if report.prediction is not None and report.prediction.fit_error:
         found.append(f"predictions: the last fit failed: {report.prediction.fit_error}")
     return found

@@ -87,7 +87,7 @@ class RecordsReport(msgspec.Struct, frozen=True, kw_only=True):
     lost: dict[str, int]
     """Lost records by stage: `made`, `remembered` (for `why`), `packed`, `written`, `drawn` (for
     TensorBoard)."""
-    soft_errors: dict[str, str]
+    troubles: dict[str, str]
     """Current error by stage, one line each; empty if there is none."""
 
 

@@ -97,7 +97,7 @@ def test_rows_fit_the_catalogue() -> None:
     assert {row.status for row in rows} <= set(table.STATUSES)
     assert REHEARSAL not in table.STATUSES
     assert {"workload", "gpu_type", "field", *table.Cell.__struct_fields__} <= set(CatalogueRow._fields)
-    assert set(table.Pair.__struct_fields__) <= set(PairRow._fields)
+    assert set(table.WorkloadPair.__struct_fields__) <= set(PairRow._fields)
     assert Job("lstm", 32).label == table.workload_name("lstm", 32)
 
 

@@ -28,7 +28,7 @@ FINE = StatsReport(
     epoch=4, address="tcp://127.0.0.1:1", fallback="qssf", nodes={"up": 2},
     journal=JournalReport(path="/j", size_bytes=1_500, last_commit_ms=2.5, free_bytes=10**10, low_bytes=1),
     guard=GuardReport(decided={"late": 3}, masked={"age bound": 2}, now=""),
-    records=RecordsReport(kept=7, lost={"written": 1}, soft_errors={}),
+    records=RecordsReport(kept=7, lost={"written": 1}, troubles={}),
 )  # fmt: skip
 WRONG = [
     (
@@ -49,7 +49,7 @@ WRONG = [
         ["the disk of /j has 5 B free, less than 10 B"],
     ),
     (
-        {"records": RecordsReport(kept=0, lost={"drawn": 1}, soft_errors={"drawn": "tb: no room"})},
+        {"records": RecordsReport(kept=0, lost={"drawn": 1}, troubles={"drawn": "tb: no room"})},
         ["records: tb: no room"],
     ),
 ]
