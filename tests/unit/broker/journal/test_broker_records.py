@@ -304,7 +304,7 @@ def started_with(journal: Journal, failed: str, kind: str) -> None:
     assert isinstance(stats, StatsReport)
     assert stats.records is not None
     assert stats.records.lost == {kind: 3}
-    assert list(stats.records.soft_errors) == [kind]
+    assert list(stats.records.troubles) == [kind]
     assert isinstance(broker.ask(Why(job=1)), Explanation)
 
 
