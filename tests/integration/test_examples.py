@@ -130,7 +130,7 @@ def test_train_and_serve(tmp_path: Path, environment: dict[str, str]) -> None:
     said = run([str(EXAMPLES / "train_and_serve.sh")], tmp_path, environment)
     assert "keep what you have" in said or "better by" in said
     served = "ours" if (tmp_path / "ours.toml").exists() else "last"
-    assert ("runs/ours/last.toml, where the training ended, is served" in said) == (served == "last")
+    assert ("not confirmed to be better; serving runs/ours/last.toml" in said) == (served == "last")
     assert re.search(rf"^ {served} +2,000 ", said, re.M), "it is compared"
     assert f"policy {served}" in (tmp_path / "home" / "up" / "broker.log").read_text(), "it is served"
     assert re.search(r"^on GPUs \d,\d$", said, re.M)

@@ -71,7 +71,7 @@ def test_a_script_for_two_nodes_needs_another_verb_alone(place: Place) -> None:
     done = place.type("SEED=7 rlsched run gang.sh")
     assert sorted(done.stdout.splitlines()) == ["0: rank 0 of 2, 7", "1: rank 1 of 2, 7"]
     assert done.returncode == 1  # the second rank's
-    assert "left out: --hint=nomultithread" in done.stderr
+    assert "--hint=nomultithread" in done.stderr
     place.clear()
 
 

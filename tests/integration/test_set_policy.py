@@ -108,7 +108,7 @@ def test_a_policy_file_is_sent_with_its_strategy_and_outlives_the_broker(tmp_pat
             timeout=120,
         )
         assert (said.returncode, said.stderr) == (0, "")
-        assert said.stdout == "policy mine decides, mine without dials behind it\n"
+        assert said.stdout == "policy mine decides, fallback mine without dials\n"
         for file in (mine / "mine.toml", mine / "mine.json"):
             file.unlink()
         cluster.kill("broker")

@@ -19,6 +19,7 @@ from rlsched.wire.messages import (
     Kill,
     Launched,
     LaunchRefused,
+    LimitTime,
     LogData,
     Refused,
     SayHello,
@@ -175,17 +176,18 @@ def test_a_grace_is_kept_though_the_daemon_dies(
     broker.greet()
     saves = f"trap 'echo told; read line < {tmp_path}/gate; echo saved; exit 143' TERM; echo up"
     stays = "trap '' TERM; echo up"
-    limit_s = 2.0 if how == "time limit" else None
+    limit_s = 3600.0 if how == "time limit" else None
     for job, script, grace_s in ((1, saves, 60.0), (2, stays, 1.0)):
         command = ("sh", "-c", f"{script}; while :; do sleep 0.02; done")
         broker.launch(*command, job=job, gpus=[job], grace_s=grace_s, limit_s=limit_s)
         until(lambda job=job: broker.log(job).data)  # type: ignore[misc]
-    if how == "order":
-        for job, grace_s in ((1, 60.0), (2, 1.0)):
+    for job, grace_s in ((2, 1.0), (1, 60.0)):  # in this order: once job 1 has its SIGTERM, job 2 has its own
+        if how == "order":
             broker.send(Kill(epoch=1, job=job, attempt=1, rank=0, grace_s=grace_s))
-        until(lambda: "told" in node.output_of(1))
-    node.signal(signal.SIGKILL)
+        else:
+            broker.send(LimitTime(epoch=1, job=job, attempt=1, rank=0, limit_s=0.01))
     until(lambda: "told" in node.output_of(1))
+    node.signal(signal.SIGKILL)
     until((node.directory / "records" / "c1" / "2.1.0" / "exit").exists)
     (tmp_path / "gate").write_text("go on\n")
     until(lambda: "saved" in node.output_of(1))
