@@ -75,13 +75,13 @@ def harm(kind: str, address: str, home: Path) -> None:
     match kind:
         case "knock":
             while True:
-                unknown_attempts = []
+                refused = []
                 for _ in range(60):
                     pair = zmq.curve_keypair()
-                    unknown_attempts.append(connect_dealer(context, address, pair, keys.broker_public()))
+                    refused.append(connect_dealer(context, address, pair, keys.broker_public()))
                 time.sleep(0.25)
-                for stranger in unknown_attempts:
-                    stranger.close(linger=0)
+                for door in refused:
+                    door.close(linger=0)
         case "flood":
             say_without_end(b"", b"\xff" * 40, b"\x93\x01\x01\x81\xa4type\xa3nix", os.urandom(300))
         case "large":

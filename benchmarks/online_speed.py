@@ -1,14 +1,17 @@
-"""Speed of a whole cluster on this machine: submissions a second, latency to a process, starts a second.
+"""Speed of a whole cluster on this machine: submissions and starts a second, latency of a start.
 
-    .venv/bin/python benchmarks/online_speed.py                       # 1 minute
+    .venv/bin/python benchmarks/online_speed.py                       # 2 minutes
     .venv/bin/python benchmarks/online_speed.py --slurm DIR           # and a real Slurm, in the same run
     .venv/bin/python benchmarks/online_speed.py --only submit-cpu     # 20 seconds
 
 A broker with its defaults and four node daemons with four simulated GPUs each, all on loopback, with real
 processes; the broker syncs every batch to disk. `submissions`: durable submissions a second from four
-processes, of jobs that wait. `latency`: from just before a submission until the job's own clock, on an idle
-cluster, 40 jobs. `starts`: 400 jobs of one line each from four processes. `submit-cpu`: the CPU time, user
-and system, of ten processes `rlsched submit -- true`, and of as many `python -c pass`, in alternation.
+processes, of jobs that wait. `p50`, `p99`: from just before a submission until the job's own clock, on an
+idle cluster, 40 jobs. `starts`: 400 jobs of one line each from four processes. `next`: from the end of a
+job, by its own clock, to the first line of the next job on the freed GPU, with 10,000 jobs waiting and a
+process that lists the queue without pause. The k-th end is paired with the k-th start after the first
+sixteen, as each job takes one of sixteen GPUs. `submit-cpu`: the CPU time, user and system, of ten
+processes `rlsched submit -- true`, and of as many `python -c pass`, in alternation.
 
 With `--slurm` the same jobs go through `sbatch` to an existing Slurm, with all its GPUs free: DIR is the
 folder of its `etc/slurm.conf`, from a script that starts one with fake GPUs. Skipped with a note without it.
@@ -17,6 +20,7 @@ folder of its `etc/slurm.conf`, from a script that starts one with fake GPUs. Sk
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -26,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rlsched.broker.journal.mark import ADDRESS_FILE
@@ -36,8 +40,17 @@ RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 CLIENTS, NODES, GPUS = 4, 4, 4
 IDLE_JOBS, STARTS, SUBMIT_S = 40, 400, 3.0
 PROCESSES, MOST_CPU_MS = 10, 60.0
+WAITING, ENDS_S, ARRAY = 10_000, 20.0, 1_000
 STAMP = ("sh", "-c", 'echo "$(date +%s.%N)" >> "$0"')
-TARGETS = {"submissions/s": ">= 3000", "p50_ms": "< 12", "p99_ms": "< 40", "starts/s": ">= 150"}
+SHORT = ("sh", "-c", 'echo "$(date +%s.%N)" >> "$0.start"; sleep "$1"; echo "$(date +%s.%N)" >> "$0.end"')
+TARGETS = {
+    "submissions/s": ">= 3000",
+    "p50_ms": "< 12",
+    "p99_ms": "< 40",
+    "starts/s": ">= 150",
+    "next_p50_ms": "",
+    "next_p99_ms": "< 50",
+}
 
 
 def until(look: Callable[[], object], deadline_s: float = 120.0, every_s: float = 0.0005) -> None:
@@ -80,6 +93,22 @@ def starts_per_s(submit_many: Callable[[Path], None], path: Path) -> float:
     return (len(seen) - 1) / (seen[-1] - seen[0])
 
 
+def end_to_launch_ms(path: Path, stop: Callable[[], object]) -> list[float]:
+    """Times from an end to the next start, of the jobs that end within `ENDS_S`, while more of them wait."""
+    starts, ends = Path(f"{path}.start"), Path(f"{path}.end")
+    until(lambda: len(stamps(ends)) >= NODES * GPUS, every_s=0.05)
+    began_s = time.time()
+    time.sleep(ENDS_S)
+    ended, started = sorted(stamps(ends)), sorted(stamps(starts))[NODES * GPUS :]
+    stop()
+    return [1e3 * (start - end) for end, start in zip(ended, started, strict=False) if end >= began_s]
+
+
+def run_for_s(number: int) -> str:
+    """Run time of a job, seconds: 0.4 to 0.6, so that ends are spread."""
+    return f"{0.4 + 0.0125 * (number % 17):.4f}"
+
+
 def cpu_ms(words: Sequence[str], env: dict[str, str]) -> float:
     """CPU time of a process from its start to its end, user and system."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -117,6 +146,13 @@ def client(task: str, address: str, home: str, path: str) -> int:
             for _ in range(STARTS // CLIENTS):
                 asks.submit([*STAMP, path])
             return STARTS // CLIENTS
+        if task == "short":
+            for number in range(WAITING // CLIENTS):
+                asks.submit([*SHORT, path, run_for_s(number)])
+            return WAITING // CLIENTS
+        if task == "list":
+            while True:
+                asks.jobs()
         end_s, done = time.monotonic() + SUBMIT_S, 0
         while time.monotonic() < end_s:
             asks.submit(["true"], num_gpus=NODES * GPUS)
@@ -124,37 +160,48 @@ def client(task: str, address: str, home: str, path: str) -> int:
         return done
 
 
-def rlsched(directory: Path, only: str | None = None) -> tuple[dict[str, float], dict[str, list[float]]]:
-    """All figures, or only `submit-cpu`, on a cluster of our own: figures, and CPU times by command."""
+@contextlib.contextmanager
+def cluster(directory: Path) -> Iterator[tuple[str, Path, Client]]:
+    """A cluster of our own that has run a job: its address, the home with its keys, and a client."""
     home = directory / "home"
-    address = directory / "up" / "broker" / ADDRESS_FILE
     words = ["--nodes", str(NODES), "--gpus", str(GPUS), "--dir", str(directory / "up"), "--keys", str(home)]
+    directory.mkdir()
     with (directory / "up.log").open("w") as log:
         up = subprocess.Popen(
             [*RLSCHED, "up", "--address", "tcp://127.0.0.1:0", *words], stdout=log, stderr=log
         )
     try:
         until(lambda: "ready" in (directory / "up.log").read_text() or up.poll() is not None)
-        where = address.read_text().strip()
+        where = (directory / "up" / "broker" / ADDRESS_FILE).read_text().strip()
         with Client(where, home=home, timeout_s=60.0) as asks:
             until(lambda: sum(node.state == "up" for node in asks.nodes()) == NODES)
             asks.wait(asks.submit(["true"]))
-            cpu = submit_cpu_ms(where, home)
-            if only is not None:
-                return {}, cpu
-            until(lambda: not asks.jobs(), every_s=0.05)
-            taken = latency_ms(lambda path: _discard(asks.submit([*STAMP, str(path)])), directory / "one")
-            rate = starts_per_s(
-                lambda path: _discard(clients("starts", where, home, path)), directory / "many"
-            )
-            until(lambda: not asks.jobs(), every_s=0.05)
-            blocker = asks.submit(["sleep", "1000"], num_gpus=NODES * GPUS)
-            submissions = sum(clients("submissions", where, home, directory / "none")) / SUBMIT_S
-            asks.cancel(blocker)
+            yield where, home, asks
     finally:
         up.send_signal(signal.SIGTERM)
         up.wait(60.0)
-    return summary(taken, rate, submissions), cpu
+
+
+def rlsched(directory: Path, only: str | None = None) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """All figures, or only `submit-cpu`, on clusters of our own: figures, and CPU times by command."""
+    with cluster(directory / "first") as (where, home, asks):
+        cpu = submit_cpu_ms(where, home)
+        if only is not None:
+            return {}, cpu
+        until(lambda: not asks.jobs(), every_s=0.05)
+        taken = latency_ms(lambda path: _discard(asks.submit([*STAMP, str(path)])), directory / "one")
+        rate = starts_per_s(lambda path: _discard(clients("starts", where, home, path)), directory / "many")
+        until(lambda: not asks.jobs(), every_s=0.05)
+        asks.submit(["sleep", "1000"], num_gpus=NODES * GPUS)
+        submissions = sum(clients("submissions", where, home, directory / "none")) / SUBMIT_S
+    with cluster(directory / "second") as (where, home, asks):
+        blocker = asks.submit(["sleep", "1000"], num_gpus=NODES * GPUS)
+        clients("short", where, home, directory / "short")
+        words = [sys.executable, __file__, "--client", "list", where, str(home), "none"]
+        with subprocess.Popen(words) as lists:
+            asks.cancel(blocker)
+            gaps = end_to_launch_ms(directory / "short", lists.kill)
+    return summary(taken, rate, submissions, gaps), cpu
 
 
 def slurm(directory: Path, etc: Path) -> dict[str, float]:
@@ -162,6 +209,13 @@ def slurm(directory: Path, etc: Path) -> dict[str, float]:
     env = {**os.environ, "SLURM_CONF": str(etc / "etc" / "slurm.conf")}
     script = directory / "stamp.sh"
     script.write_text('#!/bin/sh\necho "$(date +%s.%N)" >> "$1"\n')
+    short = directory / "short.sh"
+    spread = " ".join(run_for_s(number) for number in range(17))
+    short.write_text(
+        f'#!/bin/bash\nrun=({spread})\nset -- "$1" "${{run[$((SLURM_ARRAY_TASK_ID % 17))]}}"\n'
+        + SHORT[2].replace("$0", "$1").replace('sleep "$1"', 'sleep "$2"')
+        + "\n"
+    )
 
     def sbatch(*words: str) -> None:
         base = ("sbatch", "-Q", "-o", "/dev/null", "--gres=gpu:1")
@@ -187,18 +241,26 @@ def slurm(directory: Path, etc: Path) -> dict[str, float]:
         ["sbatch", "-Q", "-H", "-o", "/dev/null", "--gres=gpu:1", str(script), "none"], SUBMIT_S, 10**9
     )
     submissions = done / (time.monotonic() - began_s)
-    subprocess.run(["scancel", "--state=PENDING", "-u", str(os.getuid())], env=env, check=False)
-    return summary(taken, rate, submissions)
+    subprocess.run(["scancel", "-u", str(os.getuid())], env=env, check=False)
+    until(lambda: not subprocess.check_output(["squeue", "-h"], env=env), every_s=0.5)
+    for _ in range(WAITING // ARRAY):
+        sbatch(f"--array=0-{ARRAY - 1}", str(short), str(directory / "slurm-short"))
+    with subprocess.Popen(["sh", "-c", "while squeue -r > /dev/null; do :; done"], env=env) as lists:
+        gaps = end_to_launch_ms(directory / "slurm-short", lists.kill)
+    subprocess.run(["scancel", "-u", str(os.getuid())], env=env, check=False)
+    return summary(taken, rate, submissions, gaps)
 
 
-def summary(taken_ms: list[float], rate: float, submissions: float) -> dict[str, float]:
+def summary(taken_ms: list[float], rate: float, submissions: float, gaps_ms: list[float]) -> dict[str, float]:
     """The figures of one system."""
-    ordered = sorted(taken_ms)
+    ordered, gaps = sorted(taken_ms), sorted(gaps_ms)
     return {
         "submissions/s": submissions,
         "p50_ms": statistics.median(ordered),
         "p99_ms": ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))],
         "starts/s": rate,
+        "next_p50_ms": statistics.median(gaps),
+        "next_p99_ms": gaps[min(len(gaps) - 1, int(0.99 * len(gaps)))],
     }
 
 
