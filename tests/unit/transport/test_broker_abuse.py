@@ -1,4 +1,4 @@
-"""What peers may do to the broker's socket, and what not: each test is a fact that the broker relies on."""
+"""Abuse of the broker's socket by peers: each test is a property that the broker relies on."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def client(home: KeyHome, transport: Transport, peers: Peers) -> zmq.Socket[byte
 
 
 def still_served(transport: Transport, client: zmq.Socket[bytes]) -> bool:
-    """Whether a client's request arrives and its answer comes back."""
+    """Whether a client's request arrives and is answered."""
     say(transport, client, encode(ListJobs(), 99))
     (heard,) = hear(transport)
     transport.reply(heard.route, 99, Ok())
     return answer(transport, client).request == 99
 
 
-def test_a_revoked_node_gets_no_more_orders(home: KeyHome, transport: Transport, peers: Peers) -> None:
+def test_revoked_node_gets_no_more_orders(home: KeyHome, transport: Transport, peers: Peers) -> None:
     node = peers.connect(transport, home, home.node("n0"))
     say(transport, node, encode(Hello(name="n0", gpus=1)))
     assert len(hear(transport)) == 1
@@ -80,9 +80,7 @@ def test_a_revoked_node_gets_no_more_orders(home: KeyHome, transport: Transport,
     assert not node.poll(100)
 
 
-def test_another_key_of_a_nodes_name_has_to_say_hello_itself(
-    home: KeyHome, transport: Transport, peers: Peers
-) -> None:
+def test_new_key_of_a_node_must_send_its_own_hello(home: KeyHome, transport: Transport, peers: Peers) -> None:
     first = peers.connect(transport, home, home.node("n0"))
     say(transport, first, encode(Hello(name="n0", gpus=1)))
     assert len(hear(transport)) == 1
@@ -93,10 +91,10 @@ def test_another_key_of_a_nodes_name_has_to_say_hello_itself(
     assert answer(transport, second).message == SayHello()
 
 
-def test_a_routing_id_that_is_taken_gets_nobody_elses_mail(
+def test_stolen_routing_id_gets_no_foreign_messages(
     home: KeyHome, transport: Transport, peers: Peers, client: zmq.Socket[bytes]
 ) -> None:
-    """A thief needs a key of the list, and even then the first connection of a routing id keeps its mail."""
+    """The thief needs an authorised key, and the first connection of a routing id keeps its messages."""
     sockets = []
     for name in ("default", "thief"):
         pair = home.client(name)
@@ -116,13 +114,13 @@ def test_a_routing_id_that_is_taken_gets_nobody_elses_mail(
     while transport.counts.get("handshakes", 0) < 3:
         assert time.monotonic() < until_s
         assert transport.receive(20, 100)[0] == []
-    assert still_served(transport, client), "and nothing else was heard"
+    assert still_served(transport, client), "nothing else was received"
     transport.reply(b"taken", 1, Ok())
     assert answer(transport, sockets[0]).request == 1
     assert not sockets[1].poll(0)
 
 
-def test_a_frame_above_the_limit_costs_its_sender_the_connection_alone(
+def test_frame_above_the_limit_closes_only_its_connection(
     home: KeyHome, transport: Transport, peers: Peers, client: zmq.Socket[bytes]
 ) -> None:
     rude = peers.connect(transport, home, home.client())
@@ -133,20 +131,20 @@ def test_a_frame_above_the_limit_costs_its_sender_the_connection_alone(
     while not heard and time.monotonic() < deadline:
         say(transport, rude, encode(Stats(), 2))
         heard = hear(transport, deadline_s=0.2)
-    assert heard[0].envelope.request == 2, "it dials again by itself"
+    assert heard[0].envelope.request == 2, "it reconnects by itself"
 
 
-def test_half_a_message_is_no_message(
+def test_incomplete_message_is_ignored(
     home: KeyHome, transport: Transport, peers: Peers, client: zmq.Socket[bytes]
 ) -> None:
     rude = peers.connect(transport, home, home.client())
     while not rude.poll(0, zmq.POLLOUT):
         transport.receive(20, 100)
     rude.send(encode(Stats(), 1), zmq.SNDMORE)
-    assert still_served(transport, client), "and nothing else was heard"
+    assert still_served(transport, client), "nothing else was received"
 
 
-def test_an_answer_above_the_limit_is_not_sent(transport: Transport, client: zmq.Socket[bytes]) -> None:
+def test_answer_above_the_limit_is_not_sent(transport: Transport, client: zmq.Socket[bytes]) -> None:
     say(transport, client, encode(Stats(), 1))
     (heard,) = hear(transport)
     transport.reply(heard.route, 1, LogChunk(data=b"x" * MAX_MESSAGE_BYTES, offset=0, eof=True))
@@ -155,7 +153,7 @@ def test_an_answer_above_the_limit_is_not_sent(transport: Transport, client: zmq
     assert still_served(transport, client)
 
 
-def test_a_peer_that_does_not_read_fills_its_own_queue_alone(
+def test_peer_that_does_not_read_fills_only_its_own_queue(
     home: KeyHome, transport: Transport, peers: Peers, client: zmq.Socket[bytes]
 ) -> None:
     deaf = peers.connect(transport, home, home.client())
@@ -170,7 +168,7 @@ def test_a_peer_that_does_not_read_fills_its_own_queue_alone(
     assert still_served(transport, client)
 
 
-def test_replies_to_a_client_that_never_reads_do_not_pile_up(
+def test_replies_to_a_client_that_never_reads_are_bounded(
     home: KeyHome, transport: Transport, peers: Peers, client: zmq.Socket[bytes]
 ) -> None:
     deaf = peers.context.socket(zmq.DEALER)
@@ -184,11 +182,11 @@ def test_replies_to_a_client_that_never_reads_do_not_pile_up(
     page = LogChunk(data=bytes(MAX_PAGE_BYTES), offset=0, eof=False)
     for request in range(2 * MAX_UNREAD):
         transport.reply(heard.route, request, page)
-    assert transport.counts["undeliverable"] > MAX_UNREAD // 2, "the kernel holds some, too"
+    assert transport.counts["undeliverable"] > MAX_UNREAD // 2, "the kernel buffers some too"
     assert still_served(transport, client)
 
 
-def test_a_connection_that_says_nothing_is_cut(transport: Transport, client: zmq.Socket[bytes]) -> None:
+def test_silent_connection_is_closed(transport: Transport, client: zmq.Socket[bytes]) -> None:
     host, port = transport.address.removeprefix("tcp://").split(":")
     with socket.create_connection((host, int(port))) as idle:
         idle.settimeout(0.05)
@@ -218,7 +216,7 @@ os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @pytest.mark.slow
-def test_a_frozen_peer_is_noticed_by_its_heartbeats(home: KeyHome, transport: Transport) -> None:
+def test_frozen_peer_misses_heartbeats(home: KeyHome, transport: Transport) -> None:
     frozen = subprocess.Popen([sys.executable, "-c", FREEZES, transport.address, str(home.directory)])
     try:
         assert len(hear(transport)) == 1
