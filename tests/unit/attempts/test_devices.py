@@ -26,7 +26,7 @@ from tests.support.sim.changing_speed import (
 )
 from tests.support.sim.play import trace_of
 
-# ---- dwell time of clocks ------------------------------------------------------------------
+# ---- dwell time of clocks --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("second_s", [DWELL_S - 4.0, DWELL_S + 4.0])

@@ -35,9 +35,9 @@ A, B = CATALOGUE.number(LIGHT), CATALOGUE.number(HEAVY)
 def together(
     since_s: float, looks: list[float], *, lasts_s: float = 5000.0, **models: Any
 ) -> list[dict[str, float]]:
-    """Two jobs on one V100, the second from `since_s` on: what is predicted of them at these times.
+    """Predicted speeds of two jobs on one V100, the second from `since_s` on, at the times `looks`.
 
-    At each of them a third job comes to another GPU, so that there is something to happen.
+    At each of these times a third job arrives on another GPU, as an event.
     """
     jobs = [(0, lasts_s, 1), (0, 5000, 1), *((at, 0.5, 1) for at in looks)]
     trace = trace_of(jobs, workload=[LIGHT, HEAVY, *([LIGHT] * len(looks))])

@@ -94,8 +94,8 @@ class TestFailures:
         assert attempts(run(trace, Scripted({30.0: [0]}, {30.0: [1]}))) == [
             ("a", 1, 0, 30, "preempted", 30),
             ("b", 1, 30, 50, "ended", 20),
-            ("a", 2, 50, 70, "failed", 0),  # 30 + 20 s of running
-            ("a", 3, 70, 180, "ended", 70),  # what the preemption saved stands
+            ("a", 2, 50, 70, "failed", 0),  # 30 + 20 s of run time
+            ("a", 3, 70, 180, "ended", 70),  # the work saved by the preemption is kept
         ]
 
     def test_failed_job_keeps_its_place_in_the_queue(self) -> None:

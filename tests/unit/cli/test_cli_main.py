@@ -46,7 +46,7 @@ def raising(error: BaseException) -> Callable[[], object]:
     [
         (InputError("t.csv: row 3"), 2, "error: t.csv: row 3\n"),
         (InputError("two\n  lines"), 2, "error: two lines\n"),
-        (BrokerUnavailableError("nobody answers"), 2, "error: nobody answers\n"),
+        (BrokerUnavailableError("no answer"), 2, "error: no answer\n"),
         (WireError("malformed message"), 2, "error: malformed message\n"),
         (JournalError("disk full"), 1, "error: disk full\n"),
         (click.UsageError("no such thing"), 2, "error: no such thing (see: rlsched fail --help)\n"),

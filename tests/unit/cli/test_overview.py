@@ -1,7 +1,4 @@
-"""The screen of `rlsched top` as lines:
-
-it fits any terminal and shows who has which GPUs and what starts next.
-"""
+"""The screen of `rlsched top` as lines: it fits any terminal and shows GPUs, jobs and the next starts."""
 
 from __future__ import annotations
 

@@ -103,12 +103,12 @@ def test_order_is_sent_once_and_its_result_shown(broker: Broker, looking: Lookin
         return "job 7: cancelled"
 
     def refused(client: Any) -> str:  # noqa: ARG001
-        raise InputError("job 7 is over")
+        raise InputError("job 7 has ended")
 
     looking.order(order)
     until(lambda: looking.said == "job 7: cancelled")
     looking.order(refused)
-    until(lambda: looking.said == "job 7 is over")
+    until(lambda: looking.said == "job 7 has ended")
     assert done == [broker]
 
 

@@ -1,7 +1,4 @@
-"""`rlsched policies show`: sentences, and a line with an explanation for every setting;
-
-the file is the policy.
-"""
+"""`rlsched policies show`: sentences, a line with an explanation for every setting, and the file."""
 
 from __future__ import annotations
 

@@ -205,8 +205,8 @@ def test_refusal_of_a_later_message_reports_the_jobs_already_queued() -> None:
         submit_many(ask, jobs)
     assert (at.value.place, at.value.queued) == (MOST_AT_ONCE + 1, list(range(1, MOST_AT_ONCE + 1)))
     asked.clear()
-    failure = BrokerUnavailableError("nobody answers")
-    with pytest.raises(BrokerUnavailableError, match=r"nobody answers; jobs 1 to 500 of these are queued"):
+    failure = BrokerUnavailableError("no answer")
+    with pytest.raises(BrokerUnavailableError, match=r"no answer; jobs 1 to 500 of these are queued"):
         submit_many(ask, jobs)
 
 

@@ -1,7 +1,4 @@
-"""Following a job's output: ranks interleaved, from before the start,
-
-and the last lines of existing output.
-"""
+"""Following a job's output: ranks interleaved, from before the start, and the last lines."""
 
 from __future__ import annotations
 

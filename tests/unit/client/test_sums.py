@@ -108,7 +108,7 @@ def test_empty_interval_is_refused(since: str, until: str | None) -> None:
         span_s(since, until, NOW_S)
 
 
-# ---- output --------------------------------------------------------------------------------------
+# ---- output -----------------------------------------------------------------------------------------------
 
 
 def past(job: int, **more: object) -> PastJob:

@@ -289,10 +289,7 @@ def test_user_cannot_control_slurm_jobs_of_others_by_naming_them(bench: Bench) -
 
 
 def test_user_cannot_jump_the_queue_by_naming_their_own_slurm_job_twice(bench: Bench) -> None:
-    """Ada submits a second job to the broker with the command of the first one,
-
-    but short and with one GPU.
-    """
+    """Ada submits the command of her Slurm job to the broker too, but short and with one GPU."""
     key = bench.slurm.sbatch(4, runs_s=60.0)
     bench.look()
     bench.launch(key, 0, job=99, person="ada", offered=False)

@@ -100,4 +100,4 @@ def test_hanging_lookup_is_awaited_once(service: Service, monkeypatch: pytest.Mo
             return
         except AccountsAwayError:
             continue
-    raise AssertionError("it answers again, and nobody listens")
+    raise AssertionError("it responds again, but no caller notices")

@@ -17,12 +17,9 @@ class Gpus(SimulatedGpus):
     """Three GPUs; each call that changes a clock is recorded or refused.
 
     Attributes:
-
-    done: (call, GPU, MHz), 0 MHz for a reset.
-
-    refusal: Error of setting the clock of `bad`.
-
-    on_disk: Contents of the file at each lock.
+        done: (call, GPU, MHz), 0 MHz for a reset.
+        refusal: Error of setting the clock of `bad`.
+        on_disk: Contents of the file at each lock.
     """
 
     def __init__(self, directory: Path) -> None:

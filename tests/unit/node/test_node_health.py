@@ -134,7 +134,7 @@ def test_endless_output_is_bounded_and_does_not_block(tmp_path: Path) -> None:
     assert len(outcome(HealthCheck("printf '%5000d' 7; exit 1"))) <= MAX_REASON_CHARACTERS
 
 
-# ---- both checks --------------------------------------------------------------------------------------
+# ---- both checks ----------------------------------------------------------------------------------------
 
 
 class Own(OwnChecks):
@@ -192,7 +192,7 @@ def test_without_a_command_the_daemons_own_result_is_there_at_once() -> None:
     assert Health(None, Own()).news() == ""
 
 
-# ---- the daemon's own checks -------------------------------------------------------------------------------
+# ---- the daemon's own checks ----------------------------------------------------------------------------
 
 
 class Gpus(SimulatedGpus):

@@ -337,7 +337,7 @@ def test_log_requests_are_bounded() -> None:
     ]
 
 
-# ---- brokers of other clusters, and older ones ------------------------------------------------------------
+# ---- brokers of other clusters, and older ones ----------------------------------------------------------
 
 RUNS = LocalRank(KEY, (0,), Phase.RUNNING, 5)
 OTHERS = {

@@ -78,7 +78,7 @@ def test_static_power_is_split_evenly_and_the_rest_by_use() -> None:
     assert parts_frac(watts, [0.0, 0.0], "V100") == [0.5, 0.5]
 
 
-# ---- shares of jobs ----------------------------------------------------------------------------------------
+# ---- shares of jobs -------------------------------------------------------------------------------------
 
 
 def gpu(energy_j: float, power_w: float, shares: dict[int, float] | None = None) -> GpuReading:
@@ -274,8 +274,7 @@ def test_counter_reset_meanwhile_adds_nothing() -> None:
     assert energy_j(books, A, 30.0) == pytest.approx(70.0)
 
 
-# ---- checks of a node's report
-# --------------------------------------------------------------------------------------
+# ---- checks of a node's report --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nonsense", [-1, 1 << 53, 1 << 63])

@@ -31,7 +31,7 @@ from rlsched.wire.messages import (
     Welcome,
     encode,
 )
-from tests.support.broker.peers import PATIENCE_S, Peers, answer, hear, say
+from tests.support.broker.peers import PATIENCE_S, Peers, answer, receive_messages, send_frames
 
 WELCOME = Welcome(epoch=1, cluster="c", heartbeat_s=1.0)
 
@@ -62,16 +62,16 @@ def client(home: KeyHome, transport: Transport, peers: Peers) -> zmq.Socket[byte
 
 def still_served(transport: Transport, client: zmq.Socket[bytes]) -> bool:
     """Whether a client's request arrives and is answered."""
-    say(transport, client, encode(ListJobs(), 99))
-    (heard,) = hear(transport)
+    send_frames(transport, client, encode(ListJobs(), 99))
+    (heard,) = receive_messages(transport)
     transport.reply(heard.route, 99, Ok())
     return answer(transport, client).request == 99
 
 
 def test_revoked_node_gets_no_more_orders(home: KeyHome, transport: Transport, peers: Peers) -> None:
     node = peers.connect(transport, home, home.node("n0"))
-    say(transport, node, encode(Hello(name="n0", gpus=1)))
-    assert len(hear(transport)) == 1
+    send_frames(transport, node, encode(Hello(name="n0", gpus=1)))
+    assert len(receive_messages(transport)) == 1
     transport.send_node("n0", WELCOME)
     assert answer(transport, node).message == WELCOME
     revoke(home, "n0")
@@ -82,12 +82,12 @@ def test_revoked_node_gets_no_more_orders(home: KeyHome, transport: Transport, p
 
 def test_new_key_of_a_node_must_send_its_own_hello(home: KeyHome, transport: Transport, peers: Peers) -> None:
     first = peers.connect(transport, home, home.node("n0"))
-    say(transport, first, encode(Hello(name="n0", gpus=1)))
-    assert len(hear(transport)) == 1
+    send_frames(transport, first, encode(Hello(name="n0", gpus=1)))
+    assert len(receive_messages(transport)) == 1
     revoke(home, "n0")
     (home.directory / "node-n0.key").unlink()
     second = peers.connect(transport, home, home.node("n0"))
-    say(transport, second, encode(Heartbeat(name="n0")))
+    send_frames(transport, second, encode(Heartbeat(name="n0")))
     assert answer(transport, second).message == SayHello()
 
 
@@ -106,8 +106,8 @@ def test_stolen_routing_id_gets_no_foreign_messages(
         mine.connect(transport.address)
         sockets.append(mine)
         if name == "default":
-            say(transport, mine, encode(Stats(), 1))
-            (heard,) = hear(transport)
+            send_frames(transport, mine, encode(Stats(), 1))
+            (heard,) = receive_messages(transport)
             assert heard.route == b"taken"
     sockets[1].send(encode(Stats(), 2))
     until_s = time.monotonic() + PATIENCE_S
@@ -124,13 +124,13 @@ def test_frame_above_the_limit_closes_only_its_connection(
     home: KeyHome, transport: Transport, peers: Peers, client: zmq.Socket[bytes]
 ) -> None:
     rude = peers.connect(transport, home, home.client())
-    say(transport, rude, b"x" * (MAX_MESSAGE_BYTES + 1))
-    say(transport, client, encode(Stats(), 1))
-    assert [heard.envelope.request for heard in hear(transport)] == [1]
+    send_frames(transport, rude, b"x" * (MAX_MESSAGE_BYTES + 1))
+    send_frames(transport, client, encode(Stats(), 1))
+    assert [heard.envelope.request for heard in receive_messages(transport)] == [1]
     deadline, heard = time.monotonic() + PATIENCE_S, []
     while not heard and time.monotonic() < deadline:
-        say(transport, rude, encode(Stats(), 2))
-        heard = hear(transport, deadline_s=0.2)
+        send_frames(transport, rude, encode(Stats(), 2))
+        heard = receive_messages(transport, deadline_s=0.2)
     assert heard[0].envelope.request == 2, "it reconnects by itself"
 
 
@@ -145,8 +145,8 @@ def test_incomplete_message_is_ignored(
 
 
 def test_answer_above_the_limit_is_not_sent(transport: Transport, client: zmq.Socket[bytes]) -> None:
-    say(transport, client, encode(Stats(), 1))
-    (heard,) = hear(transport)
+    send_frames(transport, client, encode(Stats(), 1))
+    (heard,) = receive_messages(transport)
     transport.reply(heard.route, 1, LogChunk(data=b"x" * MAX_MESSAGE_BYTES, offset=0, eof=True))
     assert "too long to send" in answer(transport, client).message.message  # type: ignore[union-attr]
     assert transport.counts["too_long"] == 1
@@ -157,8 +157,8 @@ def test_peer_that_does_not_read_fills_only_its_own_queue(
     home: KeyHome, transport: Transport, peers: Peers, client: zmq.Socket[bytes]
 ) -> None:
     deaf = peers.connect(transport, home, home.client())
-    say(transport, deaf, encode(Stats(), 1))
-    (heard,) = hear(transport)
+    send_frames(transport, deaf, encode(Stats(), 1))
+    (heard,) = receive_messages(transport)
     chunk = LogChunk(data=b"x" * 4096, offset=0, eof=False)
     for _ in range(6 * HIGH_WATER_MARK):
         transport.reply(heard.route, 1, chunk)
@@ -177,8 +177,8 @@ def test_replies_to_a_client_that_never_reads_are_bounded(
     deaf.curve_serverkey = home.broker_public()
     deaf.setsockopt(zmq.RCVHWM, 1)
     deaf.connect(transport.address)
-    say(transport, deaf, encode(Stats(), 1))
-    (heard,) = hear(transport)
+    send_frames(transport, deaf, encode(Stats(), 1))
+    (heard,) = receive_messages(transport)
     page = LogChunk(data=bytes(MAX_PAGE_BYTES), offset=0, eof=False)
     for request in range(2 * MAX_UNREAD):
         transport.reply(heard.route, request, page)
@@ -219,7 +219,7 @@ os.kill(os.getpid(), signal.SIGSTOP)
 def test_frozen_peer_misses_heartbeats(home: KeyHome, transport: Transport) -> None:
     frozen = subprocess.Popen([sys.executable, "-c", FREEZES, transport.address, str(home.directory)])
     try:
-        assert len(hear(transport)) == 1
+        assert len(receive_messages(transport)) == 1
         transport.send_node("n0", WELCOME)
         deadline = time.monotonic() + PATIENCE_S
         while not transport.counts.get("undeliverable", 0):

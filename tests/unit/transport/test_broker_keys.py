@@ -27,7 +27,7 @@ from rlsched.wire.messages import (
     Welcome,
     encode,
 )
-from tests.support.broker.peers import Peers, answer, hear, say
+from tests.support.broker.peers import Peers, answer, receive_messages, send_frames
 
 ANY_PORT = "tcp://127.0.0.1:0"
 
@@ -176,21 +176,21 @@ def test_address_is_that_of_the_option_the_environment_or_the_default(
             broker_address(wrong)
 
 
-# ---- authentication ----------------------------------------------------------------------------------------
+# ---- authentication -------------------------------------------------------------------------------------
 
 
 def test_client_and_node_connect_under_their_own_names(
     home: KeyHome, transport: Transport, peers: Peers
 ) -> None:
     client = peers.connect(transport, home, home.client())
-    say(transport, client, encode(Stats(), 7))
-    (heard,) = hear(transport)
+    send_frames(transport, client, encode(Stats(), 7))
+    (heard,) = receive_messages(transport)
     assert (heard.peer, heard.envelope.request) == (Peer("admin", "default", login_name()), 7)
     transport.reply(heard.route, 7, Ok())
     assert answer(transport, client) == Envelope(1, 7, Ok())
     node = peers.connect(transport, home, home.node("n3"))
-    say(transport, node, encode(Hello(name="n3", gpus=1)))
-    (heard,) = hear(transport)
+    send_frames(transport, node, encode(Hello(name="n3", gpus=1)))
+    (heard,) = receive_messages(transport)
     assert heard.peer == Peer("node", "n3")
     transport.send_node("n3", Welcome(epoch=1, cluster="c", heartbeat_s=1.0))
     assert isinstance(answer(transport, node).message, Welcome)
@@ -228,17 +228,17 @@ def test_revoked_key_is_refused_at_its_next_message(
     home: KeyHome, transport: Transport, peers: Peers
 ) -> None:
     client = peers.connect(transport, home, home.client())
-    say(transport, client, encode(Stats(), 1))
-    assert len(hear(transport)) == 1
+    send_frames(transport, client, encode(Stats(), 1))
+    assert len(receive_messages(transport)) == 1
     (home.directory / "authorised" / "admin-default.public").unlink()
-    say(transport, client, encode(Stats(), 2))
+    send_frames(transport, client, encode(Stats(), 2))
     reply = answer(transport, client)
     assert isinstance(reply.message, Refused)
     assert "no longer" in reply.message.message
     assert transport.counts["unauthorised"] == 1
 
 
-# ---- permissions -----------------------------------------------------------------------------------
+# ---- permissions ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -262,18 +262,18 @@ def client(home: KeyHome, transport: Transport, peers: Peers) -> zmq.Socket[byte
 def test_malformed_message_gets_one_clear_line_and_is_harmless(
     transport: Transport, client: zmq.Socket[bytes], frames: list[bytes], said: str
 ) -> None:
-    say(transport, client, *frames)
+    send_frames(transport, client, *frames)
     reply = answer(transport, client)
     assert isinstance(reply.message, Refused)
     assert said in reply.message.message
     assert "\n" not in reply.message.message
     assert transport.counts["malformed"] == 1
-    say(transport, client, encode(ListJobs(), 2))
-    assert [heard.envelope.request for heard in hear(transport)] == [2]
+    send_frames(transport, client, encode(ListJobs(), 2))
+    assert [heard.envelope.request for heard in receive_messages(transport)] == [2]
 
 
 def test_client_may_not_send_node_messages(transport: Transport, client: zmq.Socket[bytes]) -> None:
-    say(transport, client, encode(Hello(name="n0", gpus=8), 4))
+    send_frames(transport, client, encode(Hello(name="n0", gpus=8), 4))
     reply = answer(transport, client)
     assert reply.request == 4
     assert reply.message == Refused(message="a key of role 'admin' may not send 'hello'")
@@ -281,24 +281,24 @@ def test_client_may_not_send_node_messages(transport: Transport, client: zmq.Soc
 
 def test_node_may_not_send_client_messages(home: KeyHome, transport: Transport, peers: Peers) -> None:
     node = peers.connect(transport, home, home.node("n0"))
-    say(transport, node, encode(Cancel(job=1), 4))
+    send_frames(transport, node, encode(Cancel(job=1), 4))
     assert answer(transport, node).message == Refused(message="a key of role 'node' may not send 'cancel'")
 
 
 def test_peer_may_not_send_broker_messages(transport: Transport, client: zmq.Socket[bytes]) -> None:
-    say(transport, client, encode(Ok(), 4))
+    send_frames(transport, client, encode(Ok(), 4))
     assert answer(transport, client).message == Refused(message="a key of role 'admin' may not send 'ok'")
 
 
 def test_node_must_send_hello_on_every_connection(home: KeyHome, transport: Transport, peers: Peers) -> None:
     node = peers.connect(transport, home, home.node("n0"))
-    say(transport, node, encode(Heartbeat(name="n0")))
+    send_frames(transport, node, encode(Heartbeat(name="n0")))
     assert answer(transport, node).message == SayHello()
-    say(transport, node, encode(Hello(name="n0", gpus=1)))
-    say(transport, node, encode(Heartbeat(name="n0")))
-    assert [type(heard.envelope.message) for heard in hear(transport, 2)] == [Hello, Heartbeat]
+    send_frames(transport, node, encode(Hello(name="n0", gpus=1)))
+    send_frames(transport, node, encode(Heartbeat(name="n0")))
+    assert [type(heard.envelope.message) for heard in receive_messages(transport, 2)] == [Hello, Heartbeat]
     transport.drop_node("n0")
-    say(transport, node, encode(Heartbeat(name="n0")))
+    send_frames(transport, node, encode(Heartbeat(name="n0")))
     assert answer(transport, node).message == SayHello()
 
 

@@ -1,7 +1,4 @@
-"""Clients and nodes with several addresses:
-
-they keep one that answers and refuse a broker of an earlier epoch.
-"""
+"""Clients and nodes with several addresses: they use one that answers and refuse an earlier epoch."""
 
 from __future__ import annotations
 

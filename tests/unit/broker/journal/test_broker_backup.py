@@ -148,8 +148,7 @@ def test_numbers_that_only_nodes_know_are_not_reused(directory: Path) -> None:
     broker.journal.close()
 
 
-# ---- running jobs
-# --------------------------------------------------------------------------------------------
+# ---- running jobs -----------------------------------------------------------------------------------------
 
 
 def test_jobs_that_only_nodes_know_keep_running(directory: Path) -> None:

@@ -195,7 +195,7 @@ def test_journal_with_changed_clocks_of_running_jobs_is_refused(
     journal.close()
 
 
-# ---- nothing is sent before its commit ---------------------------------------------------------------------
+# ---- nothing is sent before its commit --------------------------------------------------------------------
 
 
 def life() -> list[list[ClientAsked | NodeSaid]]:

@@ -81,7 +81,7 @@ def test_records_go_to_tensorboard_too(tmp_path: Path) -> None:
     assert list((tmp_path / "tb").glob("events.out.tfevents.*"))
 
 
-# ---- a full disk ----------------------------------------------------------------------------------
+# ---- a full disk ------------------------------------------------------------------------------------------
 
 CHILD = """
 import json, resource, signal, sys
@@ -226,7 +226,7 @@ def test_unwritable_folder_is_refused_at_the_start(tmp_path: Path) -> None:
         RecordLog(tmp_path / "decisions", tmp_path / "file" / "tb")
 
 
-# ---- a wrong record -------------------------------------------------------------------------------
+# ---- a wrong record ---------------------------------------------------------------------------------------
 
 
 def test_record_that_cannot_be_packed_loses_no_other(tmp_path: Path) -> None:

@@ -436,10 +436,7 @@ def test_rows_of_jobs_that_ended_long_ago_are_dropped(path: Path) -> None:
 
 
 def test_kill_at_any_statement_loses_nothing(path: Path, tmp_path: Path) -> None:
-    """The files as kill -9 leaves them before each statement of a compaction,
-
-    and after the last statement.
-    """
+    """The files as kill -9 leaves them before each statement of a compaction, and at the end."""
     lived(path).journal.close()
     known, cut = taken_up(path), made(path, DAY_1_S)
     assert cut is not None

@@ -231,7 +231,7 @@ def test_unreadable_mark_shows_that_a_journal_existed(home: Path) -> None:
         serve(home)
 
 
-# ---- legitimate changes of a journal ------------------------------------------------------------------
+# ---- legitimate changes of a journal ----------------------------------------------------------------------
 
 
 def test_mark_behind_the_journal_is_accepted(home: Path) -> None:

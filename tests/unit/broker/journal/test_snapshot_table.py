@@ -225,7 +225,7 @@ def test_restored_backup_uses_its_snapshot(path: Path, tmp_path: Path) -> None:
         assert again.ask(submit(1)) == Submitted(job=1_000_001)
 
 
-# ---- times -------------------------------------------------------------------------------------------------
+# ---- times ------------------------------------------------------------------------------------------------
 
 
 def test_snapshots_are_rare_and_taken_in_idle_turns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def test_snapshots_are_rare_and_taken_in_idle_turns(path: Path, monkeypatch: pyt
     broker.journal.close()
 
 
-# ---- codec ---------------------------------------------------------------------------------------------
+# ---- codec ------------------------------------------------------------------------------------------------
 
 
 def test_round_trip_preserves_everything() -> None:

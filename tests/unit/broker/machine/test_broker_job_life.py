@@ -127,7 +127,7 @@ def test_kill_is_repeated_until_the_rank_has_ended(journal: Journal) -> None:
     assert broker.wait(10.0, "n0") == []
 
 
-# ---- submissions -----------------------------------------------------------------------------------------
+# ---- submissions ---------------------------------------------------------------------------------------
 
 
 def test_same_token_gets_the_same_job(broker: HandBroker) -> None:

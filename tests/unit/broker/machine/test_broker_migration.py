@@ -1,7 +1,4 @@
-"""The broker's state machine: a migrated job, the gang that it makes room for,
-
-and jobs that arrive meanwhile.
-"""
+"""The broker's state machine: migrated jobs, the gang in their place, and jobs that arrive meanwhile."""
 
 from __future__ import annotations
 
@@ -57,10 +54,7 @@ def test_migrated_job_continues_on_its_reserved_node(journal: Journal) -> None:
 
 
 def test_job_that_arrives_meanwhile_gets_only_unreserved_gpus(journal: Journal) -> None:
-    """Three GPUs are free, one of them reserved for job 2: two can be allocated at once,
-
-    three only after its start.
-    """
+    """One of three free GPUs is reserved for job 2: a job of two can start, a job of three cannot."""
     broker = moved(journal)
     broker.ask(submit(3, preemptible=True))
     assert state(broker, 5) == "queued"

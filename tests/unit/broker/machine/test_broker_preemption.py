@@ -31,7 +31,7 @@ from tests.support.broker.preempting import (
     tiresias,
 )
 
-# ---- order of events ---------------------------------------------------------------------------------
+# ---- order of events -------------------------------------------------------------------------------------
 
 
 def test_preempted_job_is_killed_and_its_gpus_are_reused_once_its_node_reports_the_end(
@@ -136,7 +136,7 @@ def test_kill_is_repeated_with_the_same_grace(journal: Journal) -> None:
     assert out == [Kill(epoch=1, job=1, attempt=1, rank=0, grace_s=GRACE_S, again=True)]
 
 
-# ---- outcomes -----------------------------------------------------------------------------------------
+# ---- outcomes -------------------------------------------------------------------------------------------
 
 
 def test_job_that_completes_within_its_grace_is_completed(journal: Journal) -> None:

@@ -110,7 +110,7 @@ def test_older_journal_replays_and_its_jobs_are_not_preempted() -> None:
     assert state.cluster.arrays.job.pinned[state.cluster.slot_of(1)] == 0
 
 
-# ---- explanations --------------------------------------------------------------------------------
+# ---- explanations ---------------------------------------------------------------------------------------
 
 
 def told(broker: HandBroker, job: int) -> str:

@@ -85,8 +85,7 @@ def test_default_name_is_that_of_the_program(broker: HandBroker) -> None:
     assert broker.state.jobs[1].spec.name == r"a\x1bb" + "c" * 194
 
 
-# ---- journals of brokers without limits on submissions
-# ----------------------------------------------------------
+# ---- journals of brokers without limits on submissions ----------------------------------------------------
 
 
 def _journal_a_giant(broker: HandBroker, **facts: object) -> None:
@@ -124,8 +123,7 @@ def test_list_holds_names_of_any_length(journal: Journal) -> None:
     assert len(encode(jobs)) < 10_000
 
 
-# ---- messages of nodes
-# ---------------------------------------------------------------------------------------
+# ---- messages of nodes ------------------------------------------------------------------------------------
 
 
 def test_output_is_accepted_only_from_the_requested_node(journal: Journal) -> None:

@@ -84,8 +84,7 @@ def simulated_clock(weight: float, workload: str, waiting: int = 1) -> float:
     return start_action(cluster, 0, seq, start=policy.rule.options.start).sm_clock_frac
 
 
-# ---- choice of the clock
-# -----------------------------------------------------------------------------------------
+# ---- choice of the clock ---------------------------------------------------------------------------------
 
 
 def test_without_a_weight_of_energy_no_clock_is_sent_or_shown(journal: Journal) -> None:

@@ -1,7 +1,4 @@
-"""Facts of an engine: GPUs held by foreign jobs, engines that are unreachable,
-
-jobs ended outside the broker.
-"""
+"""Facts of an engine: GPUs held by foreign jobs, outages, jobs ended outside the broker."""
 
 from __future__ import annotations
 

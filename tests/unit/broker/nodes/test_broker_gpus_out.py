@@ -1,7 +1,4 @@
-"""Lost GPUs, and GPUs in use by a foreign process, on nodes of rlsched:
-
-only these GPUs are out of service.
-"""
+"""Nodes of rlsched with a lost GPU or a foreign process: only this GPU is out of service."""
 
 from __future__ import annotations
 

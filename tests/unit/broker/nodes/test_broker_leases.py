@@ -271,7 +271,7 @@ def test_only_consecutive_node_losses_count(journal: Journal, between: str) -> N
     assert (state(broker, 1), broker.state.jobs[1].losses) == ("launching", MAX_LOSSES)
 
 
-# ---- identity of a node --------------------------------------------------------------------------------
+# ---- identity of a node -----------------------------------------------------------------------------------
 
 
 def from_directory(directory: str, *reports: AttemptReport, boot: str = "b1") -> Hello:

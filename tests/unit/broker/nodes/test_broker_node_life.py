@@ -133,7 +133,7 @@ def test_operators_orders_are_replayed_from_the_journal(broker: HandBroker, jour
     assert [record.state_digest for record in made] == [record.state_digest for record in records]
 
 
-# ---- a node that registers with other GPUs ---------------------------------------------------------------
+# ---- a node that registers with other GPUs ----------------------------------------------------------------
 
 
 def test_node_that_lost_a_gpu_registers_with_the_rest(journal: Journal) -> None:

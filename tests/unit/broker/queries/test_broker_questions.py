@@ -134,7 +134,7 @@ def test_cached_reason_is_dropped_when_its_facts_change(journal: Journal) -> Non
     assert reasons() == ["", "", "Resources: needs 8 GPUs, 4 free"]
 
 
-# ---- sizes of frames ------------------------------------------------------------------------------------
+# ---- sizes of frames --------------------------------------------------------------------------------------
 
 
 def test_long_names_are_shortened_in_lists(journal: Journal) -> None:
@@ -168,7 +168,7 @@ def test_every_page_is_small(crowd: HandBroker) -> None:
         before = page.jobs[0].job
 
 
-# ---- order of answers ---------------------------------------------------------------------------------
+# ---- order of answers -------------------------------------------------------------------------------------
 
 
 def question(peer: bytes, request: int) -> ClientAsked:

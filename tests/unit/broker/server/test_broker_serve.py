@@ -1,7 +1,4 @@
-"""Files that a broker writes as it starts: readable by their owner only,
-
-and complete before it reports ready.
-"""
+"""Files written at the start of a broker: private, and complete before it reports ready."""
 
 from __future__ import annotations
 
@@ -142,7 +139,7 @@ def test_stop_while_loading_the_policy_ends_the_broker_at_once(
     assert not said
 
 
-# ---- a policy set at run time ------------------------------------------------------------------------------
+# ---- a policy set at run time ---------------------------------------------------------------------------
 
 
 def decides(home: Path, policy: str = "fifo", *, compacts: bool = False) -> tuple[str, list[str]]:

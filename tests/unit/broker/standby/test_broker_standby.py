@@ -1,7 +1,4 @@
-"""A standby's book: the entries it followed plus the tail equal the journal,
-
-also after the journal was replaced.
-"""
+"""A standby's book: the followed entries plus the tail equal the journal, even if it was replaced."""
 
 from __future__ import annotations
 

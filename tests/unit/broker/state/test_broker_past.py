@@ -1,7 +1,4 @@
-"""Predictions that start with earlier jobs:
-
-the predictor reads output of sacct before the journal's first entry.
-"""
+"""Predictions that start with earlier jobs: the predictor reads output of sacct before the journal."""
 
 from __future__ import annotations
 

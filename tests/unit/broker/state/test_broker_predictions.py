@@ -54,10 +54,7 @@ def weights(broker: HandBroker) -> list[list[float]]:
 
 
 def lived(journal: Journal) -> HandBroker:
-    """A broker on which jobs of two kinds have ended; one job runs, one waits, one was lost, one cancelled,
-
-    one rejected.
-    """
+    """Jobs of two kinds have ended; one job runs, one waits, one was lost, one cancelled, one rejected."""
     broker = make(journal)
     broker.says("n0", hello("n0"))
     for k in range(12):
@@ -341,7 +338,7 @@ def test_hedge_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
         Predictions("magic")
 
 
-# ---- time of an end ---------------------------------------------------------------------------
+# ---- time of an end -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
