@@ -16,13 +16,10 @@ import msgspec
 import pytest
 
 from rlsched.broker.journal.replay import journal_events, records_by_number, redecide
-from rlsched.broker.server.fakes import FailingJournal
-from rlsched.broker.server.serve import Broker
-from rlsched.broker.server.settings import BrokerSettings
 from rlsched.cli.main import run
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
-from rlsched.errors import BrokerUnavailableError, InputError, JournalError
+from rlsched.errors import InputError
 from rlsched.transport.keys import KeyHome
 from tests.support.online.cluster import DEADLINE_S, RLSCHED, until
 
@@ -410,60 +407,3 @@ def test_broker_that_cannot_start_is_one_line_and_exit_code_2(
     error = capfd.readouterr().err
     assert said in error
     assert error.count("\n") == 1
-
-
-# ---- a full disk, over real sockets ------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_broker_on_a_full_disk_acknowledges_nothing_and_loses_nothing(tmp_path: Path) -> None:
-    """No reply is sent before its commit: the client of a failed commit gets none and retries later."""
-    import threading
-
-    settings = BrokerSettings(
-        address="tcp://127.0.0.1:0",
-        directory=tmp_path / "broker",
-        keys=tmp_path / "home",
-        policy="qssf-backfill",
-    )
-    opened: list[FailingJournal] = []
-
-    def open_failing(path: Path) -> FailingJournal:
-        opened.append(FailingJournal(path))
-        return opened[-1]
-
-    failures: list[JournalError] = []
-
-    def serve(broker: Broker) -> None:
-        try:
-            broker.serve()
-        except JournalError as error:
-            failures.append(error)
-        finally:
-            broker.close()
-
-    KeyHome(settings.keys).broker()
-    broker = Broker(settings, open_failing)
-    address = broker.address
-    thread = threading.Thread(target=serve, args=(broker,))
-    thread.start()
-    with Client(address, home=settings.keys, timeout_s=60.0) as client:
-        assert client.submit(["true"], token="first") == 1
-        opened[0].fail_from = opened[0].commits
-        client.timeout_s = 1.0
-        with pytest.raises(BrokerUnavailableError):
-            client.submit(["true"], token="second")
-    broker.stop()
-    thread.join(DEADLINE_S)
-    assert len(failures) == 1, "when stopped, it logs what it could not commit"
-    assert "free space" in str(failures[0])
-
-    broker = Broker(settings)
-    thread = threading.Thread(target=serve, args=(broker,))
-    thread.start()
-    with Client(broker.address, home=settings.keys) as client:
-        assert [job.job for job in client.jobs()] == [1]
-        assert client.submit(["true"], token="second") == 2
-        assert client.submit(["true"], token="first") == 1
-    broker.stop()
-    thread.join(DEADLINE_S)

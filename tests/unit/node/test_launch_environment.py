@@ -114,9 +114,9 @@ def test_torchrun_sets_its_variables_itself(gpus: list[list[int]]) -> None:
         order = launch(gpus, rank, "torchrun", {})
         env = environment(order)
         assert not set(TORCH) & set(env)
-        assert launch_command(order, env)[:6] == [
+        assert launch_command(order, env) == [
             *("torchrun", f"--nnodes={len(gpus)}", f"--nproc-per-node={len(mine)}", f"--node-rank={rank}"),
-            *("--master-addr=10.0.0.7", f"--master-port={PORT}"),
+            *("--master-addr=10.0.0.7", f"--master-port={PORT}", *order.command),
         ]
 
 

@@ -22,7 +22,6 @@ from rlsched_node.processes.launch import (
     MASTER_PORTS,
     LaunchError,
     Terms,
-    launch_command,
     master_port,
     rank_environment,
     refuse_on_full_gpus,
@@ -212,24 +211,6 @@ def test_rank_and_shim_have_the_grace(
 
 def test_grace_of_the_shim_is_the_default() -> None:
     assert shim.DEFAULT_GRACE_S == DEFAULT_GRACE_S
-
-
-def test_process_for_each_gpu_has_torch_ranks() -> None:
-    order = launch(launcher="per-gpu", gpus_of_ranks=[4, 2], master="10.0.0.7")
-    env = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=False, inherited={})
-    named = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "RLSCHED_FIRST_RANK", "MASTER_ADDR")
-    assert [env[name] for name in named] == ["6", "2", "1", "4", "10.0.0.7"]
-    assert launch_command(order, env)[-1:] == order.command
-
-
-def test_torchrun_gets_the_rendezvous_address() -> None:
-    order = launch(launcher="torchrun", gpus_of_ranks=[2, 2], master="10.0.0.7")
-    env = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=False, inherited={})
-    assert "RANK" not in env
-    assert launch_command(order, env) == [
-        *("torchrun", "--nnodes=2", "--nproc-per-node=2", "--node-rank=1", "--master-addr=10.0.0.7"),
-        *(f"--master-port={master_port(12, 2)}", *order.command),
-    ]
 
 
 def test_full_disk_refuses_the_launch_and_leaves_no_files(

@@ -95,20 +95,6 @@ def test_file_that_is_no_database_is_refused(path: Path) -> None:
         Journal(path)
 
 
-def test_damaged_entry_is_named(path: Path) -> None:
-    journal = Journal(path)
-    journal.commit([STARTED, DOWN], 1.0)
-    journal.close()
-    db = sqlite3.connect(path)
-    db.execute("UPDATE entries SET payload = x'c1' WHERE n = 2")
-    db.commit()
-    db.close()
-    journal = Journal(path)
-    with pytest.raises(JournalError, match="entry 2: damaged"):
-        list(journal.rows())
-    journal.close()
-
-
 def test_journal_locked_by_another_program_is_one_clear_line(path: Path) -> None:
     journal = Journal(path)
     journal._db.execute("PRAGMA busy_timeout=0")

@@ -308,7 +308,7 @@ def started_with(journal: Journal, failed: str, kind: str) -> None:
     assert isinstance(broker.ask(Why(job=1)), Explanation)
 
 
-def test_broker_starts_with_invalid_records() -> None:
+def test_memory_skips_invalid_records() -> None:
     half = Half(
         kind="job",
         seqs=[0, 1],

@@ -24,7 +24,7 @@ from rlsched.wire.messages import (
     Tasks,
     Why,
 )
-from tests.support.broker.hand import LIMITS, draft, hello, launched, make, of_kind, submit
+from tests.support.broker.hand import LIMITS, draft, hello, launched, of_kind, submit
 from tests.support.broker.preempting import make_preempting
 
 BOUND = msgspec.structs.replace(LIMITS, grace_s=20.0, max_grace_s=100.0)
@@ -125,8 +125,3 @@ def test_submission_without_a_grace_is_encoded_as_before() -> None:
     older = msgspec.to_builtins(draft())
     del older["grace_s"]
     assert msgspec.convert(older, JobSubmitted).grace_s is None
-
-
-def test_default_is_the_same_everywhere(journal: Journal) -> None:
-    broker = make(journal, 1)
-    assert running(broker, None).grace_s == 30.0

@@ -165,18 +165,6 @@ def test_late_acknowledgement_of_a_timed_out_attempt_is_killed(journal: Journal)
 # ---- nodes ----------------------------------------------------------------------------------------------
 
 
-def test_job_with_lost_after_moves_once_its_node_was_unreachable_this_long(journal: Journal) -> None:
-    broker = make(journal, nodes=2)
-    broker.ask(submit(4))
-    broker.says("n0", launched(1))
-    assert broker.wait(19.0, "n1") == []
-    assert state(broker, 1) == "running"
-    out = broker.wait(1.5, "n1")
-    assert set(broker.sent.dropped) == {"n0"}
-    assert [(m.attempt, m.nodes) for m in of_kind(out, Launch)] == [(2, ["n1"])]
-    assert states(broker)["n0"] == "unreachable"
-
-
 def test_node_that_returns_forgets_lost_attempts(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     broker.ask(submit(4))

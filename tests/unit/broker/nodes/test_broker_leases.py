@@ -83,6 +83,7 @@ def test_node_that_stays_unreachable_is_down_and_its_job_restarts_elsewhere(jour
     assert state(broker, 1) == "running"
     out = broker.wait(2.0, "n1")
     assert [(launch.attempt, launch.nodes) for launch in of_kind(out, Launch)] == [(2, ["n1"])]
+    assert set(broker.sent.dropped) == {"n0"}
     assert states(broker)["n0"] == "unreachable"
     assert (broker.state.jobs[1].retries, broker.state.jobs[1].losses) == (0, 1), "not caused by the job"
     assert reasons(journal) == ["node n0 was unreachable for its --lost-after of 100 s"]

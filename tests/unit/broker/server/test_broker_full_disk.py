@@ -199,6 +199,8 @@ def test_full_disk_expires_no_lease_and_loses_no_end(running: Running) -> None:
 
 def test_stopping_on_a_full_disk_logs_the_reason(tmp_path: Path) -> None:
     running = Running(tmp_path)
+    with running.client() as client:
+        client.submit(["true"], token="kept")
     running.disk_is(full=True)
     thread = threading.Thread(target=lambda: Submitter(running).submit("lost"))
     thread.start()
@@ -206,7 +208,7 @@ def test_stopping_on_a_full_disk_logs_the_reason(tmp_path: Path) -> None:
     running.close()
     thread.join()
     assert "full; free space" in str(running.failed)
-    assert running.submitted() == []
+    assert running.submitted() == ["kept"]
 
 
 class Submitter:

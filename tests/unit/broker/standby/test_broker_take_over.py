@@ -33,11 +33,9 @@ from rlsched.transport.roles import may_send
 from rlsched.wire.messages import (
     AttemptReport,
     ClientReply,
-    DownNode,
     JournalRows,
     LaterBroker,
     Launch,
-    Ok,
     ReadJournal,
     Refused,
     Submitted,
@@ -131,18 +129,6 @@ def test_job_started_after_the_copy_keeps_running_and_is_not_restarted(path: Pat
     assert state(broker, 1) == "queued", "its end was not copied or was lost"
     assert states(broker) == {"n0": "drained", "n1": "up"}
     assert broker.state.nodes["n0"].drained_reason.startswith("a standby took over: jobs 3 run on")
-
-
-def test_missing_node_is_awaited_until_it_is_declared_down(path: Path) -> None:
-    broker = taken(path)
-    back(broker, "n0", report(1))
-    broker.wait(100_000.0, "n0")
-    assert states(broker) == {"n0": "drained", "n1": "unreachable"}
-    assert [state(broker, job) for job in (1, 3, 4)] == ["running", "queued", "queued"]
-    assert broker.ask(DownNode(node="n1")) == Ok()
-    broker.wait(1.0, "n0")
-    assert states(broker) == {"n0": "up", "n1": "down"}
-    assert state(broker, 2) == "queued"
 
 
 def test_end_missing_in_the_copy_is_reported_again_and_the_job_runs_once(path: Path) -> None:
