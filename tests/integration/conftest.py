@@ -1,4 +1,4 @@
-"""The ranks of a node, as real processes that are gone after the test."""
+"""The ranks of a node, as real processes that are killed after the test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def store(tmp_path: Path) -> AttemptStore:
 
 @pytest.fixture(params=["forked", "spawned"])
 def ranks(store: AttemptStore, request: pytest.FixtureRequest) -> Iterator[LiveRanks]:
-    """A daemon's ranks, their shims from a forker, as ever where there are subreapers, or without one."""
+    """A daemon's ranks. Their shims come from a forker, as usual with a subreaper, or without one."""
     is_forked = request.param == "forked"
     was_subreaper = shim.become_subreaper() if is_forked else False
     ranks = LiveRanks(store, is_subreaper=is_forked and was_subreaper, shims=Shims(forks=is_forked))
@@ -29,4 +29,4 @@ def ranks(store: AttemptStore, request: pytest.FixtureRequest) -> Iterator[LiveR
         ranks.hard_kill(key)
     ranks.close()
     if is_forked:
-        shim.prctl(36, 0)  # PR_SET_CHILD_SUBREAPER: the other tests have none
+        shim.prctl(36, 0)  # PR_SET_CHILD_SUBREAPER: off for the other tests

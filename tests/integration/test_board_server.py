@@ -1,4 +1,4 @@
-"""TensorBoard really starts on what the writer wrote, and serves it."""
+"""TensorBoard starts on the files of the writer and serves them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 
 def server_waits(server: subprocess.Popen[bytes]) -> None:
-    """Give the server a moment: returns at once should it end."""
+    """Wait a moment for the server; returns at once if it exits."""
     try:
         server.wait(timeout=0.1)
     except subprocess.TimeoutExpired:
@@ -92,7 +92,7 @@ def get(url: str) -> Any:
 
 
 def refused(url: str) -> tuple[int, str]:
-    """Code and error of a request that is refused."""
+    """Code and error of a refused request."""
     with pytest.raises(urllib.error.HTTPError) as error:
         urllib.request.urlopen(url, timeout=60)
     return error.value.code, json.loads(error.value.read())["error"]
@@ -122,7 +122,7 @@ def test_tensorboard_serves_curves_and_decisions(address: str) -> None:
         ("decision?run=fifo&row=" + "9" * 5000, 400, "row: expected a whole number"),
         ("moment?run=fifo&at=nan", 400, "at: expected a number, got 'nan'"),
         ("job?run=fifo&job=" + "x" * 5000, 400, "job: expected 1 to 200 characters, got 5,000"),
-        ("job?run=fifo&job=nobody", 400, "no job 'nobody' in this store; it has none yet"),
+        ("job?run=fifo&job=missing", 400, "no job 'missing' in this store; it has none yet"),
         ("static/..%2Fplugin.py", 404, "no such file"),
     ):
         found = refused(plugin + path)

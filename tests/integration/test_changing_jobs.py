@@ -1,4 +1,4 @@
-"""Hundreds of jobs from a file, changes of what was submitted, and single tasks: typed on a real cluster."""
+"""Hundreds of jobs from a file, updates of submitted jobs, and single tasks, on a real cluster."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table(place: Place, text: str) -> Path:
     return path
 
 
-def test_a_job_a_row(place: Place) -> None:
+def test_one_job_per_row(place: Place) -> None:
     table(
         place,
         "name,gpus,time,hold,env,command\n"
@@ -66,7 +66,7 @@ def test_a_job_a_row(place: Place) -> None:
         ("name,command\n", "expected a line of column names, then a job a line"),
     ],
 )
-def test_a_faulty_row_is_named_and_nothing_is_queued(place: Place, text: str, said: str) -> None:
+def test_faulty_row_is_named_and_no_job_is_queued(place: Place, text: str, said: str) -> None:
     before = len(place.client.jobs(finished=True))
     table(place, text)
     done = place.type("rlsched submit --from jobs.csv")
@@ -76,13 +76,13 @@ def test_a_faulty_row_is_named_and_nothing_is_queued(place: Place, text: str, sa
     assert len(place.client.jobs(finished=True)) == before
 
 
-def test_six_hundred_are_two_messages_and_once_only(place: Place) -> None:
+def test_six_hundred_jobs_are_two_messages_and_are_queued_once(place: Place) -> None:
     jobs = [as_submit(["true"], name=f"many-{k}", hold=True, env={"BIG": "x" * 500}) for k in range(600)]
     told: list[int] = []
     first = place.client.submit_many(jobs, seen=told.append)
     assert told == [500, 600]
     assert first == list(range(first[0], first[0] + 600))
-    assert place.client.submit_many(jobs) == first, "said again, as after a lost connection"
+    assert place.client.submit_many(jobs) == first, "sent again, as after a lost connection"
     with Client(place.address, home=place.home) as other:
         assert other.submit_many(jobs) == first
     with pytest.raises(JobRefusedError, match="job 551: there is no job") as refused:
@@ -91,13 +91,13 @@ def test_six_hundred_are_two_messages_and_once_only(place: Place) -> None:
             + [as_submit(["true"], depends_on=[DependsOn("afterok", 10**6)])]
         )
     assert refused.value.place == 550
-    assert len(place.client.jobs()) == 600, "none of those before it"
+    assert len(place.client.jobs()) == 600, "none of the earlier jobs"
     done = place.type("rlsched cancel --name 'many-*'")
     assert done.stdout.count("cancelled") == 600
     assert place.client.jobs() == []
 
 
-def test_jobs_are_changed_by_the_words_of_both(place: Place) -> None:
+def test_jobs_are_changed_with_words_of_rlsched_and_slurm(place: Place) -> None:
     job = place.client.submit(["true"], name="waits", hold=True)
     done = place.type(f"rlsched update {job} --name better --time 2h --priority low --begin now+1h")
     assert (done.returncode, done.stdout) == (0, f"job {job}: updated\n")
@@ -113,7 +113,7 @@ def test_jobs_are_changed_by_the_words_of_both(place: Place) -> None:
     place.clear()
 
 
-def test_tasks_that_have_not_come_are_cancelled_and_held(place: Place) -> None:
+def test_future_tasks_are_cancelled_and_held(place: Place) -> None:
     array = place.client.submit(["sleep", "600"], name="many", array="0-19%1")
     until(lambda: len(place.client.jobs()) == 2, "its first task runs")
     done = place.type(f"rlsched cancel {array}_12 '{array}_[15-19]'")
@@ -125,5 +125,5 @@ def test_tasks_that_have_not_come_are_cancelled_and_held(place: Place) -> None:
     said = place.type(f"rlsched cancel {array}_25").stderr
     assert said == f"error: array {array} has no task 25: it has 0-19\n"
     assert place.type("rlsched cancel --all").returncode == 0
-    until(lambda: not place.client.jobs(), "all are gone")
+    until(lambda: not place.client.jobs(), "all have ended")
     assert "no such jobs wait or run" in place.type("rlsched hold --all").stderr

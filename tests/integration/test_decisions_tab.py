@@ -1,4 +1,4 @@
-"""The tab «Decisions» in a real browser: drawn, clicked, searched, zoomed, and told what is new."""
+"""The tab «Decisions» in a real browser: drawn, clicked, searched, zoomed and updated."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ WAIT_MS = 60_000
 JOB = "40"
 
 REPLAY_MS = 240_000
-"""A replay may have to compile first."""
+"""A replay may have to compile kernels first."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two replays of a trace with models, and their stores; one of them has forecasts."""
+    """Two replays of a trace with models, and their stores, with forecasts for `tuned`."""
     folder = tmp_path_factory.mktemp("tab")
     trace, spec = synthesize("helios", jobs=150, load=1.0, gpus=16, seed=2)
     rs.simulate(trace, spec, ["tuned", "fifo-backfill"], models=rs.Models(), records=folder)
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def forecasts(reader: StoreReader) -> list[ForecastSeen]:
-    """When every second job ends: half of it, it, and twice as much; of each fifth of them far less."""
+    """Forecast ends of every second job: half, once and twice the true time; far less for each fifth job."""
     reader.refresh()
     found = []
     for job in [*reader.timeline.jobs.values()][::2]:
@@ -76,7 +76,7 @@ def forecasts(reader: StoreReader) -> list[ForecastSeen]:
 
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
-    """A TensorBoard on these, as `rlsched board` starts it."""
+    """A TensorBoard on these stores, started as by `rlsched board`."""
     out = folder.with_name("stdout")
     with out.open("w") as stdout:
         server = subprocess.Popen(
@@ -94,7 +94,7 @@ def address(folder: Path) -> Iterator[str]:
 
 @pytest.fixture
 def page(address: str) -> Iterator[Any]:
-    """The tab's own frame; no error may have been written to the console."""
+    """The tab's own frame; the console must have no errors."""
     if CHROMIUM is None:
         pytest.skip("chromium is not installed")
     sync_api = pytest.importorskip("playwright.sync_api")
@@ -119,7 +119,7 @@ def choose(page: Any, run: str) -> None:
 
 
 def colours(page: Any) -> int:
-    """How many different colours the chart has: one is no chart."""
+    """Number of colours in the chart; 1 means no chart."""
     return int(
         page.evaluate(
             """() => {
@@ -132,7 +132,7 @@ def colours(page: Any) -> int:
     )
 
 
-def test_a_job_is_found_and_its_decision_is_the_store_s(page: Any, folder: Path) -> None:
+def test_job_is_found_and_its_decision_is_that_of_the_store(page: Any, folder: Path) -> None:
     choose(page, "tuned")
     assert colours(page) > 30
     page.locator("#q").fill(JOB)
@@ -163,7 +163,7 @@ def test_clicks_keys_and_zoom(page: Any) -> None:
     before = page.locator("#chart canvas").screenshot()
     page.locator("#in").click()
     until(lambda: page.locator("#chart canvas").screenshot() != before, "the chart is zoomed")
-    page.locator("#q").fill("nobody at all")
+    page.locator("#q").fill("no such job")
     page.locator("#q").press("Enter")
     page.wait_for_function("document.querySelector('#panel h2')?.textContent.startsWith('No job matches')")
 
@@ -176,7 +176,7 @@ def test_power_and_forecasts_are_below_the_gpus(page: Any, folder: Path) -> None
     shown = views.overview(reader, first_s, last_s)
     chart = page.locator("#chart canvas")
     box = chart.bounding_box()
-    tall = min(80.0, box["height"] / 8)  # of each of the four panels, with what is between them
+    tall = min(80.0, box["height"] / 8)  # of each of the four panels and the gaps between them
 
     def spot(at_s: float, up: float) -> dict[str, float]:
         """Where a time is, so far above the axis."""
@@ -224,8 +224,8 @@ def test_two_runs_are_compared(page: Any, folder: Path) -> None:
     assert (again["parting"], again["less"], again["more"]) == (None, [], [])
 
 
-def test_what_was_asked_for_last_is_shown_whichever_answer_comes_last(page: Any) -> None:
-    """The run that is chosen loads slowly; meanwhile its comparison is asked for."""
+def test_last_request_is_shown_whatever_the_order_of_answers(page: Any) -> None:
+    """The selected run loads slowly; meanwhile its comparison is requested."""
     held: list[Any] = []
     page.page.route("**/overview?*", lambda route: held.append(route))
     page.locator("#run").select_option("tuned")
@@ -236,12 +236,12 @@ def test_what_was_asked_for_last_is_shown_whichever_answer_comes_last(page: Any)
     page.evaluate("document.querySelector('#note').textContent = ''")
     held[0].continue_()
     page.wait_for_function("document.querySelector('#note').textContent.includes('decisions,')")
-    page.page.wait_for_timeout(500)  # a moment asked for by mistake would be shown by now
+    page.page.wait_for_timeout(500)  # an unwanted request would be shown by now
     assert page.evaluate(heading) == "tuned and fifo-backfill"
 
 
 def other_course(folder: Path) -> tuple[dict[str, Any], str]:
-    """A start by `tuned`, another choice by which others wait otherwise: what comes of it, and its job."""
+    """A start by `tuned` for which another choice delays other jobs: its result, and its job."""
     reader = StoreReader(folder / "tuned")
     reader.refresh()
     for row in range(len(reader)):
@@ -256,7 +256,7 @@ def other_course(folder: Path) -> tuple[dict[str, Any], str]:
     raise AssertionError("no other choice changes anything for others")
 
 
-def test_a_button_replays_from_a_decision_with_another_choice(page: Any, folder: Path) -> None:
+def test_button_replays_from_a_decision_with_another_choice(page: Any, folder: Path) -> None:
     found, job = other_course(folder)
     choose(page, "tuned")
     page.locator("#q").fill(job)
@@ -277,22 +277,22 @@ def test_a_button_replays_from_a_decision_with_another_choice(page: Any, folder:
     page.wait_for_function(f"document.querySelector('#panel h2')?.textContent === 'Job {other}'")
 
 
-def test_a_replay_ends_when_its_decision_is_left(page: Any, folder: Path) -> None:
+def test_replay_ends_when_another_decision_is_opened(page: Any, folder: Path) -> None:
     found, job = other_course(folder)
     choose(page, "tuned")
-    for _ in range(2):  # the second one may start: the first is over
+    for _ in range(2):  # the second replay may start: the first has ended
         page.locator("#q").fill(job)
         page.locator("#q").press("Enter")
         page.wait_for_function(f"document.querySelector('#panel h2')?.textContent === 'Job {job}'")
         page.locator(".instead button.replay").get_by_text(found["instead"], exact=True).first.click()
         page.wait_for_function("document.querySelector('.outcome progress')")
-        page.locator("#q").fill("nobody at all")
+        page.locator("#q").fill("no such job")
         with page.page.expect_response(lambda answer: "stop=" in answer.url) as left:
             page.locator("#q").press("Enter")
         assert left.value.json()["error"] == "it was stopped"
 
 
-def test_what_a_parting_was_worth_is_replayed_with_the_other_s_choice(page: Any, folder: Path) -> None:
+def test_effect_of_a_difference_is_replayed_with_the_other_runs_choice(page: Any, folder: Path) -> None:
     readers = [StoreReader(folder / name) for name in ("tuned", "fifo-backfill")]
     for reader in readers:
         reader.refresh()
@@ -308,14 +308,14 @@ def test_what_a_parting_was_worth_is_replayed_with_the_other_s_choice(page: Any,
     assert same == expected["same"]
 
 
-def test_dark_mode_is_tensorboard_s(page: Any) -> None:
+def test_dark_mode_is_that_of_tensorboard(page: Any) -> None:
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.page.evaluate("document.body.classList.add('dark-mode')")
     page.wait_for_function(f"getComputedStyle(document.body).backgroundColor !== '{light}'")
     assert colours(page) > 30
 
 
-def test_what_is_added_to_a_store_is_shown_when_it_is_followed(page: Any, folder: Path) -> None:
+def test_rows_added_to_a_followed_store_are_shown(page: Any, folder: Path) -> None:
     choose(page, "tuned")
     jobs = page.locator("#note").inner_text()
     page.locator("#live").check()

@@ -1,4 +1,4 @@
-"""Training over two nodes: a process for each GPU, by torchrun and by rlsched, and they find each other."""
+"""Training on two nodes: one process per GPU, started by torchrun and by rlsched."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def test_four_processes_on_two_nodes_add_up(place: Place, how: str) -> None:
     assert said == ["0", "1", "2", "3"]
 
 
-def test_when_one_fails_the_others_are_ended_and_its_code_is_the_jobs(place: Place) -> None:
+def test_failed_process_ends_the_others_and_sets_the_exit_code(place: Place) -> None:
     script = place.folder / "fails.sh"
     script.write_text("#!/bin/sh\n[ $RANK = 1 ] && exit 7\nexec sleep 600\n", encoding="utf-8")
     done = place.type("rlsched run --gpus 2 --launch per-gpu fails.sh")
     assert done.returncode == 7, done.stderr
 
 
-def test_a_signal_goes_to_each_of_them(place: Place) -> None:
+def test_each_process_receives_a_signal(place: Place) -> None:
     script = place.folder / "ends.sh"
     script.write_text("#!/bin/sh\ntrap 'echo $RANK ends; exit 0' TERM\nsleep 600 & wait\n", encoding="utf-8")
     job = place.client.submit(
@@ -57,7 +57,7 @@ def test_a_signal_goes_to_each_of_them(place: Place) -> None:
     assert {"0 ends", "1 ends"} <= set(output)
 
 
-def test_a_program_that_is_not_there_is_said(place: Place) -> None:
+def test_missing_program_is_reported(place: Place) -> None:
     done = place.type("rlsched run --gpus 2 --launch per-gpu -- no-such-program")
     assert done.returncode == 127
     assert "no-such-program: No such file or directory" in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""What `rlsched doctor` says of a machine: all right, and each thing that is not."""
+"""Findings of `rlsched doctor` on real machines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def doctor(*words: str, **environment: str) -> tuple[int, dict[str, dict[str, An
     return said.returncode, {finding["what"]: finding for finding in json.loads(said.stdout)}
 
 
-def test_a_cluster_that_is_all_right_and_one_that_lost_a_node(cluster: Cluster) -> None:
+def test_healthy_cluster_and_a_cluster_that_lost_a_node(cluster: Cluster) -> None:
     where = ("--broker", cluster.address, "--keys", str(cluster.keys))
     with cluster.client() as client:
         all_up(client)
@@ -51,7 +51,7 @@ def test_a_cluster_that_is_all_right_and_one_that_lost_a_node(cluster: Cluster) 
     assert "n1 (unreachable)" in found["nodes"]["line"]
 
 
-def test_a_fresh_machine_lacks_much_and_nothing_is_wrong(tmp_path: Path) -> None:
+def test_fresh_machine_lacks_much_but_has_no_error(tmp_path: Path) -> None:
     code, found = doctor("--keys", str(tmp_path / "none"), "--timeout-s", "0.2", XDG_CACHE_HOME=str(tmp_path))
     assert code == 0
     assert found["keys"]["state"] == found["broker"]["state"] == found["kernels"]["state"] == "note"
@@ -59,7 +59,7 @@ def test_a_fresh_machine_lacks_much_and_nothing_is_wrong(tmp_path: Path) -> None
     assert not (tmp_path / "none").exists(), "it changes nothing"
 
 
-def test_keys_that_others_can_read_are_wrong(tmp_path: Path) -> None:
+def test_keys_readable_by_others_are_an_error(tmp_path: Path) -> None:
     (tmp_path / "client-default.key").write_text("secret")
     (tmp_path / "client-default.key").chmod(0o644)
     code, found = doctor("--keys", str(tmp_path), "--timeout-s", "0.2")

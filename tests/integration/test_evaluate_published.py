@@ -1,4 +1,4 @@
-"""The metrics agree with numbers that others published for the same schedule."""
+"""The metrics equal the published numbers for the same schedule."""
 
 from __future__ import annotations
 

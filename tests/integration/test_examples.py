@@ -1,4 +1,4 @@
-"""The examples run as they stand, each in an empty folder."""
+"""The examples run unchanged, each in an empty folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEADLINE_S = 180.0
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """What a user's shell would have: `rlsched` on the path, and a home and a port of its own."""
+    """A user's shell: `rlsched` on the path, a separate home and port."""
     (address,) = free_addresses(1)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     home = str(tmp_path / "home")
@@ -33,7 +33,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
-    """What a command says on standard output."""
+    """Standard output of a command."""
     done = subprocess.run(
         command,
         cwd=folder,
@@ -55,7 +55,7 @@ def cluster(folder: Path, environment: dict[str, str], *options: str) -> Iterato
         deadline = time.monotonic() + DEADLINE_S
         while "ready" not in (folder / "up.log").read_text():
             assert up.poll() is None, (folder / "up.log").read_text()
-            assert time.monotonic() < deadline, "the cluster did not come up"
+            assert time.monotonic() < deadline, "the cluster did not start"
             time.sleep(0.05)
         yield
     finally:
@@ -81,8 +81,8 @@ def test_submit_jobs(tmp_path: Path, environment: dict[str, str]) -> None:
     assert said.splitlines()[4].startswith("job 4: ")
 
 
-def test_a_rule_of_ones_own_is_one_file_and_runs_compiled() -> None:
-    """While one job holds all four GPUs, others of 4, 2 and 1 come; of these the narrowest goes first."""
+def test_own_rule_is_one_file_and_runs_compiled() -> None:
+    """While one job holds all four GPUs, jobs of 4, 2 and 1 GPUs arrive; the smallest starts first."""
     file = EXAMPLES / "own_rule.py"
     assert len(file.read_text().splitlines()) <= 60
     trace = rs.Trace.from_columns(
@@ -96,8 +96,8 @@ def test_a_rule_of_ones_own_is_one_file_and_runs_compiled() -> None:
     assert runs["hasty"].jobs.start_s.tolist() == [0, 100, 150, 150]
 
 
-def test_a_first_rule_of_ones_own_makes_a_difference() -> None:
-    """On the trace of the tutorial it lets jobs wait less than the rule that it is compared with there."""
+def test_first_own_rule_reduces_waiting() -> None:
+    """On the trace of the tutorial, jobs wait less than with the rule that the tutorial compares it with."""
     trace, spec = rs.synthesize("helios", jobs=2000, load=0.9, gpus=64, seed=1, predictability="informative")
     runs = rs.simulate(trace, spec, ["fifo-backfill", str(EXAMPLES / "own_rule.py")])
     ratio = runs.compare().paired["own_rule"].queue_mean_ratio
@@ -106,8 +106,8 @@ def test_a_first_rule_of_ones_own_makes_a_difference() -> None:
     assert ratio.high < 0.8
 
 
-def test_a_scheduler_of_ones_own_is_a_class_in_plain_python() -> None:
-    """While one job holds all four GPUs, others of 4, 2 and 1 come; of these the narrowest goes first."""
+def test_own_scheduler_is_a_class_in_plain_python() -> None:
+    """While one job holds all four GPUs, jobs of 4, 2 and 1 GPUs arrive; the smallest starts first."""
     trace = rs.Trace.from_columns(
         name="four", submit_s=[0, 1, 2, 3], duration_s=[100, 50, 50, 50], num_gpus=[4, 4, 2, 1]
     )
@@ -117,7 +117,7 @@ def test_a_scheduler_of_ones_own_is_a_class_in_plain_python() -> None:
 
 
 @pytest.mark.parametrize("rule", ["own_rule.py", "own_scheduler.py:FewestGpus"])
-def test_a_rule_of_ones_own_decides_online(rule: str, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_own_rule_decides_online(rule: str, tmp_path: Path, environment: dict[str, str]) -> None:
     rule = str(EXAMPLES / rule)
     with cluster(tmp_path, environment, "--nodes", "1", "--gpus", "2", "--policy", rule):
         run(["rlsched", "submit", "--gpus", "2", "--wait", "--", "true"], tmp_path, environment)

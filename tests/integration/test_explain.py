@@ -1,4 +1,4 @@
-"""`rlsched explain`: the operator's question, answered from a broker's store and from a replay's."""
+"""`rlsched explain`, answered from a broker's store and from a replay's store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ended(folder: Path, job: str) -> bool:
     return job in reader.timeline.jobs and bool(reader.timeline.jobs[job].state)
 
 
-def test_a_broker_s_jobs_are_told_by_the_names_that_queue_shows(tmp_path: Path) -> None:
+def test_jobs_of_a_broker_have_their_names_in_the_queue(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, nodes=["n0"], broker_options=OPTIONS)
     try:
         with cluster.client() as client:
@@ -94,7 +94,7 @@ def test_every_attempt_of_a_replay_has_its_decision(replay: Path) -> None:
     assert moment["num_waiting"] == len(waiting)
 
 
-def test_the_queue_of_a_moment_is_in_the_policy_s_order(replay: Path) -> None:
+def test_queue_at_a_time_is_in_the_policys_order(replay: Path) -> None:
     reader = StoreReader(replay / "qssf")
     reader.refresh()
     times_s = [*reader.times_s.tolist(), *((reader.times_s[1:] + reader.times_s[:-1]) / 2)]
@@ -105,18 +105,18 @@ def test_the_queue_of_a_moment_is_in_the_policy_s_order(replay: Path) -> None:
     assert [key for key, _ in jobs] == sorted(key for key, _ in jobs)
     assert [job for _, job in jobs] != [job.job for job in reader.timeline.queue_at(at_s)]
     assert "the queue, in its order:" in told("--at", str(at_s), "--run", str(replay / "qssf"))
-    lost = StoreReader(replay / "qssf")  # of decisions without their queues
+    lost = StoreReader(replay / "qssf")  # for decisions without their queues
     lost.refresh()
     lost.record = lambda row: msgspec.structs.replace(reader.record(row), names=Names())  # type: ignore[method-assign]
     assert [job.job for job, _ in queue_at(lost, at_s)] == [job.job for job in reader.timeline.queue_at(at_s)]
 
 
-def test_wrong_turns_are_one_line(replay: Path, tmp_path: Path) -> None:
+def test_invalid_requests_are_one_line(replay: Path, tmp_path: Path) -> None:
     for arguments, said in (
         ((), "expected a JOB, --at WHEN or --decision N"),
         (("7", "--run", str(tmp_path)), "expected a store of decisions"),
         (("7", "--run", str(replay)), "2 decision stores there; name one: fifo-backfill, qssf"),
-        (("nobody", "--run", str(replay / "qssf")), "no job 'nobody' in this store; it has 80"),
+        (("missing", "--run", str(replay / "qssf")), "no job 'missing' in this store; it has 80"),
         (
             ("--decision", "99999", "--run", str(replay / "qssf")),
             "no decision 99999 in this store; it has 0 to",

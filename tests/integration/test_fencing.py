@@ -1,4 +1,4 @@
-"""A daemon, or the broker, is away: jobs go on, or end for their --lost-after before they begin elsewhere."""
+"""Downtime of daemon or broker: jobs keep running, or are fenced by --lost-after."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.online.cluster import Cluster, all_up, until
 
 pytestmark = [pytest.mark.slow, needs_moved_clock]
 LEASE_S, STEP_S = 120.0, 25.0
-"""A broker whose clock jumps by more than a quarter of the lease takes itself for one that was away."""
+"""A broker whose clock jumps by more than a quarter of the lease treats this as its own downtime."""
 LEASES = ("--lease-s", str(LEASE_S), "--policy", "fifo-backfill", "--prediction", "running-mean")
 LOST_AFTER_S, GRACE_S = 800.0, 100.0
 ALLOWED_S, _ = fence_times(LOST_AFTER_S, GRACE_S)
@@ -37,8 +37,8 @@ def cluster(tmp_path: Path, clock: MovedClock) -> Iterator[Cluster]:
     cluster.close()
 
 
-def alone(cluster: Cluster, client: Client, lost_after_s: float = 0.0) -> int:
-    """A job that fails where another attempt of it is at work, and else goes on until the gate is open."""
+def exclusive(cluster: Cluster, client: Client, lost_after_s: float = 0.0) -> int:
+    """A job that fails while another of its attempts runs, and otherwise runs until the gate opens."""
     ran = cluster.directory / f"ran-{lost_after_s:g}"
     held = f"echo $RLSCHED_ATTEMPT >> {ran}; until [ -e {cluster.directory}/gate ]; do sleep 0.05; done"
     command = ["flock", "--nonblock", "-E", "9", f"{ran}.lock", "sh", "-c", held]
@@ -48,7 +48,7 @@ def alone(cluster: Cluster, client: Client, lost_after_s: float = 0.0) -> int:
 
 
 def time_passes(clock: MovedClock, client: Client, missing: str, look: Callable[[], bool]) -> None:
-    """Let time pass until something is true. The broker sees each step, and the nodes but one keep up."""
+    """Let time pass until a condition holds. The broker sees each step; all nodes but one send heartbeats."""
     for _ in range(100):
         if look():
             return
@@ -85,12 +85,12 @@ def attempts(cluster: Cluster, lost_after_s: float = 0.0) -> list[str]:
 
 
 @pytest.mark.parametrize("away", ["killed", "frozen"])
-def test_a_daemon_that_is_away_for_too_long_has_ended_its_job_before_another_begins(
+def test_daemon_down_for_too_long_has_fenced_its_job_before_the_restart(
     cluster: Cluster, clock: MovedClock, away: str
 ) -> None:
     with cluster.client() as client:
         all_up(client)
-        job = alone(cluster, client, LOST_AFTER_S)
+        job = exclusive(cluster, client, LOST_AFTER_S)
         (name,) = client.job(job).nodes
         before_s = clock.moved_s
         if away == "killed":
@@ -114,10 +114,10 @@ def test_a_daemon_that_is_away_for_too_long_has_ended_its_job_before_another_beg
     assert away == "killed" or "fenced" in cluster.log(name)
 
 
-def test_a_daemon_that_is_back_in_time_has_lost_nothing(cluster: Cluster) -> None:
+def test_daemon_that_restarts_in_time_loses_nothing(cluster: Cluster) -> None:
     with cluster.client() as client:
         all_up(client)
-        job = alone(cluster, client)
+        job = exclusive(cluster, client)
         (name,) = client.job(job).nodes
         cluster.running[name].terminate()
         cluster.running[name].wait()
@@ -131,10 +131,10 @@ def test_a_daemon_that_is_back_in_time_has_lost_nothing(cluster: Cluster) -> Non
         assert (client.wait(job).attempt, attempts(cluster)) == (1, ["1"])
 
 
-def test_a_job_goes_on_without_daemon_and_broker(cluster: Cluster, clock: MovedClock) -> None:
+def test_job_keeps_running_without_daemon_and_broker(cluster: Cluster, clock: MovedClock) -> None:
     with cluster.client() as client:
         all_up(client)
-        job = alone(cluster, client)
+        job = exclusive(cluster, client)
         (name,) = client.job(job).nodes
         cluster.kill(name)
         time_passes(clock, client, name, lambda: state_of(client, name) == "unreachable")
@@ -149,10 +149,10 @@ def test_a_job_goes_on_without_daemon_and_broker(cluster: Cluster, clock: MovedC
         assert (client.wait(job).exit_code, attempts(cluster)) == (0, ["1"])
 
 
-def test_a_node_that_is_declared_down_gives_its_job_back(cluster: Cluster, clock: MovedClock) -> None:
+def test_jobs_of_a_node_declared_down_are_requeued(cluster: Cluster, clock: MovedClock) -> None:
     with cluster.client() as client:
         all_up(client)
-        job = alone(cluster, client)
+        job = exclusive(cluster, client)
         (name,) = client.job(job).nodes
         cluster.kill(name)
         time_passes(clock, client, name, lambda: state_of(client, name) == "unreachable")
@@ -167,10 +167,10 @@ def test_a_node_that_is_declared_down_gives_its_job_back(cluster: Cluster, clock
         assert (client.wait(job).exit_code, client.job(job).attempt) == (0, 2)
 
 
-def test_a_frozen_broker_blames_no_node(cluster: Cluster, clock: MovedClock) -> None:
+def test_frozen_broker_expires_no_lease(cluster: Cluster, clock: MovedClock) -> None:
     with cluster.client() as client:
         all_up(client)
-        job = alone(cluster, client)
+        job = exclusive(cluster, client)
         cluster.signal("broker", signal.SIGSTOP)
         clock.advance(10 * LEASE_S)
         cluster.signal("broker", signal.SIGCONT)
@@ -179,10 +179,10 @@ def test_a_frozen_broker_blames_no_node(cluster: Cluster, clock: MovedClock) -> 
         assert (client.wait(job).attempt, attempts(cluster)) == (1, ["1"])
 
 
-def test_without_a_broker_only_jobs_with_a_time_end(cluster: Cluster, clock: MovedClock) -> None:
+def test_only_jobs_with_lost_after_are_fenced_without_a_broker(cluster: Cluster, clock: MovedClock) -> None:
     with cluster.client() as client:
         all_up(client)
-        stays, ends = alone(cluster, client), alone(cluster, client, LOST_AFTER_S)
+        stays, ends = exclusive(cluster, client), exclusive(cluster, client, LOST_AFTER_S)
         cluster.kill("broker")
         clock.advance(2 * LOST_AFTER_S)
         until(lambda: "fenced" in cluster.log("n0") + cluster.log("n1"), "its time has run out")

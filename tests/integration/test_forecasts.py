@@ -1,4 +1,4 @@
-"""A broker's forecaster: what it says of real jobs, killed, back again, and measured by what came."""
+"""A broker's forecaster: forecasts of real jobs, kill -9, restart, and comparison with the outcome."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def one_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(one_cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster, with no job left behind for the next test."""
+    """The cluster without jobs of earlier tests."""
     yield one_cluster
     with one_cluster.client() as client:
         for job in client.list_jobs().jobs:
@@ -47,7 +47,7 @@ def cluster(one_cluster: Cluster) -> Iterator[Cluster]:
 
 
 def forecaster(cluster: Cluster) -> int | None:
-    """The process that forecasts for this cluster's broker."""
+    """The forecaster process of this cluster's broker."""
     module = forecast_command()[-1].encode()
     broker = cluster.running["broker"].pid
     for task in Path(f"/proc/{broker}/task").iterdir():
@@ -64,13 +64,13 @@ def report(client: Client) -> ForecastReport:
     return found
 
 
-def test_forecasts_come_go_stale_and_come_again(cluster: Cluster) -> None:
+def test_forecasts_appear_go_stale_and_are_renewed(cluster: Cluster) -> None:
     with cluster.client() as client:
         all_up(client, 1)
         jobs = [client.submit(["sleep", "600"], num_gpus=4, time_limit_s=700.0) for _ in range(2)]
         rows = client.dry_run(num_gpus=2).rows
         assert [row.what for row in rows[:2]] == ["as asked", "half the GPUs"]
-        assert len(client.list_jobs().jobs) == 2, "nothing is queued"
+        assert len(client.list_jobs().jobs) == 2, "no job is queued"
         until(lambda: client.job(jobs[1]).forecast is not None, "there is a forecast", PATIENCE_S)
         waits, runs = client.job(jobs[1]), client.job(jobs[0])
         assert waits.forecast is not None
@@ -81,7 +81,7 @@ def test_forecasts_come_go_stale_and_come_again(cluster: Cluster) -> None:
         assert all(time is not None and time >= waits.forecast.said_s for time in start_s)
         assert runs.start_s is not None
         assert start_s[2] is not None
-        assert start_s[2] <= runs.start_s + 700.0 + 5.0, "the first ends by its time limit"
+        assert start_s[2] <= runs.start_s + 700.0 + 5.0, "the first ends at its time limit"
         assert end_s[0] is not None
         assert any(line.startswith("starts in") for line in client.why(jobs[1]).details)
 
@@ -91,19 +91,19 @@ def test_forecasts_come_go_stale_and_come_again(cluster: Cluster) -> None:
         os.kill(process, signal.SIGKILL)
         until(lambda: report(client).note, "it is missed")
         old = client.job(jobs[1]).forecast
-        assert old is not None, "what was said stays, and has its age"
-        assert client.submit(["true"]) == 3, "nobody waits for it"
+        assert old is not None, "the old forecast stays with its age"
+        assert client.submit(["true"]) == 3, "submissions do not wait for it"
         until(lambda: not report(client).note, "another one speaks", PATIENCE_S)
         new = client.job(jobs[1]).forecast
         assert new is not None
         assert new.said_s > old.said_s
 
 
-def test_what_came_is_kept_and_counted(cluster: Cluster) -> None:
+def test_outcomes_are_kept_and_counted(cluster: Cluster) -> None:
     store = cluster.directory / "broker" / "decisions"
     with cluster.client() as client:
         jobs = [client.submit(["sleep", "20"], num_gpus=4) for _ in range(2)]
-        until(lambda: client.job(jobs[1]).state == "completed", "both are over", PATIENCE_S)
+        until(lambda: client.job(jobs[1]).state == "completed", "both have ended", PATIENCE_S)
         mine = {str(job) for job in jobs}
         until(
             lambda: {one.what for one in last_forecasts(store, 0.0) if one.job in mine} >= {"start", "end"},
@@ -127,7 +127,7 @@ def test_what_came_is_kept_and_counted(cluster: Cluster) -> None:
         (("--gpu-type", "h100"), "no node that it may use has GPUs of type H100"),
     ],
 )
-def test_a_dry_run_of_what_can_never_be_is_refused_as_the_job_would_be(
+def test_dry_run_of_an_impossible_job_is_refused_like_the_job(
     cluster: Cluster, options: tuple[str, ...], said: str
 ) -> None:
     place = ("--broker", cluster.address, "--keys", str(cluster.keys))
@@ -138,7 +138,7 @@ def test_a_dry_run_of_what_can_never_be_is_refused_as_the_job_would_be(
         assert said in done.stderr
 
 
-def test_a_dry_run_typed(cluster: Cluster) -> None:
+def test_dry_run_on_the_command_line(cluster: Cluster) -> None:
     asked = [*RLSCHED, "submit", "--gpus", "2", "-t", "10", "--gpu-type", "generic", "--dry-run", "--json"]
     place = ("--broker", cluster.address, "--keys", str(cluster.keys))
     done = subprocess.run([*asked, *place], capture_output=True, text=True, check=False, timeout=PATIENCE_S)

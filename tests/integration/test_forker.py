@@ -1,4 +1,4 @@
-"""The process that forks shims: it may be shot, and ends with its daemon."""
+"""The process that forks shims: it may be killed, and exits with its daemon."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.online.ranks import KEY, collect, output, start, until
 
 
 def process_of(directory: AttemptDir) -> ProcessId:
-    """The shim, once it has claimed the attempt."""
+    """The shim's process, once it has claimed the attempt."""
     until(directory.process)
     process = directory.process()
     assert process is not None
     return process
 
 
-def test_one_that_was_shot_is_replaced_and_no_start_fails(store: AttemptStore) -> None:
+def test_killed_forker_is_replaced_and_no_start_fails(store: AttemptStore) -> None:
     shims = Shims(forks=True)
     ranks = LiveRanks(store, shims=shims)
     first = shims.forker_pid
@@ -35,7 +35,7 @@ def test_one_that_was_shot_is_replaced_and_no_start_fails(store: AttemptStore) -
     ranks.close()
 
 
-def test_it_ends_with_its_daemon_and_its_shims_do_not(store: AttemptStore) -> None:
+def test_forker_exits_with_its_daemon_and_its_shims_do_not(store: AttemptStore) -> None:
     shims = Shims(forks=True)
     ranks = LiveRanks(store, shims=shims)
     directory = start(ranks, store, "sleep", "300")
@@ -47,7 +47,7 @@ def test_it_ends_with_its_daemon_and_its_shims_do_not(store: AttemptStore) -> No
     os.kill(process.pid, signal.SIGKILL)
 
 
-def test_a_forked_shim_has_a_session_of_its_own_and_nothing_of_the_daemons(
+def test_forked_shim_has_its_own_session_and_inherits_nothing(
     store: AttemptStore, monkeypatch: object
 ) -> None:
     del monkeypatch

@@ -1,4 +1,4 @@
-"""The broker on a disk that fills up for real: a small tmpfs. Needs root, to mount it."""
+"""The broker on a disk that really fills up: a small tmpfs. Needs root to mount it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Small:
         self.path = path
 
     def leave(self, free_mib: float) -> None:
-        """Take all space but so much, or give some back."""
+        """Fill the disk except for this space, or free some."""
         filler = self.path / "filler"
         filler.unlink(missing_ok=True)
         taken = shutil.disk_usage(self.path).free - int(free_mib * MIB)
@@ -33,7 +33,7 @@ class Small:
             file.write(b"x" * taken)
 
     def take_all(self) -> None:
-        """To the last page."""
+        """Fill the disk to its last page."""
         with suppress(OSError), (self.path / "filler").open("ab", buffering=0) as file:
             while file.write(b"x" * 4096):
                 pass
@@ -50,7 +50,7 @@ def small(tmp_path: Path) -> Iterator[Small]:
     subprocess.run(["umount", "-l", str(path)], check=True)
 
 
-def test_a_disk_that_fills_up_stops_new_jobs_and_nothing_else(small: Small) -> None:
+def test_full_disk_only_stops_new_jobs(small: Small) -> None:
     cluster = Cluster(
         small.path.parent,
         nodes=("n0",),
@@ -86,7 +86,7 @@ def test_a_disk_that_fills_up_stops_new_jobs_and_nothing_else(small: Small) -> N
             assert cluster.running["broker"].poll() is None
 
             small.leave(SIZE_MIB - 8)
-            until(lambda: client.job(jobs[2]).state == "failed", "what was held is committed")
+            until(lambda: client.job(jobs[2]).state == "failed", "held facts are committed")
             until(lambda: "new jobs are taken again" in cluster.log("broker"), "there is space")
             assert client.wait(client.submit(["true"])).exit_code == 0
             assert [client.job(job).exit_code for job in jobs] == [7, 7, 7]

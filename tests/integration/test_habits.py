@@ -1,4 +1,4 @@
-"""Slurm's habits: every line of docs/how-to/from-slurm.md is typed on a cluster that runs."""
+"""Slurm's habits: every line of docs/how-to/from-slurm.md is run on a live cluster."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.support.online.shell import Place
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "from-slurm.md"
 pytestmark = pytest.mark.slow
+_UNSUPPORTED = "What there is not"  # prose: quoted
 
 
 def habits(heading: str) -> list[str]:
@@ -35,7 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.mark.parametrize(
     "line", [one for part in ("Submitting", "Watching", "Changing") for one in habits(part)]
 )
-def test_a_habit_works(place: Place, line: str) -> None:
+def test_habit_works(place: Place, line: str) -> None:
     done = place.type(place.with_numbers(f"rlsched {line}"))
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -43,8 +44,8 @@ def test_a_habit_works(place: Place, line: str) -> None:
         place.clear()
 
 
-@pytest.mark.parametrize("line", habits("What there is not"))
-def test_what_there_is_not_is_refused_by_name(place: Place, line: str) -> None:
+@pytest.mark.parametrize("line", habits(_UNSUPPORTED))
+def test_unsupported_habit_is_refused_by_name(place: Place, line: str) -> None:
     done = place.type(place.with_numbers(f"rlsched {line}"))
     assert done.returncode == 2, done.stdout
     (said,) = (one for one in done.stderr.splitlines() if not one.startswith("note: "))
@@ -54,13 +55,13 @@ def test_what_there_is_not_is_refused_by_name(place: Place, line: str) -> None:
     place.clear()
 
 
-def test_there_are_sixty_of_them() -> None:
+def test_document_has_at_least_sixty_habits() -> None:
     works = [one for part in ("Submitting", "Watching", "Changing") for one in habits(part)]
     assert len(works) >= 50
-    assert len(works) + len(habits("What there is not")) >= 60
+    assert len(works) + len(habits(_UNSUPPORTED)) >= 60
 
 
-def test_a_script_for_two_nodes_needs_another_verb_alone(place: Place) -> None:
+def test_script_for_two_nodes_needs_only_another_verb(place: Place) -> None:
     script = place.folder / "gang.sh"
     script.write_text(
         "#!/bin/bash\n#SBATCH --job-name=gang\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=2\n"
@@ -70,12 +71,12 @@ def test_a_script_for_two_nodes_needs_another_verb_alone(place: Place) -> None:
     )
     done = place.type("SEED=7 rlsched run gang.sh")
     assert sorted(done.stdout.splitlines()) == ["0: rank 0 of 2, 7", "1: rank 1 of 2, 7"]
-    assert done.returncode == 1  # the second rank's
+    assert done.returncode == 1  # of the second rank
     assert "--hint=nomultithread" in done.stderr
     place.clear()
 
 
-def test_interrupted_it_is_cancelled(place: Place) -> None:
+def test_interrupt_cancels_the_job(place: Place) -> None:
     env = os.environ | {"RLSCHED_HOME": str(place.home), "RLSCHED_BROKER": place.address}
     with subprocess.Popen(
         [sys.executable, "-m", "rlsched", "run", "--", "sh", "-c", "echo on; sleep 600"],
@@ -87,5 +88,5 @@ def test_interrupted_it_is_cancelled(place: Place) -> None:
         assert process.stdout.readline() == b"on\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE_S) == 130
-    until(lambda: not place.client.jobs(), "it is gone")
+    until(lambda: not place.client.jobs(), "it has ended")
     assert place.client.jobs(finished=True)[-1].state == "cancelled"

@@ -1,4 +1,4 @@
-"""`history` and `account` on a real cluster, over a kill -9 of its broker."""
+"""`history` and `account` on a real cluster, across a kill -9 of its broker."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.support.online.cluster import DEADLINE_S, Cluster, all_up, until
 
 
 @pytest.mark.slow
-def test_what_jobs_have_used_survives_the_broker(tmp_path: Path) -> None:
+def test_usage_of_jobs_survives_the_broker(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path)
     try:
         with cluster.client() as client:
             all_up(client)
             began_s = time.time()
             jobs = [client.submit(["sh", "-c", f"exit {k % 2}"], num_gpus=2, name=f"j{k}") for k in range(4)]
-            until(lambda: not client.jobs(), "all jobs are over")
+            until(lambda: not client.jobs(), "all jobs have ended")
             runs = client.submit(["sleep", "600"], num_gpus=4, name="runs")
             until(lambda: client.job(runs).state == "running", "the long job runs")
             before = client.history()
@@ -55,15 +55,15 @@ def snapshots(cluster: Cluster) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_broker_that_was_stopped_goes_on_from_its_snapshot(tmp_path: Path) -> None:
-    """Stopped in order, then killed, then with its snapshot damaged: the same jobs each time."""
+def test_stopped_broker_continues_from_its_snapshot(tmp_path: Path) -> None:
+    """Stopped, then killed, then with its snapshot damaged: the same jobs each time."""
     cluster = Cluster(tmp_path, broker_options=("--ended-s", "0"))
     try:
         with cluster.client() as client:
             all_up(client)
             done = client.submit(["true"], token="done")
             runs = client.submit(["sleep", "600"], num_gpus=4, token="runs")
-            until(lambda: client.job(done).state == "completed", "the first job is over")
+            until(lambda: client.job(done).state == "completed", "the first job has ended")
             until(lambda: client.job(runs).state == "running", "the second job runs")
             known, why = client.job(done), client.why(done).summary
         cluster.signal("broker", signal.SIGTERM)

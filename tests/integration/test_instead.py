@@ -1,4 +1,4 @@
-"""What else would have happened: the choice that was made gives what was, another what the simulator says."""
+"""Replaced decisions: each choice gives the schedule of the simulator, the original one that of the run."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def opened(folder: Path) -> StoreReader:
 
 
 def attempts(timeline: Timeline, until_s: float, *, measured: bool = False) -> list[tuple[Any, ...]]:
-    """Every attempt that began by a time; of those that ended by then all that is known.
+    """Every attempt started by a time, with all known values of attempts ended by then.
 
-    Where nodes measured, energy is left out: a replay without models has none.
+    Measured runs leave out energy, as a replay without models has none.
     """
     return [
         (one.job.job, one.start_s, tuple(one.nodes), tuple(one.gpus))
@@ -85,17 +85,17 @@ def attempts(timeline: Timeline, until_s: float, *, measured: bool = False) -> l
     ]
 
 
-def test_the_choice_that_was_made_gives_the_very_schedule_that_was(runs: Path) -> None:
-    gives_what_was(opened(runs / "qssf"))
+def test_original_choice_gives_the_original_schedule(runs: Path) -> None:
+    gives_the_original(opened(runs / "qssf"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["tiresias", "tuned", "ppo"])
-def test_so_it_does_of_preemption_of_models_and_of_a_network(more: Path, store: str) -> None:
-    gives_what_was(opened(more / store))
+def test_original_choice_with_preemption_models_and_a_network(more: Path, store: str) -> None:
+    gives_the_original(opened(more / store))
 
 
-def gives_what_was(reader: StoreReader) -> None:
+def gives_the_original(reader: StoreReader) -> None:
     task = task_of(reader.folder)
     rows = range(len(reader) // 2, len(reader))
     row, choice = next((row, one) for row in rows for one in candidates(reader.record(row)) if one.taken)
@@ -110,7 +110,7 @@ def gives_what_was(reader: StoreReader) -> None:
 
 
 class Waits(Scheduler):
-    """A policy that waits in one decision: by its number, or the first time that it would start a job."""
+    """A policy that waits in one decision: the given one, or its first start of a job."""
 
     def __init__(self, policy: Scheduler, *, number: int = -1, seq: int = -1, until_s: float | None = None):
         self.name, self.policy_id, self.order = policy.name, policy.policy_id, policy.order
@@ -131,7 +131,7 @@ def first_waits(table: JobTable) -> dict[str, float]:
     return dict(zip(table.trace.job_id.tolist(), waits.tolist(), strict=True))
 
 
-def test_another_choice_equals_a_run_of_the_simulator_from_that_state_by_hand(runs: Path) -> None:
+def test_another_choice_equals_a_simulator_run_from_that_state(runs: Path) -> None:
     reader = opened(runs / "qssf")
     task, was = task_of(reader.folder), reader.timeline
     differing = 0
@@ -162,7 +162,7 @@ def test_another_choice_equals_a_run_of_the_simulator_from_that_state_by_hand(ru
 
 
 @pytest.mark.slow
-def test_a_network_s_rows_and_the_rule_s_choice_can_be_taken(more: Path) -> None:
+def test_rows_of_a_network_and_the_choice_of_a_rule_can_be_taken(more: Path) -> None:
     reader = opened(more / "ppo")
     taken: set[str] = set()
     for row in range(len(reader)):
@@ -175,7 +175,7 @@ def test_a_network_s_rows_and_the_rule_s_choice_can_be_taken(more: Path) -> None
     assert taken >= {"rule", "plan", "job"}
 
 
-def test_one_screen_in_the_terminal_and_wrong_turns_of_one_line(runs: Path, tmp_path: Path) -> None:
+def test_output_fits_a_screen_and_errors_are_one_line(runs: Path, tmp_path: Path) -> None:
     folder = runs / "qssf"
     reader = opened(folder)
     row = next(row for row in range(len(reader)) if len(candidates(reader.record(row))) > 1)
@@ -212,7 +212,7 @@ def test_one_screen_in_the_terminal_and_wrong_turns_of_one_line(runs: Path, tmp_
         instead(reader, row, str(other.number), hours=HOURS, within_s=1e-9)
 
 
-def test_a_store_of_another_policy_than_its_decisions_is_refused(runs: Path, tmp_path: Path) -> None:
+def test_store_with_decisions_of_another_policy_is_refused(runs: Path, tmp_path: Path) -> None:
     mixed = tmp_path / "mixed"
     mixed.mkdir()
     for file in (runs / "qssf").iterdir():
@@ -230,7 +230,7 @@ def test_a_store_of_another_policy_than_its_decisions_is_refused(runs: Path, tmp
 
 
 def live(folder: Path) -> Path:
-    """A broker with one node of 4 GPUs that has run a few jobs; its directory."""
+    """A broker with one node of 4 GPUs that has run some jobs; returns its directory."""
     cluster = Cluster(
         folder, nodes=["n0"], broker_options=("--policy", "fifo-backfill", "--prediction", "running-mean")
     )
@@ -249,7 +249,7 @@ def live(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_live_decision_taken_otherwise_is_what_the_simulator_makes_of_it(tmp_path: Path) -> None:
+def test_replaced_live_decision_equals_the_simulator(tmp_path: Path) -> None:
     directory = live(tmp_path)
     reader, events = opened(directory / "decisions"), journal_events(directory)
     submitted = [
@@ -284,7 +284,7 @@ def test_a_live_decision_taken_otherwise_is_what_the_simulator_makes_of_it(tmp_p
         table = simulated(submitted, nodes[0].gpus, over_s, start_s, record, later[0])
         for job, seen in zip(submitted, table.start_s.tolist(), strict=True):
             twin = other.timeline.jobs[str(job[1].job)]
-            if seen > events.instants[-1].now_s:  # of what nodes did after the journal's end nobody knows
+            if seen > events.instants[-1].now_s:  # actions of nodes after the journal's end are unknown
                 continue
             assert twin.attempts[0].start_s == pytest.approx(seen, abs=2e-3)
         checked += [one.start_s for one in other.timeline.attempts] != list(start_s.values())
@@ -292,7 +292,7 @@ def test_a_live_decision_taken_otherwise_is_what_the_simulator_makes_of_it(tmp_p
 
 
 @pytest.mark.slow
-def test_what_is_not_known_yet_comes_from_predictions_and_is_said(tmp_path: Path) -> None:
+def test_unknown_run_times_are_predicted_and_marked(tmp_path: Path) -> None:
     options = ("--policy", "fifo-backfill", "--prediction", "running-mean")
     cluster = Cluster(tmp_path, nodes=["n0"], broker_options=options)
     store = cluster.directory / "broker" / "decisions"
@@ -318,7 +318,7 @@ def test_what_is_not_known_yet_comes_from_predictions_and_is_said(tmp_path: Path
         was, again = courses(reader, record, made, record.now_s + 24 * HOUR_S, Watch())
         assert attempts(was.timeline, math.inf) == attempts(again.timeline, math.inf)
         begins_s = was.timeline.jobs[str(second)].attempts[0].start_s
-        assert begins_s == was.timeline.jobs[str(first)].end_s  # within its limit, by predictions
+        assert begins_s == was.timeline.jobs[str(first)].end_s  # within its limit, from predictions
         assert begins_s <= record.now_s + 7200.0
         (store / "policies.jsonl").unlink()
         with pytest.raises(InputError, match="it is not known which policy decided"):
@@ -335,7 +335,7 @@ def simulated(
     record: DecisionRecord,
     choice: Candidate,
 ) -> JobTable:
-    """The same jobs with their true run times in the simulator, one decision taken otherwise."""
+    """The same jobs with their true run times in the simulator, with one decision replaced."""
     assert record.plans[choice.at].how == "later"
     trace = Trace.from_columns(
         name="live",
@@ -352,5 +352,5 @@ def simulated(
     until_s = record.now_s + LATER_S
     waiting = Waits(
         rule, seq=record.action.seq, until_s=until_s
-    )  # decisions of a broker have other numbers: it waits oftener
+    )  # decisions of a broker have other numbers, as it waits more often
     return Engine(trace, spec, order=rule.order, predictions=predictions).run(waiting)

@@ -1,4 +1,4 @@
-"""`--log-format json`: all that broker, node, metrics and notify say is one JSON object a line."""
+"""`--log-format json`: every line of broker, node, metrics and notify is one JSON object."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.online.cluster import RLSCHED, Cluster, all_up
 
 
 def lines(*paths: Path) -> list[dict[str, object]]:
-    """Every line of these files, each of which has to be an object with the four fields."""
+    """Every line of these files; each must be an object with the four fields."""
     found = []
     for path in paths:
         for line in path.read_text().splitlines():
@@ -41,7 +41,7 @@ def test_every_line_of_broker_and_node_is_an_object(tmp_path: Path) -> None:
     assert "critical" not in {one["level"] for one in broker + node}
 
 
-def test_what_ends_a_process_is_an_object_too(tmp_path: Path) -> None:
+def test_fatal_error_is_an_object_too(tmp_path: Path) -> None:
     env = os.environ | {"RLSCHED_LOG_FORMAT": "json", "RLSCHED_HOME": str(tmp_path)}
     for words, code in (
         (("metrics", "--listen", "nowhere"), 2),
@@ -55,7 +55,7 @@ def test_what_ends_a_process_is_an_object_too(tmp_path: Path) -> None:
         assert json.loads(line)["level"] == "critical"
 
 
-def test_metrics_says_that_it_is_ready(tmp_path: Path) -> None:
+def test_metrics_reports_that_it_is_ready(tmp_path: Path) -> None:
     env = os.environ | {"RLSCHED_HOME": str(tmp_path)}
     words = [*RLSCHED, "metrics", "--listen", "127.0.0.1:0", "--log-format", "json"]
     process = subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""kill -9 of the broker with jobs running and waiting: the next one knows all of them, each runs once."""
+"""kill -9 of the broker with jobs running and waiting: the next broker knows them all, and each runs once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.online.cluster import DEADLINE_S, RLSCHED, Cluster, all_up, u
 
 
 class Noted(Cluster):
-    """Jobs leave a line each."""
+    """Jobs write one line each."""
 
     def __init__(self, directory: Path) -> None:
         self.ran = directory / "ran.txt"
@@ -32,7 +32,7 @@ class Noted(Cluster):
         )
 
     def submit(self, client: Client, token: str, *, gpus: int = 1, seconds: float = 0.3) -> int:
-        """A job that leaves one line, beginning with its token, for each rank that runs."""
+        """A job that writes one line, starting with its token, for each rank."""
         script = f"echo {token} >> {self.ran}; sleep {seconds}"
         return client.submit(["sh", "-c", script], num_gpus=gpus, name=token, token=token)
 
@@ -48,19 +48,19 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Noted]:
 
 
 def instant_after_acknowledgement(cluster: Noted, client: Client, tag: str) -> dict[str, int]:
-    """Killed while the last reply is still warm."""
+    """Kill right after the last reply."""
     return {f"{tag}-{n}": cluster.submit(client, f"{tag}-{n}", gpus=2) for n in range(7)}
 
 
 def instant_when_started(cluster: Noted, client: Client, tag: str) -> dict[str, int]:
-    """Killed as soon as a job runs, others waiting: ranks may not have been acknowledged."""
+    """Kill as soon as a job runs while others wait: ranks may be unacknowledged."""
     jobs = {f"{tag}-{n}": cluster.submit(client, f"{tag}-{n}", gpus=4, seconds=0.5) for n in range(5)}
     until(lambda: any(token.startswith(tag) for token in cluster.lines()), "one runs")
     return jobs
 
 
 def instant_in_the_middle(cluster: Noted, client: Client, tag: str) -> dict[str, int]:
-    """Killed while jobs end and start: a gang over both nodes, many short ones."""
+    """Kill while jobs end and start: a gang on both nodes, many short jobs."""
     jobs = {f"{tag}-gang": cluster.submit(client, f"{tag}-gang", gpus=8, seconds=0.2)}
     jobs |= {
         f"{tag}-{n}": cluster.submit(client, f"{tag}-{n}", gpus=1 + n % 4, seconds=0.05 * n)
@@ -71,7 +71,7 @@ def instant_in_the_middle(cluster: Noted, client: Client, tag: str) -> dict[str,
 
 
 def instant_while_submitting(cluster: Noted, _: Client, tag: str) -> dict[str, int]:
-    """Killed between a request and its reply: what was acknowledged counts, the rest is tried again later."""
+    """Kill between a request and its reply: acknowledged jobs count, the rest is retried later."""
     done: dict[str, int] = {}
 
     def submit_on_and_on() -> None:
@@ -102,7 +102,7 @@ INSTANTS: list[Instant] = [
 @pytest.mark.parametrize(
     "instant", quick(INSTANTS, lambda one: one is instant_in_the_middle), ids=lambda instant: instant.__name__
 )
-def test_each_job_runs_once(cluster: Noted, instant: Instant) -> None:
+def test_every_job_runs_once(cluster: Noted, instant: Instant) -> None:
     tag = instant.__name__.replace("_", "-")
     with cluster.client() as client:
         all_up(client)
@@ -111,7 +111,7 @@ def test_each_job_runs_once(cluster: Noted, instant: Instant) -> None:
         before = {
             row.entry.job for row in read_journal(cluster.journal) if isinstance(row.entry, JobSubmitted)
         }
-        assert set(jobs.values()) <= before, "what was acknowledged is on disk"
+        assert set(jobs.values()) <= before, "acknowledged jobs are on disk"
         cluster.start("broker")
         known = {job.name: job.job for job in client.jobs(finished=True)}
         assert set(known.values()) == before
@@ -127,7 +127,7 @@ def test_each_job_runs_once(cluster: Noted, instant: Instant) -> None:
         assert lines[token] == len(job.nodes), f"{token} ran {lines[token]} times on {len(job.nodes)} nodes"
 
 
-def test_the_journal_of_all_those_lives_is_consistent(cluster: Noted) -> None:
+def test_journal_of_all_these_brokers_is_consistent(cluster: Noted) -> None:
     rows = read_journal(cluster.journal)
     times = [row.now_s for row in rows]
     assert times == sorted(times)
@@ -138,7 +138,7 @@ def test_the_journal_of_all_those_lives_is_consistent(cluster: Noted) -> None:
     assert len(started) == len(set(started)) == len(over) == len(set(over))
 
 
-def test_a_stopped_broker_leaves_jobs_running_and_takes_them_up_again(cluster: Noted) -> None:
+def test_stopped_broker_leaves_jobs_running_and_adopts_them(cluster: Noted) -> None:
     with cluster.client() as client:
         all_up(client)
         gate = cluster.directory / "gate"
@@ -154,7 +154,7 @@ def test_a_stopped_broker_leaves_jobs_running_and_takes_them_up_again(cluster: N
     assert cluster.lines()["clean"] == 1
 
 
-def test_a_job_that_ends_while_the_broker_is_away_has_ended_then(cluster: Noted) -> None:
+def test_job_that_ends_while_the_broker_is_down_has_its_true_end_time(cluster: Noted) -> None:
     with cluster.client() as client:
         all_up(client)
         gate = cluster.directory / "gate-away"
@@ -162,7 +162,7 @@ def test_a_job_that_ends_while_the_broker_is_away_has_ended_then(cluster: Noted)
         until(lambda: client.job(job).state == "running", "it runs")
         cluster.kill("broker")
         gate.touch()
-        until(lambda: list(cluster.directory.glob(f"*/records/*/{job}.1.0/exit")), "it is over")
+        until(lambda: list(cluster.directory.glob(f"*/records/*/{job}.1.0/exit")), "it has ended")
         (ended,) = cluster.directory.glob(f"*/records/*/{job}.1.0/exit")
         back_s = time.time()
         cluster.start("broker")
@@ -171,11 +171,11 @@ def test_a_job_that_ends_while_the_broker_is_away_has_ended_then(cluster: Noted)
         assert info.end_s is not None
         assert info.start_s is not None
         assert info.end_s == pytest.approx(info.start_s + json.loads(ended.read_text())["ran_s"], abs=0.001)
-        assert info.end_s <= back_s, "its start and what it ran, without its launch"
+        assert info.end_s <= back_s, "its start and run time, without the launch"
 
 
 @pytest.mark.slow
-def test_a_second_broker_on_the_same_journal_is_refused(cluster: Noted) -> None:
+def test_second_broker_on_the_same_journal_is_refused(cluster: Noted) -> None:
     second = subprocess.run(
         [
             *RLSCHED,

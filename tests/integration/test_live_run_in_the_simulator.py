@@ -1,7 +1,7 @@
-"""One state, two drivers: a live run's journal, played through the simulator's engine, decides the same.
+"""One state, two drivers: a live run's journal, replayed by the simulator's engine, gives the same decisions.
 
-A real broker places real processes; then the engine gets the journal's arrivals, predictions and ends.
-Every decision has to agree bit for bit: state, candidates, mask, observation, logits, choice.
+A real broker places real processes; then the engine receives the journal's arrivals, predictions and ends.
+Every decision must agree bit for bit: state, candidates, mask, observation, logits, choice.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DEADLINE_S = 120.0
 
 
 def opinionated_policy(path: Path) -> Path:
-    """A network with random weights and no prior: it reorders jobs, waits, and picks odd variants."""
+    """A network with random weights and no prior: it reorders jobs, waits and picks unusual variants."""
     config = NetworkConfig(prior_job=0.5, prior_variant=0.5)
     rng = np.random.default_rng(11)
     weights = {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in config.shapes().items()}
@@ -66,7 +66,7 @@ def opinionated_policy(path: Path) -> Path:
 def live_run(folder: Path, policy: str, gpu_types: tuple[str, ...] = ()) -> Path:
     """Place `JOBS` processes with a broker and two nodes; returns the broker's directory.
 
-    `gpu_types`: those of the nodes; then half of the jobs that fit one node ask for some of them.
+    `gpu_types`: types of the nodes; then half of the jobs that fit one node request some of them.
     """
     with (folder / "up.log").open("wb") as log:
         cluster = subprocess.Popen(
@@ -98,7 +98,7 @@ def live_run(folder: Path, policy: str, gpu_types: tuple[str, ...] = ()) -> Path
         deadline = time.monotonic() + DEADLINE_S
         while "ready" not in (folder / "up.log").read_text():
             assert cluster.poll() is None, (folder / "up.log").read_text()
-            assert time.monotonic() < deadline, "the cluster did not come up"
+            assert time.monotonic() < deadline, "the cluster did not start"
             time.sleep(0.05)
         address = (folder / "up" / "broker" / "address").read_text().strip()
         rng = random.Random(5)
@@ -159,13 +159,13 @@ def is_start(record: DecisionRecord) -> bool:
 
 
 def replay(policy: str, events: JournalEvents, live: dict[int, DecisionRecord]) -> list[DecisionRecord]:
-    """The decisions of a live run, taken again in the simulator, each the same bit for bit."""
+    """Decisions of a live run, repeated in the simulator, each the same bit for bit."""
     trace, spec, predictions, ends_s = as_workload(events)
     scheduler = load_scheduler(policy)
     engine = Engine(trace, spec, order=scheduler.order, predictions=predictions, fixed_end_s=ends_s)
     replayed: list[DecisionRecord] = []
     engine.run(scheduler, on_record=replayed.append)
-    if scheduler.rule is not None:  # a broker asks a rule that waits at more instants than a simulator
+    if scheduler.rule is not None:  # a broker calls a waiting rule at more instants than a simulator
         replayed = [record for record in replayed if is_start(record)]
         live = dict(enumerate(live[number] for number in sorted(live) if is_start(live[number])))
     else:
@@ -181,7 +181,7 @@ def replay(policy: str, events: JournalEvents, live: dict[int, DecisionRecord]) 
     return replayed
 
 
-def test_the_simulator_repeats_every_decision_of_a_live_run_bit_for_bit(tmp_path: Path) -> None:
+def test_simulator_repeats_every_decision_of_a_live_run_bit_for_bit(tmp_path: Path) -> None:
     policy = f"ppo:{opinionated_policy(tmp_path / 'policy.zip')}"
     broker = live_run(tmp_path, policy)
     events, live = journal_events(broker), records_by_number(broker)
@@ -196,8 +196,8 @@ def test_the_simulator_repeats_every_decision_of_a_live_run_bit_for_bit(tmp_path
 
 
 @pytest.mark.slow
-def test_a_strategy_sets_the_same_dials_live_and_simulated(tmp_path: Path) -> None:
-    """The digest of a state has its dials, and what was counted for them."""
+def test_strategy_sets_the_same_dials_live_and_simulated(tmp_path: Path) -> None:
+    """The digest of a state includes its dials and their counters."""
     weights = np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
     Strategy.of(weights).write(tmp_path / "strategy.json")
     policy = tmp_path / "policy.toml"
@@ -221,7 +221,7 @@ def test_jobs_with_gpu_types_are_placed_the_same_live_and_simulated(tmp_path: Pa
         if isinstance(change, JobSubmitted)
     }
     assert {tuple(types) for types in asked.values()} == {(), ("H100",), ("A100",), ("A100", "h100-80gb")}
-    own = {number: job for job, number in enumerate(asked)}  # of a live run's jobs none is rejected
+    own = {number: job for job, number in enumerate(asked)}  # no job of a live run is rejected
     first = next(change for change in events.instants[0].changes if isinstance(change, NodeUp))
     ours = range(4) if first.gpu_type == TYPES[0] else range(4, 8)
     starts = [decision.action for decision in events.decisions if isinstance(decision.action, Start)]

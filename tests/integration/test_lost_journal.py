@@ -1,4 +1,4 @@
-"""The journal is emptied while a job runs: nothing is ended, no number is given twice unasked."""
+"""The journal is emptied while a job runs: no job is killed, and no number is reused without a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def processes_of(gate: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_job_outlives_an_emptied_journal(tmp_path: Path) -> None:
+def test_job_survives_an_emptied_journal(tmp_path: Path) -> None:
     gate, over = tmp_path / "gate", tmp_path / "over"
     command = ["sh", "-c", f"while ! [ -e {gate} ]; do sleep 0.02; done; touch {over}"]
     options = ("--policy", "fifo", "--lease-s", "2", "--forecaster", "none")
@@ -50,8 +50,8 @@ def test_a_job_outlives_an_emptied_journal(tmp_path: Path) -> None:
         with cluster.client() as client:
             until(lambda: [node.state for node in client.nodes()] == ["foreign"], "the node shows itself")
             new = client.submit(["true"])
-            assert new == job, "another cluster's number"
-            until(lambda: "belongs to cluster" in client.nodes()[0].reason, "it says so")
+            assert new == job, "the number of another cluster"
+            until(lambda: "belongs to cluster" in client.nodes()[0].reason, "it reports it")
             assert client.job(new).state == "queued"
         assert processes_of(gate), cluster.log("n0")
         assert cluster.log("n0").count("this node obeys none of its orders") == 1

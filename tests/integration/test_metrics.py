@@ -1,4 +1,4 @@
-"""What Prometheus gets from a broker that runs, and from none."""
+"""Prometheus metrics with and without a running broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def samples(text: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_prometheus_reads_what_the_broker_has_done(cluster: Cluster) -> None:
+def test_prometheus_reads_the_brokers_counters(cluster: Cluster) -> None:
     with cluster.client() as client:
         all_up(client)
         client.wait(client.submit(["true"]))
@@ -65,7 +65,7 @@ def test_prometheus_reads_what_the_broker_has_done(cluster: Cluster) -> None:
     assert found["rlsched_commit_seconds_bucket", "+Inf"] == found["rlsched_commit_seconds_count",] > 0
 
 
-def test_no_broker_is_a_figure_too(tmp_path: Path) -> None:
+def test_missing_broker_is_a_metric_too(tmp_path: Path) -> None:
     words = [
         "metrics",
         "--once",
@@ -80,7 +80,7 @@ def test_no_broker_is_a_figure_too(tmp_path: Path) -> None:
     assert samples(said.stdout) == {("rlsched_up",): 0.0}
 
 
-def test_an_address_that_is_none_is_one_line() -> None:
+def test_invalid_address_is_one_line() -> None:
     said = subprocess.run(
         [*RLSCHED, "metrics", "--listen", "9461"], capture_output=True, text=True, check=False, timeout=60
     )

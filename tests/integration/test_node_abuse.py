@@ -1,4 +1,4 @@
-"""What a job may do to its own records and to the process that watches it, and what comes of it."""
+"""Attacks of a job on its own records and on its shim, and their effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORGED = json.dumps({"exit_code": 0, "reason": "", "ended_s": 1.0})
 
 
 @pytest.mark.parametrize("target", ["$RLSCHED_ATTEMPT_DIR", "$(dirname $(dirname $RLSCHED_ATTEMPT_DIR))"])
-def test_a_job_that_removes_its_directory_harms_itself_alone(
+def test_job_that_removes_its_directory_harms_only_itself(
     ranks: LiveRanks, store: AttemptStore, target: str
 ) -> None:
     directory = start(ranks, store, "sh", "-c", f"echo out; rm -rf {target}; exit 3")
@@ -40,8 +40,8 @@ def test_a_job_that_removes_its_directory_harms_itself_alone(
 
 
 @pytest.mark.parametrize("place", ["$RLSCHED_ATTEMPT_DIR", "/proc/$PPID/cwd"])
-def test_a_forged_end_is_not_believed(ranks: LiveRanks, store: AttemptStore, place: str) -> None:
-    """Not even in the daemon's own directory: the shim tells its daemon on a pipe."""
+def test_forged_end_is_ignored(ranks: LiveRanks, store: AttemptStore, place: str) -> None:
+    """Also in the daemon's own directory: the shim reports the end to its daemon on a pipe."""
     directory = start(ranks, store, "sh", "-c", f"printf '%s' '{FORGED}' > {place}/exit; kill -9 $PPID")
     assert collect(ranks, Exited)[-1] == VANISHED
     record = directory.exit()
@@ -49,7 +49,7 @@ def test_a_forged_end_is_not_believed(ranks: LiveRanks, store: AttemptStore, pla
     assert (record.exit_code, record.reason) == (137, "vanished"), "nor by the next daemon"
 
 
-def test_the_daemon_hears_the_end_of_a_rank_whose_records_are_gone(
+def test_daemon_gets_the_end_of_a_rank_whose_records_were_removed(
     ranks: LiveRanks, store: AttemptStore
 ) -> None:
     start(ranks, store, "sh", "-c", f"rm -rf {store.records}; exit 3")
@@ -75,7 +75,7 @@ def test_the_daemon_hears_the_end_of_a_rank_whose_records_are_gone(
         "",
     ],
 )
-def test_what_no_shim_writes_counts_as_vanished(store: AttemptStore, ranks: LiveRanks, text: str) -> None:
+def test_invalid_records_count_as_vanished(store: AttemptStore, ranks: LiveRanks, text: str) -> None:
     directory = store.at(KEY)
     directory.create(LaunchRecord(gpus=[1], command=["true"], env={}, cwd="/"))
     assert directory.abandon()
@@ -84,7 +84,7 @@ def test_what_no_shim_writes_counts_as_vanished(store: AttemptStore, ranks: Live
     assert (attempt.phase, attempt.exit_code, attempt.reason) == (Phase.ENDED, 137, "vanished")
 
 
-def test_an_attempt_that_cannot_be_read_is_set_aside_alone(store: AttemptStore, ranks: LiveRanks) -> None:
+def test_unreadable_attempt_is_skipped_and_others_adopted(store: AttemptStore, ranks: LiveRanks) -> None:
     ended = store.at(KEY)
     ended.create_ended(143, "killed")
     broken = store.at(KEY._replace(job=2))
@@ -96,8 +96,8 @@ def test_an_attempt_that_cannot_be_read_is_set_aside_alone(store: AttemptStore, 
     assert [attempt.key for attempt in adopt_attempts(store, ranks)] == [KEY]
 
 
-def test_a_rank_of_a_daemon_before_the_records_had_a_directory_runs_on(tmp_path: Path) -> None:
-    """It wrote everything into the job's directory, and its shim does so still."""
+def test_rank_of_an_older_daemon_without_a_records_directory_keeps_running(tmp_path: Path) -> None:
+    """That daemon wrote all records into the job's directory, and its shim still does."""
     path = tmp_path / "attempts" / "c1" / "1.1.0"
     path.mkdir(parents=True)
     (path / "output.log").write_bytes(b"old\n")
@@ -119,7 +119,7 @@ def test_a_rank_of_a_daemon_before_the_records_had_a_directory_runs_on(tmp_path:
     directory = AttemptStore(tmp_path).at(KEY)
     assert directory.read_output(0, 9) == (b"old\n", 0, True)
     directory.acknowledge()
-    assert list(AttemptStore(tmp_path).scan()) == [KEY], "not another one"
+    assert list(AttemptStore(tmp_path).scan()) == [KEY], "no other process"
     directory.remove()
     assert list(AttemptStore(tmp_path).scan()) == []
     assert not path.exists()

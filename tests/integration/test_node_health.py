@@ -10,7 +10,7 @@ from tests.support.online.cluster import Cluster, all_up, until
 
 
 @pytest.mark.slow
-def test_a_node_is_drained_by_its_check_and_comes_back_by_itself(tmp_path: Path) -> None:
+def test_node_is_drained_by_its_check_and_returns_by_itself(tmp_path: Path) -> None:
     sick = tmp_path / "sick"
     check = f"test ! -e {sick} || {{ echo no scratch; exit 1; }}"
     options = ("--health-check", check, "--health-check-every-s", "1", "--min-free-mib", "0")
@@ -22,7 +22,7 @@ def test_a_node_is_drained_by_its_check_and_comes_back_by_itself(tmp_path: Path)
             until(lambda: client.nodes()[0].state == "drained", "the node is drained")
             assert client.nodes()[0].reason == "health check: no scratch"
             job = client.submit(["true"])
-            until(lambda: "until its own checks pass" in str(client.why(job)), "`why` says so")
+            until(lambda: "until its own checks pass" in str(client.why(job)), "`why` shows it")
             cluster.kill("broker")
             cluster.start("broker")
             until(lambda: client.nodes()[0].state == "drained", "the broker knows it still")

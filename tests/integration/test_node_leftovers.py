@@ -1,4 +1,4 @@
-"""What a job leaves behind that shoots the process that watches it: all of it is found and ended."""
+"""Processes left by a job that kills its own shim: all are found and killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlsched_node.processes.store import AttemptStore
 from tests.support.online.ranks import KEY, collect, has_output, output, start, until
 
 AWAY = "setsid env -i /bin/sh -c 'trap \"\" TERM HUP; echo $$; while :; do /bin/sleep 1; done' &"
-"""Another session, no environment, deaf: nothing but its parents told whose it is."""
+"""Another session, no environment, ignores SIGTERM: only its parents identify its job."""
 SHOOT = "until [ -s $RLSCHED_ATTEMPT_DIR/output.log ]; do sleep 0.02; done; kill -9 $PPID"
 VANISHED = Exited(KEY, 137, "vanished")
 
@@ -40,7 +40,7 @@ print(collect(ranks, Exited)[-1].exit_code, shim.start_ticks(int(output(director
 """
 
 
-def is_gone(pid: int) -> bool:
+def has_exited(pid: int) -> bool:
     return shim.start_ticks(pid) is None
 
 
@@ -52,19 +52,17 @@ def cgroups(tmp_path: Path) -> Cgroups:
     return cgroups
 
 
-def test_a_control_group_holds_all_that_a_job_starts(store: AttemptStore, cgroups: Cgroups) -> None:
+def test_control_group_holds_every_process_of_a_job(store: AttemptStore, cgroups: Cgroups) -> None:
     ranks = LiveRanks(store, cgroups=cgroups)
     directory = start(ranks, store, "sh", "-c", f"{AWAY} {SHOOT}")
     assert collect(ranks, Exited)[-1] == VANISHED
-    assert is_gone(int(output(directory).split()[0])), "before the GPU counts as free"
-    assert not os.path.exists(cgroups.root), "and the group is gone too"
+    assert has_exited(int(output(directory).split()[0])), "before the GPU counts as free"
+    assert not os.path.exists(cgroups.root), "and the group was removed too"
     ranks.close()
 
 
-def test_a_control_group_ends_what_forks_faster_than_it_is_found(
-    store: AttemptStore, cgroups: Cgroups
-) -> None:
-    """Told to end: SIGTERM is ignored, and nothing of it lives long enough to be sent SIGKILL by number."""
+def test_control_group_kills_a_fork_bomb(store: AttemptStore, cgroups: Cgroups) -> None:
+    """It ignores SIGTERM, and no process lives long enough to be killed by its PID."""
     worm = (
         "import os, signal, time\nprint('up', flush=True)\nsignal.signal(15, signal.SIG_IGN)\n"
         "until_s = time.time() + 20\nwhile time.time() < until_s and not os.fork(): os.setsid()"
@@ -79,25 +77,25 @@ def test_a_control_group_ends_what_forks_faster_than_it_is_found(
     ranks.close()
 
 
-def test_a_later_daemon_ends_what_is_in_the_group(store: AttemptStore, cgroups: Cgroups) -> None:
+def test_next_daemon_kills_the_processes_in_the_group(store: AttemptStore, cgroups: Cgroups) -> None:
     first = LiveRanks(store, cgroups=cgroups)
     directory = start(first, store, "sh", "-c", f"{AWAY} wait")
     until(has_output(directory, "\n"))
     process = directory.process()
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
-    until(lambda: is_gone(process.pid))
+    until(lambda: has_exited(process.pid))
     second = LiveRanks(store)
     [attempt] = adopt_attempts(store, second)
     if attempt.phase is Phase.RUNNING:
         assert collect(second, Exited)[-1] == VANISHED
-    assert is_gone(int(output(directory).split()[0]))
+    assert has_exited(int(output(directory).split()[0]))
     collect(first, Exited)
     first.close()
     second.close()
 
 
-def test_without_groups_orphans_become_the_daemons_and_are_ended(tmp_path: Path) -> None:
+def test_without_groups_orphans_are_reparented_to_the_daemon_and_killed(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-c", WITH_SUBREAPER, str(tmp_path), f"{AWAY} {SHOOT}"],
         capture_output=True,
@@ -109,7 +107,7 @@ def test_without_groups_orphans_become_the_daemons_and_are_ended(tmp_path: Path)
     assert run.stdout.split() == ["137", "None"]
 
 
-def test_without_groups_a_later_daemon_remembers_what_it_has_seen(store: AttemptStore) -> None:
+def test_without_groups_the_next_daemon_knows_the_processes_of_the_last(store: AttemptStore) -> None:
     first = LiveRanks(store)
     directory = start(first, store, "sh", "-c", f"{AWAY} wait")
     until(has_output(directory, "\n"))
@@ -120,7 +118,7 @@ def test_without_groups_a_later_daemon_remembers_what_it_has_seen(store: Attempt
     assert second.collect() == []
     os.kill(process.pid, signal.SIGKILL)
     assert collect(second, Exited)[-1] == VANISHED
-    assert is_gone(int(output(directory).split()[0]))
+    assert has_exited(int(output(directory).split()[0]))
     collect(first, Exited)
     first.close()
     second.close()
@@ -139,9 +137,9 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
-@pytest.mark.parametrize("clone3", [435, 1 << 20], ids=["born there", "moved there"])
-def test_a_rank_is_in_its_group_before_it_does_anything(cgroups: Cgroups, clone3: int) -> None:
-    """Where the kernel knows no clone3, or a container forbids it, the child is moved."""
+@pytest.mark.parametrize("clone3", [435, 1 << 20], ids=["created there", "moved there"])
+def test_rank_is_in_its_group_before_it_runs(cgroups: Cgroups, clone3: int) -> None:
+    """Without clone3 in the kernel, or with clone3 forbidden in a container, the child is moved."""
     group = cgroups.at("forked")
     assert group.create()
     words = [sys.executable, "-c", FORKS, group.path, str(clone3)]

@@ -1,6 +1,6 @@
-"""A job that takes all it can get, by groups and without: its node and its neighbours go on.
+"""A job that consumes all resources, with and without control groups: its node and other jobs keep running.
 
-What is taken is bounded by the job itself too, so that a failure here ends no machine.
+The job limits itself too, so that a failure here does not bring down the machine.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ finally:
 
 
 class Node:
-    """The ranks of a node, and a neighbour that counts while others misbehave."""
+    """The ranks of a node, and a second job that counts while others misbehave."""
 
     def __init__(self, ranks: LiveRanks, store: AttemptStore, cgroups: Cgroups | None, stop: Path) -> None:
         self.ranks, self.store, self._stop = ranks, store, stop
@@ -79,7 +79,7 @@ class Node:
         until(has_output(self._neighbour, "tick"))
 
     def ended(self, directory: AttemptDir) -> Exited:
-        """How the rank ended; its group is empty, and nothing of it is left."""
+        """How the rank ended; its group is empty, and no process of it is left."""
         event = collect(self.ranks, Exited)[-1]
         assert isinstance(event, Exited)
         assert event.key == KEY
@@ -89,7 +89,7 @@ class Node:
         return event
 
     def is_unharmed(self) -> None:
-        """The neighbour still counts, and ends as it likes; another job starts and ends."""
+        """The second job still counts and exits as usual; another job starts and ends."""
         before = output(self._neighbour).count("tick")
         until(lambda: output(self._neighbour).count("tick") > before + 2)
         again = KEY._replace(job=2)
@@ -99,9 +99,9 @@ class Node:
         assert collect(self.ranks, Exited)[-1] == Exited(NEIGHBOUR, 7)
 
     def need(self, controller: str) -> None:
-        """Skip where a group is asked for that cannot hold anybody to this."""
+        """Skip a test with groups that cannot enforce this limit."""
         if self._is_grouped and controller not in self.controllers:
-            pytest.skip(f"groups here have no controller {controller}")
+            pytest.skip(f"the groups here have no controller {controller}")
 
 
 @pytest.fixture(params=["groups", "processes"])
@@ -115,21 +115,21 @@ def node(store: AttemptStore, tmp_path: Path, request: pytest.FixtureRequest) ->
     for key in list(store.scan()):
         ranks.hard_kill(key)
     ranks.close()
-    shim.prctl(36, 0)  # PR_SET_CHILD_SUBREAPER: the other tests have none
+    shim.prctl(36, 0)  # PR_SET_CHILD_SUBREAPER: off for the other tests
 
 
-def somebody() -> JobUser | None:
-    """A user of no other process, for root is held to no number of processes; None: whoever runs this."""
+def unused_user() -> JobUser | None:
+    """A user without processes, as root has no limit of processes; None: the user of the test."""
     if os.geteuid() != 0:
         return None
     uid = 60_000 + os.getpid() % 5_000
     return JobUser("rlsched-test", uid, uid, "/", "/bin/sh")
 
 
-def test_a_fork_bomb_is_held_to_its_number_of_processes(node: Node) -> None:
+def test_fork_bomb_is_limited_in_processes(node: Node) -> None:
     node.need("pids")
     bomb = (sys.executable, "-I", "-S", "-c", BOMB)
-    user = None if "pids" in node.controllers else somebody()
+    user = None if "pids" in node.controllers else unused_user()
     if user is not None:
         bomb = ("/bin/sh", "-c", "n=0; while [ $n -lt 400 ]; do sleep 30 & n=$((n+1)); echo made $n; done")
     directory = start(node.ranks, node.store, *bomb, limits=LIMITS, user=user)
@@ -140,7 +140,7 @@ def test_a_fork_bomb_is_held_to_its_number_of_processes(node: Node) -> None:
     node.is_unharmed()
 
 
-def test_who_allocates_all_memory_gets_no_more_than_was_asked_for(node: Node) -> None:
+def test_job_gets_no_more_memory_than_requested(node: Node) -> None:
     node.need("memory")
     directory = start(node.ranks, node.store, *PYTHON, HUNGRY, limits=LIMITS)
     event = node.ended(directory)
@@ -155,17 +155,17 @@ def test_who_allocates_all_memory_gets_no_more_than_was_asked_for(node: Node) ->
     node.is_unharmed()
 
 
-def test_the_processes_of_a_group_share_its_memory(node: Node) -> None:
-    """Four of 32 MiB each: each is below the bound, and together they are not."""
+def test_processes_of_a_group_share_its_memory(node: Node) -> None:
+    """Four processes of 32 MiB each: each is below the limit, together they are above it."""
     if "memory" not in node.controllers:
-        pytest.skip("no group here has the controller memory: each process is bounded by itself")
+        pytest.skip("no group here has the controller memory: each process has its own limit")
     directory = start(node.ranks, node.store, *PYTHON, FAMILY, limits=LIMITS)
     event = node.ended(directory)
-    assert (event.exit_code, event.reason) == (137, "out_of_memory"), "the whole rank, and not a part of it"
+    assert (event.exit_code, event.reason) == (137, "out_of_memory"), "the whole rank, not a part of it"
     node.is_unharmed()
 
 
-def test_ten_gigabytes_of_output_take_what_output_may_take(node: Node) -> None:
+def test_ten_gigabytes_of_output_are_truncated_to_the_limit(node: Node) -> None:
     directory = start(
         node.ranks,
         node.store,
@@ -175,32 +175,21 @@ def test_ten_gigabytes_of_output_take_what_output_may_take(node: Node) -> None:
     most, path = 0, directory.path / "output.log"
     events: list[Event] = []
 
-    def is_over() -> bool:
+    def has_ended() -> bool:
         nonlocal most
         most = max(most, path.stat().st_blocks * 512)
         events.extend(node.ranks.collect())
         return any(isinstance(event, Exited) for event in events)
 
-    until(is_over, 300.0)
-    assert most < 1024 * MIB, "between two looks of the shim"
+    until(has_ended, 300.0)
+    assert most < 1024 * MIB, "between two checks of the shim"
     assert path.stat().st_blocks * 512 <= 65 * MIB
     assert path.stat().st_size >= 10_240 * MIB
     node.is_unharmed()
 
 
-def test_who_ignores_sigterm_is_killed_after_its_grace(node: Node) -> None:
-    deaf = "trap '' TERM HUP INT; echo up; while :; do sleep 0.1; done"
-    directory = start(node.ranks, node.store, "sh", "-c", deaf)
-    collect(node.ranks, Started)
-    until(has_output(directory, "up"))
-    node.ranks.end(KEY, 0.2, "killed")
-    event = node.ended(directory)
-    assert (event.exit_code, event.reason) == (137, "killed")
-    node.is_unharmed()
-
-
 @pytest.mark.parametrize("is_shim_shot", [False, True])
-def test_children_in_sessions_of_their_own_are_ended_too(node: Node, is_shim_shot: bool) -> None:
+def test_children_in_their_own_sessions_are_killed_too(node: Node, is_shim_shot: bool) -> None:
     away = "setsid sh -c 'trap \"\" TERM HUP; echo $$; while :; do sleep 1; done' & "
     directory = start(node.ranks, node.store, "sh", "-c", away * 5 + "wait")
     collect(node.ranks, Started)

@@ -1,4 +1,4 @@
-"""The bound on a rank's output: what is kept, what is said, and what a reader of pieces sees."""
+"""Limit on a rank's output: the parts that are kept, the note, and reading in pieces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 def all_pieces(directory: AttemptDir, max_bytes: int = 1 << 16) -> list[tuple[int, bytes]]:
-    """What `rlsched logs` reads: (offset, piece)."""
+    """Pieces that `rlsched logs` reads: (offset, piece)."""
     pieces, offset = [], 0
     while True:
         data, start_, _ = directory.read_output(offset, max_bytes)
@@ -30,11 +30,13 @@ def all_pieces(directory: AttemptDir, max_bytes: int = 1 << 16) -> list[tuple[in
         offset = start_ + len(data)
 
 
-def test_output_without_end_keeps_its_first_and_last_part(ranks: LiveRanks, store: AttemptStore) -> None:
+def test_endless_output_keeps_its_first_and_last_part(ranks: LiveRanks, store: AttemptStore) -> None:
     directory = start(ranks, store, "seq", str(LINES), max_output_mib=1)
     assert collect(ranks, Exited)[-1] == Exited(KEY, 0)
     file = (directory.path / "output.log").stat()
-    assert file.st_size == sum(len(str(number)) + 1 for number in range(1, LINES + 1)), "offsets stay"
+    assert file.st_size == sum(len(str(number)) + 1 for number in range(1, LINES + 1)), (
+        "offsets do not change"
+    )
     assert file.st_blocks * 512 <= MIB
     pieces = all_pieces(directory)
     text = b"".join(data for _, data in pieces)
@@ -47,7 +49,7 @@ def test_output_without_end_keeps_its_first_and_last_part(ranks: LiveRanks, stor
     assert [start_ + len(data) for start_, data in pieces][-1] == file.st_size
 
 
-def test_output_below_the_bound_is_left_alone(ranks: LiveRanks, store: AttemptStore) -> None:
+def test_output_below_the_limit_is_unchanged(ranks: LiveRanks, store: AttemptStore) -> None:
     directory = start(ranks, store, "sh", "-c", "seq 100000; echo $$", max_output_mib=1)
     collect(ranks, Exited)
     assert len(all_pieces(directory)) > 1
@@ -56,10 +58,10 @@ def test_output_below_the_bound_is_left_alone(ranks: LiveRanks, store: AttemptSt
 
 
 @pytest.mark.parametrize("has_holes", [True, False])
-def test_output_goes_on_behind_what_was_dropped(
+def test_output_continues_after_the_dropped_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_holes: bool
 ) -> None:
-    """Also on a file system without holes, where the file becomes shorter and a reader is told."""
+    """Also on a file system without holes, where the file is shortened and readers get a note."""
     if not has_holes:
         monkeypatch.setattr(output, "_punch_hole", lambda *_: False)
     path = tmp_path / "output.log"
@@ -76,7 +78,7 @@ def test_output_goes_on_behind_what_was_dropped(
     assert b"were dropped here" in os.pread(reader, MIB // 4, 0)
     if has_holes:
         assert read_piece(reader, seen, 99) == (b"the end\n", seen, True)
-        assert read_piece(reader, MIB, 99)[1] == seen - MIB // 2, "over the hole"
+        assert read_piece(reader, MIB, 99)[1] == seen - MIB // 2, "across the hole"
     else:
         assert read_piece(reader, seen, 99) == (b"the end\n", seen, True)
         size = os.fstat(reader).st_size

@@ -1,4 +1,4 @@
-"""Ranks as real processes under their shim: exit codes, limits, killing, and what a dead shim leaves."""
+"""Ranks as real processes with their shims: exit codes, limits, kills, and the remains of a dead shim."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_exit_codes_and_both_streams(
     assert output(directory) == "out\nerr\n"
 
 
-def test_environment_directory_and_signals_are_a_fresh_process_own(
+def test_environment_directory_and_signals_are_those_of_a_new_process(
     ranks: LiveRanks, store: AttemptStore, tmp_path: Path
 ) -> None:
     script = (
@@ -45,7 +45,7 @@ def test_environment_directory_and_signals_are_a_fresh_process_own(
         "ls /proc/self/fd"
     )
     ignored = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGQUIT, signal.SIGHUP)}
-    try:  # as a shell's `&` and nohup leave them
+    try:  # as set by a shell's `&` and by nohup
         directory = start(ranks, store, "sh", "-c", script, cwd=str(tmp_path), env={"MINE": "yes"})
     finally:
         for number, before in ignored.items():
@@ -55,7 +55,7 @@ def test_environment_directory_and_signals_are_a_fresh_process_own(
     assert lines[:2] == ["1 0 yes", str(tmp_path)]
     standard = (1 << 31) - 1  # glibc itself ignores two of the real-time signals
     assert [int(line.split()[1], 16) & standard for line in lines[2:4]] == [0, 0]
-    assert lines[4:8] == ["0", "1", "2", "3"], "3 is ls's own"
+    assert lines[4:8] == ["0", "1", "2", "3"], "3 is the directory opened by ls"
     assert lines[8:] == [""]
 
 
@@ -72,7 +72,7 @@ def test_environment_directory_and_signals_are_a_fresh_process_own(
         ),
     ],
 )
-def test_a_command_that_cannot_run_ends_like_in_a_shell(
+def test_command_that_cannot_run_exits_like_in_a_shell(
     ranks: LiveRanks, store: AttemptStore, command: str, cwd: str, exit_code: int, line: str
 ) -> None:
     directory = start(ranks, store, command, cwd=cwd)
@@ -80,7 +80,7 @@ def test_a_command_that_cannot_run_ends_like_in_a_shell(
     assert output(directory) == line
 
 
-def test_the_time_limit_ends_the_whole_process_group(ranks: LiveRanks, store: AttemptStore) -> None:
+def test_time_limit_ends_the_whole_process_group(ranks: LiveRanks, store: AttemptStore) -> None:
     directory = start(ranks, store, "sh", "-c", "sleep 300 & echo $!; wait", limit_s=0.2)
     assert collect(ranks, Exited)[-1] == Exited(KEY, shim.EXIT_TIME_LIMIT, "time_limit")
     child, said = output(directory).splitlines()[:2]
@@ -88,7 +88,7 @@ def test_the_time_limit_ends_the_whole_process_group(ranks: LiveRanks, store: At
     assert shim.start_ticks(int(child)) is None
 
 
-def test_killing_lets_a_job_tidy_up(ranks: LiveRanks, store: AttemptStore) -> None:
+def test_kill_lets_a_job_clean_up(ranks: LiveRanks, store: AttemptStore) -> None:
     script = "trap 'echo tidy; exit 5' TERM; echo up; while :; do sleep 0.01; done"
     directory = start(ranks, store, "sh", "-c", script)
     until(has_output(directory, "up"))
@@ -97,33 +97,27 @@ def test_killing_lets_a_job_tidy_up(ranks: LiveRanks, store: AttemptStore) -> No
     assert output(directory).splitlines()[-1] == "tidy"
 
 
-def test_a_job_that_ignores_the_request_is_killed_after_its_grace(
-    ranks: LiveRanks, store: AttemptStore
-) -> None:
+def test_job_that_ignores_sigterm_is_killed_after_its_grace(ranks: LiveRanks, store: AttemptStore) -> None:
     directory = start(ranks, store, "sh", "-c", "trap '' TERM; echo up; while :; do sleep 300; done")
     until(has_output(directory, "up"))
     ranks.end(KEY, 0.1, "node_stopped")
     assert collect(ranks, Exited)[-1] == Exited(KEY, 137, "node_stopped")
 
 
-def test_a_kill_that_comes_before_the_shim_has_started_is_not_lost(
-    ranks: LiveRanks, store: AttemptStore
-) -> None:
+def test_kill_before_the_start_of_the_shim_is_not_lost(ranks: LiveRanks, store: AttemptStore) -> None:
     start(ranks, store, "sleep", "300")
     ranks.end(KEY, 5.0, "killed")
     assert collect(ranks, Exited)[-1] == Exited(KEY, 143, "killed")
 
 
-def test_processes_that_left_the_group_do_not_outlive_the_job(ranks: LiveRanks, store: AttemptStore) -> None:
+def test_processes_that_left_the_group_end_with_the_job(ranks: LiveRanks, store: AttemptStore) -> None:
     directory = start(ranks, store, "sh", "-c", "setsid sleep 300 & echo $!; exit 4")
     assert collect(ranks, Exited)[-1] == Exited(KEY, 4)
     assert shim.start_ticks(int(output(directory))) is None
 
 
-def test_what_a_shell_leaves_is_told_once_and_has_the_whole_grace(
-    ranks: LiveRanks, store: AttemptStore
-) -> None:
-    """SIGTERM ends the shell at once, while the script that it ran is saving."""
+def test_child_of_a_shell_gets_one_sigterm_and_the_whole_grace(ranks: LiveRanks, store: AttemptStore) -> None:
+    """SIGTERM ends the shell at once while its script is saving."""
     saves = (
         "exec 2>/dev/null; trap 'echo told; sleep 2.2; echo saved; exit 0' TERM; echo up; "
         "while :; do sleep 0.05; done"
@@ -135,7 +129,7 @@ def test_what_a_shell_leaves_is_told_once_and_has_the_whole_grace(
     assert output(directory).split() == ["up", "told", "saved"]
 
 
-def test_what_a_shell_leaves_is_killed_after_the_grace(ranks: LiveRanks, store: AttemptStore) -> None:
+def test_child_of_a_shell_is_killed_after_the_grace(ranks: LiveRanks, store: AttemptStore) -> None:
     directory = start(ranks, store, "sh", "-c", "sh -c \"trap '' TERM; echo up $$; sleep 300\"; true")
     until(has_output(directory, "\n"))
     ranks.end(KEY, 0.2, "killed")
@@ -143,7 +137,9 @@ def test_what_a_shell_leaves_is_killed_after_the_grace(ranks: LiveRanks, store: 
     assert shim.start_ticks(int(output(directory).split()[1])) is None
 
 
-def test_who_left_the_group_is_told_when_the_command_is_over(ranks: LiveRanks, store: AttemptStore) -> None:
+def test_process_outside_the_group_gets_sigterm_at_the_end_of_the_command(
+    ranks: LiveRanks, store: AttemptStore
+) -> None:
     away = "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.05; done"
     directory = start(ranks, store, "sh", "-c", f'setsid sh -c "{away}"; true')
     until(has_output(directory, "up"))
@@ -152,9 +148,7 @@ def test_who_left_the_group_is_told_when_the_command_is_over(ranks: LiveRanks, s
     assert output(directory).split() == ["up", "told"]
 
 
-def test_a_killed_shim_takes_its_job_along_and_counts_as_vanished(
-    ranks: LiveRanks, store: AttemptStore
-) -> None:
+def test_killed_shim_ends_its_job_and_counts_as_vanished(ranks: LiveRanks, store: AttemptStore) -> None:
     directory = start(ranks, store, "sh", "-c", "setsid sleep 300 & echo $! $$; wait")
     until(has_output(directory, "\n"))
     [process] = [directory.process()]
@@ -165,7 +159,7 @@ def test_a_killed_shim_takes_its_job_along_and_counts_as_vanished(
     until(lambda: all(shim.start_ticks(int(pid)) is None for pid in output(directory).split()))
 
 
-def test_a_hard_kill_needs_no_help_of_the_shim(ranks: LiveRanks, store: AttemptStore) -> None:
+def test_hard_kill_works_without_the_shim(ranks: LiveRanks, store: AttemptStore) -> None:
     directory = start(ranks, store, "sh", "-c", "trap '' TERM; echo up; sleep 300")
     until(has_output(directory, "up"))
     process = directory.process()
@@ -173,10 +167,10 @@ def test_a_hard_kill_needs_no_help_of_the_shim(ranks: LiveRanks, store: AttemptS
     os.kill(process.pid, signal.SIGSTOP)
     ranks.end(KEY, 0.0, "killed")
     ranks.hard_kill(KEY)
-    assert collect(ranks, Exited)[-1] == Exited(KEY, 137, "killed"), "it did not vanish by itself"
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 137, "killed"), "it was killed, not vanished"
 
 
-def test_a_shim_that_cannot_start_is_a_refused_launch(
+def test_shim_that_cannot_start_refuses_the_launch(
     store: AttemptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shim, "__file__", "/no/such/shim.py")
@@ -188,7 +182,7 @@ def test_a_shim_that_cannot_start_is_a_refused_launch(
     assert not directory.path.exists()
 
 
-def test_a_later_daemon_adopts_what_runs_and_finds_what_ended(store: AttemptStore) -> None:
+def test_next_daemon_adopts_running_ranks_and_finds_ended_ones(store: AttemptStore) -> None:
     first = LiveRanks(store)
     ended = AttemptKey(2, 1, 0, "c1")
     directory = start(first, store, "sh", "-c", "read line < gate; exit 6", cwd=str(store.attempts))
@@ -206,9 +200,7 @@ def test_a_later_daemon_adopts_what_runs_and_finds_what_ended(store: AttemptStor
     second.close()
 
 
-def test_how_long_a_rank_ran_is_measured_by_a_clock_that_never_jumps(
-    store: AttemptStore, ranks: LiveRanks
-) -> None:
+def test_run_time_is_measured_by_a_monotonic_clock(store: AttemptStore, ranks: LiveRanks) -> None:
     began_s = shim.since_boot_s()
     start(ranks, store, "sleep", "0.2")
     ends: list[Event] = []
@@ -231,7 +223,7 @@ def test_how_long_a_rank_ran_is_measured_by_a_clock_that_never_jumps(
         (0, "an earlier boot", "killed", "node_stopped"),
     ],
 )
-def test_a_recorded_process_that_is_another_one_has_vanished(
+def test_reused_pid_counts_as_vanished(
     store: AttemptStore, ranks: LiveRanks, ticks: int, boot: str, told: str, reason: str
 ) -> None:
     directory = store.at(KEY)
@@ -246,13 +238,13 @@ def test_a_recorded_process_that_is_another_one_has_vanished(
         directory.order_kill(30.0, told)
     [attempt] = adopt_attempts(store, ranks)
     assert (attempt.phase, attempt.exit_code, attempt.reason) == (Phase.ENDED, 137, reason)
-    assert [a.exit_code for a in adopt_attempts(store, ranks)] == [137], "it is written down"
+    assert [a.exit_code for a in adopt_attempts(store, ranks)] == [137], "it is recorded"
 
 
-def test_an_attempt_that_a_killed_daemon_never_started_may_be_started_again(
+def test_attempt_never_started_by_a_killed_daemon_can_be_started_again(
     store: AttemptStore, ranks: LiveRanks
 ) -> None:
-    """Its shim may still be coming up: it must not start what the broker orders again."""
+    """Its shim may still be starting: it must not start an attempt that the broker orders again."""
     directory = store.at(KEY)
     directory.create(LaunchRecord(gpus=[1], command=["touch", "ran"], env={}, cwd=str(store.attempts)))
     late_shim = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY)
@@ -261,14 +253,14 @@ def test_an_attempt_that_a_killed_daemon_never_started_may_be_started_again(
     start(ranks, store, "sh", "-c", "exit 6")
     here = os.getcwd()
     try:
-        assert shim.main(late_shim) == 0, "it finds the attempt gone"
+        assert shim.main(late_shim) == 0, "it finds the attempt removed"
     finally:
         os.chdir(here)
     assert not (store.attempts / "ran").exists()
     assert collect(ranks, Exited)[-1] == Exited(KEY, 6)
 
 
-def test_an_end_for_want_of_gpu_memory_is_known_by_its_output(ranks: LiveRanks, store: AttemptStore) -> None:
+def test_out_of_gpu_memory_is_detected_in_the_output(ranks: LiveRanks, store: AttemptStore) -> None:
     start(ranks, store, "sh", "-c", "echo torch.OutOfMemoryError: CUDA out of memory.; exit 1")
     assert collect(ranks, Exited)[-1] == Exited(KEY, 1, "gpu_out_of_memory")
     again = KEY._replace(job=2)

@@ -1,4 +1,4 @@
-"""`rlsched notify` beside a real broker: killed, its receiver away, and nothing lost; the mail of it."""
+"""`rlsched notify` with a real broker: killed, with an unreachable receiver, nothing lost; and its mail."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class _Hook(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 class Hooks(ThreadingHTTPServer):
-    """A receiver that can go away and come back at the same port."""
+    """A receiver that can stop and restart at the same port."""
 
     allow_reuse_address = True
 
@@ -61,7 +61,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_though_receiver_and_process_go_away(cluster: Cluster, tmp_path: Path) -> None:
+def test_no_notice_is_lost_if_receiver_and_process_stop(cluster: Cluster, tmp_path: Path) -> None:
     hooks = Hooks()
     port, folder = hooks.server_port, tmp_path / "broker"
     words = [*NOTIFY, "--webhook", f"http://127.0.0.1:{port}/", "--dir", str(folder), "--poll-s", "0.05"]
@@ -79,7 +79,7 @@ def test_nothing_is_lost_though_receiver_and_process_go_away(cluster: Cluster, t
         with Client(cluster.address, home=cluster.keys) as client:
             all_up(client, 1)
             job = client.submit(["false"], notify=["start", "fail"])
-            until(lambda: told() == [(job, "start"), (job, "fail")], "both are told")
+            until(lambda: told() == [(job, "start"), (job, "fail")], "both are sent")
             hooks.close()
             second = client.submit(["true"], name='caf\u00e9 "x" $(id)', notify=["start", "end"])
             assert client.wait(second).state == "completed"
@@ -90,7 +90,7 @@ def test_nothing_is_lost_though_receiver_and_process_go_away(cluster: Cluster, t
             assert client.wait(third).state == "cancelled"
         process = begin()
         hooks = Hooks(port)
-        until(lambda: len(hooks.heard) >= 3, "the rest is told")
+        until(lambda: len(hooks.heard) >= 3, "the rest is sent")
         assert told() == [(second, "start"), (second, "end"), (third, "end")]
         assert [one["state"] for one in hooks.heard] == ["running", "completed", "cancelled"]
         assert hooks.heard[0]["name"] == 'café "x" $(id)'
@@ -103,7 +103,7 @@ def test_nothing_is_lost_though_receiver_and_process_go_away(cluster: Cluster, t
 
 
 @pytest.mark.slow
-def test_a_command_mails_through_sendmail(cluster: Cluster, tmp_path: Path) -> None:
+def test_command_mails_through_sendmail(cluster: Cluster, tmp_path: Path) -> None:
     sendmail, sent = tmp_path / "sendmail", tmp_path / "sent"
     sendmail.write_text(f"#!/bin/sh\ncat >> {sent}\n")
     sendmail.chmod(0o755)
@@ -120,11 +120,11 @@ def test_a_command_mails_through_sendmail(cluster: Cluster, tmp_path: Path) -> N
     assert f"Subject: job {job} failed: night run\n" in text
     assert "state: failed\n" in text
     assert notify.main(words, standalone_mode=False) == 0
-    assert sent.read_text() == text, "told once"
+    assert sent.read_text() == text, "sent once"
 
 
 @pytest.mark.parametrize("user", ["ada, eve", "ada@x.org\nBcc: eve", "", "-f", "a b", "ada>"])
-def test_a_user_who_is_no_mailbox_gets_no_mail(user: str, tmp_path: Path) -> None:
+def test_user_without_a_mailbox_gets_no_mail(user: str, tmp_path: Path) -> None:
     notice = json.dumps({"id": "1", "event": "end", "job": 1, "name": "x\r\nBcc: eve@x.org", "user": user})
     sendmail = tmp_path / "sendmail"
     sendmail.write_text(f"#!/bin/sh\ncat > {tmp_path / 'sent'}\n")

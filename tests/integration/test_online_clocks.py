@@ -1,4 +1,4 @@
-"""Clocks for real: a broker that weighs energy, node daemons on the fake NVML, jobs that end in every way."""
+"""Real clocks: a broker that weighs energy, node daemons on the fake NVML, and every kind of end."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ GATED = "echo up >> {0}/up; until [ -e {0}/gate ]; do sleep 0.02; done; {1}"
 
 
 class Cluster:
-    """A broker under `fifo-backfill` for which energy alone counts, and nodes with one GPU that NVML shows.
+    """A broker with `fifo-backfill` that weighs only energy, and nodes with one GPU of the fake NVML.
 
     Attributes:
-        clocks: What NVML was told, `WHAT GPU LOWEST HIGHEST` a line.
+        clocks: Calls to NVML, one line each: `WHAT GPU LOWEST HIGHEST`.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -80,11 +80,11 @@ class Cluster:
         )
 
     def told(self) -> list[str]:
-        """What NVML was told so far."""
+        """Calls to NVML so far."""
         return self.clocks.read_text().splitlines() if self.clocks.exists() else []
 
     def job(self, then: str = "exit 0") -> tuple[list[str], Path]:
-        """A command that says in `up` that it runs, and goes on when `gate` is there."""
+        """A command that creates `up` when it runs, and exits once `gate` exists."""
         place = self.directory / f"job{len(list(self.directory.glob('job*')))}"
         place.mkdir()
         return ["sh", "-c", GATED.format(place, then)], place
@@ -117,7 +117,7 @@ def client(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client
 
 @pytest.fixture
 def node(cluster: Cluster, client: Client) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Starts the node, and waits until it is registered; ended with its jobs after the test."""
+    """Starts the node and waits until it is registered; stops it with its jobs after the test."""
     nodes: list[subprocess.Popen[bytes]] = []
 
     def start(**env: str) -> subprocess.Popen[bytes]:
@@ -143,24 +143,24 @@ def registered(client: Client) -> NodeInfo | None:
 
 
 def seen_s(client: Client) -> float:
-    """When the node was heard of last; a daemon that is gone says nothing more."""
+    """Time of the node's last heartbeat; an exited daemon sends no more."""
     told = registered(client)
     return told.last_seen_s if told is not None else 0.0
 
 
 def locked(client: Client, job: int) -> str:
-    """The line of NVML's log that locks the clock that was decided on."""
+    """The line of NVML's log that locks the decided clock."""
     clock = client.job(job).sm_clock_frac
     assert clock is not None
     assert clock < 1.0
     return f"lock 0 {LOWEST} {nearest_mhz(CLOCKS, clock)}"
 
 
-def test_a_clock_is_locked_before_the_job_runs_and_reset_however_it_ends(
+def test_clock_is_locked_before_the_job_runs_and_reset_after_any_end(
     cluster: Cluster, client: Client, node: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     node()
-    assert cluster.told() == [], "nothing is asked of the GPU before there is a job"
+    assert cluster.told() == [], "the GPU is not changed before the first job"
     look = ["sh", "-c", f"cat {cluster.clocks} > {cluster.directory}/seen"]
     first = client.submit(look)
     assert client.wait(first).exit_code == 0
@@ -183,7 +183,7 @@ def test_a_clock_is_locked_before_the_job_runs_and_reset_however_it_ends(
     assert not (cluster.directory / "n0" / CLOCKS_FILE).exists()
 
 
-def test_a_job_in_a_hurry_touches_no_clock_and_people_see_who_has_one(
+def test_job_at_full_speed_changes_no_clock_and_lists_show_clocks(
     cluster: Cluster,
     client: Client,
     node: Callable[..., subprocess.Popen[bytes]],
@@ -214,7 +214,7 @@ def test_a_job_in_a_hurry_touches_no_clock_and_people_see_who_has_one(
     assert client.wait(job).exit_code == 0
 
 
-def test_a_daemon_killed_while_a_clock_is_locked_leaves_it_to_the_next(
+def test_next_daemon_resets_the_clock_of_a_killed_one(
     cluster: Cluster, client: Client, node: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     daemon = node()
@@ -226,7 +226,7 @@ def test_a_daemon_killed_while_a_clock_is_locked_leaves_it_to_the_next(
     daemon.wait()
     daemon = node()
     until(lambda: client.job(job).state == "running")
-    assert cluster.told() == [], "the job runs on, at its clock"
+    assert cluster.told() == [], "the job keeps running at its clock"
     assert client.job(job).sm_clocks_mhz == [int(lock.split()[-1])]
     (place / "gate").touch()
     assert client.wait(job).exit_code == 7
@@ -246,7 +246,7 @@ def test_a_daemon_killed_while_a_clock_is_locked_leaves_it_to_the_next(
     assert not (cluster.directory / "n0" / CLOCKS_FILE).exists()
 
 
-def test_a_node_without_the_rights_says_so_and_is_left_alone(
+def test_node_without_permission_reports_it_and_gets_no_clocks(
     cluster: Cluster,
     client: Client,
     node: Callable[..., subprocess.Popen[bytes]],
@@ -268,7 +268,7 @@ def test_a_node_without_the_rights_says_so_and_is_left_alone(
     assert log.count("node n0 cannot set clocks: GPU 0: NVML") == 1
 
 
-def test_a_lock_that_is_refused_lets_the_job_run_at_full_clock_and_is_not_tried_again(
+def test_refused_lock_leaves_full_clock_and_is_not_retried(
     client: Client,
     node: Callable[..., subprocess.Popen[bytes]],
     capfd: pytest.CaptureFixture[str],
@@ -285,7 +285,7 @@ def test_a_lock_that_is_refused_lets_the_job_run_at_full_clock_and_is_not_tried_
     assert client.job(second).sm_clock_frac == 1.0
 
 
-def test_what_makes_no_sense_is_refused_in_one_line(client: Client) -> None:
+def test_invalid_options_are_refused_in_one_line(client: Client) -> None:
     with pytest.raises(InputError, match=r"got 'vit' \(near: vit-"):
         client.submit(["true"], workload="vit")
     assert run(["submit", "--speed-energy", "2", "--", "true"]) == 2

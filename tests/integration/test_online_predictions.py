@@ -1,4 +1,4 @@
-"""A real broker learns from what real processes did, fits in the background, and says how good it was."""
+"""A real broker learns from real processes, fits in the background, and reports its accuracy."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ REAL = 30
 
 
 def until(look: Callable[[], object], what: str) -> None:
-    """Poll until something is true."""
+    """Poll until a condition holds."""
     deadline = time.monotonic() + DEADLINE_S
     while not look():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        assert time.monotonic() < deadline, f"timed out waiting until {what}"
         time.sleep(0.02)
 
 
 def write_past(path: Path) -> None:
-    """A journal in which `PAST` jobs have ended: probes of half a minute, training of two and a half h."""
+    """A journal in which `PAST` jobs have ended: probes of half a minute, training of 2.5 hours."""
     journal = Journal(path)
     journal._db.execute("PRAGMA synchronous=OFF")  # it is closed before it is read
     broker = HandBroker(load_scheduler("fifo-backfill"), journal, prediction=HEDGE)
@@ -58,7 +58,7 @@ def write_past(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def past(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """That journal, as a file."""
+    """This journal, as a file."""
     path = tmp_path_factory.mktemp("past") / JOURNAL_FILE
     write_past(path)
     return path.read_bytes()
@@ -66,7 +66,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @contextmanager
 def running(verb: str, folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """`rlsched up` or `rlsched broker`, ended afterwards if it still runs."""
+    """`rlsched up` or `rlsched broker`, stopped afterwards if it still runs."""
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             [
@@ -84,7 +84,7 @@ def running(verb: str, folder: Path, *options: str) -> Iterator[subprocess.Popen
 
 
 def address_of(directory: Path, folder: Path, process: subprocess.Popen[bytes]) -> str:
-    """Where it listens, once it is ready."""
+    """The address on which it listens, once it is ready."""
 
     def ready() -> bool:
         assert process.poll() is None, (folder / "log").read_text()
@@ -100,7 +100,7 @@ def told(client: Client) -> PredictionReport:
     return report
 
 
-def test_repeated_jobs_become_well_predicted_and_the_report_says_so(past: bytes, tmp_path: Path) -> None:
+def test_repeated_jobs_become_well_predicted_and_the_report_shows_it(past: bytes, tmp_path: Path) -> None:
     directory = tmp_path / "up" / "broker"
     directory.mkdir(parents=True)
     (directory / JOURNAL_FILE).write_bytes(past)
@@ -143,7 +143,7 @@ def test_repeated_jobs_become_well_predicted_and_the_report_says_so(past: bytes,
 
 
 def children(pid: int) -> list[int]:
-    """Processes whose parent this is."""
+    """Child processes of this process."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -155,7 +155,7 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def test_kill_9_during_a_fit_loses_no_stamp_and_leaves_nothing_behind(past: bytes, tmp_path: Path) -> None:
+def test_kill_9_during_a_fit_loses_no_prediction_and_leaves_no_process(past: bytes, tmp_path: Path) -> None:
     directory = tmp_path / "broker"
     directory.mkdir()
     (directory / JOURNAL_FILE).write_bytes(past)
@@ -175,7 +175,7 @@ def test_kill_9_during_a_fit_loses_no_stamp_and_leaves_nothing_behind(past: byte
                     process.kill()
                     process.wait()
                     for pid in fit:
-                        until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "the fit is gone")  # type: ignore[misc]
+                        until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "the fit has exited")  # type: ignore[misc]
                 else:
                     predictions.append({job.job: job.predicted_s for job in client.jobs(finished=True)})
                     until(lambda: told(client).fits == 1, "it is fitted again")

@@ -1,7 +1,7 @@
-"""Preemption for real: a broker under `tiresias`, a node daemon on the fake NVML, scripts that save or not.
+"""Real preemption: a broker with `tiresias`, a node daemon on the fake NVML, scripts that save or not.
 
-The rule is the one that ships; its tick is a quarter of a second here, and a job has had its share after a
-third of a GPU-second.
+The rule is the built-in one; its tick is a quarter of a second here, and its threshold a third of a
+GPU-second.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ while [ $n -lt 25 ]; do sleep 0.04; n=$((n + 1)); done
 rm {0}/there
 echo $n >> {0}/ends
 """
-"""Counts to 25 in a second, over all its attempts."""
+"""Counts to 25 within a second, across all its attempts."""
 IS_STOPPED = SAVES.replace("while [ $n -lt 25 ]", "while [ $RLSCHED_ATTEMPT = 1 ] || [ $n -lt 25 ]")
-"""The same; its first attempt goes on until it is stopped."""
-LOOKS = "if [ -e {0}/there ]; then echo together; else echo alone; fi >> {0}/looks; sleep 0.1"
+"""The same; its first attempt runs until it is stopped."""
+LOOKS = "if [ -e {0}/there ]; then echo together; else echo exclusive; fi >> {0}/looks; sleep 0.1"
 
 
 class Cluster:
-    """A broker that can be killed, and a node with one GPU that NVML shows, or several simulated ones."""
+    """A broker that can be killed, and a node with one GPU of the fake NVML or several simulated ones."""
 
     def __init__(self, directory: Path, policy: Policy = TIRESIAS, gpus: int = 1) -> None:
         self.policy = directory / "ours.toml"
@@ -120,7 +120,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Four GPUs under a network that may preempt."""
+    """Four GPUs with a network that may preempt."""
     cluster = Cluster(tmp_path_factory.mktemp("network"), NETWORK, 4)
     yield cluster
     cluster.close()
@@ -143,14 +143,14 @@ def shell(script: str, place: Path) -> list[str]:
 
 
 def started(place: Path) -> list[list[float]]:
-    """(attempt, count that it began with, grace) of each attempt."""
+    """(attempt, first count, grace) of each attempt."""
     path = place / "starts"
     lines = path.read_text().splitlines() if path.exists() else []
     return [[float(word) for word in line.split()] for line in lines]
 
 
 def was_preempted(cluster: Cluster, job: int) -> list[float]:
-    """When decisions preempted this job."""
+    """Times at which decisions preempted this job."""
     seq = journal_events(cluster.journal).seq_of[job]
     return [
         row.now_s
@@ -163,12 +163,12 @@ F = TypeVar("F", AttemptOver, RankEnded)
 
 
 def facts(cluster: Cluster, kind: type[F], job: int) -> list[F]:
-    """What the journal has of this kind on a job, in order."""
+    """The journal's facts of this kind about a job, in order."""
     entries = (row.entry for row in read_journal(cluster.journal))
     return [entry for entry in entries if isinstance(entry, kind) and entry.job == job]
 
 
-def test_a_job_that_may_be_is_stopped_for_another_and_finishes_later(
+def test_preemptible_job_is_preempted_and_completes_later(
     cluster: Cluster, client: Client, capfd: pytest.CaptureFixture[str]
 ) -> None:
     place = cluster.place("saves")
@@ -182,11 +182,11 @@ def test_a_job_that_may_be_is_stopped_for_another_and_finishes_later(
     (first, second) = started(place)
     assert first == [1, 0, 20]
     assert second[0] == 2
-    assert second[1] > 0, "it went on where it was"
+    assert second[1] > 0, "it continued at its last count"
     assert int((place / "ends").read_text()) == max(25, second[1])
-    assert (place / "looks").read_text() == "alone\n", "not before the GPU was empty"
+    assert (place / "looks").read_text() == "exclusive\n", "not before the GPU was free"
     (at_s,) = was_preempted(cluster, long)
-    assert at_s % TICK_S == 0.0, "at the very tick"
+    assert at_s % TICK_S == 0.0, "exactly at the tick"
     (over, _) = facts(cluster, AttemptOver, long)
     assert over.outcome == "queued"
     assert over.reason.startswith("preempted by decision ")
@@ -197,7 +197,7 @@ def test_a_job_that_may_be_is_stopped_for_another_and_finishes_later(
     assert (rows[short]["preemptible"], rows[short]["preemptions"]) == (False, 0)
 
 
-def test_a_job_that_did_not_declare_it_is_left_alone(cluster: Cluster, client: Client) -> None:
+def test_job_not_declared_preemptible_is_not_preempted(cluster: Cluster, client: Client) -> None:
     place = cluster.place("undeclared")
     long = client.submit(shell(SAVES, place))
     until(lambda: started(place))
@@ -210,7 +210,7 @@ def test_a_job_that_did_not_declare_it_is_left_alone(cluster: Cluster, client: C
     assert started(place) == [[1, 0, 20]]
 
 
-def test_a_job_that_finishes_in_its_grace_is_finished(cluster: Cluster, client: Client) -> None:
+def test_job_that_completes_within_its_grace_is_completed(cluster: Cluster, client: Client) -> None:
     place = cluster.place("finishes")
     script = "trap 'echo done >> {0}/ends; exit 0' TERM; echo 1 >> {0}/starts; while :; do sleep 0.05; done"
     long = client.submit(shell(script, place), preemptible=True)
@@ -223,8 +223,8 @@ def test_a_job_that_finishes_in_its_grace_is_finished(cluster: Cluster, client: 
     assert len(was_preempted(cluster, long)) == 1
 
 
-def test_a_broker_killed_before_the_node_answers_loses_nothing(cluster: Cluster, client: Client) -> None:
-    """The job is told to leave, the broker dies, the job leaves; the next broker has a shorter grace."""
+def test_broker_killed_before_the_node_answers_loses_nothing(cluster: Cluster, client: Client) -> None:
+    """The job is preempted, the broker crashes, the job exits; the next broker has a shorter grace."""
     place = cluster.place("killed")
     script = IS_STOPPED.replace("sleep 0.2;", "touch {0}/told; until [ -e {0}/gate ]; do sleep 0.02; done;")
     long = client.submit(shell(script, place), preemptible=True, token="long")
@@ -242,11 +242,11 @@ def test_a_broker_killed_before_the_node_answers_loses_nothing(cluster: Cluster,
     info = client.wait(long)
     assert (info.state, info.attempt, info.preemptions) == ("completed", 2, 1)
     assert [attempt for attempt, *_ in started(place)] == [1, 2]
-    assert (place / "looks").read_text() == "alone\n", "once, and not before"
+    assert (place / "looks").read_text() == "exclusive\n", "once, not before"
     assert int((place / "ends").read_text()) == max(25, started(place)[1][1])
 
 
-def test_a_job_that_ignores_the_order_is_killed_after_its_grace(cluster: Cluster, client: Client) -> None:
+def test_job_that_ignores_sigterm_is_killed_after_its_grace(cluster: Cluster, client: Client) -> None:
     place = cluster.place("ignores")
     assert cluster.grace_s == 0.4
     script = (
@@ -271,14 +271,14 @@ trap 'echo told; sleep 1; echo saved; exit 143' TERM
 echo up $RLSCHED_GRACE_S
 while [ $RLSCHED_ATTEMPT = 1 ]; do sleep 0.05; done
 """
-"""Needs a second to save."""
+"""Takes a second to save."""
 STUBBORN = "trap '' TERM; echo up; while [ $RLSCHED_ATTEMPT = 1 ]; do sleep 0.05; done"
 
 
 def ended_by(
     cluster: Cluster, client: Client, how: str, script: str, grace_s: float | None
 ) -> tuple[int, str]:
-    """Run a job until it is ended in this way; its number and the output of its first attempt."""
+    """Run a job until it is ended in this way; returns its number and the output of its first attempt."""
     limit_s = 1.0 if how == "time limit" else None
     job = client.submit(
         ["sh", "-c", script], preemptible=how == "preemption", time_limit_s=limit_s, grace_s=grace_s
@@ -298,7 +298,7 @@ def ended_by(
 
 
 @pytest.mark.parametrize("how", ["cancel", "time limit", "preemption"])
-def test_a_job_saves_in_a_grace_of_its_own(cluster: Cluster, client: Client, how: str) -> None:
+def test_job_saves_in_its_own_grace(cluster: Cluster, client: Client, how: str) -> None:
     assert cluster.grace_s == 0.4
     job, output = ended_by(cluster, client, how, SLOW, 60.0)
     assert [line for line in output.splitlines() if line in ("up 60", "told", "saved")] == [
@@ -311,14 +311,16 @@ def test_a_job_saves_in_a_grace_of_its_own(cluster: Cluster, client: Client, how
 
 
 @pytest.mark.parametrize("how", ["cancel", "time limit"])
-def test_a_job_without_one_is_killed_after_the_brokers(cluster: Cluster, client: Client, how: str) -> None:
+def test_job_without_its_own_grace_is_killed_after_the_default(
+    cluster: Cluster, client: Client, how: str
+) -> None:
     assert cluster.grace_s == 0.4
     job, _ = ended_by(cluster, client, how, STUBBORN, None)
     end = facts(cluster, RankEnded, job)[0]
     assert (end.exit_code, end.reason) == ((124, "time_limit") if how == "time limit" else (137, "killed"))
 
 
-def test_the_journal_of_all_that_is_decided_again_bit_for_bit(cluster: Cluster, client: Client) -> None:
+def test_journal_of_all_tests_replays_bit_for_bit(cluster: Cluster, client: Client) -> None:
     until(lambda: not client.jobs())
     events = journal_events(cluster.journal)
     until(lambda: max(records_by_number(cluster.journal.parent)) == len(events.decisions) - 1)
@@ -328,14 +330,14 @@ def test_the_journal_of_all_that_is_decided_again_bit_for_bit(cluster: Cluster, 
     assert sum(isinstance(record.action, Preempt) for record in made) == 5
     assert len(kept) > 20
     for record in made:
-        if record.number in kept:  # a broker that is killed loses its last ones
+        if record.number in kept:  # a killed broker loses its last records
             live = kept[record.number]
             theirs = msgspec.structs.replace(live, took_us=record.took_us)
             assert theirs == record
 
 
 @pytest.mark.slow
-def test_a_network_preempts_a_gang_for_a_job_that_costs_less(network: Cluster) -> None:
+def test_network_preempts_a_gang_for_a_job_that_costs_less(network: Cluster) -> None:
     """A gang of four costs more than a job of one GPU with the same prediction, by more than the margin."""
     place = network.place("gang")
     with Client(network.address, home=network.keys, timeout_s=10.0) as client:
@@ -346,7 +348,7 @@ def test_a_network_preempts_a_gang_for_a_job_that_costs_less(network: Cluster) -
         assert client.wait(single).state == "completed"
         info = client.wait(gang)
         assert (info.state, info.attempt, info.preemptions) == ("completed", 2, 1)
-    assert (place / "looks").read_text() == "alone\n"
+    assert (place / "looks").read_text() == "exclusive\n"
     assert (place / "ends").read_text() == "25\n"
     kept = records_by_number(network.journal.parent)
     assert {record.source for record in kept.values()} <= {"policy", "automatic"}, "never the guard"

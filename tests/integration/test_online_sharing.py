@@ -1,4 +1,4 @@
-"""Sharing for real: a broker with --share, a node daemon, and processes that have the same GPUs at once."""
+"""Real sharing: a broker with --share, a node daemon, and processes on the same GPUs at the same time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cluster_of(directory: Path, policy: str) -> Iterator[Cluster]:
 
 
 def gated(client: Client, folder: Path, name: str, exit_code: int, gpus: int = 4) -> int:
-    """A job that runs until its gate is open; returns its number once its command runs."""
+    """A job that runs until its gate opens; returns its number once its command runs."""
     command = f"{GATED.format(folder, name)}; exit {exit_code}"
     job = client.submit(["sh", "-c", command], num_gpus=gpus, workload=WORKLOADS[0])
     until((folder / f"{name}.up").exists, f"{name} runs")
@@ -45,7 +45,7 @@ def state(client: Client, job: int) -> tuple[str, int | None]:
     return found.state, found.exit_code
 
 
-def test_two_jobs_have_the_same_gpus_and_one_ends_without_the_other(tmp_path: Path) -> None:
+def test_co_tenants_share_gpus_and_end_separately(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "pack") as cluster, cluster.client() as client:
         all_up(client, 1)
         one, two = gated(client, tmp_path, "one", 3), gated(client, tmp_path, "two", 0)
@@ -55,18 +55,18 @@ def test_two_jobs_have_the_same_gpus_and_one_ends_without_the_other(tmp_path: Pa
         for job in (one, two):
             assert b"GPUs 0,1,2,3" in client.read_log(job).data
         client.cancel(two)
-        until(lambda: state(client, two)[0] == "cancelled", "one is cancelled")
+        until(lambda: state(client, two)[0] == "cancelled", "the second is cancelled")
         assert state(client, one)[0] == "running"
 
         three = gated(client, tmp_path, "three", 7)
         (tmp_path / "three").touch()
-        until(lambda: state(client, three)[0] in OVER, "the third is over")
+        until(lambda: state(client, three)[0] in OVER, "the third has ended")
         (tmp_path / "one").touch()
-        until(lambda: state(client, one)[0] in OVER, "the first is over")
+        until(lambda: state(client, one)[0] in OVER, "the first has ended")
         assert (state(client, one), state(client, three)) == (("failed", 3), ("failed", 7))
 
 
-def test_co_tenants_outlive_broker_and_daemon(tmp_path: Path) -> None:
+def test_co_tenants_survive_broker_and_daemon(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "pack") as cluster:
         with cluster.client() as client:
             all_up(client, 1)
@@ -75,7 +75,7 @@ def test_co_tenants_outlive_broker_and_daemon(tmp_path: Path) -> None:
         for name in ("n0", "broker"):
             cluster.kill(name)
         cluster.known = cluster.address
-        (tmp_path / "two").touch()  # it ends while nobody looks
+        (tmp_path / "two").touch()  # it ends while no daemon runs
         cluster.start("broker")
         cluster.start("n0")
         with cluster.client() as client:
@@ -85,12 +85,12 @@ def test_co_tenants_outlive_broker_and_daemon(tmp_path: Path) -> None:
             until(lambda: client.job(one).beside == [str(three)], "another one shares its GPUs")
             for name in ("one", "three"):
                 (tmp_path / name).touch()
-            until(lambda: all(state(client, job)[0] in OVER for job in (one, three)), "all are over")
+            until(lambda: all(state(client, job)[0] in OVER for job in (one, three)), "all have ended")
             ends = [state(client, job) for job in (one, two, three)]
             assert ends == [("failed", 3), ("failed", 5), ("completed", 0)]
 
 
-def test_a_live_journal_with_sharing_is_decided_again_bit_for_bit(tmp_path: Path) -> None:
+def test_live_journal_with_sharing_replays_bit_for_bit(tmp_path: Path) -> None:
     with cluster_of(tmp_path, "tuned") as cluster, cluster.client() as client:
         all_up(client, 1)
         rng = random.Random(3)
@@ -101,7 +101,7 @@ def test_a_live_journal_with_sharing_is_decided_again_bit_for_bit(tmp_path: Path
                 workload=rng.choice((*WORKLOADS, "")),
                 share=rng.choice(("auto", "auto", "yes", "no")),
             )
-        until(lambda: all(job.state in OVER for job in client.jobs(finished=True)), "all are over")
+        until(lambda: all(job.state in OVER for job in client.jobs(finished=True)), "all have ended")
         assert {job.state for job in client.jobs(finished=True)} == {"completed"}
     broker = tmp_path / "broker"
     live = records_by_number(broker)

@@ -1,4 +1,4 @@
-"""PPO on the toy with a known optimum: solved in seconds, resumed exactly, stopped by a signal, logged."""
+"""PPO on a toy with a known optimum: solved in seconds, resumed exactly, stopped by a signal, logged."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def scalars(folder: Path) -> dict[str, list[float]]:
 
 
 @pytest.mark.slow
-def test_toy_is_solved_against_a_wrong_prior_and_serves_without_torch(tmp_path: Path) -> None:
+def test_toy_is_solved_despite_a_wrong_prior_and_serves_without_torch(tmp_path: Path) -> None:
     run(tmp_path, FAST, timesteps=30_000)
     checkpoint = load_checkpoint(tmp_path / "out.zip")
     forward = Forward(checkpoint.weights, checkpoint.card.network)
@@ -114,7 +114,7 @@ def test_toy_is_solved_against_a_wrong_prior_and_serves_without_torch(tmp_path: 
 
 
 @pytest.mark.slow
-def test_resumed_run_ends_in_the_very_weights_of_an_uninterrupted_one(tmp_path: Path) -> None:
+def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(tmp_path: Path) -> None:
     constant = msgspec.structs.replace(TINY, final_learning_rate_frac=1.0)
     run(tmp_path / "a", constant, timesteps=512)
     run(tmp_path / "b", constant, timesteps=256)
@@ -126,7 +126,7 @@ def test_resumed_run_ends_in_the_very_weights_of_an_uninterrupted_one(tmp_path: 
     assert whole.card.weights_sha256 == parts.card.weights_sha256
 
 
-def test_a_signal_stops_between_two_updates_and_the_run_resumes(tmp_path: Path) -> None:
+def test_signal_stops_between_two_updates_and_the_run_resumes(tmp_path: Path) -> None:
     class Interrupts(ToyVecEnv):
         steps_left = 20
 
@@ -149,7 +149,7 @@ def test_a_signal_stops_between_two_updates_and_the_run_resumes(tmp_path: Path) 
 
 
 class Graded(ToyVecEnv):
-    """Has stages, in which rewards are of another size; stops the run at a step, if asked."""
+    """Stages with rewards of different size; can stop the run at a step."""
 
     def __init__(self, num_envs: int, seed: int, stops_at: int = 0) -> None:
         super().__init__(num_envs, seed)
@@ -168,11 +168,11 @@ class Graded(ToyVecEnv):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_is_in_the_stage_of_an_uninterrupted_one(tmp_path: Path) -> None:
+def test_resumed_run_is_in_the_stage_of_an_uninterrupted_one(tmp_path: Path) -> None:
     graded = msgspec.structs.replace(TINY, curriculum=(Stage(until_frac=0.25), Stage(until_frac=0.5)))
     whole, part, rest = (Graded(TINY.num_envs, 3, stops_at) for stops_at in (0, 40, 0))
     run(tmp_path / "a", graded, timesteps=512, env=whole)
-    assert whole.entered == [0.25, 0.5, 0.25, 0.5, None], "each once to be checked, then in turn"
+    assert whole.entered == [0.25, 0.5, 0.25, 0.5, None], "each once for the check, then in order"
     assert run(tmp_path / "b", graded, timesteps=512, env=part).stopped
     run(tmp_path / "b", graded, timesteps=512, env=rest, resume=True)
     assert part.entered == [0.25, 0.5, 0.25, 0.5]
@@ -184,14 +184,14 @@ def test_a_resumed_run_is_in_the_stage_of_an_uninterrupted_one(tmp_path: Path) -
         run(tmp_path / "b", TINY, timesteps=1024, resume=True)
 
 
-def test_a_run_without_a_curriculum_says_nothing_of_one(tmp_path: Path) -> None:
-    """So runs of versions that had none go on, and cards are as they were."""
+def test_run_without_a_curriculum_has_no_field_for_it(tmp_path: Path) -> None:
+    """So that runs of earlier versions can be resumed, and cards stay the same."""
     card = run(tmp_path, timesteps=64).card
     assert "curriculum" not in card.recipe
     assert not [tag for tag in scalars(tmp_path) if tag.startswith("curriculum")]
 
 
-def test_a_run_that_gains_nothing_ends_early_and_goes_on_if_asked(tmp_path: Path) -> None:
+def test_run_without_gain_stops_early_and_can_be_continued(tmp_path: Path) -> None:
     scores = iter([1.0, 0.7, 0.9, 0.8, 0.6, 0.65])
 
     def validate(_policy: PpoScheduler) -> Table:
@@ -200,14 +200,14 @@ def test_a_run_that_gains_nothing_ends_early_and_goes_on_if_asked(tmp_path: Path
     patient = msgspec.structs.replace(TINY, patience=2)
     result = run(tmp_path, patient, timesteps=4096, validate=validate)
     assert not result.stopped
-    assert result.timesteps == 384, "best at 128, then two without a better one"
+    assert result.timesteps == 384, "best at 128, then two that are not better"
     assert result.card.timesteps == 128
     assert scalars(tmp_path)["validation/stale_count"] == [0, 0, 1, 2]
     again = run(tmp_path, patient, timesteps=512, validate=validate, resume=True)
     assert (again.timesteps, again.card.timesteps) == (512, 512)
 
 
-def test_the_best_by_validation_is_what_comes_out(tmp_path: Path) -> None:
+def test_best_checkpoint_by_validation_is_written(tmp_path: Path) -> None:
     scores = iter([1.0, 0.7, 0.9, 0.8, 0.95])
     asked: list[str] = []
 
@@ -226,7 +226,7 @@ def test_the_best_by_validation_is_what_comes_out(tmp_path: Path) -> None:
     assert curves["validation/qssf-backfill/queue_mean_s"] == [100.0] * 5
 
 
-def test_the_way_of_serving_is_chosen_with_the_checkpoint(tmp_path: Path) -> None:
+def test_way_of_serving_is_chosen_with_the_checkpoint(tmp_path: Path) -> None:
     both = msgspec.structs.replace(TINY, temperatures=(0.0, 0.5))
 
     def validate(policy: PpoScheduler) -> Table:
@@ -247,12 +247,12 @@ def test_best_so_far_survives_a_resume(tmp_path: Path) -> None:
 
 
 def scored(scores: list[float]) -> Callable[[PpoScheduler], Table]:
-    """A validation that gives these ratios, one after the other, whatever the policy."""
+    """A validation that returns these ratios in order, independent of the policy."""
     left = iter(scores)
     return lambda _: {"ppo": {"queue_ratio_frac": next(left)}, "fifo": {"queue_ratio_frac": 2.0}}
 
 
-def test_a_policy_that_other_windows_confirm_is_written(tmp_path: Path) -> None:
+def test_policy_confirmed_on_other_windows_is_written(tmp_path: Path) -> None:
     validate, confirm = scored([1.0, 0.7, 0.9]), scored([0.95, 1.0])
     result = run(tmp_path, timesteps=256, validate=validate, confirm=confirm)
     assert result.verdict is not None
@@ -270,7 +270,7 @@ def test_a_policy_that_other_windows_confirm_is_written(tmp_path: Path) -> None:
     assert "## Confirmation" in found.card.to_markdown()
 
 
-def test_a_gain_that_other_windows_do_not_confirm_leaves_the_start(tmp_path: Path) -> None:
+def test_unconfirmed_gain_keeps_the_start(tmp_path: Path) -> None:
     run(tmp_path / "a", timesteps=64)
     start = load_checkpoint(tmp_path / "a" / "out.zip")
     again = msgspec.structs.replace(TINY, exploring_prior_job=0.5)
@@ -288,12 +288,12 @@ def test_a_gain_that_other_windows_do_not_confirm_leaves_the_start(tmp_path: Pat
     found = load_checkpoint(tmp_path / "b" / "out.zip")
     assert found.card.weights_sha256 == start.card.weights_sha256
     assert found.card.timesteps == 0
-    assert found.card.validation["ppo"] == {"queue_ratio_frac": 0.99}, "of the start, asked for anew"
+    assert found.card.validation["ppo"] == {"queue_ratio_frac": 0.99}, "of the start, computed again"
     best = load_checkpoint(files(tmp_path / "b").best).card
     assert best.weights_sha256 != start.card.weights_sha256
 
 
-def test_a_resumed_run_is_compared_with_what_the_first_part_began_with(tmp_path: Path) -> None:
+def test_resumed_run_is_compared_with_the_start_of_its_first_part(tmp_path: Path) -> None:
     run(tmp_path, timesteps=128, validate=scored([1.0, 0.8]), confirm=scored([0.9, 1.0]))
     start = load_checkpoint(files(tmp_path).start)
     second = run(
@@ -308,7 +308,7 @@ def test_a_resumed_run_is_compared_with_what_the_first_part_began_with(tmp_path:
     assert second.card.weights_sha256 == start.card.weights_sha256
 
 
-def test_a_run_that_kept_no_start_goes_on_unconfirmed(tmp_path: Path) -> None:
+def test_run_without_a_saved_start_continues_unconfirmed(tmp_path: Path) -> None:
     run(tmp_path, timesteps=128, validate=scored([1.0, 0.8]))
     assert not files(tmp_path).start.exists()
     second = run(tmp_path, timesteps=256, validate=scored([0.9]), confirm=scored([]), resume=True)
@@ -316,7 +316,7 @@ def test_a_run_that_kept_no_start_goes_on_unconfirmed(tmp_path: Path) -> None:
     assert second.card.timesteps == 128
 
 
-def test_nothing_to_confirm_where_the_start_is_best(tmp_path: Path) -> None:
+def test_no_confirmation_if_the_start_is_best(tmp_path: Path) -> None:
     def never(_: PpoScheduler) -> Table:
         raise AssertionError("asked")
 
@@ -337,8 +337,8 @@ def test_init_takes_weights_and_refuses_other_sizes(tmp_path: Path) -> None:
         run(tmp_path / "c", wider, timesteps=64, init=tmp_path / "a" / "out.zip")
 
 
-def test_a_run_that_goes_on_from_a_policy_is_of_its_kind() -> None:
-    """`--init checkpoints/default` with a recipe of another order trains, and compares, what is served."""
+def test_run_initialised_from_a_policy_is_of_its_kind() -> None:
+    """`--init checkpoints/default` with a recipe of another order trains and compares the served kind."""
     kept = load_checkpoint().card.network
     assert (kept.order, kept.revises) != (TINY.network.order, TINY.network.revises)
     wide = msgspec.structs.replace(TINY, network=NetworkConfig(), exploring_prior_job=9.0)
@@ -346,11 +346,11 @@ def test_a_run_that_goes_on_from_a_policy_is_of_its_kind() -> None:
     assert recipe.network == kept
     assert (recipe.episode.reserving_frac, recipe.episode.revising) == (1.0, True)
     assert recipe.exploring_prior_job == kept.prior_job
-    assert recipe.going_on(kept) == recipe, "a run that is resumed has the same recipe"
+    assert recipe.going_on(kept) == recipe, "a resumed run has the same recipe"
     assert recipe.going_on(NetworkConfig()).episode.reserving_frac == 0.0
 
 
-def test_resume_refuses_what_it_cannot_go_on_with(tmp_path: Path) -> None:
+def test_resume_refuses_incompatible_runs(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot read this checkpoint"):
         run(tmp_path, timesteps=64, resume=True)
     run(tmp_path, timesteps=64)
@@ -368,8 +368,8 @@ def test_resume_refuses_what_it_cannot_go_on_with(tmp_path: Path) -> None:
         run(tmp_path, timesteps=128, resume=True)
 
 
-def test_resume_refuses_episodes_of_other_clusters_by_the_same_name(tmp_path: Path) -> None:
-    """Arrays of another shape ended in «could not broadcast»; other jobs went on unnoticed."""
+def test_resume_refuses_other_clusters_with_the_same_name(tmp_path: Path) -> None:
+    """Arrays of another shape raised «could not broadcast»; other jobs were not noticed."""
     config = EpisodeConfig(warmup_jobs=40, agent_jobs=40, tail_jobs=20, nodes_low=2, nodes_high=3)
     trace, spec = synthesize("helios", jobs=1_500, load=1.0, gpus=32, seed=1)
     source = EpisodeSource.from_trace(trace, spec)
@@ -391,7 +391,7 @@ def test_resume_refuses_episodes_of_other_clusters_by_the_same_name(tmp_path: Pa
     go_on(source)
 
 
-def test_curves_carry_units_and_what_ppo_needs_to_be_watched(tmp_path: Path) -> None:
+def test_curves_have_units_and_the_diagnostics_of_ppo(tmp_path: Path) -> None:
     run(tmp_path, timesteps=256)
     curves = scalars(tmp_path)
     assert {
@@ -414,7 +414,7 @@ def test_curves_carry_units_and_what_ppo_needs_to_be_watched(tmp_path: Path) -> 
     assert drawn["run/outcome"].values[0].startswith("# ")
 
 
-def test_same_seed_same_weights_other_seed_others(tmp_path: Path) -> None:
+def test_weights_depend_only_on_the_seed(tmp_path: Path) -> None:
     hashes = [
         run(tmp_path / str(k), timesteps=128, seed=seed).card.weights_sha256
         for k, seed in enumerate([3, 3, 4])
@@ -469,7 +469,7 @@ def test_recipes_are_read_by_name_or_from_toml_and_checked(tmp_path: Path) -> No
         load_recipe("nope")
 
 
-def test_what_comes_out_is_the_average_and_none_where_it_is_switched_off(tmp_path: Path) -> None:
+def test_written_weights_are_the_average_unless_disabled(tmp_path: Path) -> None:
     last = msgspec.structs.replace(TINY, average_decay=0.0)
     run(tmp_path / "average", timesteps=256)
     run(tmp_path / "last", last, timesteps=256)
@@ -484,7 +484,7 @@ def test_what_comes_out_is_the_average_and_none_where_it_is_switched_off(tmp_pat
     assert moved > 1e-4
 
 
-def test_the_step_size_never_turns_negative_where_the_last_rollout_goes_past_the_end() -> None:
+def test_step_size_is_not_negative_after_the_last_rollout() -> None:
     recipe = Recipe(learning_rate=1e-3, final_learning_rate_frac=0.2)
     assert [recipe.learning_rate_at(left) for left in (1.0, 0.5, 0.0, -0.3)] == pytest.approx(
         [1e-3, 6e-4, 2e-4, 2e-4]

@@ -1,4 +1,4 @@
-"""Training data cut by time, validation windows replayed by the engine, `rlsched train-rows` as a whole."""
+"""Splits of training data by time, validation windows replayed by the engine, and `rlsched train-rows`."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def untrained() -> PpoScheduler:
     return PpoScheduler(initial_weights(NetworkConfig(), 0), NetworkConfig(), permissions=Permissions())
 
 
-def test_parts_do_not_overlap_and_leave_the_test_part_alone(
+def test_parts_do_not_overlap_and_exclude_the_test_part(
     data: TrainingData, workload: tuple[Trace, ClusterSpec]
 ) -> None:
     (use,) = data.uses
@@ -120,12 +120,12 @@ ORDERS: dict[str, Permissions] = {
     "predicted_gpu_time": Permissions(),
     "predicted_size": Permissions(reservations=True),
 }
-"""What a network may do by what its card calls the order of its queue."""
+"""Permissions of a network, by the queue order in its card."""
 FREE = NetworkConfig(prior_job=0.0, prior_variant=0.0)
 
 
 def restless(seed: int, order: str = "predicted_gpu_time", *, revises: bool = False) -> PpoScheduler:
-    """First weights without a head start for the reference: they leave it at most decisions."""
+    """Untrained weights without a bias towards the reference: they deviate in most decisions."""
     network = msgspec.structs.replace(FREE, order=order, revises=revises)
     return PpoScheduler(initial_weights(network, seed), network, permissions=network.permissions)
 
@@ -134,7 +134,7 @@ def restless(seed: int, order: str = "predicted_gpu_time", *, revises: bool = Fa
 @pytest.mark.parametrize(
     ("order", "revises"), [("predicted_gpu_time", False), ("predicted_size", False), ("predicted_size", True)]
 )
-def test_windows_replayed_side_by_side_are_as_the_engine_plays_them_one_by_one(
+def test_windows_replayed_in_a_batch_equal_single_replays(
     data: TrainingData, order: str, revises: bool
 ) -> None:
     cold = msgspec.structs.replace(
@@ -151,11 +151,11 @@ def test_windows_replayed_side_by_side_are_as_the_engine_plays_them_one_by_one(
         changed += int((played.start_s != played.reference_start_s).sum())
     assert changed > 100
     again = [played.ratio for played in replays.run(score)]
-    assert again == [played.ratio for played in replays.run(score)], "a second run begins where the first did"
+    assert again == [played.ratio for played in replays.run(score)], "a second run starts like the first"
 
 
 @pytest.mark.slow
-def test_with_reservations_the_reference_is_easy_by_size(data: TrainingData) -> None:
+def test_reference_with_reservations_is_easy_by_size(data: TrainingData) -> None:
     validator = Validator(cut_windows(data.validation, SMALL, seed=1))
     network = NetworkConfig(order="predicted_size")
     table = validator(PpoScheduler(initial_weights(network, 0), network, permissions=network.permissions))
@@ -168,7 +168,7 @@ def test_with_reservations_the_reference_is_easy_by_size(data: TrainingData) -> 
 
 
 @pytest.mark.slow
-def test_the_reference_plays_the_warm_up_of_a_replay(data: TrainingData) -> None:
+def test_reference_plays_the_warm_up_of_a_replay(data: TrainingData) -> None:
     (window, *_) = cut_windows(data.validation, SMALL, seed=1)
     assert window.shape == (163, 40, 8), "the source has no more"
     (played,) = ReplayWindows([window.drawn], 8, 40, Permissions()).run(scorer(restless(3).weights, FREE))
@@ -180,10 +180,8 @@ def test_the_reference_plays_the_warm_up_of_a_replay(data: TrainingData) -> None
 @pytest.mark.parametrize(
     "order", quick(("predicted_gpu_time", "predicted_size"), lambda order: order == "predicted_gpu_time")
 )
-def test_a_window_with_nothing_to_decide_ends_as_the_reference_played_it(
-    data: TrainingData, order: str
-) -> None:
-    """It once had no starts after the warm-up, and one such window left a run without any validation."""
+def test_window_without_decisions_ends_as_under_the_reference(data: TrainingData, order: str) -> None:
+    """A window without starts after the warm-up once left a run without any validation."""
     idle = msgspec.structs.replace(
         SMALL, validation_loads=(0.01, 1.0), validation_windows=1, validation_weights=()
     )
@@ -201,7 +199,7 @@ def test_a_window_with_nothing_to_decide_ends_as_the_reference_played_it(
     assert np.isfinite(table["ppo"]["queue_mean_s"])
 
 
-def test_draws_of_a_replay_follow_their_seed(data: TrainingData) -> None:
+def test_draws_of_a_replay_depend_on_their_seed(data: TrainingData) -> None:
     (window, *_) = cut_windows(data.validation, SMALL, seed=1)
     replays, score = (
         ReplayWindows([window.drawn], 8, 40, Permissions()),
@@ -213,17 +211,17 @@ def test_draws_of_a_replay_follow_their_seed(data: TrainingData) -> None:
     assert one == two != other
 
 
-def test_there_are_at_least_so_many_windows_and_those_added_are_of_blocks(data: TrainingData) -> None:
+def test_minimum_number_of_windows_is_filled_with_resampled_blocks(data: TrainingData) -> None:
     recipe = msgspec.structs.replace(SMALL, validation_least=10, validation_weights=())
     windows = cut_windows(data.validation, recipe, seed=1)
     assert len(windows) == 10
     assert len(cut_windows(data.validation, msgspec.structs.replace(recipe, validation_least=1), seed=1)) == 4
     recorded = [window.trace.duration_s.tobytes() for window in windows]
     assert len(set(recorded[:4])) == 1, "as recorded: the source has no more jobs than these"
-    assert len(set(recorded)) == 7, "each of the others is put together anew"
+    assert len(set(recorded)) == 7, "each of the others is resampled"
 
 
-def test_validation_table_compares_with_the_rules_on_the_same_windows(data: TrainingData) -> None:
+def test_validation_table_compares_with_rules_on_the_same_windows(data: TrainingData) -> None:
     validator = Validator(cut_windows(data.validation, SMALL, seed=1))
     table = validator(untrained())
     assert list(table) == ["ppo", *RULES_TO_BEAT]
@@ -235,7 +233,7 @@ def test_validation_table_compares_with_the_rules_on_the_same_windows(data: Trai
     assert table["ppo"]["queue_mean_s"] < table["ppo"]["queue_p99_s"]
 
 
-def test_a_gain_on_one_trace_does_not_pay_for_a_loss_on_another() -> None:
+def test_gain_on_one_trace_does_not_offset_a_loss_on_another() -> None:
     def table(mean: float, worst: float) -> Table:
         return {"ppo": {"queue_ratio_frac": mean, "worst_source_ratio_frac": worst}}
 
@@ -312,7 +310,7 @@ def test_bad_input_is_one_clear_line(
 
 
 @pytest.mark.parametrize(("logdir", "out"), [("file", "x.zip"), ("log", "file/x.zip"), ("log", "file")])
-def test_a_place_that_cannot_be_written_is_refused_before_the_training(
+def test_unwritable_output_is_refused_before_the_training(
     logdir: str, out: str, paths: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -321,7 +319,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_training(
         train_rows.main([*paths, *places, "--timesteps", "1"], standalone_mode=False)
 
 
-def test_nothing_to_train_on_is_refused(tmp_path: Path) -> None:
+def test_empty_training_data_is_refused(tmp_path: Path) -> None:
     rest = ["--timesteps", "1", "--logdir", str(tmp_path), "--out", str(tmp_path / "o.zip")]
     with pytest.raises(InputError, match="expected something to train on"):
         train_rows.main(rest, standalone_mode=False)
@@ -329,7 +327,7 @@ def test_nothing_to_train_on_is_refused(tmp_path: Path) -> None:
         train_rows.main(["--trace", "t.csv", *rest], standalone_mode=False)
 
 
-def test_one_cluster_serves_all_traces(paths: list[str]) -> None:
+def test_one_cluster_for_all_traces(paths: list[str]) -> None:
     _, trace, _, cluster = paths
     one, two = read_data([Path(trace), Path(trace)], [Path(cluster)])
     assert one.uses == two.uses

@@ -1,4 +1,4 @@
-"""Quotas as people meet them: two persons' keys, verbs, real jobs, and a broker that is killed in between."""
+"""Quotas end to end: keys of two users, verbs, real jobs, and a broker that is killed in between."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def as_person(cluster: Cluster, name: str) -> Path:
 
 
 def verb(cluster: Cluster, keys: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """A verb, in a process of its own."""
+    """A verb, in its own process."""
     return subprocess.run(
         [*RLSCHED, *words, "--broker", cluster.address, "--keys", str(keys)],
         capture_output=True,
@@ -48,7 +48,7 @@ def verb(cluster: Cluster, keys: Path, *words: str) -> subprocess.CompletedProce
 
 
 @pytest.mark.slow
-def test_a_quota_holds_for_real_jobs_through_a_broker_that_is_killed(cluster: Cluster) -> None:
+def test_quota_holds_for_real_jobs_across_a_crash_of_the_broker(cluster: Cluster) -> None:
     alice = as_person(cluster, "alice")
     said = verb(cluster, cluster.keys, "quota", "set", "user", "alice", "--gpus", "2", "--jobs", "4")
     assert said.returncode == 0, said.stderr
@@ -92,7 +92,7 @@ def test_a_quota_holds_for_real_jobs_through_a_broker_that_is_killed(cluster: Cl
     ]
 
 
-def test_users_see_quotas_and_change_none(cluster: Cluster) -> None:
+def test_users_see_quotas_and_cannot_change_them(cluster: Cluster) -> None:
     bob = as_person(cluster, "bob")
     assert verb(cluster, bob, "quota", "list").stdout == "no quotas; `rlsched quota set` makes one\n"
     for words in (
@@ -111,7 +111,7 @@ def test_users_see_quotas_and_change_none(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_accounts_are_charged_by_their_members_alone(cluster: Cluster) -> None:
+def test_accounts_are_charged_only_by_their_members(cluster: Cluster) -> None:
     alice, bob = as_person(cluster, "alice"), as_person(cluster, "bob")
     assert verb(cluster, cluster.keys, "quota", "account", "add", "ml", "--user", "alice").returncode == 0
     assert verb(cluster, cluster.keys, "quota", "account", "add", "hep", "--user", "alice").returncode == 0

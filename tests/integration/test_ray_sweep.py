@@ -1,4 +1,4 @@
-"""`rlsched evaluate --ray`: a real Ray cluster of two workers gives what this machine gives, and ends."""
+"""`rlsched evaluate --ray`: a real Ray cluster of two workers gives the local results, and exits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ print("address", cluster.address, flush=True)
 sys.stdin.read()
 cluster.shutdown()
 """
-"""Two nodes on this machine until standard input closes; in a process of its own: Ray leaves files open."""
+"""Two nodes on this machine until standard input closes; in a separate process, as Ray leaves files open."""
 TIMES = ("wall_s", "decision_p50_us", "decision_p99_us")
 POLICIES = """
 import os, time
@@ -110,7 +110,7 @@ class Place:
         return report
 
     def odd(self, name: str, does: str) -> str:
-        """The file of a policy that does this."""
+        """The file of a policy with this behaviour."""
         path = self.folder / f"{name}.toml"
         path.write_text(Policy(rule="odd", checkpoint=does).toml, encoding="utf-8")
         return str(path)
@@ -122,20 +122,20 @@ class Place:
 
 
 def untimed(path: Path) -> list[DecisionRecord]:
-    """Decision records without what differs from run to run."""
+    """Decision records without fields that differ between runs."""
     return [msgspec.structs.replace(record, took_us=0.0) for record in read_records(path)]
 
 
 def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (found := what()):
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.05)
     return found
 
 
 def processes_with(mark: str) -> list[int]:
-    """Processes whose environment holds this text."""
+    """Processes with this text in their environment."""
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -147,8 +147,8 @@ def processes_with(mark: str) -> list[int]:
 
 
 @pytest.fixture(autouse=True)
-def _rays_handler_goes() -> Iterator[None]:
-    """`ray.init` leaves one of its own for SIGTERM."""
+def _remove_rays_handler() -> Iterator[None]:
+    """`ray.init` leaves its own handler for SIGTERM."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
@@ -186,13 +186,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     wait_for(lambda: not processes_with(mark))
 
 
-def test_the_same_numbers_and_records_as_here(place: Place, tmp_path: Path) -> None:
-    """Over the cluster by its address: reports and records of rules and policies."""
+def test_same_numbers_and_records_as_locally(place: Place, tmp_path: Path) -> None:
+    """Through the cluster's address: reports and records of rules and policies."""
     compare_with_here(place, tmp_path, place.gcs)
 
 
-def test_the_same_numbers_over_ray_client(place: Place, tmp_path: Path) -> None:
-    """Where Ray itself can start a client's server: on some machines that process ends at once."""
+def test_same_numbers_through_ray_client(place: Place, tmp_path: Path) -> None:
+    """If Ray can start a client's server; on some machines that process exits at once."""
     alone = [sys.executable, "-c", "import sys, ray; ray.init(address=sys.argv[1])", place.client]
     for _ in range(3):
         tried = subprocess.run(alone, capture_output=True, text=True, timeout=240, check=False)
@@ -219,7 +219,7 @@ def compare_with_here(place: Place, tmp_path: Path, address: str) -> None:
         assert one == two
 
 
-def test_a_local_ray_of_two_workers_is_gone_afterwards(place: Place) -> None:
+def test_local_ray_of_two_workers_exits_afterwards(place: Place) -> None:
     mark = f"rlsched-{uuid4()}"
     place.env["RLSCHED_TEST_MARK"] = mark
     flags = ("--policy", "random", "--seed", "1", "--seed", "2")
@@ -231,7 +231,7 @@ def test_a_local_ray_of_two_workers_is_gone_afterwards(place: Place) -> None:
     wait_for(lambda: not processes_with(mark), 20)
 
 
-def test_workers_say_how_far_they_are(place: Place) -> None:
+def test_workers_report_their_progress(place: Place) -> None:
     policies = [Policy(name="slow", rule="odd", checkpoint="slow"), Policy("random"), Policy("fifo")]
     said: dict[str, list[float]] = {policy.name: [] for policy in policies}
     outcomes = ray_sweep.run_on_ray(
@@ -262,11 +262,11 @@ def test_one_failure_ends_the_evaluation_with_one_line(
     *told, line = done.stderr.splitlines()
     assert line.startswith("error: ")
     assert words in line
-    assert not any(one.startswith(("error", "Traceback")) for one in told), "the rest says how far it is"
+    assert not any(one.startswith(("error", "Traceback")) for one in told), "the rest shows the progress"
     wait_for(lambda: not any(Path(f"/proc/{path.name}").exists() for path in tmp_path.iterdir()))
 
 
-def test_an_interrupt_cancels_what_runs(place: Place, tmp_path: Path) -> None:
+def test_interrupt_cancels_running_tasks(place: Place, tmp_path: Path) -> None:
     command = place.command(
         "--policy", place.odd("sleeper", str(tmp_path)), "--policy", "random", "--ray", place.gcs
     )
@@ -281,14 +281,14 @@ def test_an_interrupt_cancels_what_runs(place: Place, tmp_path: Path) -> None:
     wait_for(lambda: not Path(f"/proc/{sleeping.name}").exists())
 
 
-def test_a_worker_with_other_code_refuses(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_with_other_code_refuses(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_sweep, "build_id", lambda: "rlsched 9.9 (abc)")
     with pytest.raises(RlschedError, match=r"runs other code .* rlsched 9.9 \(abc\) here; install the same"):
         ray_sweep.run_on_ray(place.tasks(Policy("random")), place.gcs)
 
 
-def test_nobody_at_the_address(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A closed port, an address that is none, and a port where somebody listens who is not Ray."""
+def test_unreachable_addresses_are_one_line(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A closed port, an invalid address, and a port on which another program listens."""
     with pytest.raises(InputError, match=r"no Ray cluster .* refused; start one with `ray start --head`"):
         ray_sweep.run_on_ray(place.tasks(Policy("random")), free_addresses(1)[0].removeprefix("tcp://"))
     with pytest.raises(InputError, match=r"expected local, auto, HOST:PORT"):
@@ -301,7 +301,7 @@ def test_nobody_at_the_address(place: Place, monkeypatch: pytest.MonkeyPatch) ->
                 ray_sweep.run_on_ray(place.tasks(Policy("random")), address)
 
 
-def test_records_that_cannot_be_written_are_said_before_anything_runs(place: Place, tmp_path: Path) -> None:
+def test_unwritable_records_are_refused_before_the_run(place: Place, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = place.evaluate("--policy", "random", "--records", str(tmp_path / "file" / "x"), "--ray", place.gcs)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""Yesterday's journal on a cluster that has gone on: processes go on, numbers are not given twice."""
+"""Yesterday's journal on a cluster that has moved on: processes keep running, no number is used twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def journal(cluster: Cluster, *args: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_cluster_goes_on_after_a_backup_is_taken_up(tmp_path: Path) -> None:
+def test_cluster_continues_after_a_restore(tmp_path: Path) -> None:
     gates = [tmp_path / f"gate-{n}" for n in range(3)]
     ran = tmp_path / "ran.txt"
     script = f"echo $0 >> {ran}; while ! [ -e $0 ]; do sleep 0.02; done; echo $0 over >> {ran}"

@@ -1,4 +1,4 @@
-"""`sb3:PATH` in a broker: a model of another library decides about real processes."""
+"""`sb3:PATH` in a broker: a model of another library decides for real processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.online.cluster import Cluster, all_up, until
         ("rlsched/Cluster-v0", PPO, "tuned", "rule"),
     ],
 )
-def test_a_model_of_another_library_decides_online(
+def test_model_of_another_library_decides_online(
     environment: str, algorithm: type[MaskablePPO] | type[PPO], fallback: str, source: str, tmp_path: Path
 ) -> None:
     trace, spec = rs.synthesize("helios", jobs=1_500, load=1.0, gpus=32, seed=1)

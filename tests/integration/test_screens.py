@@ -1,4 +1,4 @@
-"""Screens of 80 columns in a real terminal: nothing wraps, nothing flickers, and it is left as it was."""
+"""Screens of 80 columns in a real terminal: no wrapped line, no flicker, and the terminal is restored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def client(cluster: Cluster) -> Iterator[Client]:
-    """Jobs that run, and some that wait; all of them are gone afterwards."""
+    """Jobs that run and wait; all are cancelled afterwards."""
     with cluster.client() as client:
         for user in ("ada", "eve"):
             client.submit(STAYS, num_gpus=4, user=user, name=f"{user}-trains-something-large")
@@ -42,7 +42,7 @@ def client(cluster: Cluster) -> Iterator[Client]:
         yield client
         for job in client.jobs():
             client.cancel(job.job)
-        until(lambda: not client.jobs(), "all are gone")
+        until(lambda: not client.jobs(), "all have ended")
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def screen(cluster: Cluster, tmp_path: Path) -> Iterator[Screen]:
 
 
 @pytest.mark.usefixtures("client")
-def test_top_shows_the_cluster_and_leaves_the_terminal_as_it_was(screen: Screen) -> None:
+def test_top_shows_the_cluster_and_restores_the_terminal(screen: Screen) -> None:
     before = screen.modes()
     for leave in ("q", "C-c"):
         screen.type("rlsched top --every 0.2")
@@ -70,9 +70,7 @@ def test_top_shows_the_cluster_and_leaves_the_terminal_as_it_was(screen: Screen)
 
 
 @pytest.mark.usefixtures("client")
-def test_a_signal_leaves_the_terminal_as_it_was_and_a_stopped_one_comes_back(
-    screen: Screen, tmp_path: Path
-) -> None:
+def test_signal_restores_the_terminal_and_a_stopped_screen_resumes(screen: Screen, tmp_path: Path) -> None:
     before = screen.modes()
     for number in (signal.SIGTERM, signal.SIGHUP):
         screen.type(f"sh -c 'echo $$ > {tmp_path}/pid; exec rlsched top'; echo left $?")
@@ -93,7 +91,7 @@ def test_a_signal_leaves_the_terminal_as_it_was_and_a_stopped_one_comes_back(
     assert screen.modes() == before
 
 
-def test_what_has_not_changed_is_not_drawn_again(screen: Screen, client: Client) -> None:
+def test_unchanged_lines_are_not_redrawn(screen: Screen, client: Client) -> None:
     before = len(screen.written())
     screen.type("rlsched top --every 0.2")
     screen.until("QUEUE 3")
@@ -103,14 +101,14 @@ def test_what_has_not_changed_is_not_drawn_again(screen: Screen, client: Client)
     client.release(waiting)
     screen.until(r"top  3 queued  ")
     drawn = screen.written()[before:].decode()
-    assert drawn.count("\x1b[?1049h") == drawn.count("\x1b[2J") == 1, "the screen was emptied once"
-    assert drawn.count("USERS") == drawn.count("RUNNING 2") == 1, "a line that stays is written once"
-    assert drawn.count("(1 Held)") == 1, "and so is one that changes, for each change"
+    assert drawn.count("\x1b[?1049h") == drawn.count("\x1b[2J") == 1, "the screen was cleared once"
+    assert drawn.count("USERS") == drawn.count("RUNNING 2") == 1, "an unchanged line is written once"
+    assert drawn.count("(1 Held)") == 1, "a changed line is written once per change"
     assert "\x1b[J" not in drawn
     screen.keys("q")
 
 
-def test_keys_open_why_and_logs_and_cancel_after_a_question(screen: Screen, client: Client) -> None:
+def test_keys_open_why_and_logs_and_cancel_after_confirmation(screen: Screen, client: Client) -> None:
     first = client.jobs()[0]
     screen.type("rlsched top --every 0.2")
     screen.until("QUEUE 3")
@@ -129,13 +127,13 @@ def test_keys_open_why_and_logs_and_cancel_after_a_question(screen: Screen, clie
     assert client.job(first.job).state == "running"
     screen.keys("y")
     screen.until(rf"job {first.job} \({first.name}\): cancelled")
-    until(lambda: client.job(first.job).state == "cancelled", "it is over")
+    until(lambda: client.job(first.job).state == "cancelled", "it has ended")
     assert screen.wraps() == []
     screen.keys("q")
 
 
 @pytest.mark.usefixtures("client")
-def test_another_size_is_drawn_for_that_size(screen: Screen) -> None:
+def test_resize_redraws_the_screen(screen: Screen) -> None:
     screen.type("rlsched top --every 0.2")
     screen.until("QUEUE 3")
     screen.resize(COLUMNS + 40, 12)
@@ -148,12 +146,12 @@ def test_another_size_is_drawn_for_that_size(screen: Screen) -> None:
 
 
 @pytest.mark.usefixtures("client")
-def test_a_broker_that_goes_away_is_a_line_and_the_screen_recovers(screen: Screen, cluster: Cluster) -> None:
+def test_unreachable_broker_is_a_line_and_the_screen_recovers(screen: Screen, cluster: Cluster) -> None:
     screen.type("rlsched top --every 0.2 --timeout-s 2")
     screen.until("QUEUE 3")
     cluster.kill("broker")
     shown = screen.until(r"no broker answers at \S+")
-    assert "QUEUE 3" in shown, "what was known stays"
+    assert "QUEUE 3" in shown, "the last data stays"
     assert screen.wraps() == []
     screen.keys("Down")
     screen.until(r"(?m)^>")
@@ -165,7 +163,7 @@ def test_a_broker_that_goes_away_is_a_line_and_the_screen_recovers(screen: Scree
 
 
 @pytest.mark.usefixtures("client")
-def test_lists_have_a_line_a_row_and_are_watched_without_flicker(screen: Screen) -> None:
+def test_lists_have_one_line_per_row_and_are_watched_without_flicker(screen: Screen) -> None:
     assert re.search(r"(?m)^ *\d+ ada-trains-so\S*… ada ", screen.run("rlsched queue"))
     for line in ("nodes", "history --since 1d", "queue --all", "top --once", "queue -t R"):
         assert "ended" in screen.run(f"rlsched {line}")
@@ -202,11 +200,11 @@ def test_train_has_bars_and_a_verdict_that_fit(screen: Screen, tmp_path: Path) -
     drawn = screen.written()[before:].decode(errors="replace")
     assert "constants" in drawn
     assert "\x1b[?1049h" not in drawn
-    assert screen.state() == ("0", "1"), "the bars gave the cursor back"
+    assert screen.state() == ("0", "1"), "the bars restored the cursor"
 
 
 @pytest.mark.usefixtures("client")
-def test_colours_are_for_terminals_alone(screen: Screen, cluster: Cluster) -> None:
+def test_colours_are_only_for_terminals(screen: Screen, cluster: Cluster) -> None:
     colours = r"\x1b\[[0-9;]*3[1-7]"
     screen.type("rlsched top")
     screen.until("QUEUE 3")

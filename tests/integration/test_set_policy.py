@@ -1,4 +1,4 @@
-"""`rlsched policy set`: another policy decides in a broker that runs, and jobs go on."""
+"""`rlsched policy set`: the policy of a running broker changes, and jobs keep running."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster.close()
 
 
-def test_a_policy_is_set_while_jobs_run_and_wait(cluster: Cluster) -> None:
+def test_policy_is_set_while_jobs_run_and_wait(cluster: Cluster) -> None:
     with cluster.client() as client:
         all_up(client)
         gate = cluster.directory / "gate"
@@ -58,9 +58,7 @@ def test_a_policy_is_set_while_jobs_run_and_wait(cluster: Cluster) -> None:
     assert [start.epoch for start in starts] == [1, 2]
 
 
-def test_one_that_cannot_be_served_is_refused_and_the_one_before_goes_on(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_invalid_policy_is_refused_and_the_current_one_stays(cluster: Cluster, tmp_path: Path) -> None:
     with cluster.client() as client:
         before = client.stats()
         with pytest.raises(InputError, match="true run times"):
@@ -73,8 +71,8 @@ def test_one_that_cannot_be_served_is_refused_and_the_one_before_goes_on(
         assert client.wait(client.submit(["true"])).state == "completed"
 
 
-def test_what_a_client_names_is_read_by_the_client_alone(cluster: Cluster, tmp_path: Path) -> None:
-    """The broker has no way to the client's folder: it is removed before the broker is asked again."""
+def test_files_named_by_a_client_are_read_only_by_the_client(cluster: Cluster, tmp_path: Path) -> None:
+    """The broker cannot reach the client's folder, which is removed before the next request."""
     shutil.copytree(default_checkpoint(), tmp_path / "net")
     (tmp_path / "mine.py").write_text("")
     with cluster.client(timeout_s=300.0) as client:  # it may be compiled first
@@ -92,7 +90,7 @@ def test_what_a_client_names_is_read_by_the_client_alone(cluster: Cluster, tmp_p
     assert Policy.parse(chosen.policy).settings.checkpoint.startswith(INLINE_ZIP)
 
 
-def test_setting_a_policy_begins_an_epoch_and_not_the_process(cluster: Cluster) -> None:
+def test_setting_a_policy_starts_an_epoch_without_a_restart(cluster: Cluster) -> None:
     with cluster.client() as client:
         before = client.stats()
         until(lambda: client.stats().uptime_s > before.uptime_s + 0.2, "it is up for a while")
@@ -104,7 +102,7 @@ def test_setting_a_policy_begins_an_epoch_and_not_the_process(cluster: Cluster) 
 
 
 def with_strategy(folder: Path) -> str:
-    """A policy file that names a strategy; the file's name, and what it leaves."""
+    """A policy file that names a strategy; returns the file's name and the files that it must leave."""
     weights = np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
     Strategy.of(weights).write(folder / "mine.json")
     (folder / "mine.toml").write_text('base = "easy"\nreserve_after = "1s"\ndials = "mine.json"\n')
@@ -120,10 +118,10 @@ def with_checkpoint(folder: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("write", [with_strategy, with_checkpoint])
-def test_a_policy_file_is_sent_with_what_it_names_and_outlives_the_broker(
+def test_policy_file_is_sent_with_its_files_and_survives_the_broker(
     write: Callable[[Path], str], tmp_path: Path
 ) -> None:
-    """The broker runs in another directory, and never reads the files."""
+    """The broker runs in another directory and never reads the files."""
     mine = tmp_path / "mine"
     mine.mkdir()
     behind = write(mine)

@@ -1,4 +1,4 @@
-"""A foreign process on one GPU of a node, with real processes over the fake NVML: the other GPU serves."""
+"""A foreign process on one GPU of a node, with real processes on the fake NVML: the other GPU serves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def foreign() -> Iterator[int]:
 
 
 @pytest.mark.slow
-def test_the_gpu_is_avoided_the_others_serve_and_nothing_is_charged(
+def test_gpu_is_avoided_the_others_serve_and_no_retry_is_used(
     tmp_path: Path, foreign: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = Path(__file__).parents[1] / "support" / "fake_nvml.c"
@@ -57,14 +57,14 @@ def test_the_gpu_is_avoided_the_others_serve_and_nothing_is_charged(
             until(lambda: places.read_text() == f"{GPU_0}\n{GPU_1}\n", "the second has the GPU that is free")
             gate.touch()
             assert [client.wait(job).state for job in (first, second)] == ["completed"] * 2
-            # one that comes between two looks: the job is refused, and goes to the other GPU
+            # a process that starts between two checks: the job is refused and goes to the other GPU
             processes.write_text(f"0 {foreign}\n")
             third = client.submit(command)
             assert client.wait(third).state == "completed"
             assert places.read_text().splitlines()[2] == GPU_1
             processes.write_text("")
             until(lambda: not client.stats().gpus_out, "it is free again")
-            # a GPU that falls off the bus, and comes back
+            # a GPU that falls off the bus and returns
             failing.write_text("* 0 15\n")
             until(lambda: client.stats().gpus_out == 1, "it is lost")
             assert "GPU 0: lost: NVML" in client.nodes()[0].notes[0]

@@ -1,4 +1,4 @@
-"""Nodes that sleep, on real processes: one command stops a node's daemon, the other starts it."""
+"""Nodes that sleep, as real processes: one command stops a node's daemon, the other starts it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ POWER = """
     if (here / f"{name}.broken").exists():  # a machine that is on stays so
         sys.exit(f"{name}: no power")
     if runs() or os.fork():
-        sys.exit(0)  # the daemon is nobody's child, as on a machine of its own
+        sys.exit(0)  # the daemon has no parent, as on a separate machine
     os.setsid()
     with (here / f"{name}.log").open("ab") as log:
         child = subprocess.Popen([*NODE, "--name", name, "--dir", str(here / name)], stdout=log, stderr=log)
@@ -81,15 +81,15 @@ class Site:
         )
 
     def power(self, order: str, name: str) -> None:
-        """As the operator does by hand."""
+        """As an operator does by hand."""
         assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, str(self.script), order, name]) == 0
 
     def calls(self) -> Counter[str]:
-        """How often what was ordered."""
+        """Number of calls of each command."""
         return Counter((self.folder / "calls.txt").read_text().splitlines())
 
     def close(self) -> None:
-        """End everything."""
+        """Stop all processes."""
         self.cluster.close()
         for pid in self.folder.glob("*.pid"):
             with contextlib.suppress(ProcessLookupError):
@@ -110,11 +110,11 @@ def states(client: Client) -> dict[str, str]:
 def all_asleep(site: Site, client: Client) -> None:
     until(lambda: set(states(client).values()) == {"asleep"}, "both sleep")
     pids = [int(pid.read_text()) for pid in site.folder.glob("*.pid")]
-    until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids), "both daemons are gone")
+    until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in pids), "both daemons have exited")
 
 
 @pytest.mark.slow
-def test_machines_sleep_wake_for_jobs_and_survive_a_killed_broker(site: Site) -> None:
+def test_nodes_sleep_wake_for_jobs_and_survive_a_killed_broker(site: Site) -> None:
     for name in ("n0", "n1"):
         site.power("resume", name)
     with site.cluster.client() as client:

@@ -1,6 +1,6 @@
-"""A real Slurm whose jobs rlsched decides: as users see it, and when something is away or goes wrong.
+"""A real Slurm whose jobs rlsched schedules: from the users' view, and with outages and errors.
 
-Skipped by name where there is no Slurm: `apt-get install slurmctld slurmd slurm-client munge`, as root.
+Skipped by name without a Slurm: `apt-get install slurmctld slurmd slurm-client munge`, as root.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ USER = 1
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that other users may read, unlike those of pytest."""
+    """A folder that other users may read, unlike the folders of pytest."""
     monkeypatch.setenv("SLURM_CONF", "")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
@@ -54,13 +54,13 @@ def state(system: OnSlurm, key: str) -> str:
 
 
 def marks(system: OnSlurm, key: str) -> dict[str, str]:
-    """What its AdminComment says; a job that was submitted just now may not be listed yet."""
+    """Text of its AdminComment; a new job may not be listed yet."""
     until(lambda: key in system.slurm.jobs(), f"job {key} is listed")
     return system.slurm.jobs()[key].marks or {}
 
 
 def probe(system: OnSlurm, script: Path) -> str:
-    """A short job is submitted, and a while passes."""
+    """Submit a short job and wait for some time."""
     key = system.slurm.sbatch("--gres=gpu:1", script=script, arguments=("0",))
     subprocess.run(["sleep", "0.5"], check=True)
     return key
@@ -82,7 +82,7 @@ def engine(system: OnSlurm | None, *options: str, **environment: str) -> subproc
     )
 
 
-def test_jobs_run_where_decided_under_kill_9(place: Path) -> None:
+def test_jobs_run_on_the_decided_gpus_despite_kill_9(place: Path) -> None:
     system = OnSlurm(place)
     try:
         outcome = run(system, count=40, kills=6, seed=7, timeout_s=240.0, saves=True)
@@ -96,7 +96,7 @@ def test_jobs_run_where_decided_under_kill_9(place: Path) -> None:
     assert outcome.right >= 30
 
 
-def test_what_users_do_counts(system: OnSlurm, script: Path) -> None:
+def test_actions_of_users_are_respected(system: OnSlurm, script: Path) -> None:
     slurm = system.slurm
 
     def sbatch(*options: str, arguments: tuple[str, ...] = ("60",)) -> str:
@@ -146,7 +146,8 @@ def test_what_users_do_counts(system: OnSlurm, script: Path) -> None:
         assert state(system, third) == "PENDING"
         left = sbatch("--gres=gpu:1", "-w", "n2")
         until(
-            lambda: state(system, left) in ("PENDING", "RUNNING", "COMPLETED"), "what is no shape is Slurm's"
+            lambda: state(system, left) in ("PENDING", "RUNNING", "COMPLETED"),
+            "an unsupported request is left to Slurm",
         )
         assert slurm.jobs()[left].marks == {"left": "req_nodes"}
         until(
@@ -154,7 +155,7 @@ def test_what_users_do_counts(system: OnSlurm, script: Path) -> None:
         )
 
 
-def test_without_a_broker_held_jobs_go_to_slurm_and_are_taken_back(system: OnSlurm, script: Path) -> None:
+def test_held_jobs_are_left_to_slurm_without_a_broker_and_taken_back(system: OnSlurm, script: Path) -> None:
     slurm = system.slurm
 
     def sbatch() -> str:
@@ -170,11 +171,11 @@ def test_without_a_broker_held_jobs_go_to_slurm_and_are_taken_back(system: OnSlu
     with system.client(timeout_s=30.0) as client:
         until(lambda: sum(node.state == "up" for node in client.nodes()) == 2, "nodes are back")
         until(lambda: "s" in marks(system, probe(system, script)), "new jobs are held again")
-        until(lambda: all(job.is_over for job in slurm.jobs().values()), "all is over")
+        until(lambda: all(job.is_over for job in slurm.jobs().values()), "all have ended")
         until(lambda: not client.jobs(), "in the broker too")
 
 
-def test_without_a_gateway_release_and_remove_leave_no_held_job(system: OnSlurm, script: Path) -> None:
+def test_release_and_remove_without_a_gateway_leave_no_held_job(system: OnSlurm, script: Path) -> None:
     slurm = system.slurm
     jobs = [slurm.sbatch("--gres=gpu:4", script=script, arguments=("2",)) for _ in range(4)]
     until(lambda: state(system, jobs[1]) == "RUNNING", "the first run")
@@ -185,7 +186,7 @@ def test_without_a_gateway_release_and_remove_leave_no_held_job(system: OnSlurm,
         lambda: (
             "waiting jobs" in engine(system, "--release", "--release-after", "4", "--partition", "gpu").stdout
         ),
-        "nobody decides for long enough",
+        "no broker decides for long enough",
     )
     until(lambda: all(state(system, job) == "COMPLETED" for job in jobs), "Slurm's own order runs the rest")
     system.start("gateway")
@@ -199,7 +200,7 @@ def test_without_a_gateway_release_and_remove_leave_no_held_job(system: OnSlurm,
     assert marks(system, again) == {}
 
 
-def test_what_slurm_would_refuse_is_not_offered(system: OnSlurm, script: Path) -> None:
+def test_jobs_that_slurm_would_refuse_are_not_offered(system: OnSlurm, script: Path) -> None:
     slurm = system.slurm
 
     def sbatch(*options: str, seconds: str = "0") -> str:
@@ -221,7 +222,7 @@ def test_what_slurm_would_refuse_is_not_offered(system: OnSlurm, script: Path) -
         until(lambda: state(system, whole) == "COMPLETED", "a whole node is decided")
         too_long, later = sbatch("-t", "90", seconds="60"), [sbatch() for _ in range(3)]
         until(lambda: all(state(system, key) == "COMPLETED" for key in later), "others go on")
-        until(lambda: not client.jobs(), "what a limit keeps from starting is not offered")
+        until(lambda: not client.jobs(), "a job blocked by a limit is not offered")
         assert (state(system, too_long), slurm.jobs()[too_long].is_held) == ("PENDING", True)
         slurm.ask("scancel", too_long)
         slurm.ask("scontrol", "create", *words)
@@ -252,28 +253,28 @@ def test_without_placement_slurm_starts_jobs_in_the_policys_order(place: Path, s
     try:
         with system.client() as client:
             first = [sbatch(4, "8"), sbatch(4, "8", "3")]
-            until(lambda: broker_states(client) == ["running"] * 2, "what Slurm starts is the broker's too")
+            until(lambda: broker_states(client) == ["running"] * 2, "starts by Slurm reach the broker")
             large, small, middle = sbatch(4, "2"), sbatch(1, "2"), sbatch(2, "2")
             until(lambda: nice(small) < nice(middle) < nice(large) < 0, "they wait in the queue's order")
             assert not any(job.is_held for job in slurm.jobs().values())
             running = {job.nodes[0]: job.gpus[0] for job in client.jobs() if job.state == "running"}
             assert running == {"n1": [0, 1, 2, 3], "n2": [0, 1, 2, 3]}
-            system.shoot("gateway")
+            system.kill_and_restart("gateway")
             until(lambda: state(system, first[1]) == "FAILED", "a job of before ends")
             until(
-                lambda: 3 in [job.exit_code for job in client.jobs(finished=True)], "the broker hears of it"
+                lambda: 3 in [job.exit_code for job in client.jobs(finished=True)], "the broker receives it"
             )
             until(lambda: state(system, small) == "COMPLETED", "the small one runs")
             began = {key: slurm.jobs()[key].start_s for key in (small, middle, large)}
-            assert max(began[small], began[middle]) <= began[large], "Slurm alone starts the large one first"
-            until(lambda: not client.jobs(), "all are over")
+            assert max(began[small], began[middle]) <= began[large], "Slurm itself starts the large job first"
+            until(lambda: not client.jobs(), "all have ended")
             states = broker_states(client)
             assert sorted(states) == ["completed"] * 4 + ["failed"], [job.reason for job in client.jobs(True)]
             last = [sbatch(4, "4") for _ in range(4)]
             until(lambda: nice(last[3]) < 0, "the last has a place")
         removed = engine(system, "--remove", "--partition", "gpu")
         assert removed.returncode == 0, removed.stderr
-        assert system.running["gateway"].wait(20.0) == 0, "the gateway ends"
+        assert system.running["gateway"].wait(20.0) == 0, "the gateway exits"
         left = [job for job in slurm.jobs().values() if job.state == "PENDING"]
         assert left
         assert [(job.nice, job.marks) for job in left] == [(0, None)] * len(left), "no trace is left"
@@ -281,7 +282,7 @@ def test_without_placement_slurm_starts_jobs_in_the_policys_order(place: Path, s
         system.close()
 
 
-def test_one_line_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_error_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = RealSlurm(tmp_path / "slurm", nodes=1)
     monkeypatch.setenv("SLURM_CONF", str(slurm.config))
     stamps = ("--dir", str(tmp_path / "stamps"))
@@ -316,7 +317,7 @@ def test_one_line_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert len(done.stderr.strip().splitlines()) == 1, (case, done.stderr)
 
 
-def test_a_job_starts_at_the_clock_that_was_decided(place: Path, script: Path) -> None:
+def test_job_starts_at_the_decided_clock(place: Path, script: Path) -> None:
     frugal = ("--speed-energy", "0.9", "--policy", "easy")
     clocks = ("--sm-clocks-mhz", "1980,1395")
     system = OnSlurm(place, nodes=2, broker_options=frugal, gateway_options=clocks)
@@ -326,7 +327,7 @@ def test_a_job_starts_at_the_clock_that_was_decided(place: Path, script: Path) -
             until(lambda: state(system, key) == "RUNNING", "it runs")
             said = system.slurm.ask("scontrol", "show", "job", key)
             assert "TresFreq=gpu:1395" in said.replace("GPU", "gpu"), said
-            until(lambda: [job.sm_clocks_mhz for job in client.jobs()] == [[1395]], "the broker hears of it")
+            until(lambda: [job.sm_clocks_mhz for job in client.jobs()] == [[1395]], "the broker receives it")
             assert 0.5 < (client.jobs()[0].sm_clock_frac or 0.0) < 1.0
     finally:
         system.close()

@@ -1,6 +1,6 @@
-"""A gateway and a shadow that ask a real slurmrestd for jobs and nodes.
+"""A gateway and a shadow that query a real slurmrestd for jobs and nodes.
 
-Skipped by name where there is none: `apt-get install slurmrestd`, beside what `test_slurm` needs.
+Skipped by name without it: `apt-get install slurmrestd`, in addition to the packages of `test_slurm`.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(MISSING), reason=MISSING
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that other users may read, unlike those of pytest."""
+    """A folder that other users may read, unlike the folders of pytest."""
     monkeypatch.setenv("SLURM_CONF", "")
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
 
 
-def test_jobs_run_where_decided_also_while_it_is_away(place: Path) -> None:
+def test_jobs_run_on_the_decided_gpus_also_without_slurmrestd(place: Path) -> None:
     system = OnSlurm(place, nodes=2, rest=True)
     try:
         outcome = run(system, count=12, kills=0, seed=3, timeout_s=120.0)
-        assert "slurmrestd" not in system.log("gateway"), "it answers, and nothing is to be said"
+        assert "slurmrestd" not in system.log("gateway"), "it answers, with nothing to report"
         system.slurm.running[REST].kill()
         system.slurm.running[REST].wait(30.0)
         until(lambda: "are run until it answers" in system.log("gateway"), "it is missed")
         without = run(system, count=6, kills=0, seed=4, timeout_s=120.0)
         system.slurm.start_rest()
-        until(lambda: "slurmrestd answers again" in system.log("gateway"), "it is heard again")
+        until(lambda: "slurmrestd answers again" in system.log("gateway"), "it is used again")
         print(system.log("gateway"))
     finally:
         system.close()
@@ -52,7 +52,7 @@ def test_jobs_run_where_decided_also_while_it_is_away(place: Path) -> None:
     assert (outcome.right >= 10, without.right >= 5) == (True, True)
 
 
-def test_it_says_what_the_commands_say(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rest_answers_equal_those_of_the_commands(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = RealSlurm(place, nodes=2)
     monkeypatch.setenv("SLURM_CONF", str(slurm.config))
     script = place / "sleep.sh"
@@ -83,7 +83,7 @@ def by_rest_address(slurm: RealSlurm) -> str:
     return f"unix:{slurm.directory}/rest/socket"
 
 
-def test_a_shadow_runs_no_command_for_its_looks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shadow_polls_without_running_commands(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = RealSlurm(place, nodes=2)
     monkeypatch.setenv("SLURM_CONF", str(slurm.config))
     commands = CountedCommands(place / "counted", slurm.environment)

@@ -1,6 +1,6 @@
-"""A shadow beside a real Slurm: not one write, and a book that is Slurm's truth whatever is killed.
+"""A shadow of a real Slurm: it never writes, and its book equals Slurm's, also after kill -9 of any process.
 
-Skipped by name where there is no Slurm: `apt-get install slurmctld slurmd slurm-client munge`, as root.
+Skipped by name without a Slurm: `apt-get install slurmctld slurmd slurm-client munge`, as root.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ READS = {"squeue --json", "sinfo --json", "sinfo -h -o %R", "scontrol show confi
 WRITING_RPCS = ("UPDATE_JOB", "UPDATE_NODE", "UPDATE_PARTITION", "CANCEL", "KILL_JOB", "REQUEUE", "SUSPEND")
 
 LOOK_S = 10.0
-"""A shadow that looks every half a second has looked in so long, on a busy machine too."""
+"""Within this time a shadow that polls every half second has polled, also on a busy machine."""
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[RealSlurm]:
 
 
 @pytest.fixture
-def beside() -> Iterator[Beside]:
-    """Shadows that are ended with the test, however that ends."""
+def kept_shadows() -> Iterator[Beside]:
+    """Shadows that are stopped at the end of the test in any case."""
     shadows: list[ShadowProcess] = []
 
     def keep(shadow: ShadowProcess) -> ShadowProcess:
@@ -69,7 +69,9 @@ def beside() -> Iterator[Beside]:
         shadow.process.wait(30.0)
 
 
-def test_all_is_adopted_with_kill_9_of_shadow_and_controller(slurm: RealSlurm, beside: Beside) -> None:
+def test_all_jobs_are_adopted_despite_kill_9_of_shadow_and_controller(
+    slurm: RealSlurm, kept_shadows: Beside
+) -> None:
     ran = slurm.directory / "ran"
     ran.touch()
     script = slurm.directory / "job.sh"
@@ -92,8 +94,8 @@ def test_all_is_adopted_with_kill_9_of_shadow_and_controller(slurm: RealSlurm, b
             return False
 
     before = submit("--gres=gpu:3", runs_s=600.0)
-    shadow = beside(ShadowProcess(slurm, place, commands, "--poll-s", "0.5"))
-    until(lambda: is_followed(before), "what ran before is followed", 60.0)
+    shadow = kept_shadows(ShadowProcess(slurm, place, commands, "--poll-s", "0.5"))
+    until(lambda: is_followed(before), "jobs that ran before are followed", 60.0)
     away: list[tuple[float, float]] = []
     for number in range(24):
         submit(f"--gres=gpu:{(1, 2, 4)[number % 3]}", runs_s=0.5 + number % 3, code=3 * (number % 5 == 0))
@@ -102,7 +104,7 @@ def test_all_is_adopted_with_kill_9_of_shadow_and_controller(slurm: RealSlurm, b
             shadow.process.kill()
             shadow.process.wait(30.0)
             submit("--gres=gpu:1", "--array=1-4%2")
-            shadow = beside(ShadowProcess(slurm, place, commands, "--poll-s", "0.5"))
+            shadow = kept_shadows(ShadowProcess(slurm, place, commands, "--poll-s", "0.5"))
             away.append((gone_s - LOOK_S, time.time() + LOOK_S))
     slurm.ask("scancel", before)
     submit("-N2", "--ntasks-per-node=1", "--gres=gpu:4")
@@ -118,7 +120,7 @@ def test_all_is_adopted_with_kill_9_of_shadow_and_controller(slurm: RealSlurm, b
             tended_s = time.monotonic()
         return over()
 
-    until(over_in_the_end, "all jobs are over", 120.0)
+    until(over_in_the_end, "all jobs have ended", 120.0)
     truth = {key: job for key, job in slurm.jobs().items() if job.nodes}
 
     def missing() -> dict[str, str | None]:
@@ -128,7 +130,7 @@ def test_all_is_adopted_with_kill_9_of_shadow_and_controller(slurm: RealSlurm, b
 
     with contextlib.suppress(AssertionError):
         until(lambda: not missing(), "the shadow knows all ends", 10.0)
-    given_up = missing()  # Slurm does not say which GPUs a job had that is over
+    given_up = missing()  # Slurm does not report the GPUs of ended jobs
     assert set(given_up.values()) <= {None}
     for key in given_up:
         start_s, end_s = truth[key].start_s, truth[key].end_s
@@ -163,12 +165,12 @@ def test_all_is_adopted_with_kill_9_of_shadow_and_controller(slurm: RealSlurm, b
         assert sorted(rank.node for rank in attempt.ranks) == sorted(truth[key].nodes)
         if key in known:
             assert all(rank.gpus == sorted(map(int, gpus.split(","))) for rank in attempt.ranks), key
-    assert len(known) >= 2  # of a job that was over at the first look after it Slurm does not say the GPUs
+    assert len(known) >= 2  # Slurm does not report the GPUs of jobs that had ended by the next poll
     assert compared.keys() >= truth.keys() - {before}
     assert set(commands.calls()) <= READS
 
 
-def test_no_call_writes_and_the_controller_has_heard_of_none(slurm: RealSlurm) -> None:
+def test_no_call_writes_and_the_controller_received_no_change(slurm: RealSlurm) -> None:
     outcome = run(slurm, 1 / 3, 1, "--poll-s", "1", stretch_s=10.0)
     assert outcome.writes == []
     assert outcome.calls["squeue"] >= 10
@@ -179,13 +181,13 @@ def test_no_call_writes_and_the_controller_has_heard_of_none(slurm: RealSlurm) -
     assert [name for name, _ in heard if any(word in name for word in WRITING_RPCS)] == []
 
 
-def test_the_report_of_a_shadow_that_runs(slurm: RealSlurm, beside: Beside) -> None:
+def test_report_of_a_running_shadow(slurm: RealSlurm, kept_shadows: Beside) -> None:
     commands = CountedCommands(slurm.directory / "counted", slurm.environment)
     script = slurm.directory / "job.sh"
     script.write_text("#!/bin/sh\nsleep 1\n")
     script.chmod(0o755)
     place = slurm.directory / "shadow"
-    shadow = beside(ShadowProcess(slurm, place, commands, "--poll-s", "0.5", "--policy", "ppo"))
+    shadow = kept_shadows(ShadowProcess(slurm, place, commands, "--poll-s", "0.5", "--policy", "ppo"))
     for _ in range(6):
         slurm.sbatch("--gres=gpu:1", script=script)
     until(

@@ -1,4 +1,4 @@
-"""A second broker on the same journal takes over from one that is shot, and only from one that has ended."""
+"""A standby on the same journal takes over from a killed broker, and only after that broker has exited."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tests.support.ports import free_addresses
 
 OPTIONS = ("--policy", "qssf-backfill", "--prediction", "running-mean")
 WITHIN_S = 60.0
-"""A bound for a busy machine; what it takes is printed."""
+"""An upper limit for a busy machine; the measured time is printed."""
 
 
 class Doubled(Cluster):
-    """A cluster whose broker may have a standby beside it; jobs leave a line each."""
+    """A cluster whose broker can have a standby; jobs write one line each."""
 
     def __init__(self, directory: Path, **where: str) -> None:
         self.ran = directory / "ran.txt"
@@ -38,7 +38,7 @@ class Doubled(Cluster):
         until(lambda: until_it_says in self.log(name), f"{name} stands by")
 
     def take_over(self, name: str) -> None:
-        """From now on this one is the broker."""
+        """From now on this standby is the broker."""
         self.running["broker"] = self.running.pop(name)
 
     def lines(self) -> Counter[str]:
@@ -53,7 +53,7 @@ def cluster(tmp_path: Path) -> Doubled:  # type: ignore[misc]
 
 
 @pytest.mark.slow
-def test_jobs_of_a_broker_that_is_shot_go_on_under_its_standby(cluster: Doubled) -> None:
+def test_jobs_of_a_killed_broker_continue_under_its_standby(cluster: Doubled) -> None:
     answered_s: list[float] = []
     with cluster.client() as client:
         all_up(client)
@@ -85,7 +85,7 @@ def test_jobs_of_a_broker_that_is_shot_go_on_under_its_standby(cluster: Doubled)
             cluster.take_over(f"standby-{turn}")
             assert len(jobs) == 40
             known = {job.name: job.job for job in client.jobs(finished=True)}
-            assert jobs.items() <= known.items(), "what was acknowledged is known"
+            assert jobs.items() <= known.items(), "acknowledged jobs are known"
             assert "took over from process" in cluster.log(f"standby-{turn}")
             longest_ms = 1000 * max(answered_s[-40:])
             print(f"\nkill -9 to the first answered submission: at most {longest_ms:.0f} ms;", end=" ")
@@ -106,7 +106,7 @@ def test_jobs_of_a_broker_that_is_shot_go_on_under_its_standby(cluster: Doubled)
     assert len(started) == len(set(started)) == len(over) == len(set(over)) == 120
 
 
-def test_a_frozen_broker_is_not_taken_over_from_and_one_that_is_back_is_refused(cluster: Doubled) -> None:
+def test_standby_waits_for_a_frozen_broker_and_refuses_one_that_restarts(cluster: Doubled) -> None:
     cluster.stand_by("standby")
     with cluster.client() as client:
         all_up(client)
@@ -129,7 +129,7 @@ def test_a_frozen_broker_is_not_taken_over_from_and_one_that_is_back_is_refused(
 
 
 @pytest.mark.slow
-def test_a_standby_with_an_address_of_its_own_is_found_by_clients_and_nodes(tmp_path: Path) -> None:
+def test_standby_with_its_own_address_is_found_by_clients_and_nodes(tmp_path: Path) -> None:
     first, second = free_addresses(2)
     cluster = Doubled(tmp_path, address=first, known=f"{first},{second}")
     try:
@@ -160,7 +160,7 @@ def test_a_standby_with_an_address_of_its_own_is_found_by_clients_and_nodes(tmp_
         cluster.close()
 
 
-def test_without_a_journal_there_is_nothing_to_stand_by_for(tmp_path: Path) -> None:
+def test_standby_without_a_journal_is_refused(tmp_path: Path) -> None:
     verb = [
         *RLSCHED,
         "broker",
@@ -178,7 +178,7 @@ def test_without_a_journal_there_is_nothing_to_stand_by_for(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_standby_that_is_told_to_stop_stops(cluster: Doubled) -> None:
+def test_standby_stops_on_sigterm(cluster: Doubled) -> None:
     cluster.stand_by("standby")
     cluster.running["standby"].terminate()
     assert cluster.running["standby"].wait(DEADLINE_S) == 0

@@ -1,4 +1,4 @@
-"""A standby with a copy of the journal takes over from a broker that is shot, frozen or cut off."""
+"""A standby with a copy of the journal takes over from a broker that is killed, frozen or cut off."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ OPTIONS = (
 
 
 class Apart(Cluster):
-    """Two brokers with directories and key homes of their own; nodes and clients know both addresses.
+    """Two brokers with separate directories and key homes; nodes and clients know both addresses.
 
     Attributes:
-        places: Of each: its address, its directory, its keys.
+        places: Address, directory and keys of each broker.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -82,7 +82,7 @@ class Apart(Cluster):
         )
 
     def copied(self, name: str, of: str) -> None:
-        """Wait until a copy has all that there is."""
+        """Wait until a copy is complete."""
 
         def last(place: str) -> int:
             return read_journal(self.places[place][1] / "journal.sqlite")[-1].n
@@ -90,7 +90,7 @@ class Apart(Cluster):
         until(lambda: last(name) == last(of), f"{name} has copied what {of} has")
 
     def held(self, client: Client, token: str, gpus: int) -> int:
-        """A job that leaves a line, and goes on until its gate is open."""
+        """A job that writes a line and runs until its gate opens."""
         script = f"echo {token} >> {self.ran}; until [ -e {self.directory / token} ]; do sleep 0.02; done"
         return client.submit(["sh", "-c", script], num_gpus=gpus, name=token, token=token)
 
@@ -99,7 +99,7 @@ class Apart(Cluster):
 
 
 class Forwarder:
-    """A line to an address that can be cut."""
+    """A connection to an address that can be cut."""
 
     def __init__(self, address: str) -> None:
         host, port = address.removeprefix("tcp://").split(":")
@@ -127,7 +127,7 @@ class Forwarder:
                 other.sendall(data)
 
     def cut(self) -> None:
-        """Nothing gets through from now on."""
+        """Forward nothing from now on."""
         for end in self._ends:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -144,7 +144,7 @@ def cluster(tmp_path: Path) -> Iterator[Apart]:
 
 
 def lacks(reason: str) -> bool:
-    """Whether a job was taken out of the queue because it has begun elsewhere, and the copy lacked that."""
+    """Whether a job was removed from the queue because it started elsewhere, unknown to the copy."""
     return "it goes on there" in reason or "lacks that" in reason
 
 
@@ -156,7 +156,7 @@ def serves(client: Client, began_s: float, what: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_copy_is_taken_over_and_the_broker_that_is_back_is_refused(cluster: Apart) -> None:
+def test_standby_takes_over_its_copy_and_the_restarted_broker_is_refused(cluster: Apart) -> None:
     cluster.stand_by("b", "broker", "--take-over-after-s", "3")
     with cluster.client(timeout_s=DEADLINE_S) as client:
         all_up(client)
@@ -192,7 +192,7 @@ def test_a_copy_is_taken_over_and_the_broker_that_is_back_is_refused(cluster: Ap
         last = serves(client, time.monotonic(), "nothing")
         cluster.copied("broker", "b")
         cluster.kill("b")
-        until(lambda: "kill -USR1" in cluster.log("broker"), "it waits to be told")
+        until(lambda: "kill -USR1" in cluster.log("broker"), "it waits for the signal")
         cluster.signal("broker", signal.SIGUSR1)
         again = serves(client, time.monotonic(), "SIGUSR1")
         assert again > last > new
@@ -208,7 +208,7 @@ def test_a_copy_is_taken_over_and_the_broker_that_is_back_is_refused(cluster: Ap
 
 
 @pytest.mark.slow
-def test_a_frozen_broker_is_taken_over_from_and_stops_when_it_goes_on(cluster: Apart) -> None:
+def test_frozen_broker_is_replaced_and_stops_when_it_continues(cluster: Apart) -> None:
     cluster.stand_by("b", "broker", "--take-over-after-s", "3")
     with cluster.client(timeout_s=DEADLINE_S) as client:
         all_up(client)
@@ -221,7 +221,7 @@ def test_a_frozen_broker_is_taken_over_from_and_stops_when_it_goes_on(cluster: A
         all_up(client)
         (cluster.directory / "one").touch()
         assert client.wait(job).exit_code == 0
-        until(lambda: client.job(waits).state == "running", "what waited runs")
+        until(lambda: client.job(waits).state == "running", "the waiting job runs")
         cluster.signal("broker", signal.SIGCONT)
         assert cluster.running["broker"].wait(DEADLINE_S) == 1
         assert "a later broker of this cluster serves" in cluster.log("broker")
@@ -235,7 +235,7 @@ def test_a_frozen_broker_is_taken_over_from_and_stops_when_it_goes_on(cluster: A
 
 
 @pytest.mark.slow
-def test_a_standby_that_is_cut_off_leaves_the_broker_its_nodes_unless_it_is_told(cluster: Apart) -> None:
+def test_standby_that_is_cut_off_takes_over_only_on_request(cluster: Apart) -> None:
     line = Forwarder(cluster.places["broker"][0])
     try:
         cluster.stand_by("b", "broker", "--take-over-after-s", "3", through=line.address)
@@ -250,8 +250,8 @@ def test_a_standby_that_is_cut_off_leaves_the_broker_its_nodes_unless_it_is_told
             assert "took over" not in cluster.log("b")
             assert client.stats().epoch == 1
             cluster.signal("b", signal.SIGUSR1)
-            until(lambda: "took over" in cluster.log("b"), "it was told to")
-            assert cluster.running["broker"].wait(DEADLINE_S) == 1, "the nodes have told it"
+            until(lambda: "took over" in cluster.log("b"), "it received the signal")
+            assert cluster.running["broker"].wait(DEADLINE_S) == 1, "the nodes have reported it"
             assert "most nodes obey it" in cluster.log("broker")
             (cluster.directory / "one").touch()
             assert client.wait(job).exit_code == 0
@@ -263,7 +263,7 @@ def test_a_standby_that_is_cut_off_leaves_the_broker_its_nodes_unless_it_is_told
 
 
 @pytest.mark.slow
-def test_both_may_be_started_alike(cluster: Apart) -> None:
+def test_both_can_be_started_with_the_same_command(cluster: Apart) -> None:
     a, b = ("--standby", "--of", cluster.places["b"][0]), ("--standby", "--of", cluster.places["broker"][0])
     with cluster.client(timeout_s=DEADLINE_S) as client:
         all_up(client)
@@ -272,12 +272,12 @@ def test_both_may_be_started_alike(cluster: Apart) -> None:
         cluster.copied("b", "broker")
         cluster.kill("broker")
         cluster.begin("broker", *a, says="ready at")
-        assert client.stats().epoch == 2, "the other one has a copy alone"
+        assert client.stats().epoch == 2, "the other one only has a copy"
         until(lambda: client.job(first).state == "completed", "the job is known")
         cluster.copied("b", "broker")
         cluster.kill("broker")
         cluster.signal("b", signal.SIGUSR1)
-        until(lambda: "took over" in cluster.log("b"), "it was told to")
+        until(lambda: "took over" in cluster.log("b"), "it received the signal")
         epoch = client.stats().epoch
         cluster.kill("b")
         cluster.begin("b", *b, says="ready at")
@@ -287,9 +287,9 @@ def test_both_may_be_started_alike(cluster: Apart) -> None:
 
 
 @pytest.mark.slow
-def test_a_copy_has_the_checkpoint_of_a_policy_that_was_set(cluster: Apart, tmp_path: Path) -> None:
+def test_copy_has_the_checkpoint_of_a_policy_set_at_run_time(cluster: Apart, tmp_path: Path) -> None:
     shutil.copytree(default_checkpoint(), tmp_path / "net")
-    cluster.stand_by("b", "broker", "--take-over-after-s", "20")  # more than the policy may take to compile
+    cluster.stand_by("b", "broker", "--take-over-after-s", "20")  # longer than the policy may take to compile
     with cluster.client(timeout_s=DEADLINE_S) as client:
         client.set_policy(Policy.of(f"ppo:{tmp_path / 'net'}"))
         shutil.rmtree(tmp_path / "net")
@@ -301,9 +301,7 @@ def test_a_copy_has_the_checkpoint_of_a_policy_that_was_set(cluster: Apart, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answered", [3, 17, 31])
-def test_no_job_runs_twice_and_no_number_is_given_twice_whatever_the_copy_lacks(
-    cluster: Apart, answered: int
-) -> None:
+def test_incomplete_copy_runs_no_job_twice_and_reuses_no_number(cluster: Apart, answered: int) -> None:
     cluster.stand_by("b", "broker", "--take-over-after-s", "3")
     jobs: dict[str, int] = {}
     with cluster.client(timeout_s=DEADLINE_S) as client:
@@ -322,7 +320,7 @@ def test_no_job_runs_twice_and_no_number_is_given_twice_whatever_the_copy_lacks(
         cluster.kill("broker")
         thread.join(DEADLINE_S)
         assert len(jobs) == 60
-        assert len(set(jobs.values())) == 60, "no number is given twice"
+        assert len(set(jobs.values())) == 60, "no number is used twice"
         for job in client.jobs(finished=True):
             over = client.wait(job.job)
             assert over.state == "completed" or lacks(over.reason)

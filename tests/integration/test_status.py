@@ -1,4 +1,4 @@
-"""`rlsched status` of real processes: all right, a full disk under the records, a node away, no broker."""
+"""`rlsched status` of real processes: healthy, a full disk for records, an unreachable node, no broker."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def as_data(cluster: Cluster) -> tuple[int, dict[str, Any]]:
     return code, json.loads(out)
 
 
-def test_status_says_what_is_wrong_and_jobs_run_whatever_becomes_of_records(cluster: Cluster) -> None:
+def test_status_shows_problems_and_jobs_run_without_records(cluster: Cluster) -> None:
     store = cluster.directory / "broker" / "decisions"
     with cluster.client() as client:
         all_up(client, 1)
         code, report = as_data(cluster)
         assert [line for line in report["problems"] if not line.startswith("the disk of ")] == []
-        assert code == int(bool(report["problems"])), "a disk may be nearly full where this runs"
+        assert code == int(bool(report["problems"])), "the disk of this machine may be nearly full"
         assert (report["nodes"], report["epoch"], report["address"]) == ({"up": 1}, 1, cluster.address)
         assert report["journal"]["size_bytes"] > 0
         assert report["journal"]["last_commit_ms"] > 0

@@ -1,4 +1,4 @@
-"""`rlsched train` from end to end: a policy is written where it is confirmed to be better, and only there."""
+"""`rlsched train` from end to end: a policy is written only if it is confirmed to be better."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlsched_agents.ppo.sources import TrainingData, synthetic_data
 from tests.support.event_files import assert_all_are_described_and_none_is_always_0, event_values
 
 SHUT = Policy("tuned", share={"min_gain": 0.8})
-"""A rule that lets nobody share: dials that open its gate are an easy find."""
+"""A rule that lets no job share: dials that open its gate are easy to find."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def data() -> list[TrainingData]:
 
 
 def smoke(*words: str, source: tuple[str, ...] = ("--synthetic", "helios")) -> tuple[int, str]:
-    """Exit code and standard output of a training that is too short to learn anything."""
+    """Exit code and standard output of a training too short to learn anything."""
     done = CliRunner().invoke(
         train, [*source, "--recipe", "smoke", "--workers", "1", *words], standalone_mode=False
     )
@@ -45,7 +45,7 @@ def smoke(*words: str, source: tuple[str, ...] = ("--synthetic", "helios")) -> t
 
 
 @pytest.mark.slow
-def test_the_last_line_says_what_came_out(tmp_path: Path) -> None:
+def test_last_line_states_the_result(tmp_path: Path) -> None:
     code, said = smoke("--out", str(tmp_path / "mine.toml"), "--logdir", str(tmp_path / "log"))
     assert code == 0
     *_, where, advice, last = said.strip().splitlines()
@@ -76,7 +76,7 @@ def test_the_last_line_says_what_came_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_slurms_history_is_trained_on_as_it_is(tmp_path: Path) -> None:
+def test_slurms_history_is_used_unchanged(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text('name = "c"\n[[nodes]]\ncount = 4\ngpus = 8\n')
     rng, lines = np.random.default_rng(0), ["JobID|User|State|Submit|Start|End|AllocTRES"]
     begun = datetime(2024, 1, 1, tzinfo=UTC)
@@ -110,7 +110,7 @@ def test_slurms_history_is_trained_on_as_it_is(tmp_path: Path) -> None:
         (["--out", "mine.toml", "--from", "sacct"], "expected a --history"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_errors_are_reported(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -123,8 +123,8 @@ def test_what_is_wrong_is_said(
 
 
 @pytest.mark.slow
-def test_a_gate_that_should_be_open_is_opened(data: list[TrainingData], tmp_path: Path) -> None:
-    """Where a setting is plainly wrong, training finds it, confirms it, and its card says so."""
+def test_training_opens_a_gate_that_should_be_open(data: list[TrainingData], tmp_path: Path) -> None:
+    """Where a setting is plainly wrong, training finds it, confirms it, and its card has it."""
     change = msgspec.structs.replace
     recipe = change(
         SMOKE,
@@ -145,7 +145,7 @@ def test_a_gate_that_should_be_open_is_opened(data: list[TrainingData], tmp_path
     assert found.is_better, found.verdict
     assert found.verdict.startswith("better by")
     weights = np.array(found.strategy.layers[0])
-    assert weights[list(RANGES).index("gate_pair"), -1] < -0.3, "less gain is asked for"
+    assert weights[list(RANGES).index("gate_pair"), -1] < -0.3, "less gain is required"
     assert found.frozen["gate_pair"].ratio > 1.0
     card = card_text(found, recipe, data[0].uses, 0)
     assert "| `gate_pair` | ±0.5 | -" in card
@@ -155,13 +155,13 @@ def test_a_gate_that_should_be_open_is_opened(data: list[TrainingData], tmp_path
     for name in ("mine.toml", "mine.json"):
         (tmp_path / name).rename(tmp_path / "there" / name)
     served = Policy.read(tmp_path / "there" / "mine.toml")
-    assert served.rule.strategy == found.strategy, "a policy finds its strategy beside it"
+    assert served.rule.strategy == found.strategy, "a policy finds its strategy in its own folder"
     assert served.with_settings(dials="") == SHUT
 
 
 @pytest.mark.slow
-def test_a_setting_that_is_plainly_wrong_is_changed(data: list[TrainingData], tmp_path: Path) -> None:
-    """Without dials a policy is all that is written: one file, which any verb takes."""
+def test_training_changes_a_plainly_wrong_setting(data: list[TrainingData], tmp_path: Path) -> None:
+    """Without dials only a policy is written: one file that any verb accepts."""
     change = msgspec.structs.replace
     recipe = change(
         SMOKE,
@@ -172,7 +172,7 @@ def test_a_setting_that_is_plainly_wrong_is_changed(data: list[TrainingData], tm
         constants=change(SMOKE.constants, generations=0),
         following=change(SMOKE.following, generations=0),
     )
-    assert list(recipe.others(SHUT)) == ["share.min_gain=0.3", "share.min_gain=0.9"], "nothing is turned on"
+    assert list(recipe.others(SHUT)) == ["share.min_gain=0.3", "share.min_gain=0.9"], "no dial is changed"
     seen: list[str] = []
     training = Training(Lesson.of(data, recipe, SHUT, 0), recipe, 0, workers=1)
     found = training.run(lambda stage, _: seen.append(stage))
@@ -194,7 +194,7 @@ def test_a_setting_that_is_plainly_wrong_is_changed(data: list[TrainingData], tm
     assert "evolution found no direction" in lost.advice
 
 
-def test_windows_are_as_short_as_a_trace_needs(data: list[TrainingData]) -> None:
+def test_short_traces_get_short_windows(data: list[TrainingData]) -> None:
     def with_last(jobs: int) -> list[TrainingData]:
         last = data[0].confirmation[0].rows(slice(0, jobs))
         return [TrainingData(data[0].train, (), (last,), data[0].uses)]
@@ -205,15 +205,13 @@ def test_windows_are_as_short_as_a_trace_needs(data: list[TrainingData]) -> None
     assert not any(name.startswith("types") for name in recipe.others(Policy("tuned")))
     mixed = recipe.fitted([replace(data[0], mixed=True)])
     assert mixed.drawn.mixed_frac == 0.5
-    assert list(mixed.others(Policy("tuned"))) == list(mixed.settings), (
-        "types are priced where there are several"
-    )
+    assert list(mixed.others(Policy("tuned"))) == list(mixed.settings), "several types have prices"
     short = with_last(700)
     with pytest.raises(InputError, match=r"expected 1,500 or more .* got 700 of 70,000; give a longer"):
         recipe.fitted(short)
 
 
-def test_a_training_goes_on_where_it_stopped(data: list[TrainingData], tmp_path: Path) -> None:
+def test_training_resumes_where_it_stopped(data: list[TrainingData], tmp_path: Path) -> None:
     recipe = msgspec.structs.replace(
         SMOKE,
         constants=msgspec.structs.replace(SMOKE.constants, generations=3),
@@ -243,7 +241,7 @@ def test_a_training_goes_on_where_it_stopped(data: list[TrainingData], tmp_path:
         Training(lesson, recipe, 5, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
     with pytest.raises(InputError, match="begun on other data, or with another recipe"):
         Training(lesson, SMOKE, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
-    others = [synthetic_data("helios", 0, "informative")]  # the same jobs, predicted otherwise
+    others = [synthetic_data("helios", 0, "informative")]  # the same jobs with other predictions
     lesson = Lesson.of(others, recipe, Policy("tuned"), 4)
     with pytest.raises(InputError, match=r"begun on other data, .* --overwrite"):
         Training(lesson, recipe, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
@@ -259,7 +257,7 @@ def test_a_training_goes_on_where_it_stopped(data: list[TrainingData], tmp_path:
         ([1], ""),
     ],
 )
-def test_a_kept_training_of_another_shape_is_one_line(
+def test_saved_training_of_another_shape_is_one_line(
     stages: object, said: str, data: list[TrainingData], tmp_path: Path
 ) -> None:
     lesson = Lesson.of(data, SMOKE, Policy("tuned"), 4)

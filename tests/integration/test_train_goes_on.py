@@ -1,4 +1,4 @@
-"""`rlsched train-rows` that goes on: what `--init` adopts, and what runs begin with that are resumed."""
+"""Continued `rlsched train-rows`: the parts adopted by `--init`, and the start of resumed runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def a_card(network: NetworkConfig = NARROW) -> Card:
 
 @dataclass
 class Trainer:
-    """In the place of `training.train`: notes what it is asked, trains nothing."""
+    """Replaces `training.train`: records its arguments and trains nothing."""
 
     stops_at: int = -1
     better: bool | None = None
@@ -89,7 +89,7 @@ def run(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 
 
 @pytest.mark.slow
-def test_seeds_that_begin_after_a_stop_begin_with_the_same_weights(
+def test_seeds_started_after_a_stop_have_the_same_initial_weights(
     command: list[str], origin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = Trainer(stops_at=4), Trainer()
@@ -103,10 +103,10 @@ def test_seeds_that_begin_after_a_stop_begin_with_the_same_weights(
 
 
 @pytest.mark.slow
-def test_runs_are_not_begun_over_those_of_an_earlier_command(
+def test_runs_of_an_earlier_command_are_not_overwritten(
     command: list[str], origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are what somebody waited for: neither removed, nor taken for this command's own."""
+    """They are finished work of a user: neither removed nor taken for runs of this command."""
     run(Trainer(), monkeypatch, *command, "--init", str(origin), "--runs", "3")
     ended = [tmp_path / "log" / f"seed-{k}" / "policy.zip" for k in range(3)]
     before, trainer = [path.read_bytes() for path in ended], Trainer()
@@ -115,11 +115,11 @@ def test_runs_are_not_begun_over_those_of_an_earlier_command(
             run(trainer, monkeypatch, *command, "--runs", "2", *more)
     assert (trainer.began_with, [path.read_bytes() for path in ended]) == ({}, before)
     run(trainer, monkeypatch, *command, "--runs", "2", "--overwrite")
-    assert trainer.began_with == {0: None, 1: None}, "with the rule, and not with what was there"
+    assert trainer.began_with == {0: None, 1: None}, "with the rule, not with the existing run"
     assert [path.exists() for path in ended] == [True, True, False]
 
 
-def test_nothing_is_removed_for_a_policy_that_does_not_fit(
+def test_incompatible_policy_removes_nothing(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(Trainer(), monkeypatch, *command, "--runs", "2")
@@ -135,10 +135,10 @@ def test_nothing_is_removed_for_a_policy_that_does_not_fit(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("more", "reserves"), [(("--seed", "7"), False), (("--runs", "2"), True)])
-def test_the_kind_of_a_resumed_run_is_that_of_its_own_seeds(
+def test_kind_of_a_resumed_run_is_that_of_its_own_seeds(
     more: tuple[str, ...], reserves: bool, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside each other in one folder: a run of another kind alone, and two that went on from `ppo`."""
+    """One folder holds a run of another kind, and two runs continued from `ppo`."""
     reserving = msgspec.structs.replace(NARROW, order="predicted_size", revises=True)
     files = RunFiles(logdir=tmp_path / "log", out=tmp_path / "o.zip")
     for seed, network in (("seed-0", reserving), ("seed-1", reserving), ("", NARROW), ("seed-9", reserving)):
@@ -149,7 +149,7 @@ def test_the_kind_of_a_resumed_run_is_that_of_its_own_seeds(
     assert {recipe.network.order == "predicted_size" for recipe in trainer.recipes} == {reserves}
 
 
-def test_going_on_from_a_policy_that_reserves_goes_on_reserving() -> None:
+def test_continued_training_of_a_reserving_policy_reserves() -> None:
     kept = load_checkpoint().card.network
     assert kept.order == "predicted_size"
     default = RECIPES["default"]
@@ -166,7 +166,7 @@ def test_going_on_from_a_policy_that_reserves_goes_on_reserving() -> None:
     assert other.validation_weights == default.validation_weights
 
 
-def test_runs_that_were_never_begun_cannot_be_gone_on_with(
+def test_runs_that_never_started_cannot_be_resumed(
     command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(Trainer(), monkeypatch, *command)
@@ -176,7 +176,7 @@ def test_runs_that_were_never_begun_cannot_be_gone_on_with(
     assert trainer.began_with == {}
 
 
-def test_what_cannot_be_gone_on_from_is_one_clear_line(
+def test_invalid_start_is_one_clear_line(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     preempting = msgspec.structs.replace(NARROW, order="index")
@@ -187,10 +187,10 @@ def test_what_cannot_be_gone_on_from_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
-def test_the_last_lines_say_what_came_out(
+def test_last_lines_state_the_result(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the last weights are, what to try, and whether anything beat the rule, in this order."""
+    """In this order: the last weights, what to try, and whether any policy beat the rule."""
     telling = [word for word in command if word != "--quiet"]
     for better, verdict in (
         (None, "is not known"),

@@ -1,4 +1,4 @@
-"""What training sees is written into what it makes: ranges by column, and the clusters."""
+"""Ranges seen in training are written into its output: by column, with the clusters."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(folder: Path, source: EpisodeSource, timesteps: int, *, resume: bool = F
     )
 
 
-def test_a_checkpoint_has_the_ranges_of_its_training_also_of_one_that_was_resumed(
+def test_checkpoint_has_the_ranges_of_its_training_also_after_a_resume(
     tmp_path: Path, source: EpisodeSource
 ) -> None:
     once = RECIPE.num_envs * RECIPE.rollout_steps
@@ -59,7 +59,7 @@ def test_a_checkpoint_has_the_ranges_of_its_training_also_of_one_that_was_resume
     columns = familiar.columns
     assert list(columns) == [name for name, _ in SCHEMA.features]
     assert columns["is_wait"] == columns["is_job"] == columns["feasible"] == (0.0, 1.0)
-    assert columns["is_variant"] == (0.0, 0.0), "the first half alone"
+    assert columns["is_variant"] == (0.0, 0.0), "the first half only"
     assert 0.0 <= columns["queue_log"][0] < columns["queue_log"][1]
     assert 0.0 <= columns["free_frac"][0] < columns["free_frac"][1] <= 1.0
     assert "| queue_log | " in card.to_markdown()
@@ -71,7 +71,7 @@ def test_a_checkpoint_has_the_ranges_of_its_training_also_of_one_that_was_resume
     assert run(tmp_path / "b", source, 2 * once, resume=True).card.familiar == familiar
 
 
-def test_a_strategy_s_ranges_are_of_what_it_would_see_when_it_sets_the_dials(source: EpisodeSource) -> None:
+def test_ranges_of_a_strategy_are_observed_with_its_dials_set(source: EpisodeSource) -> None:
     drawn = Drawn(jobs=300, nodes_low=4, nodes_high=6)
     still = Strategy.of(np.zeros((NUM_DIALS, NUM_COLUMNS + 1)))
     familiar = familiar_to(still, Policy("tuned"), [source], drawn, 0)
@@ -85,6 +85,6 @@ def test_a_strategy_s_ranges_are_of_what_it_would_see_when_it_sets_the_dials(sou
     assert set(familiar.gpu_types) == {"V100", "P100", "A100"}
     lively = Strategy.of(np.random.default_rng(1).normal(0, 2.0, (NUM_DIALS, NUM_COLUMNS + 1)))
     other = familiar_to(lively, Policy("tuned"), [source], drawn, 0)
-    assert other != familiar, "what is seen depends on what the dials did before"
+    assert other != familiar, "observations depend on earlier dials"
     kept = msgspec.structs.replace(lively, familiar=other)
     assert msgspec.json.decode(msgspec.json.encode(kept), type=Strategy) == kept

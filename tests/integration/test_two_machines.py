@@ -1,4 +1,4 @@
-"""Two fresh machines, as docs/how-to/deploy.md has it: keys by token, jobs over both, a bad line, a cut."""
+"""Two fresh machines, as in docs/how-to/deploy.md: keys by token, jobs on both, a bad link, a cut link."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_N
 
 
 class Cluster:
-    """A broker and a node on machine 0; a node and the user bob on machine 1, each with keys of its own."""
+    """A broker and a node on machine 0; a node and the user bob on machine 1, each with its own keys."""
 
     def __init__(self, machines: Machines, folder: Path) -> None:
         self.machines, self.folder = machines, folder
@@ -49,7 +49,7 @@ class Cluster:
         assert f"as {role} {name}" in self.ask(1, "keys", "join", token)
 
     def ask(self, number: int, *args: str, broker: bool = False, code: int = 0) -> str:
-        """What a command on a machine prints."""
+        """Output of a command on a machine."""
         options = ["--keys", self.homes[number], *(["--broker", self.broker] if broker else [])]
         split = args.index("--") if "--" in args else len(args)
         done = self.machines.run(number, *args[:split], *options, *args[split:])
@@ -70,7 +70,7 @@ class Cluster:
 
 
 def until(look: Callable[[], object], what: str, log: Path) -> None:
-    """Poll until something is true."""
+    """Poll until a condition holds."""
     deadline = time.monotonic() + DEADLINE_S
     while not look():
         assert time.monotonic() < deadline, f"waited until {what}: {log.read_text()}"
@@ -87,16 +87,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(autouse=True)
-def a_good_line(cluster: Cluster) -> Iterator[None]:
+def a_good_link(cluster: Cluster) -> Iterator[None]:
     yield
     line = cluster.machines.line
     line.delay_s, line.loss_frac, line.is_cut = 0.0, 0.0, False
 
 
-def test_a_gang_of_both_machines_runs_and_shows_its_output(cluster: Cluster) -> None:
+def test_gang_on_both_machines_runs_and_shows_its_output(cluster: Cluster) -> None:
     variables = "$RLSCHED_NODE_RANK of $RLSCHED_NUM_NODES, master $RLSCHED_MASTER_ADDR"
     job = cluster.submit(1, 4, f"echo rank {variables}")
-    until(lambda: cluster.jobs()[job].state == "completed", "it is over", cluster.folder / "broker.log")
+    until(lambda: cluster.jobs()[job].state == "completed", "it has ended", cluster.folder / "broker.log")
     assert cluster.jobs()[job].user == "bob"
     for rank in range(2):
         assert cluster.ask(1, "logs", "--rank", str(rank), str(job), broker=True) == (
@@ -105,19 +105,19 @@ def test_a_gang_of_both_machines_runs_and_shows_its_output(cluster: Cluster) -> 
     assert cluster.machines.line.num_carried > 50
 
 
-def test_a_slow_line_that_loses_packets_costs_time_alone(cluster: Cluster) -> None:
+def test_slow_link_that_loses_packets_only_costs_time(cluster: Cluster) -> None:
     cluster.machines.line.delay_s, cluster.machines.line.loss_frac = 0.04, 0.03
     jobs = [cluster.submit(1, 4, "sleep 0.2; exit 3") for _ in range(5)]
     until(
         lambda: all(cluster.jobs()[job].state == "failed" for job in jobs),
-        "all are over",
+        "all have ended",
         cluster.folder / "broker.log",
     )
     told = cluster.jobs()
     assert [(told[job].exit_code, told[job].attempt) for job in jobs] == [(3, 1)] * len(jobs)
 
 
-def test_a_job_that_ends_while_the_line_is_cut_is_reported_afterwards(cluster: Cluster) -> None:
+def test_job_that_ends_while_the_link_is_cut_is_reported_afterwards(cluster: Cluster) -> None:
     marks, gate = cluster.folder / "marks", cluster.folder / "gate"
     waits = f"until [ -e {gate} ]; do sleep 0.05; done"
     job = cluster.submit(0, 4, f"echo on >> {marks}; {waits}; echo off >> {marks}; exit 0")
@@ -136,7 +136,7 @@ def test_a_job_that_ends_while_the_line_is_cut_is_reported_afterwards(cluster: C
     assert cluster.states() == {"gpu-a": "up", "gpu-b": "up"}
 
 
-def test_bob_rules_over_his_own_jobs_until_his_key_is_revoked(cluster: Cluster) -> None:
+def test_bob_controls_only_his_own_jobs_until_his_key_is_revoked(cluster: Cluster) -> None:
     owners = cluster.submit(0, 4, "sleep 1000")
     his = cluster.submit(1, 4, "true")
     assert "only" in cluster.ask(1, "cancel", str(owners), broker=True, code=2)

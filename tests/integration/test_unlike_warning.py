@@ -1,4 +1,4 @@
-"""A cluster that is none of a policy's training is said once in the broker's log, and in `rlsched status`."""
+"""A cluster unlike a policy's training clusters is logged once, and shown in `rlsched status`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAID = "was not trained on such a cluster: partition shared has 4 GPUs, trained 
 
 
 @pytest.mark.slow
-def test_it_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_logged_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     network = NetworkConfig(width=8, critic_width=4)
     card = Card(
         name="mine", created="", rlsched_version="0", schema_hash="", network=network, timesteps=1,

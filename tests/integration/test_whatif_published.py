@@ -1,4 +1,4 @@
-"""`rlsched whatif` on the Philly week whose starts a published simulator gives: FIFO, to the second."""
+"""`rlsched whatif` on the Philly week with starts from a published simulator: FIFO, to the second."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_fifo_is_found_to_the_second(week: Path, capsys: pytest.CaptureFixture[s
     for key in ("mean_frac", "by_size_frac", "by_partition_frac", "by_day_frac", "by_job_frac"):
         assert best["all"][key] == best["last"][key] == 0.0
     assert [fit["grade"] for fit in found["fits"][1:]] == ["D"]
-    assert found["best"] == ""  # two days in the last fifth: no interval, and nothing is claimed
+    assert found["best"] == ""  # two days in the last fifth: no interval, and no claim
     assert found["verdict"].startswith("nothing is claimed: the last fifth has submissions on 2 days")
 
 
@@ -61,7 +61,7 @@ def test_fifo_is_found_to_the_second(week: Path, capsys: pytest.CaptureFixture[s
         (72, "never more than 480 of 576 GPUs were busy: the cluster may have fewer than its file says"),
     ],
 )
-def test_a_wrong_capacity_is_refused(
+def test_wrong_capacity_is_refused(
     week: Path, nodes: int, reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(whatif(week, nodes)) == 2

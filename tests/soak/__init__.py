@@ -1,1 +1,1 @@
-"""Long trials of a whole cluster under fire: `python -m tests.soak --help`."""
+"""Long trials of a whole cluster with injected failures: `python -m tests.soak --help`."""

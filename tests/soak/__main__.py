@@ -1,4 +1,4 @@
-"""`python -m tests.soak --rounds 100`: exit code 1 where anything was found."""
+"""`python -m tests.soak --rounds 100`: exit code 1 if it found a fault."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from tests.support.online.real_slurm import lacking
 
 
 def main() -> int:
-    """Run a trial, a line a round."""
+    """Run a trial and print a line per round."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=300, help="each shoots something once or more")
+    parser.add_argument("--rounds", type=int, default=300, help="each kills or stops at least one process")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--dir", type=Path, help="where to keep everything; left out: a folder, removed after"
-    )
-    parser.add_argument("--short-jobs", type=int, default=0, help="instead, run so many short jobs")
-    parser.add_argument("--slurm", action="store_true", help="shoot at a Slurm of this machine instead")
+    parser.add_argument("--dir", type=Path, help="folder for all files; default: a temporary folder")
+    parser.add_argument("--short-jobs", type=int, default=0, help="run this number of short jobs instead")
+    parser.add_argument("--slurm", action="store_true", help="test a Slurm on this machine instead")
     args = parser.parse_args()
     if args.slurm and lacking():
         print(f"skipped: {lacking()}", file=sys.stderr)
@@ -35,7 +33,7 @@ def main() -> int:
             return _short_jobs(directory, args.short_jobs)
         system: System = Slurm(directory) if args.slurm else Ours(directory)
         if isinstance(system, Ours) and system.left_out:
-            print(f"left out: {system.left_out}", file=sys.stderr)
+            print(f"skipped: {system.left_out}", file=sys.stderr)
         try:
             sweep = Sweep(directory, system, args.seed, say=lambda line: print(line, flush=True))
             for number in range(args.rounds):
@@ -43,12 +41,12 @@ def main() -> int:
         finally:
             system.close()
     found = sweep.outcome
-    print(f"{found.shots} shots, {found.jobs} jobs acknowledged, {len(found.faults)} faults")
+    print(f"{found.injections} kills and stops, {found.jobs} jobs acknowledged, {len(found.faults)} faults")
     return int(bool(found.faults))
 
 
 def _short_jobs(directory: Path, jobs: int) -> int:
-    """Run them, and print what they left."""
+    """Run them and print their costs."""
     found = endure(directory, jobs, say=lambda line: print(line, flush=True))
     print(f"{found.jobs} jobs, {found.failed} did not complete, {found.per_s:.0f} a second")
     for name in found.readings[-1].rss_mib:

@@ -1,8 +1,8 @@
-"""Very many short jobs on one cluster of real processes: what memory, files and the journal come to.
+"""Very many short jobs on one cluster of real processes: growth of memory, files and the journal.
 
-The jobs are `true`, one GPU each. Four clients keep the queue short of `AHEAD`, so that the cluster runs as
-fast as it can. Memory is that of broker and daemons, read all the while; what counts is how it grows after
-the first third, when everything has been used once.
+The jobs are `true`, one GPU each. Four clients keep the queue shorter than `AHEAD`, so that the cluster runs
+at full speed. Memory of broker and daemons is read throughout; the result is its growth after the first
+third, when every code path has run once.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from tests.support.online.cluster import Cluster, all_up, until
 
 CLIENTS = 4
 AHEAD = 200
-"""Jobs that a client has under way at most."""
+"""Largest number of unfinished jobs of a client."""
 SAMPLE_S = 2.0
 PATIENCE_S = 300.0
-"""A client waits so long for its jobs. The first ones are predicted to be long, and go behind later ones."""
+"""How long a client waits for its jobs. The first ones have long predictions, so later ones overtake them."""
 
 
 class Reading(NamedTuple):
-    """One look at the daemons.
+    """One measurement of the daemons.
 
     Attributes:
-        ended: Jobs that are over.
-        rss_mib: By process.
-        files: Open ones, by process.
-        journal_mib: The journal on disk.
+        ended: Number of ended jobs.
+        rss_mib: Resident memory by process.
+        files: Open files by process.
+        journal_mib: Size of the journal on disk.
     """
 
     ended: int
@@ -45,14 +45,14 @@ class Reading(NamedTuple):
 
 
 class Endured(NamedTuple):
-    """What came out.
+    """Results of a run.
 
     Attributes:
-        jobs: How many ended.
-        failed: Those that did not complete.
-        per_s: Jobs a second.
-        readings: In order.
-        compacted_mib: The journal once a base stands for all of its entries.
+        jobs: Number of ended jobs.
+        failed: Number of jobs that did not complete.
+        per_s: Jobs per second.
+        readings: All measurements, in order.
+        compacted_mib: Size of the journal after a base replaced all its entries.
     """
 
     jobs: int
@@ -62,23 +62,23 @@ class Endured(NamedTuple):
     compacted_mib: float
 
     def growth_mib(self, name: str) -> float:
-        """How much more memory a process took at the end than after the first third of the jobs."""
+        """Growth of a process's memory after the first third of the jobs."""
         early = next(one for one in self.readings if one.ended >= self.jobs / 3)
         return self.readings[-1].rss_mib[name] - early.rss_mib[name]
 
     def growth_files(self, name: str) -> int:
-        """The same of open files."""
+        """Growth of a process's open files after the first third of the jobs."""
         early = next(one for one in self.readings if one.ended >= self.jobs / 3)
         return self.readings[-1].files[name] - early.files[name]
 
 
 def endure(directory: Path, jobs: int, say: Callable[[str], None] = lambda _: None) -> Endured:
-    """Run so many jobs.
+    """Run this number of jobs.
 
     Args:
-        directory: Everything is kept below it.
-        jobs: How many.
-        say: Gets a line every ten readings.
+        directory: Folder for all files.
+        jobs: Number of jobs.
+        say: Receives a line every ten measurements.
     """
     cluster = Cluster(directory)
     try:
@@ -108,7 +108,7 @@ def endure(directory: Path, jobs: int, say: Callable[[str], None] = lambda _: No
 
 
 def _compact(path: Path) -> None:
-    """As `rlsched journal compact --keep-days` does when all is old."""
+    """As `rlsched journal compact --keep-days` does if all entries are old."""
     cut = made(path, time.time())
     assert cut is not None, "a base saves nothing"
     opened = Journal(path)
@@ -141,11 +141,11 @@ def _journal_mib(cluster: Cluster) -> float:
 
 def _line(reading: Reading) -> str:
     rss = ", ".join(f"{name} {mib:.0f} MiB" for name, mib in reading.rss_mib.items())
-    return f"{reading.ended} jobs over: {rss}, journal {reading.journal_mib:.1f} MiB"
+    return f"{reading.ended} jobs ended: {rss}, journal {reading.journal_mib:.1f} MiB"
 
 
 def _submit(address: str, home: str, jobs: int) -> None:
-    """One client: so many jobs, of which at most `AHEAD` are under way."""
+    """One client: submits this number of jobs, with at most `AHEAD` unfinished."""
     with Client(address, home=home, timeout_s=60.0) as client:
         sent: list[int] = []
         for number in range(jobs):
@@ -156,7 +156,7 @@ def _submit(address: str, home: str, jobs: int) -> None:
 
 
 def _wait_for(client: Client, jobs: set[int]) -> None:
-    until(lambda: not {job.job for job in client.jobs()} & jobs, "its jobs are over", PATIENCE_S)
+    until(lambda: not {job.job for job in client.jobs()} & jobs, "its jobs have ended", PATIENCE_S)
 
 
 if __name__ == "__main__":

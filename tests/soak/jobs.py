@@ -1,4 +1,4 @@
-"""The jobs of a sweep: what each runs, what it must leave behind, and who shot it."""
+"""The jobs of a sweep: scripts and the lines that they must write; processes and kill -9."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = {
     "daemon": ("", "setsid sleep {seconds} & sleep {seconds}"),
     "forker": ("", "for i in 1 2 3 4 5; do (sleep {seconds}) & done; wait"),
 }
-"""What a job does: before it says that it runs, and then."""
+"""Work of a job: before its first line, and after it."""
 
 
 @dataclass
@@ -39,10 +39,10 @@ class Planned:
 
     Attributes:
         token: Its submission token, and its name.
-        gpus: Above 4: a gang over two nodes.
+        gpus: Number of GPUs; above 4, a gang on two nodes.
         script: For `sh -c`.
         code: The exit code that its script ends with.
-        cancelled: Whether it is cancelled some time.
+        cancelled: Whether it is cancelled.
     """
 
     token: str
@@ -53,7 +53,7 @@ class Planned:
 
 
 def plan(chance: Random, tag: str, jobs: int, lines: Path, environment: str = "") -> list[Planned]:
-    """A round's jobs. `environment`: shell that comes before each."""
+    """A round's jobs. `environment`: shell code before each script."""
     found = []
     for number in range(jobs):
         token = f"{tag}-{number}"
@@ -75,11 +75,11 @@ def plan(chance: Random, tag: str, jobs: int, lines: Path, environment: str = ""
 
 @dataclass
 class Lines:
-    """What the jobs wrote.
+    """Lines that the jobs wrote.
 
     Attributes:
-        starts: (job, attempt, rank) -> how often it began.
-        overlaps: Jobs of which two attempts were at work at once.
+        starts: (job, attempt, rank) -> number of starts.
+        overlaps: Jobs with two attempts running at the same time.
     """
 
     starts: Counter[tuple[int, int, int]] = field(default_factory=Counter)
@@ -99,7 +99,7 @@ class Lines:
 
 
 def shims(directory: Path) -> dict[int, tuple[int, int, int]]:
-    """Process number -> (job, attempt, rank) of every living shim below a directory."""
+    """PID -> (job, attempt, rank) of every live shim below a directory."""
     found = {}
     for path in directory.rglob("pid"):
         name = path.parent.name.split(".")
@@ -113,7 +113,7 @@ def shims(directory: Path) -> dict[int, tuple[int, int, int]]:
 
 
 def strays(mark: str, also: str = "") -> list[int]:
-    """Processes with a variable in their environment that begins so, and with another."""
+    """Processes with environment variables that start with `mark` and with `also`."""
     return [pid for pid in all_pids() if all(_has(pid, one) for one in (mark, also))]
 
 
@@ -134,8 +134,8 @@ def children(parents: Iterable[int]) -> list[int]:
     return found
 
 
-def shoot(pid: int) -> bool:
-    """kill -9; whether it was there."""
+def kill_9(pid: int) -> bool:
+    """kill -9; returns whether the process existed."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Submits a round's jobs to Slurm in a process of its own, which may be shot: `PLAN ACKNOWLEDGED`."""
+"""Submits a round's jobs to Slurm in a separate process, which may be killed: `PLAN ACKNOWLEDGED`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATIENCE_S = 60.0
 
 
 def main(plan: str, acknowledged: str) -> None:
-    """Submit what is not acknowledged yet, and cancel what is to be cancelled."""
+    """Submit jobs that are not yet acknowledged, and cancel the ones marked so in the plan."""
     known = {line.split()[0] for line in Path(acknowledged).read_text().splitlines()}
     with open(acknowledged, "a") as log:
         for token, gpus, script, cancelled in json.loads(Path(plan).read_text()):
@@ -25,7 +25,7 @@ def main(plan: str, acknowledged: str) -> None:
 
 
 def _sbatch(token: str, gpus: int, script: str) -> str:
-    """The number that sbatch prints; asked again while there is no answer, as a user would."""
+    """The job number that sbatch prints; retried without an answer, as a user would."""
     size = ["--nodes=2", "--gres=gpu:4"] if gpus > 4 else ["--nodes=1", f"--gres=gpu:{gpus}"]
     words = ["sbatch", "--parsable", "--requeue", "--output=/dev/null", f"--job-name={token}", *size]
     until_s = time.monotonic() + PATIENCE_S

@@ -1,6 +1,6 @@
-"""A real Slurm of this machine as what a sweep shoots at: slurmctld and two slurmd with four fake GPUs each.
+"""A real Slurm on this machine as the system under test: slurmctld and two slurmd with four fake GPUs each.
 
-Jobs are told to be queued again after a failure of their node (`--requeue`), as rlsched's are.
+Jobs are requeued after a failure of their node (`--requeue`), as rlsched's jobs are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rlsched.errors import InputError
-from tests.soak.jobs import shoot, strays
+from tests.soak.jobs import kill_9, strays
 from tests.soak.systems import CONTROLLER, NODES, TARGETS, Found
 from tests.support.online import real_slurm
 from tests.support.online.cluster import until
@@ -26,10 +26,10 @@ class Slurm:
     """slurmctld and two slurmd.
 
     Args:
-        directory: Everything is kept below it.
+        directory: Folder for all files.
 
     Raises:
-        InputError: this machine lacks something.
+        InputError: a program or package is missing on this machine.
     """
 
     targets = TARGETS
@@ -53,8 +53,8 @@ class Slurm:
         self._stopping.add(_of(name))
         self._slurm.running[_of(name)].terminate()
 
-    def mend(self) -> None:
-        """Start again what is no more."""
+    def restart_dead(self) -> None:
+        """Restart processes that have exited."""
         for name, process in list(self._slurm.running.items()):
             if name in self._stopping:
                 process.wait(60.0)
@@ -64,7 +64,7 @@ class Slurm:
         until(lambda: self._ask("scontrol", "ping").count(" UP") > 0, "slurmctld answers")
 
     def shims(self) -> dict[int, int]:
-        """Each slurmstepd."""
+        """PID -> job of each slurmstepd."""
         found = {}
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -77,24 +77,24 @@ class Slurm:
         return found
 
     def strays(self) -> list[int]:
-        """By what is in their environments."""
+        """Processes of jobs, by their environments."""
         return strays(f"SLURM_CONF={self._slurm.config}", also="SLURM_JOB_ID=")
 
     def submit(self, plan: Path, acknowledged: Path) -> subprocess.Popen[bytes]:
-        """By sbatch; what was not acknowledged is submitted a second time, which makes a second job."""
+        """Submit with sbatch; an unacknowledged job is submitted a second time, which makes a second job."""
         words = ("-m", "tests.soak.sbatch", str(plan), str(acknowledged))
         with (self._slurm.directory / "submitter.log").open("ab") as log:
             return subprocess.Popen([sys.executable, *words], stderr=log, env=self._slurm.environment)
 
     def live(self) -> set[int]:
-        """Jobs that are not over."""
+        """Jobs that have not ended."""
         try:
             return {number for number, _, state, _, _ in self._all() if state in _LIVE}
         except subprocess.CalledProcessError:
             return {-1}
 
     def up(self) -> bool:
-        """Whether both nodes are."""
+        """Whether both nodes are up."""
         states = self._ask("sinfo", "-h", "-N", "-p", "gpu", "-o", "%T").split()
         return sum(state in ("idle", "mixed", "allocated") for state in states) == len(NODES)
 
@@ -124,9 +124,9 @@ class Slurm:
         return asked.stdout
 
     def close(self) -> None:
-        """End everything, jobs too."""
+        """Stop all processes, including jobs."""
         for pid in self.strays():
-            shoot(pid)
+            kill_9(pid)
         self._slurm.close()
 
 

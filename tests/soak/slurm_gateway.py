@@ -1,4 +1,4 @@
-"""A real Slurm whose jobs rlsched decides, with kill -9 of gateway, broker and controller in the middle.
+"""A real Slurm whose jobs rlsched schedules, with kill -9 of gateway, broker and controller.
 
 python -m tests.soak.slurm_gateway --jobs 500 --kills 60
 """
@@ -22,9 +22,9 @@ from tests.support.online.cluster import Cluster, until
 from tests.support.online.real_slurm import RealSlurm, lacking
 
 SAVED_S = 6.0
-"""slurmctld saves its state every 5 s: what it has acknowledged since is gone with a kill -9."""
+"""slurmctld saves its state every 5 s: a kill -9 loses later acknowledgements."""
 TENDED_S = 45.0
-"""A node that registers sooner after a restart of slurmctld says nothing about what it does not run."""
+"""A node that registers earlier after a restart of slurmctld does not report jobs that it no longer runs."""
 _SCRIPT = """#!/bin/sh
 key=${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}_${{SLURM_ARRAY_TASK_ID:-x}}
 echo "start $SLURM_JOB_ID $key $SLURM_JOB_NODELIST \
@@ -36,18 +36,18 @@ exit $2
 
 
 class Plan(NamedTuple):
-    """A submission: options of sbatch, for how long each job runs and how it ends."""
+    """A submission: options of sbatch, run time and exit code of each job."""
 
     options: tuple[str, ...]
     runs_s: float
     code: int
     tasks: int = 1
     fate: str = ""
-    """`cancel`: its user cancels it; `limit`: it runs into its limit; `after`: after the one before."""
+    """`cancel`: its user cancels it; `limit`: it reaches its time limit; `after`: after the previous job."""
 
 
 class OnSlurm(Cluster):
-    """A broker without nodes of its own, a real Slurm, and the gateway between them."""
+    """A broker without its own nodes, a real Slurm, and the gateway between them."""
 
     def __init__(
         self,
@@ -85,22 +85,22 @@ class OnSlurm(Cluster):
             raise
 
     def wait_until_ready(self, nodes: int = 4) -> None:
-        """Somebody decides, and all nodes are there."""
+        """Wait until the broker decides and all nodes are up."""
         with self.client(timeout_s=60.0) as client:
             until(
                 lambda: sum(node.state == "up" for node in client.nodes()) == nodes, self.log("gateway"), 60.0
             )
 
     def start(self, name: str) -> None:
-        """Start the broker, the gateway, or slurmctld again."""
+        """Restart the broker, the gateway or slurmctld."""
         if name == "gateway":
             place = ("--partition", "gpu", "--broker", self.address, "--dir", str(self.stamps))
             self._spawn(name, "engine", "slurm", *place, *self._gateway_options)
         else:
             super().start(name)
 
-    def shoot(self, name: str, *, saves: bool = False) -> None:
-        """kill -9, and start again; `saves`: slurmctld may save its state before."""
+    def kill_and_restart(self, name: str, *, saves: bool = False) -> None:
+        """kill -9 and restart; `saves`: slurmctld may save its state first."""
         if name == "slurmctld":
             self.slurm.kill(name, saves=saves)
         else:
@@ -108,13 +108,13 @@ class OnSlurm(Cluster):
             self.start(name)
 
     def close(self) -> None:
-        """End everything."""
+        """Stop all processes."""
         super().close()
         self.slurm.close()
 
 
 def plans(count: int, rng: random.Random) -> list[Plan]:
-    """So many jobs: single ones, gangs, arrays, chains, some that are cancelled or run into their limits."""
+    """Submissions for this number of jobs: single, gang, array, chain, cancelled, at the time limit."""
     found: list[Plan] = []
     while (left := count - sum(plan.tasks for plan in found)) > 0:
         kind, runs_s = rng.random(), rng.choice((0.2, 0.5, 1.0, 2.0))
@@ -139,19 +139,19 @@ def plans(count: int, rng: random.Random) -> list[Plan]:
 
 
 class Outcome(NamedTuple):
-    """What became of all jobs.
+    """Outcome of all jobs.
 
     Attributes:
-        jobs: Acknowledged by sbatch.
-        right: Ran where and on which GPUs the broker had decided.
-        wrong: Lines about those that did not.
-        codes: Lines about exit codes that differ between what the script said, Slurm and the broker.
-        twice: Keys that began more often than they were told to.
-        lost: Keys of which nobody knows an end.
-        left: Given to Slurm's own order, and ended as they should.
-        forgotten: Lines that would stand in one of the others, of jobs that slurmctld had forgotten: it was
-            shot within `SAVED_S` after they began or ended, and ran them again, as it does without rlsched.
-        latency_s: From the decision to the script's first line.
+        jobs: Number of jobs acknowledged by sbatch.
+        right: Number of jobs that ran on the nodes and GPUs of the broker's decision.
+        wrong: Lines about jobs that ran on other nodes or GPUs.
+        codes: Lines about exit codes that differ among the script, Slurm and the broker.
+        twice: Keys with more starts than ordered.
+        lost: Keys without a known end.
+        left: Jobs left to Slurm's own order that ended correctly.
+        forgotten: Lines as above, for jobs that slurmctld forgot: it was killed within `SAVED_S` after their
+            start or end and ran them again, as it does without rlsched.
+        latency_s: Time from the decision to the script's first line.
     """
 
     jobs: int
@@ -169,7 +169,7 @@ class Outcome(NamedTuple):
         return (
             f"{self.jobs} jobs, {self.right} where decided, {len(self.wrong)} not, {len(self.codes)} exit "
             f"codes wrong, {len(self.twice)} twice, {len(self.lost)} lost, {len(self.left)} left to Slurm, "
-            f"{len(self.forgotten)} forgotten by a shot slurmctld; decision to start p50 "
+            f"{len(self.forgotten)} forgotten by a killed slurmctld; decision to start p50 "
             f"{statistics.median(late):.3f} s, p90 {late[int(0.9 * (len(late) - 1))]:.3f} s"
         )
 
@@ -177,16 +177,16 @@ class Outcome(NamedTuple):
 def run(
     system: OnSlurm, count: int, kills: int, seed: int, timeout_s: float = 600.0, *, saves: bool = False
 ) -> Outcome:
-    """Submit, shoot, drain and resume, wait for all ends, and compare the three books.
+    """Submit, kill, drain and resume, wait for all ends, and compare script, Slurm and broker.
 
     Args:
-        system: What is shot at.
-        count: Jobs.
-        kills: kill -9 of gateway, broker and controller, at drawn instants.
-        seed: Of the draws.
-        timeout_s: All jobs are over by then.
-        saves: slurmctld may save its state before it ends. With a kill -9 it forgets ends of the last seconds
-            too, and takes minutes to find out.
+        system: The system under test.
+        count: Number of jobs.
+        kills: Number of kill -9 of gateway, broker and controller, at random times.
+        seed: Seed of the random times.
+        timeout_s: Time by which all jobs must have ended, seconds.
+        saves: Whether slurmctld may save its state first. After a kill -9 it also forgets the latest ends,
+            and takes minutes to notice.
     """
     rng, slurm = random.Random(seed), system.slurm
     ran = system.directory / "ran"
@@ -198,16 +198,16 @@ def run(
     waiting: list[tuple[float, str]] = []
     before = ""
     todo = list(reversed(plans(count, rng)))
-    shots = [("gateway", "broker", "slurmctld")[k % 3] for k in range(kills)]
-    rng.shuffle(shots)
+    victims = [("gateway", "broker", "slurmctld")[k % 3] for k in range(kills)]
+    rng.shuffle(victims)
     began_s = time.monotonic()
-    next_shot_s = began_s + rng.uniform(2.0, 4.0)
+    next_kill_s = began_s + rng.uniform(2.0, 4.0)
     drained, submitted_s = "", began_s
-    tended_s, shot_s = began_s, list[float]()
+    tended_s, killed_s = began_s, list[float]()
     while True:
         now_s = time.monotonic()
-        assert now_s - began_s < timeout_s, f"not over: {_unfinished(slurm, keys)}"
-        if system.running["gateway"].poll() is not None:  # it ends where it starts without slurmctld
+        assert now_s - began_s < timeout_s, f"not ended: {_unfinished(slurm, keys)}"
+        if system.running["gateway"].poll() is not None:  # it exits if it starts without slurmctld
             system.start("gateway")
         for _ in range(4 if todo else 0):
             if not todo:
@@ -232,15 +232,15 @@ def run(
         for due in [one for one in waiting if one[0] <= now_s]:
             waiting.remove(due)
             slurm.ask("scancel", due[1], check=False)
-        if shots and now_s >= next_shot_s:
-            if shots[-1] == "slurmctld" and now_s - submitted_s < SAVED_S:
-                shots.insert(0, shots.pop())
-                next_shot_s = now_s + 0.1
-            if shots[-1] != "slurmctld" or now_s - submitted_s >= SAVED_S:
-                if shots[-1] == "slurmctld" and not saves:
-                    shot_s.append(time.time())
-                system.shoot(shots.pop(), saves=saves)
-                next_shot_s = now_s + rng.uniform(0.2, 1.5)
+        if victims and now_s >= next_kill_s:
+            if victims[-1] == "slurmctld" and now_s - submitted_s < SAVED_S:
+                victims.insert(0, victims.pop())
+                next_kill_s = now_s + 0.1
+            if victims[-1] != "slurmctld" or now_s - submitted_s >= SAVED_S:
+                if victims[-1] == "slurmctld" and not saves:
+                    killed_s.append(time.time())
+                system.kill_and_restart(victims.pop(), saves=saves)
+                next_kill_s = now_s + rng.uniform(0.2, 1.5)
                 if drained:
                     slurm.ask("scontrol", "update", f"NodeName={drained}", "State=RESUME", check=False)
                     drained = ""
@@ -248,7 +248,7 @@ def run(
                     drained = rng.choice(slurm.nodes)
                     words = (f"NodeName={drained}", "State=DRAIN", "Reason=test")
                     slurm.ask("scontrol", "update", *words, check=False)
-        if not todo and not shots and not waiting:
+        if not todo and not victims and not waiting:
             if not _unfinished(slurm, keys):
                 break
             if now_s - tended_s >= TENDED_S:
@@ -257,7 +257,7 @@ def run(
         time.sleep(0.2)
     with system.client(timeout_s=30.0) as client:
         until(lambda: not _live(client), "the broker knows all ends", 90.0)
-        return _compare(client, slurm, keys, ran, shot_s)
+        return _compare(client, slurm, keys, ran, killed_s)
 
 
 def _live(client: Client) -> list[JobInfo]:
@@ -271,11 +271,11 @@ def _unfinished(slurm: RealSlurm, keys: dict[str, Plan]) -> list[str]:
     jobs = slurm.jobs()
     return [
         f"{key} {jobs[key].state} {jobs[key].reason}" for key in keys if key in jobs and not jobs[key].is_over
-    ] or ([] if jobs else ["slurmctld is away"])
+    ] or ([] if jobs else ["slurmctld is unreachable"])
 
 
 def _compare(
-    client: Client, slurm: RealSlurm, keys: dict[str, Plan], ran: Path, shot_s: list[float]
+    client: Client, slurm: RealSlurm, keys: dict[str, Plan], ran: Path, killed_s: list[float]
 ) -> Outcome:
     began, ended_s = dict[str, list[list[str]]](), dict[str, list[float]]()
     for line in ran.read_text().splitlines():
@@ -297,7 +297,7 @@ def _compare(
     for key, plan in keys.items():
         job, info, starts = jobs.get(key), known.get(key), began.get(key, [])
         moments = [float(words[5]) for words in starts] + ended_s.get(key, [])
-        is_forgotten = any(0.0 <= shot - at_s < SAVED_S for shot in shot_s for at_s in moments)
+        is_forgotten = any(0.0 <= kill - at_s < SAVED_S for kill in killed_s for at_s in moments)
 
         def note(found: list[str], line: str, is_forgotten: bool = is_forgotten) -> None:
             (outcome.forgotten if is_forgotten else found).append(line)
@@ -333,8 +333,8 @@ def _compare(
     return outcome._replace(right=right)
 
 
-def alone(slurm: RealSlurm, script: Path, ran: Path, count: int) -> list[float]:
-    """Seconds from `scontrol release` to the script's first line, as Slurm takes them without rlsched."""
+def slurm_latencies(slurm: RealSlurm, script: Path, ran: Path, count: int) -> list[float]:
+    """Seconds from `scontrol release` to the script's first line in Slurm without rlsched."""
     found = []
     for _ in range(count):
         number = slurm.sbatch("--hold", "-p", "other", "--gres=gpu:i0:1", script=script, arguments=("0", "0"))
@@ -348,12 +348,14 @@ def alone(slurm: RealSlurm, script: Path, ran: Path, count: int) -> list[float]:
 
 
 def main() -> None:
-    """Run it, and print what became of the jobs."""
+    """Run it and print the outcome of the jobs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=500)
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--latency", type=int, default=0, help="Starts of Slurm alone to compare with.")
+    parser.add_argument(
+        "--latency", type=int, default=0, help="Number of starts by Slurm itself, for comparison."
+    )
     options = parser.parse_args()
     if lacking():
         raise SystemExit(lacking())
@@ -367,8 +369,10 @@ def main() -> None:
                 for line in getattr(outcome, kind)[:20]:
                     print(f"  {kind}: {line}")
             if options.latency:
-                own = alone(system.slurm, Path(folder) / "job.sh", Path(folder) / "ran", options.latency)
-                print(f"Slurm alone: release to start p50 {statistics.median(own):.3f} s of {len(own)}")
+                own = slurm_latencies(
+                    system.slurm, Path(folder) / "job.sh", Path(folder) / "ran", options.latency
+                )
+                print(f"Slurm itself: release to start p50 {statistics.median(own):.3f} s of {len(own)}")
         finally:
             print(system.log("gateway"))
             system.close()

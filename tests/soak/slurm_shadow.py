@@ -1,9 +1,9 @@
-"""A shadow beside a real Slurm under load: every command that it ran, and what it costs the controller.
+"""A shadow of a real Slurm under load: every command that it ran, and its cost for the controller.
 
 python -m tests.soak.slurm_shadow --minutes 10
 
-The same load runs all the time. The shadow looks in one stretch and is away in the next, in the order of
-with, without, without, with; each side has as many minutes as are asked for.
+The same load runs throughout. The shadow runs in some stretches only, in the order with, without, without,
+with; each side gets the requested minutes.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ READY = "nothing is written to Slurm"
 
 
 class Outcome(NamedTuple):
-    """What a shadow did, and cost.
+    """Calls and costs of a shadow.
 
     Attributes:
         with_s: CPU seconds of slurmctld in each stretch with the shadow.
-        without_s: The same without.
+        without_s: CPU seconds of slurmctld in each stretch without the shadow.
         calls: Calls of Slurm's commands, by command.
-        writes: Those that are not known to read alone.
-        jobs: Submitted meanwhile.
+        writes: Calls that are not known to be read-only.
+        jobs: Number of jobs submitted meanwhile.
     """
 
     with_s: list[float]
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 
     @property
     def up_frac(self) -> float:
-        """How much more CPU time slurmctld took with the shadow."""
+        """Relative increase of slurmctld's CPU time with the shadow."""
         return sum(self.with_s) / sum(self.without_s) - 1.0
 
     def __str__(self) -> str:
@@ -61,10 +61,10 @@ class Outcome(NamedTuple):
 
 
 class Load:
-    """Jobs of mixed sizes, one every half a second, for as long as it is told to.
+    """Submits a job of random size every half second until it is closed.
 
     Attributes:
-        jobs: Submitted so far.
+        jobs: Number of jobs submitted so far.
     """
 
     def __init__(self, slurm: RealSlurm, script: Path, seed: int) -> None:
@@ -90,10 +90,10 @@ class ShadowProcess:
     """`rlsched engine slurm --shadow` as a process.
 
     Args:
-        slurm: What it follows.
+        slurm: The Slurm that it follows.
         directory: Its --dir.
-        commands: Slurm's commands, counted.
-        options: More of its command line.
+        commands: Slurm's commands, with counters.
+        options: Further options of its command line.
     """
 
     def __init__(self, slurm: RealSlurm, directory: Path, commands: CountedCommands, *options: str) -> None:
@@ -119,7 +119,7 @@ class ShadowProcess:
 
 
 def controller_cpu_s(slurm: RealSlurm) -> float:
-    """CPU seconds that slurmctld has taken so far."""
+    """CPU time of slurmctld so far, seconds."""
     pid = (slurm.directory / "slurmctld.pid").read_text().strip()
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -129,11 +129,11 @@ def run(slurm: RealSlurm, minutes: float, seed: int, *options: str, stretch_s: f
     """Measure.
 
     Args:
-        slurm: A Slurm with nothing in it.
-        minutes: With the shadow, and as many without.
-        seed: Of the jobs.
-        options: Of the shadow.
-        stretch_s: Length of a stretch.
+        slurm: A Slurm without jobs.
+        minutes: Minutes with the shadow; as many follow without.
+        seed: Seed of the jobs.
+        options: Options of the shadow.
+        stretch_s: Length of a stretch, seconds.
     """
     script = slurm.directory / "sleep.sh"
     script.write_text("#!/bin/sh\nsleep $1\n")
@@ -148,7 +148,7 @@ def run(slurm: RealSlurm, minutes: float, seed: int, *options: str, stretch_s: f
             shadow = ShadowProcess(slurm, slurm.directory / "shadow", commands, *options) if looks else None
             before_s = controller_cpu_s(slurm)
             over_s = time.monotonic() + stretch_s
-            until(lambda at_s=over_s: time.monotonic() >= at_s, "it is over", 2 * stretch_s)  # type: ignore[misc]
+            until(lambda at_s=over_s: time.monotonic() >= at_s, "the stretch has ended", 2 * stretch_s)  # type: ignore[misc]
             took[looks].append(controller_cpu_s(slurm) - before_s)
             if shadow is not None:
                 assert shadow.close() == 0
@@ -166,12 +166,12 @@ def run(slurm: RealSlurm, minutes: float, seed: int, *options: str, stretch_s: f
 
 
 def main() -> int:
-    """Run it, and print what it found; exit code 1 where there was a write, or more than 5 % of CPU."""
+    """Run it and print the result; exit code 1 after a write or more than 5 % of CPU time."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak.slurm_shadow", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--most-frac", type=float, default=0.05, help="so much more CPU time at most")
-    parser.add_argument("--keep", type=Path, help="a folder that is left as it is at the end")
+    parser.add_argument("--most-frac", type=float, default=0.05, help="largest relative increase of CPU time")
+    parser.add_argument("--keep", type=Path, help="a folder for all files, which is not removed")
     args, options = parser.parse_known_args()
     if lacking():
         print(f"skipped: {lacking()}", file=sys.stderr)

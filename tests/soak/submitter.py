@@ -1,6 +1,6 @@
-"""Submits a round's jobs in a process of its own, which may be shot: `ADDRESS HOME PLAN ACKNOWLEDGED`.
+"""Submits a round's jobs in a separate process, which may be killed: `ADDRESS HOME PLAN ACKNOWLEDGED`.
 
-A line on `ACKNOWLEDGED` says that the broker has said that a job is on disk.
+Each line on `ACKNOWLEDGED` is a job that the broker has acknowledged, so it is on disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rlsched.client.client import Client
 
 
 def main(address: str, home: str, plan: str, acknowledged: str) -> None:
-    """Submit, and cancel what is to be cancelled."""
+    """Submit the jobs and cancel the ones marked so in the plan."""
     with Client(address, home=home, timeout_s=60.0) as client, open(acknowledged, "a") as log:
         for token, gpus, script, cancelled in json.loads(Path(plan).read_text()):
             job = client.submit(["sh", "-c", script], num_gpus=gpus, name=token, token=token)

@@ -1,7 +1,7 @@
-"""kill -9 of controller, node daemons, shims, commands and clients at seeded instants, with real processes.
+"""kill -9 of controller, node daemons, shims, commands and clients at seeded times, with real processes.
 
-Some rounds stop daemons in order, the whole cluster too, or reboot a node. What ended is started again, and
-every job comes to its end. Then the books are compared with the lines that the jobs wrote themselves.
+Some rounds stop daemons in order, stop the whole cluster, or reboot a node. Exited processes are restarted,
+and every job must end. Then the cluster's book is compared with the lines that the jobs wrote.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.soak.jobs import Lines, Planned, children, plan, shoot
+from tests.soak.jobs import Lines, Planned, children, kill_9, plan
 from tests.soak.systems import CONTROLLER, NODES, Found, System
 from tests.support.online.cluster import until
 
@@ -23,27 +23,27 @@ JOBS = 10
 
 @dataclass
 class Outcome:
-    """What a sweep found.
+    """Result of a sweep.
 
     Attributes:
-        shots: How often something was shot, or stopped.
-        jobs: How many jobs were acknowledged.
-        faults: A line each.
+        injections: Number of kills, stops and reboots.
+        jobs: Number of acknowledged jobs.
+        faults: One line for each fault found.
     """
 
-    shots: int = 0
+    injections: int = 0
     jobs: int = 0
     faults: list[str] = field(default_factory=list)
 
 
 class Sweep:
-    """One cluster, and rounds of jobs and shots.
+    """One cluster, with rounds of jobs and injected failures.
 
     Args:
-        directory: Everything is kept below it.
-        system: What is shot at.
-        seed: Of jobs, targets and instants.
-        say: Gets a line a round.
+        directory: Folder for all files.
+        system: The system under test.
+        seed: Seed of jobs, targets and times.
+        say: Receives a line per round.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class Sweep:
         self._lines.touch()
         self._acknowledged = directory / "acknowledged"
         self._acknowledged.touch()
-        self._shot: set[int] = set()
+        self._killed: set[int] = set()
         self._plans: dict[str, Planned] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._stuck: set[int] = set()
         until(system.up, "all nodes are up")
 
     def round(self, number: int) -> None:
-        """Some jobs, one or more shots, and a look at what became of them."""
+        """Submit jobs, inject one or more failures, and check the outcome."""
         targets = self._system.targets[number % len(self._system.targets)]
         planned = plan(self.chance, f"r{number}", JOBS, self._lines, self._system.environment)
         self._plans |= {job.token: job for job in planned}
@@ -72,15 +72,15 @@ class Sweep:
         submitter = self._system.submit(path, self._acknowledged)
         time.sleep(self.chance.uniform(0.0, 2.5))
         for target in targets:
-            self._shoot(target, submitter)
+            self._inject(target, submitter)
             time.sleep(self.chance.choice((0.0, 0.0, 0.2)))
-        self._system.mend()
+        self._system.restart_dead()
         if submitter.wait() != 0:
             self._system.submit(path, self._acknowledged).wait()
-        self._look(number, targets)
+        self._check(number, targets)
 
-    def _shoot(self, target: str, submitter: subprocess.Popen[bytes]) -> None:
-        self.outcome.shots += 1
+    def _inject(self, target: str, submitter: subprocess.Popen[bytes]) -> None:
+        self.outcome.injections += 1
         node = self.chance.choice(NODES)
         running = self._system.shims()
         match target:
@@ -96,15 +96,15 @@ class Sweep:
                 submitter.kill()
             case "shim" | "command" if running:
                 pid = self.chance.choice(list(running))
-                self._shot.add(running[pid])
+                self._killed.add(running[pid])
                 for victim in [pid] if target == "shim" else children([pid]):
-                    shoot(victim)
+                    kill_9(victim)
             case other if other in self._system.others:
                 self._system.others[other](node)
 
-    def _look(self, number: int, targets: tuple[str, ...]) -> None:
+    def _check(self, number: int, targets: tuple[str, ...]) -> None:
         try:
-            until(lambda: not self._system.live() - self._stuck, "all jobs are over")
+            until(lambda: not self._system.live() - self._stuck, "all jobs have ended")
         except AssertionError as error:
             late = self._system.live() - self._stuck
             self._stuck |= late
@@ -118,7 +118,7 @@ class Sweep:
             until(lambda: not self._system.strays(), "no process is left")
         except AssertionError:
             self._fault(number, f"processes {self._system.strays()} are left")
-        self._say(f"round {number}: {' and '.join(targets)} shot, {len(self.outcome.faults)} faults so far")
+        self._say(f"round {number}: {' and '.join(targets)} hit, {len(self.outcome.faults)} faults so far")
 
     def _compare(self, number: int, jobs: dict[int, Found]) -> None:
         lines = Lines.read(self._lines)
@@ -132,16 +132,16 @@ class Sweep:
             if job not in jobs or jobs[job].token != token:
                 self._fault(number, f"{token}, acknowledged as {job}, is lost")
         if len(set(numbers.values())) != len(numbers):
-            self._fault(number, "a number was given twice")
+            self._fault(number, "a number was used twice")
         for (job, attempt, rank), times in lines.starts.items():
             if times > 1:
                 self._fault(number, f"job {job} attempt {attempt} rank {rank} ran {times} times")
         for job in lines.overlaps:
-            self._fault(number, f"two attempts of job {job} were at work at once")
+            self._fault(number, f"two attempts of job {job} ran at the same time")
         for job, found in jobs.items():
             planned = self._plans.get(found.token)
             mine = found.token.startswith(f"r{number}-")
-            if planned is None or not mine or job in self._shot or job in self._stuck:
+            if planned is None or not mine or job in self._killed or job in self._stuck:
                 continue
             if found.state == "cancelled" and planned.cancelled:
                 continue
@@ -151,9 +151,9 @@ class Sweep:
                 self._fault(number, f"{found.token}, job {job}: {what}")
 
     def _fault(self, number: int, line: str) -> None:
-        """Each is counted once, though it is seen after every round from then on."""
-        if line in self._told:
+        """Record a fault once, although every later round finds it again."""
+        if line in self._reported:
             return
-        self._told.add(line)
+        self._reported.add(line)
         self.outcome.faults.append(f"round {number}: {line}")
         self._say(self.outcome.faults[-1])

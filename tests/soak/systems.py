@@ -1,4 +1,4 @@
-"""What a sweep shoots at: a cluster whose parts can be shot and started again; rlsched's own here."""
+"""The system under test of a sweep: a cluster whose parts can be killed and restarted; here rlsched."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.online.cluster import Cluster, until
 CONTROLLER = "controller"
 NODES = ("n0", "n1")
 _ALL_JOBS = 1_000_000
-"""More than a sweep submits: by default a client reads the latest 2,000 jobs."""
+"""More jobs than a sweep submits: by default a client reads the latest 2,000."""
 TARGETS = (
     (CONTROLLER,),
     ("node",),
@@ -35,23 +35,23 @@ TARGETS = (
     ("stopped node",),
     ("stopped controller",),
 )
-"""What is shot in a round, by turns, of any system."""
+"""Targets of the rounds, in order, for any system."""
 RESTART, REBOOT = "stopped cluster", "rebooted node"
 OWN_TARGETS = ((RESTART,), (REBOOT,), (CONTROLLER, REBOOT))
-"""And of rlsched's own."""
+"""Additional targets, for rlsched only."""
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _BOOTED = ("unshare", "--mount", "sh", "-c", f'mount --bind "$0" {_BOOT_ID} && exec "$@"')
-"""Begins a command line: a file with a boot id, and the command that reads that one, as do its children."""
+"""Prefix of a command line. A file follows, then the command, which reads its boot id there."""
 
 
 class Found(NamedTuple):
-    """A job as the cluster says it is.
+    """A job as the cluster reports it.
 
     Attributes:
-        token: Its name.
+        token: Name of the job.
         state: `completed`, `failed`, `cancelled`, or another word.
-        exit_code: None where it has none.
-        reason: One line.
+        exit_code: Exit code, or None.
+        reason: Reason, one line.
     """
 
     token: str
@@ -64,49 +64,49 @@ class System(Protocol):
     """A controller and two nodes with four GPUs each, as processes."""
 
     environment: str
-    """Shell: sets RLSCHED_JOB, RLSCHED_ATTEMPT and RLSCHED_RANK where they are not set."""
+    """Shell code that sets RLSCHED_JOB, RLSCHED_ATTEMPT and RLSCHED_RANK if the system does not."""
     targets: Sequence[Sequence[str]]
-    """What is shot in each round, by turns."""
+    """Targets of the rounds, in order."""
     others: Mapping[str, Callable[[str], None]]
-    """What does the targets that no other method does to a node, by target."""
+    """Functions for the targets without their own method, by target; the argument is a node."""
 
     def kill(self, name: str) -> None:
         """kill -9 of the controller or a node's daemon."""
 
     def stop(self, name: str) -> None:
-        """Tell it to stop, and do not wait."""
+        """Send a stop, without waiting."""
 
-    def mend(self) -> None:
-        """Start again what is no more; what was told to stop does so first."""
+    def restart_dead(self) -> None:
+        """Restart processes that have exited; wait first for processes that are stopping."""
 
     def shims(self) -> dict[int, int]:
-        """Process number -> job, of what watches a job on its node."""
+        """PID -> job, of the processes that watch jobs on the nodes."""
 
     def strays(self) -> list[int]:
-        """Processes of jobs, when all are over."""
+        """Processes of jobs after all jobs have ended."""
 
     def submit(self, plan: Path, acknowledged: Path) -> subprocess.Popen[bytes]:
-        """Begin to submit a round's jobs; each that is acknowledged is a line `token number`."""
+        """Start to submit a round's jobs; each acknowledged job is a line `token number`."""
 
     def live(self) -> set[int]:
-        """Jobs that are not over; of nobody who answers, job -1."""
+        """Jobs that have not ended; job -1 if the controller is unreachable."""
 
     def up(self) -> bool:
-        """Whether both nodes are."""
+        """Whether both nodes are up."""
 
     def jobs(self) -> dict[int, Found]:
         """Every job by number."""
 
     def close(self) -> None:
-        """End everything."""
+        """Stop all processes."""
 
 
 class _Machines(Cluster):
-    """A cluster whose nodes each have a boot id of their own, and n1 ends its jobs when it is stopped.
+    """A cluster whose nodes have separate boot ids; n1 ends its jobs when it is stopped.
 
     Args:
-        directory: Everything is kept below it.
-        has_boots: Whether nodes have such a boot id.
+        directory: Folder for all files.
+        has_boots: Whether nodes have separate boot ids.
     """
 
     def __init__(self, directory: Path, *, has_boots: bool) -> None:
@@ -117,7 +117,7 @@ class _Machines(Cluster):
         super().__init__(directory, nodes=NODES, broker_options=("--policy", "fifo-backfill"))
 
     def command(self, name: str, *args: str) -> list[str]:
-        """A node's is started in a mount namespace of its own."""
+        """A node is started in its own mount namespace."""
         if name not in NODES:
             return super().command(name, *args)
         ends = ("--end-jobs-on-exit",) if name == NODES[-1] else ()
@@ -129,9 +129,9 @@ class _Machines(Cluster):
         return [*_BOOTED, str(self._boot_file(name)), *super().command(name, *args, *ends)]
 
     def reboot(self, name: str) -> None:
-        """End all processes of a node at once; the next start has another boot id.
+        """Kill all processes of a node at once; the next start has another boot id.
 
-        They are stopped first: no shim sees its command die, which it would write down.
+        The processes are stopped first, so that no shim sees and records the end of its command.
         """
         stopped: set[int] = set()
         while found := set(self._of_boot(name)) - stopped:
@@ -153,7 +153,7 @@ class _Machines(Cluster):
 
 
 def _boot_id_of(pid: int) -> str:
-    """The boot id that a process reads; "" of one that is gone."""
+    """The boot id that a process reads; "" if it has exited."""
     try:
         return Path(f"/proc/{pid}/root{_BOOT_ID}").read_text().strip()
     except OSError:
@@ -166,7 +166,7 @@ def _send(pid: int, number: signal.Signals) -> None:
 
 
 def cannot_reboot() -> str:
-    """Why nodes cannot have boot ids of their own on this machine; "" where they can."""
+    """Why nodes cannot have separate boot ids on this machine; "" if they can."""
     if shutil.which("unshare") is None:
         return "a reboot of a node needs unshare(1)"
     with tempfile.NamedTemporaryFile() as file:
@@ -179,10 +179,10 @@ class Ours:
     """rlsched: the broker is the controller.
 
     Args:
-        directory: Everything is kept below it.
+        directory: Folder for all files.
 
     Attributes:
-        left_out: Why no node is rebooted; "" where that is done.
+        left_out: Why no node is rebooted; "" if nodes are rebooted.
     """
 
     environment = ""
@@ -213,8 +213,8 @@ class Ours:
             for name in names:
                 self._cluster.running[_ours(name)].wait(60.0)
 
-    def mend(self) -> None:
-        """Start again what is no more."""
+    def restart_dead(self) -> None:
+        """Restart processes that have exited."""
         for name, process in list(self._cluster.running.items()):
             if name in self._stopping:
                 process.wait(60.0)
@@ -223,21 +223,21 @@ class Ours:
         self._stopping.clear()
 
     def shims(self) -> dict[int, int]:
-        """By process number."""
+        """PID -> job of each shim."""
         return {pid: job for pid, (job, _, _) in shims(self._directory).items()}
 
     def strays(self) -> list[int]:
-        """By what is in their environments."""
+        """Processes of jobs, by their environments."""
         return strays(f"RLSCHED_ATTEMPT_DIR={self._directory}")
 
     def submit(self, plan: Path, acknowledged: Path) -> subprocess.Popen[bytes]:
-        """By the client library; a second submission of a token is the same job."""
+        """Submit with the client library; a second submission of a token is the same job."""
         words = (self._cluster.address, str(self._cluster.keys), str(plan), str(acknowledged))
         with (self._directory / "submitter.log").open("ab") as log:
             return subprocess.Popen([sys.executable, "-m", "tests.soak.submitter", *words], stderr=log)
 
     def live(self) -> set[int]:
-        """Jobs that are not over."""
+        """Jobs that have not ended."""
         try:
             with self._cluster.client(60.0) as client:
                 return {job.job for job in client.jobs()}
@@ -245,12 +245,12 @@ class Ours:
             return {-1}
 
     def up(self) -> bool:
-        """Whether both nodes are."""
+        """Whether both nodes are up."""
         with self._cluster.client(60.0) as client:
             return sum(node.state == "up" for node in client.nodes()) == len(NODES)
 
     def jobs(self) -> dict[int, Found]:
-        """By number."""
+        """Every job by number."""
         with self._cluster.client(60.0) as client:
             return {
                 job.job: Found(job.name, job.state, job.exit_code, job.reason)
@@ -258,7 +258,7 @@ class Ours:
             }
 
     def close(self) -> None:
-        """End everything."""
+        """Stop all processes."""
         self._cluster.close()
 
 

@@ -1,4 +1,4 @@
-"""A broker that is away: every job ends by itself, with its own exit code."""
+"""Downtime of a broker: every job ends by itself, with its own exit code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 OPTIONS = ("--lease-s", "2", "--policy", "fifo-backfill", "--prediction", "running-mean")
 
 
-def test_jobs_outlast_their_broker(tmp_path: Path) -> None:
+def test_jobs_survive_their_broker(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, broker_options=OPTIONS)
     gate, ran = tmp_path / "gate", tmp_path / "ran"
     script = f"echo $RLSCHED_JOB.$RLSCHED_ATTEMPT >> {ran}; until [ -e {gate} ]; do sleep 0.05; done; exit $0"
@@ -40,13 +40,13 @@ def test_jobs_outlast_their_broker(tmp_path: Path) -> None:
             cluster.kill("broker")
             until(
                 lambda: "fenced" in cluster.log("n0") + cluster.log("n1"),
-                "the job with a time has been ended",
+                "the job with --lost-after has been fenced",
             )
             gate.touch()
             cluster.start("broker")
             infos = [client.wait(job) for job in jobs]
             assert [(info.exit_code, info.attempt) for info in infos] == [(code, 1) for code in codes]
-            assert client.wait(timed).attempt == 2, "it was queued again, as it was submitted to be"
+            assert client.wait(timed).attempt == 2, "it was requeued, as requested at submission"
         starts = sorted(ran.read_text().split())
         assert starts == sorted([*(f"{job}.1" for job in jobs), f"{timed}.1", f"{timed}.2"])
     finally:
@@ -55,26 +55,26 @@ def test_jobs_outlast_their_broker(tmp_path: Path) -> None:
 
 MINUTE_S, HOUR_S = 60.0, 3600.0
 SLACK_S = 5 * MINUTE_S
-"""What the test itself may take; less than lies between two of its minutes."""
+"""Time that the test itself may take, seconds; less than between two of its minutes."""
 NODES, GANG_NODES = {"n0": "A100", "n1": "H100"}, {"g0": "V100", "g1": "V100"}
-"""Types by node, of those with a job of each kind, and of those that the gang fills."""
+"""GPU types by node: of nodes with a job of each kind, and of nodes that the gang fills."""
 GPUS = 8
-"""Of each node."""
+"""GPUs of each node."""
 DAEMON_AWAY = ("n1", "g1")
 """Nodes whose daemon is killed in minute 10 and started again in minute 30."""
 BACK = 60
-"""The minute in which the broker is back."""
+"""The minute in which the broker restarts."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What each of `NODES` runs a job of.
+    """A kind of job; each of `NODES` runs one.
 
     Attributes:
-        minute: When its script may end, minutes after the broker was killed; `BACK`: once it is back.
+        minute: When its script may end, minutes after the kill of the broker; `BACK`: after the restart.
         code: The exit code of its script.
         end: Exit code, reason and minute of the end of its first attempt.
-        asked: For `submit`.
+        asked: Options of `submit`.
     """
 
     minute: int
@@ -94,11 +94,11 @@ KINDS = {
     "not lost": Kind(BACK, 7, (7, "", BACK), {"lost_after_s": 2 * HOUR_S}),
 }
 GANG = {0: 30, 1: BACK}
-"""When the ranks of the gang end, minutes."""
+"""End of each rank of the gang, minutes."""
 
 
 class MovedCluster(Cluster):
-    """Broker, nodes, shims and verbs under a clock that the test moves."""
+    """Broker, nodes, shims and verbs with a clock that the test moves."""
 
     def __init__(self, directory: Path, clock: MovedClock) -> None:
         self._types = NODES | GANG_NODES
@@ -112,18 +112,18 @@ class MovedCluster(Cluster):
         return super().command(name, *args, *own)
 
     def history(self) -> dict[int, Any]:
-        """What `rlsched history --json` prints, by job."""
+        """Output of `rlsched history --json`, by job."""
         words = ("history", "--json", "--broker", self.address, "--keys", str(self.keys))
         said = subprocess.run(self.command("", *words), capture_output=True, check=True, timeout=DEADLINE_S)
         return {row["job"]: row for row in json.loads(said.stdout)}
 
     def have_ended(self, jobs: Iterable[int], rank: int = 0) -> bool:
-        """Whether shims have recorded the end of the first attempt of all of these."""
+        """Whether shims have recorded the end of the first attempt of all these jobs."""
         return all(any(self.directory.glob(f"*/records/*/{job}.1.{rank}/exit")) for job in jobs)
 
 
 class Gates:
-    """Files that are locked until the jobs of a minute may end."""
+    """Files that stay locked until the jobs of a minute may end."""
 
     def __init__(self, directory: Path, minutes: Iterable[int]) -> None:
         directory.mkdir()
@@ -142,16 +142,16 @@ class Gates:
 
 @dataclass
 class Hour:
-    """An hour without a broker, and what was found after it.
+    """An hour without a broker, and the state after it.
 
     Attributes:
-        jobs: Those of `KINDS`, by kind and node.
-        gang: The job over `GANG_NODES`.
+        jobs: Jobs of `KINDS`, by kind and node.
+        gang: The job on `GANG_NODES`.
         begins: A job whose `--begin` lies within the hour.
-        back: The jobs as the broker knew them when it was back, before those that went on were let end.
-        infos: The jobs in the end.
-        ran: How often each JOB.ATTEMPT.RANK has begun.
-        history: What `rlsched history --json` printed in the end, by job.
+        back: Jobs as reported by the restarted broker, before the still running jobs may end.
+        infos: Jobs at the end.
+        ran: Number of starts of each JOB.ATTEMPT.RANK.
+        history: Output of `rlsched history --json` at the end, by job.
         ends: Entries of the journal by (job, attempt, rank).
         overs: Entries of the journal by (job, attempt).
     """
@@ -222,14 +222,14 @@ def hour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hour]:
                 cluster.start(name)
             until(
                 lambda: all(cluster.log(name).count(" jobs adopted") == 2 for name in DAEMON_AWAY),
-                "their daemons are back",
+                "their daemons have restarted",
             )
             clock.advance(30 * MINUTE_S)
 
             cluster.start("broker")
             all_up(client, len(NODES | GANG_NODES))
             going_on = {gang, begins, *of("through", "limit holds", "lost", "not lost")}
-            until(lambda: running() == going_on, "it knows what has ended, and what goes on")
+            until(lambda: running() == going_on, "it knows ended and running jobs")
             everything = [*jobs.values(), gang, begins]
             back = {job: client.job(job) for job in everything}
             gates.close()
@@ -249,13 +249,13 @@ def hour(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hour]:
 
 
 def took(seconds: float | None, minute: int) -> bool:
-    """Whether something took so many minutes, and what the test took."""
+    """Whether a duration is this number of minutes, plus the test's own time."""
     return seconds is not None and 0.0 <= seconds - minute * MINUTE_S < SLACK_S
 
 
 @needs_moved_clock
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_job_ends_by_itself_within_the_hour_or_after_it(hour: Hour, kind: str) -> None:
+def test_job_ends_by_itself_within_the_hour_or_after_it(hour: Hour, kind: str) -> None:
     code, reason, minute = KINDS[kind].end
     for job in hour.of(kind):
         (end,) = hour.ends[job, 1, 0]
@@ -266,7 +266,7 @@ def test_a_job_ends_by_itself_within_the_hour_or_after_it(hour: Hour, kind: str)
 
 @needs_moved_clock
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"lost"}))
-def test_a_job_is_over_with_its_first_attempt(hour: Hour, kind: str) -> None:
+def test_job_ends_with_its_first_attempt(hour: Hour, kind: str) -> None:
     code, reason, minute = KINDS[kind].end
     for job in hour.of(kind):
         (over,), info, row = hour.overs[job, 1], hour.infos[job], hour.history[job]
@@ -279,7 +279,7 @@ def test_a_job_is_over_with_its_first_attempt(hour: Hour, kind: str) -> None:
 
 
 @needs_moved_clock
-def test_a_job_with_a_time_is_queued_again_as_it_was_submitted(hour: Hour) -> None:
+def test_job_with_lost_after_is_requeued_as_submitted(hour: Hour) -> None:
     for job in hour.of("lost"):
         (first,), (second,), row = hour.overs[job, 1], hour.overs[job, 2], hour.history[job]
         assert (first.outcome, first.exit_code) == ("queued", None)
@@ -290,7 +290,7 @@ def test_a_job_with_a_time_is_queued_again_as_it_was_submitted(hour: Hour) -> No
 
 
 @needs_moved_clock
-def test_each_rank_of_a_gang_ends_on_its_own(hour: Hour) -> None:
+def test_ranks_of_a_gang_end_separately(hour: Hour) -> None:
     for rank, minute in GANG.items():
         (end,) = hour.ends[hour.gang, 1, rank]
         assert (end.exit_code, end.reason) == (0, "")
@@ -302,14 +302,14 @@ def test_each_rank_of_a_gang_ends_on_its_own(hour: Hour) -> None:
 
 
 @needs_moved_clock
-def test_a_job_that_was_to_begin_within_the_hour_begins_when_the_broker_is_back(hour: Hour) -> None:
+def test_job_with_a_begin_time_within_the_hour_starts_when_the_broker_restarts(hour: Hour) -> None:
     row = hour.history[hour.begins]
     assert took(row["start_s"] - row["submit_s"], BACK), row
     assert (row["state"], row["attempts"]) == ("completed", 1)
 
 
 @needs_moved_clock
-def test_no_attempt_is_begun_or_ended_twice(hour: Hour) -> None:
+def test_no_attempt_starts_or_ends_twice(hour: Hour) -> None:
     ranks = {(job, 1, 0) for job in [*hour.jobs.values(), hour.begins]}
     ranks |= {(job, 2, 0) for job in hour.of("lost")} | {(hour.gang, 1, rank) for rank in GANG}
     assert hour.ran == Counter(".".join(map(str, rank)) for rank in ranks)

@@ -1,4 +1,4 @@
-"""Some thousand short jobs leave no memory, files or journal behind that many more would not fit into."""
+"""Some thousand short jobs leave so little memory, files and journal that many more would fit."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ def test_short_jobs_leave_next_to_nothing(tmp_path: Path) -> None:
     files = {name: found.growth_files(name) for name in found.readings[-1].files}
     assert max(growth.values()) < 25.0, growth
     assert max(files.values()) < 10, files
-    assert found.compacted_mib < 4.0, "0.6 KB a job: its row of the table, and its run time for predictors"
+    assert found.compacted_mib < 4.0, "0.6 KB per job: its row of the table, and its run time for predictors"

@@ -1,4 +1,4 @@
-"""A million damaged frames: refused or read, never anything else, and nothing of them stays in memory."""
+"""A million damaged frames: refused or read without other effects or growing memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_GROWTH_KIB = 32 << 10
 
 
 def corpus(chance: Random) -> list[bytes]:
-    """Frames of every kind that a broker may get."""
+    """Frames of every kind that a broker may receive."""
     found = []
     for kind in (*NodeMessage.__args__, *ClientRequest.__args__):
         for _ in range(12):
@@ -28,7 +28,7 @@ def corpus(chance: Random) -> list[bytes]:
 
 
 def damaged(frame: bytes, chance: Random) -> bytes:
-    """Bits flipped, bytes inserted, cut, doubled."""
+    """A copy with flipped bits, or with bytes inserted, removed or doubled."""
     made = bytearray(frame)
     for _ in range(chance.choice((1, 1, 2, 8))):
         at = chance.randrange(len(made)) if made else 0
@@ -47,7 +47,7 @@ def damaged(frame: bytes, chance: Random) -> bytes:
 
 
 @pytest.mark.slow
-def test_a_million_damaged_frames_are_refused_or_read() -> None:
+def test_million_damaged_frames_are_refused_or_read() -> None:
     chance = Random(1)
     frames = corpus(chance)
     read = refused = lines = 0
@@ -63,5 +63,5 @@ def test_a_million_damaged_frames_are_refused_or_read() -> None:
             lines += 1 + str(error).count("\n")
     assert read + refused == FRAMES
     assert lines == refused, "one line each"
-    assert min(read, refused) > FRAMES // 50, "neither alone"
+    assert min(read, refused) > FRAMES // 50, "both occur"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < MAX_GROWTH_KIB

@@ -1,4 +1,4 @@
-"""A million damaged job scripts: read, or refused in one line, and nothing of them stays in memory."""
+"""A million damaged job scripts: read, or refused in one line, without growing memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINES = (
 
 
 @pytest.mark.slow
-def test_a_million_damaged_scripts_are_read_or_refused_in_one_line() -> None:
+def test_million_damaged_scripts_are_read_or_refused_in_one_line() -> None:
     chance = Random(2)
     read = refused = lines = 0
     before_kib = 0
@@ -43,7 +43,7 @@ def test_a_million_damaged_scripts_are_read_or_refused_in_one_line() -> None:
             lines += 1 + str(error).count("\n")
     assert read + refused == SCRIPTS
     assert lines == refused, "one line each"
-    assert min(read, refused) > SCRIPTS // 50, "neither alone"
+    assert min(read, refused) > SCRIPTS // 50, "both occur"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < MAX_GROWTH_KIB
 
 

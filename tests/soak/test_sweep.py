@@ -1,4 +1,4 @@
-"""A short sweep of shots, each kind twice; `make soak` has the long one."""
+"""A short sweep with each target twice; `make soak` runs the long one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.soak.systems import NODES, Ours
 
 
 @pytest.mark.slow
-def test_whatever_is_shot_nothing_acknowledged_is_lost_and_nobody_innocent_fails(tmp_path: Path) -> None:
+def test_kills_lose_no_acknowledged_job_and_fail_no_other(tmp_path: Path) -> None:
     system = Ours(tmp_path)
     try:
         sweep = Sweep(tmp_path, system, seed=7)
@@ -26,6 +26,6 @@ def test_whatever_is_shot_nothing_acknowledged_is_lost_and_nobody_innocent_fails
     if not system.left_out:
         seen = [row.entry for row in read_journal(tmp_path / "broker" / "journal.sqlite")]
         boots = {entry.boot_id for entry in seen if isinstance(entry, NodeUp)}
-        assert len(boots) > len(NODES), "a node that is rebooted again before it registers is seen once"
+        assert len(boots) > len(NODES), "a node that reboots again before it registers counts once"
     if system.left_out:
         pytest.skip(f"all other targets passed; {system.left_out}")

@@ -1,1 +1,1 @@
-"""Transcripts of the broker's state machine: read them as an introduction to what it does."""
+"""Transcripts of the broker's state machine; read them as an introduction to its behaviour."""

@@ -1,4 +1,4 @@
-"""Plays a transcript: commands on the broker's state machine, and after each the output that it gave.
+"""Plays a transcript: commands to the broker's state machine, each with its output.
 
 A transcript is a text file. A line that starts with `#` is a comment. Each other line before `----` is a
 command; the lines after it, up to an empty line, are the facts that the broker journals (`fact`), messages
@@ -62,7 +62,7 @@ LIMITS = Limits(
 )
 BEGAN_S = 1_000.0
 _ABSOLUTE = {"until_s", "ended_s", "begin_s"}
-"""Fields that are times of day; they are shown from the start of the transcript on."""
+"""Fields with times of day; shown relative to the start of the transcript."""
 _LEFT_OUT = {
     *("token", "version", "policy", "fallback", "order", "predicted_s", "spread", "predicted_by", "said"),
     *("command", "env", "cwd", "name", "capabilities", "host", "boot_id", "directory_id"),
@@ -72,7 +72,7 @@ _LEFT_OUT = {
     *("grace_s", "num_ranks", "launcher", "last_number", "last_attempt", "vc"),
     *("gpu_type", "memory_mib", "num_cpus"),
 }
-"""Fields that no transcript is about."""
+"""Fields that no transcript shows."""
 
 
 class Script:
@@ -134,7 +134,7 @@ class Script:
 
     def _started(self) -> HandBroker:
         self._path.parent.mkdir(exist_ok=True)
-        broker = _Told(self._policy, Journal(self._path), self._said)
+        broker = _Printing(self._policy, Journal(self._path), self._said)
         broker.told = self._tell
         return broker
 
@@ -218,8 +218,8 @@ class Script:
             yield f"node {name} {node.state}{jobs}{why}"
 
 
-class _Told(HandBroker):
-    """A broker by hand that hands on the output of each batch before it is carried out."""
+class _Printing(HandBroker):
+    """A broker by hand that passes the output of each batch on before it is carried out."""
 
     told: Callable[[Sequence[Effect]], None]
 
@@ -271,7 +271,7 @@ def _lines(effect: Effect) -> Iterator[str]:
 
 
 def _shown(struct: msgspec.Struct) -> str:
-    """The kind of a struct and its fields, but for defaults and fields that no transcript is about."""
+    """The kind of a struct and its fields, without defaults and `_LEFT_OUT`."""
     words = [type(struct).__name__]
     values = {name: getattr(struct, name) for name in struct.__struct_fields__}
     if {"job", "attempt", "rank"} <= values.keys():

@@ -1,7 +1,7 @@
 """The broker's state machine against its transcripts.
 
-`RLSCHED_REWRITE_TRANSCRIPTS=1 pytest tests/transcripts` writes them again: read the difference before you
-commit it.
+`RLSCHED_REWRITE_TRANSCRIPTS=1 pytest tests/transcripts` rewrites them: read the
+difference before you commit it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RULE = "----"
 
 
 def played(text: str, directory: Path) -> str:
-    """The transcript with the output of its commands as it is now."""
+    """The transcript with the current output of its commands."""
     lines = text.split("\n")
     policy = next((line.split()[1] for line in lines if line.startswith("policy ")), "fifo-backfill")
     script, out, skipping = Script(directory, policy), [], False
@@ -39,7 +39,7 @@ def played(text: str, directory: Path) -> str:
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_the_machine_does_what_its_transcript_says(path: Path, tmp_path: Path) -> None:
+def test_machine_follows_its_transcript(path: Path, tmp_path: Path) -> None:
     text = path.read_text()
     now = played(text, tmp_path)
     if os.environ.get("RLSCHED_REWRITE_TRANSCRIPTS"):

@@ -1,4 +1,4 @@
-"""A broker that does what the test says, and nodes that are gone after it."""
+"""A broker controlled by the test, and nodes that are stopped after it."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.support.online.processes import FakeBroker, Node, gated, until
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")
-def test_the_clock_of_a_running_rank_is_changed_and_reset_when_it_ends(
+def test_clock_of_a_running_rank_is_changed_and_reset_at_its_end(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = Path(__file__).parents[2] / "support" / "fake_nvml.c"
@@ -38,7 +38,7 @@ def test_the_clock_of_a_running_rank_is_changed_and_reset_when_it_ends(
     assert refused.sm_clock_mhz == 0
     assert "Invalid Argument" in refused.clock_note
     assert hold(1560).sm_clock_mhz == 1560
-    broker.send(HoldClock(epoch=1, job=9, attempt=1, rank=0, sm_clock_mhz=900))  # nobody knows that job
+    broker.send(HoldClock(epoch=1, job=9, attempt=1, rank=0, sm_clock_mhz=900))  # unknown job
     (tmp_path / "gate").write_text("go\n")
     assert broker.end_of(1).exit_code == 0
     lines = ["lock 0 345 1200", "reset 0 0 0", "reset 0 0 0", "lock 0 345 1560", "reset 0 0 0"]

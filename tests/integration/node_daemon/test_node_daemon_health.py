@@ -1,4 +1,4 @@
-"""`rlsched node` as a process: what it says of its health, and what a check may not do to it."""
+"""`rlsched node` as a process: health reports, and checks that hang."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ OPTIONS = ("--gpus", "4", "--simulated", "--min-free-mib", "0")
 
 
 def beat(broker: FakeBroker, unhealthy: str) -> None:
-    """A heartbeat that says this comes from now on."""
+    """A heartbeat with this `unhealthy` arrives from now on."""
     broker._unread.clear()
     broker.receive(Heartbeat, lambda beat: beat.unhealthy == unhealthy)
 
 
-def test_the_check_is_run_before_the_node_registers_and_again(
+def test_check_runs_before_the_node_registers_and_again(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
 ) -> None:
     sick, runs = tmp_path / "sick", tmp_path / "runs"
@@ -41,10 +41,10 @@ def test_the_check_is_run_before_the_node_registers_and_again(
     assert len(runs.read_text()) >= 2 * 3
 
 
-def test_a_check_that_hangs_holds_up_nothing_and_goes_with_the_daemon(
+def test_hanging_check_blocks_nothing_and_is_killed_with_the_daemon(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
 ) -> None:
-    """Nor is it taken for what a job has left, whose shim is shot."""
+    """The check does not count as a process left by a job whose shim was killed."""
     pids = tmp_path / "pids"
     check = f"trap '' TERM; echo $$ >> {pids}; sleep 300"
     node = start_node(*OPTIONS, "--health-check", check, "--health-check-timeout-s", "200")
@@ -62,7 +62,7 @@ def test_a_check_that_hangs_holds_up_nothing_and_goes_with_the_daemon(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")
-def test_a_gpu_that_falls_off_the_bus_drains_its_node(
+def test_gpu_that_falls_off_the_bus_drains_its_node(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = Path(__file__).parents[2] / "support" / "fake_nvml.c"
@@ -78,7 +78,7 @@ def test_a_gpu_that_falls_off_the_bus_drains_its_node(
     beat(broker, "")
 
 
-def test_a_bad_number_is_one_line(start_node: Callable[..., Node], broker: FakeBroker) -> None:
+def test_invalid_number_is_one_line(start_node: Callable[..., Node], broker: FakeBroker) -> None:
     assert broker.port
     node = start_node(*OPTIONS, "--health-check", "true", "--health-check-every-s", "0")
     assert node.process.wait(DEADLINE_S) == 2

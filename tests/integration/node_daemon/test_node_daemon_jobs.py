@@ -1,4 +1,4 @@
-"""`rlsched node` as a process: what it runs, reports, ends and refuses."""
+"""`rlsched node` as a process: jobs that it runs, reports, kills and refuses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rlsched.wire.messages import (
 from tests.support.online.processes import DEADLINE_S, FakeBroker, Node, gated, until
 
 
-def test_a_node_registers_beats_and_runs_jobs_to_their_exit_codes(
+def test_node_registers_sends_heartbeats_and_reports_exit_codes(
     broker: FakeBroker, start_node: Callable[..., Node]
 ) -> None:
     before_s = time.time()
@@ -40,7 +40,7 @@ def test_a_node_registers_beats_and_runs_jobs_to_their_exit_codes(
     assert hello.attempts == []
     assert hello.cpus >= 1
     assert hello.memory_mib > 100
-    assert broker.receive(Heartbeat).wall_s is None, "a broker that did not ask would refuse it"
+    assert broker.receive(Heartbeat).wall_s is None, "a broker that did not request it would refuse it"
     broker.send(Welcome(epoch=1, cluster="c1", heartbeat_s=0.05, hears_clock=True))
     told_s = broker.receive(Heartbeat, lambda beat: beat.wall_s is not None).wall_s
     assert told_s is not None
@@ -71,7 +71,7 @@ def test_output_is_followed_while_the_job_runs(
     assert broker.log(99) == LogData(data=b"", offset=0, eof=True)
 
 
-def test_a_repeated_launch_and_a_taken_gpu_start_nothing(
+def test_repeated_launch_and_a_gpu_in_use_start_nothing(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
 ) -> None:
     start_node()
@@ -107,7 +107,7 @@ def test_kill_ends_a_job_and_answers_for_unknown_ones(
     assert broker.end_of(2).reason == "killed"
 
 
-def test_nonsense_on_the_socket_is_dropped(broker: FakeBroker, start_node: Callable[..., Node]) -> None:
+def test_malformed_frames_are_dropped(broker: FakeBroker, start_node: Callable[..., Node]) -> None:
     node = start_node()
     broker.greet()
     broker.receive(Heartbeat)
@@ -118,7 +118,7 @@ def test_nonsense_on_the_socket_is_dropped(broker: FakeBroker, start_node: Calla
     assert broker.end_of(1).exit_code == 0
 
 
-def test_what_a_node_cannot_do_is_one_line_and_exit_code_2(
+def test_invalid_options_of_a_node_are_one_line_and_exit_code_2(
     broker: FakeBroker, start_node: Callable[..., Node]
 ) -> None:
     start_node()
@@ -141,7 +141,7 @@ def test_what_a_node_cannot_do_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")
-def test_real_gpus_are_named_by_uuid_and_refused_while_somebody_else_uses_them(
+def test_real_gpus_have_uuids_and_are_refused_while_a_foreign_process_uses_them(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
 ) -> None:
     source = Path(__file__).parents[2] / "support" / "fake_nvml.c"
@@ -157,7 +157,7 @@ def test_real_gpus_are_named_by_uuid_and_refused_while_somebody_else_uses_them(
 
 
 @pytest.mark.parametrize(("module", "heavy"), [("rlsched_node.cli", []), ("rlsched_node.daemon", ["zmq"])])
-def test_a_node_loads_neither_numba_nor_torch(module: str, heavy: list[str]) -> None:
+def test_node_loads_neither_numba_nor_torch(module: str, heavy: list[str]) -> None:
     code = (
         f"import sys, {module}; "
         "print(*sorted({'zmq', 'pynvml', 'numba', 'torch', 'numpy', 'gymnasium'} & set(sys.modules)))"
@@ -167,10 +167,10 @@ def test_a_node_loads_neither_numba_nor_torch(module: str, heavy: list[str]) -> 
 
 
 @pytest.mark.parametrize("how", ["order", "time limit"])
-def test_a_grace_is_kept_though_the_daemon_dies(
+def test_grace_is_kept_after_a_crash_of_the_daemon(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path, how: str
 ) -> None:
-    """One job saves for as long as its grace allows; another one ignores SIGTERM, and is killed."""
+    """One job saves during its whole grace; another job ignores SIGTERM and is killed."""
     os.mkfifo(tmp_path / "gate")
     node = start_node()
     broker.greet()

@@ -1,4 +1,4 @@
-"""`rlsched node` as a process: nothing that goes wrong with one event ends it."""
+"""`rlsched node` as a process: no failure of one event ends it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlsched_node.daemon import NodeDaemon, run_until_signalled
 from rlsched_node.gpu.simulated import SimulatedGpus
 
 class Faulty(SimulatedGpus):
-    '''A driver that answers with what nobody foresaw.'''
+    '''A driver with an unexpected error.'''
 
     def foreign_processes(self, gpu, is_ours):
         raise ZeroDivisionError(gpu)
@@ -39,7 +39,7 @@ run_until_signalled(NodeDaemon(config, Faulty(4), home.node("n0"), home.broker_p
 """
 
 
-def test_an_effect_that_raises_is_told_once_and_set_aside(broker: FakeBroker, home: Path) -> None:
+def test_effect_that_raises_is_logged_once_and_skipped(broker: FakeBroker, home: Path) -> None:
     KeyHome(home).node("n0")
     log = home / "faulty.log"
     with log.open("wb") as out:
@@ -58,13 +58,11 @@ def test_an_effect_that_raises_is_told_once_and_set_aside(broker: FakeBroker, ho
         node.terminate()
         assert node.wait(DEADLINE_S) == 0
     said = log.read_text()
-    assert said.count("following the GPUs failed") == 1, "and not at every turn"
+    assert said.count("following the GPUs failed") == 1, "not in every turn"
     assert "Traceback" in said
 
 
-def test_what_cannot_be_written_is_remembered_in_memory(
-    broker: FakeBroker, start_node: Callable[..., Node]
-) -> None:
+def test_failed_writes_are_kept_in_memory(broker: FakeBroker, start_node: Callable[..., Node]) -> None:
     node = start_node()
     broker.greet()
     broker.receive(Heartbeat)
@@ -86,7 +84,7 @@ def test_what_cannot_be_written_is_remembered_in_memory(
 
 @contextlib.contextmanager
 def nothing_can_be_written() -> Iterator[None]:
-    """What is started here can make files, and put nothing into them: a disk without space."""
+    """Processes started here can create files but write no data: a disk without space."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
@@ -95,7 +93,7 @@ def nothing_can_be_written() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_daemon_starts_on_a_full_disk_and_reports_what_runs(
+def test_daemon_starts_on_a_full_disk_and_reports_running_jobs(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
 ) -> None:
     node = start_node()
@@ -114,12 +112,12 @@ def test_a_daemon_starts_on_a_full_disk_and_reports_what_runs(
     assert node.process.poll() is None
 
 
-def test_nothing_is_started_on_a_full_disk(broker: FakeBroker, start_node: Callable[..., Node]) -> None:
+def test_no_job_starts_on_a_full_disk(broker: FakeBroker, start_node: Callable[..., Node]) -> None:
     node = start_node("--gpus", "4", "--simulated", "--min-free-mib", str(1 << 40))
     broker.greet()
     broker.launch("true")
     refused = broker.receive(LaunchRefused)
-    assert refused.is_for_now, "the job is to wait"
+    assert refused.is_for_now, "the job must wait"
     assert f"a job is started with {1 << 40} MiB or more (--min-free-mib)" in refused.message
     assert "\n" not in refused.message
     assert not (node.directory / "records" / "c1").exists()
@@ -137,7 +135,7 @@ def test_output_is_bounded_while_the_job_runs(
     until(lambda: path.exists() and path.stat().st_size > 6_000_000 and path.stat().st_blocks < 2048)
     assert broker.log(1).data.startswith(b"1\n2\n3\n")
     seen = path.stat().st_size
-    assert broker.log(1, offset=300_000).offset > 6_000_000, "what was dropped is passed over"
+    assert broker.log(1, offset=300_000).offset > 6_000_000, "dropped output is skipped"
     assert (broker.log(1, offset=seen).data, broker.log(1, offset=seen).eof) == (b"", False)
     (tmp_path / "gate").write_text("go\n")
     assert broker.end_of(1).exit_code == 0

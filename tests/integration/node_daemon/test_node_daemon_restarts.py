@@ -1,4 +1,4 @@
-"""`rlsched node` as a process: jobs outlive the daemon and the broker, or are ended as asked."""
+"""`rlsched node` as a process: jobs survive daemon and broker, or are killed on request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if len(sys.argv) > 1:
 PATH = {"PATH": os.environ["PATH"]}
 
 
-def test_a_killed_daemon_loses_no_job_and_the_next_one_reports_its_end_once(
+def test_killed_daemon_loses_no_job_and_the_next_one_reports_its_end_once(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
 ) -> None:
     node = start_node()
@@ -53,7 +53,7 @@ def test_a_killed_daemon_loses_no_job_and_the_next_one_reports_its_end_once(
     assert (tmp_path / "runs").read_text() == "ran\n"
 
 
-def test_a_job_that_ends_while_no_daemon_watches_is_reported(
+def test_job_that_ends_without_a_daemon_is_reported(
     broker: FakeBroker, tmp_path: Path, start_node: Callable[..., Node]
 ) -> None:
     node = start_node()
@@ -95,7 +95,9 @@ def test_losing_the_broker_ends_no_job(
         second.close()
 
 
-def test_disowned_jobs_are_ended_without_a_word(broker: FakeBroker, start_node: Callable[..., Node]) -> None:
+def test_disowned_jobs_are_killed_without_a_report(
+    broker: FakeBroker, start_node: Callable[..., Node]
+) -> None:
     node = start_node()
     broker.greet()
     broker.launch("sleep", "300")
@@ -107,7 +109,7 @@ def test_disowned_jobs_are_ended_without_a_word(broker: FakeBroker, start_node: 
     assert broker.nothing_comes(Ended)
 
 
-def test_a_job_goes_on_before_a_broker_with_another_journal_until_an_operator_gives_it_up(
+def test_job_of_another_cluster_runs_until_an_operator_ends_it(
     broker: FakeBroker, start_node: Callable[..., Node]
 ) -> None:
     node = start_node()
@@ -120,7 +122,7 @@ def test_a_job_goes_on_before_a_broker_with_another_journal_until_an_operator_gi
     broker.cluster, broker.epoch = "c2", 1
     broker.greet()
     broker.launch("echo", "new")
-    assert broker.receive(Hello).cluster == "c1", "it says hello again, and obeys nothing"
+    assert broker.receive(Hello).cluster == "c1", "it sends hello again and ignores all orders"
     assert shim.start_ticks(pid) is not None
     assert "this node obeys none of its orders" in node.log
     assert node.signal(signal.SIGTERM) == 0
@@ -133,7 +135,7 @@ def test_a_job_goes_on_before_a_broker_with_another_journal_until_an_operator_gi
     assert (node.output_of(1, "c1"), node.output_of(1, "c2")) == ("old\n", "new\n")
 
 
-def test_a_stopped_daemon_leaves_its_jobs_and_one_with_end_jobs_does_not(
+def test_stopped_daemon_leaves_its_jobs_unless_end_jobs_is_set(
     broker: FakeBroker, start_node: Callable[..., Node]
 ) -> None:
     node = start_node()
@@ -152,7 +154,7 @@ def test_a_stopped_daemon_leaves_its_jobs_and_one_with_end_jobs_does_not(
     assert shim.start_ticks(pid) is None
 
 
-def test_the_exit_code_of_a_job_that_ends_by_itself_in_the_grace_of_its_node_is_its_own(
+def test_job_that_exits_in_the_grace_of_its_node_has_its_own_exit_code(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
 ) -> None:
     node = start_node("--gpus", "4", "--simulated", "--end-jobs-on-exit")
@@ -163,12 +165,12 @@ def test_the_exit_code_of_a_job_that_ends_by_itself_in_the_grace_of_its_node_is_
     until((tmp_path / "ready").exists)
     node.process.send_signal(signal.SIGTERM)
     end = broker.end_of(1)
-    assert (end.exit_code, end.reason) == (0, "node_stopped"), "by which the broker knows that it is done"
+    assert (end.exit_code, end.reason) == (0, "node_stopped"), "which tells the broker that it has completed"
     assert node.process.wait(DEADLINE_S) == 0
 
 
-def test_a_shim_whose_daemon_is_gone_runs_its_rank_all_the_same(tmp_path: Path) -> None:
-    """The daemon was stopped between starting the shim and the shim's claim: the pipe has no reader."""
+def test_shim_whose_daemon_has_exited_still_runs_its_rank(tmp_path: Path) -> None:
+    """The daemon is stopped between the start of the shim and the shim's claim: the pipe has no reader."""
     directory = AttemptStore(tmp_path).at(AttemptKey(1, 1, 0, "c1"))
     directory.create(LaunchRecord(gpus=[], command=["sh", "-c", "echo ran; exit 5"], env=PATH, cwd="/"))
     reader, writer = os.pipe()
@@ -191,10 +193,10 @@ def test_a_shim_whose_daemon_is_gone_runs_its_rank_all_the_same(tmp_path: Path) 
     assert (record.exit_code, directory.read_output(0, 99)[0]) == (5, b"ran\n")
 
 
-def test_a_rank_has_cores_of_its_own_and_the_next_daemon_knows_whose_they_are(
+def test_rank_has_its_own_cores_and_the_next_daemon_knows_them(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
 ) -> None:
-    """Those of simulated GPU 0 are 0 to 15: 0 is the seventeenth of job 1, which is near GPU 1."""
+    """Simulated GPU 0 has cores 0 to 15; core 0 is the seventeenth of job 1, which is near GPU 1."""
     python = (sys.executable, "-I", "-S", "-c", LIMITS)
     os.mkfifo(tmp_path / "gate")
     node = start_node("--gpus", "4", "--simulated")
@@ -212,6 +214,6 @@ def test_a_rank_has_cores_of_its_own_and_the_next_daemon_knows_whose_they_are(
     words = broker.log(2).data.decode()
     assert words.startswith(f"{on_machine([1])} ")
     if "memory" not in held:
-        assert words.split()[-1] == "777", "process by process, where there is no controller"
+        assert words.split()[-1] == "777", "process by process without a controller"
     broker.send(Kill(epoch=1, job=1, attempt=1, rank=0, grace_s=0.1))
     broker.end_of(1)

@@ -1,4 +1,4 @@
-"""`rlsched node` as a process: the time limit of a rank that runs, over the daemon's restart too."""
+"""`rlsched node` as a process: changed time limits of a running rank, also across a restart of the daemon."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def limit(broker: FakeBroker, limit_s: float, job: int) -> float:
     return broker.receive(TimeLimited, lambda said: said.job == job).limit_s
 
 
-def test_a_limit_is_lowered_lifted_and_told_after_a_restart(
+def test_limit_is_lowered_removed_and_reported_after_a_restart(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
 ) -> None:
     broker.hears_limits = True
@@ -32,7 +32,7 @@ def test_a_limit_is_lowered_lifted_and_told_after_a_restart(
     start_node()
     reports = {report.job: report.limit_s for report in broker.greet().attempts}
     assert reports == {1: math.inf, 2: 2_000.0}
-    assert limit(broker, 0.001, 2) == 0.001  # it has run for longer
+    assert limit(broker, 0.001, 2) == 0.001  # it has run longer
     over = broker.end_of(2)
     assert (over.exit_code, over.reason) == (124, "time_limit")
     assert "time limit of 0.001 s reached" in node.output_of(2)

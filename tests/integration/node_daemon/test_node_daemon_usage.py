@@ -1,4 +1,4 @@
-"""`rlsched node` as a process: what a job has used is told with its end, and outlives the daemon."""
+"""`rlsched node` as a process: a job's usage is reported with its end and survives the daemon."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tests.support.online.processes import FakeBroker, Node, gated, until
 
 BURN = "import os, time\nwhile time.process_time() < 0.2 or not os.path.exists({gate!r}): time.sleep(0.001)"
 FOR_2_S = "import time\nbegan_s = time.time()\nwhile time.time() - began_s < 2.5: sum(range(1000))"
-"""Long enough for a look, which is taken once a second."""
+"""Long enough for a measurement, which happens once a second."""
 
 
 def kept(home: Path) -> Kept | None:
-    """What the daemon that was stopped has left of job 1."""
+    """State of job 1 that the stopped daemon left."""
     data = AttemptStore(home / "nodes" / "n0").at(AttemptKey(1, 1, 0, "c1")).usage()
     return None if data is None else msgspec.json.decode(data, type=Kept)
 
 
-def test_the_end_of_a_job_says_what_it_used(broker: FakeBroker, start_node: Callable[..., Node]) -> None:
+def test_end_of_a_job_has_its_usage(broker: FakeBroker, start_node: Callable[..., Node]) -> None:
     start_node()
     broker.greet(hears_usage=True)
     broker.launch(sys.executable, "-c", FOR_2_S)
@@ -43,7 +43,7 @@ def test_the_end_of_a_job_says_what_it_used(broker: FakeBroker, start_node: Call
 
 
 @pytest.mark.slow
-def test_what_a_job_used_goes_on_over_a_stop_of_the_daemon(
+def test_usage_continues_across_a_restart_of_the_daemon(
     broker: FakeBroker, home: Path, start_node: Callable[..., Node], tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -51,7 +51,7 @@ def test_what_a_job_used_goes_on_over_a_stop_of_the_daemon(
     broker.greet(hears_usage=True)
     broker.launch(sys.executable, "-c", BURN.format(gate=str(gate)))
     broker.receive(Launched)
-    until(lambda: broker.receive(Metered).ranks)  # it has looked more than once
+    until(lambda: broker.receive(Metered).ranks)  # it has measured more than once
     node.signal(signal.SIGTERM)
     before = kept(home)
     assert before is not None
@@ -69,7 +69,7 @@ def test_what_a_job_used_goes_on_over_a_stop_of_the_daemon(
     until(lambda: kept(home) is None)
 
 
-def test_a_broker_of_before_hears_nothing_of_it(
+def test_older_broker_receives_no_usage(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
 ) -> None:
     start_node()
@@ -83,7 +83,7 @@ def test_a_broker_of_before_hears_nothing_of_it(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")
-def test_real_gpus_are_recorded_and_the_recording_is_offered(
+def test_real_gpus_are_recorded_and_replayed(
     broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
 ) -> None:
     source = Path(__file__).parents[2] / "support" / "fake_nvml.c"

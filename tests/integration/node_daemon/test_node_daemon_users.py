@@ -1,4 +1,4 @@
-"""`rlsched node` as a process: as whom jobs run, and what they see of the daemon's environment."""
+"""`rlsched node` as a process: accounts of jobs, and their view of the daemon's environment."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """Where others may enter, which is not so below `tmp_path`."""
+    """A directory that other users may enter, unlike `tmp_path`."""
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         yield Path(directory) / "home"
         assert tmp_path.exists()
 
 
-def test_a_job_does_not_see_the_daemons_environment(
+def test_job_does_not_see_the_daemons_environment(
     broker: FakeBroker, start_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -54,7 +54,7 @@ def test_a_job_does_not_see_the_daemons_environment(
         (("--run-as", "no-such-user"), "there is no user 'no-such-user' on this machine"),
     ],
 )
-def test_a_node_that_is_root_says_as_whom_jobs_run(
+def test_node_run_by_root_must_name_the_account_of_jobs(
     broker: FakeBroker,
     start_node: Callable[..., Node],
     monkeypatch: pytest.MonkeyPatch,
@@ -70,18 +70,18 @@ def test_a_node_that_is_root_says_as_whom_jobs_run(
 
 
 @root_alone
-def test_a_directory_that_the_user_cannot_reach_is_one_line(
+def test_directory_that_the_user_cannot_reach_is_one_line(
     broker: FakeBroker, start_node: Callable[..., Node], home: Path
 ) -> None:
     assert broker.port
     home.chmod(0o700)
     node = start_node(*OPTIONS, "--run-as", "nobody")
     assert node.process.wait(DEADLINE_S) == 2
-    assert f"nobody cannot enter {home}" in node.log
+    assert f"nobody cannot enter {home}" in node.log  # prose: quoted
 
 
 @root_alone
-def test_jobs_of_another_user_cannot_touch_what_watches_them(
+def test_jobs_of_another_user_cannot_touch_their_shim(
     broker: FakeBroker, start_node: Callable[..., Node], home: Path
 ) -> None:
     home.chmod(0o711)
@@ -97,7 +97,7 @@ def test_jobs_of_another_user_cannot_touch_what_watches_them(
     assert broker.end_of(1).exit_code == 3
     lines = broker.log(1).data.decode().splitlines()
     assert lines[0] == str(NOBODY.pw_uid)
-    assert "0" not in lines[1].split(), "no group of root's is left"
+    assert "0" not in lines[1].split(), "no group of root is left"
     assert lines[2:5] == [f"{NOBODY.pw_dir} nobody", str(NOBODY.pw_uid), "wrote"]
     assert sum("ermission denied" in line or "not permitted" in line for line in lines[5:]) == 3
     mine = (node.directory / "attempts" / "c1" / "1.1.0" / "mine").stat()
@@ -107,7 +107,7 @@ def test_jobs_of_another_user_cannot_touch_what_watches_them(
     until(lambda: (node.directory / "records" / "c1" / "2.1.0" / "acknowledged").exists())
 
 
-# ---- each as its owner ----------------------------------------------------------------------------------
+# ---- jobs as their users --------------------------------------------------------------------------------
 
 ACCOUNTS = {"ada": "games", "bob": "nobody"}
 
@@ -135,7 +135,7 @@ def lines_of(broker: FakeBroker, job: int) -> list[str]:
 
 
 @root_alone
-def test_a_job_is_its_owners_with_all_that_a_login_has(
+def test_job_runs_as_its_user_with_a_login_environment(
     broker: FakeBroker, owners: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/root")
@@ -154,9 +154,7 @@ def test_a_job_is_its_owners_with_all_that_a_login_has(
 
 
 @root_alone
-def test_the_working_directory_is_entered_as_the_owner(
-    broker: FakeBroker, owners: Node, tmp_path: Path
-) -> None:
+def test_working_directory_is_entered_as_the_user(broker: FakeBroker, owners: Node, tmp_path: Path) -> None:
     assert owners.directory
     broker.launch("pwd", cwd=str(tmp_path), person="ada")
     assert broker.end_of(1).exit_code == 126
@@ -164,8 +162,8 @@ def test_the_working_directory_is_entered_as_the_owner(
 
 
 @root_alone
-def test_jobs_of_two_users_cannot_touch_each_other_nor_the_daemon(broker: FakeBroker, owners: Node) -> None:
-    """Bob tries all that he can think of, from a job on the same node."""
+def test_jobs_of_two_users_cannot_touch_each_other_or_the_daemon(broker: FakeBroker, owners: Node) -> None:
+    """Bob attempts every known attack from a job on the same node."""
     gate = owners.directory.parent.parent / "gate"
     os.mkfifo(gate)
     gate.chmod(0o644)
@@ -196,7 +194,7 @@ def test_jobs_of_two_users_cannot_touch_each_other_nor_the_daemon(broker: FakeBr
     assert said.count("not permitted") >= 2 * 4, "each of daemon, both shims and the other job, twice"
     files = [path for path in owners.directory.iterdir() if path.is_file()]
     open_to_others = [path for path in files if path.stat().st_mode & 0o077]
-    assert open_to_others == [], "what can be opened can be locked"
+    assert open_to_others == [], "a file that can be opened can be locked"
     assert "launch.json" not in said.replace("records/c1/1.1.0/launch.json", "")
     assert (records / "exit").exists() is False
     assert owners.process.poll() is None
@@ -205,11 +203,11 @@ def test_jobs_of_two_users_cannot_touch_each_other_nor_the_daemon(broker: FakeBr
     assert not (owners.directory / "mine").exists()
     gate.write_text("on\n")
     assert lines_of(broker, 1) == ["secret of ada", "done"]
-    assert broker.log(2).data.decode().endswith("here\n"), "its output, not what a link leads to"
+    assert broker.log(2).data.decode().endswith("here\n"), "its output, not the target of a link"
 
 
 @root_alone
-def test_a_daemon_that_comes_back_adopts_jobs_of_all_owners(
+def test_restarted_daemon_adopts_jobs_of_all_users(
     broker: FakeBroker, owners: Node, start_node: Callable[..., Node], home: Path
 ) -> None:
     gate = home / "gate"
@@ -236,7 +234,7 @@ def test_a_daemon_that_comes_back_adopts_jobs_of_all_owners(
         ("", "the broker did not send the job's owner"),
     ],
 )
-def test_who_may_not_run_jobs_here_is_refused(
+def test_user_who_may_not_run_jobs_is_refused(
     broker: FakeBroker, owners: Node, person: str, line: str
 ) -> None:
     broker.launch("true", person=person)
@@ -247,7 +245,7 @@ def test_who_may_not_run_jobs_here_is_refused(
 
 
 @root_alone
-def test_what_contradicts_itself_is_refused_at_once(
+def test_contradicting_options_are_refused_at_once(
     broker: FakeBroker, start_node: Callable[..., Node]
 ) -> None:
     assert broker.port

@@ -1,4 +1,4 @@
-"""The life of a broker by chance, and what its book holds: for tests that take journals apart."""
+"""The random life of a broker, and the contents of its book, for tests that take journals apart."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ sorted_json = msgspec.json.Encoder(order="deterministic")
 RANKS = PriorityRules(half_life_s=200.0, age_s=100.0)
 LIMITS = Limits(lost_after_s=60.0, ended_s=50.0, ended_jobs=8)
 STEPS, STEPS_AFTER = 240, 80
-"""Of a life that is taken apart, and of both that go on from what was put together."""
+"""Numbers of steps: of the life that is taken apart, and of the two that continue from the rebuilt state."""
 CASES = [
     ("fifo-backfill", RUNNING_MEAN, 0.0),
     ("tuned", RUNNING_MEAN, 0.5),
@@ -53,7 +53,7 @@ CASES = [
 
 @cache
 def strategy_file() -> str:
-    """Dials that move with whatever is seen."""
+    """Dials that change with every observation."""
     path = Path(mkdtemp()) / "lively.json"
     Strategy.of(np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))).write(path)
     return str(path)
@@ -66,16 +66,16 @@ def scheduler_of(name: str) -> Scheduler:
 
 
 class Life:
-    """A broker and everything around it, by chance: the same seed, the same life."""
+    """A broker, its nodes and its clients, driven at random: equal seeds give equal lives."""
 
     def __init__(self, broker: HandBroker, seed: int) -> None:
         self.broker, self.chance = broker, Random(seed)
         self.running: deque[tuple[str, int, int, int]] = deque()
 
     def step(self) -> None:
-        """Something happens, and a while passes."""
+        """One random event, then a pause."""
         chance, broker = self.chance, self.broker
-        seen = len(broker.sent.orders)
+        first = len(broker.sent.orders)
         after_s = chance.choice((0.001, 0.5, 2.0, 20.0))
         jobs = sorted(broker.state.job_of_seq.values(), key=lambda job: job.number)
         what = chance.random()
@@ -102,7 +102,7 @@ class Life:
         else:
             beats = [NodeSaid(node, 0, Heartbeat(name=node)) for node in sorted(broker.state.nodes)]
             broker.batch([*beats, Tick()], after_s=after_s)
-        self._obey(seen)
+        self._obey(first)
 
     def _submission(self) -> Any:
         chance = self.chance
@@ -118,9 +118,9 @@ class Life:
             speed_energy=chance.choice((None, None, 0.7)),
         )
 
-    def _obey(self, seen: int) -> None:
-        """Nodes do what they are told."""
-        for node, order in self.broker.sent.orders[seen:]:
+    def _obey(self, first: int) -> None:
+        """Nodes carry out their orders."""
+        for node, order in self.broker.sent.orders[first:]:
             key = (node, getattr(order, "job", 0), getattr(order, "attempt", 0), getattr(order, "rank", 0))
             match order:
                 case Launch() if key not in self.running:
@@ -131,7 +131,7 @@ class Life:
                     self.broker.says(*key[:1], ended(*key[1:], exit_code=143, reason="killed"))
 
 
-def begun(journal: Journal, case: tuple[str, str, float]) -> HandBroker:
+def broker_on(journal: Journal, case: tuple[str, str, float]) -> HandBroker:
     policy, prediction, energy = case
     return HandBroker(
         scheduler_of(policy), journal, limits=LIMITS, prediction=prediction, speed_energy=energy, ranks=RANKS
@@ -139,15 +139,15 @@ def begun(journal: Journal, case: tuple[str, str, float]) -> HandBroker:
 
 
 def born(journal: Journal, case: tuple[str, str, float], seed: int, kind: type[Life] = Life) -> Life:
-    """A life at its start, its nodes there."""
-    broker = begun(journal, case)
+    """A life at its start, with its nodes registered."""
+    broker = broker_on(journal, case)
     for node, vc in NODES.items():
         broker.says(node, hello(node, vc=vc))
     return kind(broker, seed)
 
 
 def put_together(journal: Journal, case: tuple[str, str, float]) -> BrokerState:
-    """What a journal says."""
+    """State of the book that a journal gives."""
     policy, prediction, _ = case
     said: list[str] = []
     state = recovered(
@@ -160,11 +160,13 @@ def put_together(journal: Journal, case: tuple[str, str, float]) -> BrokerState:
 def go_on(
     life: Life, journals: tuple[Journal, Journal], case: tuple[str, str, float], seed: int
 ) -> tuple[list[HandBroker], list[list[Any]]]:
-    """The brokers of two journals live on as this life's would, by the same chance, and the journals are
-    closed; what each wrote after its life."""
+    """Continue this life on the brokers of two journals, then close the journals.
+
+    The random events are the same for both. Returns the entries that each wrote since.
+    """
     last, brokers, entries = life.broker.journal.last, [], []
     for journal in journals:
-        one = type(life)(begun(journal, case), seed + 1_000)
+        one = type(life)(broker_on(journal, case), seed + 1_000)
         one.running = deque(life.running)
         for _ in range(STEPS_AFTER):
             one.step()
@@ -175,7 +177,7 @@ def go_on(
 
 
 def shape(state: BrokerState) -> list[object]:
-    """All of a book that is not in the cluster's arrays, jobs that are over left out."""
+    """The book except the cluster's arrays, without ended jobs."""
     return [
         state.cluster.digest(),
         [sorted_json.encode(job) for job in state.job_of_seq.values()],
@@ -185,12 +187,12 @@ def shape(state: BrokerState) -> list[object]:
         (len(state.numbers), state.numbers.between(0, 10_000), sorted(state.seats._leaving)),
         [state.number_of_seq.get(seq) for seq in range(2_000)],
         (state.usage._gpu_s, state.usage._at_s, state.priorities._levels, repr(state.priorities._live)),
-        seen(msgspec.msgpack.decode(zlib.decompress(pack(state.predictions, _AS_NEW)))),
+        unshared(msgspec.msgpack.decode(zlib.decompress(pack(state.predictions, _AS_NEW)))),
     ]
 
 
-def seen(picture: Any) -> Any:
-    """A picture, what is one object in two places written out twice; arrays may be read-only or not."""
+def unshared(picture: Any) -> Any:
+    """A snapshot in which shared objects are written out at each place; arrays may be read-only or not."""
     known: list[Any] = []
 
     def plain(packed: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Messages of every kind with values at the edges of what their fields can hold."""
+"""Messages of every kind with values at the limits of their fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORDS = ("", "n0", "n1", "x", "\0", "\x1b[2J", "a\nb", "..", "/", "Ã¼" * 40, "ð
 
 
 def make(kind: type, chance: Random, likely: dict[str, Sequence[Any]]) -> Any:
-    """A message of this kind; fields named in `likely` are drawn from there, mostly."""
+    """A message of this kind; fields named in `likely` mostly have values from there."""
     facts = {}
     for field in msgspec.inspect.type_info(kind).fields:  # type: ignore[attr-defined]
         if not field.required and chance.random() < 0.3:

@@ -1,4 +1,4 @@
-"""Jobs with holds, begin times and dependencies, asked for over a broker."""
+"""Helpers for jobs with holds, begin times and dependencies."""
 
 from __future__ import annotations
 

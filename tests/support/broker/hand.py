@@ -1,4 +1,4 @@
-"""A broker driven by hand, and what nodes and clients say to it."""
+"""A broker driven by hand, with messages of nodes and clients."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def state(broker: HandBroker, job: int) -> str:
 
 
 def states(broker: HandBroker) -> dict[str, str]:
-    """State of each node, as people see it."""
+    """State of each node, as in lists."""
     nodes = broker.ask(ListNodes())
     assert isinstance(nodes, Nodes)
     return {node.name: node.state for node in nodes.nodes}
@@ -85,7 +85,7 @@ def of_kind(messages: list[object], kind: type) -> list[object]:
 
 
 def run_one(broker: HandBroker, seconds: float, **facts: object) -> int:
-    """A job from its submission to its end after so long; returns its number."""
+    """Run a job from submission to end for this time; returns its number."""
     broker.ask(submit(**facts))  # type: ignore[arg-type]
     job = len(broker.state.jobs)
     broker.says("n0", launched(job))
@@ -94,7 +94,7 @@ def run_one(broker: HandBroker, seconds: float, **facts: object) -> int:
 
 
 def draft(job: int = 1) -> JobSubmitted:
-    """A submission that is not predicted yet."""
+    """A submission without a prediction."""
     return JobSubmitted(
         job=job, token=f"t{job}", command=["true"], num_gpus=1, name="x", vc="", user="", num_cpus=0,
         time_limit_s=None, env={}, cwd="", predicted_s=float("nan"), spread=float("nan"),

@@ -1,4 +1,4 @@
-"""A Slurm in memory that starts jobs where a test says it, and a shadow that follows it on a real disk."""
+"""A Slurm in memory that starts jobs as the test orders, and a shadow that follows it on a real disk."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ CONFIG = {"ClusterName": "c", "MinJobAge": "300 sec"}
 
 
 class SlurmInMemory(Reader):
-    """Its clock is `now_s`; it is what a shadow reads.
+    """A Slurm with the clock `now_s`, read by a shadow.
 
     Attributes:
-        is_away: It does not answer.
+        is_away: Whether it does not answer.
     """
 
     def __init__(self, nodes: int = 2, gpus: int = 4) -> None:
@@ -33,7 +33,7 @@ class SlurmInMemory(Reader):
         self.jobs: dict[str, SlurmJob] = {}
 
     def submit(self, gpus: int, key: str = "", **said: Any) -> str:
-        """A job comes, and may start at once."""
+        """A new job, which can start at once."""
         key = key or str(len(self.jobs) + 1)
         job = SlurmJob(
             key=key, name="job", user="ada", partition="gpu", state="PENDING", reason="Resources",
@@ -45,19 +45,19 @@ class SlurmInMemory(Reader):
         return key
 
     def change(self, key: str, **said: Any) -> None:
-        """Something about a job is otherwise now."""
+        """Change fields of a job."""
         self.jobs[key] = msgspec.structs.replace(self.jobs[key], **said)
 
     def start(self, key: str, node: str, gpus: list[int]) -> None:
-        """It starts a job."""
+        """Start a job."""
         self.change(key, state="RUNNING", nodes=[node], gpus=[gpus], start_s=self.now_s)
 
     def end(self, key: str, state: str = "COMPLETED", exit_code: int = 0) -> None:
-        """A job is over."""
+        """End a job."""
         self.change(key, state=state, end_s=self.now_s, exit_code=exit_code)
 
     def facts(self) -> Facts:
-        """What it says."""
+        """The current facts."""
         if self.is_away:
             raise SlurmError("`squeue --json` failed: Unable to contact slurm controller")
         nodes = {
@@ -74,9 +74,9 @@ class Bench:
     """A shadow and its Slurm.
 
     Args:
-        directory: Of the shadow.
-        slurm: The Slurm, of a shadow that is started again.
-        policy: Who decides.
+        directory: Folder of the shadow.
+        slurm: The Slurm, for a restarted shadow.
+        policy: Policy of the shadow.
     """
 
     def __init__(
@@ -89,18 +89,18 @@ class Bench:
         self.shadow = ShadowBroker(settings, self.slurm, CONFIG, 10.0, preempts=False)
 
     def look(self, after_s: float = 0.0) -> None:
-        """Time passes, and the shadow looks."""
+        """Time passes, and the shadow polls."""
         self.slurm.now_s += after_s
         self.shadow.look()
 
     def compared(self) -> dict[str, StartComparison]:
-        """Starts that were compared, by job."""
+        """Compared starts, by job."""
         return {note.job: note for note in read_notes(self.directory) if isinstance(note, StartComparison)}
 
     def states(self) -> dict[str, str]:
-        """State of each job in the broker's book, by Slurm's number, with where it has its GPUs."""
+        """State and GPUs of each job in the broker's book, by Slurm's number."""
         return self.shadow.states()
 
     def close(self) -> None:
-        """As at a kill -9: nothing is noted or kept at the end."""
+        """As after kill -9: no notes and no snapshot at the end."""
         self.shadow.close()

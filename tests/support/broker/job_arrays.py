@@ -1,4 +1,4 @@
-"""Job arrays, asked for over a broker."""
+"""Helpers for job arrays."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def job_of(broker: HandBroker, number: int, task: int) -> int:
 
 
 def settle(broker: HandBroker) -> None:
-    """Batches until nothing more is due."""
+    """Run batches until nothing is due."""
     while broker.machine.due_s() <= broker.machine.now_s:
         broker.batch([TICK])

@@ -1,4 +1,4 @@
-"""A record as a broker keeps it."""
+"""A record as a broker stores it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from rlsched.transport.keys import KeyHome
 
 
 class Listener:
-    """A broker's socket in a thread that answers as it is told, without any limit of its own."""
+    """A broker's socket in a thread, with scripted answers and without any limit."""
 
     def __init__(self, home: KeyHome, answer: Callable[[int, bytes], bytes]) -> None:
         self._context = zmq.Context()

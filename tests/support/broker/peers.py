@@ -1,4 +1,4 @@
-"""Sockets that speak to a `Transport` as clients, nodes and strangers do."""
+"""Sockets that connect to a `Transport` like clients, nodes and unknown peers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ PATIENCE_S = 60.0
 
 
 class Peers:
-    """Makes sockets, and closes them in the end."""
+    """Creates sockets and closes them at the end."""
 
     def __init__(self) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.sockets: list[zmq.Socket[bytes]] = []
 
     def connect(self, transport: Transport, home: KeyHome, pair: KeyPair) -> zmq.Socket[bytes]:
-        """As clients and nodes do."""
+        """Connect as clients and nodes do."""
         self.sockets.append(connect_dealer(self.context, transport.address, pair, home.broker_public()))
         return self.sockets[-1]
 
     def is_refused(self, transport: Transport, pair: KeyPair | None, server: bytes) -> bool:
-        """Whether a peer with these keys is turned away at the handshake, and nothing of it is heard."""
+        """Whether the handshake with these keys is refused. No message from the peer may arrive."""
         socket = self.context.socket(zmq.DEALER)
         self.sockets.append(socket)
         if pair is not None:
@@ -49,7 +49,7 @@ class Peers:
                 event = int.from_bytes(monitor.recv_multipart()[0][:2], "little")
                 socket.disable_monitor()
                 return event != zmq.EVENT_HANDSHAKE_SUCCEEDED
-        raise AssertionError("neither let in nor turned away")
+        raise AssertionError("neither accepted nor refused")
 
     def close(self) -> None:
         """Close all of them."""
@@ -58,17 +58,17 @@ class Peers:
         self.context.term()
 
 
-def hear(transport: Transport, count: int = 1, deadline_s: float = PATIENCE_S) -> list[Heard]:
-    """Serve the sockets until `count` messages have been understood."""
-    heard: list[Heard] = []
+def receive_messages(transport: Transport, count: int = 1, deadline_s: float = PATIENCE_S) -> list[Heard]:
+    """Serve the sockets until `count` messages have been decoded."""
+    messages: list[Heard] = []
     deadline = time.monotonic() + deadline_s
-    while len(heard) < count and time.monotonic() < deadline:
-        heard += transport.receive(20, 100)[0]
-    return heard
+    while len(messages) < count and time.monotonic() < deadline:
+        messages += transport.receive(20, 100)[0]
+    return messages
 
 
-def say(transport: Transport, socket: zmq.Socket[bytes], *frames: bytes) -> None:
-    """Send as soon as there is a connection."""
+def send_frames(transport: Transport, socket: zmq.Socket[bytes], *frames: bytes) -> None:
+    """Send as soon as the socket is connected."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         try:
@@ -80,7 +80,7 @@ def say(transport: Transport, socket: zmq.Socket[bytes], *frames: bytes) -> None
 
 
 def answer(transport: Transport, socket: zmq.Socket[bytes]) -> Envelope:
-    """The next message that a peer gets."""
+    """The next message that a peer receives."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         transport.receive(0, 100)

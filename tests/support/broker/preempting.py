@@ -19,7 +19,7 @@ GRACE_S = LIMITS.grace_s
 
 
 def tiresias(threshold_gpu_s: float = 10.0, tick: str = "0s") -> RuleScheduler:
-    """Whoever has had 10 GPU-seconds gives way; asked at every event."""
+    """Jobs are preempted after 10 GPU-seconds; called at every event."""
     preempt = {"threshold_gpu_s": threshold_gpu_s, "tick": tick}
     return RuleScheduler(Policy("tiresias", name="tiresias", preempt=preempt))
 
@@ -36,7 +36,7 @@ def killed(job: int, attempt: int = 1, rank: int = 0, exit_code: int = 143) -> o
 
 
 def preempted(journal: Journal, nodes: int = 1, gpus: int = 4) -> HandBroker:
-    """Job 1 had all GPUs for 12 s, then job 2 came: 1 is told to leave, 2 has its GPUs in the ledger."""
+    """Job 1 has all GPUs for 12 s, then job 2 arrives: 1 is preempted, 2 has its GPUs in the ledger."""
     broker = make_preempting(journal, nodes)
     broker.ask(submit(nodes * 4, preemptible=True))
     for rank in range(nodes):
@@ -51,7 +51,7 @@ def actions(journal: Journal) -> list[object]:
 
 
 def shape(state: BrokerState) -> list[object]:
-    """All that a restart has to find again."""
+    """State that a restart must restore."""
     jobs = [
         (job.number, job.seq, job.state, job.retries, job.preemptions, job.earlier_s, job.end_s, job.reason)
         + ((msgspec.json.encode(job.attempt),) if job.attempt else ())

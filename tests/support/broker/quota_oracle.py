@@ -1,4 +1,4 @@
-"""Quotas a second way: from the journal's facts alone, counted anew each time, with no state to go stale."""
+"""A second implementation of quotas: computed only from the journal's facts, from scratch each time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Held(msgspec.Struct):
 
 
 class QuotaOracle:
-    """Follows a journal, and says at each start whether it kept to all quotas."""
+    """Follows a journal and checks all quotas at each start."""
 
     def __init__(self) -> None:
         self.limits: dict[Party, QuotaSet] = {}
@@ -46,14 +46,16 @@ class QuotaOracle:
         self.starts_under_quota = 0
 
     def follow(self, entries: Iterable[Entry], now_s: float) -> None:
-        """What a batch has journalled."""
+        """Facts of a batch."""
         now_ms = round(now_s * 1000)
         for entry in entries:
             match entry:
                 case QuotaSet():
                     self.limits[entry.kind, entry.name] = entry
                 case JobSubmitted(rejected=""):
-                    assert not self.refuses(parties_of(entry), entry.num_gpus), f"job {entry.job} is too many"
+                    assert not self.refuses(parties_of(entry), entry.num_gpus), (
+                        f"job {entry.job} exceeds the number of jobs"
+                    )
                     self.jobs[entry.job] = entry
                     self.seqs.append(entry.job)
                     self.live.add(entry.job)
@@ -93,7 +95,7 @@ class QuotaOracle:
         return sum(party in parties_of(self.jobs[job]) for job in self.live)
 
     def gpus(self, party: Party) -> int:
-        """What the party's processes have."""
+        """GPUs of the party's processes."""
         return sum(held.gpus for _, held in self.held if held.until_ms is None and party in held.parties)
 
     def used(self, party: Party, now_ms: int) -> Fraction:
@@ -110,7 +112,7 @@ class QuotaOracle:
         return Fraction(gpu_ms, 3_600_000)
 
     def refuses(self, parties: list[Party], gpus: int) -> bool:
-        """Whether a job is refused when it is submitted."""
+        """Whether a job is refused at submission."""
         for party in parties:
             jobs, most = self.limit(party, "jobs"), self.limit(party, "gpus")
             if (jobs is not None and self.num_live(party) >= jobs) or (most is not None and gpus > most):
@@ -128,7 +130,7 @@ class QuotaOracle:
         return False
 
     def agrees_with(self, state: BrokerState, now_s: float) -> int:
-        """Whether the waiting jobs that are kept out of the queue are those that a quota blocks; how many."""
+        """Assert that only the jobs that a quota blocks are outside the queue; returns their number."""
         now_ms, found = round(now_s * 1000), 0
         for job in state.job_of_seq.values():
             if job.state == "queued":
@@ -140,7 +142,7 @@ class QuotaOracle:
 
 
 def waiting(state: BrokerState) -> set[int]:
-    """Jobs that the ledger has as waiting; in its queues, where there is a partition for them."""
+    """Jobs that wait in the ledger, in its queues or without a partition for them."""
     job = state.cluster.arrays.job
     queued = {seq for p in range(state.cluster.num_partitions) for seq in state.cluster.waiting(p)}
     waits = {int(seq) for seq in job.seq[job.status == WAITING]}

@@ -1,4 +1,4 @@
-"""A broker's socket whose answers a test scripts."""
+"""A broker's socket with scripted answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Script = Callable[[ClientRequest], "ClientReply | None"]
 
 
 class Stub:
-    """A transport whose messages a script answers, in a thread; None: no answer."""
+    """A transport whose messages a script answers, in a thread; None means no answer."""
 
     def __init__(self, home: Path) -> None:
         self.heard: list[tuple[int, ClientRequest]] = []

@@ -1,4 +1,4 @@
-"""Metrics and job files of schedules with several attempts a job, solved by hand."""
+"""Metrics and job files of schedules with several attempts per job, solved by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_attempt_counts_while_it_runs() -> None:
     assert one.by_end == {"completed": 3, "timeout": 0, "failed": 0}
 
 
-def test_of_the_measured_jobs_alone() -> None:
+def test_only_measured_jobs_count() -> None:
     table = preempted()
     assert table.log is not None
     later = schedule_metrics(table, 2, np.array([False, True, True]))
@@ -48,7 +48,7 @@ def test_of_the_measured_jobs_alone() -> None:
     assert [first.log.gpus(k) for k in range(2)] == [(0, 1), (0, 1)]
 
 
-def test_how_jobs_ended_and_what_was_lost() -> None:
+def test_ends_of_jobs_and_lost_work() -> None:
     trace = trace_of(
         [(0, 100, 1), (0, 100, 2), (0, 100, 1), (0, 100, 4)],
         time_limit_s=[60.0, np.nan, np.nan, np.nan],
@@ -57,17 +57,17 @@ def test_how_jobs_ended_and_what_was_lost() -> None:
     )
     rules = RunRules(max_retries=1, node_events=(NodeEvent(20.0, 0, NODE_DOWN),))
     table = run(trace, "fifo-backfill", nodes=2, gpus=4, rules=rules)
-    # a, b and c are on n0 when it goes down: 20 s of each are lost, and n1 takes them from 100 on
+    # a, b and c are on n0 when it goes down: 20 s of each are lost, and they run on n1 from 100 on
     assert table.start_s.tolist() == [0, 0, 0, 0]
     one = schedule_metrics(table, num_gpus=8)
     assert table.end_s.tolist() == [160, 160, 205, 100]
     assert one.by_end == {"completed": 2, "timeout": 1, "failed": 1}
-    # b fails after 20 + 10 s, and for good 50 s later
+    # b fails after 20 + 10 s, and finally 50 s later
     assert one.lost_gpu_s == (20 + 5) * 1 + (20 + 10 + 50) * 2 + (20 + 5) * 1
     assert one.preemptions == 0
 
 
-def test_the_files_have_a_row_for_every_attempt(tmp_path: Path) -> None:
+def test_files_have_a_row_for_every_attempt(tmp_path: Path) -> None:
     spec = ClusterSpec.uniform(1, 2)
     write_jobs(preempted(), spec, np.array([True, False, True]), tmp_path, "x")
     with (tmp_path / "x.segments.csv").open(newline="") as file:

@@ -1,4 +1,4 @@
-"""Jobs that change speed and what they draw, worked out by hand."""
+"""Jobs that change speed, and their power, computed by hand."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from tests.support.sim.changing_speed import (
 from tests.support.sim.play import trace_of
 
 
-def test_two_that_share_slow_each_other_while_both_are_there() -> None:
-    """Both do 60 s of work at the shared speed; then the second has 40 s to itself."""
+def test_co_tenants_slow_each_other_while_both_run() -> None:
+    """Both do 60 s of work at the shared speed; then the second has the GPU to itself for 40 s."""
     speed = paired(GPT2, GPT2)
     assert speed < 0.7
     table = play(
@@ -40,8 +40,8 @@ def test_two_that_share_slow_each_other_while_both_are_there() -> None:
     np.testing.assert_allclose(table.end_s, [40 + 60 / speed, 40 + 60 / speed + 40], rtol=1e-12)
 
 
-def test_a_time_limit_is_wall_time() -> None:
-    """The first is killed at 70 s though it has work left; the second is alone from then on."""
+def test_time_limit_is_wall_time() -> None:
+    """The first job is killed at 70 s with work left; then the second has the GPU to itself."""
     speed = paired(GPT2, GPT2)
     table = play(
         [(0, 100, 1), (0, 100, 1)],
@@ -56,7 +56,7 @@ def test_a_time_limit_is_wall_time() -> None:
     np.testing.assert_allclose(table.log.useful_s, [70 * speed, 100], rtol=1e-12)
 
 
-def test_a_limit_that_full_speed_would_keep_kills_a_slow_job() -> None:
+def test_time_limit_sufficient_at_full_speed_kills_a_slow_job() -> None:
     table = play([(0, 100, 1)], [GPT2], {0: [Start(0, (0,), sm_clock_frac=0.5)]}, time_limit_s=[100.0])
     assert table.ended_by is not None
     assert (table.ended_by.tolist(), table.end_s.tolist()) == ([TIMEOUT], [100.0])
@@ -65,7 +65,7 @@ def test_a_limit_that_full_speed_would_keep_kills_a_slow_job() -> None:
     assert (same.ended_by.tolist(), same.end_s.tolist()) == ([ENDED], [100.0])
 
 
-def test_a_lower_clock_takes_longer_and_draws_less() -> None:
+def test_lower_clock_takes_longer_and_draws_less() -> None:
     for x in (1.0, 0.75, 0.5):
         table = play([(5, 100, 1)], [GPT2], {5: [Start(0, (0,), sm_clock_frac=x)]})
         lasts_s = 100 * slower(GPT2, x)
@@ -78,8 +78,11 @@ def test_a_lower_clock_takes_longer_and_draws_less() -> None:
     assert play([(0, 100, 1)], [GPT2], {0: [Start(0, (0,))]}).end_s[0] == 100.0
 
 
-def test_a_change_of_clock_costs_those_who_run() -> None:
-    """The second job raises the clock of both; when it has gone the clock falls again. Each costs time."""
+def test_change_of_clock_costs_running_jobs_time() -> None:
+    """The second job raises the clock of both; after its end the clock falls again.
+
+    Each change costs time.
+    """
     x, y = 0.6, 1.0
     table = play(
         [(0, 1000, 1), (0, 50, 1)],
@@ -88,14 +91,14 @@ def test_a_change_of_clock_costs_those_who_run() -> None:
     )
     speed, switch_s = paired(LIGHT, LIGHT), float(V100.switch_s)
     assert switch_s > 0.1
-    first_left_at = 100 + 50 / speed  # the newcomer pays nothing
+    first_left_at = 100 + 50 / speed  # the new job pays nothing
     low = 1 / slower(LIGHT, x)
     done = (100 - switch_s) * low + 50 - switch_s * speed
     np.testing.assert_allclose(table.end_s, [first_left_at + (1000 - done) / low, first_left_at], rtol=1e-9)
 
 
 def test_shared_power_is_split_and_adds_up() -> None:
-    """Two alike that share from the start: each has half of all, and both end together."""
+    """Two equal jobs share from the start: each has half of the power, and both end together."""
     speed = paired(GPT2, GPT2)
     table = play([(0, 100, 1)] * 2, [GPT2, GPT2], {0: [Start(0, (0,)), Start(1, (0,), share_with=0)]})
     busy_w = min(V100.static_w + 2 * speed * trait(GPT2, "dynamic_w"), V100.tdp_w)
@@ -104,7 +107,7 @@ def test_shared_power_is_split_and_adds_up() -> None:
     np.testing.assert_allclose(table.energy.job_j, busy_w * 50 / speed, rtol=1e-9)
 
 
-def test_a_preempted_job_keeps_what_it_did_not_how_long_it_took() -> None:
+def test_preempted_job_keeps_its_work_not_its_run_time() -> None:
     table = play(
         [(0, 100, 1), (60, 10, 1)],
         [GPT2, LIGHT],
@@ -117,8 +120,8 @@ def test_a_preempted_job_keeps_what_it_did_not_how_long_it_took() -> None:
     np.testing.assert_allclose(table.log.useful_s, [done, 10, 100 - done], rtol=1e-12)
 
 
-def test_fewer_cores_feed_less_and_more_feed_more() -> None:
-    """It needs 8.66 cores and asked for 4: its trace's time is one with 4."""
+def test_speed_depends_on_the_number_of_cores() -> None:
+    """It needs 8.66 cores and requested 4: the run time in its trace is that with 4 cores."""
     node = (NodeGroup(gpus=1, gpu_type="V100", cpus=16),)
     need = trait(INPUT_BOUND, "cores_each")
     for cores, speed in ((4000, 1.0), (2000, 0.5**0.83), (8000, 2**0.83), (16_000, (need / 4) ** 0.83)):
@@ -138,7 +141,7 @@ def test_fewer_cores_feed_less_and_more_feed_more() -> None:
         assert table.energy.job_j[0] == pytest.approx((gpu_w + used * core_w) * 100 / speed, rel=1e-9)
 
 
-def test_a_gang_over_more_nodes_than_it_needs_is_slower() -> None:
+def test_gang_on_more_nodes_than_it_needs_is_slower() -> None:
     two = (NodeGroup(count=2, gpus=2, gpu_type="V100"),)
     near = play([(0, 100, 2)], [GPT2], {0: [Start(0, (0, 1))]}, nodes=two)
     far = play([(0, 100, 2)], [GPT2], {0: [Start(0, (0, 2))]}, nodes=two)
@@ -147,8 +150,8 @@ def test_a_gang_over_more_nodes_than_it_needs_is_slower() -> None:
     assert far.end_s[0] == pytest.approx(100 * (1 + trait(GPT2, "node_penalty")), rel=1e-12)
 
 
-def test_the_type_of_gpu_changes_the_speed() -> None:
-    """Run times are of the cluster's most common type, or of the one that a job asks for."""
+def test_gpu_type_changes_the_speed() -> None:
+    """Run times refer to the cluster's most common type, or to the type that a job requests."""
     mixed = (NodeGroup(count=3, gpus=1, gpu_type="V100"), NodeGroup(gpus=1, gpu_type="A100"))
     ratio = trait(GPT2, "speed", "A100") / trait(GPT2, "speed", "V100")
     assert ratio > 1.2
@@ -157,8 +160,8 @@ def test_the_type_of_gpu_changes_the_speed() -> None:
         assert table.end_s[0] == pytest.approx(lasts_s, rel=1e-12)
 
 
-def test_what_happened_before_the_first_submission_has_happened_by_then() -> None:
-    """A node that went down before the first job draws nothing, and the clock never runs backwards."""
+def test_node_events_before_the_first_submission_apply() -> None:
+    """A node that went down before the first job draws no power, and time never goes backwards."""
     two = (NodeGroup(count=2, gpus=1, gpu_type="V100"),)
     table = play(
         [(100, 10, 1)],

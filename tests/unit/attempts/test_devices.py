@@ -1,4 +1,4 @@
-"""What a GPU does beside running jobs, worked out by hand: it keeps clocks, caps power, and meets faults."""
+"""Effects of GPUs apart from running jobs, computed by hand: clock dwell times, power caps, faults."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.support.sim.changing_speed import (
 )
 from tests.support.sim.play import trace_of
 
-# ---- clocks are kept for a while ------------------------------------------------------------------
+# ---- dwell time of clocks --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("second_s", [DWELL_S - 4.0, DWELL_S + 4.0])
-def test_a_clock_does_not_fall_soon_after_it_rose(second_s: float) -> None:
-    """A newcomer raises the clock at 100 s. Where it is gone within the dwell time the clock stays up."""
+def test_clock_does_not_fall_within_the_dwell_time(second_s: float) -> None:
+    """A new job raises the clock at 100 s. If it ends within the dwell time, the clock stays up."""
     x, speed, switch_s = 0.6, paired(LIGHT, LIGHT), float(V100.switch_s)
     work_s = second_s * speed
     table = play(
@@ -49,7 +49,7 @@ def test_a_clock_does_not_fall_soon_after_it_rose(second_s: float) -> None:
 # ---- power caps -----------------------------------------------------------------------------------
 
 
-def test_a_cap_lowers_the_clock_until_the_power_fits() -> None:
+def test_power_cap_lowers_the_clock_until_the_power_fits() -> None:
     uncapped_w, cap_frac = draws(GPT2), 0.5
     cap_w = cap_frac * float(V100.tdp_w)
     assert cap_w < 0.8 * uncapped_w
@@ -62,7 +62,7 @@ def test_a_cap_lowers_the_clock_until_the_power_fits() -> None:
     assert table.energy.job_j[0] / table.end_s[0] == pytest.approx(cap_w, rel=1e-7)
 
 
-def test_a_cap_counts_all_who_share_and_spares_those_below_it() -> None:
+def test_power_cap_counts_all_co_tenants_and_spares_gpus_below_it() -> None:
     cap_frac, speed = 0.5, paired(GPT2, GPT2)
     models = Models(noise=False, power_cap_frac=cap_frac)
     both = play(
@@ -89,8 +89,8 @@ def test_a_cap_counts_all_who_share_and_spares_those_below_it() -> None:
 FAULTS = Models(noise=False, sharing_mode="mps", fault_frac=1.0)
 
 
-def test_under_mps_a_fault_ends_all_jobs_of_the_gpu() -> None:
-    """The first fails after 30 s; its neighbour starts over with it, and has lost what it did."""
+def test_fault_under_mps_ends_all_jobs_of_the_gpu() -> None:
+    """The first job fails after 30 s; its co-tenant restarts too and has lost its work."""
     speed, actions = paired(GPT2, LIGHT), {0: [Start(0, (0,)), Start(1, (0,), share_with=0)]}
     fail_s = 30 / speed
     actions[fail_s] = [Start(1, (0,)), Start(0, (0,), share_with=1)]
@@ -108,7 +108,7 @@ def test_under_mps_a_fault_ends_all_jobs_of_the_gpu() -> None:
 @pytest.mark.parametrize(
     "models", [Models(noise=False), Models(noise=False, sharing_mode="mps", fault_frac=0.0)]
 )
-def test_by_turns_and_for_other_failures_the_neighbour_goes_on(models: Models) -> None:
+def test_co_tenant_survives_other_failures_and_faults_under_time_slicing(models: Models) -> None:
     speed = paired(GPT2, LIGHT)
     actions = {0: [Start(0, (0,)), Start(1, (0,), share_with=0)], 30 / speed: [Start(0, (0,), share_with=1)]}
     table = play([(0, 100, 1), (0, 500, 1)], [GPT2, LIGHT], actions, models=models, fail_after_s=["30", ""])
@@ -117,7 +117,7 @@ def test_by_turns_and_for_other_failures_the_neighbour_goes_on(models: Models) -
     assert NEIGHBOUR_FAULT not in table.log.reason
 
 
-def test_the_part_of_failures_that_are_faults_is_drawn_by_job_and_failure() -> None:
+def test_share_of_faults_is_drawn_by_job_and_failure() -> None:
     trace = trace_of([(k, 10, 1) for k in range(2000)])
     keys = job_keys(trace)
     drawn = np.array([[is_device_fault(key, failure, FAULT_FRAC) for failure in range(3)] for key in keys])
@@ -129,7 +129,7 @@ def test_the_part_of_failures_that_are_faults_is_drawn_by_job_and_failure() -> N
 # ---- restarts -------------------------------------------------------------------------------------
 
 
-def test_a_restart_costs_what_the_catalogue_says_unless_somebody_says_otherwise() -> None:
+def test_default_restart_cost_is_that_of_the_catalogue() -> None:
     saves_s = trait(GPT2, "checkpoint_s")
     assert saves_s > 20
     actions = {0: [Start(0, (0,))], 60: [Preempt(0), Start(1, (0,))], 70: [Start(0, (0,))]}

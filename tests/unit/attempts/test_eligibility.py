@@ -1,4 +1,4 @@
-"""Dependencies and arrays, solved by hand: when a job is eligible, and what is refused."""
+"""Dependencies and arrays, solved by hand: times of eligibility, and refusals."""
 
 from __future__ import annotations
 
@@ -24,47 +24,47 @@ def times(table: object) -> tuple[list[float], list[float]]:
 
 class TestDependencies:
     @pytest.mark.parametrize("compiled", [True, False])
-    def test_a_job_is_eligible_when_all_it_waits_for_have_ended(self, compiled: bool) -> None:
+    def test_job_is_eligible_once_all_its_dependencies_have_ended(self, compiled: bool) -> None:
         trace = trace_of([(0, 10, 1), (0, 25, 1), (1, 5, 1), (2, 5, 1)], depends_on=["", "", "a;b", "a"])
         table = run(trace, "fifo", gpus=4, compiled=compiled)
         assert times(table) == ([0, 0, 25, 10], [0, 0, 25, 10])
         assert queue_s(table).tolist() == [0, 0, 0, 0]
 
-    def test_any_end_counts(self) -> None:
+    def test_every_kind_of_end_counts(self) -> None:
         trace = trace_of(
             [(0, 10, 1), (1, 5, 1)], depends_on=["", "a"], time_limit_s=[4.0, NAN], fail_after_s=["3", ""]
         )
         table = run(trace, "fifo", gpus=2)
         assert table.end_s.tolist() == [7, 12]  # fails at 3, is killed after 4 s of its second attempt
 
-    def test_first_come_is_by_eligibility(self) -> None:
+    def test_fifo_order_is_by_eligibility(self) -> None:
         trace = trace_of([(0, 10, 1), (1, 5, 1), (2, 5, 1)], depends_on=["", "a", ""])
         table = run(trace, "fifo")
         assert times(table) == ([0, 10, 2], [0, 15, 10])
         assert queue_s(table).tolist() == [0, 5, 8]
 
-    def test_those_freed_together_come_in_row_order_before_those_submitted_then(self) -> None:
+    def test_jobs_freed_together_are_in_row_order_before_new_submissions(self) -> None:
         # a and b end at 10, in this order; they free d and c
         trace = trace_of(
             [(0, 10, 1), (0, 10, 1), (1, 5, 2), (1, 5, 2), (10, 5, 2)], depends_on=["", "", "b", "a", ""]
         )
         assert times(run(trace, "fifo", gpus=2)) == ([0, 0, 10, 10, 10], [0, 0, 10, 15, 20])
 
-    def test_chains_of_jobs_that_take_no_time(self) -> None:
+    def test_chains_of_jobs_of_zero_length(self) -> None:
         trace = trace_of([(0, 0, 1), (0, 0, 1), (0, 3, 1)], depends_on=["", "a", "b"])
         assert times(run(trace, "fifo")) == ([0, 0, 0], [0, 0, 0])
 
-    def test_on_a_job_that_is_submitted_later(self) -> None:
+    def test_on_a_job_submitted_later(self) -> None:
         trace = trace_of([(0, 5, 1), (20, 10, 1)], depends_on=["b", ""])
         assert times(run(trace, "fifo")) == ([30, 20], [30, 20])
 
-    def test_more_at_once_than_there_are_slots(self) -> None:
+    def test_more_freed_at_once_than_there_are_slots(self) -> None:
         jobs = [(0.0, 10.0, 1.0)] + [(0.0, 1.0, 1.0)] * 2100
         ids = [str(k) for k in range(len(jobs))]
         table = run(trace_of(jobs, ids=ids, depends_on=["", *(["0"] * 2100)]), "fifo", gpus=2)
         assert table.start_s[1:].tolist() == [10 + k // 2 for k in range(2100)]
 
-    def test_a_job_outside_the_window_has_ended(self) -> None:
+    def test_job_outside_the_window_counts_as_ended(self) -> None:
         trace = trace_of([(0, 10, 1), (1, 5, 1), (2, 5, 1)], depends_on=["", "a", "b"])
         assert times(run(trace.select(slice(1, None)), "fifo", gpus=2)) == ([1, 6], [1, 6])
 
@@ -88,14 +88,14 @@ class TestDependencies:
             (["", "a;", ""], "row 2, column 'depends_on': expected ids of jobs .* got ''"),
         ],
     )
-    def test_what_makes_no_sense_is_refused(self, depends_on: list[str], message: str) -> None:
+    def test_invalid_values_are_refused(self, depends_on: list[str], message: str) -> None:
         with pytest.raises(TraceError, match=f"hand: {message}"):
             trace_of([(0, 1, 1)] * 3, depends_on=depends_on)
 
 
 class TestArrays:
     @pytest.mark.parametrize("compiled", [True, False])
-    def test_no_more_tasks_at_once_than_the_limit(self, compiled: bool) -> None:
+    def test_at_most_the_limit_of_tasks_run_at_once(self, compiled: bool) -> None:
         trace = trace_of(
             [(0, 10, 1), (0, 4, 1), (0, 5, 1), (0, 5, 1), (0, 1, 1)],
             array_id=["x", "x", "x", "x", "y"],
@@ -104,7 +104,7 @@ class TestArrays:
         table = run(trace, "fifo", gpus=8, compiled=compiled)
         assert times(table) == ([0, 0, 4, 9, 0], [0, 0, 4, 9, 0])
 
-    def test_a_task_that_is_interrupted_keeps_its_place(self) -> None:
+    def test_interrupted_task_keeps_its_place(self) -> None:
         trace = trace_of(
             [(0, 10, 1), (0, 10, 1)],
             array_id=["x", "x"],
@@ -114,17 +114,17 @@ class TestArrays:
         )
         assert times(run(trace, "fifo", gpus=2)) == ([0, 15], [0, 15])
 
-    def test_a_task_that_waits_for_a_job_holds_no_place(self) -> None:
+    def test_task_with_an_open_dependency_has_no_place(self) -> None:
         trace = trace_of(
             [(0, 30, 1), (1, 10, 1), (1, 10, 1), (1, 10, 1)],
             array_id=["", "x", "x", "x"],
             array_limit=[NAN, 1.0, 1.0, 1.0],
             depends_on=["", "a", "", ""],
         )
-        # c and d take turns until 21, b may come at 30
+        # c and d alternate until 21, b is eligible at 30
         assert times(run(trace, "fifo", gpus=4)) == ([0, 30, 1, 11], [0, 30, 1, 11])
 
-    def test_a_task_may_wait_for_another_one(self) -> None:
+    def test_task_can_depend_on_another_task(self) -> None:
         trace = trace_of(
             [(0, 10, 1), (0, 10, 1)], array_id=["x", "x"], array_limit=[1.0, 1.0], depends_on=["", "a"]
         )
@@ -139,7 +139,7 @@ class TestArrays:
             (["x", "x"], [NAN, 1.5], "row 2, column 'array_limit': expected a whole number of tasks"),
         ],
     )
-    def test_what_makes_no_sense_is_refused(self, ids: list[str], limits: list[float], message: str) -> None:
+    def test_invalid_values_are_refused(self, ids: list[str], limits: list[float], message: str) -> None:
         with pytest.raises(TraceError, match=f"hand: {message}"):
             trace_of([(0, 1, 1)] * 2, array_id=ids, array_limit=limits)
 
@@ -152,7 +152,7 @@ def test_failures_are_seconds(cell: str) -> None:
         trace_of([(0, 1, 1)] * 2, fail_after_s=["3; 4.5", cell])
 
 
-def test_only_eligibility_keeps_a_job_from_a_scheduler_that_preempts() -> None:
+def test_preempting_scheduler_sees_only_eligible_jobs() -> None:
     trace = trace_of([(0, 10, 1), (1, 5, 1)], depends_on=["", "a"])
     scheduler = Scripted({})
     engine = Engine(trace, ClusterSpec.uniform(1, 2), order=Order(), oracle=True)

@@ -1,4 +1,4 @@
-"""What a run learns of pairs, when, and that nothing else teaches it."""
+"""Speeds of co-tenants that a run learns: when, and from which observations only."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ A, B = CATALOGUE.number(LIGHT), CATALOGUE.number(HEAVY)
 def together(
     since_s: float, looks: list[float], *, lasts_s: float = 5000.0, **models: Any
 ) -> list[dict[str, float]]:
-    """Two jobs on one V100, the second from `since_s` on: what is predicted of them at these times.
+    """Predicted speeds of two jobs on one V100, the second from `since_s` on, at the times `looks`.
 
-    At each of them a third job comes to another GPU, so that there is something to happen.
+    At each of these times a third job arrives on another GPU, as an event.
     """
     jobs = [(0, lasts_s, 1), (0, 5000, 1), *((at, 0.5, 1) for at in looks)]
     trace = trace_of(jobs, workload=[LIGHT, HEAVY, *([LIGHT] * len(looks))])
@@ -68,29 +68,29 @@ def together(
     return seen
 
 
-def test_a_pair_reveals_both_speeds_after_it_was_watched() -> None:
+def test_observed_pair_reveals_both_speeds() -> None:
     early, late = together(100, [100 + WATCH_S - 1, 100 + WATCH_S])
     assert (early["one"], early["times"], late["times"]) == (early["modelled"], 0, 2)
     assert late["true"] != pytest.approx(late["modelled"], rel=0.02)
     assert late["one"] == pytest.approx(late["true"], rel=0.02)
 
 
-def test_a_pair_is_seen_once_however_long_it_lasts() -> None:
+def test_pair_is_observed_once() -> None:
     assert [look["times"] for look in together(0, [400.0, 3000.0])] == [2, 2]
 
 
-def test_a_pair_that_parts_sooner_teaches_nothing() -> None:
+def test_pair_that_ends_early_teaches_nothing() -> None:
     assert [look["times"] for look in together(10, [2000.0], lasts_s=200.0)] == [0]
 
 
 @pytest.mark.parametrize("off", [{"learning": False}, {"noise": False}])
-def test_nothing_is_learnt_where_it_is_not_wanted_or_nothing_is_unknown(off: dict[str, bool]) -> None:
+def test_nothing_is_learned_if_disabled_or_already_known(off: dict[str, bool]) -> None:
     [look] = together(0, [4000.0], **off)
     assert (look["times"], look["one"]) == (0, look["modelled"])
 
 
-def test_a_job_that_its_cores_hold_up_says_nothing_of_the_gpu() -> None:
-    """Half of the cores that feed it: its speed is that of its cores, its partner's that of the GPU."""
+def test_job_limited_by_its_cores_teaches_nothing_about_the_gpu() -> None:
+    """With half of its cores, its speed is limited by them; the speed of its partner by the GPU."""
     fed = next(n for n in CATALOGUE.names if CATALOGUE.cell(n, "V100", "cores_each").value >= 6)  # type: ignore[union-attr]
     trace = trace_of([(0, 5000, 1), (0, 5000, 1)], workload=[fed, LIGHT], num_cpus=[1.0, 1.0])
     cluster = ClusterSpec(name="hand", nodes=(NodeGroup(gpus=1, gpu_type="V100", cpus=2),))
@@ -105,7 +105,7 @@ def crowd() -> tuple[Any, ClusterSpec, Any]:
     return trace, spec, predict_trace(trace, spec)
 
 
-def test_compiled_and_stepwise_runs_learn_the_same_to_the_last_bit() -> None:
+def test_compiled_and_stepwise_runs_learn_alike_to_the_last_bit() -> None:
     trace, spec, predictions = crowd()
     rule = SHARING.rule
     compiled, stepwise, blind = (
@@ -117,11 +117,11 @@ def test_compiled_and_stepwise_runs_learn_the_same_to_the_last_bit() -> None:
     learnt = compiled.state.arrays.models.trait
     assert learnt.times_seen.sum() > 20
     assert learnt.tobytes() == stepwise.state.arrays.models.trait.tobytes()
-    assert (one.end_s != blind.run_rule(rule).end_s).any(), "decisions go by what was learnt"
+    assert (one.end_s != blind.run_rule(rule).end_s).any(), "decisions use the learned speeds"
 
 
 class Peeking(Scheduler):
-    """Decides as another scheduler does, and looks ahead before each decision, for nothing."""
+    """Decides as another scheduler, but looks ahead before each decision and discards the result."""
 
     def __init__(self, inner: Scheduler) -> None:
         self._inner, self._rollout, self.looked = inner, Rollout(2, 0), 0
@@ -129,13 +129,13 @@ class Peeking(Scheduler):
         self.abilities = inner.abilities
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """What the other decides."""
+        """The decision of the other scheduler."""
         self.looked += self._rollout.decide(state, partition, now_s).source == "rule"
         return self._inner.decide(state, partition, now_s, record=record)
 
 
-def test_what_is_imagined_teaches_nothing() -> None:
-    """Beside jobs that share and teach, starts are tried on copies by the hundred."""
+def test_look_ahead_teaches_nothing() -> None:
+    """While jobs share and teach, hundreds of starts are tried on copies."""
     trace, spec, predictions = crowd()
     few, known = trace.select(slice(0, 200)), type(predictions)(*(one[:200] for one in predictions))
     scheduler = RuleScheduler(SHARING)
@@ -151,7 +151,7 @@ def test_what_is_imagined_teaches_nothing() -> None:
 
 
 def two_modelled_clusters(*, learning: bool) -> Fleet:
-    """Two clusters of four nodes, whose load is above what they can carry."""
+    """Two clusters of four nodes, overloaded."""
     source = EpisodeSource.from_trace(*synthesize("helios", jobs=3000, load=1.0, gpus=64, seed=5))
     config = EpisodeConfig(
         warmup_jobs=128,
@@ -167,7 +167,7 @@ def two_modelled_clusters(*, learning: bool) -> Fleet:
 
 
 @pytest.mark.slow
-def test_clusters_of_a_fleet_learn_apart_and_begin_anew() -> None:
+def test_clusters_of_a_fleet_learn_separately_and_restart_each_episode() -> None:
     fleet = two_modelled_clusters(learning=True)
     trait = fleet._arrays.sim.state.models.trait
     for k in range(2):
@@ -183,11 +183,11 @@ def test_clusters_of_a_fleet_learn_apart_and_begin_anew() -> None:
     first = np.random.default_rng([1, 0]).bit_generator.state
     fleet._rngs[0].bit_generator.state = first
     fleet.begin(0)
-    assert trait[0].tobytes() == kept.tobytes(), "an episode knows nothing of those before it"
+    assert trait[0].tobytes() == kept.tobytes(), "an episode has nothing from earlier ones"
 
 
 @pytest.mark.slow
-def test_without_learning_clusters_share_what_is_known() -> None:
+def test_without_learning_clusters_share_the_known_speeds() -> None:
     fleet = two_modelled_clusters(learning=False)
     fleet.begin(0)
     trait = fleet._arrays.sim.state.models.trait

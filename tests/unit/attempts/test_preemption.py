@@ -1,4 +1,4 @@
-"""Preempted jobs, solved by hand: what an interruption keeps, what a restart costs, who may be preempted."""
+"""Preempted jobs, solved by hand: work kept after an interruption, restart costs, preemptible jobs."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ from tests.quick import quick
 from tests.support.sim.play import Scripted, attempts, run, trace_of
 
 TWO = [(0.0, 100.0, 1.0), (10.0, 20.0, 1.0)]
-"""On one GPU: `a` runs from 0; `b` comes at 10, and the script lets it in at 30."""
+"""On one GPU: `a` runs from 0, `b` arrives at 10, and the script starts it at 30."""
 
 
-class TestWhatAnInterruptionKeeps:
-    def test_all_of_it_where_nothing_is_said_of_checkpoints(self) -> None:
+class TestWorkKeptByAnInterruption:
+    def test_all_of_it_by_default(self) -> None:
         table = run(trace_of(TWO), Scripted({30.0: [0]}, {30.0: [1]}))
         assert attempts(table) == [
             ("a", 1, 0, 30, "preempted", 30),
             ("b", 1, 30, 50, "ended", 20),
-            ("a", 2, 50, 160, "ended", 70),  # 40 s of restart cost, then the 70 s that are left
+            ("a", 2, 50, 160, "ended", 70),  # 40 s of restart cost, then the remaining 70 s
         ]
         assert table.start_s.tolist() == [0, 30]
         assert table.end_s.tolist() == [160, 50]
 
-    def test_what_was_saved_at_the_last_checkpoint(self) -> None:
+    def test_work_up_to_the_last_checkpoint(self) -> None:
         trace = trace_of(TWO, checkpoint_s=[25.0, math.nan])
         table = run(trace, Scripted({30.0: [0], 120.0: [0]}, {30.0: [1]}))
         assert attempts(table) == [
             ("a", 1, 0, 30, "preempted", 25),
             ("b", 1, 30, 50, "ended", 20),
-            ("a", 2, 50, 165, "ended", 75),  # nobody waits at 120, so nobody is asked
+            ("a", 2, 50, 165, "ended", 75),  # no job waits at 120, so the scheduler is not called
         ]
 
-    def test_checkpoints_are_counted_in_work_over_all_attempts(self) -> None:
+    def test_checkpoints_count_work_over_all_attempts(self) -> None:
         jobs = [*TWO, (115.0, 5.0, 1.0)]
         trace = trace_of(jobs, checkpoint_s=[25.0, math.nan, math.nan], restart_s=[10.0, 10.0, 10.0])
         table = run(trace, Scripted({30.0: [0], 119.0: [0]}, {30.0: [1], 119.0: [2]}))
@@ -60,7 +60,7 @@ class TestWhatAnInterruptionKeeps:
             ("a", 3, 124, 159, "ended", 25),
         ]
 
-    def test_an_attempt_that_did_not_pay_its_restart_cost_keeps_nothing_and_pays_it_again(self) -> None:
+    def test_attempt_shorter_than_its_restart_cost_keeps_nothing_and_pays_again(self) -> None:
         jobs = [*TWO, (60.0, 5.0, 1.0)]
         table = run(trace_of(jobs), Scripted({30.0: [0], 70.0: [0]}, {30.0: [1], 70.0: [2]}))
         assert attempts(table)[2:] == [
@@ -69,18 +69,18 @@ class TestWhatAnInterruptionKeeps:
             ("a", 3, 75, 185, "ended", 70),
         ]
 
-    def test_nothing_is_lost_where_checkpoints_never_end(self) -> None:
+    def test_nothing_is_lost_with_continuous_checkpoints(self) -> None:
         table = run(trace_of(TWO, checkpoint_s=[0.0, 0.0]), Scripted({30.0: [0]}, {30.0: [1]}))
         assert attempts(table)[0] == ("a", 1, 0, 30, "preempted", 30)
 
 
 class TestRestartCosts:
     @pytest.mark.parametrize(("gpus", "cost_s"), [(8, 40.0), (9, 60.0)])
-    def test_lucids_by_default(self, gpus: int, cost_s: float) -> None:
+    def test_default_is_that_of_lucid(self, gpus: int, cost_s: float) -> None:
         table = run(trace_of([(0, 100, gpus), (10, 20, gpus)]), Scripted({30.0: [0]}, {30.0: [1]}), gpus=gpus)
         assert table.end_s.tolist() == [50 + cost_s + 70, 50]
 
-    def test_the_traces_own_first_then_the_runs(self) -> None:
+    def test_cost_in_the_trace_overrides_that_of_the_run(self) -> None:
         costs = PreemptionCosts(restart_s=7.0, restart_large_s=9.0, large_gpus=1)
         rules = RunRules(costs=costs)
         script = {30.0: [0]}, {30.0: [1]}
@@ -89,13 +89,13 @@ class TestRestartCosts:
         assert run(trace, Scripted(*script), rules=rules).end_s[0] == 50 + 3.5 + 70
 
 
-class TestWhoIsPreempted:
-    def test_a_job_that_must_not_be(self) -> None:
+class TestPreemptibleJobs:
+    def test_not_a_job_that_is_not_preemptible(self) -> None:
         trace = trace_of(TWO, preemptible=["false", ""])
         with pytest.raises(AllocationError, match="job 0 must not be preempted"):
             run(trace, Scripted({30.0: [0]}))
 
-    def test_not_one_that_started_at_this_instant(self) -> None:
+    def test_not_a_job_started_at_this_instant(self) -> None:
         state = ClusterState.from_spec(ClusterSpec.uniform(1, 1), OrderedQueue(Order(by="area")))
         seq = state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=1.0)
         state.start(seq, [0], 3.0)
@@ -106,12 +106,12 @@ class TestWhoIsPreempted:
         apply(state, 0, Decision(action=Preempt(seq), source="rule"), 4.0)
         assert state.waiting(0) == [seq]
 
-    def test_not_one_that_waits(self) -> None:
+    def test_not_a_waiting_job(self) -> None:
         with pytest.raises(AllocationError, match="job 1 is not running"):
             run(trace_of(TWO), Scripted({30.0: [1]}))
 
 
-def test_a_waiting_job_knows_its_past() -> None:
+def test_waiting_job_has_its_earlier_attempts() -> None:
     engine = Engine(trace_of([(0, 100, 2), (10, 20, 2)]), ClusterSpec.uniform(1, 2), order=Order())
     seen = {}
 
@@ -127,7 +127,7 @@ def test_a_waiting_job_knows_its_past() -> None:
     assert seen[30.0] == (2, 1, 1, 60.0, 40.0)
 
 
-def test_the_compiled_way_to_preempt_keeps_what_was_done() -> None:
+def test_compiled_preemption_keeps_work() -> None:
     engine = Engine(
         trace_of(TWO, preemptible=["false", "true"], fail_after_s=["", "1000"]),
         ClusterSpec.uniform(1, 2),
@@ -151,28 +151,28 @@ def test_the_compiled_way_to_preempt_keeps_what_was_done() -> None:
 
 
 class TestTimers:
-    def test_a_wait_is_asked_again_at_its_time_and_at_every_event_before(self) -> None:
+    def test_wait_ends_at_its_time_or_at_the_next_event(self) -> None:
         scheduler = Scripted({30.0: [], 45.0: []})
         run(trace_of([(0, 100, 1), (10, 20, 1), (20, 20, 1)]), scheduler)
         assert scheduler.asked_at == [0, 10, 20, 30, 45, 100, 100, 120]
 
-    def test_not_while_nobody_waits(self) -> None:
+    def test_no_call_while_no_job_waits(self) -> None:
         scheduler = Scripted({30.0: [], 45.0: []})
         run(trace_of([(0, 100, 1)]), scheduler)
         assert scheduler.asked_at == [0]
 
-    def test_a_wait_until_now_is_refused(self) -> None:
+    def test_wait_until_now_is_refused(self) -> None:
         state = ClusterState.from_spec(ClusterSpec.uniform(1, 1), OrderedQueue(Order(by="area")))
         with pytest.raises(AllocationError, match=r"has to end after now, 5.0 s; got 5.0 s"):
             apply(state, 0, Decision(action=Wait(until_s=5.0), source="rule"), 5.0)
 
 
-def test_a_preempted_job_may_start_elsewhere_at_the_same_instant() -> None:
+def test_preempted_job_can_start_elsewhere_at_the_same_instant() -> None:
     spec = ClusterSpec(name="two", nodes=(NodeGroup(gpus=1, vc="v"), NodeGroup(gpus=1)))
     trace = trace_of([(0, 40, 1), (0, 100, 1), (10, 20, 1)], vc=["v", "v", ""])
 
     class ForTheStranger(Scripted):
-        """Preempts b for c, the one job that only the shared node serves, when a has left b's own node."""
+        """Preempts b for c, the only job that fits the shared node only, once a has left b's own node."""
 
         def next_action(self, state: ClusterState, partition: int, now_s: float) -> Action:
             if state.partition_names[partition] == "shared" and now_s >= 40.0:
@@ -187,7 +187,7 @@ def test_a_preempted_job_may_start_elsewhere_at_the_same_instant() -> None:
     assert [one[:4] for one in attempts(table)] == [
         ("a", 1, 0, 40),
         ("b", 1, 0, 40),
-        ("b", 2, 40, 140),  # on its own node, whose partition had been asked before
+        ("b", 2, 40, 140),  # on its own node, whose partition was called earlier
         ("c", 1, 40, 60),
     ]
     assert table.gpus == [(0,), (0,), (1,)]

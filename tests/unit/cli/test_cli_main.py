@@ -1,4 +1,4 @@
-"""The command line turns what goes wrong into one line on stderr and an exit code."""
+"""The command line turns errors into one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlsched.installing import install_command
 
 @pytest.fixture
 def verb(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
-    """Install one verb, `fail`, that does what it is given."""
+    """Install one verb, `fail`, that calls the given action."""
 
     def install(action: Callable[[], object]) -> None:
         class Point(EntryPoint):
@@ -46,7 +46,7 @@ def raising(error: BaseException) -> Callable[[], object]:
     [
         (InputError("t.csv: row 3"), 2, "error: t.csv: row 3\n"),
         (InputError("two\n  lines"), 2, "error: two lines\n"),
-        (BrokerUnavailableError("nobody answers"), 2, "error: nobody answers\n"),
+        (BrokerUnavailableError("no answer"), 2, "error: no answer\n"),
         (WireError("malformed message"), 2, "error: malformed message\n"),
         (JournalError("disk full"), 1, "error: disk full\n"),
         (click.UsageError("no such thing"), 2, "error: no such thing (see: rlsched fail --help)\n"),
@@ -72,7 +72,7 @@ def test_errors_become_one_line_and_a_code(
     assert err == line
 
 
-def test_a_bug_keeps_its_traceback(verb: Callable[[Callable[[], object]], None]) -> None:
+def test_unexpected_error_keeps_its_traceback(verb: Callable[[Callable[[], object]], None]) -> None:
     verb(raising(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         run(["fail"])
@@ -81,7 +81,7 @@ def test_a_bug_keeps_its_traceback(verb: Callable[[Callable[[], object]], None])
         run(["fail"])
 
 
-def test_a_verb_may_have_an_exit_code_of_its_own(verb: Callable[[Callable[[], object]], None]) -> None:
+def test_verb_can_have_its_own_exit_code(verb: Callable[[Callable[[], object]], None]) -> None:
     verb(lambda: 7)
     assert run(["fail"]) == 7
     verb(lambda: click.get_current_context().exit(3))
@@ -97,7 +97,7 @@ def test_a_verb_may_have_an_exit_code_of_its_own(verb: Callable[[Callable[[], ob
         ("rlsched.cli.gone", "verb 'fail' is not part of this installation"),
     ],
 )
-def test_a_verb_that_cannot_be_imported(
+def test_verb_that_cannot_be_imported_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], missing: str, message: str
 ) -> None:
     class Point(EntryPoint):
@@ -111,7 +111,7 @@ def test_a_verb_that_cannot_be_imported(
     assert run(["--help"]) == 0
 
 
-def test_an_unknown_verb_and_an_unknown_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_verb_and_unknown_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["frobnicate"]) == 2
     assert "frobnicate" in capsys.readouterr().err
     assert run(["trace", "synth", "--lik", "philly"]) == 2
@@ -190,7 +190,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_that_leaves_is_no_crash(tmp_path: Path) -> None:
+def test_closed_pipe_is_no_crash(tmp_path: Path) -> None:
     trace = tmp_path / "t.csv"
     assert run(["trace", "synth", "--jobs", "50", "-o", str(trace)]) == 0
     child = subprocess.Popen(
@@ -207,10 +207,10 @@ def test_a_reader_that_leaves_is_no_crash(tmp_path: Path) -> None:
     assert child.wait(timeout=60) == 1
 
 
-def test_control_c_is_no_traceback() -> None:
+def test_control_c_prints_no_traceback() -> None:
     code = (
         "import click, os, signal\nfrom rlsched.cli import main\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a parent may have it ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a parent process may ignore it
         "@main.cli.command('hang')\ndef hang(): os.kill(os.getpid(), signal.SIGINT); signal.pause()\n"
         "main.VerbGroup.get_command = lambda self, ctx, name: hang\n"
         "import sys; sys.argv = ['rlsched', 'hang']; main.main()\n"
@@ -222,7 +222,7 @@ def test_control_c_is_no_traceback() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_verb_of_this_package_is_found_without_asking_all_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verb_of_this_package_is_found_without_scanning_all_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     def asked() -> dict[str, EntryPoint]:
         raise AssertionError("all packages were asked")
 

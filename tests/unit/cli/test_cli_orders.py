@@ -1,4 +1,4 @@
-"""Orders about jobs as they are typed: which jobs, which tasks, and Slurm's words."""
+"""Orders about jobs on the command line: jobs, tasks, and Slurm's words."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def parsed(*words: str) -> dict[str, object]:
     return update.make_context("update", list(words)).params
 
 
-def test_jobs_and_tasks_as_people_name_them() -> None:
+def test_names_of_jobs_and_tasks() -> None:
     read = TasksParam().convert
     assert read("7", None, None) == JobName(7)
     assert read("7_12", None, None).ranges() == [Tasks(12, 12)]
@@ -57,7 +57,7 @@ def test_jobs_and_tasks_as_people_name_them() -> None:
             read(odd, None, None)
 
 
-def test_slurms_words_are_options_here() -> None:
+def test_slurms_words_are_options() -> None:
     found = parsed("JobId=7,8", "TimeLimit=1:30:00", "jobname=x", "ArrayTaskThrottle=4", "Dependency=")
     assert found["jobs"] == (JobName(7), JobName(8))
     assert (found["time"], found["name"], found["array_limit"]) == ("1:30:00", "x", 4)
@@ -67,7 +67,7 @@ def test_slurms_words_are_options_here() -> None:
         parsed("7", "TimeLimits=3")
 
 
-def test_changes_are_what_was_typed_and_nothing_else() -> None:
+def test_only_the_given_fields_change() -> None:
     assert changes_asked({**NOTHING, "time": "UNLIMITED", "begin": "now"}, 50.0) == {
         "time_limit_s": float("inf"),
         "begin_s": 50.0,
@@ -82,7 +82,7 @@ def test_changes_are_what_was_typed_and_nothing_else() -> None:
         changes_asked(NOTHING, 0.0)
 
 
-def test_words_for_times_of_day() -> None:
+def test_times_of_day() -> None:
     now_s = time.mktime((2026, 11, 2, 11, 0, 0, 0, 0, -1))
     assert begin_s("noon", now_s) == now_s + 3_600.0
     assert begin_s("midnight", now_s) == now_s + 13 * 3_600.0
@@ -113,10 +113,10 @@ def test_jobs_by_number_with_their_tasks() -> None:
 @click.option("--name", default="")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def verb(**_: object) -> None:
-    """A verb that runs something."""
+    """A verb that runs a given function."""
 
 
-def test_what_means_nothing_is_named_and_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_without_effect_are_named_and_ignored(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--qos=x", "-G", "2", "-o", "out.txt", "--exclusive", "--hold", "python", "-o", "--mem"]
     params = verb.make_context("verb", words).params
     assert (params["gpus"], params["hold"], params["command"]) == (2, True, ("python", "-o", "--mem"))
@@ -127,7 +127,7 @@ def test_what_means_nothing_is_named_and_left_out(capsys: pytest.CaptureFixture[
         verb.make_context("verb", ["--qos=x", "--licenses=x", "python"])
 
 
-def test_a_terminal_is_told_of_a_broker_that_does_not_answer(
+def test_terminal_shows_that_the_broker_does_not_answer(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     says = _Waiting(tmp_path)
@@ -143,7 +143,7 @@ def test_a_terminal_is_told_of_a_broker_that_does_not_answer(
     ]
 
 
-def test_a_call_says_how_long_it_waits(tmp_path: Path) -> None:
+def test_progress_shows_the_waiting_time(tmp_path: Path) -> None:
     keys, told = KeyHome(tmp_path), list[tuple[str, float, float]]()
     keys.broker()
     client = Client("tcp://127.0.0.1:1", home=tmp_path, timeout_s=0.6, waits=lambda *one: told.append(one))
@@ -156,14 +156,14 @@ def test_a_call_says_how_long_it_waits(tmp_path: Path) -> None:
     assert len(waited) > 3, "a few times a second"
 
 
-def test_a_table_on_standard_input_may_begin_with_a_byte_order_mark() -> None:
+def test_table_on_standard_input_may_start_with_a_byte_order_mark() -> None:
     ctx = submit.make_context("submit", ["--from", "-"])
     (row,) = _rows("-", io.StringIO("\ufeffname,command\na,true\n"), ctx)
     assert (row.asked["name"], row.asked["command"]) == ("a", ("true",))
 
 
 class Told:
-    """A client that has an array of which tasks run and wait, and a job; remembers what is cancelled."""
+    """A client with a job and an array whose tasks run and wait; it records cancels."""
 
     def __init__(self) -> None:
         array = msgspec.structs.replace(info(5), state="running", tasks="3-9", num_tasks=10)
@@ -194,7 +194,7 @@ class Told:
         ("5", [(5, False)]),
     ],
 )
-def test_what_waits_of_an_array_and_what_runs_of_it(
+def test_waiting_and_running_tasks_of_an_array(
     monkeypatch: pytest.MonkeyPatch, words: str, expected: list[tuple[int, bool]]
 ) -> None:
     client = Told()
@@ -203,7 +203,7 @@ def test_what_waits_of_an_array_and_what_runs_of_it(
     assert (result.exit_code, client.told) == (0, expected), result.output
 
 
-def test_with_numbers_only_what_waits_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_only_is_refused_with_task_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_orders, "reach", lambda *_: Told())
     result = CliRunner().invoke(job_orders.cancel, ["-t", "running", "5"])
     assert "with job numbers expected queued" in str(result.exception)

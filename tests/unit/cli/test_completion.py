@@ -1,4 +1,4 @@
-"""Completion by the line that is documented, and «did you mean» for verbs and options."""
+"""Shell completion with the documented line, and «did you mean» for verbs and options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.env
 
 
 def completed(*words: str) -> list[str]:
-    """What a shell is told of the last word."""
+    """Completions that a shell receives for the last word."""
     asked = {"_RLSCHED_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words)}
     found = subprocess.run(
         ["rlsched"],
@@ -27,11 +27,11 @@ def completed(*words: str) -> list[str]:
         text=True,
         check=True,
     )
-    assert found.stderr == "", "nothing is written over the line that somebody types"
+    assert found.stderr == "", "nothing is written over the line being typed"
     return found.stdout.split()
 
 
-def test_the_documented_line_installs_completion() -> None:
+def test_documented_line_installs_completion() -> None:
     page = (ROOT / "docs/how-to/from-slurm.md").read_text(encoding="utf-8")
     lines = re.findall(r"^echo '(eval .*)' >> ~/\.bashrc", page, re.MULTILINE)
     assert len(lines) == 1
@@ -62,7 +62,7 @@ def test_words_are_completed(words: tuple[str, ...], offered: list[str]) -> None
 
 
 def mistyped(word: str) -> str:
-    """Two letters the wrong way round, behind the dashes."""
+    """The word with its first two letters swapped, after the dashes."""
     at = len(word) - len(word.lstrip("-"))
     while word[at] == word[at + 1]:
         at += 1
@@ -70,7 +70,7 @@ def mistyped(word: str) -> str:
 
 
 def every() -> list[tuple[str, ...]]:
-    """Every verb and sub-verb, and the longest option of each."""
+    """Every verb and sub-verb, with its longest option."""
     found: list[tuple[str, ...]] = []
     for verb in cli.list_commands(click.Context(cli)):
         command = cli.get_command(click.Context(cli), verb)
@@ -85,7 +85,7 @@ def every() -> list[tuple[str, ...]]:
     return found
 
 
-def test_whatever_is_mistyped_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_mistyped_word_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     unnamed = []
     for *words, last in every():
         code = run([*words, mistyped(last)])

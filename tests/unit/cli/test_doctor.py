@@ -1,4 +1,4 @@
-"""`rlsched doctor` on a machine that lacks things: findings, and never a traceback."""
+"""`rlsched doctor` on an incomplete machine: findings, and never a traceback."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def found(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, dict[str
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_broker_that_is_starting_is_named_whatever_its_address(
+def test_starting_broker_is_named_with_any_address(
     is_there: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home = tmp_path / "home"
@@ -53,7 +53,7 @@ def test_a_broker_that_is_starting_is_named_whatever_its_address(
     ],
 )
 @pytest.mark.parametrize("check", ["_keys", "_broker", "_disk", "_gpus", "_cgroups", "_kernels"])
-def test_a_check_that_fails_is_a_finding_and_the_others_go_on(
+def test_failed_check_is_a_finding_and_the_others_run(
     check: str,
     error: Exception,
     line: str,
@@ -72,7 +72,7 @@ def test_a_check_that_fails_is_a_finding_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("library", ["no such file", "no library", "without functions", "not to be read"])
-def test_a_driver_that_is_broken_or_away(library: str, tmp_path: Path) -> None:
+def test_broken_or_missing_driver_is_a_finding(library: str, tmp_path: Path) -> None:
     path = tmp_path / "libnvidia-ml.so.1"
     if library == "no library":
         path.write_text("this is no library")
@@ -95,7 +95,7 @@ def test_a_driver_that_is_broken_or_away(library: str, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_a_node_whose_clock_is_off_is_wrong(
+def test_node_with_a_wrong_clock_is_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def node(name: str, skew_s: float | None) -> NodeInfo:

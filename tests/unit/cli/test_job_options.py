@@ -1,4 +1,4 @@
-"""Times, begin times, dependencies, GPUs and environments as people write them."""
+"""Notation of times, begin times, dependencies, GPUs and environments."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ NOON_S = time.mktime((2026, 11, 1, 12, 0, 0, 0, 0, -1))
         ("0", None),
     ],
 )
-def test_a_time_is_slurms_or_has_a_unit(text: str, expected: float | None) -> None:
+def test_time_has_slurms_format_or_a_unit(text: str, expected: float | None) -> None:
     assert time_s(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "x", "1:2:3:4", "-5", "0:0", "1h30m", "1-", "nan", "9" * 400])
-def test_what_is_no_time_is_said_with_examples(text: str) -> None:
+def test_invalid_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(InputError, match="expected minutes"):
         time_s(text)
 
@@ -70,17 +70,17 @@ def test_what_is_no_time_is_said_with_examples(text: str) -> None:
         ("2026-11-01T13:00", 3_600.0),
     ],
 )
-def test_a_job_begins_later(text: str, later_s: float) -> None:
+def test_begin_times(text: str, later_s: float) -> None:
     assert begin_s(text, NOON_S) == NOON_S + later_s
 
 
 @pytest.mark.parametrize("text", ["tomorrow-ish", "25:00", "now+1fortnight", "now-1h"])
-def test_what_is_no_beginning_is_refused(text: str) -> None:
+def test_invalid_begin_time_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="--begin"):
         begin_s(text, NOON_S)
 
 
-def test_dependencies_are_slurms_words() -> None:
+def test_dependencies_have_slurms_syntax() -> None:
     found, singleton = dependencies("afterok:17:18,after:3,singleton")
     assert found == [DependsOn("afterok", 17), DependsOn("afterok", 18), DependsOn("after", 3)]
     assert singleton
@@ -90,7 +90,7 @@ def test_dependencies_are_slurms_words() -> None:
 
 
 def typed(*options: str) -> dict[str, object]:
-    """What somebody types beside a command, as the verb has it."""
+    """Options that a user types next to a command, as the verb receives them."""
     return submit.make_context("submit", [*options, "true"]).params
 
 
@@ -108,7 +108,7 @@ def typed(*options: str) -> dict[str, object]:
         ("--gres=gpu:h100:2 --nodes=2", 4),
     ],
 )
-def test_gpus_are_counted_as_slurm_does(options: str, gpus: int) -> None:
+def test_gpus_have_slurms_options(options: str, gpus: int) -> None:
     assert total_gpus(typed(*options.split())) == gpus
 
 
@@ -128,7 +128,7 @@ def test_gpus_are_counted_as_slurm_does(options: str, gpus: int) -> None:
         ("--gpu-type=H100 --gres=gpu:a100:2", ["H100"]),
     ],
 )
-def test_gpu_types_are_asked_for_also_as_in_slurm(options: str, types: list[str]) -> None:
+def test_gpu_types_have_slurms_syntax_too(options: str, types: list[str]) -> None:
     assert submission(typed(*options.split()))["gpu_types"] == types
 
 
@@ -143,12 +143,12 @@ def test_gpu_types_are_asked_for_also_as_in_slurm(options: str, types: list[str]
         ("-G-1", "-1 is not in the range"),
     ],
 )
-def test_gpus_that_cannot_be_are_refused(option: str, said: str) -> None:
+def test_invalid_numbers_of_gpus_are_refused(option: str, said: str) -> None:
     with pytest.raises((click.UsageError, InputError), match=re.escape(said)):
         submission(typed(option))
 
 
-def test_the_environment_that_a_job_has() -> None:
+def test_environment_of_a_job() -> None:
     own = {"PATH": "/bin", "TOKEN": "secret", "SHLVL": "2", "ODD": "\udcff"}
     assert exported("ALL", own) == {"PATH": "/bin", "TOKEN": "secret"}
     assert exported("NONE", own) == {}
@@ -158,7 +158,7 @@ def test_the_environment_that_a_job_has() -> None:
         exported("=x", own)
 
 
-def test_mail_types_are_notices() -> None:
+def test_mail_types_become_notices() -> None:
     assert notices("start", "END,FAIL") == ["start", "end", "fail"]
     assert notices("", "ALL") == ["start", "end", "fail", "requeue"]
     assert notices("", "NONE") == []
@@ -166,7 +166,7 @@ def test_mail_types_are_notices() -> None:
         notices("", "TIME_LIMIT_50")
 
 
-def test_states_are_slurms_too() -> None:
+def test_slurms_states_are_accepted() -> None:
     assert states_of("PD,R") == {"queued", "running"}
     with pytest.raises(InputError, match="--state 'pendng'"):
         states_of("pendng")
@@ -195,19 +195,19 @@ def parsed(tmp_path: object, text: str, *arguments: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("text", "expected_s"), [("60s", 60.0), ("5m", 300.0), ("45", 45.0), ("0", 0.0)])
-def test_a_grace_is_a_time_or_seconds(text: str, expected_s: float) -> None:
+def test_grace_is_a_time_or_seconds(text: str, expected_s: float) -> None:
     assert grace_s(text) == expected_s
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1:00", "soon", "inf"])
-def test_what_is_no_grace_is_refused_with_examples(text: str) -> None:
+def test_invalid_grace_is_refused_with_examples(text: str) -> None:
     with pytest.raises(
         InputError, match=rf"--grace {text!r}: expected seconds \(60\), or a time such as 60s"
     ):
         grace_s(text)
 
 
-def test_a_grace_is_a_directive_a_column_and_an_option(tmp_path: Path) -> None:
+def test_grace_is_a_directive_a_column_and_an_option(tmp_path: Path) -> None:
     script = "#!/bin/bash\n#RLSCHED --grace 90s\n#SBATCH --signal=TERM@60\nsleep 1\n"
     assert submission(parsed(tmp_path, script))["grace_s"] == 90.0
     assert submission(parsed(tmp_path, script, "--grace", "2m"))["grace_s"] == 120.0
@@ -218,10 +218,10 @@ def test_a_grace_is_a_directive_a_column_and_an_option(tmp_path: Path) -> None:
     assert [job.keywords["grace_s"] for job in jobs] == [60.0, None]
 
 
-def test_a_script_says_what_it_needs(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
+def test_script_with_directives(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
     found = parsed(tmp_path, SCRIPT, "-t", "2h", "--gpus-per-node", "8")
     assert (found["name"], found["nodes"]) == ("resnet", 2)
-    assert total_gpus(found) == 16, "the command line stands above"
+    assert total_gpus(found) == 16, "the command line overrides directives"
     assert found["time"] == "2h"
     assert (found["preemptible"], found["share"]) == (True, "no")
     assert found["mem"] == "32G"
@@ -231,7 +231,7 @@ def test_a_script_says_what_it_needs(tmp_path: object, capsys: pytest.CaptureFix
     assert said.endswith("in rlsched: --exclusive, -o out-%j.txt\n")
 
 
-def test_a_script_without_a_name_has_its_files(tmp_path: object) -> None:
+def test_default_name_of_a_script_is_its_file_name(tmp_path: object) -> None:
     assert parsed(tmp_path, "#!/bin/sh\ntrue\n")["name"] == "job.sh"
 
 
@@ -243,18 +243,18 @@ def test_a_script_without_a_name_has_its_files(tmp_path: object) -> None:
         ("#SBATCH --job-name='open", "No closing quotation"),
     ],
 )
-def test_a_directive_that_is_not_understood_is_named(tmp_path: object, line: str, said: str) -> None:
+def test_unknown_directive_is_named(tmp_path: object, line: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         parsed(tmp_path, f"#!/bin/sh\n{line}\ntrue\n")
 
 
-def test_a_value_that_cannot_be_is_told_as_on_the_command_line(tmp_path: object) -> None:
+def test_invalid_value_in_a_directive_is_reported_as_on_the_command_line(tmp_path: object) -> None:
     with pytest.raises(click.UsageError) as told:
         parsed(tmp_path, "#!/bin/sh\n#SBATCH --gpus=none\ntrue\n")
     assert "'--gpus'" in told.value.format_message()
 
 
-def test_programs_and_other_scripts_are_run_as_they_are(tmp_path: object) -> None:
+def test_programs_and_other_scripts_are_run_unchanged(tmp_path: object) -> None:
     assert read_script(["python", "train.py"], submit) is None
     assert read_script(["/bin/true"], submit) is None
     with open(f"{tmp_path}/x.py", "w", encoding="utf-8") as file:
@@ -278,7 +278,7 @@ def test_programs_and_other_scripts_are_run_as_they_are(tmp_path: object) -> Non
         ({"mem_per_cpu": "100M", "cpus_per_task": 3, "ntasks": 2}, 600),
     ],
 )
-def test_memory_is_asked_for_as_in_slurm(options: dict[str, object], mib: int) -> None:
+def test_memory_has_slurms_syntax(options: dict[str, object], mib: int) -> None:
     asked = typed() | options
     assert memory_mib(asked, 4) == mib
 
@@ -292,18 +292,18 @@ def test_memory_is_asked_for_as_in_slurm(options: dict[str, object], mib: int) -
         ({"mem_per_cpu": "1G"}, "--mem-per-cpu needs -c"),
     ],
 )
-def test_memory_that_cannot_be_read_is_refused(options: dict[str, object], said: str) -> None:
+def test_invalid_memory_is_refused(options: dict[str, object], said: str) -> None:
     asked = {param.name: None for param in submit.params} | options
     with pytest.raises(InputError, match=said):
         memory_mib(asked, total_gpus(asked))
 
 
 @pytest.mark.parametrize(("text", "time_s"), [("never", 0.0), ("600", 600.0), ("90s", 90.0), ("2h", 7200.0)])
-def test_a_time_after_which_a_job_is_lost(text: str, time_s: float) -> None:
+def test_lost_after_is_a_time(text: str, time_s: float) -> None:
     assert lost_after_time_s(text) == time_s
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-5", "1:30"])
-def test_what_is_no_such_time_is_one_line(text: str) -> None:
+def test_invalid_lost_after_is_one_line(text: str) -> None:
     with pytest.raises(InputError, match=r"--lost-after: expected a time such as 90s, .*, or never"):
         lost_after_time_s(text)

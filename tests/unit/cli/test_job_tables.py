@@ -1,4 +1,4 @@
-"""The tables of jobs and nodes, as a pipe and a narrow terminal get them."""
+"""Tables of jobs and nodes, in a pipe and on a narrow terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlsched.wire.messages import NodeInfo
 from tests.support.listed import job
 
 
-def test_a_pipe_gets_whole_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipe_gets_whole_columns(capsys: pytest.CaptureFixture[str]) -> None:
     reason = "needs 8 GPUs, 2 free"
     print_lines(
         lambda width: job_lines(
@@ -24,7 +24,7 @@ def test_a_pipe_gets_whole_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert "resnet-50-imagenet" in first
 
 
-def test_a_long_name_pushes_nothing_out_of_a_narrow_terminal() -> None:
+def test_long_name_hides_no_column_on_a_narrow_terminal() -> None:
     where = {"nodes": ["n0", "n1"], "gpus": [[0, 1, 2, 3], [0, 1, 2, 3]]}
     jobs = [
         job(1, name="a-name-that-is-longer-than-any-column-should-be", state="launching", **where),
@@ -42,13 +42,13 @@ def test_a_long_name_pushes_nothing_out_of_a_narrow_terminal() -> None:
     assert max(map(len, told.splitlines())) <= 80
 
 
-def test_a_narrow_terminal_shows_users_where_there_are_several() -> None:
+def test_narrow_terminal_shows_users_if_there_are_several() -> None:
     told = "\n".join(line.plain for line in job_lines([job(1), job(2, user="grace")], 80, 20.0))
     assert "ada" in told
     assert "grace" in told
 
 
-def test_a_drained_node_is_shown_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+def test_drained_node_is_shown_as_drained(capsys: pytest.CaptureFixture[str]) -> None:
     node = NodeInfo(
         name="n0", state="drained", gpus=4, free_gpus=0, gpu_type="h200", vc="", jobs=[3, 4], last_seen_s=0.0
     )
@@ -56,7 +56,7 @@ def test_a_drained_node_is_shown_as_such(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.splitlines()[1].split() == ["n0", "drained", "4", "0", "h200", "3", "4"]
 
 
-def test_what_people_should_know_of_a_node_is_said_in_any_state(capsys: pytest.CaptureFixture[str]) -> None:
+def test_note_of_a_node_is_shown_in_any_state(capsys: pytest.CaptureFixture[str]) -> None:
     told = {"gpus": 4, "free_gpus": 4, "gpu_type": "h200", "vc": "", "jobs": [], "last_seen_s": 0.0}
     up = NodeInfo(name="n0", state="up", notes=["no control groups"], **told)  # type: ignore[arg-type]
     sick = NodeInfo(name="n1", state="drained", reason="no scratch", notes=["no control groups"], **told)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def test_what_people_should_know_of_a_node_is_said_in_any_state(capsys: pytest.C
     ]
 
 
-def test_nothing_to_list_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_list_shows_the_next_step(capsys: pytest.CaptureFixture[str]) -> None:
     print_lines(lambda width: job_lines([], width))
     print_lines(lambda width: node_lines([], width))
     told = capsys.readouterr().out
@@ -76,7 +76,7 @@ def test_nothing_to_list_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> 
     assert "rlsched node --name n0" in told
 
 
-def test_a_lower_clock_stands_beside_the_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lower_clock_is_shown_next_to_the_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     jobs = [
         job(1, sm_clock_frac=0.79, sm_clocks_mhz=[1560, 1560]),
         job(2, sm_clock_frac=0.79, sm_clocks_mhz=[1560, 0]),
@@ -91,7 +91,7 @@ def test_a_lower_clock_stands_beside_the_gpus(capsys: pytest.CaptureFixture[str]
     assert "clock" not in lines[2] + lines[3]
 
 
-def test_nodes_say_whether_their_clocks_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nodes_show_whether_their_clocks_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
     told = {"state": "up", "gpus": 4, "free_gpus": 4, "gpu_type": "h200", "vc": "", "jobs": []}
     nodes = [
         NodeInfo(name="n0", last_seen_s=0.0, max_sm_clock_mhz=1980, **told),  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ def test_nodes_say_whether_their_clocks_can_be_set(capsys: pytest.CaptureFixture
     assert second.split()[5:] == ["fixed"]
 
 
-def test_what_others_write_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+def test_escape_sequences_of_users_are_removed(capsys: pytest.CaptureFixture[str]) -> None:
     told = job(1, name="a\x1b[2Jb", user="e\nve", vc="\x9b1m", reason="\u202eno")
     print_lines(lambda width: job_lines([told], width, 9.0))
     shown = capsys.readouterr().out
@@ -114,7 +114,7 @@ def test_what_others_write_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -
     assert not set("\x1b\x9b\u202e") & set(shown)
 
 
-def test_a_narrow_table_has_a_line_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_narrow_table_has_one_line_per_row(capsys: pytest.CaptureFixture[str]) -> None:
     jobs = [
         job(
             k,
@@ -147,11 +147,11 @@ def test_a_narrow_table_has_a_line_a_row(capsys: pytest.CaptureFixture[str]) -> 
     ("seconds", "said"),
     [(0.0, "0:00:00"), (3_661.0, "1:01:01"), (86_399.0, "23:59:59"), (183_600.0, "2d 03:00:00")],
 )
-def test_a_duration_is_read_at_a_glance(seconds: float, said: str) -> None:
+def test_durations_have_two_units(seconds: float, said: str) -> None:
     assert clock(seconds) == said
 
 
-def test_a_sentence_breaks_between_words_and_keeps_its_columns() -> None:
+def test_sentence_wraps_between_words_and_keeps_its_columns() -> None:
     path = "/a/path-that-is/longer-than-the-screen"
     assert folded("  starts in 10 s, ends later", 20, 2) == "  starts in 10 s,\n    ends later"
     assert folded("fifo  first come, first served", 20, 6) == "fifo  first come,\n      first served"

@@ -1,4 +1,4 @@
-"""The screen of `rlsched top` as lines: it fits any terminal, and says who has what and what comes next."""
+"""The screen of `rlsched top` as lines: it fits any terminal and shows GPUs, jobs and the next starts."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def page(picture: Picture = PICTURE, columns: int = 80, height: int | None = Non
     return [line.plain for line in overview(picture, columns, height, NOW_S, Marks(), **more)]
 
 
-def test_it_says_who_has_what_and_what_comes_next() -> None:
+def test_shows_who_has_which_gpus_and_what_starts_next() -> None:
     text = page()
     assert text[0].startswith("rlsched top  3 queued (1 Held)  3 running  1,204 finished  policy tuned")
     assert text[1] == "h200: 7 of 12 GPUs held, 2 free, 3 absent"
@@ -75,13 +75,11 @@ def test_it_says_who_has_what_and_what_comes_next() -> None:
     assert rows[2][4:] == ["8m", "late", "79%", "n0[2-3] n1[1]"]
     assert rows[3][-1] == "launching n10[2]"
     queue = rows[rows.index(["QUEUE 3, in its order"]) + 2 :]
-    assert [row[0] for row in queue] == ["5", "4", "6"], (
-        "in the order of the queue, then those kept out of it"
-    )
+    assert [row[0] for row in queue] == ["5", "4", "6"], "in queue order, then jobs outside the queue"
     assert queue[0][3:] == ["2", "2h03m", "priority high; Resources: needs 2 GPUs"]
 
 
-def test_an_array_waits_while_others_of_its_tasks_run() -> None:
+def test_array_waits_while_its_other_tasks_run() -> None:
     array = job(
         7,
         state="running",
@@ -98,10 +96,10 @@ def test_an_array_waits_while_others_of_its_tasks_run() -> None:
     queue = [line.split()[0] for line in text[text.index("QUEUE 4, in its order") + 2 :]]
     assert queue == ["5", "4", "6", "7_[3-9%2]"]
     assert [one.job for one in selected([array], CHOSEN, arrays_wait=True)] == [7]
-    assert not selected([array], CHOSEN), "orders to what waits leave the tasks that run alone"
+    assert not selected([array], CHOSEN), "orders to waiting tasks do not change the running ones"
 
 
-def test_gpus_that_others_hold_or_that_are_absent_have_signs_of_their_own() -> None:
+def test_foreign_and_missing_gpus_have_their_own_signs() -> None:
     held = Picture(
         at_s=NOW_S, stats=STATS, nodes=[node("big", 30, gpus=64)], jobs=[runs(1, "ada", {"big": [0]})]
     )
@@ -116,7 +114,7 @@ def test_gpus_that_others_hold_or_that_are_absent_have_signs_of_their_own() -> N
 
 
 @pytest.mark.parametrize("columns", [20, 40, 79, 80, 109, 110, 200])
-def test_no_line_is_too_long_and_no_page_too_high(columns: int) -> None:
+def test_page_fits_the_terminal(columns: int) -> None:
     wide = [
         msgspec.structs.replace(one, name="a-long-name-" * 9, user="u" * 60, reason="why " * 90)
         for one in JOBS
@@ -130,7 +128,7 @@ def test_no_line_is_too_long_and_no_page_too_high(columns: int) -> None:
         assert height is None or len(lines) <= height
 
 
-def test_what_does_not_fit_is_counted_and_the_chosen_job_is_shown() -> None:
+def test_hidden_rows_are_counted_and_the_selected_job_is_shown() -> None:
     jobs = [waits(k, "ada", 1, float(k)) for k in range(1, 101)]
     crowd = Picture(at_s=NOW_S, stats=STATS, nodes=NODES * 20, jobs=[*JOBS[:3], *jobs])
     text = page(crowd, 80, 24, chosen=77)
@@ -140,7 +138,7 @@ def test_what_does_not_fit_is_counted_and_the_chosen_job_is_shown() -> None:
     assert text[-1].startswith("… 9")
 
 
-def test_letters_stay_with_their_users() -> None:
+def test_letters_of_users_do_not_change() -> None:
     marks = Marks()
     assert [marks.of(user).plain for user in ("ada", "alan", "al", "aa")] == ["a", "l", "b", "c"]
     assert marks.of("alan").plain == "l"
@@ -150,7 +148,7 @@ def test_letters_stay_with_their_users() -> None:
     assert marks.of("ada").plain == "a"
 
 
-def test_time_left_is_the_forecast_s_where_there_is_one() -> None:
+def test_time_left_is_that_of_the_forecast_if_any() -> None:
     said = JobForecast(said_s=NOW_S, start_s=None, end_s=[NOW_S + 10.0, NOW_S + 7_500.0, None])
     assert left(runs(1, "ada", {"n0": [0]}, forecast=said), NOW_S) == "2h05m"
     never = msgspec.structs.replace(said, end_s=[None, None, None])
@@ -161,7 +159,7 @@ def test_time_left_is_the_forecast_s_where_there_is_one() -> None:
     assert "1.5m (0s-6.7m)" in page(picture, 120)[-1]
 
 
-def test_energy_is_told_where_it_is_measured_or_counts() -> None:
+def test_energy_is_shown_if_measured_or_weighed() -> None:
     assert "kW" not in page()[1]
     drawn = Picture(at_s=NOW_S, stats=STATS, nodes=[node("n0", 1, power_w=1_206.0), node("n1", 1)], jobs=[])
     assert page(drawn)[1].endswith(" · 1.21 kW")
@@ -169,7 +167,7 @@ def test_energy_is_told_where_it_is_measured_or_counts() -> None:
     assert "energy counts 0.3: 1 of 3" in page(Picture(NOW_S, weighed, NODES, JOBS), 120)[1]
 
 
-def test_a_fallback_that_decides_is_a_line() -> None:
+def test_deciding_fallback_is_a_line() -> None:
     guard = GuardReport(decided={}, masked={}, now="late: the next 3 decisions")
     stats = msgspec.structs.replace(STATS, guard=guard)
     assert (
@@ -177,7 +175,7 @@ def test_a_fallback_that_decides_is_a_line() -> None:
     )
 
 
-def test_json_has_all_of_it_and_nothing_of_predictors() -> None:
+def test_json_has_everything_except_predictors() -> None:
     told = json.loads(json.dumps(PICTURE.as_data()))
     assert set(told) == {"at_s", "broker", "power_w", "nodes", "running", "queue", "users"}
     assert [row["job"] for row in told["queue"]] == [5, 4, 6]
@@ -189,7 +187,7 @@ def test_json_has_all_of_it_and_nothing_of_predictors() -> None:
     assert not {"prediction", "forecasts"} & set(told["broker"])
 
 
-def test_what_others_write_moves_no_cursor() -> None:
+def test_escape_sequences_of_users_are_removed() -> None:
     evil = [msgspec.structs.replace(one, name="\x1b[2J", user="\x9b1m", reason="a\nb") for one in JOBS]
     text = "".join(page(Picture(NOW_S, STATS, [node("\x1b[H", 1)], evil)))
     assert not set("\x1b\x9b\n") & set(text)
@@ -198,14 +196,14 @@ def test_what_others_write_moves_no_cursor() -> None:
 # ---- the layout -------------------------------------------------------------------------------------------
 
 
-def test_lines_are_shared_out() -> None:
+def test_lines_are_divided_among_sections() -> None:
     assert shares([3, 10, 0, 10], 9) == [3, 3, 0, 3]
     assert shares([1, 2], 9) == [1, 2]
     assert shares([5], -1) == [0]
     assert [window(10, 4, at) for at in (None, 0, 5, 9)] == [(0, 4), (0, 4), (3, 7), (6, 10)]
 
 
-def test_a_table_cuts_what_may_be_cut_first() -> None:
+def test_table_truncates_flexible_columns_first() -> None:
     columns = (Column("job", is_right=True), Column("name", shrinks=True), Column("reason"))
     rows = [["1", "n" * 30, "r" * 30], ["10", "m", ""]]
     assert [line.plain for line in table(columns, rows, 40)] == [
@@ -216,7 +214,7 @@ def test_a_table_cuts_what_may_be_cut_first() -> None:
     assert [line.cell_len for line in table(columns, rows, None)][1] == 3 + 2 + 30 + 2 + 30
 
 
-def test_cells_stand_side_by_side_as_many_as_fit() -> None:
+def test_as_many_cells_as_fit_are_side_by_side() -> None:
     cells = [Text(word) for word in ("a", "bbb", "cc", "dddd")]
     assert [line.plain for line in side_by_side(cells, 10)] == ["a     bbb", "cc    dddd"]
     assert [line.plain for line in side_by_side([Text("abcdef")], 3)] == ["ab…"]
@@ -226,5 +224,5 @@ def test_cells_stand_side_by_side_as_many_as_fit() -> None:
     ("seconds", "said"),
     [(0.0, "0s"), (59.9, "59s"), (60.0, "1m"), (3_599.0, "59m"), (3_600.0, "1h00m"), (200_000.0, "2d07h")],
 )
-def test_a_duration_is_short(seconds: float, said: str) -> None:
+def test_durations_are_short(seconds: float, said: str) -> None:
     assert brief(seconds) == said

@@ -1,4 +1,4 @@
-"""Which broker's decisions `explain` and `board` take when none is named."""
+"""The default broker of `explain` and `board`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlsched.transport.keys import default_home
 
 @pytest.fixture
 def brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Of `rlsched broker` and of `up`; the second wrote last."""
+    """Directories of `rlsched broker` and of `up`; the second was written last."""
     monkeypatch.setenv("RLSCHED_HOME", str(tmp_path))
     folders = [default_home() / "broker", default_home() / "up" / "broker"]
     for wrote_s, folder in enumerate(folders, 1):
@@ -27,14 +27,14 @@ def brokers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return folders
 
 
-def test_the_one_that_wrote_last_is_taken_where_none_runs(
+def test_last_written_one_is_used_if_none_runs(
     brokers: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert own_broker() == brokers[1]
     assert f"{brokers[1]}, which wrote last" in capsys.readouterr().err
 
 
-def test_the_one_that_runs_is_taken_before_the_one_that_wrote_last(
+def test_running_one_is_used_before_the_last_written_one(
     brokers: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with lock_file(brokers[0] / JOURNAL_FILE) as lock:
@@ -43,14 +43,14 @@ def test_the_one_that_runs_is_taken_before_the_one_that_wrote_last(
     assert f"{brokers[0]}, which runs" in capsys.readouterr().err
 
 
-def test_one_that_died_is_not_said_to_run(brokers: list[Path]) -> None:
+def test_crashed_one_does_not_count_as_running(brokers: list[Path]) -> None:
     lock = brokers[0] / (JOURNAL_FILE + ".lock")
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     lock.write_text(f"{boot} {2**22 + 1}\n")  # beyond the largest process number
     assert own_broker() == brokers[1]
 
 
-def test_a_journal_of_a_broker_that_never_began_hides_none_that_runs(
+def test_empty_journal_does_not_hide_a_running_broker(
     brokers: list[Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for wrote_s, folder in zip((2, 1), brokers, strict=True):

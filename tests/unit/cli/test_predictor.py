@@ -1,4 +1,4 @@
-"""What `rlsched predictor` prints: nothing is made up where nothing is known."""
+"""Output of `rlsched predictor`: no values without data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.broker.hand import draft
 
 
 def report(predictions: Predictions, now_s: float) -> StatsReport:
-    """As it comes over the wire."""
+    """The report as received from the wire."""
     stats = StatsReport(
         policy="ppo", decisions={"policy": 3, "automatic": 2}, contested={"policy": 1}, queued=1, running=2,
         ended=4, uptime_s=7200.0, prediction=predictions.report(now_s),
@@ -32,7 +32,7 @@ def lived(kind: str, jobs: int) -> Predictions:
     return predictions
 
 
-def test_a_new_broker_knows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_broker_has_no_values(capsys: pytest.CaptureFixture[str]) -> None:
     _print_report(report(Predictions(HEDGE), 5.0), 5.0)
     page = capsys.readouterr().out
     assert "boosting is not fitted yet (0 of 200 jobs have ended)" in page
@@ -42,7 +42,7 @@ def test_a_new_broker_knows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert "0.00" not in page
 
 
-def test_after_twenty_jobs_there_are_figures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_after_twenty_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     _print_report(report(lived(RUNNING_MEAN, 20), 3000.0), 3000.0)
     page = capsys.readouterr().out
     assert "predictions: running-mean, learned from 20 jobs that ended" in page
@@ -52,6 +52,6 @@ def test_after_twenty_jobs_there_are_figures(capsys: pytest.CaptureFixture[str])
     assert line.split()[3:] == ["-"] * 4, "all jobs were on one side"
 
 
-def test_an_older_broker_that_tells_nothing_of_predictions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_older_broker_without_a_report(capsys: pytest.CaptureFixture[str]) -> None:
     _print_report(msgspec.structs.replace(report(Predictions(HEDGE), 5.0), prediction=None), 5.0)
     assert capsys.readouterr().out == "this broker reports no predictions and forecasts\n"

@@ -1,4 +1,4 @@
-"""What stands behind a live screen: who asks beside it, pages that scroll, keys as terminals send them."""
+"""The parts of a live screen: background queries, pages that scroll, keys as terminals send them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def until(look: Callable[[], object]) -> None:
 
 
 class Broker:
-    """Stands in for a client."""
+    """Replaces a client."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -71,18 +71,18 @@ def found(looking: Looking, broker: Broker) -> int:
     return 0 if at is None else at[0]
 
 
-def test_a_broker_that_is_away_is_told_of_until_it_is_back(broker: Broker, looking: Looking) -> None:
+def test_unreachable_broker_is_shown_until_it_is_back(broker: Broker, looking: Looking) -> None:
     until(lambda: found(looking, broker) > 2)
     assert looking.trouble == ""
     broker.error = BrokerUnavailableError("no broker answers")
     until(lambda: looking.trouble == "no broker answers")
     known = found(looking, broker)
-    assert known == broker.asked, "what was known stays"
+    assert known == broker.asked, "the last data stays"
     broker.error = None
     until(lambda: looking.trouble == "" and found(looking, broker) > known)
 
 
-def test_a_silent_broker_is_told_of_before_the_call_is_given_up(
+def test_slow_broker_is_shown_before_the_time_out(
     broker: Broker, looking: Looking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     until(lambda: found(looking, broker) > 0)
@@ -94,7 +94,7 @@ def test_a_silent_broker_is_told_of_before_the_call_is_given_up(
     monkeypatch.undo()
 
 
-def test_an_order_is_carried_out_once_and_what_came_of_it_is_said(broker: Broker, looking: Looking) -> None:
+def test_order_is_sent_once_and_its_result_shown(broker: Broker, looking: Looking) -> None:
     until(lambda: found(looking, broker) > 0)
     done = list[Any]()
 
@@ -103,23 +103,23 @@ def test_an_order_is_carried_out_once_and_what_came_of_it_is_said(broker: Broker
         return "job 7: cancelled"
 
     def refused(client: Any) -> str:  # noqa: ARG001
-        raise InputError("job 7 is over")
+        raise InputError("job 7 has ended")
 
     looking.order(order)
     until(lambda: looking.said == "job 7: cancelled")
     looking.order(refused)
-    until(lambda: looking.said == "job 7 is over")
+    until(lambda: looking.said == "job 7 has ended")
     assert done == [broker]
 
 
-def test_a_mistake_of_ours_is_no_trouble_of_the_broker_s(broker: Broker, looking: Looking) -> None:
+def test_bug_is_not_reported_as_a_broker_fault(broker: Broker, looking: Looking) -> None:
     until(lambda: found(looking, broker) > 0)
     broker.error = KeyError("x")
     with pytest.raises(KeyError):
         until(lambda: found(looking, broker) < 0)
 
 
-def test_a_page_scrolls_and_stays_within_its_text() -> None:
+def test_page_scrolls_and_stays_within_its_text() -> None:
     page = ListPage("list", lambda _: None, lambda found, _: [Text(str(k)) for k in found])
 
     def shown() -> list[str]:

@@ -1,4 +1,4 @@
-"""`rlsched policies show`: sentences, and a line with a meaning for every setting; the file is the policy."""
+"""`rlsched policies show`: sentences, a line with an explanation for every setting, and the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlsched.decide.settings import Migrate, PreemptSettings, Settings, Share
 
 
 @pytest.mark.parametrize("name", list(presets()))
-def test_what_is_shown_is_the_policy_itself(name: str, tmp_path: Path) -> None:
+def test_shown_file_is_the_policy_itself(name: str, tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(shown(Policy(name)))
     read = Policy.read(tmp_path / "p.toml")
     assert read.settings == Policy(name).settings
@@ -23,7 +23,7 @@ def test_what_is_shown_is_the_policy_itself(name: str, tmp_path: Path) -> None:
     assert list(sentences(Policy(name)))
 
 
-def test_every_setting_of_a_rule_has_a_line_and_a_meaning() -> None:
+def test_every_setting_of_a_rule_has_a_line_and_an_explanation() -> None:
     text = shown(Policy("tuned", migrate={}))
     for kind in (PreemptSettings, Share, Migrate):
         for name in kind.__struct_fields__:
@@ -36,13 +36,13 @@ def test_every_setting_of_a_rule_has_a_line_and_a_meaning() -> None:
     assert "search: off" in shown(Policy("ppo"))
 
 
-def test_every_setting_has_a_meaning() -> None:
+def test_every_setting_has_an_explanation() -> None:
     for kind in [Settings, *msgspec.structs.fields(Settings)]:
         if isinstance(kind, type):
             assert set(meanings(kind)) == set(kind.__struct_fields__)
 
 
-def test_easy_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_easy_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["policies", "show", "easy"]) == 0
     said = capsys.readouterr().out
     assert "# The queue is sorted by submission time, lowest first.\n" in said

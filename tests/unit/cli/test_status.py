@@ -1,4 +1,4 @@
-"""`rlsched status` and the guard's counts: what is not all right, in one line each."""
+"""`rlsched status` and the guard's counters: one line for each problem."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ WRONG = [
 ]
 
 
-def test_what_was_lost_or_guarded_before_is_told_and_is_no_fault_now() -> None:
+def test_past_losses_and_interventions_are_shown_and_are_no_problem_now() -> None:
     assert problems(FINE) == []
     page = "\n".join(_lines(FINE))
     assert "broker 1.2 at tcp://127.0.0.1:1 epoch 4, up for 1.0 min" in page
@@ -64,13 +64,13 @@ def test_what_was_lost_or_guarded_before_is_told_and_is_no_fault_now() -> None:
     assert "records: 7 kept, 1 not written" in page
 
 
-def test_tasks_that_are_no_jobs_yet_are_told_beside_the_queue() -> None:
+def test_future_tasks_are_shown_next_to_the_queue() -> None:
     some = msgspec.structs.replace(FINE, queued=30, ineligible={"Quota": 12}, tasks_to_come=8)
     assert queued(some) == "30 queued (12 Quota), 8 tasks to come"
     assert queued(FINE) == "1 queued"
 
 
-def test_who_decided_is_told_and_clocks_where_energy_counts() -> None:
+def test_deciders_are_shown_and_clocks_if_energy_counts() -> None:
     decided = msgspec.structs.replace(
         FINE,
         decisions={"policy": 3, "automatic": 2},
@@ -86,23 +86,23 @@ def test_who_decided_is_told_and_clocks_where_energy_counts() -> None:
 
 
 @pytest.mark.parametrize(("what", "said"), WRONG)
-def test_each_thing_that_is_wrong_has_a_line(what: dict[str, object], said: list[str]) -> None:
+def test_each_problem_has_a_line(what: dict[str, object], said: list[str]) -> None:
     assert problems(msgspec.structs.replace(FINE, **what)) == said
 
 
-def test_a_fit_that_came_to_nothing_is_wrong() -> None:
+def test_failed_fit_is_a_problem() -> None:
     report = msgspec.structs.replace(Predictions(HEDGE).report(0.0), fit_error="no memory")
     (line,) = problems(msgspec.structs.replace(FINE, prediction=report))
     assert line == "predictions: the last fit failed: no memory"
 
 
-def test_an_older_broker_that_tells_less_is_not_taken_to_be_wrong() -> None:
+def test_missing_fields_of_an_older_broker_are_no_problem() -> None:
     old = StatsReport(policy="fifo", decisions={}, contested={}, queued=0, running=0, ended=0, uptime_s=1.0)
     assert problems(old) == []
     assert _lines(old)[0] == "broker, up for 1 s"
 
 
-def test_a_journal_s_size_counts_its_log(tmp_path: Path) -> None:
+def test_journal_size_includes_its_write_ahead_log(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     path.write_bytes(bytes(100))
     (tmp_path / "journal.sqlite-wal").write_bytes(bytes(50))
@@ -112,12 +112,12 @@ def test_a_journal_s_size_counts_its_log(tmp_path: Path) -> None:
     assert report.free_bytes > 0
 
 
-def test_a_broker_that_takes_no_new_jobs_is_degraded_at_the_latest() -> None:
+def test_broker_that_refuses_new_jobs_is_degraded() -> None:
     assert [low_disk_mib(min_free_mib) for min_free_mib in (0, 256, 4096)] == [1024, 1024, 4096]
 
 
 class Failing(Scheduler):
-    """Fails in another way each time."""
+    """Fails in a different way each time."""
 
     name = policy_id = "failing"
     order = Order(by="area")
@@ -132,7 +132,7 @@ class Failing(Scheduler):
         return Decision(action=Start(seq=99, gpus=(0,)), source="policy")
 
 
-def test_interventions_are_counted_by_kind_and_outlast_the_broker(
+def test_interventions_are_counted_by_kind_and_survive_a_restart(
     tmp_path: Path,
 ) -> None:
     journal = Journal(tmp_path / "journal.sqlite")

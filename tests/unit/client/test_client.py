@@ -1,4 +1,4 @@
-"""The Python client against a stub that answers as it is told."""
+"""The Python client, against a stub with scripted answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def client(stub: Stub, tmp_path: Path) -> Iterator[Client]:
         yield client
 
 
-def test_a_submission_returns_the_jobs_number(stub: Stub, client: Client) -> None:
+def test_submission_returns_the_jobs_number(stub: Stub, client: Client) -> None:
     stub.script = lambda _: Submitted(job=12)
     assert client.submit(["train", "--fast"], num_gpus=2, env={"A": "1"}) == 12
     message = stub.heard[0][1]
@@ -54,13 +54,13 @@ def test_a_submission_returns_the_jobs_number(stub: Stub, client: Client) -> Non
     assert len(message.token) == 32
 
 
-def test_a_refusal_is_an_input_error_with_the_brokers_line(stub: Stub, client: Client) -> None:
+def test_refusal_is_an_input_error_with_the_brokers_line(stub: Stub, client: Client) -> None:
     stub.script = lambda _: Refused(message="there is no job 3")
     with pytest.raises(InputError, match="there is no job 3"):
         client.cancel(3)
 
 
-def test_an_answer_that_is_lost_is_asked_for_again_with_the_same_token(
+def test_lost_answer_is_requested_again_with_the_same_token(
     stub: Stub, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "RESEND_S", 0.05)
@@ -71,7 +71,7 @@ def test_an_answer_that_is_lost_is_asked_for_again_with_the_same_token(
     assert len({(request, message.token) for request, message in stub.heard}) == 1  # type: ignore[union-attr]
 
 
-def test_a_late_answer_to_an_earlier_request_is_not_taken_for_this_one(
+def test_late_answer_to_an_earlier_request_is_ignored(
     stub: Stub, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "RESEND_S", 0.02)
@@ -80,13 +80,13 @@ def test_a_late_answer_to_an_earlier_request_is_not_taken_for_this_one(
     assert client.jobs() == []
 
 
-def test_an_answer_of_another_kind_is_a_wire_error(stub: Stub, client: Client) -> None:
+def test_answer_of_another_kind_is_a_wire_error(stub: Stub, client: Client) -> None:
     stub.script = lambda _: Ok()
     with pytest.raises(WireError, match="expected Jobs from the broker, got Ok"):
         client.jobs()
 
 
-def test_a_broker_that_does_not_answer_is_unavailable(stub: Stub, tmp_path: Path) -> None:
+def test_broker_that_does_not_answer_is_unavailable(stub: Stub, tmp_path: Path) -> None:
     stub.script = lambda _: None
     with (
         Client(stub.address, home=tmp_path, timeout_s=0.3) as client,
@@ -95,7 +95,7 @@ def test_a_broker_that_does_not_answer_is_unavailable(stub: Stub, tmp_path: Path
         client.jobs()
 
 
-def test_a_broker_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
+def test_unreachable_broker_is_one_clear_line(tmp_path: Path) -> None:
     KeyHome(tmp_path).broker()
     with (
         Client("tcp://127.0.0.1:9", home=tmp_path, timeout_s=0.3) as client,
@@ -108,12 +108,12 @@ def test_a_broker_that_is_not_there_is_one_clear_line(tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_without_any_key_there_has_never_been_a_broker(tmp_path: Path) -> None:
+def test_missing_keys_mean_that_no_broker_ever_ran(tmp_path: Path) -> None:
     with pytest.raises(BrokerUnavailableError, match="start one with `rlsched up`"):
         Client("tcp://127.0.0.1:9", home=tmp_path)
 
 
-def test_a_key_that_the_broker_does_not_know_is_said_to_be_refused(stub: Stub, tmp_path: Path) -> None:
+def test_unknown_key_is_reported_as_refused(stub: Stub, tmp_path: Path) -> None:
     other = KeyHome(tmp_path / "other")
     other.client()
     (other.directory / "broker.public").write_bytes(KeyHome(tmp_path).broker_public())
@@ -124,7 +124,7 @@ def test_a_key_that_the_broker_does_not_know_is_said_to_be_refused(stub: Stub, t
         client.jobs()
 
 
-def test_the_key_of_another_broker_is_said_to_be_that(stub: Stub, tmp_path: Path) -> None:
+def test_key_of_another_broker_is_reported_as_such(stub: Stub, tmp_path: Path) -> None:
     other = KeyHome(tmp_path / "other")
     other.broker()
     with (
@@ -134,7 +134,7 @@ def test_the_key_of_another_broker_is_said_to_be_that(stub: Stub, tmp_path: Path
         client.jobs()
 
 
-def test_a_log_is_followed_to_its_end_and_begins_again_with_another_attempt(
+def test_log_is_followed_to_its_end_and_restarts_with_a_new_attempt(
     stub: Stub, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "POLL_S", 0.01)
@@ -154,7 +154,7 @@ def test_a_log_is_followed_to_its_end_and_begins_again_with_another_attempt(
     assert offsets == [0, 0, 4, 4, 0, 3]
 
 
-def test_waiting_outlasts_a_broker_that_is_away(
+def test_wait_survives_a_downtime_of_the_broker(
     stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "POLL_S", 0.01)
@@ -172,7 +172,7 @@ def test_waiting_outlasts_a_broker_that_is_away(
         assert len(asked) >= 3
 
 
-def test_a_log_ends_with_what_this_run_wrote(tmp_path: Path) -> None:
+def test_log_ends_with_the_output_of_this_run(tmp_path: Path) -> None:
     from rlsched.client.local import _tail
 
     log = tmp_path / "broker.log"
@@ -183,14 +183,14 @@ def test_a_log_ends_with_what_this_run_wrote(tmp_path: Path) -> None:
     assert _tail(log, start) == "ready | error: of this one"
 
 
-def test_a_client_waits_longer_than_the_broker_waits_for_a_node() -> None:
-    """Else a node that does not answer reads as a broker that does not."""
+def test_client_waits_longer_than_the_broker_waits_for_a_node() -> None:
+    """Otherwise an unreachable node looks like an unreachable broker."""
     waits_s = inspect.signature(Client).parameters["timeout_s"].default
     assert Limits().log_timeout_s < waits_s
 
 
-def test_what_is_queued_of_many_jobs_is_said_where_a_later_message_is_refused() -> None:
-    """They take two messages: both were checked, and then a quota is in the way of the second."""
+def test_refusal_of_a_later_message_reports_the_jobs_already_queued() -> None:
+    """They need two messages: both pass the check, then a quota refuses the second."""
     asked: list[SubmitMany] = []
 
     def ask(many: SubmitMany, kind: type[SubmittedMany]) -> SubmittedMany:
@@ -205,8 +205,8 @@ def test_what_is_queued_of_many_jobs_is_said_where_a_later_message_is_refused() 
         submit_many(ask, jobs)
     assert (at.value.place, at.value.queued) == (MOST_AT_ONCE + 1, list(range(1, MOST_AT_ONCE + 1)))
     asked.clear()
-    failure = BrokerUnavailableError("nobody answers")
-    with pytest.raises(BrokerUnavailableError, match=r"nobody answers; jobs 1 to 500 of these are queued"):
+    failure = BrokerUnavailableError("no answer")
+    with pytest.raises(BrokerUnavailableError, match=r"no answer; jobs 1 to 500 of these are queued"):
         submit_many(ask, jobs)
 
 

@@ -1,4 +1,4 @@
-"""The output of a job as it goes: ranks side by side, from before the start, and the end of what there is."""
+"""Following a job's output: ranks interleaved, from before the start, and the last lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.listed import job
 
 
 class Story:
-    """A broker that tells the next chapter each time that the job is looked at."""
+    """A broker that advances its script each time the job is queried."""
 
     def __init__(self, *chapters: tuple[JobInfo, list[bytes]]) -> None:
         self._chapters, self._at = chapters, -1
@@ -68,7 +68,7 @@ def told(pieces: Iterator[JobInfo | bytes]) -> tuple[list[str], bytes]:
     return states, output
 
 
-def test_a_gang_is_followed_from_the_queue_to_its_end_line_by_line() -> None:
+def test_gang_is_followed_from_the_queue_to_its_end_line_by_line() -> None:
     grown = [b"a1\na2\n", b"b1\n"]
     story = Story(
         (QUEUED, []), (GANG, [b"a1\na", b""]), (GANG, grown), (OVER, [grown[0], grown[1] + b"last"])
@@ -78,21 +78,21 @@ def test_a_gang_is_followed_from_the_queue_to_its_end_line_by_line() -> None:
     assert output == b"0: a1\n0: a2\n1: b1\n1: last\n"
 
 
-def test_another_attempt_begins_anew() -> None:
+def test_new_attempt_starts_at_its_first_line() -> None:
     again = msgspec.structs.replace(OVER, attempt=2, nodes=["n0"], gpus=[[0]])
     assert told(follow(Story((GANG, [b"one\n", b""]), (again, [b"two\n"])), 7))[1] == b"0: one\ntwo\n"
 
 
-def test_what_an_attempt_wrote_last_is_told_before_the_next() -> None:
+def test_last_output_of_an_attempt_precedes_the_next_attempt() -> None:
     again = msgspec.structs.replace(OVER, attempt=2)
     story = Story((GANG, [b"one\nha", b""]), (again, [b"two\n", b""]))
     assert told(follow(story, 7))[1] == b"0: one\n0: ha\n0: two\n"
 
 
-def test_an_array_has_no_output_of_its_own() -> None:
+def test_array_has_no_output_of_its_own() -> None:
     array = msgspec.structs.replace(QUEUED, num_tasks=10, tasks="0-9")
     story = Story((array, []))
-    story.away = {0}  # as the broker refuses it
+    story.away = {0}  # the broker's refusal
     with pytest.raises(InputError, match="which has this output"):
         told(follow(story, 7))
     running = msgspec.structs.replace(array, state="running", reason="8 tasks wait, 2 run")
@@ -101,7 +101,7 @@ def test_an_array_has_no_output_of_its_own() -> None:
     assert (done.exit_code, "`rlsched submit` it" in done.output) == (2, True)
 
 
-def test_what_there_is_now_of_a_job_that_runs_or_waits() -> None:
+def test_current_output_of_a_running_or_waiting_job() -> None:
     assert told(follow(Story((GANG, [b"a\n", b"b\n"])), 7, to_its_end=False)) == (
         ["running"],
         b"0: a\n1: b\n",
@@ -110,7 +110,7 @@ def test_what_there_is_now_of_a_job_that_runs_or_waits() -> None:
 
 
 @pytest.mark.parametrize("to_its_end", [True, False])
-def test_a_rank_whose_node_is_down_hides_no_other(to_its_end: bool) -> None:
+def test_rank_on_a_node_that_is_down_hides_no_other(to_its_end: bool) -> None:
     story = Story((OVER, [b"a\n", b"b\n"]))
     story.away = {0}
     pieces = follow(story, 7, to_its_end=to_its_end)
@@ -120,7 +120,7 @@ def test_a_rank_whose_node_is_down_hides_no_other(to_its_end: bool) -> None:
         list(pieces)
 
 
-def test_a_broker_that_starts_again_is_waited_for() -> None:
+def test_restart_of_the_broker_is_waited_for() -> None:
     story = Story((GANG, [b"a\n", b"b\n"]), (OVER, [b"a\nc\n", b"b\n"]))
     pieces = follow(story, 7)
     assert next(pieces) == GANG
@@ -128,11 +128,11 @@ def test_a_broker_that_starts_again_is_waited_for() -> None:
     assert told(pieces) == (["completed"], b"0: a\n0: c\n1: b\n")
 
 
-def test_a_broker_that_stays_away_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broker_that_stays_unreachable_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     story = Story((GANG, [b"a\n", b"b\n"]))
     story.broker_away = 1
     with pytest.raises(BrokerUnavailableError):
-        next(follow(story, 7))  # none has ever answered
+        next(follow(story, 7))  # no broker has ever answered
     monkeypatch.setattr(following, "PATIENCE_S", 0.01)
     pieces = follow(story, 7)
     assert next(pieces) == GANG
@@ -141,14 +141,14 @@ def test_a_broker_that_stays_away_is_not_waited_for_without_end(monkeypatch: pyt
         list(pieces)
 
 
-def test_the_end_of_a_long_output_begins_with_a_whole_line() -> None:
+def test_tail_of_a_long_output_starts_with_a_whole_line() -> None:
     info = msgspec.structs.replace(OVER, nodes=["n0"], gpus=[[0]])
     end = tail(Story((info, [b"first\nsecond\nthird\nfourth"])), info, num_bytes=15)
     assert end.lines() == [b"third", b"fourth"]
     assert end.lines(1) == [b"fourth"]
 
 
-def test_the_ranks_of_a_gang_share_the_last_lines() -> None:
+def test_ranks_of_a_gang_share_the_last_lines() -> None:
     story = Story((OVER, [b"a1\na2\na3\n", b"b1\nb2\n"]))
     assert tail(story, OVER).lines(4) == [b"0: a2", b"0: a3", b"1: b1", b"1: b2"]
     story.away = {1}
@@ -159,7 +159,7 @@ def test_the_ranks_of_a_gang_share_the_last_lines() -> None:
 
 
 class Submits(Story):
-    """... and takes a job, of which it is told to cancel it."""
+    """A `Story` that also accepts a submission and its cancel."""
 
     def __init__(self, happens: Callable[[], object]) -> None:
         super().__init__((GANG, [b"a\n", b"b\n"]))
@@ -176,7 +176,7 @@ class Submits(Story):
         return 7
 
     def cancel(self, job: int) -> None:
-        os.kill(os.getpid(), signal.SIGHUP)  # as a shell says it once more
+        os.kill(os.getpid(), signal.SIGHUP)  # as a shell sends it a second time
         self.cancelled.append(job)
 
     def output(self, job: int, *, to_its_end: bool) -> Iterator[JobInfo | bytes]:
@@ -191,13 +191,13 @@ class Submits(Story):
         partial(os.kill, os.getpid(), signal.SIGTERM),
     ],
 )
-def test_run_ends_its_job_when_its_terminal_is_gone(
+def test_run_cancels_its_job_when_its_terminal_closes(
     happens: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Submits(happens)
     monkeypatch.setattr("rlsched.cli.users.submit.reach", lambda *_, **__: client)
     both = (signal.SIGHUP, signal.SIGTERM)
-    with on_signals(signal.SIG_DFL, both):  # a suite under `nohup` ignores one
+    with on_signals(signal.SIG_DFL, both):  # a test run under `nohup` ignores SIGHUP
         done = CliRunner().invoke(run, ["--", "true"], standalone_mode=False)
         assert {signal.getsignal(number) for number in both} == {signal.SIG_DFL}
     assert (done.return_value, client.cancelled) == (130, [7]), done.exception

@@ -1,4 +1,4 @@
-"""`rlsched up`: a second one on a directory starts nothing, and nodes that end are started again."""
+"""`rlsched up`: a second one in a directory starts nothing, and nodes that exit are restarted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cluster(directory: Path) -> LocalCluster:
     )
 
 
-def test_a_second_one_starts_nothing_and_takes_no_address_away(tmp_path: Path) -> None:
+def test_second_one_starts_nothing_and_keeps_the_address_file(tmp_path: Path) -> None:
     (tmp_path / "broker").mkdir()
     (tmp_path / "broker" / "address").write_text("tcp://127.0.0.1:7461\n")
     said: list[str] = []
@@ -36,13 +36,13 @@ def test_a_second_one_starts_nothing_and_takes_no_address_away(tmp_path: Path) -
     assert not said
 
 
-def test_a_directory_that_is_a_file_is_one_line(tmp_path: Path) -> None:
+def test_directory_that_is_a_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "up").write_text("")
     with pytest.raises(InputError, match="cannot write here"):
         cluster(tmp_path / "up").run(print)
 
 
-def test_what_is_not_decided_live_is_one_line_and_stands_in_the_documents() -> None:
+def test_settings_without_effect_online_are_one_line_and_documented() -> None:
     plain, full = not_live(shares=False, speed_energy=0.0), not_live(shares=True, speed_energy=0.3)
     assert plain.startswith(f"{full}; off here: sharing GPUs")
     assert "(--share)" in plain
@@ -54,7 +54,7 @@ def test_what_is_not_decided_live_is_one_line_and_stands_in_the_documents() -> N
         assert [one for one in NOT_LIVE if one not in text] == [], page
 
 
-def test_back_off_doubles_is_bounded_and_forgotten_after_a_calm_time() -> None:
+def test_back_off_doubles_up_to_a_maximum_and_is_reset_after_stable_time() -> None:
     mine = Restarts()
     assert [mine.after(0.5) for _ in range(MOST + 2)] == [1.0, 2.0, 4.0, 8.0, 16.0, math.inf, math.inf]
     assert mine.after(CALM_S) == 1.0
@@ -71,7 +71,7 @@ time.sleep(600)
 """
 
 
-def test_a_node_that_ends_is_started_again_and_the_others_go_on(
+def test_node_that_exits_is_restarted_and_the_others_keep_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "_RLSCHED", (sys.executable, "-c", DAEMON))

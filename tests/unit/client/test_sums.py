@@ -1,4 +1,4 @@
-"""Sums over jobs that are over, by hand; the verbs that print them; times as people say them."""
+"""Sums over ended jobs, by hand; the verbs that print them; times in everyday notation."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_sums_by_hand() -> None:
     assert (total.of, total.jobs, total.gpu_hours) == (("all",), 5, 7.0)
 
 
-def test_groups_of_several_and_of_none_started() -> None:
+def test_groups_with_several_jobs_and_with_none_started() -> None:
     rows, _ = sums(JOBS, ["day", "vc"], hundreds)
     assert [(row.of, row.jobs) for row in rows] == [
         (("day 0", ""), 1),
@@ -62,7 +62,7 @@ def test_groups_of_several_and_of_none_started() -> None:
     ))  # fmt: skip
 
 
-def test_percentiles_are_those_of_numpy() -> None:
+def test_percentiles_equal_those_of_numpy() -> None:
     chance = np.random.default_rng(1)
     for size in (1, 2, 3, 10, 101):
         values = np.sort(chance.exponential(size=size))
@@ -96,19 +96,19 @@ def test_times_are_local() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7", "d", "-7d", "1y", "2026-13-01", "yesterday", "9" * 9 + "w", "7d "])
-def test_what_is_no_time(text: str) -> None:
+def test_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"--since '.*': expected an age .* or a time") as error:
         unix_s("--since", text, NOW_S)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("since", "until"), [("1d", "2d"), ("2030-01-01", None), ("1d", "1d")])
-def test_a_span_of_nothing_is_refused(since: str, until: str | None) -> None:
+def test_empty_interval_is_refused(since: str, until: str | None) -> None:
     with pytest.raises(InputError, match=f"--since {since}: expected a time before"):
         span_s(since, until, NOW_S)
 
 
-# ---- what is printed --------------------------------------------------------------------------------------
+# ---- output -----------------------------------------------------------------------------------------------
 
 
 def past(job: int, **more: object) -> PastJob:
@@ -123,7 +123,7 @@ def past(job: int, **more: object) -> PastJob:
 
 @pytest.fixture
 def asked(tmp_path: Path) -> Iterator[tuple[Stub, list[str], list[object]]]:
-    """A broker that knows two jobs; how a command reaches it, and what it was asked."""
+    """A broker with two jobs: options with which a command reaches it, and the queries that it received."""
     stub, questions = Stub(tmp_path), []
 
     def answer(question: object) -> object:
@@ -210,7 +210,7 @@ def test_tables_fit_the_terminal(width: int) -> None:
     assert text.splitlines()[-2].split()[:2] == ["all", "5"]
 
 
-def test_a_table_of_nothing_is_a_line_and_energy_that_nobody_knows_no_column() -> None:
+def test_empty_table_is_a_line_and_unknown_energy_has_no_column() -> None:
     assert "no jobs" in history_lines([], 100)[0].plain
     rows, total = sums(JOBS[1:], ["user"], hundreds)
     assert "kWh" not in shown(100, print_sums, ["user"], rows, total, 0.0, NOW_S)

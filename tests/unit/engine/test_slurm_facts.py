@@ -1,4 +1,4 @@
-"""What a Slurm's JSON says, as facts."""
+"""Slurm's JSON, read as facts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def said(what: str, *things: dict[str, Any], **more: object) -> bytes:
     return json.dumps({"errors": [], what: list(things), **more}).encode()
 
 
-def test_a_held_job() -> None:
+def test_held_job() -> None:
     (job,) = jobs_of(said("jobs", JOB)).values()
     assert (job.key, job.is_held, job.time_limit_s, job.mark("g")) == ("7", True, 300.0, 2)
     assert not any((job.runs, job.is_over, job.depends, job.is_exclusive, job.is_held_by_user))
@@ -52,19 +52,19 @@ def test_tasks_of_an_array_are_jobs() -> None:
         ("FAILED", {"return_code": {"number": 0}, "signal": {"id": {"set": True, "number": 9}}}, "", 137),
     ],
 )
-def test_ends(state: str, status: object, reason: str, code: int) -> None:
+def test_ends_of_jobs(state: str, status: object, reason: str, code: int) -> None:
     (job,) = jobs_of(said("jobs", {**JOB, "job_state": state, "exit_code": status})).values()
     assert (job.is_over, job.end_reason, job.exit_code) == (True, reason, code)
 
 
-def test_where_a_job_runs() -> None:
+def test_nodes_and_gpus_of_a_running_job() -> None:
     where = {"nodes": "n[1-2]", "gres_detail": ["gpu:i1:1(IDX:1),gpu:i3:1(IDX:3)", "gpu:h100:2(IDX:0,2)"]}
     (job,) = jobs_of(said("jobs", {**JOB, "job_state": "RUNNING", **where})).values()
     assert (job.nodes, job.gpus) == (["n1", "n2"], [[1, 3], [0, 2]])
 
 
-def test_a_controller_that_is_away_has_no_jobs_and_says_so() -> None:
-    """Its exit code is 0, and its list is empty."""
+def test_unreachable_controller_is_reported() -> None:
+    """Its exit code is 0, and its list of jobs is empty."""
     for read, what in ((jobs_of, "jobs"), (nodes_of, "nodes")):
         with pytest.raises(SlurmError, match="Failed while looking"):
             read(json.dumps({"errors": [{"description": "Failed while looking"}], what: []}).encode())
@@ -89,7 +89,7 @@ def test_gpus_of_a_node(gres: str, gpus: int, types: list[str], kind: str) -> No
     assert (found.gpus, found.types, found.gpu_type, found.unusable) == (gpus, types, kind, "")
 
 
-def test_a_drained_node() -> None:
+def test_drained_node() -> None:
     node = {"name": "n1", "gres": "gpu:1", "state": "idle", "state_flags": ["DRAIN"], "reason": "fan"}
     assert nodes_of(said("nodes", node))["n1"].unusable == "drain in Slurm: fan"
 
@@ -100,7 +100,7 @@ def test_lists_of_hosts_and_numbers() -> None:
     assert hosts_of("") == numbers_of("") == []
 
 
-def test_marks_come_back() -> None:
+def test_marks_are_read_back() -> None:
     marks = {"g": "2", "j": "17.1", "w": "n1+n2"}
     assert marks_of(comment_of(marks)) == marks
     assert marks_of("a user's") is None

@@ -1,4 +1,4 @@
-"""The gateway's state machine over a Slurm in memory."""
+"""The gateway's state machine on a Slurm in memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TIMES = Times(start_s=10.0, repeat_s=1.0, ask_again_s=2.0, release_after_s=60.0)
 
 
 class Bench:
-    """A gateway, a Slurm, and a broker that says what a test tells it to."""
+    """A gateway, a Slurm, and a broker that sends the test's messages."""
 
     def __init__(self, nices: tuple[int, int] | None = None, sm_clocks_mhz: tuple[int, ...] = ()) -> None:
         self.slurm = FakeSlurm(("n1", "n2"), holds=nices is None)
@@ -103,7 +103,7 @@ class Bench:
         person: str = "",
         offered: bool = True,
     ) -> None:
-        if offered and self.gateway._desk.offered.get(key) is None:  # the broker has answered before
+        if offered and self.gateway._desk.offered.get(key) is None:  # the broker has already answered
             self._take(self.gateway.answered(("submit", key), Submitted(job=job), self.slurm.now_s))
         for rank, node in enumerate(nodes):
             order = Launch(
@@ -133,7 +133,7 @@ def bench() -> Bench:
     return bench
 
 
-def test_a_held_job_is_offered_and_started_where_it_was_decided(bench: Bench) -> None:
+def test_held_job_is_offered_and_started_on_the_decided_node(bench: Bench) -> None:
     key = bench.slurm.sbatch(2, runs_s=5.0, code=3)
     bench.look()
     (offer,) = bench.submitted()
@@ -142,7 +142,9 @@ def test_a_held_job_is_offered_and_started_where_it_was_decided(bench: Bench) ->
     assert len(proof) == PROOF_DIGITS
     bench.answer(17)
     bench.launch(key, 1, 3)
-    assert len([line for line in bench.slurm.lines if "ReqNodeList" in line]) == 1, "one write places it"
+    assert len([line for line in bench.slurm.lines if "ReqNodeList" in line]) == 1, (
+        "one write sets its placement"
+    )
     bench.look()
     bench.look(6.0)
     bench.look()
@@ -151,7 +153,7 @@ def test_a_held_job_is_offered_and_started_where_it_was_decided(bench: Bench) ->
     assert [(one.exit_code, one.reason) for one in bench.of(Ended)][:1] == [(3, "")]  # type: ignore[attr-defined]
 
 
-def test_a_job_starts_at_the_clock_that_was_decided() -> None:
+def test_job_starts_at_the_decided_clock() -> None:
     bench = Bench(sm_clocks_mhz=(1980, 1395))
     bench.register()
     hello = next(message for _, message in bench.said if isinstance(message, Hello))
@@ -165,14 +167,14 @@ def test_a_job_starts_at_the_clock_that_was_decided() -> None:
     (launched,) = bench.of(Launched)
     assert isinstance(launched, Launched)
     assert launched.sm_clock_mhz == 1395
-    bench.restart()  # what was written to the job says it again
+    bench.restart()  # the fields written to the job have it too
     bench.said.clear()
     bench.register()
     report = next(one for _, one in bench.said if isinstance(one, Hello)).attempts
     assert [(one.state, one.sm_clock_mhz) for one in report] == [("running", 1395)]
 
 
-def test_a_job_that_is_left_to_slurm_has_its_clocks_back() -> None:
+def test_job_left_to_slurm_has_its_clocks_restored() -> None:
     bench = Bench(sm_clocks_mhz=(1980, 1395))
     bench.register()
     key = bench.slurm.sbatch(1)
@@ -181,14 +183,14 @@ def test_a_job_that_is_left_to_slurm_has_its_clocks_back() -> None:
     bench.launch(key, 0, sm_clock_mhz=1395)
     for _ in range(14):  # it does not start, and is held again
         bench.look()
-    for _ in range(4):  # and nobody decides any more
+    for _ in range(4):  # and no broker decides any more
         bench.look(30.0)
     assert "left=released" in bench.slurm.jobs[key].comment
     (left,) = [line for line in bench.slurm.lines if "left=released" in line]
     assert " TresFreq=gpu:high" in left
 
 
-def test_a_gang_gets_the_same_gpus_on_every_node_or_is_refused(bench: Bench) -> None:
+def test_gang_gets_the_same_gpus_on_every_node_or_is_refused(bench: Bench) -> None:
     key = bench.slurm.sbatch(4, nodes=2)
     bench.look()
     assert bench.submitted()[0].num_gpus == 8
@@ -197,7 +199,7 @@ def test_a_gang_gets_the_same_gpus_on_every_node_or_is_refused(bench: Bench) -> 
     assert bench.slurm.jobs[key].on == ["n1", "n2"]
 
 
-def test_gpus_of_others_are_told_before_jobs_that_would_get_them(bench: Bench) -> None:
+def test_foreign_gpus_are_reported_before_the_jobs_that_could_get_them(bench: Bench) -> None:
     first, other = bench.slurm.sbatch(4), bench.slurm.sbatch(1)
     bench.look()
     bench.launch(first, 0, 1, 2, 3)
@@ -213,7 +215,7 @@ def test_gpus_of_others_are_told_before_jobs_that_would_get_them(bench: Bench) -
     assert [step.message.command[1] for step in steps if isinstance(step.message, Submit)] == [third]
 
 
-def test_a_job_that_slurm_does_not_start_is_held_again_and_refused(bench: Bench) -> None:
+def test_job_that_slurm_does_not_start_is_held_again_and_refused(bench: Bench) -> None:
     key = bench.slurm.sbatch(1)
     bench.slurm.why["n1"] = "down"
     bench.look()
@@ -225,7 +227,7 @@ def test_a_job_that_slurm_does_not_start_is_held_again_and_refused(bench: Bench)
     assert bench.slurm.jobs[key].is_held
 
 
-def test_a_job_that_a_limit_keeps_from_starting_is_offered_later(bench: Bench) -> None:
+def test_job_blocked_by_a_slurm_limit_is_offered_later(bench: Bench) -> None:
     key = bench.slurm.sbatch(1)
     bench.look()
     bench.answer(17)
@@ -244,7 +246,7 @@ def test_a_job_that_a_limit_keeps_from_starting_is_offered_later(bench: Bench) -
     for _ in range(8):
         bench.look()
     assert bench.submitted() == []
-    assert bench.slurm.jobs[key].state == "PENDING", "an order on its way does not cancel the user's job"
+    assert bench.slurm.jobs[key].state == "PENDING", "a pending order does not cancel the user's job"
     bench.tell("n1", EndedAck(job=17, attempt=1, rank=0))
     ask = next(one for one in bench.asked if isinstance(one.message, Cancel))
     bench._take(bench.gateway.answered(ask.about, Ok(), bench.slurm.now_s))
@@ -253,8 +255,8 @@ def test_a_job_that_a_limit_keeps_from_starting_is_offered_later(bench: Bench) -
     assert [one.token.rpartition("-")[0] for one in bench.submitted()] == ["slurm-c-1-s1-1"]
 
 
-def test_a_job_never_gets_more_gpus_than_it_asked_for(bench: Bench) -> None:
-    """Slurm adds GPUs by type to those that a job had before: a second placement elsewhere is left to it."""
+def test_job_never_gets_more_gpus_than_requested(bench: Bench) -> None:
+    """Slurm adds GPUs by type to the earlier request: a second placement on another node is left to Slurm."""
     key = bench.slurm.sbatch(1, runs_s=100.0)
     bench.look()
     bench.launch(key, 0)
@@ -267,7 +269,7 @@ def test_a_job_never_gets_more_gpus_than_it_asked_for(bench: Bench) -> None:
     assert bench.slurm.jobs[key].wanted_gpus != [2]
 
 
-def test_nobody_starts_or_ends_slurm_jobs_of_others_by_naming_them(bench: Bench) -> None:
+def test_user_cannot_control_slurm_jobs_of_others_by_naming_them(bench: Bench) -> None:
     waits, runs = bench.slurm.sbatch(1, runs_s=60.0), bench.slurm.sbatch(1, runs_s=60.0)
     bench.look()
     bench.answer(17)
@@ -286,18 +288,18 @@ def test_nobody_starts_or_ends_slurm_jobs_of_others_by_naming_them(bench: Bench)
     assert bench.slurm.jobs[waits].is_held
 
 
-def test_nobody_jumps_the_queue_by_naming_an_own_slurm_job_once_more(bench: Bench) -> None:
-    """Ada submits a second job to the broker, in the words of the first: a short one, of one GPU."""
+def test_user_cannot_jump_the_queue_by_naming_their_own_slurm_job_twice(bench: Bench) -> None:
+    """Ada submits the command of her Slurm job to the broker too, but short and with one GPU."""
     key = bench.slurm.sbatch(4, runs_s=60.0)
     bench.look()
     bench.launch(key, 0, job=99, person="ada", offered=False)
     bench.look()
-    assert bench.slurm.jobs[key].is_held, "the broker has not said yet which of its jobs that is"
+    assert bench.slurm.jobs[key].is_held, "the broker has not yet sent the job's number"
     assert not bench.of(Ended)
     bench.answer(17)
     (end,) = bench.of(Ended)
     assert (end.job, end.exit_code) == (99, FOREIGN_EXIT_CODE)  # type: ignore[attr-defined]
-    assert not bench.of(LaunchRefused), "a node that refuses gets no jobs for a while"
+    assert not bench.of(LaunchRefused), "a node that refuses is drained for a time"
     bench.look()
     bench.launch(key, 0, 1, 2, 3, person="ada")
     bench.look()
@@ -311,7 +313,7 @@ def test_nobody_jumps_the_queue_by_naming_an_own_slurm_job_once_more(bench: Benc
     assert [(one.job, one.exit_code) for one in bench.of(Ended)][-1:] == [(98, FOREIGN_EXIT_CODE)]  # type: ignore[attr-defined]
 
 
-def test_an_order_that_comes_before_the_answer_waits_for_it(bench: Bench) -> None:
+def test_order_that_precedes_the_answer_waits_for_it(bench: Bench) -> None:
     key = bench.slurm.sbatch(1, runs_s=60.0)
     bench.look()
     bench.launch(key, 3, offered=False)
@@ -322,7 +324,7 @@ def test_an_order_that_comes_before_the_answer_waits_for_it(bench: Bench) -> Non
     assert bench.slurm.jobs[key].starts[0][1] == [3]
 
 
-def test_a_restart_makes_the_same_tokens_and_nobody_else_does(bench: Bench) -> None:
+def test_tokens_are_the_same_after_a_restart_and_secret(bench: Bench) -> None:
     bench.slurm.sbatch(1)
     bench.look()
     (first,) = bench.submitted()
@@ -342,7 +344,7 @@ def test_a_restart_makes_the_same_tokens_and_nobody_else_does(bench: Bench) -> N
     assert first.token not in [one.token for one in bench.submitted()]
 
 
-def test_a_kill_that_comes_first_lets_nothing_start(bench: Bench) -> None:
+def test_kill_before_the_launch_prevents_the_start(bench: Bench) -> None:
     key = bench.slurm.sbatch(1)
     bench.look()
     bench.tell("n1", Kill(epoch=1, job=17, attempt=1, rank=0))
@@ -364,10 +366,10 @@ def test_scancel_and_holds_of_users_withdraw_the_offer(bench: Bench) -> None:
         Cancel(job=1),
         Cancel(job=2),
     ]
-    assert "o=1" in bench.slurm.jobs[keys[1]].comment, "it is offered under another token later"
+    assert "o=1" in bench.slurm.jobs[keys[1]].comment, "it is offered with another token later"
 
 
-def test_gpus_of_others_are_told(bench: Bench) -> None:
+def test_foreign_gpus_are_reported(bench: Bench) -> None:
     key = bench.slurm.sbatch(2, runs_s=9.0)
     job = bench.slurm.jobs[key]
     job.comment, job.is_held, job.wanted, job.wanted_gpus = "", False, ["n2"], [0, 3]
@@ -377,7 +379,7 @@ def test_gpus_of_others_are_told(bench: Bench) -> None:
     assert bench.of(Held)[-1].held == []  # type: ignore[attr-defined]
 
 
-def test_what_may_be_lost_is_said_again(bench: Bench) -> None:
+def test_unacknowledged_messages_are_repeated(bench: Bench) -> None:
     key = bench.slurm.sbatch(1, runs_s=60.0)
     bench.look()
     bench.answer(17)
@@ -392,7 +394,7 @@ def test_what_may_be_lost_is_said_again(bench: Bench) -> None:
     assert {node for node, message in bench.said if isinstance(message, Heartbeat)} == {"n1", "n2"}
 
 
-def test_a_job_of_any_name_is_offered() -> None:
+def test_job_with_any_name_is_offered() -> None:
     facts = FakeSlurm()
     facts.sbatch(1)
     (job,) = facts.facts().jobs.values()
@@ -402,7 +404,7 @@ def test_a_job_of_any_name_is_offered() -> None:
     assert offer.name.startswith(r"a\tb\x1b[31mc")
 
 
-def test_partitions_are_of_nodes_that_are_alike() -> None:
+def test_nodes_of_a_partition_are_equal() -> None:
     facts = FakeSlurm(("n1", "n2", "n3")).facts()
     assert unlike(facts, ("gpu",), "hand over") == []
     nodes = dict(facts.nodes)
@@ -418,7 +420,7 @@ def test_partitions_are_of_nodes_that_are_alike() -> None:
     assert line.startswith("partition cpu: no node with a GPU in it")
 
 
-def test_slurm_away_is_said_and_nothing_is_withdrawn(bench: Bench) -> None:
+def test_unreachable_slurm_is_reported_and_no_offer_withdrawn(bench: Bench) -> None:
     bench.slurm.sbatch(1)
     bench.look()
     bench.answer(17)
@@ -429,7 +431,7 @@ def test_slurm_away_is_said_and_nothing_is_withdrawn(bench: Bench) -> None:
     assert not [one for one in bench.asked if isinstance(one.message, Cancel)]
 
 
-def test_a_gateway_that_is_restarted_says_what_runs(bench: Bench) -> None:
+def test_restarted_gateway_reports_running_jobs(bench: Bench) -> None:
     key = bench.slurm.sbatch(1, runs_s=100.0)
     bench.look()
     bench.launch(key, 2)
@@ -442,7 +444,7 @@ def test_a_gateway_that_is_restarted_says_what_runs(bench: Bench) -> None:
     assert reports["n2"] == []
 
 
-def test_without_a_broker_held_jobs_go_to_slurm(bench: Bench) -> None:
+def test_held_jobs_are_left_to_slurm_without_a_broker(bench: Bench) -> None:
     key = bench.slurm.sbatch(1)
     bench.look()
     for _ in range(4):
@@ -473,7 +475,7 @@ def queued(job: int, key: float) -> JobInfo:
     )
 
 
-def test_without_placement_jobs_get_nices_by_the_queue_and_starts_are_told() -> None:
+def test_without_placement_jobs_get_nice_values_and_starts_are_reported() -> None:
     bench = Bench(nices=(-60_000, -1_000))
     bench.register()
     bench.slurm.sbatch(4, runs_s=50.0)
@@ -495,7 +497,7 @@ def test_without_placement_jobs_get_nices_by_the_queue_and_starts_are_told() -> 
     assert (jobs[own].comment, jobs[own].nice) == ("a site's own", 0)
     begun = [one.message for one in bench.asked if isinstance(one.message, Begin)]
     assert begun == [Begin(job=job, nodes=[f"n{job}"], gpus=[[0, 1, 2, 3]]) for job in (1, 2)]
-    assert bench.of(Held)[-1].held == [], "what the broker hears of is no other's"  # type: ignore[attr-defined]
+    assert bench.of(Held)[-1].held == [], "the jobs that the broker receives are not foreign"  # type: ignore[attr-defined]
     order = Launch(
         epoch=1,
         job=2,
@@ -516,7 +518,7 @@ def test_without_placement_jobs_get_nices_by_the_queue_and_starts_are_told() -> 
     assert [hello.attempts[0].job for hello in bench.of(Hello) if hello.attempts] == [2]  # type: ignore[attr-defined]
     bench.look(6.0)
     assert [(one.exit_code, one.reason) for one in bench.of(Ended)] == [(3, "")]  # type: ignore[attr-defined]
-    assert not [line for line in bench.slurm.lines if not line.startswith("update")], "nothing is held"
+    assert not [line for line in bench.slurm.lines if not line.startswith("update")], "no job is held"
 
 
 @given(
@@ -524,27 +526,25 @@ def test_without_placement_jobs_get_nices_by_the_queue_and_starts_are_told() -> 
     low=st.just(-60_000),
     high=st.just(-1_000),
 )
-def test_nices_ascend_and_few_change(order: list[int | None], low: int, high: int) -> None:
+def test_nice_values_ascend_and_few_change(order: list[int | None], low: int, high: int) -> None:
     found = spaced(order, low, high)
     assert len(found) == len(order)
     assert all(before < after for before, after in pairwise(found))
     assert all(low <= nice <= high for nice in found)
     if all(nice is not None for nice in order) and all(a < b for a, b in pairwise(order)):  # type: ignore[operator]
-        assert found == order, "what is in order stays"
+        assert found == order, "values in order stay"
 
 
 @pytest.mark.parametrize("has_started", [False, True])
-def test_a_kill_between_two_looks_ends_nothing_that_slurm_may_have_started(
-    bench: Bench, has_started: bool
-) -> None:
-    """What was read before a job was released says that it is held, and proves nothing."""
+def test_kill_between_two_polls_cancels_no_job_that_may_have_started(bench: Bench, has_started: bool) -> None:
+    """The poll before the release shows the job as held, and proves nothing."""
     key = bench.slurm.sbatch(2, runs_s=50.0)
     bench.look()
     bench.launch(key, 0, 1)
     if has_started:
         bench.slurm.step(bench.slurm.now_s + 0.1)
     bench.tell("n1", Kill(epoch=1, job=17, attempt=1, rank=0, again=True))
-    assert not bench.of(Ended), "nobody knows yet"
+    assert not bench.of(Ended), "not known yet"
     for _ in range(4):
         bench.look()
     assert bench.slurm.jobs[key].is_held
@@ -554,13 +554,13 @@ def test_a_kill_between_two_looks_ends_nothing_that_slurm_may_have_started(
         bench.look()
     marks, starts = marks_of(bench.slurm.jobs[key].comment), bench.slurm.jobs[key].starts
     assert marks is not None
-    assert marks.get("left") == "placed", "by now it has GPUs by their types"
+    assert marks.get("left") == "placed", "it now has GPUs by type"
     assert not [one for one in bench.of(Launched) if one.attempt == 2]  # type: ignore[attr-defined]
     assert [gpus for _, gpus, _ in starts] == [[0, 1]] * has_started
 
 
-def test_a_run_counts_for_the_attempt_of_its_marks_alone(bench: Bench) -> None:
-    """The writes of a gateway that was shot may come late: its `scontrol` outlives it."""
+def test_run_counts_only_for_the_attempt_in_its_marks(bench: Bench) -> None:
+    """Writes of a killed gateway can arrive late: its `scontrol` outlives it."""
     key = bench.slurm.sbatch(2, runs_s=50.0)
     bench.look()
     bench.slurm.loses = 2
@@ -581,27 +581,27 @@ def test_a_run_counts_for_the_attempt_of_its_marks_alone(bench: Bench) -> None:
     for _ in range(5):
         bench.look()
     job = bench.slurm.jobs[key]
-    assert (job.state, job.restarts, job.starts[0][1]) == ("RUNNING", 0, [0, 1]), "it goes on"
-    assert not bench.of(Launched), "not as the attempt that was decided for other GPUs"
+    assert (job.state, job.restarts, job.starts[0][1]) == ("RUNNING", 0, [0, 1]), "it keeps running"
+    assert not bench.of(Launched), "not as the attempt with other GPUs"
     assert [(one.attempt, one.reason) for one in bench.of(Ended)][:1] == [(2, "cancelled")]  # type: ignore[attr-defined]
     assert Held(held=[Holding(by=f"Slurm's job {key} of ada", gpus=[0, 1], until_s=job.start_s + 50.0)]) in (
         bench.of(Held)
     )
 
 
-def test_what_the_broker_no_longer_asks_for_is_not_remembered(bench: Bench) -> None:
+def test_ended_jobs_are_forgotten(bench: Bench) -> None:
     desk = bench.gateway._desk
     for number in range(20):
         key = bench.slurm.sbatch(1, runs_s=0.5)
         bench.look()
         bench.launch(key, 0, job=100 + number)
-        bench.tell("n1", Kill(epoch=1, job=200 + number, attempt=1, rank=0))  # one that is not known
+        bench.tell("n1", Kill(epoch=1, job=200 + number, attempt=1, rank=0))  # an unknown job
         desk.withdrawn.add(300 + number)
         bench.look()
         bench.look(2.0)
         bench.tell("n1", EndedAck(job=100 + number, attempt=1, rank=0))
     assert {len(desk.forgotten), len(desk.dead), len(desk.withdrawn)} == {20}
-    for _ in range(2):  # what Slurm still names is known, and so is what the broker has
+    for _ in range(2):  # jobs that Slurm lists or the broker has are kept
         bench.look(20.0)
         bench._take(
             bench.gateway.answered(("jobs", ""), Jobs(jobs=[info(219), info(319)]), bench.slurm.now_s)

@@ -1,4 +1,4 @@
-"""What a process of a job finds in its environment, over launchers, nodes and GPUs."""
+"""Environment of a job's processes, for each launcher, node and GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TORCH = (
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME"),
     *("MASTER_ADDR", "MASTER_PORT"),
 )
-"""What torchrun sets for each process."""
+"""Variables that torchrun sets for each process."""
 GANGS = {
     "one GPU of a node": [[3]],
     "some GPUs of a node": [[1, 2]],
@@ -67,7 +67,7 @@ def processes(order: Launch) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("gpus", GANGS.values(), ids=GANGS)
 @pytest.mark.parametrize("launcher", ["none", "torchrun", "per-gpu"])
-def test_nodes_are_counted_under_names_of_our_own(launcher: Launcher, gpus: list[list[int]]) -> None:
+def test_node_counts_have_rlsched_names(launcher: Launcher, gpus: list[list[int]]) -> None:
     for rank in range(len(gpus)):
         env = environment(launch(gpus, rank, launcher, {}))
         assert env["RLSCHED_NUM_NODES"] == env["RLSCHED_NUM_RANKS"] == str(len(gpus))
@@ -78,14 +78,14 @@ def test_nodes_are_counted_under_names_of_our_own(launcher: Launcher, gpus: list
 
 
 @pytest.mark.parametrize("gpus", GANGS.values(), ids=GANGS)
-def test_without_a_launcher_nothing_looks_like_torchrun(gpus: list[list[int]]) -> None:
+def test_without_a_launcher_there_are_no_torchrun_variables(gpus: list[list[int]]) -> None:
     for rank in range(len(gpus)):
         (env,) = processes(launch(gpus, rank, "none", {}))
         assert not set(TORCH) & set(env)
 
 
 @pytest.mark.parametrize("gpus", GANGS.values(), ids=GANGS)
-def test_a_process_for_each_gpu_has_all_that_torchrun_sets(gpus: list[list[int]]) -> None:
+def test_process_for_each_gpu_has_all_torchrun_variables(gpus: list[list[int]]) -> None:
     world_size, expected, seen = sum(map(len, gpus)), 0, []
     for rank, mine in enumerate(gpus):
         found = processes(launch(gpus, rank, "per-gpu", {"RANK": "77", "MASTER_ADDR": "elsewhere"}))
@@ -109,25 +109,25 @@ def test_a_process_for_each_gpu_has_all_that_torchrun_sets(gpus: list[list[int]]
 
 
 @pytest.mark.parametrize("gpus", GANGS.values(), ids=GANGS)
-def test_torchrun_sets_them_itself(gpus: list[list[int]]) -> None:
+def test_torchrun_sets_its_variables_itself(gpus: list[list[int]]) -> None:
     for rank, mine in enumerate(gpus):
         order = launch(gpus, rank, "torchrun", {})
         env = environment(order)
         assert not set(TORCH) & set(env)
-        assert launch_command(order, env)[:6] == [
+        assert launch_command(order, env) == [
             *("torchrun", f"--nnodes={len(gpus)}", f"--nproc-per-node={len(mine)}", f"--node-rank={rank}"),
-            *("--master-addr=10.0.0.7", f"--master-port={PORT}"),
+            *("--master-addr=10.0.0.7", f"--master-port={PORT}", *order.command),
         ]
 
 
-def test_a_user_may_set_them_for_a_launcher_of_their_own() -> None:
+def test_user_can_set_them_for_another_launcher() -> None:
     own = {"MASTER_ADDR": "ib0", "RANK": "0"}
     env = environment(launch([[0]], 0, "none", own))
     assert {name: value for name, value in env.items() if name in TORCH} == own
 
 
 @pytest.mark.parametrize("launcher", ["none", "torchrun", "per-gpu"])
-def test_a_job_submitted_from_a_job_is_no_part_of_that(launcher: Launcher) -> None:
+def test_job_submitted_from_a_job_does_not_inherit_its_variables(launcher: Launcher) -> None:
     outer = environment(launch([[0, 1], [2, 3]], 1, launcher, {"RLSCHED_ARRAY_TASK": "3"}))
     process = outer | dict.fromkeys(TORCH, "5") | {"RLSCHED_GRACE_S": "30"}
     process |= {"TORCHELASTIC_RUN_ID": "x", "SLURM_PROCID": "1", "OMPI_COMM_WORLD_RANK": "1"}
@@ -137,7 +137,7 @@ def test_a_job_submitted_from_a_job_is_no_part_of_that(launcher: Launcher) -> No
     assert {name for name in outer if name.startswith("RLSCHED_")} <= set(filter(describes_a_process, outer))
 
 
-def test_a_variable_that_is_named_is_sent() -> None:
+def test_named_variable_is_sent() -> None:
     own = {"MASTER_ADDR": "ib0", "RANK": "3", "SEED": "1"}
     assert exported("ALL,MASTER_ADDR,RANK=0", own) == {"MASTER_ADDR": "ib0", "RANK": "0", "SEED": "1"}
 
@@ -145,7 +145,5 @@ def test_a_variable_that_is_named_is_sent() -> None:
 @pytest.mark.parametrize(
     ("env", "expected"), [({}, "1"), ({"PYTHONUNBUFFERED": ""}, ""), ({"PYTHONUNBUFFERED": "0"}, "0")]
 )
-def test_output_comes_as_it_is_written_unless_the_user_says_otherwise(
-    env: dict[str, str], expected: str
-) -> None:
+def test_python_output_is_unbuffered_unless_the_user_changes_it(env: dict[str, str], expected: str) -> None:
     assert environment(launch([[0]], 0, "none", env))["PYTHONUNBUFFERED"] == expected

@@ -1,4 +1,4 @@
-"""Accounts are looked up without waiting for a directory service that hangs."""
+"""Accounts are looked up without blocking on a directory service that hangs."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     service.answers.set()
 
 
-def test_it_answers(service: Service) -> None:
+def test_known_and_removed_accounts(service: Service) -> None:
     accounts = SystemAccounts()
     assert accounts.of("ada") == ADA
     with pytest.raises(KeyError):
         accounts.of("eve")
     del service.known["ada"]
     with pytest.raises(KeyError):
-        accounts.of("ada")  # nobody goes on as an account that was removed
+        accounts.of("ada")  # no job starts under a removed account
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError()])
-def test_a_lookup_that_fails_says_nothing_of_the_account(service: Service, error: Exception) -> None:
+def test_failed_lookup_keeps_the_last_result(service: Service, error: Exception) -> None:
     accounts = SystemAccounts()
     assert accounts.of("ada") == ADA
     service.error = error
-    assert accounts.of("ada") == ADA, "the one that was found last"
+    assert accounts.of("ada") == ADA, "the last known account"
     with pytest.raises(AccountsAwayError):
         accounts.of("eve")
     service.error = None
@@ -64,14 +64,14 @@ def test_a_lookup_that_fails_says_nothing_of_the_account(service: Service, error
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
-def test_a_name_that_no_account_can_have_is_none(name: str) -> None:
+def test_invalid_name_has_no_account(name: str) -> None:
     accounts = SystemAccounts(wait_s=30.0)
     for _ in range(2 * MOST_HANGING):
         with pytest.raises(KeyError):
             accounts.of(name)
 
 
-def test_one_that_hangs_is_waited_for_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_lookup_is_awaited_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     accounts = SystemAccounts(wait_s=0.2)
     assert accounts.of("ada") == ADA
     service.answers.clear()
@@ -88,7 +88,7 @@ def test_one_that_hangs_is_waited_for_once(service: Service, monkeypatch: pytest
                 AccountsAwayError, match=f"who '{name}' is: its directory service does not answer"
             ):
                 accounts.of(name)
-        assert accounts.of("ada") == ADA, "who is known may go on"
+        assert accounts.of("ada") == ADA, "known accounts can still be used"
     assert waits.count(0.2) == 1
     assert service.asked <= 1 + MOST_HANGING
     service.answers.set()
@@ -100,4 +100,4 @@ def test_one_that_hangs_is_waited_for_once(service: Service, monkeypatch: pytest
             return
         except AccountsAwayError:
             continue
-    raise AssertionError("it answers again, and nobody listens")
+    raise AssertionError("it responds again, but no caller notices")

@@ -1,4 +1,4 @@
-"""Clocks that a node locks: on disk first, reset when the job has gone, and after a crash of the daemon."""
+"""Clocks that a node locks: recorded on disk first, reset after the job and after a crash of the daemon."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rlsched_node.processes import shim
 
 
 class Gpus(SimulatedGpus):
-    """Three GPUs; each call that changes a clock is written down, or refused.
+    """Three GPUs; each call that changes a clock is recorded or refused.
 
     Attributes:
-        done: (call, GPU, MHz), 0 for a reset.
-        refusal: What setting the clock of `bad` comes to.
-        on_disk: The file as it was at each lock.
+        done: (call, GPU, MHz), 0 MHz for a reset.
+        refusal: Error of setting the clock of `bad`.
+        on_disk: Contents of the file at each lock.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -48,7 +48,7 @@ def gpus(tmp_path: Path) -> Gpus:
     return Gpus(tmp_path)
 
 
-def test_a_lock_is_on_disk_before_the_gpu_has_it(gpus: Gpus, tmp_path: Path) -> None:
+def test_lock_is_on_disk_before_it_is_set(gpus: Gpus, tmp_path: Path) -> None:
     locks = ClockLocks(tmp_path, gpus)
     assert locks.lock([0, 2], 1560) == Lock(1560)
     assert gpus.done == [(0, 1560), (2, 1560)]
@@ -59,12 +59,12 @@ def test_a_lock_is_on_disk_before_the_gpu_has_it(gpus: Gpus, tmp_path: Path) -> 
     }
     assert (locks.of([0, 1]), locks.of([1])) == (1560, 0)
     locks.reset([0, 1])
-    assert gpus.done[2:] == [(0, 0)], "a GPU that was never locked here is left alone"
+    assert gpus.done[2:] == [(0, 0)], "a GPU that was never locked here is not changed"
     locks.reset([2])
     assert not (tmp_path / CLOCKS_FILE).exists()
 
 
-def test_the_next_daemon_resets_what_has_no_job_any_more(gpus: Gpus, tmp_path: Path) -> None:
+def test_next_daemon_resets_clocks_without_a_job(gpus: Gpus, tmp_path: Path) -> None:
     ClockLocks(tmp_path, gpus).lock([0, 1, 2], 1200)
     gpus.done.clear()
     after_kill = ClockLocks(tmp_path, gpus)
@@ -77,30 +77,30 @@ def test_the_next_daemon_resets_what_has_no_job_any_more(gpus: Gpus, tmp_path: P
     assert len(gpus.done) == 3
 
 
-def test_locks_of_an_earlier_boot_are_gone_with_it(gpus: Gpus, tmp_path: Path) -> None:
+def test_locks_of_an_earlier_boot_are_dropped(gpus: Gpus, tmp_path: Path) -> None:
     (tmp_path / CLOCKS_FILE).write_text('{"boot_id":"before","mhz":{"SIMULATED-n0-0":1200}}')
     ClockLocks(tmp_path, gpus).recover(held=())
     assert gpus.done == []
     assert not (tmp_path / CLOCKS_FILE).exists()
 
 
-def test_a_file_that_nobody_can_read_resets_all(gpus: Gpus, tmp_path: Path) -> None:
+def test_unreadable_file_resets_all_clocks(gpus: Gpus, tmp_path: Path) -> None:
     (tmp_path / CLOCKS_FILE).write_bytes(b"\x00\x01")
     ClockLocks(tmp_path, gpus).recover(held={1})
     assert gpus.done == [(0, 0), (2, 0)]
 
 
-def test_a_gpu_that_refuses_frees_the_others_and_says_whether_for_good(gpus: Gpus, tmp_path: Path) -> None:
+def test_refused_lock_resets_the_other_gpus_and_reports_if_permanent(gpus: Gpus, tmp_path: Path) -> None:
     locks = ClockLocks(tmp_path, gpus)
     gpus.bad, gpus.refusal = 1, GpuPermissionError("Insufficient Permissions")
     assert locks.lock([0, 1], 1560) == Lock(0, "Insufficient Permissions", never=True)
     assert gpus.done == [(0, 1560), (0, 0)]
     assert not (tmp_path / CLOCKS_FILE).exists()
     gpus.refusal = GpuError("Unknown Error")
-    assert locks.lock([1], 1560) == Lock(1560, "Unknown Error", never=False), "it may hold, for all we know"
+    assert locks.lock([1], 1560) == Lock(1560, "Unknown Error", never=False), "the lock may still be set"
 
 
-def test_a_reset_that_fails_is_tried_again_by_the_next_daemon(
+def test_failed_reset_is_retried_by_the_next_daemon(
     gpus: Gpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     locks = ClockLocks(tmp_path, gpus)
@@ -113,7 +113,7 @@ def test_a_reset_that_fails_is_tried_again_by_the_next_daemon(
     assert gpus.done == [(0, 1560), (0, 0)]
 
 
-def test_a_disk_that_is_full_leaves_clocks_alone(gpus: Gpus, tmp_path: Path) -> None:
+def test_full_disk_leaves_clocks_unchanged(gpus: Gpus, tmp_path: Path) -> None:
     (tmp_path / CLOCKS_FILE).with_suffix(".tmp").mkdir()
     locked = ClockLocks(tmp_path, gpus).lock([0], 1560)
     assert locked.mhz == 0
@@ -121,7 +121,7 @@ def test_a_disk_that_is_full_leaves_clocks_alone(gpus: Gpus, tmp_path: Path) -> 
     assert gpus.done == []
 
 
-def test_a_node_offers_the_clocks_that_all_of_its_gpus_have(gpus: Gpus, tmp_path: Path) -> None:
+def test_node_offers_the_clocks_that_all_its_gpus_support(gpus: Gpus, tmp_path: Path) -> None:
     clocks = ClockLocks(tmp_path, gpus).supported()
     assert clocks == NodeClocks(SimulatedGpus(1).sm_clocks_mhz(0), "")
     gpus.why_clocks_are_fixed = lambda gpu: "no rights" if gpu == 2 else ""  # type: ignore[method-assign]

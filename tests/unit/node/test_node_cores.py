@@ -1,4 +1,4 @@
-"""Which processors a rank gets, and what it is held to: on machines that are made up."""
+"""Processors of a rank and its limits, on invented machines."""
 
 from __future__ import annotations
 
@@ -51,38 +51,38 @@ def launch(job: int, gpus: list[int], **asked: int) -> Launch:
     )
 
 
-def test_cores_are_near_their_gpu_and_whole() -> None:
+def test_cores_are_whole_and_near_their_gpu() -> None:
     cores = Cores(range(8), NEAR, THREADS)
-    assert cores.take("a", 2, [1]) == [4, 6], "one core of the second socket, and not halves of two"
+    assert cores.take("a", 2, [1]) == [4, 6], "one core of the second socket, not halves of two"
     assert cores.take("b", 3, [1]) == [0, 5, 7], "the rest of that socket, then the other"
     assert cores.shared == [1, 2, 3]
     assert cores.take("c", 2, [0]) == [1, 3], "2 is half of a core that is in use"
 
 
-def test_cores_that_nobody_asked_for_are_shared_and_come_back() -> None:
+def test_unrequested_cores_are_shared_and_returned() -> None:
     cores = Cores(range(4), [{0, 1}, {2, 3}])
     cores.take("a", 3, [0])
     assert cores.shared == [3]
-    assert cores.take("b", 2, [1]) == [3], "what there is"
-    assert cores.shared == [0, 1, 2, 3], "somewhere the others must run"
+    assert cores.take("b", 2, [1]) == [3], "all of them"
+    assert cores.shared == [0, 1, 2, 3], "the other ranks need a processor"
     assert cores.give_back("a")
     assert not cores.give_back("a")
     assert cores.shared == [0, 1, 2]
 
 
-def test_without_a_topology_the_lowest_go_first() -> None:
+def test_without_a_topology_the_lowest_are_first() -> None:
     assert Cores({3, 5, 9}).take("a", 2, [7]) == [3, 5]
 
 
 @pytest.mark.parametrize(
     ("text", "cpus"), [("0-3,8", [0, 1, 2, 3, 8]), ("", []), ("5", [5]), ("1-2", [1, 2])]
 )
-def test_lists_of_processors_as_the_kernel_writes_them(text: str, cpus: list[int]) -> None:
+def test_lists_of_processors_in_the_kernels_format(text: str, cpus: list[int]) -> None:
     assert numbers(text + "\n") == set(cpus)
     assert in_words(cpus) == text
 
 
-def test_simulated_gpus_have_simulated_cores_which_the_machine_runs() -> None:
+def test_simulated_cores_map_to_real_ones() -> None:
     cores = cores_of_machine(SimulatedGpus(2))
     assert cores.count == 32
     assert cores.take("a", 3, [1]) == [16, 17, 18]
@@ -99,7 +99,7 @@ def eight(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def group(tmp_path: Path) -> Cgroup:
-    """A directory that looks like a group with controllers."""
+    """A directory that looks like a control group with controllers."""
     for name in ("memory.max", "memory.swap.max", "memory.oom.group", "pids.max", "cpuset.cpus", "io.weight"):
         (tmp_path / name).touch()
     return Cgroup(str(tmp_path))
@@ -109,7 +109,7 @@ ASKED = RankLimits(cpus=[0, 1], owns_cpus=True, memory_bytes=MIB, asked_memory=T
 
 
 @pytest.mark.usefixtures("eight")
-def test_a_group_with_controllers_leaves_nothing_to_the_processes(group: Cgroup, tmp_path: Path) -> None:
+def test_with_controllers_the_group_has_the_limits(group: Cgroup, tmp_path: Path) -> None:
     assert hold(group, ASKED) == hold(group, ASKED)
     setup = hold(group, ASKED)
     assert (setup.cpus, setup.data_bytes, setup.processes, setup.oom_score_adj) == ([], 0, 0, 0)
@@ -121,22 +121,22 @@ def test_a_group_with_controllers_leaves_nothing_to_the_processes(group: Cgroup,
         "pids.max": "9",
         "cpuset.cpus": "0-1",
         "io.weight": "200",
-    }, "and cpu.weight, which is not there, is not made"
+    }, "cpu.weight does not exist and is not created"
 
 
 @pytest.mark.usefixtures("eight")
-def test_without_controllers_each_process_is_held(tmp_path: Path) -> None:
+def test_without_controllers_each_process_has_the_limits(tmp_path: Path) -> None:
     setup = hold(Cgroup(str(tmp_path)), ASKED)
     assert (setup.cpus, setup.data_bytes, setup.processes) == ([0, 1], MIB, 9)
     assert hold(Cgroup(""), ASKED) == setup
 
 
-def test_memory_that_nobody_asked_for_is_a_groups_bound_alone_and_goes_first(tmp_path: Path) -> None:
+def test_unrequested_memory_limits_only_the_group_and_is_set_first(tmp_path: Path) -> None:
     setup = hold(Cgroup(str(tmp_path)), RankLimits(memory_bytes=MIB))
     assert (setup.data_bytes, setup.oom_score_adj) == (0, OOM_FIRST)
 
 
-def test_of_the_nodes_memory_some_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_of_the_nodes_memory_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     def machine(mib: int) -> None:
         sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": mib << 8}
         monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
@@ -147,7 +147,7 @@ def test_of_the_nodes_memory_some_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class Groups(Cgroups):
-    """Those of a machine whose controllers are all given on, as plain directories."""
+    """Control groups of a machine whose controllers are all delegated, as plain directories."""
 
     def __init__(self, root: Path, controllers: tuple[str, ...] = cgroup.CONTROLLERS) -> None:
         self.root, self.note, self.missing = str(root), "", ""
@@ -158,7 +158,7 @@ def bounds(groups: Cgroups) -> RankBounds:
     return RankBounds(Cores(range(8), NEAR), groups, num_gpus=2, memory_mib=1000, max_processes=50)
 
 
-def test_a_rank_gets_what_it_asked_for_else_the_part_of_its_gpus(tmp_path: Path) -> None:
+def test_rank_gets_its_request_or_the_share_of_its_gpus(tmp_path: Path) -> None:
     node = bounds(Groups(tmp_path))
     assert node.of(key(1), launch(1, [1], cores=2, memory_mib=900)) == RankLimits(
         cpus=[4, 5], owns_cpus=True, memory_bytes=900 * MIB, asked_memory=True, processes=50
@@ -184,10 +184,10 @@ def test_idle_cores_are_lent_and_taken_back(tmp_path: Path) -> None:
     assert cpus.read_text() == "0-7"
     node.over(key(1))
     node.of(key(2), launch(2, [1], cores=4))
-    assert cpus.read_text() == "0-7", "who is over is told nothing"
+    assert cpus.read_text() == "0-7", "an ended rank gets no update"
 
 
-def test_a_later_daemon_knows_whose_cores_are_whose(tmp_path: Path) -> None:
+def test_next_daemon_knows_the_cores_of_each_rank(tmp_path: Path) -> None:
     first = bounds(Groups(tmp_path))
     limits = first.of(key(1), launch(1, [1], cores=4))
     second = bounds(Groups(tmp_path))
@@ -199,7 +199,7 @@ def test_a_later_daemon_knows_whose_cores_are_whose(tmp_path: Path) -> None:
     assert second.of(key(4), launch(4, [1])).cpus == list(range(8))
 
 
-def test_a_node_says_what_does_not_hold(tmp_path: Path) -> None:
+def test_node_reports_limits_that_it_cannot_enforce(tmp_path: Path) -> None:
     assert bounds(Groups(tmp_path)).note == ""
     assert bounds(Groups(tmp_path)).holds_to == ["cores", "memory", "processes"]
     weak = bounds(Groups(tmp_path, ("cpu", "memory")))
@@ -215,7 +215,7 @@ def test_a_node_says_what_does_not_hold(tmp_path: Path) -> None:
 
 
 class TestOwnGroup:
-    """What a daemon does with the group that it was given: on plain files, which take all that is written."""
+    """A daemon and its own control group, as plain files that accept any text."""
 
     @pytest.fixture
     def own(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -226,16 +226,18 @@ class TestOwnGroup:
         monkeypatch.delenv("INVOCATION_ID", raising=False)
         return own
 
-    def test_alone_in_its_group_it_steps_aside(self, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_only_process_of_its_group_moves_into_a_child_group(
+        self, own: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         moved: list[tuple[str, str]] = []
         monkeypatch.setattr(cgroup, "_write", lambda path, text: moved.append((path, text)))
         assert cgroup._step_aside(str(own)) == ""
         assert moved == [(f"{own}/rlsched-node/cgroup.procs", "0")]
 
-    def test_beside_others_it_stays(self, own: Path) -> None:
+    def test_with_other_processes_it_stays(self, own: Path) -> None:
         (own / "cgroup.procs").write_text(f"{os.getpid()}\n1\n")
         assert cgroup._step_aside(str(own)) == f"other processes are in {own}"
 
-    def test_below_systemd_its_unit_has_to_say_so(self, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_under_systemd_its_unit_must_delegate(self, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("INVOCATION_ID", "x")
         assert "DelegateSubgroup=rlsched-node" in cgroup._step_aside(str(own))

@@ -1,4 +1,4 @@
-"""The device program of a control group: as the kernel takes it, and what it lets through."""
+"""The device program of a control group: accepted by the kernel, and the devices that it allows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rlsched_node.isolation import devices
 from rlsched_node.isolation.cgroup import Cgroups
 
 MEM_MAJOR, NULL_MINOR = 1, 3
-"""/dev/null, /dev/zero and others: devices that every machine has."""
+"""Major number of /dev/null and /dev/zero, which every machine has."""
 
 
 def run(code: bytes, kind: int, major: int, minor: int) -> int:
-    """What a program answers: the few instructions that it may have, one by one."""
+    """Result of a program, computed instruction by instruction for the few that it may contain."""
     registers, at, context = [0] * 11, 0, {0: kind, 4: major, 8: minor}
     while True:
         operation, both, offset, immediate = struct.unpack_from("=BBhi", code, 8 * at)
@@ -24,7 +24,7 @@ def run(code: bytes, kind: int, major: int, minor: int) -> int:
         at += 1
         match operation:
             case 0x61:
-                assert both >> 4 == 1, "from the context alone"
+                assert both >> 4 == 1, "only from the context"
                 registers[to] = context[offset]
             case 0x57:
                 registers[to] &= immediate
@@ -41,7 +41,7 @@ def run(code: bytes, kind: int, major: int, minor: int) -> int:
 
 
 @pytest.mark.parametrize("minors", [[], [0], [3, 0, 254, 255]])
-def test_only_other_minors_of_the_major_are_forbidden(minors: list[int]) -> None:
+def test_only_other_minors_of_the_major_are_denied(minors: list[int]) -> None:
     code = devices.program(195, minors)
     for minor in (0, 1, 3, 254, 255):
         assert run(code, 2 | 6 << 16, 195, minor) == (minor in minors)
@@ -49,7 +49,7 @@ def test_only_other_minors_of_the_major_are_forbidden(minors: list[int]) -> None
         assert run(code, 1 | 6 << 16, 195, minor) == 1, "a block device"
 
 
-def test_a_group_opens_what_it_has_and_nothing_else(tmp_path: Path) -> None:
+def test_group_can_open_only_its_devices(tmp_path: Path) -> None:
     cgroups = Cgroups(str(tmp_path))
     why = cgroups.note or devices.why_not()
     if why:

@@ -1,4 +1,4 @@
-"""GPUs of a node: simulated ones, and the real NVML path on a fake C library."""
+"""GPUs of a node: simulated ones, and the NVML code on a fake C library."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_simulated_gpus_follow_the_ranks_and_integrate_energy() -> None:
     assert gpus.power_w(1) == idle_w
 
 
-def test_what_simulated_gpus_show_is_what_the_simulators_models_say() -> None:
+def test_simulated_gpus_follow_the_simulators_models() -> None:
     kind, figures = ["A100"], GPU_FIGURES["A100"]
     catalogue = load_catalogue()
     trait, models = catalogue.traits(kind), gpu_models(kind)
@@ -95,7 +95,7 @@ def test_simulated_jobs_that_share_a_gpu_share_its_time() -> None:
     assert (both.power_w or 0.0) > (alone.power_w or 0.0)
 
 
-def test_simulated_gpus_say_what_they_are() -> None:
+def test_simulated_gpus_name_their_type() -> None:
     gpus = SimulatedGpus(2, "n0")
     assert "simulated" in gpus.name(0)
     assert [gpus.uuid(gpu) for gpu in range(2)] == ["SIMULATED-n0-0", "SIMULATED-n0-1"]
@@ -107,7 +107,7 @@ def test_simulated_gpus_say_what_they_are() -> None:
 
 
 @pytest.mark.parametrize("count", [0, -1, 65])
-def test_simulated_gpus_need_a_sensible_number(count: int) -> None:
+def test_simulated_gpus_need_a_valid_number(count: int) -> None:
     with pytest.raises(InputError, match="expected 1 to 64"):
         SimulatedGpus(count)
 
@@ -127,11 +127,11 @@ def fake_library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture
 def fake_nvml(fake_library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
-    """The fake in pynvml's place; `fake_set_error(call, code)` makes it fail."""
+    """Replaces pynvml's library by the fake; `fake_set_error(call, code)` makes a call fail."""
     pynvml: ModuleType = pytest.importorskip("pynvml")
     monkeypatch.setattr(pynvml, "nvmlLib", fake_library)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    # pynvml loads the driver's library whatever nvmlLib is, where this function finds it
+    # pynvml loads the driver's library even if nvmlLib is set, unless this function does not find it
     monkeypatch.setattr(pynvml, "_LoadNvmlLibrary", lambda: None)
     fake_library.fake_reset()
     yield fake_library
@@ -144,7 +144,7 @@ NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, DRIVER_NOT_LOADED, GPU_IS_LOST, UNKNOWN
 
 
 @needs_gcc
-def test_nvml_readings_come_in_the_units_of_their_names(fake_nvml: ctypes.CDLL) -> None:
+def test_nvml_readings_have_the_units_of_their_names(fake_nvml: ctypes.CDLL) -> None:
     from rlsched_node.gpu.nvml import NvmlGpus
 
     gpus = NvmlGpus()
@@ -161,7 +161,7 @@ def test_nvml_readings_come_in_the_units_of_their_names(fake_nvml: ctypes.CDLL) 
 
 @needs_gcc
 @pytest.mark.usefixtures("fake_nvml")
-def test_gpus_say_which_processors_are_near_and_which_file_is_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_report_near_processors_and_their_device_file(monkeypatch: pytest.MonkeyPatch) -> None:
     from rlsched_node.gpu.nvml import NvmlGpus
 
     monkeypatch.setattr(os, "cpu_count", lambda: 96)
@@ -173,7 +173,7 @@ def test_gpus_say_which_processors_are_near_and_which_file_is_theirs(monkeypatch
 
 @needs_gcc
 @pytest.mark.usefixtures("fake_nvml")
-def test_foreign_processes_are_those_that_nobody_here_started() -> None:
+def test_foreign_processes_are_processes_not_started_here() -> None:
     from rlsched_node.gpu.nvml import NvmlGpus
 
     gpus = NvmlGpus()
@@ -184,7 +184,7 @@ def test_foreign_processes_are_those_that_nobody_here_started() -> None:
 
 @needs_gcc
 @pytest.mark.usefixtures("fake_nvml")
-def test_a_call_that_the_library_lacks_is_a_capability_that_is_off(fake_nvml: ctypes.CDLL) -> None:
+def test_missing_call_disables_a_capability(fake_nvml: ctypes.CDLL) -> None:
     from rlsched_node.gpu.nvml import NvmlGpus
 
     fake_nvml.fake_set_error(ENERGY, NOT_SUPPORTED)
@@ -196,7 +196,7 @@ def test_a_call_that_the_library_lacks_is_a_capability_that_is_off(fake_nvml: ct
 
 
 @needs_gcc
-def test_a_reading_has_all_that_the_gpu_shows(fake_nvml: ctypes.CDLL) -> None:
+def test_reading_has_all_values_of_the_gpu(fake_nvml: ctypes.CDLL) -> None:
     from rlsched_node.gpu.nvml import NvmlGpus
 
     gpus = NvmlGpus()
@@ -209,21 +209,21 @@ def test_a_reading_has_all_that_the_gpu_shows(fake_nvml: ctypes.CDLL) -> None:
     assert seen.processes == (GpuProcess(4711, 18432, 0.3), GpuProcess(4712, None, 0.0))
     gpm = (seen.sm_active_frac, seen.sm_occupancy_frac, seen.tensor_frac, seen.dram_frac, seen.pcie_mib_s)
     assert gpm == pytest.approx((0.80, 0.40, 0.25, 0.55, 350.0))
-    assert gpus.read(1).sm_active_frac is None, "two samples that are too close count nothing"
+    assert gpus.read(1).sm_active_frac is None, "samples that are too close are ignored"
     gpus.close()
     assert fake_nvml.fake_open_samples() == 0
 
 
 @needs_gcc
 @pytest.mark.usefixtures("fake_nvml")
-def test_without_gpm_the_counters_are_left_alone(fake_nvml: ctypes.CDLL) -> None:
+def test_without_gpm_the_counters_are_not_read(fake_nvml: ctypes.CDLL) -> None:
     from rlsched_node.gpu.nvml import NvmlGpus
 
     gpus = NvmlGpus(gpm=False)
     assert not gpus.capabilities(0).gpm
     seen = gpus.read(0)
     assert (seen.sm_active_frac, seen.tensor_frac) == (None, None)
-    assert seen.pcie_mib_s == 30.0, "by the driver's own question"
+    assert seen.pcie_mib_s == 30.0, "by the driver's own query"
     assert fake_nvml.fake_open_samples() == 0
 
 
@@ -232,8 +232,8 @@ MIG_LACKS = (UTILISATION, PROCESS_UTILISATION, GPM_SAMPLE, PCIE)
 
 @needs_gcc
 @pytest.mark.usefixtures("fake_nvml")
-def test_a_board_that_is_cut_into_instances_tells_what_is_of_the_board(fake_nvml: ctypes.CDLL) -> None:
-    """As NVML's header says: with MIG utilisation, per process too, is not supported; energy is."""
+def test_mig_board_reports_only_board_values(fake_nvml: ctypes.CDLL) -> None:
+    """NVML's header: with MIG, utilisation is not supported, also per process; energy is."""
     from rlsched_node.gpu.nvml import NvmlGpus
 
     for call in MIG_LACKS:
@@ -261,7 +261,7 @@ def test_a_board_that_is_cut_into_instances_tells_what_is_of_the_board(fake_nvml
         (GPM_METRICS, {"sm_active_frac", "sm_occupancy_frac", "tensor_frac", "dram_frac"}),
     ],
 )
-def test_one_call_that_fails_takes_its_own_figures_alone(
+def test_failed_call_loses_only_its_own_values(
     fake_nvml: ctypes.CDLL, call: int, fields: set[str], code: int
 ) -> None:
     from rlsched_node.gpu.nvml import NvmlGpus
@@ -275,7 +275,7 @@ def test_one_call_that_fails_takes_its_own_figures_alone(
 
 @needs_gcc
 @pytest.mark.parametrize("call", [MEMORY, ENERGY, GPM_SAMPLE, PROCESSES])
-def test_a_gpu_that_is_lost_gives_no_reading(fake_nvml: ctypes.CDLL, call: int) -> None:
+def test_lost_gpu_has_no_reading(fake_nvml: ctypes.CDLL, call: int) -> None:
     from rlsched_node.gpu.nvml import NvmlGpus
 
     gpus = NvmlGpus()
@@ -287,7 +287,7 @@ def test_a_gpu_that_is_lost_gives_no_reading(fake_nvml: ctypes.CDLL, call: int) 
 
 @needs_gcc
 @pytest.mark.usefixtures("fake_nvml")
-def test_a_gpu_on_which_nothing_ran_has_no_utilisation_by_process(fake_nvml: ctypes.CDLL) -> None:
+def test_idle_gpu_has_no_utilisation_by_process(fake_nvml: ctypes.CDLL) -> None:
     from rlsched_node.gpu.nvml import NvmlGpus
 
     gpus = NvmlGpus()
@@ -296,7 +296,7 @@ def test_a_gpu_on_which_nothing_ran_has_no_utilisation_by_process(fake_nvml: cty
 
 
 @needs_gcc
-def test_a_driver_of_before_gpm_is_one_without_it(fake_nvml: ctypes.CDLL) -> None:
+def test_older_driver_has_no_gpm(fake_nvml: ctypes.CDLL) -> None:
     from rlsched_node.gpu.nvml import NvmlGpus
 
     for call in (GPM, GPM_SAMPLE):
@@ -309,7 +309,7 @@ def test_a_driver_of_before_gpm_is_one_without_it(fake_nvml: ctypes.CDLL) -> Non
 
 
 @needs_gcc
-def test_a_symbol_that_is_missing_is_not_supported(fake_nvml: ctypes.CDLL) -> None:
+def test_missing_symbol_is_not_supported(fake_nvml: ctypes.CDLL) -> None:
     import pynvml
 
     from rlsched_node.gpu.nvml import NvmlGpus, typed_errors
@@ -344,7 +344,7 @@ def test_every_error_code_has_its_own_error(fake_nvml: ctypes.CDLL, code: int, k
 
 
 @needs_gcc
-def test_a_lost_gpu_at_start_is_named_and_serves_once_it_answers(fake_nvml: ctypes.CDLL) -> None:
+def test_gpu_lost_at_start_is_named_and_serves_once_it_responds(fake_nvml: ctypes.CDLL) -> None:
     from rlsched_node.gpu.nvml import NvmlGpus
 
     fake_nvml.fake_set_error(POWER, GPU_IS_LOST)
@@ -359,16 +359,14 @@ def test_a_lost_gpu_at_start_is_named_and_serves_once_it_answers(fake_nvml: ctyp
 
 @needs_gcc
 @pytest.mark.usefixtures("fake_nvml")
-def test_more_gpus_than_there_are_is_an_error_and_fewer_is_not() -> None:
+def test_more_gpus_than_installed_is_an_error_and_fewer_is_not() -> None:
     assert open_gpus(1, is_simulated=False, node="n0").count == 1
     with pytest.raises(InputError, match="--gpus 3: this machine has 2 GPUs"):
         open_gpus(3, is_simulated=False, node="n0")
 
 
 @needs_gcc
-def test_gpus_that_nobody_has_named_are_called_as_their_driver_does(
-    fake_nvml: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_type_is_the_drivers_name(fake_nvml: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
     del fake_nvml
     gpus = open_gpus(None, is_simulated=False, node="n0")
     assert type_of(gpus) == "Fake H200"
@@ -380,20 +378,20 @@ def test_gpus_that_nobody_has_named_are_called_as_their_driver_does(
         return "NVIDIA A40"
 
     monkeypatch.setattr(gpus, "name", named)
-    assert type_of(gpus) == "NVIDIA A40", "a lost one has no name"
+    assert type_of(gpus) == "NVIDIA A40", "a lost GPU has no name"
     monkeypatch.setattr(gpus, "name", ("Tesla T4", "NVIDIA A40").__getitem__)
     assert type_of(gpus) == "NVIDIA A40+Tesla T4"
 
 
 @needs_gcc
-def test_clocks_are_held_from_the_lowest_up_and_let_go(fake_nvml: ctypes.CDLL) -> None:
+def test_clocks_are_locked_from_the_lowest_and_reset(fake_nvml: ctypes.CDLL) -> None:
     from rlsched_node.gpu.nvml import NvmlGpus
 
     gpus = NvmlGpus()
     clocks = gpus.sm_clocks_mhz(1)
     assert (len(clocks), clocks[0], clocks[-1]) == (110, 1980, 345)
     assert gpus.why_clocks_are_fixed(1) == ""
-    assert [fake_nvml.fake_locked_mhz(gpu) for gpu in range(2)] == [0, 0], "asking sets nothing"
+    assert [fake_nvml.fake_locked_mhz(gpu) for gpu in range(2)] == [0, 0], "the query sets nothing"
     gpus.lock_sm_clock(1, 1560)
     assert [fake_nvml.fake_locked_mhz(gpu) for gpu in range(2)] == [0, 1560]
     gpus.reset_sm_clock(1)
@@ -401,7 +399,7 @@ def test_clocks_are_held_from_the_lowest_up_and_let_go(fake_nvml: ctypes.CDLL) -
 
 
 @needs_gcc
-def test_who_may_not_set_clocks_is_told_why(fake_nvml: ctypes.CDLL) -> None:
+def test_missing_permission_for_clocks_is_explained(fake_nvml: ctypes.CDLL) -> None:
     from rlsched_node.gpu.nvml import NvmlGpus
 
     gpus = NvmlGpus()
@@ -417,7 +415,7 @@ def test_who_may_not_set_clocks_is_told_why(fake_nvml: ctypes.CDLL) -> None:
 
 
 @needs_gcc
-def test_without_a_driver_the_message_offers_simulated_gpus(fake_nvml: ctypes.CDLL) -> None:
+def test_message_without_a_driver_offers_simulated_gpus(fake_nvml: ctypes.CDLL) -> None:
     fake_nvml.fake_set_error(INIT, DRIVER_NOT_LOADED)
     with pytest.raises(InputError, match=r"no NVIDIA GPU here .*--simulated --gpus 4"):
         open_gpus(None, is_simulated=False, node="n0")

@@ -1,4 +1,4 @@
-"""A node's checks: the operator's command as a real process, and what the daemon sees itself."""
+"""A node's health checks: the operator's command as a real process, and the daemon's own checks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def until(look: Callable[[], bool]) -> None:
 
 
 def outcome(check: HealthCheck) -> str:
-    """What the next run comes to."""
+    """Result of the next run."""
     said: list[str | None] = []
     until(lambda: said.append(check.step()) or said[-1] is not None)  # type: ignore[func-returns-value]
     assert said[-1] is not None
@@ -59,7 +59,7 @@ def gone(pid: int) -> bool:
 
 @pytest.fixture
 def subreaper() -> Iterator[None]:
-    """As the daemon is."""
+    """Make this process a subreaper, as the daemon is."""
     assert shim.become_subreaper()
     yield
     shim.prctl(36, 0)
@@ -78,11 +78,11 @@ def subreaper() -> Iterator[None]:
         ("no-such-command-here 2>/dev/null", "health check: exit code 127"),
     ],
 )
-def test_the_last_line_says_why(command: str, reason: str) -> None:
+def test_last_line_is_the_reason(command: str, reason: str) -> None:
     assert outcome(HealthCheck(command)) == reason
 
 
-def test_it_runs_again_when_it_is_due_and_the_node_is_well_again(tmp_path: Path) -> None:
+def test_check_runs_again_when_due_and_the_node_recovers(tmp_path: Path) -> None:
     clock, well = Clock(), tmp_path / "well"
     check = HealthCheck(f"test -e {well} || {{ echo no; exit 1; }}", every_s=60.0, elapsed=clock)
     assert outcome(check) == "health check: no"
@@ -95,7 +95,7 @@ def test_it_runs_again_when_it_is_due_and_the_node_is_well_again(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("subreaper")
-def test_one_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+def test_hanging_check_is_killed_with_all_its_children(tmp_path: Path) -> None:
     clock, pids = Clock(), tmp_path / "pids"
     command = f"echo begins; sleep 300 & echo $! $$ > {pids}; sleep 300"
     check = HealthCheck(command, every_s=1.0, timeout_s=5.0, elapsed=clock)
@@ -109,13 +109,13 @@ def test_one_that_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> No
     assert check.step() == "health check: it did not end within 5 s: begins"
     pids.unlink()
     until(lambda: check.step() is None and pids.exists())
-    assert all(gone(pid) for pid in numbers), "the next began when the last had gone"
+    assert all(gone(pid) for pid in numbers), "the next check started after the last one had exited"
     check.close()
     assert check.pids == set()
 
 
 @pytest.mark.usefixtures("subreaper")
-def test_what_it_leaves_behind_is_ended_and_no_zombie_stays(tmp_path: Path) -> None:
+def test_processes_left_behind_are_killed_and_reaped(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     check = HealthCheck(f"sleep 300 & echo $! > {pids}; exit 0")
     assert outcome(check) == ""
@@ -123,7 +123,7 @@ def test_what_it_leaves_behind_is_ended_and_no_zombie_stays(tmp_path: Path) -> N
     until(lambda: check.step() is None and not os.path.exists(f"/proc/{pid}"))
 
 
-def test_endless_output_is_bounded_and_blocks_nothing(tmp_path: Path) -> None:
+def test_endless_output_is_bounded_and_does_not_block(tmp_path: Path) -> None:
     written, gate = tmp_path / "written", tmp_path / "gate"
     waits = f"touch {written}; until [ -e {gate} ]; do sleep 0.01; done"
     check = HealthCheck(f"yes 0123456789 | head -c 20000000; {waits}; echo; echo the end; exit 1")
@@ -134,11 +134,11 @@ def test_endless_output_is_bounded_and_blocks_nothing(tmp_path: Path) -> None:
     assert len(outcome(HealthCheck("printf '%5000d' 7; exit 1"))) <= MAX_REASON_CHARACTERS
 
 
-# ---- both together --------------------------------------------------------------------------------------
+# ---- both checks ----------------------------------------------------------------------------------------
 
 
 class Own(OwnChecks):
-    """What the daemon sees, by hand."""
+    """The daemon's own checks, set by hand."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
@@ -148,7 +148,7 @@ class Own(OwnChecks):
 
 
 class Script(HealthCheck):
-    """What the command comes to, by hand."""
+    """The results of the command, set by hand."""
 
     def __init__(self) -> None:
         self.says: str | None = None
@@ -158,7 +158,7 @@ class Script(HealthCheck):
         return says
 
 
-def test_only_news_is_told_and_a_number_is_none() -> None:
+def test_only_changes_are_reported_and_numbers_in_the_reason_are_none() -> None:
     check, own = Script(), Own()
     node = Health(check, own)
     assert node.news() is None
@@ -177,7 +177,7 @@ def test_only_news_is_told_and_a_number_is_none() -> None:
     assert node.news() is None
 
 
-def test_a_first_check_that_takes_long_is_one_that_has_not_passed() -> None:
+def test_slow_first_check_counts_as_not_passed() -> None:
     clock, check = Clock(), Script()
     node = Health(check, Own(), clock)
     clock.now_s += FIRST_CHECK_WAIT_S - 0.1
@@ -188,15 +188,15 @@ def test_a_first_check_that_takes_long_is_one_that_has_not_passed() -> None:
     assert node.news() == ""
 
 
-def test_without_a_command_the_daemons_own_word_is_there_at_once() -> None:
+def test_without_a_command_the_daemons_own_result_is_there_at_once() -> None:
     assert Health(None, Own()).news() == ""
 
 
-# ---- what the daemon sees -------------------------------------------------------------------------------
+# ---- the daemon's own checks ----------------------------------------------------------------------------
 
 
 class Gpus(SimulatedGpus):
-    """Real ones, for all that is asked here."""
+    """Behave like real GPUs for these queries."""
 
     kind: Literal["simulated", "nvml", "replayed"] = "nvml"
 
@@ -223,7 +223,7 @@ def own(tmp_path: Path) -> Iterator[tuple[Gpus, OwnChecks]]:
     until(meter.close)
 
 
-def test_a_node_is_sick_when_all_of_its_gpus_are_lost_and_not_before(own: tuple[Gpus, OwnChecks]) -> None:
+def test_node_is_unhealthy_only_if_all_its_gpus_are_lost(own: tuple[Gpus, OwnChecks]) -> None:
     gpus, checks = own
     outages = cast(Meter, checks._gpus).outages
     assert checks.found() == outages.held == []
@@ -233,21 +233,19 @@ def test_a_node_is_sick_when_all_of_its_gpus_are_lost_and_not_before(own: tuple[
     assert checks.found() == []
     gpus.errors = {0: GpuLostError("Unknown Error"), 1: GpuLostError("another call")}
     until(lambda: checks.found() == ["GPU 0 is lost: Unknown Error", f"GPU 1 is lost: {lost}"])
-    assert outages.held == [], "told once"
+    assert outages.held == [], "reported once"
     gpus.errors = {}
     until(lambda: checks.found() == outages.held == [])
 
 
-def test_power_is_told_where_all_gpus_say_it(own: tuple[Gpus, OwnChecks]) -> None:
+def test_power_is_reported_if_all_gpus_report_it(own: tuple[Gpus, OwnChecks]) -> None:
     gpus, checks = own
     until(lambda: checks.power_w == sum(gpus.power_w(gpu) for gpu in range(2)) > 0.0)
     gpus.errors = {1: GpuError("Timeout")}
     until(lambda: checks.power_w is None)
 
 
-def test_a_driver_that_does_not_answer_is_found(
-    own: tuple[Gpus, OwnChecks], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hanging_driver_is_detected(own: tuple[Gpus, OwnChecks], monkeypatch: pytest.MonkeyPatch) -> None:
     gpus, checks = own
     gpus.answers.clear()
     until(lambda: checks._gpus.asked_s is not None)
@@ -257,7 +255,7 @@ def test_a_driver_that_does_not_answer_is_found(
     monkeypatch.undo()
 
 
-def test_a_full_disk_is_one_until_there_is_some_more_than_enough(
+def test_full_disk_is_reported_until_a_margin_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = [1000]

@@ -1,4 +1,4 @@
-"""How long ranks go on without a word from the broker: the machine's part, and the file's."""
+"""How long ranks run without contact to the broker: the node machine's lease and the fence file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def renewals(effects: list[Effect]) -> list[float]:
 
 
 def registered() -> NodeMachine:
-    """Its hello, number 1, left at 0 s."""
+    """A registered machine. Its hello, number 1, was sent at 0 s."""
     machine = NodeMachine(Hello(name="n0", gpus=1))
     machine.handle(Connected(), 0.0)
     welcome = Welcome(cluster="c1", epoch=1, heartbeat_s=2.0)
@@ -34,28 +34,28 @@ def registered() -> NodeMachine:
 
 
 def beat(machine: NodeMachine, now_s: float) -> int:
-    """The request number of the heartbeat that is sent now."""
+    """Request number of the heartbeat that is sent now."""
     (sent,) = [effect for effect in machine.handle(NodeTick(), now_s) if isinstance(effect, Send)]
     assert isinstance(sent.message, Heartbeat)
     return sent.request
 
 
-def test_an_answer_renews_from_when_the_heartbeat_was_sent() -> None:
+def test_answer_renews_from_the_time_of_its_heartbeat() -> None:
     machine = registered()
     first, second = beat(machine, 10.0), beat(machine, 12.0)
     assert renewals(machine.handle(Received(HeartbeatAck(), second), 20.0)) == [12.0]
     assert machine.handle(Received(HeartbeatAck(), first), 20.0) == [], "an older answer shortens nothing"
-    assert machine.handle(Received(HeartbeatAck(), second), 20.0) == [], "nor does the same again"
+    assert machine.handle(Received(HeartbeatAck(), second), 20.0) == [], "nor does a repeated answer"
     assert machine.handle(Received(HeartbeatAck(), 999), 20.0) == []
 
 
-def test_a_job_without_a_time_is_started_however_old_the_order_is() -> None:
+def test_launch_without_lost_after_never_expires() -> None:
     machine, order = registered(), msgspec.structs.replace(ORDER, lost_after_s=0.0)
     assert machine.handle(Received(order), 1e9)[-1] == StartRank(order)
 
 
-def test_an_order_from_before_the_lease_ran_out_is_not_obeyed() -> None:
-    """The daemon was frozen, and finds it among its messages: the job may run elsewhere by now."""
+def test_launch_from_before_the_lease_expired_is_ignored() -> None:
+    """A frozen daemon finds it in its queue: the job may run elsewhere by now."""
     machine = registered()
     machine.handle(Received(ORDER), ALLOWED_S)
     assert machine.attempts.known == {}
@@ -64,7 +64,7 @@ def test_an_order_from_before_the_lease_ran_out_is_not_obeyed() -> None:
     assert isinstance(hello, Hello)
 
 
-def test_a_rank_ends_a_grace_and_a_margin_before_the_broker_starts_it_elsewhere() -> None:
+def test_rank_is_fenced_a_grace_and_a_margin_before_the_broker_restarts_it() -> None:
     assert fence_times(80.0, 30.0) == (ALLOWED_S, 10.0)
     assert fence_times(3600.0, 30.0) == (3565.0, 30.0)
     assert fence_times(3600.0, 300.0) == (3295.0, 300.0), "the grace of the job counts"
@@ -74,7 +74,7 @@ def test_a_rank_ends_a_grace_and_a_margin_before_the_broker_starts_it_elsewhere(
         assert 0.0 < allowed_s < allowed_s + grace_s + LOOK_S / 10 < lost_after_s + LOOK_S / 10
 
 
-def test_the_file_says_what_was_written_last_and_nothing_by_halves(tmp_path: Path) -> None:
+def test_file_holds_the_last_complete_deadline(tmp_path: Path) -> None:
     path = str(tmp_path / "lease")
     assert read_renewed(path) is None
     write_renewed(path, 1234.5678)
@@ -84,19 +84,19 @@ def test_the_file_says_what_was_written_last_and_nothing_by_halves(tmp_path: Pat
     after = os.stat(path)
     assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size), "a full disk must not end jobs"
     first, second = Path(path).read_text().splitlines(keepends=True)
-    assert float(first.split()[0]) == math.inf, "a shim of an earlier version goes on"
+    assert float(first.split()[0]) == math.inf, "a shim of an earlier version keeps running"
     Path(path).write_text(first.replace("99999", "12000") + second)
     assert read_renewed(path) is None
 
 
-def test_a_fence_closes_once_and_only_for_ranks_that_have_a_time(tmp_path: Path) -> None:
+def test_fence_fires_once_and_only_for_ranks_with_lost_after(tmp_path: Path) -> None:
     path = str(tmp_path / "lease")
     write_renewed(path, since_boot_s() - 70.0)
     assert Fence(path, 0.0, 30.0).closed_grace_s() is None
     assert Fence(path, 800.0, 30.0).closed_grace_s() is None
     fence = Fence(path, 80.0, 30.0)
     assert fence.closed_grace_s() == 10.0
-    assert fence.closed_grace_s() is None, "the rank is being ended"
+    assert fence.closed_grace_s() is None, "the rank is being killed"
     renewed = Fence(path, 80.0, 30.0)
     write_renewed(path, since_boot_s())
     assert renewed.closed_grace_s() is None

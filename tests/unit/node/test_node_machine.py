@@ -58,7 +58,7 @@ from rlsched_node.processes.steps import (
 from tests.support.node_events import CLUSTER, HELLO, KEY, ended, launch, registered, running, silent, welcome
 
 
-def test_hello_tells_what_runs_and_what_ended_without_acknowledgement() -> None:
+def test_hello_lists_running_and_unacknowledged_ended_attempts() -> None:
     machine = NodeMachine(
         HELLO,
         [
@@ -76,7 +76,7 @@ def test_hello_tells_what_runs_and_what_ended_without_acknowledgement() -> None:
     ]
 
 
-def test_an_attempt_goes_from_launch_to_acknowledged_end() -> None:
+def test_attempt_from_launch_to_acknowledged_end() -> None:
     machine = registered()
     running(machine, launch())
     assert machine.attempts.gpus_held == {0}
@@ -88,7 +88,7 @@ def test_an_attempt_goes_from_launch_to_acknowledged_end() -> None:
     assert machine.attempts.is_drained
 
 
-def test_when_it_ended_is_told_every_time() -> None:
+def test_end_time_is_in_every_report() -> None:
     machine = registered()
     running(machine, launch())
     [effect] = silent(machine.handle(Exited(KEY, 3, "", 1234.5, 7.25), 1.0))
@@ -100,7 +100,7 @@ def test_when_it_ended_is_told_every_time() -> None:
     assert [(report.ended_s, report.ran_s) for report in hello.message.attempts] == [(1234.5, 7.25)]
 
 
-def test_the_end_is_repeated_until_acknowledged() -> None:
+def test_end_is_repeated_until_acknowledged() -> None:
     machine = registered()
     running(machine, launch())
     machine.handle(Exited(KEY, 0), 1.0)
@@ -111,7 +111,7 @@ def test_the_end_is_repeated_until_acknowledged() -> None:
     assert machine.handle(NodeTick(), 9.0) == []
 
 
-def test_a_second_launch_of_the_same_rank_starts_nothing() -> None:
+def test_second_launch_of_the_same_rank_starts_nothing() -> None:
     machine = registered()
     order = launch()
     assert machine.handle(Received(order), 0.0) == [StartRank(order)]
@@ -134,7 +134,7 @@ def test_a_second_launch_of_the_same_rank_starts_nothing() -> None:
         (launch(2, rank=2, gpus=[1], num_ranks=2), "expected rank below num_ranks"),
     ],
 )
-def test_a_launch_that_cannot_be_obeyed_is_refused_and_not_remembered(order: Launch, line: str) -> None:
+def test_impossible_launch_is_refused_and_not_remembered(order: Launch, line: str) -> None:
     machine = registered()
     running(machine, launch())
     [effect] = machine.handle(Received(order), 0.0)
@@ -144,7 +144,7 @@ def test_a_launch_that_cannot_be_obeyed_is_refused_and_not_remembered(order: Lau
     assert len(machine.attempts.known) == 1
 
 
-def test_a_failed_start_is_refused_and_frees_the_gpus() -> None:
+def test_failed_start_is_refused_and_frees_the_gpus() -> None:
     machine = registered()
     machine.handle(Received(launch()), 0.0)
     assert silent(machine.handle(StartFailed(KEY, "disk full"), 0.0)) == [
@@ -154,8 +154,8 @@ def test_a_failed_start_is_refused_and_frees_the_gpus() -> None:
     assert machine.handle(Received(launch(attempt=2)), 0.0) == [StartRank(launch(attempt=2))]
 
 
-def test_an_order_that_was_refused_is_refused_when_it_comes_again() -> None:
-    """The broker has sent it twice, and gives the attempt up at the first refusal: the job runs elsewhere."""
+def test_repeated_launch_is_refused_after_a_refusal() -> None:
+    """The broker sent it twice and ended the attempt at the first refusal: the job runs elsewhere."""
     machine = registered()
     machine.handle(Received(launch()), 0.0)
     machine.handle(StartFailed(KEY, "disk full"), 0.0)
@@ -164,12 +164,12 @@ def test_an_order_that_was_refused_is_refused_when_it_comes_again() -> None:
     ]
 
 
-def test_kill_ends_the_rank_and_a_shim_that_hangs_is_killed_hard() -> None:
+def test_kill_ends_the_rank_and_a_hanging_shim_gets_sigkill() -> None:
     machine = registered()
     running(machine, launch())
     kill = Kill(epoch=1, job=1, attempt=1, rank=0, grace_s=2.0)
     assert machine.handle(Received(kill), 1.0) == [EndRank(KEY, 2.0, "killed")]
-    assert machine.handle(Received(kill), 1.5) == [], "the same terms again bring nothing forward"
+    assert machine.handle(Received(kill), 1.5) == [], "a repeated SIGTERM changes no deadline"
     sooner = Kill(epoch=1, job=1, attempt=1, rank=0, grace_s=0.0)
     assert machine.handle(Received(sooner), 1.5) == [EndRank(KEY, 0.0, "killed")]
     assert machine.next_tick_s() <= 1.5 + HARD_KILL_AFTER_S
@@ -178,7 +178,7 @@ def test_kill_ends_the_rank_and_a_shim_that_hangs_is_killed_hard() -> None:
     assert machine.handle(Received(kill), 8.0) == [ended(exit_code=137, reason="killed")]
 
 
-def test_kill_of_an_unknown_attempt_bars_its_later_launch() -> None:
+def test_kill_of_an_unknown_attempt_blocks_its_later_launch() -> None:
     machine = registered()
     kill = Kill(epoch=1, job=1, attempt=1, rank=0)
     assert machine.handle(Received(kill), 0.0) == [
@@ -188,7 +188,7 @@ def test_kill_of_an_unknown_attempt_bars_its_later_launch() -> None:
     assert machine.handle(Received(launch()), 0.0) == [ended(exit_code=143, reason="killed")]
 
 
-def test_kill_during_a_start_that_then_fails_is_still_answered_with_an_end() -> None:
+def test_kill_during_a_failing_start_is_answered_with_an_end() -> None:
     machine = registered()
     machine.handle(Received(launch()), 0.0)
     machine.handle(Received(Kill(epoch=1, job=1, attempt=1, rank=0)), 0.0)
@@ -198,7 +198,7 @@ def test_kill_during_a_start_that_then_fails_is_still_answered_with_an_end() -> 
     ]
 
 
-def test_a_launch_on_gpus_that_are_being_vacated_waits_for_them() -> None:
+def test_launch_waits_for_gpus_that_are_being_vacated() -> None:
     machine = registered()
     running(machine, launch(gpus=[0, 1]))
     machine.handle(Received(Kill(epoch=1, job=1, attempt=1, rank=0)), 0.0)
@@ -209,7 +209,7 @@ def test_a_launch_on_gpus_that_are_being_vacated_waits_for_them() -> None:
     assert machine.attempts.gpus_held == {1}
 
 
-def test_a_waiting_launch_is_dropped_with_the_connection_and_may_be_sent_again() -> None:
+def test_waiting_launch_is_dropped_with_the_connection_and_can_be_repeated() -> None:
     machine = registered()
     running(machine, launch())
     machine.handle(Received(Kill(epoch=1, job=1, attempt=1, rank=0)), 0.0)
@@ -222,7 +222,7 @@ def test_a_waiting_launch_is_dropped_with_the_connection_and_may_be_sent_again()
     assert machine.handle(Received(launch(2)), 2.0) == [StartRank(launch(2))]
 
 
-def test_a_waiting_launch_can_be_killed() -> None:
+def test_waiting_launch_can_be_killed() -> None:
     machine = registered()
     running(machine, launch())
     machine.handle(Received(Kill(epoch=1, job=1, attempt=1, rank=0)), 0.0)
@@ -234,7 +234,7 @@ def test_a_waiting_launch_can_be_killed() -> None:
     assert not any(isinstance(e, StartRank) for e in machine.handle(Exited(KEY, 143), 1.0))
 
 
-def test_losing_the_broker_ends_no_job_and_it_is_told_everything_when_it_is_back() -> None:
+def test_losing_the_broker_ends_no_job_and_the_next_hello_reports_all() -> None:
     machine = registered()
     running(machine, launch())
     running(machine, launch(2, gpus=[1]), pid=78)
@@ -251,7 +251,7 @@ def test_losing_the_broker_ends_no_job_and_it_is_told_everything_when_it_is_back
     assert effects == [Persist(CLUSTER, 2), Send(Launched(job=2, attempt=1, rank=0, pid=78)), ended()]
 
 
-def test_a_broker_that_does_not_know_this_connection_gets_another_hello() -> None:
+def test_unknown_connection_triggers_another_hello() -> None:
     machine = registered()
     [hello] = machine.handle(Received(SayHello()), 5.0)
     assert isinstance(hello, Send)
@@ -271,17 +271,17 @@ def test_orders_of_an_older_epoch_are_ignored() -> None:
     ]
 
 
-def test_a_broker_of_an_older_epoch_is_not_joined() -> None:
+def test_broker_of_an_older_epoch_is_not_joined() -> None:
     machine = NodeMachine(Hello(name="n0", gpus=1, epoch=7, cluster=CLUSTER))
     machine.handle(Connected(), 0.0)
     [note] = machine.handle(welcome(6, 1.0), 0.0)
     assert isinstance(note, Note)
     assert "epoch 6" in note.line
     assert not machine.is_registered
-    assert machine.handle(welcome(6, 1.0), 1.0) == [], "said once"
+    assert machine.handle(welcome(6, 1.0), 1.0) == [], "logged once"
 
 
-def test_disowned_attempts_are_ended_without_a_report_and_never_start_again() -> None:
+def test_disowned_attempts_are_killed_without_a_report_and_never_restart() -> None:
     machine = registered(
         LocalRank(AttemptKey(1, 1, 0, CLUSTER), (0,), Phase.RUNNING, 5),
         LocalRank(AttemptKey(2, 1, 0, CLUSTER), exit_code=0),
@@ -295,7 +295,7 @@ def test_disowned_attempts_are_ended_without_a_report_and_never_start_again() ->
     assert isinstance(refusal.message, LaunchRefused)
 
 
-def test_heartbeats_come_at_the_brokers_pace() -> None:
+def test_heartbeats_have_the_brokers_period() -> None:
     machine = NodeMachine(HELLO)
     machine.handle(Connected(), 0.0)
     machine.handle(welcome(1, 2.0), 0.0)
@@ -304,14 +304,14 @@ def test_heartbeats_come_at_the_brokers_pace() -> None:
     assert machine.handle(NodeTick(), 3.9) == []
 
 
-def test_a_refused_hello_stops_the_node_and_a_later_refusal_does_not() -> None:
+def test_refused_hello_stops_the_node_and_a_later_refusal_does_not() -> None:
     machine = NodeMachine(HELLO)
     machine.handle(Connected(), 0.0)
     assert machine.handle(Received(Refused(message="no such node")), 0.0) == [Quit("no such node")]
     assert silent(registered().handle(Received(Refused(message="malformed")), 0.0)) == []
 
 
-def test_ending_all_jobs_takes_no_new_ones() -> None:
+def test_ending_all_jobs_refuses_new_ones() -> None:
     machine = registered()
     running(machine, launch())
     assert machine.handle(EndJobs(3.0), 0.0) == [
@@ -337,7 +337,7 @@ def test_log_requests_are_bounded() -> None:
     ]
 
 
-# ---- brokers of other clusters, and older ones ------------------------------------------------------------
+# ---- brokers of other clusters, and older ones ----------------------------------------------------------
 
 RUNS = LocalRank(KEY, (0,), Phase.RUNNING, 5)
 OTHERS = {
@@ -348,7 +348,7 @@ OTHERS = {
 
 
 def met(*attempts: LocalRank, forgets_cluster: bool = False) -> NodeMachine:
-    """A node of `CLUSTER` that has a connection, and no broker's welcome yet."""
+    """A node of `CLUSTER` that is connected but has no welcome from a broker yet."""
     machine = NodeMachine(
         Hello(name="n0", gpus=4, cluster=CLUSTER, epoch=7),
         [own(attempt) for attempt in attempts],
@@ -359,7 +359,7 @@ def met(*attempts: LocalRank, forgets_cluster: bool = False) -> NodeMachine:
 
 
 def own(attempt: LocalRank) -> LocalRank:
-    """One of its own: a machine changes them."""
+    """An attempt of the node itself, a new object each time, as the machine changes it."""
     return copy.deepcopy(attempt)
 
 
@@ -368,11 +368,11 @@ def said_hello(effects: list[Effect]) -> list[Hello]:
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-def test_a_node_with_jobs_obeys_no_broker_but_its_own(other: Welcome) -> None:
+def test_node_with_jobs_obeys_only_its_own_broker(other: Welcome) -> None:
     machine = met(RUNS, LocalRank(AttemptKey(2, 1, 0, CLUSTER), exit_code=9))
     [note] = machine.handle(Received(other), 0.0)
     assert isinstance(note, Note)
-    assert machine.handle(Received(other), 1.0) == [], "said once"
+    assert machine.handle(Received(other), 1.0) == [], "logged once"
     assert not machine.is_registered
     for order in (Kill(epoch=99, job=1, attempt=1, rank=0), launch(3, gpus=[1], epoch=99)):
         assert silent(machine.handle(Received(order), 1.0)) == []
@@ -390,14 +390,14 @@ def test_a_node_with_jobs_obeys_no_broker_but_its_own(other: Welcome) -> None:
     ], "its own broker is back"
 
 
-def test_the_line_names_both_clusters_and_the_way_out() -> None:
+def test_log_line_names_both_clusters_and_the_remedy() -> None:
     [note] = met(RUNS).handle(Received(OTHERS["an empty journal"]), 0.0)
     assert isinstance(note, Note)
     for word in ("cluster c2", "1 ranks of cluster c1", "rlsched node --forget-cluster"):
         assert word in note.line
 
 
-def test_another_broker_is_not_told_how_jobs_of_the_cluster_end() -> None:
+def test_broker_of_another_cluster_gets_no_ends_of_this_cluster() -> None:
     machine = met(RUNS)
     machine.handle(Received(OTHERS["an empty journal"]), 0.0)
     assert silent(machine.handle(Exited(KEY, 3), 1.0)) == []
@@ -406,7 +406,7 @@ def test_another_broker_is_not_told_how_jobs_of_the_cluster_end() -> None:
 
 
 @pytest.mark.parametrize("kind", ["an empty journal", "another cluster"])
-def test_an_idle_node_joins_and_keeps_the_ends_that_no_broker_has(kind: str) -> None:
+def test_idle_node_joins_and_keeps_unreported_ends(kind: str) -> None:
     other = OTHERS[kind]
     machine = met(LocalRank(AttemptKey(2, 1, 0, CLUSTER), exit_code=9))
     effects = silent(machine.handle(Received(other), 0.0))
@@ -416,20 +416,20 @@ def test_an_idle_node_joins_and_keeps_the_ends_that_no_broker_has(kind: str) -> 
     assert silent(machine.handle(Received(other), 0.1)) == []
     assert machine.is_registered
     order = launch(2, gpus=[1], epoch=99)
-    assert StartRank(order) in machine.handle(Received(order), 0.2), "another job of the same number"
+    assert StartRank(order) in machine.handle(Received(order), 0.2), "another job with the same number"
     machine.handle(Exited(AttemptKey(2, 1, 0, "c2"), 0), 0.3)
     machine.handle(Received(EndedAck(job=2, attempt=1, rank=0)), 0.3)
     [hello] = said_hello(machine.handle(Received(Welcome(cluster=CLUSTER, epoch=8, heartbeat_s=1.0)), 0.4))
     assert [(one.job, one.exit_code) for one in hello.attempts] == [(2, 9)], "its own broker is back"
 
 
-def test_an_idle_node_obeys_no_lower_epoch() -> None:
+def test_idle_node_ignores_a_lower_epoch() -> None:
     machine = met()
     assert silent(machine.handle(Received(OTHERS["a lower epoch"]), 0.0)) == []
     assert not machine.is_registered
 
 
-def test_a_node_joins_once_its_jobs_have_ended() -> None:
+def test_node_joins_once_its_jobs_have_ended() -> None:
     machine = met(RUNS)
     other = OTHERS["an empty journal"]
     machine.handle(Received(other), 0.0)
@@ -439,7 +439,7 @@ def test_a_node_joins_once_its_jobs_have_ended() -> None:
     assert machine.is_registered
 
 
-def test_an_operator_lets_a_node_end_its_jobs_and_join() -> None:
+def test_operator_can_make_a_node_end_its_jobs_and_join() -> None:
     machine = met(RUNS, LocalRank(AttemptKey(2, 1, 0, CLUSTER), exit_code=9), forgets_cluster=True)
     other = OTHERS["an empty journal"]
     effects = silent(machine.handle(Received(other), 0.0))
@@ -451,16 +451,16 @@ def test_an_operator_lets_a_node_end_its_jobs_and_join() -> None:
     assert [hello.cluster for hello in said_hello(effects)] == ["c2"]
     machine.handle(Received(other), 0.1)
     order = launch(2, gpus=[1])
-    assert machine.handle(Received(order), 0.2) == [StartRank(order)], "another job of the same number"
+    assert machine.handle(Received(order), 0.2) == [StartRank(order)], "another job with the same number"
     assert machine.handle(Received(launch(1)), 0.3) == [], "GPU 0 is still being vacated"
     assert silent(machine.handle(Exited(KEY, 143, "killed"), 1.0)) == [Acknowledge(KEY), StartRank(launch(1))]
     machine.handle(Started(AttemptKey(1, 1, 0, "c2"), 8), 1.1)
     third = Welcome(cluster="c3", epoch=1, heartbeat_s=1.0)
     machine.handle(Received(SayHello()), 2.0)
-    assert silent(machine.handle(Received(third), 2.0)) == [], "what was allowed was one cluster"
+    assert silent(machine.handle(Received(third), 2.0)) == [], "only one cluster was allowed"
 
 
-def test_a_node_that_has_lost_its_state_keeps_what_runs() -> None:
+def test_node_without_its_state_keeps_running_jobs() -> None:
     machine = NodeMachine(Hello(name="n0", gpus=4), [own(RUNS)])
     machine.handle(Connected(), 0.0)
     assert silent(machine.handle(Received(OTHERS["an empty journal"]), 0.0)) == []
@@ -474,18 +474,18 @@ def test_orders_before_the_welcome_are_ignored() -> None:
     assert machine.attempts.known == {}
 
 
-def test_a_cluster_id_that_is_no_file_name_is_refused() -> None:
+def test_cluster_id_that_is_no_file_name_is_refused() -> None:
     machine = NodeMachine(HELLO)
     [quit_] = machine.handle(Received(Welcome(cluster="../../etc", epoch=1, heartbeat_s=1.0)), 0.0)
     assert isinstance(quit_, Quit)
 
 
-def test_hello_comes_with_the_connection_and_again_while_there_is_no_welcome() -> None:
+def test_hello_is_sent_on_connection_and_repeated_until_the_welcome() -> None:
     machine = NodeMachine(HELLO)
     assert machine.handle(NodeTick(), 10.0) == []
     waiting = Note("no broker answers yet; retrying")
     assert machine.handle(NodeTick(), 10.0 + HELLO_RETRY_S) == [waiting, Send(HELLO, 1)]
-    assert machine.handle(NodeTick(), 10.0 + 2 * HELLO_RETRY_S) == [Send(HELLO, 2)], "said once"
+    assert machine.handle(NodeTick(), 10.0 + 2 * HELLO_RETRY_S) == [Send(HELLO, 2)], "logged once"
     assert machine.handle(Connected(), 20.0) == [Send(HELLO, 3)]
     assert machine.handle(NodeTick(), 20.5) == []
     assert machine.handle(NodeTick(), 20.0 + HELLO_RETRY_S) == [Send(HELLO, 4)]
@@ -496,7 +496,7 @@ def test_hello_comes_with_the_connection_and_again_while_there_is_no_welcome() -
 # ---- health ---------------------------------------------------------------------------------------------
 
 
-def test_a_node_registers_when_its_first_check_is_over() -> None:
+def test_node_registers_after_its_first_check() -> None:
     machine = NodeMachine(HELLO, is_checked=False)
     assert machine.handle(Connected(), 0.0) == []
     assert machine.handle(NodeTick(), HELLO_RETRY_S) == []
@@ -507,7 +507,7 @@ def test_a_node_registers_when_its_first_check_is_over() -> None:
     assert sent.message.unhealthy == "no scratch"
 
 
-def test_a_heartbeat_says_at_once_how_the_node_is() -> None:
+def test_changed_health_is_sent_at_once() -> None:
     machine = NodeMachine(HELLO)
     machine.handle(Connected(), 0.0)
     machine.handle(Received(Welcome(epoch=1, cluster=CLUSTER, heartbeat_s=10.0)), 0.0)
@@ -523,14 +523,14 @@ def test_a_heartbeat_says_at_once_how_the_node_is() -> None:
     assert beats(machine.handle(Checked(""), 12.0)) == [""]
 
 
-def test_a_first_check_that_passes_says_hello_once() -> None:
+def test_passed_first_check_sends_one_hello() -> None:
     machine = NodeMachine(HELLO)
     assert len(machine.handle(Connected(), 0.0)) == 1
     assert machine.handle(Checked(""), 0.0) == []
 
 
-def test_power_and_clock_are_told_to_a_broker_that_asks_for_them() -> None:
-    """An older one refuses a heartbeat with a field that it does not know: the node would be lost."""
+def test_power_and_clock_are_sent_only_to_brokers_that_request_them() -> None:
+    """An older broker refuses a heartbeat with an unknown field: the node would be lost."""
     machine = NodeMachine(HELLO)
     machine.handle(Connected(), 0.0)
     machine.handle(welcome(), 0.0)
@@ -547,12 +547,12 @@ def test_power_and_clock_are_told_to_a_broker_that_asks_for_them() -> None:
     machine.handle(Disconnected(), 2.0)
     machine.handle(Connected(), 3.0)
     machine.handle(welcome(2), 3.0)
-    assert not machine.tells_power, "an older one has taken over"
+    assert not machine.tells_power, "an older broker has taken over"
     assert not machine.tells_clock
     assert not machine.tells_usage
 
 
-def test_gpus_out_of_service_are_told_once_and_at_each_registration() -> None:
+def test_gpus_out_of_service_are_reported_once_and_at_each_registration() -> None:
     held = [Holding(by="lost: GPU is lost", gpus=[1])]
     node = NodeMachine(HELLO)
     assert node.handle(GpusOut(held), 0.0) == [Note("GPU 1 gets no new jobs: lost: GPU is lost")]

@@ -1,4 +1,4 @@
-"""The node's state machine: clocks that are locked for a rank, changed, and reset when it has gone."""
+"""The node's state machine: clocks locked for a rank, changed, and reset after its end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def clocked(mhz: int = 1560) -> Launch:
     return msgspec.structs.replace(launch(), sm_clock_mhz=mhz)
 
 
-def test_a_locked_clock_is_reported_and_reset_before_the_next_rank_starts() -> None:
+def test_locked_clock_is_reported_and_reset_before_the_next_rank_starts() -> None:
     machine = registered()
     assert quiet(machine, Received(clocked())) == [StartRank(clocked())]
     assert quiet(machine, ClocksLocked(KEY, 1560)) == []
@@ -41,7 +41,7 @@ def test_a_locked_clock_is_reported_and_reset_before_the_next_rank_starts() -> N
     assert out[-1] == StartRank(launch(job=2))
 
 
-def test_a_rank_that_cannot_be_started_leaves_no_clock_behind() -> None:
+def test_failed_start_resets_the_clock() -> None:
     machine = registered()
     machine.handle(Received(clocked()), 1.0)
     machine.handle(ClocksLocked(KEY, 1560), 1.0)
@@ -50,7 +50,7 @@ def test_a_rank_that_cannot_be_started_leaves_no_clock_behind() -> None:
     assert machine.handle(Received(launch(job=2)), 1.0) == [StartRank(launch(job=2))]
 
 
-def test_nobody_resets_a_clock_that_was_never_locked() -> None:
+def test_clock_that_was_never_locked_is_not_reset() -> None:
     machine = registered()
     machine.handle(Received(clocked()), 1.0)
     machine.handle(ClocksLocked(KEY, 0, "No Permission", never=True), 1.0)
@@ -58,7 +58,7 @@ def test_nobody_resets_a_clock_that_was_never_locked() -> None:
     assert not any(isinstance(one, ResetClocks) for one in machine.handle(Exited(KEY, 0), 2.0))
 
 
-def test_a_node_that_may_not_set_clocks_after_all_says_so_once_nothing_is_being_started() -> None:
+def test_lost_permission_for_clocks_is_reported_once_no_start_is_pending() -> None:
     machine = NodeMachine(msgspec.structs.replace(HELLO, sm_clocks_mhz=[1980, 1560]))
     machine.handle(Connected(), 0.0)
     machine.handle(welcome(1, 10.0), 0.0)
@@ -73,7 +73,7 @@ def test_a_node_that_may_not_set_clocks_after_all_says_so_once_nothing_is_being_
     assert [report.state for report in hello.attempts] == ["running"]
 
 
-def test_the_clock_of_a_running_rank_is_changed_and_answered() -> None:
+def test_clock_of_a_running_rank_is_changed_and_acknowledged() -> None:
     machine = registered()
     machine.handle(Received(launch()), 1.0)
     machine.handle(Started(KEY, 42), 1.0)
@@ -83,10 +83,10 @@ def test_the_clock_of_a_running_rank_is_changed_and_answered() -> None:
         Send(ClockHeld(job=1, attempt=1, rank=0, sm_clock_mhz=1200))
     ]
     assert ResetClocks((0,)) in machine.handle(Exited(KEY, 0), 2.0)
-    assert quiet(machine, Received(order)) == [], "it is over"
+    assert quiet(machine, Received(order)) == [], "it has ended"
 
 
-def test_a_clock_for_a_rank_that_waits_for_its_gpus_goes_with_its_launch() -> None:
+def test_clock_for_a_waiting_rank_applies_at_its_launch() -> None:
     machine = registered()
     machine.handle(Received(launch()), 1.0)
     machine.handle(Started(KEY, 42), 1.0)
@@ -97,7 +97,7 @@ def test_a_clock_for_a_rank_that_waits_for_its_gpus_goes_with_its_launch() -> No
     assert StartRank(msgspec.structs.replace(launch(job=2), sm_clock_mhz=900)) in out
 
 
-def test_an_order_of_an_old_epoch_changes_no_clock() -> None:
+def test_order_of_an_old_epoch_changes_no_clock() -> None:
     machine = registered()
     machine.handle(Received(launch(epoch=3)), 1.0)
     machine.handle(Started(KEY, 42), 1.0)

@@ -1,4 +1,4 @@
-"""The meter's thread: real processes, GPUs that hang or are lost, and recordings that are played again."""
+"""The meter's thread: real processes, GPUs that hang or are lost, and replayed recordings."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ sys.stdin.read()
 """
 
 
-def test_processes_of_a_rank_are_found_with_what_they_and_their_dead_have_used() -> None:
-    """A shell in the shim's place: a child that has ended, and one that lives, both having used 0.3 s."""
+def test_usage_of_a_rank_includes_ended_processes() -> None:
+    """A shell instead of the shim: one ended child and one live child, each with 0.3 s of CPU time."""
     command = f'"{sys.executable}" -c "$1" </dev/null; "{sys.executable}" -c "$1"; :'
     with subprocess.Popen(
         ["sh", "-c", command, "sh", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -80,14 +80,14 @@ def test_processes_of_a_rank_are_found_with_what_they_and_their_dead_have_used()
         assert seen is not None
         assert len(seen.pids) == 1
         assert shell.pid not in seen.pids
-        assert 0.55 <= seen.cpu_s < 10.0, "but for what the kernel's ticks round off"
+        assert 0.55 <= seen.cpu_s < 10.0, "except for the rounding of the kernel's ticks"
         assert seen.memory_mib is not None
         assert seen.memory_mib > 0
         shell.communicate("")
     assert rank.read() is None
 
 
-def test_a_control_group_tells_all_of_it(tmp_path: Path) -> None:
+def test_control_group_has_the_usage_of_all_processes(tmp_path: Path) -> None:
     files = {
         "cpu.stat": "usage_usec 2500000\nuser_usec 2000000\nnr_periods 40\nnr_throttled 10\n",
         "memory.stat": "anon 104857600\nfile 999999999\nshmem 1048576\n",
@@ -111,7 +111,7 @@ def test_a_control_group_tells_all_of_it(tmp_path: Path) -> None:
     bare = rank.read()
     assert bare is not None
     assert (bare.cpu_s, bare.io_stall_s, bare.periods, bare.throttled) == (3.0, None, None, None)
-    assert (bare.memory_mib or 0) > 1, "of its processes, where the group does not count it"
+    assert (bare.memory_mib or 0) > 1, "from its processes if the group does not count it"
     (tmp_path / "cpu.stat").unlink()
     assert rank.read() is None
 
@@ -119,7 +119,7 @@ def test_a_control_group_tells_all_of_it(tmp_path: Path) -> None:
 # ---- the thread -----------------------------------------------------------------------------------------
 
 
-def test_a_rank_on_simulated_gpus_uses_what_they_show(meter: tuple[SimulatedGpus, Clock, Meter]) -> None:
+def test_rank_on_simulated_gpus_uses_their_readings(meter: tuple[SimulatedGpus, Clock, Meter]) -> None:
     gpus, clock, metered = meter
     metered.look()
     metered.begin(KEY, Place((0,), os.getpid()))
@@ -134,7 +134,7 @@ def test_a_rank_on_simulated_gpus_uses_what_they_show(meter: tuple[SimulatedGpus
     assert {(one.job, one.usage.gpu_milli) for one in news.ranks} == {
         (1, round(1e3 * gpus.utilisation_frac(0)))
     }
-    assert metered.news() is None, "nothing is told twice"
+    assert metered.news() is None, "nothing is reported twice"
     kept = metered.kept()[KEY]
     used = kept_usage(metered.end(KEY))
     assert used is not None
@@ -144,10 +144,10 @@ def test_a_rank_on_simulated_gpus_uses_what_they_show(meter: tuple[SimulatedGpus
     assert before.energy_mj == used.energy_mj
     assert kept_usage(b"{") is None
     other = msgspec.json.decode(kept) | {"boot_id": "another"}
-    assert kept_usage(msgspec.json.encode(other)) is None, "counters of another boot say nothing"
+    assert kept_usage(msgspec.json.encode(other)) is None, "counters of another boot are ignored"
 
 
-def test_a_day_goes_on_after_a_restart_and_ends_at_midnight() -> None:
+def test_day_total_survives_a_restart_and_ends_at_midnight() -> None:
     clock, today = Clock(), ["2026-11-25"]
     gpus = SimulatedGpus(1, clock=clock)
     metered = Meter(gpus, "V100", day=DayEnergy("2026-11-25", 1e6), clock=clock, today=lambda: today[0])
@@ -162,7 +162,7 @@ def test_a_day_goes_on_after_a_restart_and_ends_at_midnight() -> None:
 
 
 class Stuck(SimulatedGpus):
-    """The driver does not answer until it is let."""
+    """The driver does not respond until the test lets it."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -174,7 +174,7 @@ class Stuck(SimulatedGpus):
         return super().read(gpu)
 
 
-def test_a_driver_that_does_not_answer_holds_up_nobody_but_the_thread() -> None:
+def test_hanging_driver_blocks_only_the_thread() -> None:
     gpus = Stuck()
     metered = Meter(gpus, "V100")
     metered.begin(KEY, Place((0,), os.getpid()))
@@ -183,13 +183,13 @@ def test_a_driver_that_does_not_answer_holds_up_nobody_but_the_thread() -> None:
     assert metered.end(KEY) is None
     assert metered.news() is not None
     assert metered.kept() == {}
-    assert not metered.close(), "and the driver is not closed under its call"
+    assert not metered.close(), "the driver is not closed during its call"
     gpus.answers.set()
     until(metered.close)
 
 
 class Failing(SimulatedGpus):
-    """The first is lost, the second raises what nobody foresaw, now and then."""
+    """The first GPU is lost, the second sometimes raises an unexpected error."""
 
     def __init__(self) -> None:
         super().__init__(2)
@@ -204,7 +204,7 @@ class Failing(SimulatedGpus):
         return super().read(gpu)
 
 
-def test_the_thread_outlives_what_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
+def test_thread_survives_errors(caplog: pytest.LogCaptureFixture) -> None:
     gpus = Failing()
     metered = Meter(gpus, "V100")
     with pytest.raises(RuntimeError):
@@ -219,7 +219,7 @@ def test_the_thread_outlives_what_goes_wrong(caplog: pytest.LogCaptureFixture) -
 # ---- recordings -----------------------------------------------------------------------------------------
 
 
-def test_a_recording_plays_as_it_was_and_its_energy_goes_on(tmp_path: Path) -> None:
+def test_recording_replays_unchanged_and_its_energy_continues(tmp_path: Path) -> None:
     clock, path = Clock(), tmp_path / "gpus.jsonl"
     gpus = SimulatedGpus(2, "n0", clock=clock)
     recorder = Recorder(gpus, path, clock)
@@ -268,7 +268,7 @@ def test_a_recording_plays_as_it_was_and_its_energy_goes_on(tmp_path: Path) -> N
         ),
     ],
 )
-def test_what_is_no_recording_is_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_recording_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "gpus.jsonl"
     path.write_text(text)
     with pytest.raises(InputError, match=message):

@@ -1,7 +1,7 @@
-"""Every NVML call of the node failing: once and for ever, at the start and while it runs, with every error.
+"""Failure of every NVML call of the node: once and permanently, at the start and later, with every error.
 
-The calls are those that the code makes (`called`), each with its function in the fake library. A call that is
-added is in these tests by itself, and fails `test_the_fake_has_every_call` until the fake knows it.
+`called` finds the calls in the code, each with its function in the fake library. These tests include a new
+call automatically; `test_fake_has_every_call` fails until the fake implements it.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ USUAL = (
 NEVER = {CODES[name] for name in ("NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "ARGUMENT_VERSION_MISMATCH")} | {
     CODES["NO_PERMISSION"]
 }
-"""These say that a call will not be answered: it is not made again."""
+"""Errors that mean the call is not supported; it is not repeated."""
 FOR_EVER = -1
 
 
 def called() -> set[str]:
-    """The functions of the C library that the code calls, by the source of pynvml."""
+    """Functions of the C library that the code calls, from the source of pynvml."""
     texts = [path.read_text() for path in Path(rlsched_node.gpu.__file__).parent.glob("*.py")]
     texts.append(Path(doctor.__file__).read_text())
     left = {name for text in texts for name in re.findall(r"pynvml\.(nvml\w+)\(", text)}
@@ -81,7 +81,7 @@ def called() -> set[str]:
         text = inspect.getsource(inspect.unwrap(function))
         found |= set(re.findall(r'_nvmlGetFunctionPointer\("(\w+)"\)', text))
         left |= set(re.findall(r"\b(nvml[A-Z]\w+)\(", text))
-    return found - {"nvmlDeviceGetMemoryInfo_v2"}  # only where a version is asked for
+    return found - {"nvmlDeviceGetMemoryInfo_v2"}  # only if a version is given
 
 
 FUNCTIONS = sorted(called())
@@ -90,12 +90,12 @@ OF_A_GPU = set(
 )
 
 
-def test_the_fake_has_every_call() -> None:
+def test_fake_has_every_call() -> None:
     text = SOURCE.read_text()
     known = re.findall(r"^int (nvml\w+)\([^)]*\) \{\s*FAIL", text, re.MULTILINE)
     assert len(FUNCTIONS) > 25
     assert set(FUNCTIONS) <= set(known)
-    assert len(known) == len(re.findall(r"^int nvml\w+\(", text, re.MULTILINE)), "each of them can fail"
+    assert len(known) == len(re.findall(r"^int nvml\w+\(", text, re.MULTILINE)), "every call can fail"
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.fixture
 def nvml(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctypes.CDLL]:
-    """The fake in pynvml's place, on GPUs without processes."""
+    """Replaces pynvml's library by the fake, on GPUs without processes."""
     monkeypatch.setattr(pynvml, "nvmlLib", library)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     monkeypatch.setattr(pynvml, "_LoadNvmlLibrary", lambda: None)
@@ -121,7 +121,7 @@ def nvml(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[ctyp
 
 
 class Node(NamedTuple):
-    """What a node has of its GPUs once it has started."""
+    """A node's GPUs after its start."""
 
     gpus: GpuSet
     locks: ClockLocks
@@ -134,7 +134,7 @@ class Node(NamedTuple):
 
 
 def start(nvml: ctypes.CDLL, directory: Path) -> Node:
-    """All that the daemon asks of NVML at its start; `test_the_daemon_starts` makes a real one."""
+    """All NVML calls of the daemon at its start, without a daemon."""
     gpus = open_gpus(None, is_simulated=False, node="n0")
     type_of(gpus)
     locks = ClockLocks(directory, gpus)
@@ -150,7 +150,7 @@ def start(nvml: ctypes.CDLL, directory: Path) -> Node:
 
 
 def use(node: Node, gpu: int) -> bool:
-    """All that the daemon asks of NVML to start and end a job: whether the GPU is given."""
+    """All NVML calls of the daemon to start and end a job; returns whether the GPU is allocated."""
     refusal: LaunchError | None = None
     try:
         node.meter.outages.refuse(node.gpus, [gpu])
@@ -158,7 +158,7 @@ def use(node: Node, gpu: int) -> bool:
     except LaunchError as error:
         refusal = error
     if refusal is not None:
-        assert refusal.is_for_now, "no fault of the job's"
+        assert refusal.is_for_now, "not caused by the job"
         assert str(refusal).startswith(f"GPU {gpu} ")
         return False
     assert node.gpus.visible_as(gpu) == f"GPU-fake-{gpu}"
@@ -174,14 +174,14 @@ def look(nvml: ctypes.CDLL, node: Node, times: int) -> None:
 
 
 def missing(nvml: ctypes.CDLL, node: Node, gpu: int) -> set[str]:
-    """The readings that a GPU does not give."""
+    """Readings that a GPU does not provide."""
     nvml.fake_pass_time(1)
     reading = node.gpus.read(gpu)
     return {name for name in GpuReading._fields if getattr(reading, name) is None}
 
 
 class Log(logging.Handler):
-    """The lines of the node's log."""
+    """Lines of the node's log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ def check(
     directory: Path,
     log: Log,
 ) -> None:
-    """One call fails on the second of two GPUs; what it costs is no more than that GPU, or that reading."""
+    """One call fails on the second of two GPUs; the loss is at most this GPU or this reading."""
     name = str(pynvml.NVMLError(code))
     of_a_gpu = function in OF_A_GPU
     log.lines.clear()
@@ -243,7 +243,7 @@ def check(
         assert missing(nvml, node, 0) == set()
         assert node.locks.lock([0], 1980).note == ""
     if times != FOR_EVER:
-        assert node.held == [], "it is back"
+        assert node.held == [], "it serves again"
         assert use(node, 1)
         assert not missing(nvml, node, 1) or (at_start and code in NEVER)
         assert node.meter.power_w is not None or (at_start and code in NEVER)
@@ -270,7 +270,7 @@ def check_all(codes: list[int], function: str, nvml: ctypes.CDLL, directory: Pat
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_call_that_fails_costs_its_gpu_or_its_reading(
+def test_failed_call_loses_only_its_gpu_or_its_reading(
     function: str, nvml: ctypes.CDLL, tmp_path: Path, log: Log
 ) -> None:
     check_all([CODES[name] for name in USUAL], function, nvml, tmp_path, log)
@@ -278,18 +278,16 @@ def test_a_call_that_fails_costs_its_gpu_or_its_reading(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_so_it_is_with_every_error_of_nvml(
-    function: str, nvml: ctypes.CDLL, tmp_path: Path, log: Log
-) -> None:
+def test_every_error_of_nvml_is_handled(function: str, nvml: ctypes.CDLL, tmp_path: Path, log: Log) -> None:
     check_all(sorted(set(CODES.values())), function, nvml, tmp_path, log)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_the_daemon_starts(
+def test_daemon_starts_with_a_failed_gpu(
     function: str, nvml: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real one, whose first message says which GPU it has not."""
+    """A real daemon, whose first message names the failed GPU."""
     monkeypatch.setattr(Meter, "start", lambda _: None)
     home = KeyHome(tmp_path)
     for code in (CODES["GPU_IS_LOST"], CODES["UNKNOWN"]) if function in OF_A_GPU else ():
@@ -318,7 +316,7 @@ def test_the_daemon_starts(
 
 @pytest.mark.parametrize("times", [1, FOR_EVER])
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_doctor_names_what_does_not_answer(function: str, times: int, nvml: ctypes.CDLL) -> None:
+def test_doctor_names_failed_calls(function: str, times: int, nvml: ctypes.CDLL) -> None:
     for code in sorted(set(CODES.values())):
         nvml.fake_reset()
         nvml.fake_fail(function.encode(), 1 if function in OF_A_GPU else -1, code, times)

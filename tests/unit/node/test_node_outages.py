@@ -1,4 +1,4 @@
-"""GPUs that jobs cannot have now: lost, or in use by a process that is not rlsched's."""
+"""GPUs out of service: lost, or in use by a foreign process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlsched_node.processes.outages import BACK_AFTER_LOOKS, Outages
 
 
 class CrowdedGpus(SimulatedGpus):
-    """GPU 1 has guests."""
+    """Foreign processes use GPU 1."""
 
     def __init__(self, *guests: int) -> None:
         super().__init__(2)
@@ -49,7 +49,7 @@ def looks_well(outages: Outages, gpu: int, looks: int = BACK_AFTER_LOOKS) -> Non
         read(outages, gpu)
 
 
-def test_a_gpu_in_use_by_another_program_is_held_until_it_has_been_free_for_a_while(other: int) -> None:
+def test_gpu_in_use_by_a_foreign_process_is_out_until_free_for_a_time(other: int) -> None:
     outages = Outages(2, lambda _: False)
     read(outages, 0)
     read(outages, 1, other)
@@ -62,21 +62,21 @@ def test_a_gpu_in_use_by_another_program_is_held_until_it_has_been_free_for_a_wh
     assert len(outages.held) == 1
     read(outages, 1, other)
     looks_well(outages, 1, BACK_AFTER_LOOKS - 1)
-    assert len(outages.held) == 1, "it counts from the last look that found it"
+    assert len(outages.held) == 1, "it counts from the last check that found the process"
     looks_well(outages, 1, 1)
     assert outages.held == []
     assert outages.all_lost == []
 
 
-def test_processes_of_ranks_and_those_that_are_marked_are_no_foreign_ones(other: int) -> None:
+def test_processes_of_ranks_and_marked_processes_are_not_foreign(other: int) -> None:
     outages = Outages(1, lambda pid: pid == os.getpid())
     read(outages, 0, os.getpid(), other, ours=frozenset({other}))
     read(outages, 0, os.getpid(), other)
-    assert outages.held == [], "a rank's process stays one when its rank is no longer looked at"
+    assert outages.held == [], "a rank's process stays its own after its rank is no longer checked"
 
 
-def test_what_computes_on_a_ranks_gpu_is_taken_for_the_ranks_until_it_is_over(other: int) -> None:
-    """A container's processes are no children of the rank that started it."""
+def test_process_on_a_ranks_gpu_belongs_to_the_rank_until_it_ends(other: int) -> None:
+    """Processes in a container are not children of the rank that started it."""
     outages = Outages(2, lambda _: False)
     outages.busy = frozenset({1})
     read(outages, 0, other)
@@ -87,7 +87,7 @@ def test_what_computes_on_a_ranks_gpu_is_taken_for_the_ranks_until_it_is_over(ot
     assert [one.gpus for one in outages.held] == [[0], [1]]
 
 
-def test_a_process_that_has_ended_is_no_foreign_one_at_once() -> None:
+def test_ended_process_is_not_foreign_at_once() -> None:
     with subprocess.Popen(["true"]) as process:
         pid = process.pid
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -97,12 +97,12 @@ def test_a_process_that_has_ended_is_no_foreign_one_at_once() -> None:
             assert outages.held == [], "a zombie computes nothing"
     read(outages, 0)
     read(outages, 0, pid)
-    assert outages.held == [], "the driver shows it for a while"
+    assert outages.held == [], "the driver still lists it for a time"
     read(outages, 0, pid)
-    assert len(outages.held) == 1, "one of another PID namespace stays"
+    assert len(outages.held) == 1, "a process of another PID namespace stays"
 
 
-def test_a_lost_gpu_is_named_by_its_first_error() -> None:
+def test_lost_gpu_is_named_with_its_first_error() -> None:
     outages = Outages(2, lambda _: False)
     outages.is_lost(1, GpuLostError("NVML, memory(1,): GPU is lost"))
     outages.is_lost(1, GpuLostError("NVML, power_mw(1,): GPU is lost"))
@@ -117,7 +117,7 @@ def test_a_lost_gpu_is_named_by_its_first_error() -> None:
     assert [one.gpus for one in outages.held] == [[1]]
 
 
-def test_a_start_looks_again_and_takes_the_gpu_out(other: int) -> None:
+def test_launch_checks_again_and_takes_the_gpu_out(other: int) -> None:
     gpus, outages = CrowdedGpus(other), Outages(2, lambda _: False)
     outages.refuse(gpus, [0])
     with pytest.raises(

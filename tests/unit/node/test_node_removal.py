@@ -1,4 +1,4 @@
-"""A job's directory is removed whatever is in it, and nothing else is."""
+"""A job's directory is removed with all its contents, and nothing else is removed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOBODY = 65534
 root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
-def test_no_link_is_followed(tmp_path: Path) -> None:
+def test_links_are_not_followed(tmp_path: Path) -> None:
     other, top = tmp_path / "other", tmp_path / "top"
     (other / "kept").mkdir(parents=True)
     (other / "kept" / "file").write_text("kept")
@@ -35,7 +35,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     assert remove_tree(tmp_path / "nothing")
 
 
-def test_no_depth_is_too_much_and_no_descriptor_is_left(tmp_path: Path) -> None:
+def test_any_depth_is_removed_without_leaking_descriptors(tmp_path: Path) -> None:
     """Deeper than the interpreter's stack, the longest path, and the number of descriptors."""
     top = tmp_path / "top"
     top.mkdir()
@@ -52,7 +52,7 @@ def test_no_depth_is_too_much_and_no_descriptor_is_left(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_what_takes_too_long_is_left_for_the_next_time(tmp_path: Path) -> None:
+def test_slow_removal_continues_in_the_next_round(tmp_path: Path) -> None:
     top = tmp_path / "top"
     (top / "below").mkdir(parents=True)
     assert not remove_tree(top, time.monotonic())
@@ -61,8 +61,8 @@ def test_what_takes_too_long_is_left_for_the_next_time(tmp_path: Path) -> None:
 
 
 @root_alone
-def test_root_removes_what_the_owner_could_and_nothing_else(tmp_path: Path) -> None:
-    """A directory of somebody else's that was moved here, say from one that many may write to."""
+def test_root_removes_only_files_that_the_owner_could(tmp_path: Path) -> None:
+    """A directory of another user was moved here, for example from a shared directory."""
     top = tmp_path / "top"
     (top / "shut" / "below").mkdir(parents=True)
     (top / "shut" / "below" / "file").touch()
@@ -80,8 +80,8 @@ def test_root_removes_what_the_owner_could_and_nothing_else(tmp_path: Path) -> N
 
 
 @root_alone
-def test_records_that_a_job_left_in_its_own_directory_are_not_taken_for_the_daemons(tmp_path: Path) -> None:
-    """They would be adopted: a process of anybody's ended, a file of root's written over."""
+def test_records_written_by_a_job_are_not_taken_for_the_daemons(tmp_path: Path) -> None:
+    """The daemon would adopt them: it would kill a foreign process and overwrite a file as root."""
     store = AttemptStore(tmp_path)
     planted = store.at(KEY)
     planted.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
@@ -94,7 +94,7 @@ def test_records_that_a_job_left_in_its_own_directory_are_not_taken_for_the_daem
     assert list(AttemptStore(tmp_path).scan()) == [KEY], "an earlier daemon's"
 
 
-def test_output_whose_directory_cannot_be_removed_now_is_tried_again(tmp_path: Path) -> None:
+def test_removal_is_retried(tmp_path: Path) -> None:
     store = AttemptStore(tmp_path)
     directory = store.at(KEY)
     directory.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
@@ -108,7 +108,7 @@ def test_output_whose_directory_cannot_be_removed_now_is_tried_again(tmp_path: P
 
 
 @root_alone
-def test_one_directory_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
+def test_failed_removal_does_not_block_others(tmp_path: Path) -> None:
     store = AttemptStore(tmp_path)
     first, second = store.at(KEY), store.at(AttemptKey(2, 1, 0, "c1"))
     for directory in (first, second):
@@ -123,9 +123,7 @@ def test_one_directory_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> 
     assert store.clean(time.time() + 60.0, 30.0) == (1, True), "in the next round"
 
 
-def test_one_that_takes_long_has_its_next_turn_after_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_removal_is_last_in_the_next_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = AttemptStore(tmp_path)
     tried: list[str] = []
 

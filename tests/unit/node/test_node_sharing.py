@@ -1,4 +1,4 @@
-"""Ranks that share GPUs on a node: whom they wait for, whose end is whose, and one clock for all of them."""
+"""Ranks that share GPUs on a node: launches that wait, separate ends, and one clock for all."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def told(machine: NodeMachine, message: object) -> list[Effect]:
 
 
 def running(machine: NodeMachine, order: Launch) -> None:
-    """It is ordered, gets the clock that it is started with, and runs."""
+    """Launch a rank: it gets its clock and runs."""
     for effect in told(machine, order):
         if isinstance(effect, HoldClocks):
             machine.handle(ClocksLocked(effect.key, effect.mhz, ""), 0.0)
@@ -48,7 +48,7 @@ def running(machine: NodeMachine, order: Launch) -> None:
     machine.handle(Started(key(order.job), 70 + order.job), 0.0)
 
 
-def test_a_rank_starts_beside_those_that_the_broker_names() -> None:
+def test_rank_starts_next_to_its_named_co_tenants() -> None:
     machine = registered()
     running(machine, sharing(1))
     assert told(machine, sharing(2, 1)) == [StartRank(sharing(2, 1))]
@@ -60,7 +60,7 @@ def test_a_rank_starts_beside_those_that_the_broker_names() -> None:
 
 
 @pytest.mark.parametrize("beside", [(), (7,)])
-def test_others_keep_their_gpus_to_themselves(beside: tuple[int, ...]) -> None:
+def test_exclusive_ranks_do_not_share(beside: tuple[int, ...]) -> None:
     machine = registered()
     running(machine, sharing(1))
     (refusal,) = told(machine, sharing(2, *beside))
@@ -69,7 +69,7 @@ def test_others_keep_their_gpus_to_themselves(beside: tuple[int, ...]) -> None:
     assert "GPUs [0] are held by attempt 1.1.0" in refusal.message.message
 
 
-def test_an_order_ends_one_of_them_alone() -> None:
+def test_kill_ends_only_one_of_them() -> None:
     machine = registered()
     running(machine, sharing(1))
     running(machine, sharing(2, 1))
@@ -78,8 +78,8 @@ def test_an_order_ends_one_of_them_alone() -> None:
     ]
 
 
-def test_the_next_co_tenant_waits_until_the_one_that_is_ended_is_gone() -> None:
-    """Its memory is not free before."""
+def test_next_co_tenant_waits_until_the_killed_one_has_exited() -> None:
+    """Its memory is not free earlier."""
     machine = registered()
     running(machine, sharing(1))
     running(machine, sharing(2, 1))
@@ -91,7 +91,7 @@ def test_the_next_co_tenant_waits_until_the_one_that_is_ended_is_gone() -> None:
     ]
 
 
-def test_two_that_wait_for_the_same_gpus_start_together() -> None:
+def test_two_launches_that_wait_for_the_same_gpus_start_together() -> None:
     machine = registered()
     running(machine, sharing(1))
     told(machine, Kill(epoch=1, job=1, attempt=1, rank=0))
@@ -101,7 +101,7 @@ def test_two_that_wait_for_the_same_gpus_start_together() -> None:
     assert starts == [StartRank(sharing(3, 2)), StartRank(sharing(2, 3))]
 
 
-def test_an_order_that_comes_again_starts_nothing_twice() -> None:
+def test_repeated_launch_starts_nothing_twice() -> None:
     machine = registered()
     running(machine, sharing(1))
     running(machine, sharing(2, 1))
@@ -113,7 +113,7 @@ def test_an_order_that_comes_again_starts_nothing_twice() -> None:
     assert told(machine, sharing(2, 1)) == again
 
 
-def test_what_a_daemon_adopts_may_have_co_tenants() -> None:
+def test_adopted_ranks_can_have_co_tenants() -> None:
     machine = NodeMachine(HELLO, [LocalRank(key(job), (0,), Phase.RUNNING, 70 + job) for job in (1, 2)])
     machine.handle(Connected(), 0.0)
     effects = machine.handle(Received(Welcome(cluster=CLUSTER, epoch=1, heartbeat_s=10.0)), 0.0)
@@ -128,7 +128,7 @@ def test_what_a_daemon_adopts_may_have_co_tenants() -> None:
 @pytest.mark.parametrize(
     ("first_mhz", "second_mhz", "joint_mhz"), [(900, 1200, 1200), (1200, 900, 1200), (900, 900, 900)]
 )
-def test_the_highest_clock_counts(first_mhz: int, second_mhz: int, joint_mhz: int) -> None:
+def test_highest_clock_counts(first_mhz: int, second_mhz: int, joint_mhz: int) -> None:
     machine = registered()
     running(machine, sharing(1, mhz=first_mhz))
     effects = told(machine, sharing(2, 1, mhz=second_mhz))
@@ -137,7 +137,7 @@ def test_the_highest_clock_counts(first_mhz: int, second_mhz: int, joint_mhz: in
     assert started == StartRank(sharing(2, 1, mhz=joint_mhz))
 
 
-def test_one_that_asks_for_none_frees_the_clock_and_its_end_gives_it_back() -> None:
+def test_rank_without_a_clock_resets_it_until_its_end() -> None:
     machine = registered()
     running(machine, sharing(1, mhz=900))
     running(machine, sharing(2, 1))
@@ -148,7 +148,7 @@ def test_one_that_asks_for_none_frees_the_clock_and_its_end_gives_it_back() -> N
     assert ResetClocks((0,)) in machine.handle(Exited(key(1), 0), 2.0)
 
 
-def test_the_last_one_resets_the_clock() -> None:
+def test_last_rank_resets_the_clock() -> None:
     machine = registered()
     running(machine, sharing(1, mhz=900))
     running(machine, sharing(2, 1, mhz=1200))
@@ -159,7 +159,7 @@ def test_the_last_one_resets_the_clock() -> None:
     assert ResetClocks((0,)) in machine.handle(Exited(key(1), 0), 1.0)
 
 
-def test_another_clock_for_one_of_them_is_the_highest_again() -> None:
+def test_changed_clock_of_one_rank_gives_the_new_highest() -> None:
     machine = registered()
     running(machine, sharing(1, mhz=900))
     running(machine, sharing(2, 1, mhz=900))

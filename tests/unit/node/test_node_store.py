@@ -1,4 +1,4 @@
-"""The node's files: attempts, the lock, what outlives a daemon; and the environment of a rank."""
+"""The node's files: attempts, the lock, state across restarts; and the environment of a rank."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from rlsched_node.processes.launch import (
     MASTER_PORTS,
     LaunchError,
     Terms,
-    launch_command,
     master_port,
     rank_environment,
     refuse_on_full_gpus,
@@ -53,7 +52,7 @@ def launch(**changes: object) -> Launch:
     return Launch(**(fields | changes))  # type: ignore[arg-type]
 
 
-def test_an_attempt_can_be_made_once(tmp_path: Path) -> None:
+def test_attempt_is_created_once(tmp_path: Path) -> None:
     directory = AttemptStore(tmp_path).at(KEY)
     directory.create(RECORD)
     assert directory.launch() == RECORD
@@ -63,7 +62,7 @@ def test_an_attempt_can_be_made_once(tmp_path: Path) -> None:
         directory.create_ended(143, "killed")
 
 
-def test_an_attempt_is_claimed_by_one_side_only(tmp_path: Path) -> None:
+def test_attempt_is_claimed_by_one_side_only(tmp_path: Path) -> None:
     directory = AttemptStore(tmp_path).at(KEY)
     directory.create(RECORD)
     assert directory.abandon()
@@ -75,7 +74,7 @@ def test_an_attempt_is_claimed_by_one_side_only(tmp_path: Path) -> None:
     assert names == ["exit.tmp", "launch.json", "output.log", "pid"]
 
 
-def test_the_exit_record_needs_no_new_disk_space_and_ends_whole(tmp_path: Path) -> None:
+def test_exit_record_needs_no_new_disk_space_and_is_written_whole(tmp_path: Path) -> None:
     directory = AttemptStore(tmp_path).at(KEY)
     directory.create(RECORD)
     reserved = (directory.path / "exit.tmp").stat()
@@ -98,7 +97,7 @@ def test_acknowledged_attempts_keep_output_and_exit_code_and_lose_the_environmen
     assert directory.read_output(1, 3) == (b"ell", 1, False)
     assert directory.read_output(4, 99) == (b"o", 4, True)
     assert directory.read_output(5, 99) == (b"", 5, True)
-    assert directory.read_output(99, 99) == (CUT, 5 - len(CUT), True), "the job has shortened it"
+    assert directory.read_output(99, 99) == (CUT, 5 - len(CUT), True), "the job has truncated it"
     now_s = (directory.path / "acknowledged").stat().st_mtime
     assert store.clean(now_s + 60.0, keep_s=120.0) == (0, True)
     assert list(store.scan()) == [KEY]
@@ -106,7 +105,7 @@ def test_acknowledged_attempts_keep_output_and_exit_code_and_lose_the_environmen
     assert list(store.scan()) == []
 
 
-def test_a_scan_leaves_other_names_alone(tmp_path: Path) -> None:
+def test_scan_ignores_other_names(tmp_path: Path) -> None:
     store = AttemptStore(tmp_path)
     store.at(AttemptKey(10, 1, 0, "c1")).create(RECORD)
     store.at(AttemptKey(9, 1, 0, "c1")).create(RECORD)
@@ -116,15 +115,15 @@ def test_a_scan_leaves_other_names_alone(tmp_path: Path) -> None:
     assert list(store.scan()) == [(9, 1, 0, "c1"), (9, 1, 0, "c2"), (10, 1, 0, "c1")]
 
 
-def test_a_process_is_told_from_a_later_one_of_the_same_number() -> None:
+def test_process_differs_from_a_later_one_with_the_same_pid() -> None:
     ticks = shim.start_ticks(os.getpid())
     assert ticks is not None
     assert ProcessId(os.getpid(), ticks, shim.boot_id()).is_alive()
-    assert not ProcessId(os.getpid(), ticks - 1, shim.boot_id()).is_alive(), "the number was used again"
+    assert not ProcessId(os.getpid(), ticks - 1, shim.boot_id()).is_alive(), "the PID was reused"
     assert not ProcessId(os.getpid(), ticks, "another boot").is_alive()
 
 
-def test_one_daemon_a_directory(tmp_path: Path) -> None:
+def test_one_daemon_per_directory(tmp_path: Path) -> None:
     home = NodeHome(tmp_path / "n0", "n0")
     with pytest.raises(InputError, match=rf"in use by another rlsched node \(process {os.getpid()}\)"):
         NodeHome(tmp_path / "n0", "n0")
@@ -135,7 +134,7 @@ def test_one_daemon_a_directory(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_directory_belongs_to_one_name(tmp_path: Path) -> None:
+def test_directory_belongs_to_one_node_name(tmp_path: Path) -> None:
     NodeHome(tmp_path, "n0").close()
     with pytest.raises(InputError, match="belongs to node 'n0', not 'n1'; give another --dir"):
         NodeHome(tmp_path, "n1")
@@ -143,19 +142,19 @@ def test_a_directory_belongs_to_one_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"name": "n0", "colour": 1}', '{"name": "n0", "epoch": "x"}'])
-def test_a_damaged_state_is_one_line(tmp_path: Path, text: str) -> None:
+def test_damaged_state_is_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(InputError, match=r"state\.json: .*give another --dir"):
         NodeHome(tmp_path, "n0")
 
 
-def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot use this directory"):
         NodeHome(tmp_path / "file" / "n0", "n0")
 
 
-def test_the_environment_of_a_rank() -> None:
+def test_environment_of_a_rank() -> None:
     inherited = {
         "PATH": "/bin",
         "RLSCHED_HOME": "/x",
@@ -193,11 +192,11 @@ def test_the_environment_of_a_rank() -> None:
         "RLSCHED_MASTER_PORT": str(master_port(12, 2)),
     }
     far = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=False, inherited={})
-    assert far["RLSCHED_MASTER_ADDR"] == "n0"  # of a broker that does not say where n0 is reached
+    assert far["RLSCHED_MASTER_ADDR"] == "n0"  # from a broker that does not send n0's address
 
 
 @pytest.mark.parametrize(("grace_s", "expected_s"), [(None, 30.0), (0.0, 0.0), (90.5, 90.5)])
-def test_a_rank_and_its_shim_know_the_grace(
+def test_rank_and_shim_have_the_grace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grace_s: float | None, expected_s: float
 ) -> None:
     monkeypatch.setattr(Shims, "start", lambda *_: None)
@@ -210,29 +209,11 @@ def test_a_rank_and_its_shim_know_the_grace(
     assert record.grace_s == expected_s
 
 
-def test_the_shims_own_grace_is_the_default() -> None:
+def test_grace_of_the_shim_is_the_default() -> None:
     assert shim.DEFAULT_GRACE_S == DEFAULT_GRACE_S
 
 
-def test_a_process_for_each_gpu_is_numbered_as_torch_counts() -> None:
-    order = launch(launcher="per-gpu", gpus_of_ranks=[4, 2], master="10.0.0.7")
-    env = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=False, inherited={})
-    named = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "RLSCHED_FIRST_RANK", "MASTER_ADDR")
-    assert [env[name] for name in named] == ["6", "2", "1", "4", "10.0.0.7"]
-    assert launch_command(order, env)[-1:] == order.command
-
-
-def test_torchrun_is_told_where_the_others_are() -> None:
-    order = launch(launcher="torchrun", gpus_of_ranks=[2, 2], master="10.0.0.7")
-    env = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=False, inherited={})
-    assert "RANK" not in env
-    assert launch_command(order, env) == [
-        *("torchrun", "--nnodes=2", "--nproc-per-node=2", "--node-rank=1", "--master-addr=10.0.0.7"),
-        *(f"--master-port={master_port(12, 2)}", *order.command),
-    ]
-
-
-def test_a_full_disk_refuses_the_launch_and_leaves_nothing(
+def test_full_disk_refuses_the_launch_and_leaves_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: str) -> None:
@@ -253,7 +234,7 @@ def test_master_ports_differ_between_neighbours_and_stay_below_the_ephemeral_one
     assert master_port(5, 1) != master_port(5, 2)
 
 
-def test_a_rank_that_cannot_be_written_or_was_started_before_is_refused(tmp_path: Path) -> None:
+def test_rank_that_cannot_be_written_or_was_started_before_is_refused(tmp_path: Path) -> None:
     store = AttemptStore(tmp_path / "a")
     store.at(KEY).create(RECORD)
     with pytest.raises(LaunchError, match="was started before"):
@@ -263,7 +244,7 @@ def test_a_rank_that_cannot_be_written_or_was_started_before_is_refused(tmp_path
         start_rank(launch(), store.at(AttemptKey(1, 1, 0, "c2/c3")), {}, Terms(), Cgroup(""), Shims())
 
 
-def test_a_gpu_that_is_full_is_no_fault_of_the_jobs() -> None:
+def test_full_gpu_is_not_charged_to_the_job() -> None:
     gpus = SimulatedGpus(2, gpu_type="H100")
     refuse_on_full_gpus(gpus, [0, 1], 81_559)
     gpus.follow({1: [Tenant(7)]})
@@ -289,7 +270,7 @@ def test_a_gpu_that_is_full_is_no_fault_of_the_jobs() -> None:
         ("", False),
     ],
 )
-def test_the_end_of_output_tells_of_gpu_memory(tmp_path: Path, text: str, is_told: bool) -> None:
+def test_end_of_the_output_shows_out_of_gpu_memory(tmp_path: Path, text: str, is_told: bool) -> None:
     (tmp_path / "output.log").write_text(text)
     assert tells_of_gpu_memory(str(tmp_path / "output.log")) is is_told
     assert not tells_of_gpu_memory(str(tmp_path / "none"))

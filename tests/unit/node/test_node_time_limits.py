@@ -1,4 +1,4 @@
-"""The node's state machine: another time limit for a rank that runs, waits or is over, and of older shims."""
+"""The node's state machine: changed time limits of running, waiting and ended ranks, and of older shims."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def limited(limit_s: float) -> Send:
 
 
 def knowing(*attempts: LocalRank) -> NodeMachine:
-    """Registered with a broker that knows time limits of running ranks."""
+    """A machine registered with a broker that supports changed time limits."""
     machine = NodeMachine(HELLO, attempts)
     machine.handle(Connected(), 0.0)
     told = Welcome(cluster=CLUSTER, epoch=1, heartbeat_s=1.0, hears_limits=True)
@@ -39,27 +39,27 @@ def knowing(*attempts: LocalRank) -> NodeMachine:
     return machine
 
 
-def test_a_running_rank_gets_it_and_every_order_is_answered() -> None:
+def test_running_rank_gets_the_limit_and_every_order_is_answered() -> None:
     machine = registered()
     running(machine, msgspec.structs.replace(launch(), time_limit_s=60.0))
     assert machine.handle(limit(30.0), 1.0) == [LimitRank(KEY, 30.0)]
-    assert machine.handle(limit(30.0), 1.0) == [LimitRank(KEY, 30.0)]  # it could not be written, say
+    assert machine.handle(limit(30.0), 1.0) == [LimitRank(KEY, 30.0)]  # as if it could not be written
     assert silent(machine.handle(Limited(KEY, 30.0), 1.0)) == [limited(30.0)]
     assert machine.handle(limit(30.0), 2.0) == [limited(30.0)]  # the answer was lost
-    assert machine.handle(limit(math.inf, job=9), 2.0) == []  # nobody knows that job
+    assert machine.handle(limit(math.inf, job=9), 2.0) == []  # unknown job
     assert LimitRank(KEY, 5.0) not in machine.handle(limit(5.0, epoch=0), 2.0)
 
 
-def test_brokers_that_know_the_word_are_told_what_a_rank_goes_by_and_no_others() -> None:
+def test_limit_is_reported_only_to_brokers_that_support_it() -> None:
     for machine, expected_s in ((knowing(), math.inf), (registered(), None)):
         machine.handle(Received(launch()), 1.0)
         out = machine.handle(Started(KEY, 42), 1.0)
         assert Send(Launched(job=1, attempt=1, rank=0, pid=42, limit_s=expected_s)) in out
     (attempt,) = machine.attempts.known.values()
-    assert attempt.report().limit_s == math.inf  # in a hello, where no broker minds
+    assert attempt.report().limit_s == math.inf  # in a hello, which every broker accepts
 
 
-def test_one_that_waits_for_its_gpus_begins_with_it_and_one_that_is_over_says_so() -> None:
+def test_waiting_rank_starts_with_the_limit_and_an_ended_one_reports_its_end() -> None:
     machine = registered()
     running(machine, launch())
     machine.handle(Received(Kill(epoch=1, job=1, attempt=1, rank=0)), 2.0)
@@ -70,7 +70,7 @@ def test_one_that_waits_for_its_gpus_begins_with_it_and_one_that_is_over_says_so
     assert machine.handle(limit(7.0), 3.0) == [ended(exit_code=143, reason="killed")]
 
 
-def test_an_older_shim_is_left_alone() -> None:
+def test_older_shim_is_not_changed() -> None:
     machine = knowing(LocalRank(KEY, (0,), Phase.RUNNING, 42))
     assert machine.handle(limit(7.0), 1.0) == []
     (attempt,) = machine.attempts.known.values()

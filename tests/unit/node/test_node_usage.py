@@ -1,4 +1,4 @@
-"""The meter's books: what boards draw, whose it is, what processes use, and when it is told."""
+"""The meter's accounting: energy of boards, shares of jobs, usage of processes, and the times of reports."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def energy_j(books: NodeUsage, key: AttemptKey, now_s: float) -> float:
     return used.energy_j
 
 
-# ---- what a board drew ----------------------------------------------------------------------------------
+# ---- energy of a board ----------------------------------------------------------------------------------
 
 
-def test_a_counter_that_goes_back_or_jumps_gives_way_to_the_power() -> None:
+def test_power_replaces_a_counter_that_goes_back_or_jumps() -> None:
     board = Board()
     assert board.drawn_j(0.0, 5000.0, 100.0) is None
     assert board.drawn_j(1.0, 5110.0, 120.0) == 110.0
-    assert board.drawn_j(2.0, 3.0, 140.0) == 130.0, "the driver was loaded anew: the mean of 120 and 140 W"
-    assert board.drawn_j(3.0, 153.0, 140.0) == 150.0, "and the counter counts again"
+    assert board.drawn_j(2.0, 3.0, 140.0) == 130.0, "the driver was reloaded: the mean of 120 and 140 W"
+    assert board.drawn_j(3.0, 153.0, 140.0) == 150.0, "the counter is used again"
     assert board.drawn_j(4.0, 153.0 + 2 * MOST_W, 160.0) == 150.0
-    assert board.drawn_j(5.0, None, 160.0) == 160.0, "a counter that is not read"
-    assert board.drawn_j(6.0, None, None) == 160.0, "by the power at one end"
+    assert board.drawn_j(5.0, None, 160.0) == 160.0, "an unreadable counter"
+    assert board.drawn_j(6.0, None, None) == 160.0, "from the power at one end"
     assert board.drawn_j(7.0, None, None) is None
 
 
@@ -60,9 +60,7 @@ def test_a_counter_that_goes_back_or_jumps_gives_way_to_the_power() -> None:
     weights=st.lists(st.one_of(st.none(), st.floats(0.0, 1.0)), min_size=1, max_size=5),
     kind=st.sampled_from(sorted(GPU_FIGURES)),
 )
-def test_parts_are_the_whole_whatever_is_measured(
-    watts: float, weights: list[float | None], kind: str
-) -> None:
+def test_shares_add_up_to_the_total(watts: float, weights: list[float | None], kind: str) -> None:
     parts = parts_frac(watts, weights, kind)
     assert math.fsum(parts) == pytest.approx(1.0)
     assert all(part > 0.0 for part in parts)
@@ -70,7 +68,7 @@ def test_parts_are_the_whole_whatever_is_measured(
         assert parts == pytest.approx([1.0 / len(weights)] * len(weights))
 
 
-def test_static_power_is_shared_evenly_and_what_is_above_by_use() -> None:
+def test_static_power_is_split_evenly_and_the_rest_by_use() -> None:
     static_w = GPU_FIGURES["V100"]["static_w"].value
     watts = static_w + 200.0
     first, second = parts_frac(watts, [0.6, 0.2], "Tesla V100-SXM2")
@@ -80,7 +78,7 @@ def test_static_power_is_shared_evenly_and_what_is_above_by_use() -> None:
     assert parts_frac(watts, [0.0, 0.0], "V100") == [0.5, 0.5]
 
 
-# ---- whose it is ----------------------------------------------------------------------------------------
+# ---- shares of jobs -------------------------------------------------------------------------------------
 
 
 def gpu(energy_j: float, power_w: float, shares: dict[int, float] | None = None) -> GpuReading:
@@ -92,8 +90,8 @@ def gpu(energy_j: float, power_w: float, shares: dict[int, float] | None = None)
 
 @settings(deadline=None, max_examples=60)
 @given(data=st.data())
-def test_jobs_and_idleness_add_up_to_what_the_board_counted(data: st.DataObject) -> None:
-    """Whoever comes and goes when, alone or together."""
+def test_jobs_and_idle_energy_add_up_to_the_counter(data: st.DataObject) -> None:
+    """In every order of starts and ends, exclusive or shared."""
     books, now_s, counter_j = NodeUsage(1, "A100"), 0.0, 1e6
     given_j, here = 0.0, set[int]()
     books.read(now_s, {0: gpu(counter_j, 60.0)}, {})
@@ -112,7 +110,7 @@ def test_jobs_and_idleness_add_up_to_what_the_board_counted(data: st.DataObject)
         watts = data.draw(st.floats(50.0, 400.0))
         counter_j += watts
         books.read(now_s, {0: gpu(counter_j, watts, dict.fromkeys(here, 0.3))}, {})
-    for _ in range(40):  # a guess at an end that was too high is taken from what comes next
+    for _ in range(40):  # an overestimate at an end is subtracted from the next interval
         now_s += 1.0
         counter_j += 60.0
         books.read(now_s, {0: gpu(counter_j, 60.0, dict.fromkeys(here, 0.3))}, {})
@@ -123,7 +121,7 @@ def test_jobs_and_idleness_add_up_to_what_the_board_counted(data: st.DataObject)
     assert given_j <= drawn_j * (1 + 1e-9)
 
 
-def test_one_that_has_a_gpu_to_itself_all_the_time_has_all_that_it_drew() -> None:
+def test_exclusive_job_has_all_energy_of_its_gpu() -> None:
     books = NodeUsage(2, "A100")
     books.read(0.0, {0: gpu(0.0, 300.0), 1: gpu(0.0, 60.0)}, {})
     books.begin(A, Place((0,), 1), 0.0)
@@ -134,7 +132,7 @@ def test_one_that_has_a_gpu_to_itself_all_the_time_has_all_that_it_drew() -> Non
     assert books.power_w == 360.0
 
 
-def test_what_comes_after_the_last_look_is_by_the_power_and_taken_from_the_next() -> None:
+def test_energy_after_the_last_reading_is_estimated_and_corrected() -> None:
     books = NodeUsage(1, "A100")
     books.read(0.0, {0: gpu(0.0, 300.0)}, {})
     books.begin(A, Place((0,), 1), 0.0)
@@ -145,7 +143,7 @@ def test_what_comes_after_the_last_look_is_by_the_power_and_taken_from_the_next(
     assert energy_j(books, B, 2.0) == pytest.approx((200.0 - 150.0) * 0.5)
 
 
-def test_one_that_nobody_ever_looked_at_has_no_usage() -> None:
+def test_rank_without_a_reading_has_no_usage() -> None:
     books = NodeUsage(1, "A100")
     books.read(0.0, {0: gpu(0.0, 300.0)}, {})
     books.begin(A, Place((0,), 1), 0.1)
@@ -153,21 +151,21 @@ def test_one_that_nobody_ever_looked_at_has_no_usage() -> None:
     assert books.end(B, 0.9) is None
 
 
-def test_a_lost_gpu_leaves_what_was_measured_and_the_other_goes_on() -> None:
+def test_lost_gpu_keeps_its_energy_and_the_other_continues() -> None:
     books = NodeUsage(2, "A100")
     books.begin(A, Place((0, 1), 1), 0.0)
     books.read(0.0, {0: gpu(0.0, 100.0), 1: gpu(0.0, 100.0)}, {})
     books.read(1.0, {0: None, 1: gpu(100.0, 100.0)}, {})
     books.read(2.0, {0: None, 1: gpu(200.0, 100.0)}, {})
     assert energy_j(books, A, 2.0) == pytest.approx(200.0 + 200.0), (
-        "the lost one's last power, for 2 s at most"
+        "the lost GPU's last power, for at most 2 s"
     )
 
 
 # ---- figures of a rank ----------------------------------------------------------------------------------
 
 
-def test_usage_is_of_the_rank_and_not_of_its_neighbour() -> None:
+def test_usage_excludes_the_co_tenant() -> None:
     books = NodeUsage(1, "A100")
     for key, pid in ((A, 11), (B, 22)):
         books.begin(key, Place((0,), pid - 1), 0.0)
@@ -208,7 +206,7 @@ def test_counters_of_a_rank_become_shares() -> None:
     )
 
 
-def test_a_rank_is_told_of_each_window_while_it_changes_and_once_a_minute() -> None:
+def test_usage_is_reported_when_it_changes_and_once_a_minute() -> None:
     books, told = NodeUsage(1, "A100"), list[tuple[int, RankMetered]]()
     books.begin(A, Place((0,), 1), 0.0)
     seconds = 0.0
@@ -226,7 +224,7 @@ def test_a_rank_is_told_of_each_window_while_it_changes_and_once_a_minute() -> N
     assert used.usage().cpu_milli == 2500
 
 
-def test_a_job_takes_less_than_a_kilobyte_a_minute_though_all_changes() -> None:
+def test_reports_of_a_job_are_below_a_kilobyte_a_minute() -> None:
     """A frame with figures of full size for 16 ranks, six times a minute."""
     full = RankUsage(**dict.fromkeys(RankUsage.__struct_fields__, 99999))
     full = msgspec.structs.replace(full, energy_mj=10**7, gpu_memory_mib=143_771, memory_mib=2_000_000)
@@ -241,7 +239,7 @@ def test_a_job_takes_less_than_a_kilobyte_a_minute_though_all_changes() -> None:
 # ---- across a restart of the daemon ---------------------------------------------------------------------
 
 
-def test_the_next_daemon_goes_on_with_what_was_kept() -> None:
+def test_next_daemon_continues_saved_usage() -> None:
     first = NodeUsage(1, "A100")
     first.begin(A, Place((0,), 1), 0.0)
     for second in range(11):
@@ -254,11 +252,11 @@ def test_the_next_daemon_goes_on_with_what_was_kept() -> None:
         second_.read(second, {0: gpu(200.0 * second, 200.0)}, {A: cpu(float(second))})
     used = second_.end(A, 40.0)
     assert used is not None
-    assert used.energy_j == pytest.approx(8000.0), "with what was drawn while no daemon ran"
+    assert used.energy_j == pytest.approx(8000.0), "including the energy while no daemon ran"
     assert (used.usage().cpu_milli, used.usage().measured_s) == (1000, 40)
 
 
-def test_one_of_an_earlier_daemon_that_kept_nothing_begins_with_what_is_seen() -> None:
+def test_rank_without_saved_usage_starts_at_the_first_reading() -> None:
     books = NodeUsage(0, "generic")
     books.begin(A, Place((), 1), 50.0, None, is_new=False)
     books.read(51.0, {}, {A: cpu(40.0)})
@@ -268,7 +266,7 @@ def test_one_of_an_earlier_daemon_that_kept_nothing_begins_with_what_is_seen() -
     assert used.usage().cpu_milli == 1500
 
 
-def test_a_counter_that_began_anew_meanwhile_gives_nothing() -> None:
+def test_counter_reset_meanwhile_adds_nothing() -> None:
     kept = Kept("boot", 10.0, UsageSums(energy_j=70.0, measured_s=5.0), 1.0, 0, {0: 2000.0})
     books = NodeUsage(1, "A100")
     books.begin(A, Place((0,), 1), 30.0, kept, is_new=False)
@@ -276,10 +274,10 @@ def test_a_counter_that_began_anew_meanwhile_gives_nothing() -> None:
     assert energy_j(books, A, 30.0) == pytest.approx(70.0)
 
 
-# ---- a node's word --------------------------------------------------------------------------------------
+# ---- checks of a node's report --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("nonsense", [-1, 1 << 53, 1 << 63])
-def test_absurd_figures_are_not_sound(nonsense: int) -> None:
+def test_absurd_values_are_invalid(nonsense: int) -> None:
     assert RankUsage(gpu_milli=500).is_sound()
     assert not RankUsage(gpu_milli=nonsense).is_sound()

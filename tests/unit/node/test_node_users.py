@@ -1,4 +1,4 @@
-"""As whom a job runs, by the person whose it is."""
+"""The account that a job runs under, by its user."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ ROOT = pwd.struct_passwd(("root", "x", 0, 0, "", "/root", "/bin/sh"))
 
 @pytest.fixture(autouse=True)
 def accounts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with three accounts, and this process its root."""
+    """A machine with three accounts, on which this process is root."""
     known = {account.pw_name: account for account in (ADA, SYSTEM, ROOT)}
     monkeypatch.setattr(pwd, "getpwnam", known.__getitem__)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
 
 
-def test_a_job_runs_as_the_account_of_its_owners_name() -> None:
+def test_job_runs_as_the_account_with_its_users_name() -> None:
     user = JobUsers(as_owner=True).of("ada")
     assert user is not None
     assert (user.name, user.uid, user.gid, user.umask) == ("ada", 4711, 4712, 0o022)
     assert user.environment()["HOME"] == "/home/ada"
 
 
-def test_a_file_says_otherwise() -> None:
+def test_file_maps_users_to_accounts() -> None:
     users = JobUsers(as_owner=True, accounts={"Ada Lovelace": "ada", "spool": "backup", "boss": "root"})
     assert [users.of(person).name for person in ("Ada Lovelace", "spool")] == ["ada", "backup"]  # type: ignore[union-attr]
     with pytest.raises(OwnerError, match="boss would be root"):
@@ -49,31 +49,31 @@ def test_a_file_says_otherwise() -> None:
         ("ada\0root", "NUL"),
     ],
 )
-def test_who_may_not_run_jobs_is_told_why(person: str, line: str) -> None:
+def test_refused_user_gets_the_reason(person: str, line: str) -> None:
     with pytest.raises(OwnerError, match=line):
         JobUsers(as_owner=True).of(person)
 
 
-def test_root_may_where_that_was_said() -> None:
+def test_root_is_allowed_if_configured() -> None:
     user = JobUsers(as_owner=True, allow_root=True).of("root")
     assert user is not None
     assert user.uid == 0
 
 
-def test_only_root_can_become_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_root_can_run_jobs_as_other_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(InputError, match="--run-as-owner: only a node that is root can do that"):
         JobUsers(as_owner=True)
 
 
-def test_options_that_contradict_each_other() -> None:
+def test_contradicting_options_are_refused() -> None:
     with pytest.raises(InputError, match="--run-as and --run-as-owner: give one of them"):
         JobUsers("ada", as_owner=True)
     with pytest.raises(InputError, match="--users maps owners to accounts, so it needs --run-as-owner"):
         JobUsers("ada", accounts={})
 
 
-def test_without_owners_all_jobs_are_one_users() -> None:
+def test_without_users_all_jobs_run_as_one_account() -> None:
     users = JobUsers("ada")
     assert (users.of("eve"), str(users)) == (users.of(""), "every job runs as ada")
     assert "not as its owner" in str(JobUsers(allow_root=True))
@@ -88,7 +88,7 @@ def test_without_owners_all_jobs_are_one_users() -> None:
         ("ada = 'ada'", 0o666, "others can write to it"),
     ],
 )
-def test_a_file_of_users_that_makes_no_sense_is_one_line(
+def test_invalid_file_of_users_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, mode: int, line: str
 ) -> None:
     monkeypatch.setattr(os, "geteuid", os.getuid)
@@ -100,7 +100,7 @@ def test_a_file_of_users_that_makes_no_sense_is_one_line(
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_file_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_of_users_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", os.getuid)
     path = tmp_path / "users.toml"
     path.write_text('"ada.l" = "ada"\nspool = "backup"\n')

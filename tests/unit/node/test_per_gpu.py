@@ -24,14 +24,14 @@ PATIENCE_S = 60.0
 
 
 def until(texts: list[str], folder: Path) -> None:
-    """Wait until the processes have written this."""
+    """Wait until the processes have written these texts."""
     give_up_s = time.monotonic() + PATIENCE_S
     while (found := [one.read_text() for one in sorted(folder.iterdir())]) != texts:
         assert time.monotonic() < give_up_s, found
         time.sleep(0.01)
 
 
-def test_a_signal_to_the_group_reaches_each_process_once(tmp_path: Path) -> None:
+def test_signal_to_the_group_reaches_each_process_once(tmp_path: Path) -> None:
     words = [
         sys.executable,
         rlsched_node.processes.per_gpu.__file__,
@@ -44,7 +44,7 @@ def test_a_signal_to_the_group_reaches_each_process_once(tmp_path: Path) -> None
     process = subprocess.Popen(words, env=env, start_new_session=True)
     try:
         until(["", ""], tmp_path)
-        process.send_signal(signal.SIGTERM)  # nothing goes on from here
+        process.send_signal(signal.SIGTERM)  # no process continues from here
         os.killpg(process.pid, signal.SIGTERM)
         until(["T", "T"], tmp_path)
         os.killpg(process.pid, signal.SIGUSR1)

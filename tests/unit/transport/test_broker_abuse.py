@@ -1,4 +1,4 @@
-"""What peers may do to the broker's socket, and what not: each test is a fact that the broker relies on."""
+"""Abuse of the broker's socket by peers: each test is a property that the broker relies on."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rlsched.wire.messages import (
     Welcome,
     encode,
 )
-from tests.support.broker.peers import PATIENCE_S, Peers, answer, hear, say
+from tests.support.broker.peers import PATIENCE_S, Peers, answer, receive_messages, send_frames
 
 WELCOME = Welcome(epoch=1, cluster="c", heartbeat_s=1.0)
 
@@ -61,17 +61,17 @@ def client(home: KeyHome, transport: Transport, peers: Peers) -> zmq.Socket[byte
 
 
 def still_served(transport: Transport, client: zmq.Socket[bytes]) -> bool:
-    """Whether a client's request arrives and its answer comes back."""
-    say(transport, client, encode(ListJobs(), 99))
-    (heard,) = hear(transport)
+    """Whether a client's request arrives and is answered."""
+    send_frames(transport, client, encode(ListJobs(), 99))
+    (heard,) = receive_messages(transport)
     transport.reply(heard.route, 99, Ok())
     return answer(transport, client).request == 99
 
 
-def test_a_revoked_node_gets_no_more_orders(home: KeyHome, transport: Transport, peers: Peers) -> None:
+def test_revoked_node_gets_no_more_orders(home: KeyHome, transport: Transport, peers: Peers) -> None:
     node = peers.connect(transport, home, home.node("n0"))
-    say(transport, node, encode(Hello(name="n0", gpus=1)))
-    assert len(hear(transport)) == 1
+    send_frames(transport, node, encode(Hello(name="n0", gpus=1)))
+    assert len(receive_messages(transport)) == 1
     transport.send_node("n0", WELCOME)
     assert answer(transport, node).message == WELCOME
     revoke(home, "n0")
@@ -80,23 +80,21 @@ def test_a_revoked_node_gets_no_more_orders(home: KeyHome, transport: Transport,
     assert not node.poll(100)
 
 
-def test_another_key_of_a_nodes_name_has_to_say_hello_itself(
-    home: KeyHome, transport: Transport, peers: Peers
-) -> None:
+def test_new_key_of_a_node_must_send_its_own_hello(home: KeyHome, transport: Transport, peers: Peers) -> None:
     first = peers.connect(transport, home, home.node("n0"))
-    say(transport, first, encode(Hello(name="n0", gpus=1)))
-    assert len(hear(transport)) == 1
+    send_frames(transport, first, encode(Hello(name="n0", gpus=1)))
+    assert len(receive_messages(transport)) == 1
     revoke(home, "n0")
     (home.directory / "node-n0.key").unlink()
     second = peers.connect(transport, home, home.node("n0"))
-    say(transport, second, encode(Heartbeat(name="n0")))
+    send_frames(transport, second, encode(Heartbeat(name="n0")))
     assert answer(transport, second).message == SayHello()
 
 
-def test_a_routing_id_that_is_taken_gets_nobody_elses_mail(
+def test_stolen_routing_id_gets_no_foreign_messages(
     home: KeyHome, transport: Transport, peers: Peers, client: zmq.Socket[bytes]
 ) -> None:
-    """A thief needs a key of the list, and even then the first connection of a routing id keeps its mail."""
+    """The thief needs an authorised key, and the first connection of a routing id keeps its messages."""
     sockets = []
     for name in ("default", "thief"):
         pair = home.client(name)
@@ -108,59 +106,59 @@ def test_a_routing_id_that_is_taken_gets_nobody_elses_mail(
         mine.connect(transport.address)
         sockets.append(mine)
         if name == "default":
-            say(transport, mine, encode(Stats(), 1))
-            (heard,) = hear(transport)
+            send_frames(transport, mine, encode(Stats(), 1))
+            (heard,) = receive_messages(transport)
             assert heard.route == b"taken"
     sockets[1].send(encode(Stats(), 2))
     until_s = time.monotonic() + PATIENCE_S
     while transport.counts.get("handshakes", 0) < 3:
         assert time.monotonic() < until_s
         assert transport.receive(20, 100)[0] == []
-    assert still_served(transport, client), "and nothing else was heard"
+    assert still_served(transport, client), "nothing else was received"
     transport.reply(b"taken", 1, Ok())
     assert answer(transport, sockets[0]).request == 1
     assert not sockets[1].poll(0)
 
 
-def test_a_frame_above_the_limit_costs_its_sender_the_connection_alone(
+def test_frame_above_the_limit_closes_only_its_connection(
     home: KeyHome, transport: Transport, peers: Peers, client: zmq.Socket[bytes]
 ) -> None:
     rude = peers.connect(transport, home, home.client())
-    say(transport, rude, b"x" * (MAX_MESSAGE_BYTES + 1))
-    say(transport, client, encode(Stats(), 1))
-    assert [heard.envelope.request for heard in hear(transport)] == [1]
+    send_frames(transport, rude, b"x" * (MAX_MESSAGE_BYTES + 1))
+    send_frames(transport, client, encode(Stats(), 1))
+    assert [heard.envelope.request for heard in receive_messages(transport)] == [1]
     deadline, heard = time.monotonic() + PATIENCE_S, []
     while not heard and time.monotonic() < deadline:
-        say(transport, rude, encode(Stats(), 2))
-        heard = hear(transport, deadline_s=0.2)
-    assert heard[0].envelope.request == 2, "it dials again by itself"
+        send_frames(transport, rude, encode(Stats(), 2))
+        heard = receive_messages(transport, deadline_s=0.2)
+    assert heard[0].envelope.request == 2, "it reconnects by itself"
 
 
-def test_half_a_message_is_no_message(
+def test_incomplete_message_is_ignored(
     home: KeyHome, transport: Transport, peers: Peers, client: zmq.Socket[bytes]
 ) -> None:
     rude = peers.connect(transport, home, home.client())
     while not rude.poll(0, zmq.POLLOUT):
         transport.receive(20, 100)
     rude.send(encode(Stats(), 1), zmq.SNDMORE)
-    assert still_served(transport, client), "and nothing else was heard"
+    assert still_served(transport, client), "nothing else was received"
 
 
-def test_an_answer_above_the_limit_is_not_sent(transport: Transport, client: zmq.Socket[bytes]) -> None:
-    say(transport, client, encode(Stats(), 1))
-    (heard,) = hear(transport)
+def test_answer_above_the_limit_is_not_sent(transport: Transport, client: zmq.Socket[bytes]) -> None:
+    send_frames(transport, client, encode(Stats(), 1))
+    (heard,) = receive_messages(transport)
     transport.reply(heard.route, 1, LogChunk(data=b"x" * MAX_MESSAGE_BYTES, offset=0, eof=True))
     assert "too long to send" in answer(transport, client).message.message  # type: ignore[union-attr]
     assert transport.counts["too_long"] == 1
     assert still_served(transport, client)
 
 
-def test_a_peer_that_does_not_read_fills_its_own_queue_alone(
+def test_peer_that_does_not_read_fills_only_its_own_queue(
     home: KeyHome, transport: Transport, peers: Peers, client: zmq.Socket[bytes]
 ) -> None:
     deaf = peers.connect(transport, home, home.client())
-    say(transport, deaf, encode(Stats(), 1))
-    (heard,) = hear(transport)
+    send_frames(transport, deaf, encode(Stats(), 1))
+    (heard,) = receive_messages(transport)
     chunk = LogChunk(data=b"x" * 4096, offset=0, eof=False)
     for _ in range(6 * HIGH_WATER_MARK):
         transport.reply(heard.route, 1, chunk)
@@ -170,7 +168,7 @@ def test_a_peer_that_does_not_read_fills_its_own_queue_alone(
     assert still_served(transport, client)
 
 
-def test_replies_to_a_client_that_never_reads_do_not_pile_up(
+def test_replies_to_a_client_that_never_reads_are_bounded(
     home: KeyHome, transport: Transport, peers: Peers, client: zmq.Socket[bytes]
 ) -> None:
     deaf = peers.context.socket(zmq.DEALER)
@@ -179,16 +177,16 @@ def test_replies_to_a_client_that_never_reads_do_not_pile_up(
     deaf.curve_serverkey = home.broker_public()
     deaf.setsockopt(zmq.RCVHWM, 1)
     deaf.connect(transport.address)
-    say(transport, deaf, encode(Stats(), 1))
-    (heard,) = hear(transport)
+    send_frames(transport, deaf, encode(Stats(), 1))
+    (heard,) = receive_messages(transport)
     page = LogChunk(data=bytes(MAX_PAGE_BYTES), offset=0, eof=False)
     for request in range(2 * MAX_UNREAD):
         transport.reply(heard.route, request, page)
-    assert transport.counts["undeliverable"] > MAX_UNREAD // 2, "the kernel holds some, too"
+    assert transport.counts["undeliverable"] > MAX_UNREAD // 2, "the kernel buffers some too"
     assert still_served(transport, client)
 
 
-def test_a_connection_that_says_nothing_is_cut(transport: Transport, client: zmq.Socket[bytes]) -> None:
+def test_silent_connection_is_closed(transport: Transport, client: zmq.Socket[bytes]) -> None:
     host, port = transport.address.removeprefix("tcp://").split(":")
     with socket.create_connection((host, int(port))) as idle:
         idle.settimeout(0.05)
@@ -218,10 +216,10 @@ os.kill(os.getpid(), signal.SIGSTOP)
 
 
 @pytest.mark.slow
-def test_a_frozen_peer_is_noticed_by_its_heartbeats(home: KeyHome, transport: Transport) -> None:
+def test_frozen_peer_misses_heartbeats(home: KeyHome, transport: Transport) -> None:
     frozen = subprocess.Popen([sys.executable, "-c", FREEZES, transport.address, str(home.directory)])
     try:
-        assert len(hear(transport)) == 1
+        assert len(receive_messages(transport)) == 1
         transport.send_node("n0", WELCOME)
         deadline = time.monotonic() + PATIENCE_S
         while not transport.counts.get("undeliverable", 0):

@@ -1,4 +1,4 @@
-"""The access list: read once, and again when a file comes, goes or changes. Handshakes starve no message."""
+"""The access list: read once, then only new, removed or changed files. Handshakes do not starve messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = [str(k).encode() * 40 for k in range(4)]
 
 
 class Elapsed:
-    """A clock that is moved by hand."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -43,14 +43,14 @@ def access(tmp_path: Path, elapsed: Elapsed) -> AccessList:
     return AccessList(tmp_path, elapsed)
 
 
-def test_a_list_that_nobody_changes_is_read_once(access: AccessList, elapsed: Elapsed) -> None:
+def test_unchanged_list_is_read_once(access: AccessList, elapsed: Elapsed) -> None:
     for _ in range(50):
         elapsed.now_s += 0.3
         assert len(access.peers()) == 3
     assert access.num_read == 3
 
 
-def test_a_new_file_is_read_alone_and_one_taken_away_is_gone_at_once(
+def test_only_a_new_file_is_read_and_a_removed_key_is_revoked_at_once(
     access: AccessList, elapsed: Elapsed
 ) -> None:
     access.peers()
@@ -62,7 +62,7 @@ def test_a_new_file_is_read_alone_and_one_taken_away_is_gone_at_once(
     assert elapsed.now_s == 0.0
 
 
-def test_a_key_overwritten_in_place_is_noticed_within_a_second(access: AccessList, elapsed: Elapsed) -> None:
+def test_key_overwritten_in_place_is_noticed_within_a_second(access: AccessList, elapsed: Elapsed) -> None:
     assert KEYS[0] in access.peers()
     path = access.directory / "node-n0.public"
     before = access.directory.stat().st_mtime_ns
@@ -74,12 +74,12 @@ def test_a_key_overwritten_in_place_is_noticed_within_a_second(access: AccessLis
     assert access.peers()[KEYS[3]] == Peer("node", "n0")
 
 
-def test_a_directory_that_is_gone_authorises_nobody(tmp_path: Path) -> None:
+def test_missing_directory_authorises_no_key(tmp_path: Path) -> None:
     assert AccessList(tmp_path / "none").peers() == {}
 
 
 @pytest.mark.parametrize("data", [b"", b"short", b"x" * 41, b"\xff\0\x13"])
-def test_a_damaged_file_authorises_nobody(access: AccessList, data: bytes) -> None:
+def test_damaged_file_authorises_no_key(access: AccessList, data: bytes) -> None:
     (access.directory / "node-n0.public").write_bytes(data)
     assert set(access.peers()) == {KEYS[1], KEYS[2]}
 
@@ -111,15 +111,13 @@ def test_handshakes_read_no_file_again(tmp_path: Path, transport: Transport) -> 
         context.term()
 
 
-def test_those_who_knock_without_end_do_not_keep_a_message_waiting(
-    tmp_path: Path, transport: Transport
-) -> None:
-    """The ZAP socket is fed faster than it is answered, as by a flood of strangers."""
+def test_flood_of_handshakes_does_not_delay_a_message(tmp_path: Path, transport: Transport) -> None:
+    """The ZAP socket receives requests faster than they are answered."""
     home, over = KeyHome(tmp_path), threading.Event()
     context = zmq.Context()
     client = connect_dealer(context, transport.address, home.client(), home.broker_public())
 
-    def knock() -> None:
+    def send_handshakes() -> None:
         stranger = [b"", b"1.0", b"1", b"rlsched", b"127.0.0.1", b"", b"CURVE", b"k" * 32]
         door = transport._context.socket(zmq.DEALER)
         door.setsockopt(zmq.SNDHWM, 0)
@@ -133,14 +131,14 @@ def test_those_who_knock_without_end_do_not_keep_a_message_waiting(
     try:
         while not client.poll(0, zmq.POLLOUT):
             transport.receive(20, 100)
-        knocking = threading.Thread(target=knock)
+        knocking = threading.Thread(target=send_handshakes)
         knocking.start()
         deadline, most, heard = time.monotonic() + 60.0, 0, list[int]()
         while not heard and time.monotonic() < deadline:
             before = transport.counts.get("refused_handshakes", 0)
             heard = [one.envelope.request for one in transport.receive(20, 100)[0]]
             refused = transport.counts.get("refused_handshakes", 0)
-            if refused and not most:  # strangers knock from here on
+            if refused and not most:  # unknown peers connect from here on
                 client.send(encode(Stats(), 7))
             most = max(most, refused - before)
         assert heard == [7]

@@ -1,4 +1,4 @@
-"""What a sender may take of the loop: budgets and shares of a turn by hand, then over real sockets."""
+"""A sender's share of the loop: budgets and shares of a turn by hand, then over real sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.broker.peers import PATIENCE_S, Peers
 
 LIMITS = SenderLimits(messages_per_s=100.0, refusals_per_s=10.0, burst_s=1.0, a_turn=3, waiting=4)
 ON_THE_WAY = LIMITS.a_turn + LIMITS.waiting
-"""Messages that were taken before the budget was spent."""
+"""Messages accepted before the budget was used up."""
 
 
 class Clock:
@@ -29,8 +29,8 @@ class Clock:
         return self.now_s
 
 
-def said(budgets: Budgets, key: bytes, take: str = "spend") -> int:
-    """How often a key is heard at one instant."""
+def num_accepted(budgets: Budgets, key: bytes, take: str = "spend") -> int:
+    """Number of messages accepted from a key at one instant."""
     count = 0
     while budgets.has(key) and count < 10_000:
         getattr(budgets, take)(key)
@@ -38,44 +38,44 @@ def said(budgets: Budgets, key: bytes, take: str = "spend") -> int:
     return count
 
 
-def test_a_budget_fills_with_time_and_no_further() -> None:
+def test_budget_refills_with_time_up_to_its_size() -> None:
     clock = Clock()
     budgets = Budgets(LIMITS, clock)
-    assert said(budgets, b"a") == 100
+    assert num_accepted(budgets, b"a") == 100
     clock.now_s += 0.25
-    assert said(budgets, b"a") == 25
+    assert num_accepted(budgets, b"a") == 25
     clock.now_s += 1e6
-    assert said(budgets, b"a") == 100
+    assert num_accepted(budgets, b"a") == 100
 
 
-def test_what_is_refused_costs_more_and_others_nothing() -> None:
+def test_refused_message_costs_its_sender_more_and_others_nothing() -> None:
     budgets = Budgets(LIMITS, Clock())
-    assert said(budgets, b"a", "refused") == 10
-    assert said(budgets, b"b") == 100
+    assert num_accepted(budgets, b"a", "refused") == 10
+    assert num_accepted(budgets, b"b") == 100
 
 
-def test_budgets_of_those_who_were_heard_long_ago_are_forgotten() -> None:
+def test_budgets_of_inactive_senders_are_dropped() -> None:
     budgets = Budgets(LIMITS, Clock())
-    said(budgets, b"first")
+    num_accepted(budgets, b"first")
     assert not budgets.has(b"first")
     for number in range(MAX_KNOWN):
         budgets.spend(b"%d" % number)
     assert budgets.has(b"first")
 
 
-def test_what_is_beyond_a_share_waits_in_order_and_is_bounded() -> None:
+def test_messages_beyond_a_share_wait_in_order_in_a_bounded_queue() -> None:
     turns = Turns[int](LIMITS)
     assert list(turns.begin()) == []
     heard = [number for number in range(9) if turns.is_due(b"a") or not turns.wait(b"a", number)]
-    assert heard == [0, 1, 2, 7, 8], "7 and 8 found no place"
+    assert heard == [0, 1, 2, 7, 8], "7 and 8 were dropped"
     assert turns.is_due(b"b"), "another key has a share of its own"
     assert (list(turns.begin()), bool(turns)) == ([3, 4, 5], True)
-    assert not turns.is_due(b"a"), "what it says now comes after what it said before"
+    assert not turns.is_due(b"a"), "new messages come after its earlier ones"
     assert (list(turns.begin()), bool(turns)) == ([6], False)
     assert turns.is_due(b"a")
 
 
-def test_what_is_as_long_as_many_messages_takes_the_share_of_many() -> None:
+def test_long_message_uses_the_share_of_many() -> None:
     turns = Turns[int](LIMITS)
     assert list(turns.begin()) == []
     assert turns.is_due(b"a")
@@ -87,7 +87,7 @@ def test_what_is_as_long_as_many_messages_takes_the_share_of_many() -> None:
     for number in turns.begin():
         heard.append(number)
         turns.add(b"a", 5)
-    assert heard == [0], "the others wait for turns of their own"
+    assert heard == [0], "the others wait for later turns"
     assert list(turns.begin()) == [1, 2]
 
 
@@ -101,7 +101,7 @@ def home(tmp_path: Path) -> KeyHome:
 
 @pytest.fixture
 def transport(home: KeyHome) -> Iterator[Transport]:
-    """Over real sockets, at one instant: no budget fills."""
+    """On real sockets, at one instant: no budget refills."""
     transport = Transport("tcp://127.0.0.1:0", home, LIMITS)
     transport._budgets = Budgets(LIMITS, Clock())
     yield transport
@@ -115,15 +115,15 @@ def peers() -> Iterator[Peers]:
     peers.close()
 
 
-def let_in(transport: Transport, socket: zmq.Socket[bytes]) -> None:
-    """Serve handshakes until this one is over."""
+def handshake(transport: Transport, socket: zmq.Socket[bytes]) -> None:
+    """Serve handshakes until this socket is connected."""
     until_s = time.monotonic() + PATIENCE_S
     while not socket.poll(0, zmq.POLLOUT):
         assert time.monotonic() < until_s
         assert transport.receive(20, 128)[0] == []
 
 
-def test_a_flood_of_no_messages_is_dropped_and_others_are_heard(
+def test_flood_of_malformed_messages_is_dropped_and_others_are_served(
     home: KeyHome, transport: Transport, peers: Peers
 ) -> None:
     pair = home.client("mallory")
@@ -131,7 +131,7 @@ def test_a_flood_of_no_messages_is_dropped_and_others_are_heard(
     flooder = peers.connect(transport, home, pair)
     other = peers.connect(transport, home, home.client())
     for socket in (flooder, other):
-        let_in(transport, socket)
+        handshake(transport, socket)
     for _ in range(400):
         flooder.send(b"\xff" * 40)
     other.send(encode(Stats(), 7))
@@ -141,13 +141,13 @@ def test_a_flood_of_no_messages_is_dropped_and_others_are_heard(
         found, _ = transport.receive(10, 128)
         heard += sum(isinstance(one.envelope.message, Stats) for one in found)
     assert heard == 1
-    assert 10 <= transport.counts["malformed"] <= 10 + ON_THE_WAY, "what its budget holds"
+    assert 10 <= transport.counts["malformed"] <= 10 + ON_THE_WAY, "the size of its budget"
     assert transport.counts["malformed"] + transport.counts["dropped"] == 400
 
 
-def test_a_table_of_jobs_costs_as_much_as_its_jobs(home: KeyHome, transport: Transport, peers: Peers) -> None:
+def test_table_of_jobs_costs_as_much_as_its_jobs(home: KeyHome, transport: Transport, peers: Peers) -> None:
     asks = peers.connect(transport, home, home.client())
-    let_in(transport, asks)
+    handshake(transport, asks)
     jobs = [Submit(token=f"{number}", command=["true"], num_gpus=1) for number in range(2_000)]
     asks.send(encode(SubmitMany(jobs=jobs), 1))
     asks.send(encode(Stats(), 2))
@@ -158,9 +158,9 @@ def test_a_table_of_jobs_costs_as_much_as_its_jobs(home: KeyHome, transport: Tra
     assert [type(one.envelope.message) for one in heard] == [SubmitMany], "that was the budget of 20 seconds"
 
 
-def test_refusals_of_the_machine_count(home: KeyHome, transport: Transport, peers: Peers) -> None:
+def test_refusals_of_the_machine_count_too(home: KeyHome, transport: Transport, peers: Peers) -> None:
     asks = peers.connect(transport, home, home.client())
-    let_in(transport, asks)
+    handshake(transport, asks)
     until_s, answered = time.monotonic() + PATIENCE_S, 0
     while not transport.counts.get("dropped"):
         assert time.monotonic() < until_s
@@ -171,9 +171,9 @@ def test_refusals_of_the_machine_count(home: KeyHome, transport: Transport, peer
     assert 10 <= answered <= 10 + ON_THE_WAY
 
 
-def test_one_key_has_a_share_of_a_turn(home: KeyHome, transport: Transport, peers: Peers) -> None:
+def test_share_of_a_turn_is_per_key(home: KeyHome, transport: Transport, peers: Peers) -> None:
     asks = peers.connect(transport, home, home.client())
-    let_in(transport, asks)
+    handshake(transport, asks)
     for number in range(6):
         asks.send(encode(Stats(), number))
     turns: list[list[int]] = []

@@ -1,4 +1,4 @@
-"""Keys on first use, and the broker's socket that fails closed. Real sockets on ephemeral ports."""
+"""Keys created on first use, and the broker's socket, which fails closed. Real sockets on ephemeral ports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rlsched.wire.messages import (
     Welcome,
     encode,
 )
-from tests.support.broker.peers import Peers, answer, hear, say
+from tests.support.broker.peers import Peers, answer, receive_messages, send_frames
 
 ANY_PORT = "tcp://127.0.0.1:0"
 
@@ -54,7 +54,7 @@ def peers() -> Iterator[Peers]:
 # ---- keys -----------------------------------------------------------------------------------------------
 
 
-def test_keys_are_made_once_and_are_for_their_owner_alone(home: KeyHome) -> None:
+def test_keys_are_created_once_and_private(home: KeyHome) -> None:
     pairs = [home.broker(), home.client(), home.node("n0"), home.node("n1")]
     assert len({pair.public for pair in pairs}) == 4
     assert pairs == [home.broker(), home.client(), home.node("n0"), home.node("n1")]
@@ -69,7 +69,7 @@ def test_keys_are_made_once_and_are_for_their_owner_alone(home: KeyHome) -> None
     assert home.broker_public() == pairs[0].public
 
 
-def test_a_secret_that_others_can_read_is_refused(home: KeyHome) -> None:
+def test_secret_key_readable_by_others_is_refused(home: KeyHome) -> None:
     home.client()
     path = home.directory / "client-default.key"
     path.chmod(0o644)
@@ -78,39 +78,39 @@ def test_a_secret_that_others_can_read_is_refused(home: KeyHome) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "../n0", "a/b", ".hidden", "x" * 64, "a b"])
-def test_a_node_name_that_is_no_file_name_is_refused(home: KeyHome, name: str) -> None:
+def test_node_name_that_is_no_file_name_is_refused(home: KeyHome, name: str) -> None:
     with pytest.raises(InputError, match="node name"):
         home.node(name)
 
 
-def test_without_a_broker_there_is_no_public_key_and_none_is_made_up(home: KeyHome) -> None:
+def test_without_a_broker_there_is_no_public_key(home: KeyHome) -> None:
     with pytest.raises(InputError, match="start `rlsched broker`"):
         home.broker_public()
     assert not home.directory.exists()
 
 
-def test_a_damaged_key_is_named(home: KeyHome) -> None:
+def test_damaged_key_is_named(home: KeyHome) -> None:
     home.client()
     (home.directory / "client-default.key").write_bytes(b"public abc\nsecret def\n")
     with pytest.raises(InputError, match=r"client-default\.key: expected a z85 key of 40 characters, got 3"):
         home.client()
 
 
-def test_the_home_can_be_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_home_can_be_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RLSCHED_HOME", str(tmp_path))
     assert default_home() == tmp_path
     monkeypatch.delenv("RLSCHED_HOME")
     assert default_home().parts[-2:] == (".config", "rlsched")
 
 
-def test_a_user_without_a_home_directory_has_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_a_home_directory_must_configure_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RLSCHED_HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     with pytest.raises(InputError, match="set RLSCHED_HOME"):
         KeyHome()
 
 
-def test_a_home_may_be_given_with_a_slash_at_its_end(tmp_path: Path) -> None:
+def test_home_may_end_with_a_slash(tmp_path: Path) -> None:
     pair = KeyHome(f"{tmp_path}/new/keys/").client()
     assert KeyHome(tmp_path / "new" / "keys").client() == pair
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
@@ -119,13 +119,13 @@ def test_a_home_may_be_given_with_a_slash_at_its_end(tmp_path: Path) -> None:
 # ---- addresses ------------------------------------------------------------------------------------------
 
 
-def test_an_address_that_this_machine_does_not_have_is_one_clear_line(home: KeyHome) -> None:
+def test_foreign_address_is_one_clear_line(home: KeyHome) -> None:
     with pytest.raises(InputError, match=r"cannot listen here: .*; give an address of") as caught:
         Transport("tcp://203.0.113.1:7461", home)
     assert "\n" not in str(caught.value)
 
 
-def test_on_every_interface_strangers_are_refused_too(home: KeyHome, peers: Peers) -> None:
+def test_unknown_keys_are_refused_on_every_interface(home: KeyHome, peers: Peers) -> None:
     transport = Transport("tcp://0.0.0.0:0", home)
     try:
         assert transport.address.startswith("tcp://0.0.0.0:")
@@ -146,7 +146,7 @@ def test_on_every_interface_strangers_are_refused_too(home: KeyHome, peers: Peer
         ("tcp://10.0.0.1:7", "tcp://10.0.0.1:7"),
     ],
 )
-def test_an_address_of_every_interface_is_dialled_on_loopback(listens: str, dialled: str) -> None:
+def test_wildcard_address_is_connected_on_loopback(listens: str, dialled: str) -> None:
     assert dial_address(listens) == dialled
 
 
@@ -158,12 +158,12 @@ def test_loopback_addresses() -> None:
     assert not is_loopback("ipc:///tmp/x")
 
 
-def test_an_address_that_is_taken_is_one_clear_line(home: KeyHome, transport: Transport) -> None:
+def test_address_in_use_is_one_clear_line(home: KeyHome, transport: Transport) -> None:
     with pytest.raises(InputError, match="is another broker running"):
         Transport(transport.address, home)
 
 
-def test_the_address_comes_from_the_option_the_environment_or_the_default(
+def test_address_is_that_of_the_option_the_environment_or_the_default(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("RLSCHED_BROKER", "tcp://127.0.0.1:9")
@@ -176,69 +176,69 @@ def test_the_address_comes_from_the_option_the_environment_or_the_default(
             broker_address(wrong)
 
 
-# ---- who gets in ----------------------------------------------------------------------------------------
+# ---- authentication -------------------------------------------------------------------------------------
 
 
-def test_a_client_and_a_node_get_in_under_their_own_names(
+def test_client_and_node_connect_under_their_own_names(
     home: KeyHome, transport: Transport, peers: Peers
 ) -> None:
     client = peers.connect(transport, home, home.client())
-    say(transport, client, encode(Stats(), 7))
-    (heard,) = hear(transport)
+    send_frames(transport, client, encode(Stats(), 7))
+    (heard,) = receive_messages(transport)
     assert (heard.peer, heard.envelope.request) == (Peer("admin", "default", login_name()), 7)
     transport.reply(heard.route, 7, Ok())
     assert answer(transport, client) == Envelope(1, 7, Ok())
     node = peers.connect(transport, home, home.node("n3"))
-    say(transport, node, encode(Hello(name="n3", gpus=1)))
-    (heard,) = hear(transport)
+    send_frames(transport, node, encode(Hello(name="n3", gpus=1)))
+    (heard,) = receive_messages(transport)
     assert heard.peer == Peer("node", "n3")
     transport.send_node("n3", Welcome(epoch=1, cluster="c", heartbeat_s=1.0))
     assert isinstance(answer(transport, node).message, Welcome)
 
 
-def test_an_unknown_key_is_refused(home: KeyHome, transport: Transport, peers: Peers) -> None:
+def test_unknown_key_is_refused(home: KeyHome, transport: Transport, peers: Peers) -> None:
     stranger = KeyPair(*zmq.curve_keypair())
     assert peers.is_refused(transport, stranger, home.broker_public())
     assert transport.counts["refused_handshakes"] >= 1
 
 
-def test_a_client_without_curve_is_refused(transport: Transport, peers: Peers) -> None:
+def test_client_without_curve_is_refused(transport: Transport, peers: Peers) -> None:
     assert peers.is_refused(transport, None, b"")
 
 
-def test_a_known_key_with_another_brokers_public_key_is_refused(
+def test_known_key_with_another_brokers_public_key_is_refused(
     home: KeyHome, transport: Transport, peers: Peers
 ) -> None:
     other, _ = zmq.curve_keypair()
     assert peers.is_refused(transport, home.client(), other)
 
 
-def test_a_known_key_is_let_in(home: KeyHome, transport: Transport, peers: Peers) -> None:
+def test_known_key_is_accepted(home: KeyHome, transport: Transport, peers: Peers) -> None:
     assert not peers.is_refused(transport, home.client(), home.broker_public())
 
 
-def test_without_its_zap_handler_the_door_is_shut(home: KeyHome, transport: Transport, peers: Peers) -> None:
+def test_without_its_zap_handler_all_are_refused(home: KeyHome, transport: Transport, peers: Peers) -> None:
     transport._poller.unregister(transport._zap)
     transport._zap.unbind(ZAP_ADDRESS)
     transport._zap.close(linger=0)
     assert peers.is_refused(transport, home.client(), home.broker_public())
 
 
-def test_a_revoked_key_is_refused_at_its_next_message(
+def test_revoked_key_is_refused_at_its_next_message(
     home: KeyHome, transport: Transport, peers: Peers
 ) -> None:
     client = peers.connect(transport, home, home.client())
-    say(transport, client, encode(Stats(), 1))
-    assert len(hear(transport)) == 1
+    send_frames(transport, client, encode(Stats(), 1))
+    assert len(receive_messages(transport)) == 1
     (home.directory / "authorised" / "admin-default.public").unlink()
-    say(transport, client, encode(Stats(), 2))
+    send_frames(transport, client, encode(Stats(), 2))
     reply = answer(transport, client)
     assert isinstance(reply.message, Refused)
     assert "no longer" in reply.message.message
     assert transport.counts["unauthorised"] == 1
 
 
-# ---- what may be said -----------------------------------------------------------------------------------
+# ---- permissions ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -259,52 +259,50 @@ def client(home: KeyHome, transport: Transport, peers: Peers) -> zmq.Socket[byte
         ([b"\x93\x63" + encode(Stats(), 1)[2:]], "protocol version 99; this side speaks 1"),
     ],
 )
-def test_a_malformed_message_gets_one_clear_line_and_harms_nobody(
+def test_malformed_message_gets_one_clear_line_and_is_harmless(
     transport: Transport, client: zmq.Socket[bytes], frames: list[bytes], said: str
 ) -> None:
-    say(transport, client, *frames)
+    send_frames(transport, client, *frames)
     reply = answer(transport, client)
     assert isinstance(reply.message, Refused)
     assert said in reply.message.message
     assert "\n" not in reply.message.message
     assert transport.counts["malformed"] == 1
-    say(transport, client, encode(ListJobs(), 2))
-    assert [heard.envelope.request for heard in hear(transport)] == [2]
+    send_frames(transport, client, encode(ListJobs(), 2))
+    assert [heard.envelope.request for heard in receive_messages(transport)] == [2]
 
 
-def test_a_client_may_not_speak_as_a_node(transport: Transport, client: zmq.Socket[bytes]) -> None:
-    say(transport, client, encode(Hello(name="n0", gpus=8), 4))
+def test_client_may_not_send_node_messages(transport: Transport, client: zmq.Socket[bytes]) -> None:
+    send_frames(transport, client, encode(Hello(name="n0", gpus=8), 4))
     reply = answer(transport, client)
     assert reply.request == 4
     assert reply.message == Refused(message="a key of role 'admin' may not send 'hello'")
 
 
-def test_a_node_may_not_speak_as_a_client(home: KeyHome, transport: Transport, peers: Peers) -> None:
+def test_node_may_not_send_client_messages(home: KeyHome, transport: Transport, peers: Peers) -> None:
     node = peers.connect(transport, home, home.node("n0"))
-    say(transport, node, encode(Cancel(job=1), 4))
+    send_frames(transport, node, encode(Cancel(job=1), 4))
     assert answer(transport, node).message == Refused(message="a key of role 'node' may not send 'cancel'")
 
 
-def test_nobody_may_speak_as_the_broker(transport: Transport, client: zmq.Socket[bytes]) -> None:
-    say(transport, client, encode(Ok(), 4))
+def test_peer_may_not_send_broker_messages(transport: Transport, client: zmq.Socket[bytes]) -> None:
+    send_frames(transport, client, encode(Ok(), 4))
     assert answer(transport, client).message == Refused(message="a key of role 'admin' may not send 'ok'")
 
 
-def test_a_node_has_to_say_hello_on_every_connection(
-    home: KeyHome, transport: Transport, peers: Peers
-) -> None:
+def test_node_must_send_hello_on_every_connection(home: KeyHome, transport: Transport, peers: Peers) -> None:
     node = peers.connect(transport, home, home.node("n0"))
-    say(transport, node, encode(Heartbeat(name="n0")))
+    send_frames(transport, node, encode(Heartbeat(name="n0")))
     assert answer(transport, node).message == SayHello()
-    say(transport, node, encode(Hello(name="n0", gpus=1)))
-    say(transport, node, encode(Heartbeat(name="n0")))
-    assert [type(heard.envelope.message) for heard in hear(transport, 2)] == [Hello, Heartbeat]
+    send_frames(transport, node, encode(Hello(name="n0", gpus=1)))
+    send_frames(transport, node, encode(Heartbeat(name="n0")))
+    assert [type(heard.envelope.message) for heard in receive_messages(transport, 2)] == [Hello, Heartbeat]
     transport.drop_node("n0")
-    say(transport, node, encode(Heartbeat(name="n0")))
+    send_frames(transport, node, encode(Heartbeat(name="n0")))
     assert answer(transport, node).message == SayHello()
 
 
-def test_what_cannot_be_delivered_is_dropped_and_counted(transport: Transport) -> None:
+def test_undeliverable_messages_are_dropped_and_counted(transport: Transport) -> None:
     transport.send_node("n9", SayHello())
     transport.reply(b"\x00gone", 1, Ok())
     assert transport.counts["undeliverable"] == 2

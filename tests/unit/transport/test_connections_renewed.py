@@ -1,4 +1,4 @@
-"""A connection that libzmq has given up is replaced: after a frame above the limit, it never dials again."""
+"""A connection that libzmq has closed is replaced: after a frame above the limit it never reconnects."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def home(tmp_path: Path) -> KeyHome:
 
 @pytest.fixture
 def first_too_long(home: KeyHome) -> Iterator[Listener]:
-    """Answers the first message with a frame above the limit, and all others well."""
+    """Answers the first message with a frame above the limit, all others normally."""
 
     def answer(heard: int, frame: bytes) -> bytes:
         envelope = decode(frame)
@@ -47,7 +47,7 @@ def first_too_long(home: KeyHome) -> Iterator[Listener]:
     listener.close()
 
 
-def test_a_node_without_a_welcome_dials_anew(home: KeyHome, first_too_long: Listener) -> None:
+def test_node_without_a_welcome_reconnects(home: KeyHome, first_too_long: Listener) -> None:
     now_s = [0.0]
     link = BrokerLink(
         [first_too_long.address], home.node("n0"), home.broker_public(), elapsed=lambda: now_s[0]
@@ -74,12 +74,12 @@ def test_a_node_without_a_welcome_dials_anew(home: KeyHome, first_too_long: List
         now_s[0] = RENEW_S
         assert link.renew(is_registered=False)
         assert isinstance(until(Received, says=True)[0], Disconnected)
-        assert not link.renew(is_registered=False), "the new socket has its time too"
+        assert not link.renew(is_registered=False), "the new socket has its full time-out"
     finally:
         link.close()
 
 
-def test_a_node_sends_no_frame_above_the_limit(home: KeyHome) -> None:
+def test_node_sends_no_frame_above_the_limit(home: KeyHome) -> None:
     home.broker()
     link = BrokerLink(["tcp://127.0.0.1:9"], home.node("n0"), home.broker_public())
     try:
@@ -88,7 +88,7 @@ def test_a_node_sends_no_frame_above_the_limit(home: KeyHome) -> None:
         link.close()
 
 
-def test_a_client_that_got_no_answer_asks_on_a_new_connection(
+def test_client_without_an_answer_retries_on_a_new_connection(
     home: KeyHome, first_too_long: Listener
 ) -> None:
     with Client(first_too_long.address, home=home.directory, timeout_s=0.5) as client:
@@ -98,7 +98,7 @@ def test_a_client_that_got_no_answer_asks_on_a_new_connection(
         assert client.jobs() == []
 
 
-def test_a_request_above_the_limit_is_refused_before_it_is_sent(
+def test_request_above_the_limit_is_refused_before_it_is_sent(
     home: KeyHome, first_too_long: Listener
 ) -> None:
     with Client(first_too_long.address, home=home.directory) as client:

@@ -1,4 +1,4 @@
-"""Clients and nodes that know several addresses: one that answers is kept, an earlier epoch is not obeyed."""
+"""Clients and nodes with several addresses: they use one that answers and refuse an earlier epoch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DEADLINE_S = 60.0
 
 
 def nobody() -> str:
-    """An address at which nobody listens."""
+    """An address on which no process listens."""
     return free_addresses(1)[0]
 
 
@@ -64,7 +64,7 @@ def client(home: Path, *addresses: str, timeout_s: float = DEADLINE_S) -> Client
     return Client(",".join(addresses), home=home, timeout_s=timeout_s)
 
 
-def test_addresses_are_read_with_commas_between() -> None:
+def test_addresses_are_separated_by_commas() -> None:
     assert broker_addresses("tcp://a:1, tcp://b:2,tcp://a:1") == ("tcp://a:1", "tcp://b:2")
     with pytest.raises(InputError, match="expected tcp://HOST:PORT"):
         broker_addresses("tcp://a:1,b")
@@ -72,17 +72,17 @@ def test_addresses_are_read_with_commas_between() -> None:
         broker_address("tcp://a:1,tcp://b:2")
 
 
-def test_where_nobody_listens_the_next_address_is_asked_at_once(
+def test_refused_connection_tries_the_next_address_at_once(
     stubs: tuple[Stub, Stub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlsched.transport.connection.RESEND_S", 100 * DEADLINE_S)  # it is not waited for
+    monkeypatch.setattr("rlsched.transport.connection.RESEND_S", 100 * DEADLINE_S)  # without a wait
     _, second = stubs
     second.script = serving(1, Submitted(job=7))
     with client(tmp_path, nobody(), nobody(), second.address) as asking:
         assert asking.submit(["true"]) == 7
 
 
-def test_without_an_answer_the_next_address_gets_the_same_submission(
+def test_submission_without_an_answer_is_sent_to_the_next_address(
     stubs: tuple[Stub, Stub], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlsched.transport.connection.RESEND_S", 0.2)
@@ -95,7 +95,7 @@ def test_without_an_answer_the_next_address_gets_the_same_submission(
     assert len(heard[1]) == 1
 
 
-def test_a_broker_of_an_earlier_epoch_is_not_asked(stubs: tuple[Stub, Stub], tmp_path: Path) -> None:
+def test_broker_of_an_earlier_epoch_is_not_used(stubs: tuple[Stub, Stub], tmp_path: Path) -> None:
     first, second = stubs
     first.script, second.script = serving(3, Submitted(job=3)), serving(1003, Submitted(job=4))
     with client(tmp_path, second.address, first.address) as asking:
@@ -111,7 +111,7 @@ def test_a_broker_of_an_earlier_epoch_is_not_asked(stubs: tuple[Stub, Stub], tmp
     assert not any(isinstance(one, Submit) for _, one in first.heard)
 
 
-def test_epochs_are_kept_for_each_cluster_and_damage_is_none(tmp_path: Path) -> None:
+def test_epochs_are_kept_per_cluster_and_damaged_files_count_as_none(tmp_path: Path) -> None:
     assert Epochs(tmp_path).highest("a", 5) == 5
     assert Epochs(tmp_path).highest("a", 4) == 5
     assert Epochs(tmp_path).highest("b", 1) == 1
@@ -126,7 +126,7 @@ def test_epochs_are_kept_for_each_cluster_and_damage_is_none(tmp_path: Path) -> 
 
 @pytest.fixture
 def listeners(tmp_path: Path) -> Iterator[list[Listener]]:
-    """Two brokers that tell whoever they do not know their epochs."""
+    """Two brokers that send their epochs to every unknown node."""
     home = KeyHome(tmp_path)
     epochs = (3, 1003)
     listeners = [
@@ -149,9 +149,7 @@ def connects(link: BrokerLink, *, is_registered: bool = False, epoch: int = 0) -
         link.socket.poll(10)
 
 
-def test_a_node_takes_the_address_that_answers_and_leaves_one_without_a_welcome(
-    listeners: list[Listener], tmp_path: Path
-) -> None:
+def test_node_keeps_an_address_that_welcomes_it(listeners: list[Listener], tmp_path: Path) -> None:
     home, now_s = KeyHome(tmp_path), [0.0]
     addresses = [nobody(), listeners[0].address, listeners[1].address]
     link = BrokerLink(addresses, home.node("n0"), home.broker_public(), elapsed=lambda: now_s[0])
@@ -173,7 +171,7 @@ def test_a_node_takes_the_address_that_answers_and_leaves_one_without_a_welcome(
         link.close()
 
 
-def test_a_node_hears_of_a_handshake_that_was_over_before_it_looked(
+def test_node_notices_a_handshake_completed_before_its_first_poll(
     listeners: list[Listener], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = zmq.Socket.connect
@@ -193,9 +191,7 @@ def test_a_node_hears_of_a_handshake_that_was_over_before_it_looked(
         link.close()
 
 
-def test_a_node_moves_to_a_later_broker_of_its_cluster_and_to_no_other(
-    listeners: list[Listener], tmp_path: Path
-) -> None:
+def test_node_moves_only_to_a_later_broker_of_its_cluster(listeners: list[Listener], tmp_path: Path) -> None:
     home, now_s = KeyHome(tmp_path), [0.0]
     link = BrokerLink(
         [one.address for one in listeners], home.node("n0"), home.broker_public(), elapsed=lambda: now_s[0]
@@ -219,14 +215,14 @@ def test_a_node_moves_to_a_later_broker_of_its_cluster_and_to_no_other(
         link.close()
 
 
-def test_a_node_tells_an_earlier_broker_of_the_later_one(tmp_path: Path) -> None:
+def test_node_reports_the_later_broker_to_an_earlier_one(tmp_path: Path) -> None:
     home, now_s, said = KeyHome(tmp_path), [0.0], [object()]
 
-    def hears(_: int, frame: bytes) -> bytes:
+    def receives(_: int, frame: bytes) -> bytes:
         said.append(decode(frame).message)
         return encode(SayHello(cluster="c1", epoch=3))
 
-    earlier = Listener(home, hears)
+    earlier = Listener(home, receives)
     addresses = [nobody(), earlier.address]
     link = BrokerLink(addresses, home.node("n0"), home.broker_public(), elapsed=lambda: now_s[0])
     try:
@@ -240,7 +236,7 @@ def test_a_node_tells_an_earlier_broker_of_the_later_one(tmp_path: Path) -> None
         earlier.close()
 
 
-def test_a_node_with_several_brokers_is_not_ended_by_the_refusal_of_one() -> None:
+def test_node_with_several_brokers_survives_a_refusal_by_one() -> None:
     machine = NodeMachine(HELLO, has_standby=True)
     first = machine.handle(Received(Refused(message="its journal is older")), 0.0)
     assert isinstance(first[0], Note)
@@ -250,7 +246,7 @@ def test_a_node_with_several_brokers_is_not_ended_by_the_refusal_of_one() -> Non
     assert alone.handle(Received(Refused(message="no")), 0.0) == [Quit("no")]
 
 
-def test_an_earlier_broker_registers_no_node_and_acknowledges_no_end() -> None:
+def test_earlier_broker_registers_no_node_and_acknowledges_no_end() -> None:
     key = AttemptKey(1, 1, 0, CLUSTER)
     machine = NodeMachine(HELLO, [LocalRank(key, phase=Phase.ENDED, exit_code=0)], has_standby=True)
     machine.handle(Received(Welcome(epoch=9, cluster=CLUSTER, heartbeat_s=1.0)), 0.0)
@@ -263,7 +259,7 @@ def test_an_earlier_broker_registers_no_node_and_acknowledges_no_end() -> None:
     assert machine.handle(Received(EndedAck(job=1, attempt=1, rank=0)), 2.1) == [Acknowledge(key)]
 
 
-def test_a_node_tells_the_next_broker_what_ended_lately_unless_it_was_ended_by_an_order() -> None:
+def test_node_reports_recent_ends_to_the_next_broker_unless_killed_by_an_order() -> None:
     keys = [AttemptKey(job, 1, 0, CLUSTER) for job in (1, 2)]
     reasons = ("", "killed")
     attempts = [

@@ -1,4 +1,4 @@
-"""Backups of the journal: made while a broker runs, taken up so that no number is given twice."""
+"""Backups of the journal: made while a broker runs, and restored so that no number is used twice."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def live(directory: Path) -> HandBroker:
 
 
 def restored(directory: Path, then: Callable[[HandBroker], object]) -> tuple[HandBroker, Restoration]:
-    """`live` is backed up, goes on with `then`, and its backup is taken up by another broker."""
+    """Back up `live`, let it go on with `then`, and start another broker on the restored backup."""
     broker = live(directory)
     back_up(directory / JOURNAL_FILE, directory.parent / "backup.sqlite")
     then(broker)
@@ -72,7 +72,7 @@ def report(job: int, attempt: int = 1, state: str = "running") -> AttemptReport:
     return AttemptReport(job=job, attempt=attempt, rank=0, state=state, exit_code=code)
 
 
-def node_says_hello(broker: HandBroker, name: str, *attempts: AttemptReport, epoch: int = 7) -> Welcome:
+def register(broker: HandBroker, name: str, *attempts: AttemptReport, epoch: int = 7) -> Welcome:
     out = broker.says(name, hello(name, 4, *attempts, cluster="c1", epoch=epoch))
     [welcome] = of_kind(out, Welcome)
     return welcome
@@ -107,7 +107,7 @@ def test_a_damaged_journal_is_not_backed_up(directory: Path, tmp_path: Path) -> 
 # ---- numbers ----------------------------------------------------------------------------------------------
 
 
-def test_no_number_is_given_twice_and_nodes_of_later_epochs_are_accepted(directory: Path) -> None:
+def test_no_number_is_used_twice_and_nodes_of_later_epochs_are_accepted(directory: Path) -> None:
     def more(broker: HandBroker) -> None:
         for number in range(4, 10):
             assert broker.ask(submit()) == Submitted(job=number)
@@ -116,15 +116,15 @@ def test_no_number_is_given_twice_and_nodes_of_later_epochs_are_accepted(directo
     assert (found.epoch, found.last_number) == (1_001, 1_000_000)
     assert broker.ask(submit()) == Submitted(job=1_000_001)
     assert broker.state.epoch == 1_002
-    assert node_says_hello(broker, "n0", report(1), epoch=900).epoch == 1_002
+    assert register(broker, "n0", report(1), epoch=900).epoch == 1_002
     broker.journal.close()
     again = opened(directory)
     assert again.state.last_number == 1_000_001
     again.journal.close()
 
 
-def test_numbers_go_on_above_those_of_the_journal_that_is_replaced(directory: Path, tmp_path: Path) -> None:
-    """Also where it is damaged: what can be read of it counts."""
+def test_numbers_continue_above_those_of_the_replaced_journal(directory: Path, tmp_path: Path) -> None:
+    """A damaged journal counts as far as it can be read."""
     broker = live(directory)
     back_up(directory / JOURNAL_FILE, tmp_path / "backup.sqlite")
     broker.state.last_number = 4_000_000
@@ -139,22 +139,22 @@ def test_numbers_go_on_above_those_of_the_journal_that_is_replaced(directory: Pa
     assert [line for line in check(found.kept).damage if "entry 2: damaged" in line]
 
 
-def test_numbers_that_only_nodes_know_are_not_given_again(directory: Path) -> None:
+def test_numbers_that_only_nodes_know_are_not_reused(directory: Path) -> None:
     broker, found = restored(directory, lambda _: None)
-    node_says_hello(broker, "n0", report(1), report(found.last_number + 50))
+    register(broker, "n0", report(1), report(found.last_number + 50))
     assert broker.ask(submit()) == Submitted(job=found.last_number + 51)
-    node_says_hello(broker, "n0", report(1), report(1 << 60))
+    register(broker, "n0", report(1), report(1 << 60))
     assert broker.ask(submit()) == Submitted(job=found.last_number + 52)
     broker.journal.close()
 
 
-# ---- what runs --------------------------------------------------------------------------------------------
+# ---- running jobs -----------------------------------------------------------------------------------------
 
 
-def test_what_nodes_run_and_the_journal_does_not_know_goes_on_undisturbed(directory: Path) -> None:
+def test_jobs_that_only_nodes_know_keep_running(directory: Path) -> None:
     broker, _ = restored(directory, lambda _: None)
-    node_says_hello(broker, "n0", report(1))
-    welcome = node_says_hello(broker, "n1", report(8), report(9, state="ended"))
+    register(broker, "n0", report(1))
+    welcome = register(broker, "n1", report(8), report(9, state="ended"))
     assert welcome.forget == [(9, 1)]
     assert broker.says("n1", launched(8)) == []
     node = broker.state.nodes["n1"]
@@ -164,9 +164,9 @@ def test_what_nodes_run_and_the_journal_does_not_know_goes_on_undisturbed(direct
     broker.journal.close()
 
 
-def test_an_admin_may_end_it(directory: Path) -> None:
+def test_admin_may_cancel_a_job_that_only_its_node_knows(directory: Path) -> None:
     broker, _ = restored(directory, lambda _: None)
-    node_says_hello(broker, "n1", report(8))
+    register(broker, "n1", report(8))
     broker.batch([ClientAsked(b"u", 1, Cancel(job=8), Peer("user", "ada", "ada"))])
     assert of_kind([order for _, order in broker.sent.orders], Kill) == []
     broker.batch([ClientAsked(b"a", 1, Cancel(job=8), Peer("admin", "root"))])
@@ -178,7 +178,7 @@ def test_an_admin_may_end_it(directory: Path) -> None:
 
 
 def with_two_nodes(directory: Path) -> HandBroker:
-    """Taken up from a backup in which n0 runs job 1, job 2 waits, and n1 has nothing."""
+    """A restored backup: n0 runs job 1, job 2 waits, n1 has no job."""
     broker = opened(directory)
     broker.says("n0", hello("n0"))
     broker.ask(submit(4))
@@ -196,10 +196,10 @@ def launches(broker: HandBroker) -> list[tuple[int, int, list[str]]]:
     return [(launch.job, launch.attempt, launch.nodes) for launch in started]
 
 
-def test_nothing_starts_before_every_node_of_the_backup_is_back(directory: Path) -> None:
-    """Job 2 waits in the backup, and runs on n1 in truth; n1 comes last."""
+def test_nothing_starts_before_every_node_of_the_backup_has_registered(directory: Path) -> None:
+    """Job 2 waits in the backup but runs on n1, which registers last."""
     broker = with_two_nodes(directory)
-    node_says_hello(broker, "n0")  # job 1 has ended there, and was acknowledged
+    register(broker, "n0")  # job 1 ended there and its end was acknowledged
     broker.wait(100_000.0, "n0")
     assert (broker.state.jobs[1].state, broker.state.nodes["n0"].state) == ("queued", "drained")
     assert launches(broker) == []
@@ -210,14 +210,14 @@ def test_nothing_starts_before_every_node_of_the_backup_is_back(directory: Path)
 
 
 @pytest.mark.parametrize("order", [DownNode, RemoveNode])
-def test_a_node_that_is_dead_is_not_waited_for(directory: Path, order: type) -> None:
+def test_start_does_not_wait_for_a_node_that_is_down(directory: Path, order: type) -> None:
     broker = with_two_nodes(directory)
-    node_says_hello(broker, "n0", report(1))
+    register(broker, "n0", report(1))
     broker.wait(100.0, "n0")
     assert broker.state.nodes["n0"].state == "drained"
     broker.journal.close()
-    broker = opened(directory)  # which nodes are awaited outlasts the broker
-    node_says_hello(broker, "n0", report(1))
+    broker = opened(directory)  # the list of awaited nodes survives a restart
+    register(broker, "n0", report(1))
     assert broker.state.nodes["n0"].state == "drained"
     broker.wait(100.0, "n0")
     assert broker.ask(order(node="n1")) == Ok()
@@ -226,19 +226,19 @@ def test_a_node_that_is_dead_is_not_waited_for(directory: Path, order: type) -> 
     broker.journal.close()
 
 
-def test_an_operator_need_not_wait(directory: Path) -> None:
+def test_operator_can_end_the_wait(directory: Path) -> None:
     broker = with_two_nodes(directory)
-    node_says_hello(broker, "n0", report(1))
+    register(broker, "n0", report(1))
     broker.says("n0", ended(1))
     assert of_kind([order for _, order in broker.sent.orders], Launch) == []
     assert broker.ask(ResumeNode(node="n0")) == Ok()
     assert [one.job for one in of_kind([order for _, order in broker.sent.orders], Launch)] == [2]
-    node_says_hello(broker, "n0")  # its connection was lost for a moment
+    register(broker, "n0")  # its connection was interrupted
     assert broker.state.nodes["n0"].state == "up"
     broker.journal.close()
 
 
-def test_a_start_that_was_under_way_is_not_repeated_before_all_is_known(directory: Path) -> None:
+def test_pending_launch_is_not_repeated_before_all_nodes_report(directory: Path) -> None:
     broker = opened(directory)
     broker.says("n1", hello("n1", 2))
     broker.says("n0", hello("n0"))
@@ -247,12 +247,12 @@ def test_a_start_that_was_under_way_is_not_repeated_before_all_is_known(director
     broker.journal.close()
     restore(directory.parent / "backup.sqlite", directory)
     broker = opened(directory)
-    node_says_hello(broker, "n0")
+    register(broker, "n0")
     broker.wait(100.0, "n0")
     assert launches(broker) == []
     broker.says("n1", hello("n1", 2, cluster="c1", epoch=7))
     assert launches(broker) == [(1, 1, ["n0"])]
-    assert node_says_hello(broker, "n0", report(1)).forget == []
+    assert register(broker, "n0", report(1)).forget == []
     assert broker.state.jobs[1].state == "running"
     broker.journal.close()
 
@@ -260,7 +260,7 @@ def test_a_start_that_was_under_way_is_not_repeated_before_all_is_known(director
 # ---- refusals, verbs --------------------------------------------------------------------------------------
 
 
-def test_a_journal_that_a_broker_holds_is_not_replaced(directory: Path, tmp_path: Path) -> None:
+def test_journal_in_use_is_not_replaced(directory: Path, tmp_path: Path) -> None:
     broker = live(directory)
     back_up(directory / JOURNAL_FILE, tmp_path / "backup.sqlite")
     with pytest.raises(JournalHeldError, match="stop it first"):
@@ -268,7 +268,7 @@ def test_a_journal_that_a_broker_holds_is_not_replaced(directory: Path, tmp_path
     broker.journal.close()
 
 
-def test_a_damaged_backup_changes_nothing(directory: Path, tmp_path: Path) -> None:
+def test_damaged_backup_changes_nothing(directory: Path, tmp_path: Path) -> None:
     broker = live(directory)
     back_up(directory / JOURNAL_FILE, tmp_path / "backup.sqlite")
     broker.journal.close()
@@ -282,7 +282,7 @@ def test_a_damaged_backup_changes_nothing(directory: Path, tmp_path: Path) -> No
     assert sorted(file.name for file in directory.iterdir()) == [JOURNAL_FILE, f"{JOURNAL_FILE}.lock"]
 
 
-def test_a_log_without_its_journal_is_refused(directory: Path) -> None:
+def test_write_ahead_log_without_its_journal_is_refused(directory: Path) -> None:
     broker = live(directory)
     (directory / JOURNAL_FILE).rename(directory / "moved")
     broker.journal.close()
@@ -291,7 +291,9 @@ def test_a_log_without_its_journal_is_refused(directory: Path) -> None:
         Journal(directory / JOURNAL_FILE)
 
 
-def test_the_verbs(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbs_back_up_and_restore(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     broker = live(directory)
     place, copy = ["--dir", str(directory)], str(tmp_path / "copy.sqlite")
     assert run(["journal", "check", *place, "--json"]) == 0
@@ -313,16 +315,14 @@ def test_the_verbs(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert run(["journal", "compact", *place]) == 0
     assert run(["journal", "check", *place]) == 0
     assert "whole, version 7" in capsys.readouterr().out
-    assert run(["journal", "check", place[1]]) == 0  # a folder, in place of the file in it
+    assert run(["journal", "check", place[1]]) == 0  # a folder, instead of the file in it
     assert "whole, version 7" in capsys.readouterr().out
     kinds = [type(row.entry) for row in read_journal(directory / JOURNAL_FILE)]
     assert (kinds.count(JobSubmitted), kinds.count(Restored)) == (3, 1)
     assert len(journal_events(directory).seq_of) == 3
 
 
-def test_what_is_damaged_is_listed_with_exit_code_1(
-    directory: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damage_is_listed_with_exit_code_1(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     live(directory).journal.close()
     with sqlite3.connect(directory / JOURNAL_FILE) as db:
         db.execute("UPDATE entries SET now_s = now_s + 1 WHERE n IN (3, 5)")
@@ -335,7 +335,7 @@ def test_what_is_damaged_is_listed_with_exit_code_1(
     assert "there is no journal here" in capsys.readouterr().err
 
 
-def test_without_a_broker_of_its_own_it_is_the_one_of_up(
+def test_default_broker_is_that_of_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RLSCHED_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The journal: durable settings, versions, locks, damage; and that nothing leaves before its commit."""
+"""The journal: durable settings, versions, locks, damage; nothing is sent before its commit."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Iterator[Path]:
     return tmp_path / "journal.sqlite"
 
 
-def test_what_is_committed_is_read_back_in_order(path: Path) -> None:
+def test_committed_facts_are_read_back_in_order(path: Path) -> None:
     journal = Journal(path)
     journal.commit([STARTED, DOWN], 1.5)
     journal.commit([], 2.0)
@@ -53,7 +53,7 @@ def test_the_file_is_in_wal_mode_with_full_synchronisation(path: Path) -> None:
     journal.close()
 
 
-def test_a_second_broker_on_the_same_journal_is_refused(path: Path) -> None:
+def test_second_broker_on_the_same_journal_is_refused(path: Path) -> None:
     first = Journal(path)
     with pytest.raises(JournalError, match="another broker holds this journal"):
         Journal(path)
@@ -61,7 +61,7 @@ def test_a_second_broker_on_the_same_journal_is_refused(path: Path) -> None:
     Journal(path).close()
 
 
-def test_a_journal_can_be_read_while_a_broker_has_it(path: Path) -> None:
+def test_journal_can_be_read_while_a_broker_has_it_open(path: Path) -> None:
     journal = Journal(path)
     journal.commit([STARTED], 1.0)
     assert len(read_journal(path)) == 1
@@ -89,27 +89,13 @@ def test_another_sqlite_file_is_refused(path: Path) -> None:
         Journal(path)
 
 
-def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
+def test_file_that_is_no_database_is_refused(path: Path) -> None:
     path.write_bytes(b"this is no database" * 100)
     with pytest.raises(JournalError, match="not a database"):
         Journal(path)
 
 
-def test_a_damaged_entry_is_named(path: Path) -> None:
-    journal = Journal(path)
-    journal.commit([STARTED, DOWN], 1.0)
-    journal.close()
-    db = sqlite3.connect(path)
-    db.execute("UPDATE entries SET payload = x'c1' WHERE n = 2")
-    db.commit()
-    db.close()
-    journal = Journal(path)
-    with pytest.raises(JournalError, match="entry 2: damaged"):
-        list(journal.rows())
-    journal.close()
-
-
-def test_a_journal_that_another_program_has_locked_is_one_clear_line(path: Path) -> None:
+def test_journal_locked_by_another_program_is_one_clear_line(path: Path) -> None:
     journal = Journal(path)
     journal._db.execute("PRAGMA busy_timeout=0")
     other = sqlite3.connect(path, isolation_level=None)
@@ -124,7 +110,7 @@ def test_a_journal_that_another_program_has_locked_is_one_clear_line(path: Path)
     journal.close()
 
 
-def test_a_full_disk_loses_nothing_that_was_committed(path: Path) -> None:
+def test_full_disk_loses_nothing_that_was_committed(path: Path) -> None:
     """A real full disk: SQLite is forbidden to grow the file."""
     journal = Journal(path)
     journal.commit([STARTED], 1.0)
@@ -137,19 +123,19 @@ def test_a_full_disk_loses_nothing_that_was_committed(path: Path) -> None:
     assert [row.entry for row in read_journal(path)] == [STARTED]
 
 
-def test_an_unwritable_place_is_one_clear_line(tmp_path: Path) -> None:
+def test_unwritable_path_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(JournalError, match="cannot write here"):
         Journal(tmp_path / "file" / "journal.sqlite")
 
 
-def test_a_missing_journal_cannot_be_read(path: Path) -> None:
+def test_missing_journal_is_one_clear_line(path: Path) -> None:
     with pytest.raises(JournalError, match="there is no journal here"):
         read_journal(path)
     assert not path.exists()
 
 
-def test_a_journal_whose_facts_do_not_follow_is_refused(path: Path) -> None:
+def test_illegal_transition_in_the_journal_is_refused(path: Path) -> None:
     journal = Journal(path)
     journal.commit([STARTED, DOWN], 1.0)
     with pytest.raises(JournalError, match="entry 2 does not follow"):
@@ -157,10 +143,10 @@ def test_a_journal_whose_facts_do_not_follow_is_refused(path: Path) -> None:
     journal.close()
 
 
-def test_a_journal_in_which_clocks_of_running_jobs_were_changed_is_refused_in_one_clear_line(
+def test_journal_with_changed_clocks_of_running_jobs_is_refused(
     path: Path,
 ) -> None:
-    """Journals of brokers with `--reclock-s`, an option that is gone."""
+    """Journals of brokers with `--reclock-s`, an option that was removed."""
     journal = Journal(path)
     wait = Decided(
         number=0,
@@ -195,11 +181,11 @@ def test_a_journal_in_which_clocks_of_running_jobs_were_changed_is_refused_in_on
     journal.close()
 
 
-# ---- nothing leaves before its commit ---------------------------------------------------------------------
+# ---- nothing is sent before its commit --------------------------------------------------------------------
 
 
 def life() -> list[list[ClientAsked | NodeSaid]]:
-    """Batches that make the broker reply, launch, acknowledge and end."""
+    """Batches that make the broker reply, launch, acknowledge and end jobs."""
     submit = [ClientAsked(b"c", n, Submit(token=f"t{n}", command=["x"], num_gpus=2)) for n in range(4)]
     return [
         [submit[0]],
@@ -212,7 +198,7 @@ def life() -> list[list[ClientAsked | NodeSaid]]:
 
 
 def live(journal: Journal) -> tuple[list[RecordingTransport], JournalError | None]:
-    """What left in each batch of `life`, up to the one whose commit failed."""
+    """Messages sent in each batch of `life`, up to the batch whose commit failed."""
     broker = HandBroker(load_scheduler("fifo-backfill"), journal)
     sent: list[RecordingTransport] = []
     for events in life():
@@ -226,11 +212,11 @@ def live(journal: Journal) -> tuple[list[RecordingTransport], JournalError | Non
 
 
 @pytest.mark.parametrize("failing", range(1, 7))
-def test_no_reply_and_no_launch_leaves_before_its_commit(tmp_path: Path, failing: int) -> None:
+def test_no_reply_and_no_launch_is_sent_before_its_commit(tmp_path: Path, failing: int) -> None:
     healthy = Journal(tmp_path / "healthy.sqlite")
     expected, _ = live(healthy)
     healthy.close()
-    assert all(one.replies or one.orders for one in expected[:3]), "the life has something to say"
+    assert all(one.replies or one.orders for one in expected[:3]), "the batches have output"
 
     journal = FailingJournal(tmp_path / "journal.sqlite", fail_from=failing)
     sent, error = live(journal)
@@ -270,19 +256,19 @@ def test_effects_are_performed_in_the_machines_order(path: Path) -> None:
 # ---- clock, replay ----------------------------------------------------------------------------------------
 
 
-def test_the_clock_grows_by_a_millisecond_at_least_and_never_runs_back() -> None:
+def test_clock_advances_by_at_least_a_millisecond_and_never_backwards() -> None:
     elapsed = iter([10.0, 10.0, 10.0, 10.0004, 11.0])
     clock = BrokerClock(500.0, wall=lambda: 100.0, elapsed=lambda: next(elapsed))
     assert [clock.read() for _ in range(4)] == [500.001, 500.002, 500.003, 501.0]
 
 
-def test_the_clock_starts_at_the_wall_and_keeps_whole_milliseconds() -> None:
+def test_clock_starts_at_wall_time_in_whole_milliseconds() -> None:
     elapsed = iter([0.0, 1.23456])
     clock = BrokerClock(0.0, wall=lambda: 1_795_000_000.0, elapsed=lambda: next(elapsed))
     assert clock.read() == 1_795_000_001.235
 
 
-def test_a_journal_can_be_read_as_instants_for_a_simulator(path: Path) -> None:
+def test_journal_can_be_read_as_instants_for_a_simulator(path: Path) -> None:
     journal = Journal(path)
     live(journal)
     journal.close()
@@ -303,7 +289,7 @@ def test_a_journal_can_be_read_as_instants_for_a_simulator(path: Path) -> None:
     assert times == sorted(set(times))
 
 
-def test_the_last_checksum_is_that_of_the_row_without_reading_it(path: Path) -> None:
+def test_last_checksum_is_that_of_the_row_without_reading_it(path: Path) -> None:
     journal = Journal(path)
 
     def stored_crc() -> int:
@@ -318,16 +304,16 @@ def test_the_last_checksum_is_that_of_the_row_without_reading_it(path: Path) -> 
     journal._db.set_trace_callback(None)
     assert crc == stored_crc()
     assert asked == []
-    journal.put_base([DOWN], 3, 2.5)  # another row has that number now
+    journal.put_base([DOWN], 3, 2.5)  # another row has this number now
     assert journal.checksum_of(3) == stored_crc() != crc
     journal.close()
 
 
 def test_one_statement_moves_both_marks_of_a_commit(path: Path) -> None:
-    """The number of the last entry, and that up to which the table of ended jobs holds."""
+    """The number of the last entry, and the number up to which the table of ended jobs is complete."""
     journal = Journal(path)
     journal.commit([STARTED], 1.5, [])
-    journal.commit([DOWN], 2.5)  # does not tell which jobs are over
+    journal.commit([DOWN], 2.5)  # does not list the ended jobs
     journal.commit([DOWN], 3.5, [])
     journal.close()
     reopened = Journal(path)

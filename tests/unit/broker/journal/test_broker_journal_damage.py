@@ -1,4 +1,4 @@
-"""Damage to the journal: no flipped bit is another history; each refusal is one line that says what to do."""
+"""Damage to the journal: no flipped bit yields another history; each refusal is one line with the remedy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fill(journal: Journal) -> None:
     journal.commit([STARTED], 1.0)
     for batch in range(40):
         entries = [JobCancelled(job=batch * 5 + n, reason="by its user " * (n + 1)) for n in range(5)]
-        journal.commit([NodeDown(name=f"n{batch}", reason="not heard of"), *entries], 2.0 + batch)
+        journal.commit([NodeDown(name=f"n{batch}", reason="no heartbeat"), *entries], 2.0 + batch)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A journal whose broker was killed: most of it lies in the write-ahead log."""
+    """A journal whose broker was killed: most of its entries are in the write-ahead log."""
     path = tmp_path_factory.mktemp("live") / "journal.sqlite"
     journal = Journal(path)
     fill(journal)
@@ -54,7 +54,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def taken_up(path: Path) -> list[JournalRow] | str:
-    """What a broker makes of a journal: its rows, or the line that it refuses with."""
+    """Result of opening a journal: its rows, or the line of the refusal."""
     try:
         journal = Journal(path)
         try:
@@ -66,7 +66,7 @@ def taken_up(path: Path) -> list[JournalRow] | str:
 
 
 def damage(source: Path, target: Path, suffix: str, change: Callable[[bytearray], None]) -> None:
-    """A copy of a journal, one of its files changed."""
+    """A copy of a journal, with one of its files changed."""
     for other in ("", "-wal", "-shm"):
         target.with_name(target.name + other).unlink(missing_ok=True)
         if Path(f"{source}{other}").exists():
@@ -88,7 +88,7 @@ def is_clear(line: str, path: Path) -> bool:
     return line.startswith(str(path)) and "\n" not in line and ("restore" in line or "choose another" in line)
 
 
-def test_no_flipped_bit_of_a_journal_is_another_history(whole: Path, tmp_path: Path) -> None:
+def test_flipped_bit_of_a_journal_yields_no_other_history(whole: Path, tmp_path: Path) -> None:
     expected, bits = taken_up(whole), 8 * whole.stat().st_size
     refused = 0
     for bit in random.Random(14).sample(range(bits), 400):
@@ -99,12 +99,12 @@ def test_no_flipped_bit_of_a_journal_is_another_history(whole: Path, tmp_path: P
             assert is_clear(found, path), (bit, found)
             refused += 1
         else:
-            assert found == expected, f"bit {bit} is another history"
+            assert found == expected, f"bit {bit} yields another history"
     assert refused > 100
 
 
-def test_no_flipped_bit_of_a_write_ahead_log_is_another_history(crashed: Path, tmp_path: Path) -> None:
-    """But for those in its last commit, which cannot be told from a write that a power loss cut short."""
+def test_flipped_bit_of_a_write_ahead_log_yields_no_other_history(crashed: Path, tmp_path: Path) -> None:
+    """Except in its last commit, which looks like a write that a power loss cut short."""
     log = Path(f"{crashed}-wal")
     step = 24 + 4096
     frames = (log.stat().st_size - 32) // step
@@ -121,12 +121,10 @@ def test_no_flipped_bit_of_a_write_ahead_log_is_another_history(crashed: Path, t
         if isinstance(found, str):
             assert is_clear(found, path), (bit, found)
         else:
-            assert found == expected, f"bit {bit} is another history"
+            assert found == expected, f"bit {bit} yields another history"
 
 
-def test_a_log_that_a_power_loss_cut_short_has_all_commits_but_the_last(
-    crashed: Path, tmp_path: Path
-) -> None:
+def test_write_ahead_log_cut_short_loses_only_the_last_commit(crashed: Path, tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     damage(crashed, path, "-wal", lambda data: data.__delitem__(slice(len(data) - 100, None)))
     found = taken_up(path)
@@ -134,7 +132,7 @@ def test_a_log_that_a_power_loss_cut_short_has_all_commits_but_the_last(
     assert len(found) == 1 + 39 * 6
 
 
-def test_a_journal_that_was_cut_short_is_refused_in_one_line(whole: Path, tmp_path: Path) -> None:
+def test_truncated_journal_is_refused_in_one_line(whole: Path, tmp_path: Path) -> None:
     size = whole.stat().st_size
     for left in [*range(512, size, 2048), size - 1, size - 100]:
         path = tmp_path / "journal.sqlite"
@@ -157,7 +155,7 @@ def test_a_journal_that_was_cut_short_is_refused_in_one_line(whole: Path, tmp_pa
         ("DROP TABLE entries", "no such table"),
     ],
 )
-def test_damage_is_named(whole: Path, tmp_path: Path, change: str, line: str) -> None:
+def test_damaged_entry_is_named(whole: Path, tmp_path: Path, change: str, line: str) -> None:
     path = tmp_path / "journal.sqlite"
     shutil.copy(whole, path)
     with sqlite3.connect(path) as db:
@@ -174,7 +172,7 @@ def test_damage_is_named(whole: Path, tmp_path: Path, change: str, line: str) ->
 # ---- versions ---------------------------------------------------------------------------------------------
 
 
-def test_a_journal_of_version_1_becomes_one_of_this_version_by_itself(tmp_path: Path) -> None:
+def test_journal_of_version_1_is_upgraded(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     shutil.copy(SAMPLE, path)
     before = read_journal(path)
@@ -197,7 +195,7 @@ def test_a_journal_of_version_1_becomes_one_of_this_version_by_itself(tmp_path: 
     journal.close()
 
 
-def test_a_damaged_journal_of_version_1_stays_as_it_is(tmp_path: Path) -> None:
+def test_damaged_journal_of_version_1_is_left_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     shutil.copy(SAMPLE, path)
     with sqlite3.connect(path) as db:

@@ -1,4 +1,4 @@
-"""Decision records of a broker: kept, found again, and never a reason for it to stop."""
+"""Decision records of a broker: written, found again, and never a reason to stop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.broker.hand import hello, state, submit
 from tests.support.broker.kept_records import record
 
 
-def test_records_are_added_and_found_again(tmp_path: Path) -> None:
+def test_records_are_written_and_found_again(tmp_path: Path) -> None:
     log = RecordLog(tmp_path / "decisions")
     assert log.last == []
     log.add([record(0), record(1)])
@@ -59,7 +59,7 @@ def test_only_the_last_records_are_kept_in_memory(tmp_path: Path, monkeypatch: p
     log.close()
 
 
-def test_rows_are_written_at_once_and_then_held_for_a_moment(tmp_path: Path) -> None:
+def test_first_rows_are_written_at_once_and_later_ones_buffered(tmp_path: Path) -> None:
     log = RecordLog(tmp_path / "decisions")
     log.add([record(0)])
     log.step()
@@ -81,7 +81,7 @@ def test_records_go_to_tensorboard_too(tmp_path: Path) -> None:
     assert list((tmp_path / "tb").glob("events.out.tfevents.*"))
 
 
-# ---- a disk that is full ----------------------------------------------------------------------------------
+# ---- a full disk ------------------------------------------------------------------------------------------
 
 CHILD = """
 import json, resource, signal, sys
@@ -130,7 +130,7 @@ def on_a_full_disk(
     return lines, full, later, kept
 
 
-def test_records_are_lost_while_the_disk_is_full_and_kept_when_there_is_room(tmp_path: Path) -> None:
+def test_records_are_lost_only_while_the_disk_is_full(tmp_path: Path) -> None:
     lines, full, later, kept = on_a_full_disk(tmp_path, "written")
     first, last = lines
     assert "decisions: cannot keep decisions: File too large; decisions go on without" in first
@@ -141,10 +141,10 @@ def test_records_are_lost_while_the_disk_is_full_and_kept_when_there_is_room(tmp
     assert later == [{}, {"written": lost}]
     numbers = [one.number for one in read_records(tmp_path / "decisions")]
     assert len(numbers) == kept == 40 - lost
-    assert numbers == [*range(kept - 10), *range(30, 40)], "no part of a record stands between them"
+    assert numbers == [*range(kept - 10), *range(30, 40)], "no partial record between them"
 
 
-def test_curves_go_on_when_there_is_room_for_them(tmp_path: Path) -> None:
+def test_curves_continue_once_the_disk_has_space(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from rlsched.board.reader import read_runs
 
@@ -161,7 +161,7 @@ def test_curves_go_on_when_there_is_room_for_them(tmp_path: Path) -> None:
     assert steps[-10:] == list(range(31, 41))
 
 
-def test_a_file_that_cannot_be_opened_is_said_once_and_tried_again(tmp_path: Path) -> None:
+def test_file_that_cannot_be_opened_is_logged_once_and_retried(tmp_path: Path) -> None:
     (tmp_path / "folder").write_text("")
     lines: list[str] = []
     log = RecordLog(tmp_path / "folder" / "decisions", soft_errors=SoftErrors(lines.append))
@@ -179,7 +179,7 @@ def test_a_file_that_cannot_be_opened_is_said_once_and_tried_again(tmp_path: Pat
     assert lines[1:] == [f"{log.folder}: decisions are kept again; 3 were lost"]
 
 
-def test_a_log_that_cannot_be_written_either_is_no_reason_to_stop(tmp_path: Path) -> None:
+def test_broker_runs_on_if_its_log_cannot_be_written_either(tmp_path: Path) -> None:
     def full(line: str) -> None:
         raise OSError(28, "No space left on device", line)
 
@@ -190,7 +190,7 @@ def test_a_log_that_cannot_be_written_either_is_no_reason_to_stop(tmp_path: Path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk: needs root")
-def test_on_a_small_disk_that_other_files_fill(tmp_path: Path) -> None:
+def test_small_disk_that_other_files_fill(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -219,17 +219,17 @@ def test_on_a_small_disk_that_other_files_fill(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_folder_that_can_never_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_unwritable_folder_is_refused_at_the_start(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write event files here: Not a directory"):
         RecordLog(tmp_path / "decisions", tmp_path / "file" / "tb")
 
 
-# ---- a record that is wrong -------------------------------------------------------------------------------
+# ---- a wrong record ---------------------------------------------------------------------------------------
 
 
-def test_a_record_that_cannot_be_packed_does_not_cost_the_others(tmp_path: Path) -> None:
+def test_record_that_cannot_be_packed_loses_no_other(tmp_path: Path) -> None:
     broken = msgspec.structs.replace(record(1), prices={"x": object()})
     log = RecordLog(tmp_path / "decisions")
     log.add([record(0), broken, record(2)])
@@ -238,7 +238,7 @@ def test_a_record_that_cannot_be_packed_does_not_cost_the_others(tmp_path: Path)
     assert (log.kept, log.soft_errors.lost) == (2, {"packed": 1})
 
 
-def test_numbers_that_are_none_are_kept_and_drawn(tmp_path: Path) -> None:
+def test_nan_and_infinity_are_kept_and_drawn(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     nan = float("nan")
     half = Half(
@@ -253,7 +253,7 @@ def test_numbers_that_are_none_are_kept_and_drawn(tmp_path: Path) -> None:
     assert len(read_records(log.folder)) == 1
 
 
-def test_a_record_that_cannot_be_made_leaves_the_decision() -> None:
+def test_failure_to_record_leaves_the_decision() -> None:
     cluster = ClusterState.from_spec(ClusterSpec.uniform(1, 4), OrderedQueue(Order()))
 
     def broken() -> Iterator[Half]:
@@ -271,7 +271,7 @@ def with_half(half: Half) -> DecisionRecord:
 
 
 class Careless(Scheduler):
-    """Starts whatever is first; its records say `record_failed`, or have rows of unequal length."""
+    """Starts the first waiting job. Its records have `record_failed`, or rows of unequal length."""
 
     name = policy_id = "careless"
 
@@ -289,7 +289,7 @@ class Careless(Scheduler):
 
 
 @pytest.mark.parametrize(("failed", "kind"), [("ValueError: no rows", "made"), ("", "remembered")])
-def test_a_decision_is_carried_out_whatever_its_record_is(tmp_path: Path, failed: str, kind: str) -> None:
+def test_decision_with_an_invalid_record_is_carried_out(tmp_path: Path, failed: str, kind: str) -> None:
     with closing(Journal(tmp_path / "journal.sqlite")) as journal:
         started_with(journal, failed, kind)
 
@@ -308,7 +308,7 @@ def started_with(journal: Journal, failed: str, kind: str) -> None:
     assert isinstance(broker.ask(Why(job=1)), Explanation)
 
 
-def test_a_broker_starts_with_records_that_make_no_sense() -> None:
+def test_memory_skips_invalid_records() -> None:
     half = Half(
         kind="job",
         seqs=[0, 1],
@@ -326,7 +326,7 @@ def test_a_broker_starts_with_records_that_make_no_sense() -> None:
     assert found.number == 1
 
 
-def test_a_store_that_begins_later_knows_what_stands(tmp_path: Path) -> None:
+def test_store_that_starts_later_knows_the_current_policy(tmp_path: Path) -> None:
     with closing(Journal(tmp_path / "journal.sqlite")) as journal:
         broker = HandBroker(load_scheduler("fifo-backfill"), journal)
         broker.says("n0", hello("n0", 4))

@@ -1,4 +1,4 @@
-"""A journal that was compacted: what is left of it, by whom it is read, and what a crash leaves."""
+"""A compacted journal: its content, its readers, and the state after a crash."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def lived(path: Path, jobs: int = 5, *, lasts: bool = True) -> HandBroker:
-    """A broker with jobs of yesterday, of which the last one still runs, and one of today."""
+    """A broker with yesterday's jobs, of which the last still runs, and one job of today."""
     broker = make(Journal(path))
     broker.says("n0", hello("n0"))
     for job in range(1, jobs + 1):
@@ -93,7 +93,7 @@ def taken_up(path: Path) -> list[tuple[int, str]]:
         return [(number, job.state) for number in range(1, 9) if (job := state.job(number)) is not None]
 
 
-def test_old_entries_leave_and_nothing_is_lost(path: Path) -> None:
+def test_old_entries_are_dropped_and_nothing_is_lost(path: Path) -> None:
     lived(path).journal.close()
     before, known = len(read_journal(path)), taken_up(path)
     compact(path)
@@ -112,7 +112,7 @@ def test_old_entries_leave_and_nothing_is_lost(path: Path) -> None:
     broker.journal.close()
 
 
-def test_what_jobs_used_and_what_was_learnt_of_it_is_in_a_base(path: Path) -> None:
+def test_base_holds_usage_of_jobs_and_predictions(path: Path) -> None:
     usage = RankUsage(measured_s=60, energy_mj=12_000_000, gpu_milli=700, gpu_memory_mib=9_000)
     broker = make(Journal(path))
     broker.says("n0", hello("n0"))
@@ -137,7 +137,7 @@ def test_what_jobs_used_and_what_was_learnt_of_it_is_in_a_base(path: Path) -> No
     again.journal.close()
 
 
-def test_gpus_of_others_are_in_a_base(path: Path) -> None:
+def test_base_holds_gpus_of_foreign_processes(path: Path) -> None:
     broker = lived(path, jobs=2)
     holdings = [Holding(by="job 9", gpus=[1], until_s=3 * DAY_S), Holding(by="job 8", gpus=[2])]
     broker.says("n0", Held(held=holdings))
@@ -158,13 +158,13 @@ def test_gpus_of_others_are_in_a_base(path: Path) -> None:
     again = make(Journal(path))
     again.says("n0", Hello(name="n0", gpus=4, held=holdings))
     again.ask(submit(2, token="two"))
-    assert again.state.jobs[4].state == "queued", "job 2 and others have three of four GPUs"
+    assert again.state.jobs[4].state == "queued", "job 2 and foreign processes have three of four GPUs"
     again.says("n0", Held(held=[]))
     assert again.state.jobs[4].state == "launching"
     again.journal.close()
 
 
-def test_a_crash_right_after_the_base_leaves_entries_that_nobody_reads(path: Path) -> None:
+def test_entries_left_by_a_crash_after_the_base_are_ignored(path: Path) -> None:
     lived(path).journal.close()
     known = taken_up(path)
     cut = compact(path, drop=False)
@@ -184,7 +184,7 @@ def test_a_crash_right_after_the_base_leaves_entries_that_nobody_reads(path: Pat
     assert said == []
 
 
-def test_a_base_for_other_entries_is_not_put(path: Path) -> None:
+def test_base_for_other_entries_is_not_written(path: Path) -> None:
     broker = lived(path)
     cut = made(path, DAY_1_S)
     assert cut is not None
@@ -194,14 +194,14 @@ def test_a_base_for_other_entries_is_not_put(path: Path) -> None:
     broker.journal.close()
 
 
-def test_nothing_is_done_where_little_is_old(path: Path) -> None:
+def test_no_compaction_if_few_entries_are_old(path: Path) -> None:
     lived(path).journal.close()
     assert made(path, 999.0) is None
     compact(path)
-    assert made(path, DAY_1_S) is None, "it has been done"
+    assert made(path, DAY_1_S) is None, "already compacted"
 
 
-def test_the_table_of_ended_jobs_is_made_anew_without_the_old_ones(path: Path) -> None:
+def test_table_of_ended_jobs_is_rebuilt_without_the_old_jobs(path: Path) -> None:
     lived(path).journal.close()
     compact(path)
     with closing(sqlite3.connect(path)) as db, db:
@@ -215,7 +215,7 @@ def test_the_table_of_ended_jobs_is_made_anew_without_the_old_ones(path: Path) -
     assert check(path).derived == []
 
 
-def test_a_lost_row_of_before_the_base_is_noticed(path: Path) -> None:
+def test_missing_row_before_the_base_is_noticed(path: Path) -> None:
     lived(path).journal.close()
     compact(path)
     with closing(sqlite3.connect(path)) as db, db:
@@ -224,7 +224,7 @@ def test_a_lost_row_of_before_the_base_is_noticed(path: Path) -> None:
     assert "ended jobs: 4 had finished before the journal's base, and 3 of them have rows" in line
 
 
-def test_a_backup_of_it_is_restored(path: Path, tmp_path: Path) -> None:
+def test_backup_of_a_compacted_journal_is_restored(path: Path, tmp_path: Path) -> None:
     lived(path).journal.close()
     compact(path)
     back_up(path, tmp_path / "copy.sqlite")
@@ -233,7 +233,7 @@ def test_a_backup_of_it_is_restored(path: Path, tmp_path: Path) -> None:
     assert taken_up(path)[-1] == (6, "completed")
 
 
-def test_it_is_the_same_history(path: Path) -> None:
+def test_history_is_the_same(path: Path) -> None:
     broker = lived(path, jobs=20)
     broker.ask(submit(2, token="waits"))
     broker.says("n0", Held(held=[Holding(by="job 8", gpus=[3])]))
@@ -255,14 +255,14 @@ def test_it_is_the_same_history(path: Path) -> None:
     assert [one[1:] for one in kept.changes] == [one[1:] for one in whole.changes]
 
 
-def test_a_simulator_cannot_be_fed_with_it(path: Path) -> None:
+def test_simulator_refuses_a_compacted_journal(path: Path) -> None:
     lived(path).journal.close()
     compact(path)
     with pytest.raises(JournalError, match=r"compacted, so entries before \d+ are not known"):
         journal_events(path)
 
 
-def test_a_standby_that_follows_goes_on(path: Path) -> None:
+def test_standby_follows_across_a_compaction(path: Path) -> None:
     broker = lived(path)
     broker.journal.close()
     late, early = (Warm(load_scheduler("fifo-backfill"), "", RUNNING_MEAN) for _ in range(2))
@@ -270,7 +270,7 @@ def test_a_standby_that_follows_goes_on(path: Path) -> None:
     followers[1].step()
     last = read_journal(path)[-1].n
     assert (late.last, early.last) == (0, last)
-    early.last = 4  # as if it had read four entries alone
+    early.last = 4  # as if it had read only four entries
     with closing(sqlite3.connect(path)) as db:
         early.checksum = db.execute("SELECT crc FROM entries WHERE n = 4").fetchone()[0]
     compact(path)
@@ -281,11 +281,11 @@ def test_a_standby_that_follows_goes_on(path: Path) -> None:
     assert [sorted(warm.state.job_of_seq) for warm in (late, early)] == [[4], [4]]
 
 
-def test_a_copy_of_it_begins_with_its_base(path: Path, tmp_path: Path) -> None:
+def test_copy_of_a_compacted_journal_starts_with_its_base(path: Path, tmp_path: Path) -> None:
     lived(path).journal.close()
     compact(path, drop=False)
     with closing(Journal(path)) as journal, closing(Journal(tmp_path / "copy.sqlite")) as copy:
-        assert journal.checksum_of(4) is None, "a copy that ends there begins anew"
+        assert journal.checksum_of(4) is None, "a copy that ends there starts again"
         page = journal.page(0, 1 << 20)
         assert page[0][0] == journal.first
         copy.append(page)
@@ -295,7 +295,7 @@ def test_a_copy_of_it_begins_with_its_base(path: Path, tmp_path: Path) -> None:
             copy.append(page)
 
 
-def test_notices_go_on_behind_it(path: Path, tmp_path: Path) -> None:
+def test_notices_continue_after_a_compaction(path: Path, tmp_path: Path) -> None:
     broker = lived(path)
     told: list[Any] = []
     cursor = tmp_path / "cursor"
@@ -316,7 +316,7 @@ def test_notices_go_on_behind_it(path: Path, tmp_path: Path) -> None:
     assert [(notice.job, notice.event, notice.attempt) for notice in told] == [(5, "end", 1)]
 
 
-def test_the_verb(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_compacts(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lived(path, jobs=60).journal.close()
     place = ["--dir", str(path.parent)]
     assert run(["journal", "compact", *place, "--keep-days", "1", "--json"]) == 0
@@ -331,8 +331,8 @@ def test_the_verb(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_shot_at_any_instant_it_is_whole_and_the_same(path: Path) -> None:
-    """kill -9, at instants over the whole of a run."""
+def test_kill_at_any_instant_leaves_the_journal_whole(path: Path) -> None:
+    """kill -9, at instants spread over a whole run."""
     lived(path, jobs=200).journal.close()
     known, words = taken_up(path), [*RLSCHED, "journal", "compact", "--keep-days", "1"]
     copy = path.with_name("copy")
@@ -355,8 +355,8 @@ def test_shot_at_any_instant_it_is_whole_and_the_same(path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_broker_does_it_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the real process, which reads the journal that this one has open."""
+def test_broker_compacts_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the real process, which reads the journal that this process has open."""
     monkeypatch.setattr(compacting, "FIRST_S", 0.0)
     broker, said = lived(path), list[str]()
     keeper = Compacting(broker.journal, Keeps(days=1.0), float("inf"), said.append)
@@ -366,7 +366,7 @@ def test_a_broker_does_it_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch)
         if keeper._process is not None:
             keeper._process.wait(60.0)
     assert "a base stands for the entries up to" in said[0]
-    assert broker.ask(submit(1)) is not None, "it serves on"
+    assert broker.ask(submit(1)) is not None, "it still serves"
     assert list(path.parent.glob("*.base")) == []
     keeper.close()
     broker.journal.close()
@@ -374,7 +374,7 @@ def test_a_broker_does_it_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-def test_by_default_the_latest_entries_stay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_latest_entries_are_kept_by_default(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compacting, "GROWN_EVERY_S", 0.0)
     broker, said = lived(path, jobs=60), list[str]()
     last = broker.journal.last
@@ -392,7 +392,7 @@ def test_by_default_the_latest_entries_stay(path: Path, monkeypatch: pytest.Monk
     assert check(path).damage == check(path).derived == []
 
 
-def test_a_journal_that_keeps_all_is_left_as_it_is(path: Path) -> None:
+def test_journal_that_keeps_all_entries_is_left_unchanged(path: Path) -> None:
     broker = lived(path)
     for keeps in (Keeps(days=float("inf")), Keeps(entries=1_000)):
         keeper = Compacting(broker.journal, keeps, 1.0, print, elapsed=lambda: 1e9)
@@ -400,7 +400,7 @@ def test_a_journal_that_keeps_all_is_left_as_it_is(path: Path) -> None:
     broker.journal.close()
 
 
-def test_replaced_entries_leave_a_busy_broker_too(path: Path) -> None:
+def test_busy_broker_drops_replaced_entries_too(path: Path) -> None:
     lived(path).journal.close()
     compact(path, drop=False)
     now_s = [0.0]
@@ -412,7 +412,7 @@ def test_replaced_entries_leave_a_busy_broker_too(path: Path) -> None:
         assert first_of(path) == journal.first
 
 
-def test_rows_of_jobs_that_ended_long_ago_leave(path: Path) -> None:
+def test_rows_of_jobs_that_ended_long_ago_are_dropped(path: Path) -> None:
     broker = lived(path)
     clock = count(0.0, compacting.FIRST_S + 1.0)
     keeper = Compacting(
@@ -429,14 +429,14 @@ def test_rows_of_jobs_that_ended_long_ago_leave(path: Path) -> None:
     assert taken_up(path) == [(5, "running"), (6, "completed")]
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("DELETE FROM ended_jobs WHERE job = 6")
-    assert len(check(path).derived) == 1, "this one is missing"
+    assert len(check(path).derived) == 1, "this row is missing"
     with closing(Journal(path)) as journal:
         remake_ended(journal)
     assert check(path).derived == []
 
 
-def test_killed_at_any_statement_nothing_is_lost(path: Path, tmp_path: Path) -> None:
-    """The files as kill -9 leaves them before each statement of a compaction, and after the last one."""
+def test_kill_at_any_statement_loses_nothing(path: Path, tmp_path: Path) -> None:
+    """The files as kill -9 leaves them before each statement of a compaction, and at the end."""
     lived(path).journal.close()
     known, cut = taken_up(path), made(path, DAY_1_S)
     assert cut is not None
@@ -472,7 +472,7 @@ def test_killed_at_any_statement_nothing_is_lost(path: Path, tmp_path: Path) -> 
     assert sum(one == "COMMIT" for one in statements) > 3
 
 
-def test_what_becomes_of_a_process_that_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_compaction_process_is_logged_and_retried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compacting, "FIRST_S", 0.0)
     broker, said = lived(path), list[str]()
     for script in ("raise SystemExit('no room')", "print('nonsense')"):
@@ -493,12 +493,12 @@ def test_what_becomes_of_a_process_that_fails(path: Path, monkeypatch: pytest.Mo
 # ---- the document -----------------------------------------------------------------------------------------
 
 
-def test_every_field_of_a_job_is_in_a_base_or_known_otherwise() -> None:
-    """A new field of `JOB` has to be put on one of these lists."""
+def test_every_field_of_a_job_is_in_a_base_or_derived() -> None:
+    """Put a new field of `JOB` on one of these lists."""
     assert sorted((*JOB_FIELDS, *BURST_FIELDS, *JOB_DERIVED)) == sorted(JOB.names or ())
 
 
-def test_a_later_version_is_refused_by_name(path: Path) -> None:
+def test_later_version_is_refused_by_name(path: Path) -> None:
     lived(path).journal.close()
     parts = [msgspec.structs.replace(part, version=9) for part in compact(path).parts]
     with pytest.raises(JournalError, match="its base is of version 9, this rlsched reads 1"):
@@ -509,7 +509,7 @@ def test_a_later_version_is_refused_by_name(path: Path) -> None:
         read_base([msgspec.structs.replace(parts[0], version=1, data=b"x")])
 
 
-def test_a_field_of_another_version_is_passed_over(path: Path) -> None:
+def test_unknown_field_of_a_later_version_is_skipped(path: Path) -> None:
     lived(path).journal.close()
     base = base_at_the_head(read_journal(path)) or read_base(compact(path).parts)
     plain = msgspec.to_builtins(base, builtin_types=(bytes,))
@@ -520,8 +520,8 @@ def test_a_field_of_another_version_is_passed_over(path: Path) -> None:
     assert read_base(write_base(base)).jobs == base.jobs
 
 
-def test_a_journal_with_a_base_of_version_1_is_read_for_ever(path: Path) -> None:
-    """The sample was written by the first version that had bases; it is never made anew."""
+def test_journal_with_a_base_of_version_1_can_be_read(path: Path) -> None:
+    """The sample was written by the first version with bases. Never write it again."""
     path.parent.mkdir()
     shutil.copy(SAMPLES / "version-4-with-base.sqlite", path)
     assert check(path).damage == []

@@ -1,4 +1,4 @@
-"""The table of ended jobs: what stands in it, with which facts it is written, and how it is made anew."""
+"""The table of ended jobs: its rows, the facts that they are committed with, and its repair."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def rows(path: Path, columns: str = "*") -> list[dict[str, Any]]:
-    """The table as any reader of SQLite sees it, by number."""
+    """The table as any reader of SQLite sees it, by job number."""
     with closing(sqlite3.connect(path)) as db:
         db.row_factory = sqlite3.Row
         return [dict(row) for row in db.execute(f"SELECT {columns} FROM ended_jobs ORDER BY job")]
@@ -47,7 +47,7 @@ def change(path: Path, statement: str) -> None:
 
 
 def four_ends(broker: HandBroker) -> None:
-    """1 completes after a minute, 2 fails after two attempts, 3 is cancelled as it waits, 4 is rejected."""
+    """1 completes after a minute, 2 fails after two attempts, 3 is cancelled in the queue, 4 is rejected."""
     broker.says("n0", hello("n0"))
     assert broker.ask(submit(4, name="one", user="ada", vc="")) == Submitted(job=1)
     broker.says("n0", launched(1))
@@ -87,14 +87,14 @@ def test_every_end_is_a_row(path: Path) -> None:
     assert (three["start_s"], three["wait_s"], three["gpu_s"], three["attempts"]) == (None, None, 0.0, 0)
     assert (four["state"], four["nodes"], four["exit_code"]) == ("rejected", "", None)
     assert "400 GPUs can never be given" in four["reason"]
-    assert {row["energy_j"] for row in rows(path)} == {None}, "no node has measured it"
+    assert {row["energy_j"] for row in rows(path)} == {None}, "no node measured it"
     for row in rows(path):
         found = job_of(EndedJob(**{name: row[name] for name in EndedJob._fields}))
         assert msgspec.json.encode(found) == msgspec.json.encode(broker.state.jobs[row["job"]])
     broker.journal.close()
 
 
-def test_a_row_is_committed_with_the_facts_of_its_end_or_not_at_all(path: Path) -> None:
+def test_row_is_committed_together_with_the_facts_of_its_end(path: Path) -> None:
     journal = FailingJournal(path)
     broker = make(journal, nodes=1)
     broker.ask(submit(4))
@@ -118,7 +118,7 @@ def test_a_row_is_committed_with_the_facts_of_its_end_or_not_at_all(path: Path) 
         (2, {1: "completed", 2: "failed", 3: "rejected", 6: "cancelled"}),
     ],
 )
-def test_the_first_start_on_an_older_journal_makes_the_table(
+def test_first_start_on_an_older_journal_builds_the_table(
     path: Path, version: int, states: dict[int, str]
 ) -> None:
     path.parent.mkdir()
@@ -129,8 +129,8 @@ def test_the_first_start_on_an_older_journal_makes_the_table(
     assert (report.version, report.damage, report.derived) == (7, [], [])
 
 
-def test_a_broker_makes_up_for_facts_that_somebody_wrote_without_their_rows(path: Path) -> None:
-    """As `rlsched journal restore` does."""
+def test_broker_adds_missing_rows_at_its_start(path: Path) -> None:
+    """`rlsched journal restore` writes facts without rows."""
     broker = make(Journal(path), nodes=1)
     for _ in range(3):
         broker.ask(submit(4))
@@ -170,7 +170,7 @@ def test_a_broker_makes_up_for_facts_that_somebody_wrote_without_their_rows(path
         ),
     ],
 )
-def test_a_table_that_the_facts_do_not_make_is_damage_and_can_be_made_anew(
+def test_table_that_differs_from_the_facts_is_damage_and_can_be_rebuilt(
     path: Path, harm: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broker = make(Journal(path))
@@ -185,7 +185,7 @@ def test_a_table_that_the_facts_do_not_make_is_damage_and_can_be_made_anew(
     assert rows(path) == whole
 
 
-def test_a_long_table_is_made_anew_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_table_is_rebuilt_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = make(Journal(path))
     four_ends(broker)
     broker.journal.close()
@@ -200,7 +200,7 @@ def test_a_long_table_is_made_anew_in_pieces(path: Path, monkeypatch: pytest.Mon
     journal.close()
 
 
-def test_a_job_that_failed_its_first_gang_is_charged_for_all_its_gpus_until_the_last_rank_is_over(
+def test_failed_gang_is_charged_for_all_its_gpus_until_its_last_rank_ends(
     path: Path,
 ) -> None:
     broker = make(Journal(path), nodes=2)
@@ -215,7 +215,7 @@ def test_a_job_that_failed_its_first_gang_is_charged_for_all_its_gpus_until_the_
     broker.journal.close()
 
 
-def test_the_row_is_made_at_its_fact_whatever_the_node_becomes_later(path: Path) -> None:
+def test_later_changes_of_the_node_do_not_change_the_row(path: Path) -> None:
     broker = make(Journal(path), nodes=1)
     broker.ask(submit(1))
     broker.says("n0", launched(1))

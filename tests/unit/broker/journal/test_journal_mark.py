@@ -1,4 +1,4 @@
-"""A broker does not start on a journal that lacks what was committed in its directory."""
+"""A broker refuses a journal that lacks entries committed in its directory."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def deleted(directory: Path) -> None:
 
 
 def fresh(directory: Path) -> None:
-    """A journal without entries, as a first start that failed leaves one."""
+    """A journal without entries, left by a failed first start."""
     deleted(directory)
     Journal(directory / JOURNAL_FILE).close()
 
@@ -80,7 +80,7 @@ def of_another_cluster(directory: Path) -> None:
 
 
 def of_another_cluster_compacted(directory: Path) -> None:
-    """Its first entry has a higher number than the last one that was committed here."""
+    """Its first entry has a higher number than the last entry committed here."""
     path = directory / JOURNAL_FILE
     deleted(directory)
     broker = HandBroker(load_scheduler("fifo"), Journal(path))
@@ -116,7 +116,7 @@ DAMAGE = {
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A broker has run twice, and a backup was made between."""
+    """A broker has run twice; a backup was made between the runs."""
     serve(tmp_path)
     back_up(tmp_path / "broker" / JOURNAL_FILE, tmp_path / "backup.sqlite")
     assert serve(tmp_path)[1] == 2
@@ -124,10 +124,10 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("damage", "line"), DAMAGE.values(), ids=DAMAGE)
-def test_a_broker_refuses_in_one_line_with_the_way_out(home: Path, damage: Damage, line: str) -> None:
+def test_broker_refuses_in_one_line_with_the_remedy(home: Path, damage: Damage, line: str) -> None:
     before = mark(home)
     damage(home / "broker")
-    for _ in range(2):  # a start that is refused changes nothing
+    for _ in range(2):  # a refused start changes nothing
         with pytest.raises(JournalLostError, match=line) as raised:
             serve(home)
         assert "\n" not in str(raised.value)
@@ -137,19 +137,19 @@ def test_a_broker_refuses_in_one_line_with_the_way_out(home: Path, damage: Damag
 
 
 @pytest.mark.parametrize(("damage", "line"), DAMAGE.values(), ids=DAMAGE)
-def test_a_backup_that_is_taken_up_is_served(home: Path, damage: Damage, line: str) -> None:
+def test_restored_backup_is_accepted(home: Path, damage: Damage, line: str) -> None:
     assert line
     cluster = mark(home).cluster
     damage(home / "broker")
     found = restore(home / "backup.sqlite", home / "broker")
-    assert found.epoch >= 1_002, "above that of the journal that is lost"
+    assert found.epoch >= 1_002, "above the epoch of the lost journal"
     assert serve(home) == (cluster, found.epoch + 1)
     assert mark(home).cluster == cluster
     assert serve(home) == (cluster, found.epoch + 2)
 
 
 @pytest.mark.parametrize(("damage", "line"), DAMAGE.values(), ids=DAMAGE)
-def test_an_operator_begins_a_new_cluster(home: Path, damage: Damage, line: str) -> None:
+def test_operator_can_start_a_new_cluster(home: Path, damage: Damage, line: str) -> None:
     assert line
     before = mark(home).cluster
     damage(home / "broker")
@@ -159,7 +159,7 @@ def test_an_operator_begins_a_new_cluster(home: Path, damage: Damage, line: str)
     assert serve(home) == (cluster, 2)
 
 
-def test_a_whole_journal_is_not_given_up(home: Path) -> None:
+def test_intact_journal_is_not_discarded(home: Path) -> None:
     with pytest.raises(InputError, match="is whole, with 2 entries; start without --new-cluster"):
         serve(home, new_cluster=True)
     assert serve(home)[1] == 3
@@ -167,7 +167,7 @@ def test_a_whole_journal_is_not_given_up(home: Path) -> None:
         begin_anew(home / "broker" / JOURNAL_FILE)
 
 
-def test_what_a_new_cluster_takes_the_place_of_is_kept(home: Path) -> None:
+def test_files_replaced_by_a_new_cluster_are_kept(home: Path) -> None:
     older(home / "broker")
     kept = begin_anew(home / "broker" / JOURNAL_FILE)
     assert kept.endswith("journal.sqlite.replaced-1")
@@ -175,8 +175,8 @@ def test_what_a_new_cluster_takes_the_place_of_is_kept(home: Path) -> None:
     assert not (home / "broker" / MARK_FILE).exists()
 
 
-def test_a_removed_write_ahead_log_is_noticed(home: Path, tmp_path: Path) -> None:
-    """As after kill -9: what is in the log only is gone with it."""
+def test_removed_write_ahead_log_is_noticed(home: Path, tmp_path: Path) -> None:
+    """As after kill -9: entries that are only in the write-ahead log are lost with it."""
     with closing(Broker(settings(home))):
         shutil.copytree(home / "broker", tmp_path / "killed" / "broker")
     (tmp_path / "killed" / "broker" / (JOURNAL_FILE + "-wal")).unlink()
@@ -184,7 +184,7 @@ def test_a_removed_write_ahead_log_is_noticed(home: Path, tmp_path: Path) -> Non
         serve(tmp_path / "killed")
 
 
-def test_a_log_without_its_journal_is_noticed(home: Path, tmp_path: Path) -> None:
+def test_write_ahead_log_without_its_journal_is_noticed(home: Path, tmp_path: Path) -> None:
     with closing(Broker(settings(home))):
         shutil.copytree(home / "broker", tmp_path / "killed" / "broker")
     directory = tmp_path / "killed" / "broker"
@@ -201,7 +201,7 @@ def test_a_log_without_its_journal_is_noticed(home: Path, tmp_path: Path) -> Non
 # ---- directories of earlier versions ----------------------------------------------------------------------
 
 
-def test_a_directory_without_a_mark_gets_one(home: Path) -> None:
+def test_directory_without_a_mark_gets_one(home: Path) -> None:
     cluster = mark(home).cluster
     (home / "broker" / MARK_FILE).unlink()
     assert serve(home) == (cluster, 3)
@@ -210,7 +210,7 @@ def test_a_directory_without_a_mark_gets_one(home: Path) -> None:
 
 @pytest.mark.parametrize("damage", [emptied, deleted, fresh])
 @pytest.mark.parametrize("shows", [ADDRESS_FILE, "decisions"])
-def test_other_files_show_it_where_there_is_no_mark(home: Path, damage: Damage, shows: str) -> None:
+def test_other_files_show_a_lost_journal_without_a_mark(home: Path, damage: Damage, shows: str) -> None:
     directory = home / "broker"
     damage(directory)
     (directory / MARK_FILE).unlink()
@@ -221,7 +221,7 @@ def test_other_files_show_it_where_there_is_no_mark(home: Path, damage: Damage, 
         serve(home)
 
 
-def test_a_mark_that_cannot_be_read_shows_that_there_was_a_journal(home: Path) -> None:
+def test_unreadable_mark_shows_that_a_journal_existed(home: Path) -> None:
     (home / "broker" / MARK_FILE).write_text("{")
     cluster, epoch = serve(home)
     assert (mark(home).cluster, mark(home).epoch) == (cluster, epoch)
@@ -231,11 +231,11 @@ def test_a_mark_that_cannot_be_read_shows_that_there_was_a_journal(home: Path) -
         serve(home)
 
 
-# ---- what changes a journal and is right ------------------------------------------------------------------
+# ---- legitimate changes of a journal ----------------------------------------------------------------------
 
 
-def test_a_mark_that_stayed_behind_is_no_trouble(home: Path) -> None:
-    """A power loss may cost the mark its last commits, and the journal none."""
+def test_mark_behind_the_journal_is_accepted(home: Path) -> None:
+    """A power loss may lose the last updates of the mark, but not of the journal."""
     late = mark(home)
     serve(home)
     path = home / "broker" / MARK_FILE
@@ -244,7 +244,7 @@ def test_a_mark_that_stayed_behind_is_no_trouble(home: Path) -> None:
     assert mark(home).epoch == 4
 
 
-def test_a_compacted_journal_holds_what_was_committed(home: Path) -> None:
+def test_compacted_journal_is_accepted(home: Path) -> None:
     path = home / "broker" / JOURNAL_FILE
     cluster = mark(home).cluster
     for _ in range(4):
@@ -255,7 +255,7 @@ def test_a_compacted_journal_holds_what_was_committed(home: Path) -> None:
         assert db.execute("SELECT min(n) FROM entries").fetchone()[0] > 1
 
 
-def test_each_commit_is_marked_once_it_is_on_disk(home: Path) -> None:
+def test_mark_follows_each_commit(home: Path) -> None:
     with closing(Broker(settings(home))) as broker:
         first = mark(home)
         broker._step([])
@@ -268,7 +268,7 @@ def test_each_commit_is_marked_once_it_is_on_disk(home: Path) -> None:
     assert check(home / "broker" / JOURNAL_FILE).entries == mark(home).entries
 
 
-def test_the_verb_ends_with_2(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb_exits_with_2(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     emptied(home / "broker")
     words = ["broker", "--keys", str(home), "--address", "tcp://127.0.0.1:0", "--policy", "fifo"]
     assert run(words) == 2

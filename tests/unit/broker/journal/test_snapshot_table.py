@@ -1,4 +1,4 @@
-"""Snapshots in the journal: which is used, what is passed over with a line, and what is in a codec."""
+"""Snapshots in the journal: which one is used, which are skipped with a log line, and the codec."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def lived(path: Path, snapshots: int = 2) -> HandBroker:
-    """A broker that has kept a snapshot after each of its first jobs; one more job has ended since."""
+    """A broker with a snapshot after each of its first jobs; one more job has ended since."""
     broker = make(Journal(path), policy=POLICY)
     broker.says("n0", hello("n0"))
     for job in range(1, snapshots + 2):
@@ -71,7 +71,7 @@ def change(path: Path, statement: str, *values: object) -> None:
 
 
 def taken_up(path: Path, policy: str = POLICY) -> tuple[BrokerState, list[str], int]:
-    """The book, what was said, and how many entries were replayed."""
+    """The book, the log lines, and the number of replayed entries."""
     said: list[str] = []
     replayed = 0
 
@@ -87,7 +87,7 @@ def taken_up(path: Path, policy: str = POLICY) -> tuple[BrokerState, list[str], 
     return state, said, replayed
 
 
-def test_the_newest_is_used_and_the_rest_replayed(path: Path) -> None:
+def test_newest_snapshot_is_used_and_later_entries_replayed(path: Path) -> None:
     broker = lived(path, snapshots=4)
     last = broker.journal.last
     broker.journal.close()
@@ -108,7 +108,7 @@ def test_the_newest_is_used_and_the_rest_replayed(path: Path) -> None:
         ("UPDATE snapshots SET entry_crc = 'x' WHERE n = ?", "is damaged: its checksum does not fit"),
     ],
 )
-def test_a_damaged_one_is_passed_over_with_a_line(path: Path, harm: str, line: str) -> None:
+def test_damaged_snapshot_is_skipped_with_a_log_line(path: Path, harm: str, line: str) -> None:
     broker = lived(path)
     last = broker.journal.last
     broker.journal.close()
@@ -125,7 +125,7 @@ def test_a_damaged_one_is_passed_over_with_a_line(path: Path, harm: str, line: s
 
 
 def put(path: Path, **changes: Any) -> int:
-    """Write the newest snapshot again, changed, its checksum right."""
+    """Write the newest snapshot again, changed but with a correct checksum."""
     with closing(Journal(path)) as journal:
         newest = next(journal.snapshots.newest_first())
         assert not isinstance(newest, str)
@@ -144,7 +144,9 @@ def put(path: Path, **changes: Any) -> int:
         ({"picture": pack([1, 2])}, "cannot be read (it is not one of a book)"),
     ],
 )
-def test_one_of_others_is_passed_over_with_a_line(path: Path, changes: dict[str, Any], line: str) -> None:
+def test_snapshot_of_another_journal_is_skipped_with_a_log_line(
+    path: Path, changes: dict[str, Any], line: str
+) -> None:
     broker = lived(path)
     last = broker.journal.last
     broker.journal.close()
@@ -166,7 +168,7 @@ def test_another_policy_or_other_code_replays_everything(path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("folder", codec._FOLDERS)
-def test_a_change_of_the_code_makes_another_digest(
+def test_changed_code_changes_the_digest(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = codec.code_digest.__wrapped__
@@ -180,7 +182,7 @@ def test_a_change_of_the_code_makes_another_digest(
     assert digest() != before
 
 
-def test_a_table_of_ended_jobs_that_is_behind_replays_everything(path: Path) -> None:
+def test_outdated_table_of_ended_jobs_replays_everything(path: Path) -> None:
     broker = lived(path)
     last = broker.journal.last
     broker.journal.forget_ended()
@@ -192,7 +194,7 @@ def test_a_table_of_ended_jobs_that_is_behind_replays_everything(path: Path) -> 
     assert taken_up(path)[2] < last
 
 
-def test_a_full_disk_keeps_the_one_before(path: Path) -> None:
+def test_full_disk_keeps_the_previous_snapshot(path: Path) -> None:
     broker = lived(path)
     before = kept(path)
     pages = broker.journal._db.execute("PRAGMA page_count").fetchone()[0]
@@ -208,7 +210,7 @@ def test_a_full_disk_keeps_the_one_before(path: Path) -> None:
     assert kept(path) == before
 
 
-def test_a_restored_backup_goes_on_from_its_snapshot(path: Path, tmp_path: Path) -> None:
+def test_restored_backup_uses_its_snapshot(path: Path, tmp_path: Path) -> None:
     broker = lived(path)
     back_up(path, tmp_path / "backup.sqlite")
     broker.says("n0", launched(4))
@@ -223,10 +225,10 @@ def test_a_restored_backup_goes_on_from_its_snapshot(path: Path, tmp_path: Path)
         assert again.ask(submit(1)) == Submitted(job=1_000_001)
 
 
-# ---- when -------------------------------------------------------------------------------------------------
+# ---- times ------------------------------------------------------------------------------------------------
 
 
-def test_they_are_kept_seldom_and_in_quiet_turns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshots_are_rare_and_taken_in_idle_turns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = lived(path, snapshots=0)
     monkeypatch.setattr(snapshot_keeper, "ENTRIES", 20)
     monkeypatch.setattr(snapshot_keeper, "ENTRIES_AT_LAST", 30)
@@ -255,7 +257,7 @@ def test_they_are_kept_seldom_and_in_quiet_turns(path: Path, monkeypatch: pytest
     assert kept(path) == [30]
     until(60)
     step_s, now_s = 0.0, 100.0
-    assert not keeper.due(is_quiet=True), "half a percent of the time, and no more"
+    assert not keeper.due(is_quiet=True), "at most half a percent of the time"
     now_s = 102.0
     assert keeper.due(is_quiet=False)
     broker.state.outcomes["x"] = open  # type: ignore[assignment]
@@ -267,10 +269,10 @@ def test_they_are_kept_seldom_and_in_quiet_turns(path: Path, monkeypatch: pytest
     broker.journal.close()
 
 
-# ---- pictures ---------------------------------------------------------------------------------------------
+# ---- codec ------------------------------------------------------------------------------------------------
 
 
-def test_everything_comes_back_as_it_was() -> None:
+def test_round_trip_preserves_everything() -> None:
     shared = [1, 2]
     spec = msgspec.structs.replace(draft(3), predicted_s=1.0, spread=0.5)
     job = Job(3, spec, 1.0, 0, "running", Attempt(1, 1.0, [Rank("n0", [0])], 1, "rule", leaving={(1, 2)}))
@@ -315,7 +317,7 @@ def test_everything_comes_back_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("thing", [lambda: 1, Path("x"), open, np.array([object()]), sqlite3, 1j, 1 << 70])
-def test_what_cannot_be_in_a_picture(thing: object) -> None:
+def test_unsupported_types_are_refused(thing: object) -> None:
     with pytest.raises(PictureError):
         pack([thing])
 
@@ -336,7 +338,7 @@ def packed(classes: list[list[str]], thing: object) -> bytes:
         packed([["rlsched.cli.main:run"]], [codec._OBJECT, 0]),
         packed([["rlsched.broker.journal.reading:read_journal"]], [codec._OBJECT, 0]),
         packed([["rlsched.broker.state.jobs:Job", "number"]], [codec._OBJECT, 0, 1]),
-        packed([["rlsched.broker.jobs.jobs:Job", "number"]], [codec._OBJECT, 0, 1]),  # an older version's
+        packed([["rlsched.broker.jobs.jobs:Job", "number"]], [codec._OBJECT, 0, 1]),  # of an older version
         packed([["rlsched.broker.state.gpu_handover:GpuHandover", "emptied"]], [codec._OBJECT, 0, 1, 2]),
         packed([], [codec._AGAIN, 0]),
         packed([], [codec._LIST, [codec._DICT, 1, [codec._AGAIN, 1]], [77]]),
@@ -346,13 +348,13 @@ def packed(classes: list[list[str]], thing: object) -> bytes:
         pack([1, 2, 3])[:-3],
     ],
 )
-def test_a_picture_that_is_none_is_refused_and_nothing_is_called(bad: bytes) -> None:
+def test_malformed_snapshot_is_refused_and_calls_nothing(bad: bytes) -> None:
     with pytest.raises(PictureError):
         unpack(bad)
 
 
-def test_a_book_holds_nothing_that_a_picture_cannot(path: Path) -> None:
-    """What is added to the book is in its picture, or this fails."""
+def test_every_object_of_a_book_can_be_serialised(path: Path) -> None:
+    """Fails if a new object of the book is missing in its snapshot."""
     broker = lived(path)
     again = unpack(picture_of(broker.state))
     assert vars(again).keys() == vars(broker.state).keys()
@@ -394,15 +396,15 @@ def test_numbers_by_seq() -> None:
         NumberOfSeq()[0]
 
 
-def test_memory_that_is_free_goes_back_to_the_machine() -> None:
+def test_free_memory_is_returned_to_the_system() -> None:
     if not hasattr(ctypes.CDLL(None), "malloc_trim"):
-        pytest.skip("this C library gives it back, or not, by itself")
+        pytest.skip("this C library decides by itself when to return memory")
 
     def resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     pieces = [bytes(2_000) for _ in range(40_000)]
-    del pieces[:-1]  # the last one lies above all others, and keeps them from being given back by themselves
+    del pieces[:-1]  # the last block lies above all others, so that they are not returned automatically
     before = resident_bytes()
     give_back()
     assert resident_bytes() < before - 40_000_000

@@ -1,4 +1,4 @@
-"""Job arrays: one entry, one row, and tasks that become jobs as there is room for them."""
+"""Job arrays: one entry, one row, and tasks that become jobs when resources are free."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def listed(broker: HandBroker) -> list[JobInfo]:
     return jobs.jobs
 
 
-def test_tasks_as_people_write_them() -> None:
+def test_tasks_in_command_line_notation() -> None:
     assert tasks_of("0-99%8") == ([Tasks(0, 99)], 8)
     assert tasks_of("1,3,7") == ([Tasks(1, 1), Tasks(3, 3), Tasks(7, 7)], 0)
     tasks, limit = tasks_of("0-20:5,40")
@@ -60,7 +60,7 @@ def test_tasks_as_people_write_them() -> None:
             tasks_of(wrong)
 
 
-def test_tasks_that_are_no_jobs_yet_are_counted(journal: Journal) -> None:
+def test_future_tasks_are_counted(journal: Journal) -> None:
     broker = make(journal, 1)
     array(broker, "0-9%2")
     settle(broker)
@@ -69,7 +69,7 @@ def test_tasks_that_are_no_jobs_yet_are_counted(journal: Journal) -> None:
     assert (stats.queued, stats.running, stats.tasks_to_come) == (0, 2, 8)
 
 
-def test_an_array_is_one_row_and_its_tasks_run_with_their_numbers(journal: Journal) -> None:
+def test_array_is_one_row_and_its_tasks_get_their_numbers(journal: Journal) -> None:
     broker = make(journal, 1)
     number = array(broker, "3-9:2", name="sweep", env={"A": "1"})
     settle(broker)
@@ -93,10 +93,10 @@ def test_an_array_is_one_row_and_its_tasks_run_with_their_numbers(journal: Journ
     over = info(broker, number)
     assert (over.state, over.exit_code, over.reason) == ("failed", 1, "3 completed, 1 failed")
     assert listed(broker) == []
-    assert broker.state.ended == 4  # an array is no job
+    assert broker.state.ended == 4  # an array is not a job
 
 
-def test_so_many_at_once(journal: Journal) -> None:
+def test_task_limit_is_kept(journal: Journal) -> None:
     broker = make(journal, 1)
     number = array(broker, "0-5%2")
     settle(broker)
@@ -117,7 +117,7 @@ def test_ten_thousand_tasks_are_one_entry_and_one_row(journal: Journal) -> None:
     assert sum(isinstance(entry, JobSubmitted) for entry in entries) == 1
     assert sum(isinstance(entry, TaskSubmitted) for entry in entries) == WINDOW + 1  # one runs
     assert listed(broker)[0].job == number
-    assert len(listed(broker)) == 2  # the array, and the task that runs
+    assert len(listed(broker)) == 2  # the array and its running task
     assert listed(broker)[0].reason == "9,999 tasks wait, 1 run"
     assert "is an array: name a task of it" in refused(broker, ReadLog(job=number))
     assert "task 9999 of array 1 is no job yet" in refused(broker, ListJobs(job=number, task=9999))
@@ -127,14 +127,14 @@ def test_ten_thousand_tasks_are_one_entry_and_one_row(journal: Journal) -> None:
     assert explanation.summary == "an array: 9,999 tasks wait, 1 run"
 
 
-def test_cancelled_it_ends_with_its_tasks(journal: Journal) -> None:
+def test_cancelled_array_ends_with_its_tasks(journal: Journal) -> None:
     broker = make(journal, 1)
     number = array(broker, "0-999", num_gpus=2)
     waiting = new(broker, depends_on=on("afterok", number))
     settle(broker)
     running = [job_of(broker, number, task) for task in (0, 1)]
     assert ask(broker, Cancel(job=number)) == Ok()
-    assert info(broker, number).state == "running"  # its last tasks are being ended
+    assert info(broker, number).state == "running"  # its last tasks are being killed
     for job in running:
         finish(broker, job, exit_code=143)
     assert info(broker, number).state == "cancelled"
@@ -144,7 +144,7 @@ def test_cancelled_it_ends_with_its_tasks(journal: Journal) -> None:
     assert "can never be" in refused(broker, submit(depends_on=on("afterok", number)))
 
 
-def test_held_or_waiting_it_has_no_tasks_yet(journal: Journal) -> None:
+def test_held_or_waiting_array_has_no_tasks_yet(journal: Journal) -> None:
     broker = make(journal, 1)
     first = new(broker)
     number = array(broker, "0-3", depends_on=on("afterok", first), hold=True)
@@ -159,7 +159,7 @@ def test_held_or_waiting_it_has_no_tasks_yet(journal: Journal) -> None:
     assert info(broker, number).reason == "0 tasks wait, 4 run"
 
 
-def test_a_hold_keeps_its_waiting_tasks_and_those_to_come(journal: Journal) -> None:
+def test_hold_of_an_array_holds_waiting_and_future_tasks(journal: Journal) -> None:
     broker = make(journal, 1)
     number = array(broker, "0-99", num_gpus=4)
     settle(broker)
@@ -172,7 +172,7 @@ def test_a_hold_keeps_its_waiting_tasks_and_those_to_come(journal: Journal) -> N
     assert state(broker, job_of(broker, number, 1)) == "launching"
 
 
-def test_jobs_wait_for_all_of_an_array(journal: Journal) -> None:
+def test_dependency_on_an_array_waits_for_all_its_tasks(journal: Journal) -> None:
     broker = make(journal, 1)
     number = array(broker, "0-1", num_gpus=2)
     settle(broker)
@@ -197,20 +197,20 @@ def test_jobs_wait_for_all_of_an_array(journal: Journal) -> None:
         ({"tasks": [Tasks(0, 5)], "num_gpus": 9}, "can never be given together"),
     ],
 )
-def test_what_cannot_be_an_array_is_refused(journal: Journal, facts: dict[str, object], said: str) -> None:
+def test_invalid_array_is_refused(journal: Journal, facts: dict[str, object], said: str) -> None:
     broker = make(journal, 1)
     assert said in refused(broker, submit(**facts))  # type: ignore[arg-type]
     assert broker.state.arrays.known == {}
 
 
-def test_said_twice_it_is_one_array(journal: Journal) -> None:
+def test_repeated_submission_is_one_array(journal: Journal) -> None:
     broker = make(journal, 1)
     message = submit(tasks=[Tasks(0, 9)], token="once")
     assert ask(broker, message) == ask(broker, message)
     assert len(broker.state.arrays.known) == 1
 
 
-def test_it_survives_restarts_and_snapshots_and_is_decided_again(journal: Journal) -> None:
+def test_array_survives_restarts_and_snapshots_and_replays_alike(journal: Journal) -> None:
     broker = make(journal, 2, POLICY)
     number = array(broker, "0-199%9")
     other = new(broker, depends_on=on("afterok", number))
@@ -250,7 +250,7 @@ def finish_anywhere(broker: HandBroker, job: Job) -> None:
     broker.says(node, ended(job.number, attempt.number))
 
 
-def test_a_singleton_waits_for_the_tasks_of_an_array_that_are_still_to_come(journal: Journal) -> None:
+def test_singleton_waits_for_future_tasks_of_an_array(journal: Journal) -> None:
     broker = make(journal, 1)
     number = array(broker, "0-3%1", name="sweep")
     alone = new(broker, name="sweep", singleton=True)
@@ -261,7 +261,7 @@ def test_a_singleton_waits_for_the_tasks_of_an_array_that_are_still_to_come(jour
     assert state(broker, alone) == "launching"
 
 
-def test_an_array_has_started_when_its_first_task_did(journal: Journal) -> None:
+def test_array_has_started_once_its_first_task_has(journal: Journal) -> None:
     broker = make(journal, 1)
     number = array(broker, "0-2%1")
     settle(broker)
@@ -273,7 +273,7 @@ def test_an_array_has_started_when_its_first_task_did(journal: Journal) -> None:
         assert info(broker, number).start_s == first_s
 
 
-def test_the_first_arrays_that_were_over_are_forgotten_and_every_replay_forgets_the_same(
+def test_oldest_ended_arrays_are_forgotten_in_every_replay_alike(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrays, "MOST_OVER", 10)
@@ -294,7 +294,7 @@ def test_the_first_arrays_that_were_over_are_forgotten_and_every_replay_forgets_
     assert sorted(again.arrays.known) == [goes_on, *known]
 
 
-def test_an_array_of_many_single_tasks_is_kept_and_looked_at_as_ranges(journal: Journal) -> None:
+def test_array_of_many_single_tasks_is_kept_as_ranges(journal: Journal) -> None:
     broker = make(journal, 1)
     number = array(broker, ",".join(map(str, range(0, 20_000, 2))), num_gpus=4)
     spec = broker.state.arrays.known[number].spec
@@ -305,14 +305,14 @@ def test_an_array_of_many_single_tasks_is_kept_and_looked_at_as_ranges(journal: 
     assert (shown.num_tasks, shown.tasks) == (10_000, f"{2 * WINDOW + 2}-19998:2")
 
 
-def test_tasks_are_joined_told_apart_and_taken_out_as_sets_are() -> None:
+def test_task_sets_have_union_difference_and_membership() -> None:
     draws = random.Random(3)
     for _ in range(200):
         some = draws.sample(range(40), draws.randint(1, 20))
         some = sorted(some) if draws.random() < 0.7 else some
         mine = [Tasks(one, one) for one in some]
         small = joined(mine)
-        assert list(numbers(small)) == some, "in their order"
+        assert list(numbers(small)) == some, "in order"
         assert len(small) <= len(mine)
         assert are_distinct(small)
         assert not are_distinct([*small, Tasks(some[0], some[0])])

@@ -37,7 +37,7 @@ from tests.support.broker.hand import LIMITS, ended, hello, launched, make, of_k
 # ---- order, time, batches --------------------------------------------------------------------------------
 
 
-def test_a_batch_is_applied_in_canonical_order_and_decided_once(journal: Journal) -> None:
+def test_batch_is_applied_in_canonical_order_and_decided_once(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit(4))
     broker.says("n0", launched(1))
@@ -50,19 +50,19 @@ def test_a_batch_is_applied_in_canonical_order_and_decided_once(journal: Journal
     assert len({row.now_s for row in list(journal.rows())[before:]}) == 1
 
 
-def test_acknowledgements_alone_are_no_decision_point(journal: Journal) -> None:
+def test_acknowledgements_are_no_decision_point(journal: Journal) -> None:
     broker = make(journal, nodes=1, policy="fifo")
     broker.ask(submit(3))
     broker.ask(submit(4))
     broker.ask(submit(1))
     decisions = broker.state.cluster.decisions
-    assert decisions == 2, "one start, then a wait: job 3 fits, but stands behind job 2"
+    assert decisions == 2, "one start, then a wait: job 3 fits but is behind job 2"
     broker.says("n0", launched(1))
     assert broker.state.cluster.decisions == decisions
 
 
 class Waiting(Scheduler):
-    """A scheduler that starts the first job, and then waits."""
+    """A scheduler that starts the first job and then waits."""
 
     name = policy_id = "waiter"
 
@@ -72,7 +72,7 @@ class Waiting(Scheduler):
         return Decision(action=Wait(), source="policy", marks_hold=True)
 
 
-def test_the_end_of_a_hold_is_a_decision_point_also_after_a_restart(journal: Journal) -> None:
+def test_end_of_a_hold_is_a_decision_point_also_after_a_restart(journal: Journal) -> None:
     broker = HandBroker(Waiting(), journal, limits=LIMITS)
     broker.says("n0", hello("n0"))
     broker.ask(submit(3))
@@ -93,13 +93,13 @@ def test_time_must_grow(broker: HandBroker) -> None:
         broker.machine.handle_batch([], broker.now_s)
 
 
-def test_the_journal_comes_before_everything_else(broker: HandBroker) -> None:
+def test_commit_comes_before_every_message(broker: HandBroker) -> None:
     effects = broker.machine.handle_batch([ClientAsked(b"a", 5, submit())], broker.now_s + 1)
     assert isinstance(effects[0], Commit)
     assert effects[1] == Reply(b"a", 5, Submitted(job=1))
 
 
-def test_questions_are_answered_after_the_decisions_of_their_batch(journal: Journal) -> None:
+def test_queries_are_answered_after_the_decisions_of_their_batch(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     out = broker.batch([ClientAsked(b"a", 1, ListJobs()), ClientAsked(b"b", 2, submit())])
     (jobs,) = of_kind(out, Jobs)
@@ -122,7 +122,7 @@ def test_logs_are_fetched_from_the_node_and_end_with_the_job(journal: Journal) -
     assert out == [LogChunk(data=b"", offset=0, eof=True, attempt=1)]
 
 
-def test_a_log_that_no_node_delivers_is_refused_in_time(journal: Journal) -> None:
+def test_log_request_without_an_answer_times_out(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     broker.batch([ClientAsked(b"a", 9, ReadLog(job=1))])
@@ -130,13 +130,13 @@ def test_a_log_that_no_node_delivers_is_refused_in_time(journal: Journal) -> Non
     assert isinstance(late, Refused)
 
 
-def test_a_waiting_job_has_no_output_yet(broker: HandBroker) -> None:
+def test_waiting_job_has_no_output_yet(broker: HandBroker) -> None:
     broker.ask(submit())
     assert broker.ask(ReadLog(job=1)) == LogChunk(data=b"", offset=0, eof=False)
     assert isinstance(broker.ask(ReadLog(job=2)), Refused)
 
 
-def test_nodes_jobs_and_stats_as_people_see_them(journal: Journal) -> None:
+def test_lists_of_nodes_and_jobs_and_statistics(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     broker.ask(submit(3, name="train", user="ada"))
     broker.ask(submit(8))
@@ -163,7 +163,7 @@ def test_nodes_jobs_and_stats_as_people_see_them(journal: Journal) -> None:
     assert (stats.queued, stats.running, stats.ended) == (1, 1, 0)
 
 
-def test_nodes_are_listed_in_the_order_of_their_numbers(broker: HandBroker) -> None:
+def test_nodes_are_listed_in_natural_order(broker: HandBroker) -> None:
     for name in ("n10", "n2", "gpu-a", "n1"):
         broker.says(name, hello(name))
     nodes = broker.ask(ListNodes())
@@ -171,7 +171,7 @@ def test_nodes_are_listed_in_the_order_of_their_numbers(broker: HandBroker) -> N
     assert [node.name for node in nodes.nodes] == ["gpu-a", "n1", "n2", "n10"]
 
 
-def test_every_question_about_an_unknown_job_is_refused(broker: HandBroker) -> None:
+def test_every_query_about_an_unknown_job_is_refused(broker: HandBroker) -> None:
     for question in (Why(job=3), ReadLog(job=3), ListJobs(job=3), Cancel(job=3)):
         reply = broker.ask(question)
         assert isinstance(reply, Refused)
@@ -181,7 +181,7 @@ def test_every_question_about_an_unknown_job_is_refused(broker: HandBroker) -> N
 # ---- restart --------------------------------------------------------------------------------------------
 
 
-def test_a_restarted_broker_knows_everything_and_starts_nothing_twice(journal: Journal) -> None:
+def test_restarted_broker_has_the_same_state_and_starts_nothing_twice(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     for gpus in (4, 3, 4, 8):
         broker.ask(submit(gpus))
@@ -203,7 +203,7 @@ def test_a_restarted_broker_knows_everything_and_starts_nothing_twice(journal: J
     assert [(m.job, m.attempt, m.epoch) for m in of_kind(out, Launch)] == [(2, 1, 2)]
 
 
-def test_time_does_not_run_back_over_a_restart(journal: Journal) -> None:
+def test_time_does_not_go_backwards_across_a_restart(journal: Journal) -> None:
     make(journal, nodes=1)
     last_s = list(journal.rows())[-1].now_s
     HandBroker(load_scheduler("fifo"), journal, now_s=1.0)
@@ -212,7 +212,7 @@ def test_time_does_not_run_back_over_a_restart(journal: Journal) -> None:
     assert times[-1] > last_s
 
 
-def test_a_wait_that_passed_over_jobs_is_replayed(journal: Journal) -> None:
+def test_wait_that_skipped_jobs_is_replayed(journal: Journal) -> None:
     broker = make(journal, nodes=1, policy="random")
     for gpus in (1, 2, 3, 1, 2, 4, 1, 1, 2):
         broker.ask(submit(gpus))
@@ -225,7 +225,7 @@ def test_a_wait_that_passed_over_jobs_is_replayed(journal: Journal) -> None:
     assert again.state.cluster.digest() == broker.state.cluster.digest()
 
 
-def test_decisions_carry_numbers_that_their_records_repeat(journal: Journal) -> None:
+def test_decisions_and_their_records_have_the_same_numbers(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     for gpus in (1, 2, 4, 1):
         broker.ask(submit(gpus))

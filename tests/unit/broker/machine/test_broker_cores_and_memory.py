@@ -1,4 +1,4 @@
-"""Cores and memory that jobs ask for: counted, waited for, refused, ordered, and remembered."""
+"""Cores and memory that jobs request: allocated, waited for, refused, sorted and restored."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def cluster(journal: Journal, *nodes: Hello) -> HandBroker:
 
 
 def orders(broker: HandBroker, job: int) -> dict[str, tuple[int, int]]:
-    """(cores, MiB) of each rank that was ordered, by node."""
+    """(cores, MiB) of each launched rank, by node."""
     sent = [(node, order) for node, order in broker.sent.orders if isinstance(order, Launch)]
     return {node: (order.cores, order.memory_mib) for node, order in sent if order.job == job}
 
@@ -71,15 +71,15 @@ def notes(broker: HandBroker, name: str) -> list[str]:
     return next(node.notes for node in nodes.nodes if node.name == name)
 
 
-def test_a_rank_is_ordered_with_its_part_of_cores_and_memory(journal: Journal) -> None:
+def test_launch_has_the_ranks_share_of_cores_and_memory(journal: Journal) -> None:
     broker = cluster(journal, big("n0"), big("n1"))
     broker.ask(submit(6, num_cpus=12, memory_mib=6 * GIB))
     assert sorted(orders(broker, 1).values()) == [(4, 2 * GIB), (8, 4 * GIB)]
     broker.ask(submit(2))
-    assert list(orders(broker, 2).values()) == [(0, 0)], "who asks for none is told none"
+    assert list(orders(broker, 2).values()) == [(0, 0)], "a job that requests none has none in its launch"
 
 
-def test_who_asks_for_more_than_is_free_waits_and_says_for_what(journal: Journal) -> None:
+def test_job_that_requests_more_than_is_free_waits_with_a_reason(journal: Journal) -> None:
     broker = cluster(journal)
     broker.ask(submit(1, num_cpus=4, memory_mib=48 * GIB))
     broker.ask(submit(1, memory_mib=32 * GIB))
@@ -97,7 +97,7 @@ def test_who_asks_for_more_than_is_free_waits_and_says_for_what(journal: Journal
     assert state(broker, 3) == "launching"
 
 
-def test_who_asks_for_more_than_any_node_has_is_refused_in_one_line(journal: Journal) -> None:
+def test_job_that_requests_more_than_any_node_has_is_refused(journal: Journal) -> None:
     broker = cluster(journal)
     for asked in ({"memory_mib": 65 * GIB}, {"num_cpus": 17}, {"num_cpus": 16, "memory_mib": 70 * GIB}):
         refused = broker.ask(submit(2, **asked))
@@ -110,14 +110,14 @@ def test_who_asks_for_more_than_any_node_has_is_refused_in_one_line(journal: Jou
         assert "must be 0 to" in refused.message
 
 
-def test_jobs_that_ask_for_nothing_are_counted_as_before(journal: Journal) -> None:
+def test_jobs_without_a_request_are_counted_as_before(journal: Journal) -> None:
     broker = cluster(journal)
     broker.ask(submit(1, num_cpus=16, memory_mib=64 * GIB))
     broker.ask(submit(3))
     assert [state(broker, job) for job in (1, 2)] == ["launching", "launching"]
 
 
-def test_a_node_that_comes_back_with_less_memory_gives_less(journal: Journal) -> None:
+def test_node_that_returns_with_less_memory_offers_less(journal: Journal) -> None:
     broker = cluster(journal)
     broker.ask(submit(1, memory_mib=40 * GIB))
     broker.says("n0", launched(1))
@@ -133,7 +133,7 @@ def test_a_node_that_comes_back_with_less_memory_gives_less(journal: Journal) ->
     assert make(journal).state.cluster.digest() == broker.state.cluster.digest()
 
 
-def test_a_node_from_before_limits_is_noted_and_a_job_there_is_told(journal: Journal) -> None:
+def test_node_without_limits_is_noted_and_its_jobs_get_a_warning(journal: Journal) -> None:
     old = msgspec.structs.replace(big("n0"), capabilities=Capabilities())
     loose = big("n1", capabilities=Capabilities(holds_to=["cores"]), notes=["no control groups: ..."])
     broker = cluster(journal, old, loose)
@@ -149,15 +149,15 @@ def test_a_node_from_before_limits_is_noted_and_a_job_there_is_told(journal: Jou
     ]
 
 
-def test_an_engine_counts_itself(journal: Journal) -> None:
-    """It says of its nodes neither cores nor memory; nothing is noted, and nothing counted."""
+def test_engine_counts_cores_and_memory_itself(journal: Journal) -> None:
+    """An engine reports neither cores nor memory of its nodes: no note, no accounting."""
     broker = cluster(journal, hello("n0"))
     assert notes(broker, "n0") == []
     broker.ask(submit(1, num_cpus=1000, memory_mib=1000 * GIB))
     assert state(broker, 1) == "launching"
 
 
-def test_out_of_memory_is_said_in_words(journal: Journal) -> None:
+def test_out_of_memory_is_reported_in_words(journal: Journal) -> None:
     broker = cluster(journal)
     for job, asked in ((1, {"memory_mib": 4 * GIB}), (2, {})):
         broker.ask(submit(1, **asked))
@@ -168,7 +168,7 @@ def test_out_of_memory_is_said_in_words(journal: Journal) -> None:
     assert "it asked for none" in reason(broker, 2)
 
 
-def test_the_journal_decides_the_same_again(journal: Journal) -> None:
+def test_replay_decides_alike(journal: Journal) -> None:
     broker = cluster(journal, big("n0"), big("n1", memory_gib=16))
     for gpus, cores, gib in ((1, 4, 40), (2, 0, 0), (4, 16, 16), (1, 2, 30), (1, 0, 12), (2, 8, 1)):
         broker.ask(submit(gpus, num_cpus=cores, memory_mib=gib * GIB))
@@ -186,7 +186,7 @@ def test_the_journal_decides_the_same_again(journal: Journal) -> None:
     assert trace.extra["memory_mib"].tolist()[:1] == [40.0 * GIB]
 
 
-def test_a_compacted_journal_knows_what_live_jobs_asked_for(tmp_path: Path) -> None:
+def test_compacted_journal_keeps_requests_of_live_jobs(tmp_path: Path) -> None:
     path = tmp_path / "compacted.sqlite"
     broker = cluster(Journal(path))
     broker.ask(submit(1, num_cpus=4, memory_mib=48 * GIB))
@@ -208,8 +208,8 @@ def test_a_compacted_journal_knows_what_live_jobs_asked_for(tmp_path: Path) -> N
         assert reason(again, 2).startswith("Resources: needs 32 GiB of memory")
 
 
-def test_cores_of_journals_before_were_written_down_and_are_not_counted(journal: Journal) -> None:
-    """A start that was right then is right for ever: 1000 cores on a node of 16."""
+def test_cores_in_older_journals_are_not_counted(journal: Journal) -> None:
+    """A start that was legal then stays legal: 1000 cores on a node of 16."""
     before = msgspec.structs.replace(draft(), num_cpus=1000, predicted_s=60.0, spread=1.0)
     packed = msgspec.msgpack.decode(encode_entry(before))
     del packed["counted"], packed["memory_mib"]
@@ -222,7 +222,7 @@ def test_cores_of_journals_before_were_written_down_and_are_not_counted(journal:
     assert orders(broker, 1) == {"n0": (0, 0)}
 
 
-def test_a_node_of_a_journal_before_limits_says_nothing_of_them() -> None:
+def test_node_in_an_older_journal_has_no_limits() -> None:
     up = NodeUp(
         name="n0", gpus=1, gpu_type="x", gpu_uuids=[], cpus=1, memory_mib=1, vc="", boot_id="",
     )  # fmt: skip
@@ -252,7 +252,7 @@ def node_of(broker: HandBroker, job: int) -> str:
     return attempt.ranks[0].node if attempt is not None and state(broker, job) == "launching" else ""
 
 
-def test_gpus_with_as_much_memory_are_given_or_waited_for(journal: Journal) -> None:
+def test_job_gets_or_waits_for_gpus_with_enough_memory(journal: Journal) -> None:
     broker = cluster(journal, card("n0", "small", 40), card("n1", "large", 80))
     broker.ask(submit(3, gpu_memory_mib=48 * GIB))
     assert node_of(broker, 1) == "n1"
@@ -271,13 +271,13 @@ def test_gpus_with_as_much_memory_are_given_or_waited_for(journal: Journal) -> N
     )
 
 
-def test_nodes_that_do_not_say_are_taken_for_large_enough(journal: Journal) -> None:
+def test_unknown_gpu_memory_counts_as_enough(journal: Journal) -> None:
     broker = cluster(journal, hello("n0"))
     broker.ask(submit(1, gpu_memory_mib=48 * GIB))
     assert node_of(broker, 1) == "n0"
 
 
-def test_the_least_of_a_type_counts_for_it(journal: Journal) -> None:
+def test_smallest_gpu_of_a_type_counts(journal: Journal) -> None:
     broker = cluster(journal, card("n0", "x", 80), card("n1", "x", 40))
     assert isinstance(broker.ask(submit(1, gpu_memory_mib=48 * GIB)), Refused)
     broker.says("n0", card("n0", "x", 40, cluster="c1"))
@@ -289,7 +289,7 @@ def test_the_least_of_a_type_counts_for_it(journal: Journal) -> None:
     assert make(journal).state.cluster.digest() == broker.state.cluster.digest()
 
 
-def test_who_was_out_of_gpu_memory_goes_back_once_to_a_larger_one(journal: Journal) -> None:
+def test_job_out_of_gpu_memory_is_requeued_once_for_a_larger_gpu(journal: Journal) -> None:
     broker = cluster(journal, card("n0", "small", 40), card("n1", "large", 80, unhealthy="not yet"))
     broker.ask(submit(4))
     assert node_of(broker, 1) == "n0"
@@ -297,7 +297,7 @@ def test_who_was_out_of_gpu_memory_goes_back_once_to_a_larger_one(journal: Journ
     assert state(broker, 1) == "queued"
     assert "goes back once, to larger ones" in reason(broker, 1)
     broker.ask(submit(1))
-    assert node_of(broker, 2) == "n0", "small ones are still given to others"
+    assert node_of(broker, 2) == "n0", "small GPUs are still allocated to other jobs"
     broker.says("n1", Heartbeat(name="n1"))
     assert node_of(broker, 1) == "n1"
     assert broker.state.jobs[1].retries == 0, "it is not charged"
@@ -307,7 +307,7 @@ def test_who_was_out_of_gpu_memory_goes_back_once_to_a_larger_one(journal: Journ
     out_of_gpu_memory(broker, 1, attempt=2)
 
 
-def test_it_goes_back_no_second_time_and_all_is_decided_the_same_again(journal: Journal) -> None:
+def test_job_out_of_gpu_memory_is_not_requeued_twice_and_replays_alike(journal: Journal) -> None:
     broker = cluster(journal, card("n0", "a", 20), card("n1", "b", 40, unhealthy="x"), card("n2", "c", 80))
     broker.ask(submit(4, gpu_memory_mib=48 * GIB))
     broker.ask(submit(4))
@@ -325,14 +325,14 @@ def test_it_goes_back_no_second_time_and_all_is_decided_the_same_again(journal: 
         assert msgspec.structs.replace(ours, took_us=theirs.took_us) == theirs
 
 
-def test_who_was_out_of_gpu_memory_on_the_largest_has_failed(journal: Journal) -> None:
+def test_job_out_of_gpu_memory_on_the_largest_gpu_fails(journal: Journal) -> None:
     broker = cluster(journal, card("n0", "x", 80))
     broker.ask(submit(1))
     out_of_gpu_memory(broker, 1)
     assert state(broker, 1) == "failed"
 
 
-def test_a_compacted_journal_knows_what_gpu_memory_was_learnt(tmp_path: Path) -> None:
+def test_compacted_journal_keeps_learned_gpu_memory(tmp_path: Path) -> None:
     path = tmp_path / "compacted.sqlite"
     broker = cluster(Journal(path), card("n0", "small", 40), card("n1", "large", 80, unhealthy="away"))
     broker.ask(submit(1))

@@ -1,4 +1,4 @@
-"""GPU types that jobs ask for: given, waited for, refused, changed, listed, and decided the same again."""
+"""GPU types that jobs request: allocated, waited for, refused, changed, listed, and replayed alike."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def cluster(journal: Journal, *nodes: Hello) -> HandBroker:
 
 
 def on(broker: HandBroker, job: int) -> list[str]:
-    """Where a job is being launched, in order."""
+    """Where a job is being launched, in order of ranks."""
     attempt = broker.state.jobs[job].attempt
     return [rank.node for rank in attempt.ranks] if attempt and state(broker, job) == "launching" else []
 
 
 def listed(broker: HandBroker, job: int) -> tuple[str, list[str]]:
-    """(reason, GPU types that it asks for) as lists have them."""
+    """(reason, requested GPU types) as in lists."""
     jobs = broker.ask(ListJobs(job=job))
     assert isinstance(jobs, Jobs)
     return jobs.jobs[0].reason, jobs.jobs[0].gpu_types
@@ -74,7 +74,7 @@ def end(broker: HandBroker, job: int) -> None:
         broker.says(node, ended(job, rank=rank))
 
 
-def test_a_job_gets_gpus_of_its_types_alone(journal: Journal) -> None:
+def test_job_gets_only_gpus_of_its_types(journal: Journal) -> None:
     broker = cluster(journal)
     broker.ask(submit(4, gpu_types=["h100"]))
     broker.ask(submit(1, gpu_types=["h100-80gb"]))
@@ -83,14 +83,14 @@ def test_a_job_gets_gpus_of_its_types_alone(journal: Journal) -> None:
     reason, types = listed(broker, 2)
     assert reason == "Resources: needs GPUs of type h100-80gb, which are not free with as many GPUs"
     assert types == ["h100-80gb"]
-    assert listed(broker, 1)[1] == ["H100"], "a type of the table is spelt as there"
+    assert listed(broker, 1)[1] == ["H100"], "a type of the table has the spelling of the table"
     assert listed(broker, 3)[1] == ["A100", "H100"]
     assert "it needs GPUs of type h100-80gb" in why(broker, 2)[0]
     end(broker, 1)
     assert on(broker, 2) == ["n1"]
 
 
-def test_a_gang_may_have_several_of_the_types_that_it_names(journal: Journal) -> None:
+def test_gang_may_mix_the_types_that_it_names(journal: Journal) -> None:
     broker = cluster(journal, card("n0", A100), card("n1", H100), card("n2", "Tesla T4"))
     broker.ask(submit(8, gpu_types=["A100", "H100"]))
     assert on(broker, 1) == ["n0", "n1"]
@@ -115,7 +115,7 @@ def test_a_gang_may_have_several_of_the_types_that_it_names(journal: Journal) ->
         ({"gpu_types": ["H\x1b100"]}, "gpu_types must not contain control characters"),
     ],
 )
-def test_what_no_node_can_have_is_refused_in_one_line(
+def test_request_that_no_node_can_meet_is_refused_in_one_line(
     journal: Journal, asked: dict[str, object], said: str
 ) -> None:
     broker = cluster(journal)
@@ -125,7 +125,7 @@ def test_what_no_node_can_have_is_refused_in_one_line(
     assert "\n" not in refused.message
 
 
-def test_memory_and_type_are_one_demand(journal: Journal) -> None:
+def test_memory_and_type_must_hold_for_the_same_gpu(journal: Journal) -> None:
     def sized(name: str, gpu_type: str, gib: int) -> Hello:
         capable = msgspec.structs.replace(hello(name).capabilities, gpu_memory_mib=gib << 10)
         return card(name, gpu_type, capabilities=capable)
@@ -145,10 +145,10 @@ def test_memory_and_type_are_one_demand(journal: Journal) -> None:
     )
 
 
-def test_who_waits_for_a_node_that_is_down_is_told_which(journal: Journal) -> None:
+def test_reason_names_the_node_that_is_down(journal: Journal) -> None:
     broker = cluster(journal)
     broker.says("n1", Leaving(name="n1"))
-    assert isinstance(broker.ask(submit(1, gpu_types=["H100"])), Submitted), "it waits, and is not refused"
+    assert isinstance(broker.ask(submit(1, gpu_types=["H100"])), Submitted), "it waits and is not refused"
     said = "NodeDown: needs GPUs of type H100, and nodes with such GPUs are absent: n1"
     assert listed(broker, 1)[0] == said
     assert why(broker, 1)[0].endswith("it needs GPUs of type H100; it waits for n1")
@@ -156,7 +156,7 @@ def test_who_waits_for_a_node_that_is_down_is_told_which(journal: Journal) -> No
     assert on(broker, 1) == ["n1"]
 
 
-def test_the_type_of_a_waiting_job_changes(journal: Journal) -> None:
+def test_type_of_a_waiting_job_can_change(journal: Journal) -> None:
     broker = cluster(journal)
     broker.ask(submit(4, gpu_types=["H100"]))
     broker.ask(submit(2, gpu_types=["H100"], hold=True))
@@ -176,7 +176,7 @@ def test_the_type_of_a_waiting_job_changes(journal: Journal) -> None:
     assert again.state.cluster.demands[-1] == Demand(gpus=2)
 
 
-def test_tasks_of_an_array_have_its_types_also_those_that_change(journal: Journal) -> None:
+def test_tasks_of_an_array_have_its_types_also_after_a_change(journal: Journal) -> None:
     broker = cluster(journal)
     broker.ask(submit(4, gpu_types=["H100"], tasks=[Tasks(0, 3)]))
     assert on(broker, min(broker.state.jobs)) == ["n1"]
@@ -185,7 +185,7 @@ def test_tasks_of_an_array_have_its_types_also_those_that_change(journal: Journa
     assert sorted(node for job in broker.state.jobs for node in on(broker, job)) == ["n0", "n1"]
 
 
-def test_a_node_that_comes_back_with_other_gpus_is_known_by_them(journal: Journal) -> None:
+def test_node_that_returns_with_other_gpus_offers_these(journal: Journal) -> None:
     broker = cluster(journal, card("n0", "generic"))
     broker.ask(submit(1))
     broker.says("n0", launched(1))
@@ -198,7 +198,7 @@ def test_a_node_that_comes_back_with_other_gpus_is_known_by_them(journal: Journa
     assert make(journal).state.cluster.digest() == broker.state.cluster.digest()
 
 
-def test_history_has_what_was_asked_for_and_what_was_given(journal: Journal) -> None:
+def test_history_has_requested_and_allocated_types(journal: Journal) -> None:
     broker = cluster(journal)
     for _ in range(2):
         broker.ask(submit(1, gpu_types=["H100"]))
@@ -211,7 +211,7 @@ def test_history_has_what_was_asked_for_and_what_was_given(journal: Journal) -> 
     }
 
 
-def test_the_journal_decides_the_same_again_and_is_a_trace_with_types(journal: Journal) -> None:
+def test_replay_decides_alike_and_the_journal_is_a_trace_with_types(journal: Journal) -> None:
     broker = cluster(journal)
     for gpus, types in ((3, ["H100"]), (2, ["H100"]), (4, []), (1, ["A100", "H100"]), (1, ["A100"]), (8, [])):
         broker.ask(submit(gpus, gpu_types=types))
@@ -231,7 +231,7 @@ def test_the_journal_decides_the_same_again_and_is_a_trace_with_types(journal: J
     assert [group.gpu_type for group in history.cluster.nodes] == [A100, H100]
 
 
-def test_a_compacted_journal_knows_the_types_of_live_jobs(tmp_path: Path) -> None:
+def test_compacted_journal_keeps_types_of_live_jobs(tmp_path: Path) -> None:
     path = tmp_path / "compacted.sqlite"
     broker = cluster(Journal(path))
     broker.ask(submit(4, gpu_types=["H100"]))

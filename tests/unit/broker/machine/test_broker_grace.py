@@ -1,4 +1,4 @@
-"""The time between SIGTERM and SIGKILL: of the broker, or of a job up to the broker's bound."""
+"""The time between SIGTERM and SIGKILL: the broker's default, or a job's own up to the broker's maximum."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlsched.wire.messages import (
     Tasks,
     Why,
 )
-from tests.support.broker.hand import LIMITS, draft, hello, launched, make, of_kind, submit
+from tests.support.broker.hand import LIMITS, draft, hello, launched, of_kind, submit
 from tests.support.broker.preempting import make_preempting
 
 BOUND = msgspec.structs.replace(LIMITS, grace_s=20.0, max_grace_s=100.0)
@@ -38,7 +38,7 @@ def bounded(journal: Journal, nodes: int = 1) -> HandBroker:
 
 
 def running(broker: HandBroker, grace_s: float | None, **more: object) -> Launch:
-    """A job that runs; its launch."""
+    """A running job; returns its launch."""
     broker.ask(submit(4, grace_s=grace_s, **more))
     order = broker.sent.orders[-1][1]
     assert isinstance(order, Launch)
@@ -52,7 +52,7 @@ def kills(broker: HandBroker) -> list[Kill]:
 
 @pytest.mark.parametrize(("asked_s", "expected_s"), [(None, 20.0), (0.0, 0.0), (60.0, 60.0), (100.0, 100.0)])
 @pytest.mark.parametrize("how", [Cancel, Requeue])
-def test_launch_and_every_order_to_end_carry_it(
+def test_launch_and_every_kill_have_the_grace(
     journal: Journal, how: type[Cancel | Requeue], asked_s: float | None, expected_s: float
 ) -> None:
     broker = bounded(journal)
@@ -61,7 +61,7 @@ def test_launch_and_every_order_to_end_carry_it(
     assert (order.grace_s, [kill.grace_s for kill in kills(broker)]) == (expected_s, [expected_s])
 
 
-def test_a_preempted_job_has_its_own(journal: Journal) -> None:
+def test_preempted_job_has_its_own_grace(journal: Journal) -> None:
     broker = make_preempting(journal, 1)
     running(broker, 60.0, preemptible=True)
     broker.wait(12.0, "n0")
@@ -69,7 +69,7 @@ def test_a_preempted_job_has_its_own(journal: Journal) -> None:
     assert [kill.grace_s for kill in kills(broker)] == [60.0]
 
 
-def test_a_gang_of_which_a_part_failed_has_it_too(journal: Journal) -> None:
+def test_partly_failed_gang_has_its_own_grace(journal: Journal) -> None:
     broker = bounded(journal, nodes=2)
     broker.ask(submit(8, grace_s=60.0))
     broker.says("n0", launched(1))
@@ -78,7 +78,7 @@ def test_a_gang_of_which_a_part_failed_has_it_too(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("asked_s", [-1.0, 100.1, float("inf"), float("nan")])
-def test_what_is_not_within_the_bound_is_refused_in_one_line(journal: Journal, asked_s: float) -> None:
+def test_grace_above_the_maximum_is_refused_in_one_line(journal: Journal, asked_s: float) -> None:
     broker = bounded(journal)
     said = f"grace_s must be 0 to 100 s (the broker's --max-grace-s), got {asked_s:g} s"
     assert broker.ask(submit(1, grace_s=asked_s)) == Refused(message=said)
@@ -86,7 +86,7 @@ def test_what_is_not_within_the_bound_is_refused_in_one_line(journal: Journal, a
     assert broker.ask(many) == Refused(message=f"job 2: {said}")
 
 
-def test_it_outlives_the_broker_and_goes_down_with_the_bound(journal: Journal) -> None:
+def test_grace_survives_restarts_and_falls_with_the_maximum(journal: Journal) -> None:
     broker = bounded(journal)
     broker.ask(submit(4))
     waits = submit(4, grace_s=60.0)
@@ -98,7 +98,7 @@ def test_it_outlives_the_broker_and_goes_down_with_the_bound(journal: Journal) -
         assert info.grace_s == expected_s
 
 
-def test_tasks_of_an_array_have_the_arrays(journal: Journal) -> None:
+def test_tasks_of_an_array_have_its_grace(journal: Journal) -> None:
     broker = bounded(journal)
     broker.ask(submit(4, grace_s=60.0, tasks=[Tasks(0, 3)]))
     orders = [order for _, order in broker.sent.orders if isinstance(order, Launch)]
@@ -108,9 +108,7 @@ def test_tasks_of_an_array_have_the_arrays(journal: Journal) -> None:
 @pytest.mark.parametrize(
     ("asked_s", "said"), [(None, "20 s, the broker's default"), (60.0, "1 min, as submitted")]
 )
-def test_why_and_job_show_it_while_the_job_is_there(
-    journal: Journal, asked_s: float | None, said: str
-) -> None:
+def test_why_and_job_show_the_grace(journal: Journal, asked_s: float | None, said: str) -> None:
     broker = bounded(journal)
     running(broker, asked_s)
     why, jobs = broker.ask(Why(job=1)), broker.ask(ListJobs(job=1))
@@ -120,15 +118,10 @@ def test_why_and_job_show_it_while_the_job_is_there(
     assert jobs.jobs[0].grace_s == (asked_s or 20.0)
 
 
-def test_a_submission_without_one_is_sent_and_read_as_before() -> None:
+def test_submission_without_a_grace_is_encoded_as_before() -> None:
     plain = submit(1)
     assert b"grace_s" not in msgspec.msgpack.encode(plain)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(plain), type=Submit).grace_s is None
     older = msgspec.to_builtins(draft())
     del older["grace_s"]
     assert msgspec.convert(older, JobSubmitted).grace_s is None
-
-
-def test_the_default_is_the_same_everywhere(journal: Journal) -> None:
-    broker = make(journal, 1)
-    assert running(broker, None).grace_s == 30.0

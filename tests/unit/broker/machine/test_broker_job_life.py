@@ -24,7 +24,7 @@ from tests.support.broker.hand import LIMITS, ended, hello, launched, make, of_k
 # ---- a job's life ---------------------------------------------------------------------------------------
 
 
-def test_a_job_goes_from_queued_over_launching_and_running_to_completed(broker: HandBroker) -> None:
+def test_job_is_queued_launching_running_completed(broker: HandBroker) -> None:
     assert broker.ask(submit()) == Submitted(job=1)
     assert state(broker, 1) == "queued"
     welcome, launch = broker.says("n0", hello("n0"))
@@ -54,7 +54,7 @@ def test_a_job_goes_from_queued_over_launching_and_running_to_completed(broker: 
     assert broker.state.cluster.running() == []
 
 
-def test_a_failed_job_has_its_own_exit_code(journal: Journal) -> None:
+def test_failed_job_has_its_own_exit_code(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     broker.says("n0", launched(1), ended(1, exit_code=7))
@@ -62,7 +62,7 @@ def test_a_failed_job_has_its_own_exit_code(journal: Journal) -> None:
     assert (job.state, job.exit_code, job.reason) == ("failed", 7, "ended with exit code 7")
 
 
-def test_a_gang_runs_only_when_all_ranks_have_acknowledged_and_ends_when_all_have(journal: Journal) -> None:
+def test_gang_runs_once_all_ranks_have_acknowledged_and_ends_once_all_have_ended(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     broker.ask(submit(8))
     launches = of_kind([message for _, message in broker.sent.orders], Launch)
@@ -81,7 +81,7 @@ def test_a_gang_runs_only_when_all_ranks_have_acknowledged_and_ends_when_all_hav
     assert state(broker, 1) == "completed"
 
 
-def test_a_rank_that_fails_ends_the_others_and_gives_the_exit_code(journal: Journal) -> None:
+def test_failed_rank_ends_the_others_and_sets_the_exit_code(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     broker.ask(submit(8))
     broker.says("n0", launched(1, rank=0))
@@ -94,7 +94,7 @@ def test_a_rank_that_fails_ends_the_others_and_gives_the_exit_code(journal: Jour
     assert "rank 1 on n1 ended with exit code 9" in broker.state.jobs[1].reason
 
 
-def test_a_time_limit_is_told_as_such(journal: Journal) -> None:
+def test_time_limit_is_reported_as_the_reason(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit(time_limit_s=5.0))
     assert broker.sent.orders[-1][1].time_limit_s == 5.0  # type: ignore[union-attr]
@@ -102,7 +102,7 @@ def test_a_time_limit_is_told_as_such(journal: Journal) -> None:
     assert broker.state.jobs[1].reason == "reached its time limit of 5 s"
 
 
-def test_a_repeated_end_is_acknowledged_again_and_changes_nothing(journal: Journal) -> None:
+def test_repeated_end_is_acknowledged_again_and_changes_nothing(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     broker.says("n0", launched(1), ended(1))
@@ -112,7 +112,7 @@ def test_a_repeated_end_is_acknowledged_again_and_changes_nothing(journal: Journ
     assert len(list(journal.rows())) == before
 
 
-def test_an_order_to_end_is_repeated_until_it_is_obeyed(journal: Journal) -> None:
+def test_kill_is_repeated_until_the_rank_has_ended(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     broker.says("n0", launched(1))
@@ -127,10 +127,10 @@ def test_an_order_to_end_is_repeated_until_it_is_obeyed(journal: Journal) -> Non
     assert broker.wait(10.0, "n0") == []
 
 
-# ---- submissions -----------------------------------------------------------------------------------------
+# ---- submissions ---------------------------------------------------------------------------------------
 
 
-def test_the_same_token_gets_the_same_job(broker: HandBroker) -> None:
+def test_same_token_gets_the_same_job(broker: HandBroker) -> None:
     assert broker.ask(submit(token="x")) == Submitted(job=1)
     assert broker.ask(submit(token="x")) == Submitted(job=1)
     assert len(broker.state.jobs) == 1
@@ -144,11 +144,10 @@ def test_the_same_token_gets_the_same_job(broker: HandBroker) -> None:
         (Submit(token="t", command=["a"], num_gpus=0), "num_gpus"),
         (Submit(token="t", command=["a"], num_gpus=1, time_limit_s=0.0), "time_limit_s"),
         (Submit(token="t", command=["a"], num_gpus=1, time_limit_s=float("nan")), "time_limit_s"),
-        (Submit(token="t", command=["a\0"], num_gpus=1), "NUL"),
         (Submit(token="t", command=["a"], num_gpus=1, env={"A=B": "c"}), "environment"),
     ],
 )
-def test_a_wrong_submission_is_refused_in_one_line_and_not_journalled(
+def test_invalid_submission_is_refused_in_one_line_and_not_journalled(
     broker: HandBroker, wrong: Submit, said: str
 ) -> None:
     reply = broker.ask(wrong)
@@ -158,7 +157,7 @@ def test_a_wrong_submission_is_refused_in_one_line_and_not_journalled(
     assert broker.state.jobs == {}
 
 
-def test_a_gang_that_can_never_run_is_rejected_and_journalled(journal: Journal) -> None:
+def test_gang_that_can_never_run_is_rejected_and_journalled(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     reply = broker.ask(submit(9))
     assert isinstance(reply, Refused)
@@ -170,23 +169,14 @@ def test_a_gang_that_can_never_run_is_rejected_and_journalled(journal: Journal) 
     assert broker.ask(submit(8)) == Submitted(job=2)
 
 
-def test_without_any_node_even_a_large_gang_is_queued(broker: HandBroker) -> None:
+def test_large_gang_is_queued_while_there_are_no_nodes(broker: HandBroker) -> None:
     assert broker.ask(submit(64)) == Submitted(job=1)
     assert state(broker, 1) == "queued"
 
 
-def test_a_vc_without_nodes_is_rejected_by_name(journal: Journal) -> None:
-    broker = make(journal)
-    broker.says("n0", hello("n0", vc="physics"))
-    reply = broker.ask(submit(1, vc="biology"))
-    assert isinstance(reply, Refused)
-    assert "'biology'" in reply.message
-    assert "physics" in reply.message
-
-
-def test_a_vc_that_no_node_and_no_quota_has_is_refused(journal: Journal) -> None:
+def test_vc_without_node_and_quota_is_refused(journal: Journal) -> None:
     broker = make(journal, nodes=1)
-    assert isinstance(broker.ask(submit(1, vc="label")), Submitted), "where no node has a VC it is a label"
+    assert isinstance(broker.ask(submit(1, vc="label")), Submitted), "if no node has a VC, it is a label"
     broker.says("m0", hello("m0", vc="physics"))
     assert isinstance(broker.ask(submit(1, vc="physics")), Submitted)
     assert broker.ask(submit(1, vc="physiks")) == Refused(
@@ -195,7 +185,7 @@ def test_a_vc_that_no_node_and_no_quota_has_is_refused(journal: Journal) -> None
     assert isinstance(broker.ask(submit(1)), Submitted)
     broker.ask(SetQuota(kind="vc", name="biology", gpus=1))
     assert isinstance(broker.ask(submit(1, vc="biology")), Submitted)
-    assert broker.state.jobs[1].state != "rejected", "jobs from before stay"
+    assert broker.state.jobs[1].state != "rejected", "earlier jobs stay"
 
 
 def test_predictions_are_made_at_submission_and_learn_from_ends(journal: Journal) -> None:
@@ -210,7 +200,7 @@ def test_predictions_are_made_at_submission_and_learn_from_ends(journal: Journal
     assert broker.state.jobs[3].spec.predicted_s == 3.0
 
 
-def test_a_cancelled_job_teaches_nothing(journal: Journal) -> None:
+def test_predictor_ignores_cancelled_jobs(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     first = broker.state.jobs[1].spec.predicted_s
@@ -221,7 +211,7 @@ def test_a_cancelled_job_teaches_nothing(journal: Journal) -> None:
     assert broker.state.jobs[2].spec.predicted_s == first
 
 
-def test_cancel_takes_a_waiting_job_out(broker: HandBroker) -> None:
+def test_cancel_removes_a_waiting_job(broker: HandBroker) -> None:
     broker.ask(submit())
     assert broker.ask(Cancel(job=1)) == Ok()
     assert state(broker, 1) == "cancelled"
@@ -229,7 +219,7 @@ def test_cancel_takes_a_waiting_job_out(broker: HandBroker) -> None:
     assert isinstance(broker.ask(Cancel(job=5)), Refused)
 
 
-def test_a_job_that_is_over_keeps_nothing_that_only_a_start_needs(journal: Journal) -> None:
+def test_ended_job_drops_data_that_only_a_start_needs(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit(1, env={"A": "b" * 1_000}, cwd="/tmp", name="train"))
     broker.ask(submit(99, env={"A": "b" * 1_000}))

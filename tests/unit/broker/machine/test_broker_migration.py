@@ -1,4 +1,4 @@
-"""The broker's state machine: a job that is moved, the gang it makes room for, and who comes meanwhile."""
+"""The broker's state machine: migrated jobs, the gang in their place, and jobs that arrive meanwhile."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from tests.support.broker.preempting import actions, killed, make_preempting, re
 
 
 def migrating() -> Scheduler:
-    """Jobs are moved before any is preempted to wait."""
+    """A policy that migrates jobs before it preempts any into the queue."""
     return load_scheduler(Policy("gittins", migrate={"first": True}))
 
 
 def moved(journal: Journal, scheduler: Scheduler | None = None) -> HandBroker:
-    """2 and 3 have had a GPU of either node for 11 minutes; 4 needs a whole node: 2 is told to leave."""
+    """Jobs 2 and 3 have had a GPU of either node for 11 minutes.
+
+    Job 4 needs a whole node: job 2 is migrated.
+    """
     broker = make_preempting(journal, 2, scheduler or migrating())
     for gpus in (3, 1, 1):
         broker.ask(submit(gpus, preemptible=True))
@@ -34,7 +37,7 @@ def moved(journal: Journal, scheduler: Scheduler | None = None) -> HandBroker:
     return broker
 
 
-def test_a_moved_job_goes_on_where_it_was_promised(journal: Journal) -> None:
+def test_migrated_job_continues_on_its_reserved_node(journal: Journal) -> None:
     broker = moved(journal)
     assert [message.job for _, message in broker.sent.orders if isinstance(message, Kill)] == [2]
     assert actions(journal)[-2:] == [Preempt(seq=1, moved_for=3), Start(seq=3, gpus=(0, 1, 2, 3))]
@@ -50,8 +53,8 @@ def test_a_moved_job_goes_on_where_it_was_promised(journal: Journal) -> None:
     )
 
 
-def test_who_comes_meanwhile_gets_what_was_not_promised(journal: Journal) -> None:
-    """Three GPUs are free, one of them for job 2: two are given away, three are not until it has its own."""
+def test_job_that_arrives_meanwhile_gets_only_unreserved_gpus(journal: Journal) -> None:
+    """One of three free GPUs is reserved for job 2: a job of two can start, a job of three cannot."""
     broker = moved(journal)
     broker.ask(submit(3, preemptible=True))
     assert state(broker, 5) == "queued"
@@ -62,14 +65,14 @@ def test_who_comes_meanwhile_gets_what_was_not_promised(journal: Journal) -> Non
     assert actions(journal)[made] == Start(seq=1, gpus=(7,)), "before all others"
 
 
-def test_where_nobody_is_moved_the_gang_waits_or_they_wait(journal: Journal) -> None:
+def test_without_migration_the_gang_waits_or_jobs_are_preempted(journal: Journal) -> None:
     broker = moved(journal, load_scheduler("gittins"))
     assert not any(isinstance(action, Preempt) and action.moved_for >= 0 for action in actions(journal))
     broker.ask(submit(3, preemptible=True))
     assert state(broker, 5) == "launching"
 
 
-def test_why_tells_for_whom(journal: Journal) -> None:
+def test_why_names_the_job_that_gets_the_gpus(journal: Journal) -> None:
     broker = moved(journal)
 
     def told(job: int) -> str:
@@ -87,7 +90,7 @@ def test_why_tells_for_whom(journal: Journal) -> None:
     )
 
 
-def test_the_journal_tells_all_of_it_again(journal: Journal) -> None:
+def test_replay_gives_the_same_migration(journal: Journal) -> None:
     broker = moved(journal)
     assert shape(replayed(journal)) == shape(broker.state)
     broker.says("n0", killed(2))
@@ -98,10 +101,10 @@ def test_the_journal_tells_all_of_it_again(journal: Journal) -> None:
     assert [record.state_digest for record in made] == [record.state_digest for record in records]
 
 
-def test_a_promise_that_a_lost_node_has_broken_holds_nobody_up(journal: Journal) -> None:
+def test_reservation_lost_with_its_node_blocks_no_job(journal: Journal) -> None:
     broker = moved(journal)
     broker.wait(19.0, "n0")
-    broker.wait(19.0, "n0")  # n1's lease is over, and job 3 is lost with it
+    broker.wait(19.0, "n0")  # n1's lease expires, and job 3 is lost with it
     broker.says("n0", killed(2))
     assert state(broker, 2) == "queued"
     broker.says("n0", launched(4))
@@ -109,8 +112,8 @@ def test_a_promise_that_a_lost_node_has_broken_holds_nobody_up(journal: Journal)
     assert state(broker, 2) == "launching"
 
 
-def test_a_gang_that_is_lost_after_its_start_has_no_claim_any_more(journal: Journal) -> None:
-    """2 could go nowhere when 4 started; then 4 is lost too, and n0 comes back: 2 goes before it."""
+def test_gang_lost_after_its_start_has_no_reservation_any_more(journal: Journal) -> None:
+    """Job 2 had no place when 4 started. Then 4 is lost too and n0 returns: 2 starts before 4."""
     broker = moved(journal)
     broker.wait(19.0, "n0")
     broker.wait(19.0, "n0")

@@ -1,4 +1,4 @@
-"""The broker's state machine: who is preempted, who waits for the GPUs, and what becomes of both."""
+"""The broker's state machine: preempted jobs, jobs that wait for their GPUs, and the outcomes for both."""
 
 from __future__ import annotations
 
@@ -31,10 +31,12 @@ from tests.support.broker.preempting import (
     tiresias,
 )
 
-# ---- the order of things ---------------------------------------------------------------------------------
+# ---- order of events -------------------------------------------------------------------------------------
 
 
-def test_a_preempted_job_is_told_and_its_gpus_are_anothers_when_its_node_says_so(journal: Journal) -> None:
+def test_preempted_job_is_killed_and_its_gpus_are_reused_once_its_node_reports_the_end(
+    journal: Journal,
+) -> None:
     broker = preempted(journal)
     orders = [message for _, message in broker.sent.orders][-1:]
     assert orders == [Kill(epoch=1, job=1, attempt=1, rank=0, grace_s=GRACE_S, again=True)], "and no launch"
@@ -55,7 +57,7 @@ def test_a_preempted_job_is_told_and_its_gpus_are_anothers_when_its_node_says_so
     assert (broker.state.jobs[1].preemptions, broker.state.jobs[1].retries) == (1, 0)
 
 
-def test_a_job_that_leaves_is_asked_about_no_more(journal: Journal) -> None:
+def test_job_that_is_being_preempted_is_no_longer_a_candidate(journal: Journal) -> None:
     broker = preempted(journal)
     made = len(actions(journal))
     broker.ask(submit(1, preemptible=True))
@@ -64,7 +66,7 @@ def test_a_job_that_leaves_is_asked_about_no_more(journal: Journal) -> None:
     assert state(broker, 3) == "queued"
 
 
-def test_a_job_that_did_not_declare_it_is_never_preempted(journal: Journal) -> None:
+def test_job_not_declared_preemptible_is_never_preempted(journal: Journal) -> None:
     broker = make_preempting(journal, nodes=1)
     broker.ask(submit(2))
     broker.ask(submit(2, preemptible=True))
@@ -77,7 +79,7 @@ def test_a_job_that_did_not_declare_it_is_never_preempted(journal: Journal) -> N
     assert [action for action in actions(journal) if isinstance(action, Preempt)] == [Preempt(seq=1)]
 
 
-def test_a_gang_is_launched_whole_once_the_last_of_its_gpus_is_empty(journal: Journal) -> None:
+def test_gang_is_launched_once_its_last_gpu_is_free(journal: Journal) -> None:
     broker = preempted(journal, nodes=2, gpus=8)
     told = of_kind([message for _, message in broker.sent.orders], Kill)
     assert [(kill.job, kill.rank) for kill in told] == [(1, 0), (1, 1)]
@@ -87,7 +89,7 @@ def test_a_gang_is_launched_whole_once_the_last_of_its_gpus_is_empty(journal: Jo
     assert [(launch.job, launch.rank) for launch in of_kind(out, Launch)] == [(2, 0), (2, 1)]
 
 
-def test_another_rule_that_preempts_does_it_in_the_same_way(journal: Journal) -> None:
+def test_gittins_preempts_in_the_same_way(journal: Journal) -> None:
     """`gittins` preempts two jobs, one by one, for a gang that needs the GPUs of both."""
     broker = make_preempting(journal, 1, load_scheduler("gittins"))
     for job in (1, 2):
@@ -106,7 +108,7 @@ def test_another_rule_that_preempts_does_it_in_the_same_way(journal: Journal) ->
     assert [record.state_digest for record in made] == [record.state_digest for record in records]
 
 
-def test_a_small_job_waits_for_its_own_gpus_alone(journal: Journal) -> None:
+def test_small_job_waits_only_for_its_own_gpus(journal: Journal) -> None:
     broker = preempted(journal, nodes=2, gpus=4)
     (rank,) = broker.state.jobs[2].attempt.ranks  # type: ignore[union-attr]
     number = int(rank.node[1:])
@@ -114,7 +116,7 @@ def test_a_small_job_waits_for_its_own_gpus_alone(journal: Journal) -> None:
     assert [launch.job for launch in of_kind(broker.says(rank.node, killed(1, rank=number)), Launch)] == [2]
 
 
-def test_who_takes_over_has_its_launch_timeout_from_then_on(journal: Journal) -> None:
+def test_launch_timeout_counts_from_the_launch(journal: Journal) -> None:
     broker = preempted(journal)
     for _ in range(3):
         broker.wait(15.0, "n0")
@@ -127,17 +129,17 @@ def test_who_takes_over_has_its_launch_timeout_from_then_on(journal: Journal) ->
     assert "did not start it within 30 s" in broker.state.jobs[2].attempt.ending_reason  # type: ignore[union-attr]
 
 
-def test_an_order_is_repeated_with_the_same_grace(journal: Journal) -> None:
+def test_kill_is_repeated_with_the_same_grace(journal: Journal) -> None:
     broker = preempted(journal)
     broker.wait(1.0, "n0")
     out = broker.wait(LIMITS.kill_again_s, "n0")
     assert out == [Kill(epoch=1, job=1, attempt=1, rank=0, grace_s=GRACE_S, again=True)]
 
 
-# ---- how it ends -----------------------------------------------------------------------------------------
+# ---- outcomes -------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_finished_in_its_grace_is_finished(journal: Journal) -> None:
+def test_job_that_completes_within_its_grace_is_completed(journal: Journal) -> None:
     broker = preempted(journal)
     out = broker.says("n0", ended(1, exit_code=0, reason="killed"))
     assert (state(broker, 1), broker.state.jobs[1].exit_code) == ("completed", 0)
@@ -148,20 +150,20 @@ def test_a_job_that_finished_in_its_grace_is_finished(journal: Journal) -> None:
     )
 
 
-def test_a_job_that_finished_before_the_order_came_says_nothing_of_it(journal: Journal) -> None:
+def test_job_that_completed_before_the_kill_has_no_preemption(journal: Journal) -> None:
     broker = preempted(journal)
     broker.says("n0", ended(1, exit_code=0))
     assert (state(broker, 1), broker.state.jobs[1].reason) == ("completed", "")
 
 
-def test_a_job_that_failed_before_the_order_came_has_failed(journal: Journal) -> None:
+def test_job_that_failed_before_the_kill_is_failed(journal: Journal) -> None:
     broker = preempted(journal)
     broker.says("n0", ended(1, exit_code=3, reason=""))
     assert (state(broker, 1), broker.state.jobs[1].exit_code) == ("failed", 3)
 
 
-def test_a_gang_of_which_one_rank_was_stopped_has_not_failed(journal: Journal) -> None:
-    """Its other rank lost the connection, and ended with an error before the order reached it."""
+def test_gang_with_one_preempted_rank_is_not_failed(journal: Journal) -> None:
+    """Its other rank lost the connection and exited with an error before it received the kill."""
     broker = preempted(journal, nodes=2, gpus=8)
     broker.says("n1", ended(1, rank=1, exit_code=1, reason=""))
     broker.says("n0", killed(1, rank=0))
@@ -185,16 +187,16 @@ def test_preemptions_use_up_no_retries(journal: Journal) -> None:
     assert job.preemptions == MAX_RETRIES + 2
 
 
-def test_a_cancel_ends_a_leaving_job_for_good(journal: Journal) -> None:
+def test_cancelled_job_is_not_requeued_after_its_preemption(journal: Journal) -> None:
     broker = preempted(journal)
     assert broker.ask(Cancel(job=1)) == Ok()
-    assert broker.sent.orders[-1][1] == Kill(epoch=1, job=1, attempt=1, rank=0), "not to be queued again"
+    assert broker.sent.orders[-1][1] == Kill(epoch=1, job=1, attempt=1, rank=0), "not requeued"
     out = broker.says("n0", killed(1))
     assert state(broker, 1) == "cancelled"
     assert [launch.job for launch in of_kind(out, Launch)] == [2]
 
 
-def test_a_job_that_is_cancelled_before_its_gpus_are_empty_leaves_them_to_others(journal: Journal) -> None:
+def test_job_cancelled_before_its_gpus_are_free_releases_them(journal: Journal) -> None:
     broker = preempted(journal)
     broker.ask(Cancel(job=2))
     assert broker.sent.orders[-1] == ("n0", Kill(epoch=1, job=2, attempt=1, rank=0))
@@ -204,8 +206,8 @@ def test_a_job_that_is_cancelled_before_its_gpus_are_empty_leaves_them_to_others
     assert [(launch.job, launch.attempt) for launch in of_kind(out, Launch)] == [(1, 2)]
 
 
-def test_who_takes_over_may_be_preempted_before_it_ever_ran(journal: Journal) -> None:
-    """Job 2 has had the GPUs in the ledger for 12 s; job 3 then waits for both."""
+def test_job_that_waits_for_gpus_can_be_preempted_before_its_launch(journal: Journal) -> None:
+    """Job 2 has had the GPUs in the ledger for 12 s; then job 3 needs both."""
     broker = make_preempting(journal, nodes=1)
     broker.ask(submit(4, preemptible=True))
     broker.says("n0", launched(1))
@@ -220,7 +222,7 @@ def test_who_takes_over_may_be_preempted_before_it_ever_ran(journal: Journal) ->
     assert broker.state.jobs[2].earlier_s == 0.0
 
 
-def test_a_job_that_is_being_cancelled_may_be_preempted_and_stays_cancelled(journal: Journal) -> None:
+def test_job_being_cancelled_can_be_preempted_and_stays_cancelled(journal: Journal) -> None:
     broker = make_preempting(journal, nodes=1)
     broker.ask(submit(4, preemptible=True))
     broker.says("n0", launched(1))
@@ -233,7 +235,7 @@ def test_a_job_that_is_being_cancelled_may_be_preempted_and_stays_cancelled(jour
     assert [launch.job for launch in of_kind(out, Launch)] == [2]
 
 
-def test_a_lost_node_ends_both(journal: Journal) -> None:
+def test_lost_node_ends_both_jobs(journal: Journal) -> None:
     broker = preempted(journal)
     broker.wait(LIMITS.lease_s)
     assert (state(broker, 1), state(broker, 2)) == ("queued", "queued")
@@ -244,8 +246,8 @@ def test_a_lost_node_ends_both(journal: Journal) -> None:
     )
 
 
-def test_who_takes_over_is_named_once_however_often_it_begins(journal: Journal) -> None:
-    """Node n1 is lost before job 1 has left n0: job 2 begins again there, and waits for job 1 again."""
+def test_successor_is_named_once_after_repeated_starts(journal: Journal) -> None:
+    """Node n1 is lost before job 1 has left n0: job 2 starts there instead and waits for job 1 again."""
     broker = preempted(journal, nodes=2, gpus=8)
     broker.wait(LIMITS.lease_s, "n0")
     broker.says("n0", killed(2))
@@ -255,17 +257,17 @@ def test_who_takes_over_is_named_once_however_often_it_begins(journal: Journal) 
     assert broker.state.jobs[1].attempt.ending_reason.count("job 2") == 1  # type: ignore[union-attr]
 
 
-def test_a_rank_that_never_started_is_over_too(journal: Journal) -> None:
+def test_rank_that_never_started_counts_as_ended(journal: Journal) -> None:
     broker = make_preempting(journal, nodes=1)
     broker.ask(submit(4, preemptible=True))
     broker.wait(12.0, "n0")
     broker.ask(submit(2))
     out = broker.says("n0", LaunchRefused(job=1, attempt=1, rank=0, message="disk full"))
-    assert [launch.job for launch in of_kind(out, Launch)] == [2], "it rests, and keeps who is there"
+    assert [launch.job for launch in of_kind(out, Launch)] == [2], "it is drained and keeps its jobs"
     assert (state(broker, 1), broker.state.jobs[1].retries) == ("queued", 0)
 
 
-def test_the_run_time_that_is_learnt_is_that_of_all_attempts(journal: Journal) -> None:
+def test_predictor_learns_the_run_time_of_all_attempts(journal: Journal) -> None:
     broker = preempted(journal)
     broker.says("n0", killed(1), after_s=4.0)
     broker.says("n0", launched(2))
@@ -304,7 +306,7 @@ def test_the_hedge_learns_from_preempted_jobs_and_is_rebuilt_from_them(journal: 
     assert (ours.predicted_s, ours.spread) == (theirs.predicted_s, theirs.spread)
 
 
-def test_the_wait_for_empty_gpus_is_no_run_time(journal: Journal) -> None:
+def test_wait_for_free_gpus_is_not_run_time(journal: Journal) -> None:
     broker = preempted(journal)
     broker.says("n0", killed(1), after_s=20.0)
     learnt: list[float] = []

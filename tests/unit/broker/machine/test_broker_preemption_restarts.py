@@ -1,4 +1,4 @@
-"""The broker's state machine: preemptions over restarts, and what people are told of them."""
+"""The broker's state machine: preemptions across restarts, and their explanations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.broker.preempting import (
 # ---- restarts --------------------------------------------------------------------------------------------
 
 
-def test_a_restart_in_the_middle_tells_the_node_again_and_launches_nothing(journal: Journal) -> None:
+def test_restart_during_a_preemption_repeats_the_kill_and_launches_nothing(journal: Journal) -> None:
     broker = preempted(journal)
     again = make_preempting(journal)
     assert shape(again.state) == shape(broker.state)
@@ -48,7 +48,7 @@ def test_a_restart_in_the_middle_tells_the_node_again_and_launches_nothing(journ
     assert [launch.job for launch in of_kind(again.says("n0", killed(1)), Launch)] == [2]
 
 
-def test_an_end_while_the_broker_was_away_is_the_answer(journal: Journal) -> None:
+def test_end_during_the_brokers_downtime_completes_the_preemption(journal: Journal) -> None:
     preempted(journal)
     again = make_preempting(journal)
     over = AttemptReport(job=1, attempt=1, rank=0, state="ended", exit_code=143, reason="killed")
@@ -57,7 +57,7 @@ def test_an_end_while_the_broker_was_away_is_the_answer(journal: Journal) -> Non
     assert state(again, 1) == "queued"
 
 
-def test_a_launch_that_a_crash_swallowed_is_sent_when_the_node_is_back(journal: Journal) -> None:
+def test_launch_lost_in_a_crash_is_sent_when_the_node_registers(journal: Journal) -> None:
     broker = preempted(journal)
     broker.says("n0", killed(1))
     again = make_preempting(journal)
@@ -66,7 +66,7 @@ def test_a_launch_that_a_crash_swallowed_is_sent_when_the_node_is_back(journal: 
     assert [(launch.job, launch.attempt) for launch in of_kind(out, Launch)] == [(2, 1)]
 
 
-def test_a_replay_comes_to_the_same_state_after_every_batch(journal: Journal) -> None:
+def test_replay_has_the_same_state_after_every_batch(journal: Journal) -> None:
     broker = preempted(journal, nodes=2, gpus=4)
     batches = [
         lambda: broker.ask(submit(8)),
@@ -96,7 +96,7 @@ def test_a_replay_comes_to_the_same_state_after_every_batch(journal: Journal) ->
         assert msgspec.structs.replace(ours, took_us=theirs.took_us) == theirs
 
 
-def test_a_journal_from_before_replays_and_its_jobs_are_not_preempted() -> None:
+def test_older_journal_replays_and_its_jobs_are_not_preempted() -> None:
     entry = msgspec.structs.replace(draft(1), predicted_s=60.0, spread=1.0, preemptible=True)
     fields = msgspec.msgpack.decode(encode_entry(entry))
     del fields["preemptible"]
@@ -110,7 +110,7 @@ def test_a_journal_from_before_replays_and_its_jobs_are_not_preempted() -> None:
     assert state.cluster.arrays.job.pinned[state.cluster.slot_of(1)] == 0
 
 
-# ---- what people are told --------------------------------------------------------------------------------
+# ---- explanations ---------------------------------------------------------------------------------------
 
 
 def told(broker: HandBroker, job: int) -> str:
@@ -125,7 +125,7 @@ def listed(broker: HandBroker, job: int) -> object:
     return answer.jobs[0]
 
 
-def test_why_says_who_was_preempted_for_whom(journal: Journal) -> None:
+def test_why_names_preempted_job_and_successor(journal: Journal) -> None:
     broker = preempted(journal)
     number = next(
         row.entry.number
@@ -151,7 +151,7 @@ def test_why_says_who_was_preempted_for_whom(journal: Journal) -> None:
     assert not listed(broker, 2).preemptible  # type: ignore[attr-defined]
 
 
-def test_why_names_all_that_are_waited_for(journal: Journal) -> None:
+def test_why_names_all_jobs_that_are_waited_for(journal: Journal) -> None:
     broker = make_preempting(journal, nodes=1)
     for job in (1, 2):
         broker.ask(submit(2, preemptible=True))
@@ -161,9 +161,9 @@ def test_why_names_all_that_are_waited_for(journal: Journal) -> None:
     assert "it waits until job 1, job 2, preempted, have left its GPUs" in told(broker, 3)
 
 
-def test_a_record_says_what_was_preempted(journal: Journal) -> None:
+def test_record_lists_preempted_jobs(journal: Journal) -> None:
     broker = preempted(journal)
     records = [record for kept in broker.records for record in kept.records]
     (record,) = [record for record in records if isinstance(record.action, Preempt)]
     assert (record.action, record.policy_id) == (Preempt(seq=0), tiresias().policy_id)
-    assert broker.machine.memory.of(0) in records[records.index(record) :], "`why` goes by it"
+    assert broker.machine.memory.of(0) in records[records.index(record) :], "`why` uses it"

@@ -1,4 +1,4 @@
-"""Who may do what with whose jobs: the person of a key, not what a message says."""
+"""Permissions on jobs: they depend on the user of the key, not on the user in the message."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ QUOTA, MEMBER = SetQuota(kind="user", name="bob", gpus=9), SetMember(account="ml
 
 
 def ask(broker: HandBroker, by: Peer, message: ClientRequest) -> ClientReply | None:
-    """The reply, None where there is none yet."""
+    """The reply, or None if there is none yet."""
     before = len(broker.sent.replies)
     broker.batch([ClientAsked(b"peer", 1, message, by)])
     return broker.sent.replies[-1][2] if len(broker.sent.replies) > before else None
 
 
-def test_a_job_is_its_keys_persons_and_stays_so_in_the_journal(journal: Journal) -> None:
+def test_job_belongs_to_the_user_of_the_key_also_in_the_journal(journal: Journal) -> None:
     broker = make(journal)
     assert ask(broker, ADA, submit()) == Submitted(job=1)
     assert ask(broker, ADA, submit(user="ada")) == Submitted(job=2)
@@ -55,7 +55,7 @@ def test_a_job_is_its_keys_persons_and_stays_so_in_the_journal(journal: Journal)
     assert [job.spec.user for job in again.state.jobs.values()] == ["ada", "ada", "root", "ada"]
 
 
-def test_one_person_cannot_keep_a_node_busy_with_reads(journal: Journal) -> None:
+def test_reads_of_one_user_do_not_block_a_node(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     laptop, desk = ADA, Peer("user", "desk", "ada")
     ask(broker, laptop, submit())
@@ -65,13 +65,13 @@ def test_one_person_cannot_keep_a_node_busy_with_reads(journal: Journal) -> None
     refused = ask(broker, desk, ReadLog(job=1))
     assert isinstance(refused, Refused)
     assert "16 of your reads of output wait for an answer already" in refused.message
-    assert ask(broker, BOB, ReadLog(job=2)) is None, "somebody else's"
+    assert ask(broker, BOB, ReadLog(job=2)) is None, "another user's"
     broker.batch([NodeSaid("n0", 1, LogData(data=b"x", offset=0, eof=False))])
-    assert ask(broker, desk, ReadLog(job=1)) is None, "one has been answered"
+    assert ask(broker, desk, ReadLog(job=1)) is None, "one read was answered"
     assert len([order for _, order in broker.sent.orders if isinstance(order, FetchLog)]) == MAX_LOG_READS + 2
 
 
-def test_a_user_may_not_submit_in_anothers_name(broker: HandBroker) -> None:
+def test_user_may_not_submit_as_another_user(broker: HandBroker) -> None:
     assert ask(broker, BOB, submit(user="ada")) == Refused(
         message="this key belongs to bob: only an admin may submit as 'ada'"
     )
@@ -79,7 +79,7 @@ def test_a_user_may_not_submit_in_anothers_name(broker: HandBroker) -> None:
 
 
 @pytest.mark.parametrize("message", [Cancel(job=1), ReadLog(job=1)], ids=["cancel", "logs"])
-def test_only_its_user_and_admins_rule_over_a_job(journal: Journal, message: ClientRequest) -> None:
+def test_only_its_user_and_admins_control_a_job(journal: Journal, message: ClientRequest) -> None:
     broker = make(journal, nodes=1)
     ask(broker, ADA, submit())
     reply = ask(broker, BOB, message)
@@ -91,13 +91,13 @@ def test_only_its_user_and_admins_rule_over_a_job(journal: Journal, message: Cli
         assert not isinstance(ask(broker, by, message), Refused)
 
 
-def test_a_job_that_is_guessed_in_the_batch_of_its_submission_is_safe_too(broker: HandBroker) -> None:
+def test_guessed_job_number_in_the_batch_of_its_submission_is_refused(broker: HandBroker) -> None:
     broker.batch([ClientAsked(b"a", 1, submit(), ADA), ClientAsked(b"b", 2, Cancel(job=1), BOB)])
     assert state(broker, 1) == "queued"
     assert isinstance(broker.sent.replies[-1][2], Refused)
 
 
-def test_everybody_may_ask_why_and_list(broker: HandBroker) -> None:
+def test_every_user_may_call_why_and_list(broker: HandBroker) -> None:
     ask(broker, ADA, submit())
     jobs = ask(broker, BOB, ListJobs())
     assert isinstance(jobs, Jobs)
@@ -105,7 +105,7 @@ def test_everybody_may_ask_why_and_list(broker: HandBroker) -> None:
     assert not isinstance(ask(broker, BOB, Why(job=1)), Refused)
 
 
-def test_an_admin_may_cancel_what_nobody_owns(broker: HandBroker) -> None:
+def test_admin_may_cancel_a_job_without_a_user(broker: HandBroker) -> None:
     broker.ask(submit(user=""))
     assert isinstance(ask(broker, BOB, Cancel(job=1)), Refused)
     assert ask(broker, ROOT, Cancel(job=1)) == Ok()
@@ -124,6 +124,6 @@ def test_an_admin_may_cancel_what_nobody_owns(broker: HandBroker) -> None:
         ("joining", [Join(public="")], [submit(), ListJobs(), hello("n")]),
     ],
 )
-def test_what_a_role_may_send(role: Role, may: list[Message], may_not: list[Message]) -> None:
+def test_messages_that_each_role_may_send(role: Role, may: list[Message], may_not: list[Message]) -> None:
     assert [may_send(role, message) for message in may] == [True] * len(may)
     assert [may_send(role, message) for message in may_not] == [False] * len(may_not)

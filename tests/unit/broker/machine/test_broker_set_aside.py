@@ -1,4 +1,4 @@
-"""What nobody foresaw: one message ends nothing but what it is about."""
+"""Unexpected messages: a message that raises fails only the job or request that it concerns."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ def broker(journal: Journal) -> HandBroker:
         (Ended(job=1, attempt=1, rank=0, exit_code=4, ended_s=math.nan), ("failed", 4)),
     ],
 )
-def test_ends_that_cannot_have_been_are_read_as_what_they_may_mean(
+def test_impossible_ends_are_corrected(
     broker: HandBroker, journal: Journal, said: Ended, became: tuple[str, int]
 ) -> None:
-    """A job runs as its daemon's user, and may write what it likes."""
+    """A job runs as its daemon's user and can write any exit report."""
     assert of_kind(broker.says("n0", said), EndedAck)
     job = broker.state.jobs[1]
     assert (job.state, job.exit_code) == became
     assert states(broker) == {"n0": "up", "n1": "up"}
-    assert make(journal).state.jobs[1].reason == job.reason, "nor does it trouble the next broker"
+    assert make(journal).state.jobs[1].reason == job.reason, "nor does it fail the next broker"
 
 
-def test_a_message_that_raises_is_set_aside_and_its_sender_rests(
+def test_message_that_raises_is_dropped_and_its_sender_drained(
     broker: HandBroker, journal: Journal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object) -> None:
-        raise TypeError("nobody thought of this")
+        raise TypeError("unexpected")
 
     with monkeypatch.context() as patch:
         patch.setattr(type(broker.machine._attempts), "_after_rank", broken)
         patch.setattr(type(broker.machine._attempts), "ended", broken)
         out = broker.says("n0", ended(1))
-    assert of_kind(out, EndedAck), "it is not said again and again"
-    assert "nobody thought of this" in caplog.text
+    assert of_kind(out, EndedAck), "it is logged once"
+    assert "unexpected" in caplog.text
     assert states(broker) == {"n0": "drained", "n1": "up"}
     assert (state(broker, 1), broker.state.jobs[1].attempt.ranks[0].node) == ("launching", "n1")  # type: ignore[union-attr]
     assert state(make(journal), 1) == "launching"
 
 
-def test_a_request_that_raises_is_refused_and_others_are_served(
+def test_request_that_raises_is_refused_and_others_are_served(
     broker: HandBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draft = Submitting._draft
 
     def broken(self: object, number: int, message: Submit) -> object:
         if message.name == "poison":
-            raise ValueError("nobody thought of this")
+            raise ValueError("unexpected")
         return draft(self, number, message)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Submitting, "_draft", broken)
@@ -81,7 +81,7 @@ def test_a_request_that_raises_is_refused_and_others_are_served(
     assert broker.ask(submit()) == Submitted(job=2), "none of them"
 
 
-def test_a_question_that_raises_is_refused(broker: HandBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_query_that_raises_is_refused(broker: HandBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise KeyError(7)
 

@@ -1,4 +1,4 @@
-"""Jobs that share GPUs under a broker: who may, what nodes and people are told, what a restart finds."""
+"""Jobs that share GPUs under a broker: permission, messages to nodes, explanations, restarts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tests.support.broker.preempting import replayed, shape
 POLICY = "pack"
 """A job that does not fit shares the GPUs of a running one."""
 LIGHT, FULL_MEMORY = "a2c-b64", "bert-large-squad-b8"
-"""Workloads that get on with each other, and one that leaves no memory of a V100."""
+"""Workloads that share well, and one that fills the memory of a V100."""
 
 
 def sharing_hello(gpus: int, *, shares: bool = True, cpus: int = 0) -> Hello:
@@ -71,7 +71,7 @@ def make(
 
 
 def begin(broker: HandBroker, **facts: object) -> Launch | None:
-    """Submit a job; what the node is told, None: it waits."""
+    """Submit a job; returns the launch sent to the node, or None if it waits."""
     before = len(broker.sent.orders)
     broker.ask(submit(**facts))  # type: ignore[arg-type]
     orders = of_kind([order for _, order in broker.sent.orders[before:]], Launch)
@@ -95,7 +95,7 @@ def why(broker: HandBroker, job: int) -> str:
     return str(reply)
 
 
-def test_two_jobs_have_one_gpu_and_each_its_own_end(journal: Journal) -> None:
+def test_two_jobs_share_a_gpu_and_end_separately(journal: Journal) -> None:
     broker = make(journal)
     one, two = begin(broker, workload=LIGHT), begin(broker, workload=LIGHT)
     assert one is not None
@@ -119,7 +119,7 @@ def test_two_jobs_have_one_gpu_and_each_its_own_end(journal: Journal) -> None:
     assert broker.state.cluster.arrays.node.free[0] == 1
 
 
-def test_a_cancelled_job_leaves_its_co_tenant(journal: Journal) -> None:
+def test_cancel_leaves_the_co_tenant_running(journal: Journal) -> None:
     broker = make(journal)
     for _ in range(2):
         begin(broker, workload=LIGHT)
@@ -145,25 +145,23 @@ def test_a_cancelled_job_leaves_its_co_tenant(journal: Journal) -> None:
         ({"workload": LIGHT, "gpu_memory_mib": 9_000}, {"workload": LIGHT, "gpu_memory_mib": 6_000}, False),
     ],
 )
-def test_who_shares(
+def test_jobs_share_if_their_memory_fits(
     journal: Journal, first: dict[str, object], second: dict[str, object], is_shared: bool
 ) -> None:
-    """Of 16,160 MiB all but a tenth may be given to several."""
+    """90 % of the 16,160 MiB may be shared."""
     broker = make(journal)
     assert begin(broker, **first) is not None
     assert (begin(broker, **second) is not None) == is_shared
 
 
 @pytest.mark.parametrize("facts", [{"shares": False}, {"node_shares": False}])
-def test_nobody_shares_where_the_operator_or_the_node_does_not(
-    journal: Journal, facts: dict[str, bool]
-) -> None:
+def test_no_sharing_if_the_operator_or_the_node_disables_it(journal: Journal, facts: dict[str, bool]) -> None:
     broker = make(journal, **facts)
     assert begin(broker, workload=LIGHT) is not None
     assert begin(broker, workload=LIGHT) is None
 
 
-def test_a_change_of_mind_counts_from_the_next_start_on(journal: Journal) -> None:
+def test_changed_sharing_setting_applies_to_the_next_start(journal: Journal) -> None:
     broker = make(journal)
     begin(broker, workload=LIGHT)
     assert isinstance(broker.ask(Update(job=1, share="no")), Ok)
@@ -177,7 +175,7 @@ def test_a_change_of_mind_counts_from_the_next_start_on(journal: Journal) -> Non
     assert info(broker, 1).share == "yes"
 
 
-def test_shared_time_is_charged_by_its_part(journal: Journal) -> None:
+def test_shared_time_is_charged_by_share(journal: Journal) -> None:
     broker = make(journal)
     begin(broker, workload=LIGHT)
     broker.wait(10.0, "n0")
@@ -190,7 +188,7 @@ def test_shared_time_is_charged_by_its_part(journal: Journal) -> None:
     assert broker.state.jobs[1].gpu_s == pytest.approx(25.0, abs=0.1)
 
 
-def test_a_restart_finds_co_tenants_and_goes_on(journal: Journal) -> None:
+def test_restart_keeps_co_tenants(journal: Journal) -> None:
     broker = make(journal)
     for _ in range(2):
         begin(broker, workload=LIGHT)
@@ -199,7 +197,7 @@ def test_a_restart_finds_co_tenants_and_goes_on(journal: Journal) -> None:
     assert again.cluster.arrays.config[0].modelled not in (0, CLOCKS_ALONE)
 
 
-def test_a_journal_with_sharing_decides_again_bit_for_bit(journal: Journal) -> None:
+def test_journal_with_sharing_replays_bit_for_bit(journal: Journal) -> None:
     broker = make(journal, gpus=2)
     for number in range(6):
         begin(broker, num_gpus=1 + number % 2, workload=LIGHT)
@@ -213,8 +211,8 @@ def test_a_journal_with_sharing_decides_again_bit_for_bit(journal: Journal) -> N
     assert any(getattr(record.action, "share_with", -1) >= 0 for record in made)
 
 
-def test_a_base_keeps_each_tenants_place(journal: Journal) -> None:
-    """The first has left: the second place is the first of those that are taken."""
+def test_base_keeps_the_slot_of_each_tenant(journal: Journal) -> None:
+    """The first tenant has left: the second slot is the first one in use."""
     broker = make(journal)
     for _ in range(2):
         begin(broker, workload=LIGHT)
@@ -238,7 +236,7 @@ def test_a_base_keeps_each_tenants_place(journal: Journal) -> None:
     assert [after.beside(seq) for seq in jobs] == [before.beside(seq) for seq in jobs]
 
 
-def test_what_is_known_of_a_job_says_whether_it_shares() -> None:
+def test_estimated_memory_decides_about_sharing() -> None:
     estimate = Estimate(0.31, 0.1, 4)
     seen = {"V100": WorkloadProfile(util_frac=estimate, memory_mib=Estimate(4000.0, 0.1, 4))}
     asked = draft()
@@ -255,7 +253,7 @@ def test_what_is_known_of_a_job_says_whether_it_shares() -> None:
     assert runs_as(asked) == 0
 
 
-def test_who_was_out_of_gpu_memory_beside_others_goes_back_alone(journal: Journal) -> None:
+def test_job_out_of_gpu_memory_while_sharing_is_requeued_for_exclusive_gpus(journal: Journal) -> None:
     broker = make(journal)
     for _ in range(2):
         begin(broker, workload=LIGHT)
@@ -272,7 +270,7 @@ def test_who_was_out_of_gpu_memory_beside_others_goes_back_alone(journal: Journa
     assert state(broker, 2) == "failed"
 
 
-def test_why_says_what_keeps_a_job_apart(journal: Journal) -> None:
+def test_why_names_the_reason_against_sharing(journal: Journal) -> None:
     broker = make(journal)
     begin(broker, workload=LIGHT)
     begin(broker)
@@ -283,7 +281,7 @@ def test_why_says_what_keeps_a_job_apart(journal: Journal) -> None:
     assert "share the GPUs of job 1 (V100) (not open: GPU memory does not suffice)" in why(broker, 4)
 
 
-def test_a_lost_node_gives_all_tenants_back_and_they_share_again(journal: Journal) -> None:
+def test_tenants_of_a_lost_node_are_requeued_and_share_again(journal: Journal) -> None:
     broker = make(journal)
     for _ in range(2):
         begin(broker, workload=LIGHT)
@@ -297,7 +295,7 @@ def test_a_lost_node_gives_all_tenants_back_and_they_share_again(journal: Journa
     assert shape(replayed(journal)) == shape(broker.state)
 
 
-def test_one_tenant_is_queued_again_and_comes_back(journal: Journal) -> None:
+def test_requeued_tenant_shares_again(journal: Journal) -> None:
     broker = make(journal)
     for _ in range(2):
         begin(broker, workload=LIGHT)
@@ -310,8 +308,8 @@ def test_one_tenant_is_queued_again_and_comes_back(journal: Journal) -> None:
     assert (order.job, order.attempt, order.beside) == (1, 2, [2])
 
 
-def test_a_node_that_comes_back_is_told_again_who_shares(journal: Journal) -> None:
-    """Its orders were lost: all that were not acknowledged are said again, each with the others."""
+def test_launches_are_repeated_with_co_tenants_when_a_node_registers(journal: Journal) -> None:
+    """Its launches were lost: every unacknowledged launch is sent again, with its co-tenants."""
     broker = make(journal)
     for _ in range(2):
         broker.ask(submit(workload=LIGHT))
@@ -321,7 +319,7 @@ def test_a_node_that_comes_back_is_told_again_who_shares(journal: Journal) -> No
     assert [(order.job, order.attempt, order.beside) for order in orders] == [(1, 1, [2]), (2, 1, [1])]  # type: ignore[attr-defined]
 
 
-def test_a_job_that_is_preempted_leaves_its_co_tenant_and_a_third_waits_for_it(journal: Journal) -> None:
+def test_preemption_of_a_tenant_leaves_its_co_tenant_and_a_third_job_waits(journal: Journal) -> None:
     policy = Policy("gittins", name="p", share={"max_jobs": 3})
     broker = make(journal, scheduler=load_scheduler(policy))
     for _ in range(2):
@@ -357,8 +355,8 @@ def test_a_job_that_is_preempted_leaves_its_co_tenant_and_a_third_waits_for_it(j
 
 
 @pytest.mark.parametrize(("asked", "is_shared"), [(4, True), (5, False)])
-def test_a_job_has_the_very_cores_that_it_asked_for(journal: Journal, asked: int, is_shared: bool) -> None:
-    """Of eight cores the first has four."""
+def test_sharing_job_has_exactly_the_requested_cores(journal: Journal, asked: int, is_shared: bool) -> None:
+    """The first job has four of eight cores."""
     broker = make(journal, cpus=8)
     first, second = (begin(broker, workload=LIGHT, num_cpus=count) for count in (4, asked))
     assert first is not None
@@ -371,7 +369,7 @@ def test_a_job_has_the_very_cores_that_it_asked_for(journal: Journal, asked: int
         assert "its nodes have too few cores to spare" in why(broker, 2)
 
 
-def test_a_snapshot_keeps_co_tenants_and_goes_on_with_them(journal: Journal) -> None:
+def test_snapshot_keeps_co_tenants(journal: Journal) -> None:
     broker = make(journal)
     for _ in range(2):
         begin(broker, workload=LIGHT)
@@ -382,14 +380,14 @@ def test_a_snapshot_keeps_co_tenants_and_goes_on_with_them(journal: Journal) -> 
     assert [again.cluster.beside(job.seq) for job in again.job_of_seq.values()] == [[1], [0]]
 
 
-def test_a_history_tells_who_shares_with_nobody(journal: Journal) -> None:
+def test_history_marks_exclusive_jobs(journal: Journal) -> None:
     broker = make(journal)
     for share in ("auto", "no"):
         begin(broker, workload=LIGHT, share=share)
     assert history_of(journal.path).trace.extra["shares"].tolist() == ["", "false"]
 
 
-def test_the_memory_of_a_gpu_type_is_that_of_its_smallest_however_nodes_came_and_changed() -> None:
+def test_memory_of_a_gpu_type_is_its_minimum_in_any_order_of_registrations() -> None:
     def least(state: ClusterState) -> list[int]:
         return [int(mib) for mib in state.arrays.models.gpu.memory_mib]
 

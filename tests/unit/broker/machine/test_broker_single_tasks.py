@@ -1,4 +1,4 @@
-"""Single tasks of an array are cancelled, held, released and changed, whether they are jobs yet or not."""
+"""Single tasks of an array are cancelled, held, released and changed, before and after they become jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tasks(text: str) -> list[Tasks]:
     return tasks_of(text)[0]
 
 
-def test_ranges_without_others() -> None:
+def test_ranges_minus_ranges() -> None:
     for mine, others in (
         ("0-99", "5-9,7-12,50"),
         ("0-20:5,40", "5,40"),
@@ -38,7 +38,7 @@ def test_ranges_without_others() -> None:
         ("0-10", "0-10:2"),
         ("7,1,30-20000:3", "1,33-3000:7"),
         ("5", "6"),
-        (",".join(map(str, range(0, 40_000, 2))), "3-9000:3"),  # numbers one by one, in a moment
+        (",".join(map(str, range(0, 40_000, 2))), "3-9000:3"),  # number by number, quickly
         (",".join(map(str, range(0, 40_000, 2))), ",".join(map(str, range(0, 40_000, 4)))),
     ):
         left, both = minus(tasks(mine), tasks(others)), common(tasks(mine), tasks(others))
@@ -48,7 +48,7 @@ def test_ranges_without_others() -> None:
         assert count(left) + count(both) == count(tasks(mine))
 
 
-def test_tasks_that_no_array_can_have_are_refused_in_a_line(journal: Journal) -> None:
+def test_invalid_tasks_are_refused_in_one_line(journal: Journal) -> None:
     broker = make(journal, 1)
     many = array(broker, "0-9%1")
     settle(broker)
@@ -59,7 +59,7 @@ def test_tasks_that_no_array_can_have_are_refused_in_a_line(journal: Journal) ->
     assert info(broker, many).tasks == "1-3,7-9%1"
 
 
-def test_a_job_that_is_no_array_has_no_tasks(journal: Journal) -> None:
+def test_single_job_has_no_tasks(journal: Journal) -> None:
     broker = make(journal, 1)
     job = new(broker)
     said = f"job {job} is no array: it has no tasks"
@@ -67,13 +67,13 @@ def test_a_job_that_is_no_array_has_no_tasks(journal: Journal) -> None:
     assert broker.ask(ListJobs(job=job, task=2)) == Refused(message=said)
 
 
-def test_what_has_not_come_is_cancelled_and_the_rest_runs(journal: Journal) -> None:
+def test_future_tasks_are_cancelled_and_the_rest_runs(journal: Journal) -> None:
     broker = make(journal, 1)
     many = array(broker, "0-9%1")
     after = new(broker, depends_on=on("afterany", many))
     settle(broker)
     assert ask(broker, Cancel(job=many, tasks=tasks("5-9"))) == Ok()
-    assert ask(broker, Cancel(job=many, tasks=tasks("7"))) == Ok()  # said twice
+    assert ask(broker, Cancel(job=many, tasks=tasks("7"))) == Ok()  # repeated
     assert ask(broker, Cancel(job=many, tasks=tasks("2"))) == Ok()
     shown = info(broker, many)
     assert (shown.tasks, shown.reason) == ("1,3-4%1", "3 tasks wait, 1 run, 6 cancelled")
@@ -85,7 +85,7 @@ def test_what_has_not_come_is_cancelled_and_the_rest_runs(journal: Journal) -> N
     assert len([o for _, o in broker.sent.orders if isinstance(o, Launch) and o.job != after]) == 4
 
 
-def test_the_last_that_was_to_come_ends_the_array(journal: Journal) -> None:
+def test_cancel_of_the_last_future_task_ends_the_array(journal: Journal) -> None:
     broker = make(journal, 1)
     many = array(broker, "0-3", hold=True)
     settle(broker)
@@ -95,7 +95,7 @@ def test_the_last_that_was_to_come_ends_the_array(journal: Journal) -> None:
     assert info(broker, many).state == "cancelled"
 
 
-def test_a_held_task_is_passed_over_until_it_is_released(journal: Journal) -> None:
+def test_held_task_is_skipped_until_it_is_released(journal: Journal) -> None:
     broker = make(journal, 1)
     many = array(broker, "0-5%1")
     settle(broker)
@@ -113,7 +113,7 @@ def test_a_held_task_is_passed_over_until_it_is_released(journal: Journal) -> No
     for task in (3, 5):
         finish(broker, job_of(broker, many, task))
         settle(broker)
-    assert info(broker, many).state == "queued", "those that are held are still to come"
+    assert info(broker, many).state == "queued", "held tasks are still in the future"
     assert ask(broker, Release(job=many), ADMIN) == Ok()
     settle(broker)
     for task in (1, 2):
@@ -122,7 +122,7 @@ def test_a_held_task_is_passed_over_until_it_is_released(journal: Journal) -> No
     assert info(broker, many).state == "completed"
 
 
-def test_one_task_is_changed_before_and_after_it_comes(journal: Journal) -> None:
+def test_task_is_changed_before_and_after_it_becomes_a_job(journal: Journal) -> None:
     broker = make(journal, 1)
     many = array(broker, "0-5%1", name="sweep", num_gpus=4)
     settle(broker)
@@ -138,17 +138,17 @@ def test_one_task_is_changed_before_and_after_it_comes(journal: Journal) -> None
         finish(broker, job_of(broker, many, task))
         settle(broker)
     spec = broker.state.jobs[job_of(broker, many, 3)].spec
-    assert (spec.name, spec.time_limit_s) == ("all", 9.0), "what was said last counts, of each"
+    assert (spec.name, spec.time_limit_s) == ("all", 9.0), "the last change counts, for each field"
 
 
-def test_tasks_that_are_jobs_obey_and_those_that_are_over_are_named(journal: Journal) -> None:
+def test_tasks_that_are_jobs_are_changed_and_ended_ones_named(journal: Journal) -> None:
     broker = make(journal, 1)
     many = array(broker, "0-9:2%2")
     settle(broker)
     assert ask(broker, Cancel(job=many, tasks=tasks("0,4"))) == Ok()
     assert info(broker, job_of(broker, many, 0)).reason.startswith("being ended")
     finish(broker, job_of(broker, many, 0))
-    assert ask(broker, Cancel(job=many, tasks=tasks("0"))) == Ok()  # it is, already
+    assert ask(broker, Cancel(job=many, tasks=tasks("0"))) == Ok()  # already held
     orders: list[JobOrder] = [
         Hold(job=many, tasks=tasks("0")),
         Update(job=many, tasks=tasks("4"), name="x"),
@@ -162,7 +162,7 @@ def test_tasks_that_are_jobs_obey_and_those_that_are_over_are_named(journal: Jou
     assert "is alice's" in refused(broker, Cancel(job=many, tasks=tasks("8")), bob)
 
 
-def test_a_base_from_before_is_read(journal: Journal) -> None:
+def test_older_base_is_read(journal: Journal) -> None:
     broker = make(journal, 1)
     many = array(broker, "0-20:2", hold=True)
     spec = broker.state.arrays.known[many].spec
@@ -170,7 +170,7 @@ def test_a_base_from_before_is_read(journal: Journal) -> None:
     assert _with_coming(kept) == {"submit_s": 1.0, "live": {4: 9}, "coming": [Tasks(6, 20, 2)]}
 
 
-def test_what_waits_of_an_array_is_cancelled_and_what_runs_goes_on(journal: Journal) -> None:
+def test_waiting_tasks_are_cancelled_and_running_ones_continue(journal: Journal) -> None:
     broker = make(journal, 1)
     many = array(broker, "0-99", num_gpus=2)
     settle(broker)
@@ -178,7 +178,7 @@ def test_what_waits_of_an_array_is_cancelled_and_what_runs_goes_on(journal: Jour
     assert info(broker, many).reason == "98 tasks wait, 1 of them held, 2 run"
     assert ask(broker, Cancel(job=many, waiting=True)) == Ok()
     assert info(broker, many).reason == "0 tasks wait, 2 run, 98 cancelled"
-    assert ask(broker, Cancel(job=many, waiting=True)) == Ok()  # said twice
+    assert ask(broker, Cancel(job=many, waiting=True)) == Ok()  # repeated
     runs = job_of(broker, many, 0)
     assert "does not wait any more: it is launching, and goes on" in refused(
         broker, Cancel(job=runs, waiting=True)
@@ -191,7 +191,7 @@ def test_what_waits_of_an_array_is_cancelled_and_what_runs_goes_on(journal: Jour
     assert info(broker, other).state == "cancelled"
 
 
-def test_a_range_passes_over_what_runs(journal: Journal) -> None:
+def test_range_skips_running_tasks(journal: Journal) -> None:
     broker = make(journal, 1)
     many = array(broker, "0-9", num_gpus=2)
     settle(broker)

@@ -1,4 +1,4 @@
-"""What a submission may look like, and what becomes of one whose launch no frame can hold."""
+"""Valid submissions, and the end of a job whose launch does not fit a frame."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from tests.support.broker.hand import ended, make, of_kind, state, submit
         ({"env": {"A": "ä" * (MAX_COMMAND_BYTES // 2)}}, "at most 131,072 bytes together, got 131,080"),
     ],
 )
-def test_what_could_not_be_launched_or_listed_is_refused_at_once(
+def test_submission_too_large_to_launch_or_list_is_refused(
     broker: HandBroker, facts: dict[str, object], said: str
 ) -> None:
     reply = broker.ask(msgspec.structs.replace(submit(), **facts))
@@ -60,7 +60,7 @@ def test_what_could_not_be_launched_or_listed_is_refused_at_once(
     assert not broker.state.jobs
 
 
-def test_the_longest_submission_is_launched_on_a_gang_of_a_thousand_nodes(journal: Journal) -> None:
+def test_longest_submission_is_launched_on_a_gang_of_a_thousand_nodes(journal: Journal) -> None:
     longest = Submit(
         token="t" * 128,
         command=["x", *[""] * (MAX_COMMAND_BYTES - 2)],
@@ -80,16 +80,16 @@ def _asked(broker: HandBroker, message: Submit) -> list[object]:
     return [order for _, order in broker.sent.orders[before:]]
 
 
-def test_a_job_is_called_after_its_program_whatever_that_is_called(broker: HandBroker) -> None:
+def test_default_name_is_that_of_the_program(broker: HandBroker) -> None:
     broker.ask(msgspec.structs.replace(submit(), command=["/bin/a\x1bb" + "c" * 300]))
     assert broker.state.jobs[1].spec.name == r"a\x1bb" + "c" * 194
 
 
-# ---- journals from before submissions had bounds ----------------------------------------------------------
+# ---- journals of brokers without limits on submissions ----------------------------------------------------
 
 
 def _journal_a_giant(broker: HandBroker, **facts: object) -> None:
-    """A job as a broker journalled it that had no bounds."""
+    """A job as a broker without limits journalled it."""
     broker.ask(submit(4))
     broker.ask(submit(4))
     entry = broker.state.jobs[2].spec
@@ -98,7 +98,7 @@ def _journal_a_giant(broker: HandBroker, **facts: object) -> None:
     broker.journal.commit([giant], broker.now_s + 0.001)
 
 
-def test_a_launch_that_no_frame_can_hold_fails_its_job_with_a_reason(journal: Journal) -> None:
+def test_launch_too_large_for_a_frame_fails_its_job_with_a_reason(journal: Journal) -> None:
     first = make(journal, nodes=1)
     _journal_a_giant(first, command=["true", "x" * (1 << 20)], num_gpus=1)
     broker = make(journal, nodes=1)
@@ -113,7 +113,7 @@ def test_a_launch_that_no_frame_can_hold_fails_its_job_with_a_reason(journal: Jo
     assert broker.state.nodes["n0"].up
 
 
-def test_a_list_holds_names_of_any_length(journal: Journal) -> None:
+def test_list_holds_names_of_any_length(journal: Journal) -> None:
     first = make(journal, nodes=1)
     _journal_a_giant(first, name="x" * 600_000, user="u" * 600_000)
     broker = make(journal, nodes=1)
@@ -123,10 +123,10 @@ def test_a_list_holds_names_of_any_length(journal: Journal) -> None:
     assert len(encode(jobs)) < 10_000
 
 
-# ---- what nodes say ---------------------------------------------------------------------------------------
+# ---- messages of nodes ------------------------------------------------------------------------------------
 
 
-def test_output_is_taken_from_the_node_that_was_asked_alone(journal: Journal) -> None:
+def test_output_is_accepted_only_from_the_requested_node(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     broker.ask(submit())
     broker.ask(ReadLog(job=1))
@@ -141,7 +141,7 @@ def _log(node: str, data: bytes) -> NodeSaid:
     return NodeSaid(node, 1, LogData(data=data, offset=0, eof=True))
 
 
-def test_why_a_node_refuses_is_kept_short_and_visible(journal: Journal) -> None:
+def test_reason_of_a_refusal_is_shortened_and_shown(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     broker.says("n0", LaunchRefused(job=1, attempt=1, rank=0, message="\x1b[2J" + "y" * 1_000_000))
@@ -152,7 +152,7 @@ def test_why_a_node_refuses_is_kept_short_and_visible(journal: Journal) -> None:
     assert "\x1b" not in jobs.jobs[0].reason
 
 
-def test_many_that_are_queued_are_told_again_while_the_disk_is_full(journal: Journal) -> None:
+def test_repeated_submission_of_many_jobs_is_answered_while_the_disk_is_full(journal: Journal) -> None:
     broker, many = make(journal, 0), SubmitMany(jobs=[submit(), submit()])
     broker.batch([ClientAsked(b"peer", 1, many)])
     assert broker.sent.replies[-1][2] == SubmittedMany(jobs=[1, 2])

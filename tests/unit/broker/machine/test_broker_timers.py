@@ -1,4 +1,4 @@
-"""A scheduler that asks to be asked again is, at that very time, though nothing has happened."""
+"""A scheduler that asks for a decision at a later time is called exactly then, also without an event."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def at_ticks() -> RuleScheduler:
 
 @pytest.fixture
 def broker(journal: Journal) -> HandBroker:
-    """One node of four GPUs; its time is 1,000.002 s."""
+    """One node of four GPUs at 1,000.002 s."""
     broker = HandBroker(at_ticks(), journal, limits=LIMITS)
     broker.says("n0", hello("n0"))
     return broker
@@ -35,11 +35,11 @@ def decided(broker: HandBroker) -> list[tuple[float, Action]]:
 
 
 def at(broker: HandBroker, now_s: float) -> None:
-    """The broker's loop, at the time that it was asked for."""
+    """Run the broker's loop at its requested time."""
     broker.batch([Due()], after_s=now_s - broker.now_s)
 
 
-def test_a_rule_that_decides_at_ticks_is_asked_at_the_very_tick(broker: HandBroker) -> None:
+def test_rule_that_decides_at_ticks_is_called_at_each_tick(broker: HandBroker) -> None:
     broker.ask(submit(4, preemptible=True))
     assert decided(broker)[-1] == (broker.now_s, Wait(until_s=1020.0))
     assert broker.machine.due_s() == 1020.0
@@ -52,12 +52,12 @@ def test_a_rule_that_decides_at_ticks_is_asked_at_the_very_tick(broker: HandBrok
     assert [action for _, action in decided(broker)[-2:]] == [
         Preempt(seq=0),
         Start(seq=1, gpus=(0, 1, 2, 3)),
-    ], "240 GPU-seconds are more than 100; nobody waits then, and nobody is asked"
+    ], "240 GPU-seconds exceed 100; then no job waits, so no call"
     assert broker.machine.due_s() == float("inf")
 
 
-def test_people_are_told_that_it_will_be(broker: HandBroker) -> None:
-    """GPUs are free, nobody else waits, and yet nothing is started before the tick."""
+def test_reason_names_the_next_tick(broker: HandBroker) -> None:
+    """GPUs are free and no other job waits, yet nothing starts before the tick."""
     broker.ask(submit(4, preemptible=True))
     listed, why = broker.ask(ListJobs(job=1)), broker.ask(Why(job=1))
     assert isinstance(listed, Jobs)
@@ -74,7 +74,7 @@ def test_people_are_told_that_it_will_be(broker: HandBroker) -> None:
     )
 
 
-def test_nobody_is_asked_before_the_time(broker: HandBroker) -> None:
+def test_scheduler_is_not_called_before_the_time(broker: HandBroker) -> None:
     broker.ask(submit(4))
     made = decided(broker)
     broker.batch([Due()])
@@ -82,7 +82,7 @@ def test_nobody_is_asked_before_the_time(broker: HandBroker) -> None:
     assert decided(broker) == made
 
 
-def test_a_later_wait_replaces_the_time(broker: HandBroker) -> None:
+def test_later_wait_replaces_the_time(broker: HandBroker) -> None:
     broker.ask(submit(4, preemptible=True))
     at(broker, 1020.0)
     broker.ask(submit(4))
@@ -96,14 +96,12 @@ def _wait(broker: HandBroker) -> Decided:
     return msgspec.structs.replace(entry, action=Wait())
 
 
-def test_times_between_milliseconds_are_met_after_them(broker: HandBroker) -> None:
+def test_fractions_of_a_millisecond_are_rounded_up(broker: HandBroker) -> None:
     broker.state.asked_for_s["shared"] = 1020.00049
     assert broker.machine.due_s() == 1020.001
 
 
-def test_a_time_that_passed_while_the_broker_was_away_is_asked_for_at_once(
-    broker: HandBroker, journal: Journal
-) -> None:
+def test_time_that_passed_during_downtime_is_handled_at_once(broker: HandBroker, journal: Journal) -> None:
     broker.ask(submit(4))
     again = HandBroker(at_ticks(), journal, limits=LIMITS, now_s=5_000.5)
     assert decided(again)[-1] == (again.now_s, Wait(until_s=5_040.0))
@@ -111,13 +109,13 @@ def test_a_time_that_passed_while_the_broker_was_away_is_asked_for_at_once(
     assert decided(again)[-1] == (5_040.0, Start(seq=0, gpus=(0, 1, 2, 3)))
 
 
-def test_a_time_to_come_outlasts_a_restart(broker: HandBroker, journal: Journal) -> None:
+def test_future_time_survives_a_restart(broker: HandBroker, journal: Journal) -> None:
     broker.ask(submit(4))
     again = HandBroker(at_ticks(), journal, limits=LIMITS, now_s=1_005.0)
     assert again.machine.due_s() == 1020.0
 
 
-def test_decisions_at_ticks_are_made_again_from_the_journal(broker: HandBroker, journal: Journal) -> None:
+def test_decisions_at_ticks_are_replayed_from_the_journal(broker: HandBroker, journal: Journal) -> None:
     broker.ask(submit(4, preemptible=True))
     at(broker, 1020.0)
     broker.says("n0", launched(1))

@@ -1,4 +1,4 @@
-"""What was submitted is changed: what may change when, by whom, and that it is decided again bit for bit."""
+"""Updates of submitted jobs: fields, times and permissions; replays are bit for bit the same."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def update(broker: HandBroker, job: int, by: Peer | None = None, **changes: obje
     assert ask(broker, message, *([by] if by else [])) == Ok()
 
 
-def test_a_waiting_job_is_launched_as_it_was_changed(journal: Journal) -> None:
+def test_waiting_job_is_launched_with_its_updates(journal: Journal) -> None:
     broker = make(journal, 1)
     blocker, job = new(broker, num_gpus=4), new(broker, time_limit_s=60.0)
     update(broker, job, name="other", time_limit_s=90.0, lost_after_s=0.0, grace_s=120.0)
@@ -43,7 +43,7 @@ def test_a_waiting_job_is_launched_as_it_was_changed(journal: Journal) -> None:
     assert broker.state.jobs[other].spec.time_limit_s is None
 
 
-def test_priority_goes_by_what_was_said_last_and_users_may_not_ask_for_all(journal: Journal) -> None:
+def test_last_priority_counts_and_users_have_a_maximum(journal: Journal) -> None:
     broker = make(journal, 1)
     new(broker, num_gpus=4)
     first, second = new(broker, num_gpus=4), new(broker, num_gpus=4)
@@ -55,7 +55,7 @@ def test_priority_goes_by_what_was_said_last_and_users_may_not_ask_for_all(journ
     assert PriorityRules().highest == "normal"
 
 
-def test_times_to_begin_and_dependencies_are_put_off_brought_forward_and_lifted(journal: Journal) -> None:
+def test_begin_times_and_dependencies_can_be_moved_and_removed(journal: Journal) -> None:
     broker = make(journal, 1)
     blocker = new(broker, num_gpus=4)
     job = new(broker, begin_s=broker.machine.now_s + 4.0, depends_on=on("afterok", blocker))
@@ -75,7 +75,7 @@ def test_times_to_begin_and_dependencies_are_put_off_brought_forward_and_lifted(
     assert state(broker, job) == "launching"
 
 
-def test_nobody_waits_for_itself(journal: Journal) -> None:
+def test_job_may_not_depend_on_itself(journal: Journal) -> None:
     broker = make(journal, 1)
     a = new(broker, hold=True)
     b = new(broker, depends_on=on("afterany", a))
@@ -108,7 +108,7 @@ def test_nobody_waits_for_itself(journal: Journal) -> None:
         ({"tasks": [Tasks(1, 1)]}, "is no array: it has no tasks"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(journal: Journal, changes: dict[str, object], said: str) -> None:
+def test_invalid_update_is_refused_by_name(journal: Journal, changes: dict[str, object], said: str) -> None:
     broker = make(journal, 1)
     job = new(broker, hold=True)
     before = len(list(journal.rows()))
@@ -116,14 +116,14 @@ def test_what_cannot_be_is_refused_by_name(journal: Journal, changes: dict[str, 
     assert len(list(journal.rows())) == before
 
 
-def test_of_a_running_job_few_things_change(journal: Journal) -> None:
+def test_running_job_has_few_fields_that_can_change(journal: Journal) -> None:
     broker = make(journal, 1)
     job = new(broker)
     update(broker, job, name="better", priority="low")
     assert broker.state.jobs[job].spec.name == "better"
     said = refused(broker, Update(job=job, begin_s=5e9))
     assert said.startswith(f"job {job} has GPUs: --begin can change only while a job waits")
-    said = refused(broker, Update(job=job, grace_s=60.0))  # its processes know RLSCHED_GRACE_S
+    said = refused(broker, Update(job=job, grace_s=60.0))  # its processes have RLSCHED_GRACE_S
     assert said.startswith(f"job {job} has GPUs: --grace can change only while a job waits")
     assert "alice's" in refused(broker, Update(job=job, name="x"), Peer("user", "bob", "bob"))
     finish(broker, job)
@@ -131,7 +131,7 @@ def test_of_a_running_job_few_things_change(journal: Journal) -> None:
     assert "there is no job 77" in refused(broker, Update(job=77, name="x"))
 
 
-def test_an_array_changes_with_all_that_is_to_come_of_it(journal: Journal) -> None:
+def test_update_of_an_array_changes_its_future_tasks(journal: Journal) -> None:
     broker = make(journal, 1)
     many = array(broker, "0-99%1", name="sweep")
     settle(broker)
@@ -145,7 +145,7 @@ def test_an_array_changes_with_all_that_is_to_come_of_it(journal: Journal) -> No
     assert (spec.name, spec.time_limit_s, spec.grace_s) == ("wide", 30.0, 5.0)
 
 
-def test_it_survives_restarts_and_snapshots_and_is_decided_again(journal: Journal) -> None:
+def test_updates_survive_restarts_and_snapshots_and_replay_alike(journal: Journal) -> None:
     broker = make(journal, 1, POLICY)
     blocker = new(broker, num_gpus=4)
     jobs = [new(broker, num_gpus=2, time_limit_s=60.0) for _ in range(4)]
@@ -181,7 +181,7 @@ def test_it_survives_restarts_and_snapshots_and_is_decided_again(journal: Journa
     assert history_of(journal.path).trace.job_id.tolist()
 
 
-def test_an_array_that_runs_and_can_never_go_on_is_stopped_once(journal: Journal) -> None:
+def test_running_array_that_can_never_continue_is_stopped_once(journal: Journal) -> None:
     broker = make(journal, 1)
     other = new(broker)
     many = array(broker, "0-9%2")

@@ -1,4 +1,4 @@
-"""SM clocks in the broker's state machine: whose are chosen, as in the simulator, and what nodes are told."""
+"""SM clocks in the broker's state machine: chosen as in the simulator, sent to nodes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from tests.support.broker.preempting import replayed
 
 CLOCKS = list(range(1980, 344, -15))
 BUSY, LIGHT = "bert-base-squad-b16", "vit-tiny"
-"""Workloads that the SM clock matters to much, and little."""
+"""Workloads with a high and a low sensitivity to the SM clock."""
 
 
 def node(name: str = "n0", clocks: list[int] | None = None, note: str = "", gpu_type: str = "H100") -> object:
@@ -64,7 +64,7 @@ def make(journal: Journal, weight: float, policy: str = "qssf-backfill") -> Hand
 
 
 def start(broker: HandBroker, **facts: object) -> Launch:
-    """Submit a job that fits; what the node is told of it."""
+    """Submit a job that fits; returns the launch sent to the node."""
     before = len(broker.sent.orders)
     assert isinstance(broker.ask(submit(**facts)), Submitted)  # type: ignore[arg-type]
     (launch,) = of_kind([order for _, order in broker.sent.orders[before:]], Launch)
@@ -73,7 +73,7 @@ def start(broker: HandBroker, **facts: object) -> Launch:
 
 
 def simulated_clock(weight: float, workload: str, waiting: int = 1) -> float:
-    """The clock that `qssf-backfill` gives a job in the simulator, weighing clocks, on the same node."""
+    """The clock that `qssf-backfill` with weighed clocks gives a job in the simulator, on the same node."""
     policy = Policy("qssf-backfill", clock={"rule": "weighed", "energy_weight": weight})
     queue = OrderedQueue(policy.rule.order)
     cluster = ClusterState([NodeSpec(name="n0", gpus=4, gpu_type="H100")], queue)
@@ -84,10 +84,10 @@ def simulated_clock(weight: float, workload: str, waiting: int = 1) -> float:
     return start_action(cluster, 0, seq, start=policy.rule.options.start).sm_clock_frac
 
 
-# ---- which clock -----------------------------------------------------------------------------------------
+# ---- choice of the clock ---------------------------------------------------------------------------------
 
 
-def test_with_speed_alone_nobody_is_told_anything_of_clocks(journal: Journal) -> None:
+def test_without_a_weight_of_energy_no_clock_is_sent_or_shown(journal: Journal) -> None:
     broker = make(journal, 0.0)
     assert start(broker).sm_clock_mhz == 0
     assert broker.state.cluster.arrays.config[0].modelled == 0
@@ -97,7 +97,7 @@ def test_with_speed_alone_nobody_is_told_anything_of_clocks(journal: Journal) ->
 
 @pytest.mark.parametrize("weight", [0.2, 0.5, 1.0])
 @pytest.mark.parametrize("workload", ["", BUSY, LIGHT])
-def test_a_start_has_the_clock_of_the_simulator(journal: Journal, weight: float, workload: str) -> None:
+def test_clock_of_a_start_is_that_of_the_simulator(journal: Journal, weight: float, workload: str) -> None:
     broker = make(journal, weight)
     clock = simulated_clock(weight, workload)
     assert start(broker, workload=workload).sm_clock_mhz == nearest_mhz(CLOCKS, clock)
@@ -106,7 +106,7 @@ def test_a_start_has_the_clock_of_the_simulator(journal: Journal, weight: float,
         assert 0.5 <= clock < 1.0
 
 
-def test_the_clock_falls_as_energy_counts_more_and_rises_as_jobs_wait() -> None:
+def test_clock_falls_with_the_weight_of_energy_and_rises_with_waiting_jobs() -> None:
     clocks = [simulated_clock(weight, "") for weight in (0.0, 0.2, 0.5, 1.0)]
     assert clocks[0] == 1.0
     assert sorted(clocks, reverse=True) == clocks
@@ -114,18 +114,18 @@ def test_the_clock_falls_as_energy_counts_more_and_rises_as_jobs_wait() -> None:
     assert simulated_clock(0.5, "", waiting=4) > simulated_clock(0.5, "")
 
 
-def test_a_job_says_itself_what_energy_counts_for_it(journal: Journal) -> None:
+def test_job_can_set_its_own_weight_of_energy(journal: Journal) -> None:
     broker = make(journal, 0.0)
     assert start(broker).sm_clock_mhz == 0
     frugal = start(broker, speed_energy=1.0)
     assert frugal.sm_clock_mhz == nearest_mhz(CLOCKS, simulated_clock(1.0, ""))
     assert broker.state.cluster.arrays.config[0].modelled == CLOCKS_ALONE
-    assert start(broker).sm_clock_mhz == 0, "the others are as the broker says"
+    assert start(broker).sm_clock_mhz == 0, "the other jobs have the broker's weight"
     broker.says("n0", launched(2), ended(2))
-    assert broker.state.cluster.arrays.config[0].modelled == 0, "nobody asks any more"
+    assert broker.state.cluster.arrays.config[0].modelled == 0, "no job sets a weight any more"
 
 
-def test_a_job_may_be_in_a_hurry_where_energy_counts(journal: Journal) -> None:
+def test_job_can_ask_for_full_speed_where_energy_counts(journal: Journal) -> None:
     broker = make(journal, 1.0)
     assert start(broker, speed_energy=0.0).sm_clock_mhz == 0
     assert start(broker).sm_clock_mhz > 0
@@ -139,7 +139,7 @@ def test_a_job_may_be_in_a_hurry_where_energy_counts(journal: Journal) -> None:
         ({"workload": "resnet50"}, r"expected a workload of the catalogue, got 'resnet50' \(near: resnet"),
     ],
 )
-def test_what_makes_no_sense_is_refused(journal: Journal, facts: dict[str, object], why: str) -> None:
+def test_invalid_weight_is_refused(journal: Journal, facts: dict[str, object], why: str) -> None:
     broker = make(journal, 0.0)
     refused = broker.ask(submit(**facts))  # type: ignore[arg-type]
     assert isinstance(refused, Refused)
@@ -147,9 +147,9 @@ def test_what_makes_no_sense_is_refused(journal: Journal, facts: dict[str, objec
     assert broker.state.jobs == {}
 
 
-def test_the_nearest_clock_that_a_gpu_has() -> None:
+def test_nearest_supported_clock_is_chosen() -> None:
     assert nearest_mhz([1410, 1395, 1380, 210], 0.985) == 1395
-    assert nearest_mhz([1000, 900, 800], 0.85) == 900, "of two as near, the higher"
+    assert nearest_mhz([1000, 900, 800], 0.85) == 900, "the higher of two equally near clocks"
     assert nearest_mhz([1410], 1.0) == nearest_mhz([], 0.6) == 0
     assert workload_number("no such workload") == 0
 
@@ -157,7 +157,7 @@ def test_the_nearest_clock_that_a_gpu_has() -> None:
 # ---- nodes that cannot set clocks ------------------------------------------------------------------------
 
 
-def test_a_node_that_may_not_set_clocks_gets_none_and_says_why(journal: Journal) -> None:
+def test_node_that_cannot_set_clocks_gets_none_and_shows_the_reason(journal: Journal) -> None:
     broker = HandBroker(load_scheduler("fifo-backfill"), journal, limits=LIMITS, speed_energy=1.0)
     broker.says("n0", node(clocks=[], note="GPU 0: Insufficient Permissions"))  # type: ignore[arg-type]
     assert start(broker).sm_clock_mhz == 0
@@ -173,7 +173,7 @@ def test_a_node_that_may_not_set_clocks_gets_none_and_says_why(journal: Journal)
     assert (told.max_sm_clock_mhz, told.clocks_note) == (0, "GPU 0: Insufficient Permissions")
 
 
-def test_a_gang_over_a_node_that_may_not_runs_at_full_clock_everywhere(journal: Journal) -> None:
+def test_gang_with_a_node_that_cannot_set_clocks_runs_at_full_clock(journal: Journal) -> None:
     broker = make(journal, 1.0)
     broker.says("n1", node("n1", clocks=[]))  # type: ignore[arg-type]
     broker.ask(submit(8))
@@ -181,7 +181,7 @@ def test_a_gang_over_a_node_that_may_not_runs_at_full_clock_everywhere(journal: 
     assert [order.sm_clock_mhz for order in orders] == [0, 0]  # type: ignore[attr-defined]
 
 
-def test_a_node_that_finds_out_later_registers_anew(journal: Journal) -> None:
+def test_node_that_loses_the_permission_registers_again(journal: Journal) -> None:
     broker = make(journal, 1.0)
     assert start(broker).sm_clock_mhz > 0
     broker.says("n0", Launched(job=1, attempt=1, rank=0, pid=7, clock_note="NVML: No Permission"))
@@ -190,7 +190,7 @@ def test_a_node_that_finds_out_later_registers_anew(journal: Journal) -> None:
     assert start(broker).sm_clock_mhz == 0
 
 
-def test_clocks_that_no_gpu_has_are_refused(journal: Journal) -> None:
+def test_unsupported_clocks_are_refused(journal: Journal) -> None:
     broker = make(journal, 1.0)
     for clocks in ([0], [-15, 1980], [1980] * 1001):
         (refused,) = broker.says("n1", node("n1", clocks=clocks))  # type: ignore[arg-type]
@@ -198,7 +198,7 @@ def test_clocks_that_no_gpu_has_are_refused(journal: Journal) -> None:
         assert "expected up to 1000 SM clocks of 1 to 100000 MHz" in refused.message
 
 
-def test_types_of_gpus_that_come_later_have_their_own_clocks(journal: Journal) -> None:
+def test_gpu_type_that_registers_later_has_its_own_clocks(journal: Journal) -> None:
     broker = make(journal, 1.0)
     v100 = [*range(1530, 135, -15)]
     broker.says("n1", node("n1", clocks=v100, gpu_type="V100"))  # type: ignore[arg-type]
@@ -206,10 +206,10 @@ def test_types_of_gpus_that_come_later_have_their_own_clocks(journal: Journal) -
     assert start(broker, num_gpus=4).sm_clock_mhz == nearest_mhz(v100, 952 / 1530)
 
 
-# ---- what people see, and restarts -----------------------------------------------------------------------
+# ---- lists, explanations, restarts -----------------------------------------------------------------------
 
 
-def test_people_see_the_clock_that_was_set(journal: Journal) -> None:
+def test_clock_is_shown(journal: Journal) -> None:
     broker = make(journal, 0.0)
     mhz = start(broker, speed_energy=1.0, workload=BUSY).sm_clock_mhz
     broker.says("n0", Launched(job=1, attempt=1, rank=0, pid=7, sm_clock_mhz=mhz))
@@ -219,7 +219,7 @@ def test_people_see_the_clock_that_was_set(journal: Journal) -> None:
     assert "energy counting 1 as it says itself against time" in explained(broker, 1)
 
 
-def test_a_restart_and_a_replay_come_to_the_same(journal: Journal) -> None:
+def test_restart_and_replay_have_the_same_clocks(journal: Journal) -> None:
     broker = make(journal, 0.5)
     for number in range(6):
         broker.ask(submit(2, workload=("", BUSY, LIGHT)[number % 3], speed_energy=(None, 1.0)[number % 2]))
@@ -240,7 +240,7 @@ def test_a_restart_and_a_replay_come_to_the_same(journal: Journal) -> None:
     assert [record.state_digest for record in made] == [record.state_digest for record in kept]
 
 
-def test_another_weight_after_a_restart_is_replayed_from_there(journal: Journal) -> None:
+def test_new_weight_after_a_restart_is_replayed_from_there(journal: Journal) -> None:
     make(journal, 0.0).ask(submit(1))
     later = HandBroker(
         load_scheduler("qssf-backfill"), journal, limits=LIMITS, now_s=2_000.0, speed_energy=1.0
@@ -253,7 +253,7 @@ def test_another_weight_after_a_restart_is_replayed_from_there(journal: Journal)
     assert [record.action for record in made] == decided(journal)
 
 
-def test_a_journal_from_before_clocks_is_read() -> None:
+def test_journal_without_clocks_is_read() -> None:
     entries = [
         BrokerStarted(epoch=1, cluster="c", version="0", policy="p", fallback="", order="submit"),
         draft(),
@@ -265,13 +265,13 @@ def test_a_journal_from_before_clocks_is_read() -> None:
         fields = msgspec.msgpack.decode(encode_entry(entry))
         old = msgspec.msgpack.encode({name: value for name, value in fields.items() if name not in new})
         found = decode_entry(old)
-        assert msgspec.msgpack.encode(found) == msgspec.msgpack.encode(entry), "nan is not nan"
+        assert msgspec.msgpack.encode(found) == msgspec.msgpack.encode(entry), "nan differs from nan"
 
 
 # ---- the clock of a running job --------------------------------------------------------------------------
 
 
-def test_a_running_job_keeps_its_clock_however_many_wait(journal: Journal) -> None:
+def test_running_job_keeps_its_clock(journal: Journal) -> None:
     broker = make(journal, 0.5)
     low = start(broker, num_gpus=4).sm_clock_mhz
     assert low > 0
@@ -285,7 +285,7 @@ def test_a_running_job_keeps_its_clock_however_many_wait(journal: Journal) -> No
     assert jobs(broker)[0].sm_clocks_mhz == [low]
 
 
-def test_a_node_that_could_not_set_a_clock_is_told_again_when_it_comes_back(journal: Journal) -> None:
+def test_clock_is_sent_again_to_a_node_that_could_not_set_it(journal: Journal) -> None:
     broker = make(journal, 0.5)
     low = start(broker, num_gpus=4).sm_clock_mhz
     broker.says("n0", Launched(job=1, attempt=1, rank=0, pid=7, clock_note="NVML: Timeout"))
@@ -294,7 +294,7 @@ def test_a_node_that_could_not_set_a_clock_is_told_again_when_it_comes_back(jour
     out = broker.says("n0", back)  # type: ignore[arg-type]
     hold = HoldClock(epoch=1, job=1, attempt=1, rank=0, sm_clock_mhz=low)
     assert of_kind(out, HoldClock) == [hold]  # type: ignore[arg-type]
-    assert jobs(broker)[0].sm_clocks_mhz == [0], "until the node says so"
+    assert jobs(broker)[0].sm_clocks_mhz == [0], "until the node reports it"
     broker.says("n0", ClockHeld(job=1, attempt=1, rank=0, sm_clock_mhz=low))
     assert jobs(broker)[0].sm_clocks_mhz == [low]
     assert replayed(journal).jobs[1].attempt == broker.state.jobs[1].attempt
@@ -303,7 +303,7 @@ def test_a_node_that_could_not_set_a_clock_is_told_again_when_it_comes_back(jour
 # ---- the policy ------------------------------------------------------------------------------------------
 
 
-def test_the_network_sees_the_weight_of_the_broker_and_of_the_job(journal: Journal) -> None:
+def test_network_observes_the_weights_of_broker_and_job(journal: Journal) -> None:
     """In the column that the simulator fills, by the same code."""
     policy = Guarded(
         network := load_scheduler("ppo:untrained"),

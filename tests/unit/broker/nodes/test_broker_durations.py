@@ -1,4 +1,4 @@
-"""Run times are what nodes measure; clocks that are wrong are said, and bend no run time."""
+"""Run times are measured by nodes. Wrong clocks are reported and change no run time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DAY_S = 86_400.0
 
 
 def run_times(broker: HandBroker) -> list[float]:
-    """What predictions were told of, seconds."""
+    """Run times that the predictor received, seconds."""
     said: list[float] = []
     learn = broker.state.predictions.ended
 
@@ -37,7 +37,7 @@ def run_times(broker: HandBroker) -> list[float]:
     return said
 
 
-def test_a_journal_400_days_ahead_of_the_nodes_makes_no_run_time_0(journal: Journal) -> None:
+def test_journal_400_days_ahead_of_the_nodes_leaves_run_times_intact(journal: Journal) -> None:
     broker = HandBroker(load_scheduler("fifo"), journal, now_s=1e9 + 400 * DAY_S)
     said = run_times(broker)
     broker.says("n0", hello("n0"))
@@ -50,8 +50,8 @@ def test_a_journal_400_days_ahead_of_the_nodes_makes_no_run_time_0(journal: Jour
     assert job.end_s == pytest.approx(job.attempt.start_s + 90.0)
 
 
-def test_a_node_that_comes_back_says_how_long_its_ranks_ran(journal: Journal) -> None:
-    """The broker's clock stood still meanwhile: longer than by the journal is longer all the same."""
+def test_node_that_registers_again_reports_run_times(journal: Journal) -> None:
+    """The broker's clock stood still meanwhile; a run time longer than by the journal still counts."""
     broker = make(journal, nodes=1)
     said = run_times(broker)
     broker.ask(submit())
@@ -63,7 +63,7 @@ def test_a_node_that_comes_back_says_how_long_its_ranks_ran(journal: Journal) ->
 
 
 @pytest.mark.parametrize("ran_s", [float("nan"), float("inf"), -1.0, 1e12, None])
-def test_a_run_time_that_cannot_be_is_not_believed(journal: Journal, ran_s: float | None) -> None:
+def test_impossible_run_time_is_ignored(journal: Journal, ran_s: float | None) -> None:
     broker = make(journal, nodes=1)
     said = run_times(broker)
     broker.ask(submit())
@@ -76,7 +76,7 @@ def test_a_run_time_that_cannot_be_is_not_believed(journal: Journal, ran_s: floa
 
 
 @pytest.mark.parametrize(("skew_s", "words"), [(6.5, "6.5 s ahead of"), (-3600.0, "3600.0 s behind")])
-def test_a_node_whose_clock_is_off_is_named(
+def test_node_with_a_wrong_clock_is_named(
     journal: Journal, caplog: pytest.LogCaptureFixture, skew_s: float, words: str
 ) -> None:
     broker = make(journal, nodes=0)
@@ -97,7 +97,7 @@ def test_a_node_whose_clock_is_off_is_named(
     assert line.startswith("node n0: its clock is ")
 
 
-def test_a_clock_that_is_set_right_is_off_no_longer_and_one_warning_is_enough(
+def test_corrected_clock_ends_the_warning_which_is_logged_once(
     journal: Journal, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = make(journal, nodes=0)
@@ -112,7 +112,7 @@ def test_a_clock_that_is_set_right_is_off_no_longer_and_one_warning_is_enough(
     with caplog.at_level(logging.WARNING, "rlsched.broker"):
         assert off(hello("n0"), 75.0) == {"n0": 75.0}
         beat = Heartbeat(name="n0")
-        assert off(beat, None) == {"n0": 75.0}, "an older node tells its clock with its hello only"
+        assert off(beat, None) == {"n0": 75.0}, "an older node reports its clock only in its hello"
         assert off(beat, 76.0) == {"n0": 76.0}
         assert len(caplog.records) == 1
         assert off(beat, 0.5) == {}
@@ -121,7 +121,7 @@ def test_a_clock_that_is_set_right_is_off_no_longer_and_one_warning_is_enough(
         assert off(beat, float("nan")) == {}
 
 
-def test_a_broker_whose_clock_is_behind_its_journal_says_so(tmp_path: Path) -> None:
+def test_broker_with_a_clock_behind_its_journal_warns(tmp_path: Path) -> None:
     KeyHome(tmp_path).broker()
     start = BrokerStarted(epoch=1, cluster="c", version="0", policy="fifo", fallback="", order="submit")
 

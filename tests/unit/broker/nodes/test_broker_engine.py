@@ -1,4 +1,4 @@
-"""Facts of an engine's own: GPUs that others have, engines that are away, ends past the broker."""
+"""Facts of an engine: GPUs held by foreign jobs, outages, jobs ended outside the broker."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ def gpus_of(answers: list[object]) -> list[list[int]]:
     return [one.gpus for one in answers if isinstance(one, Launch)]
 
 
-def test_gpus_of_others_are_not_offered_and_come_back(journal: Journal) -> None:
+def test_gpus_held_by_foreign_jobs_are_not_offered_until_released(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.says("n0", Held(held=[holding(0, 1), holding(3, by="job 8")]))
     broker.ask(submit(2, token="two"))
     assert state(broker, 1) == "queued"
     left = broker.says("n0", Held(held=[holding(0, 1)]))
     assert gpus_of(left) == [[2, 3]]
-    assert broker.says("n0", Held(held=[holding(0, 1)])) == [], "the same again is no news"
+    assert broker.says("n0", Held(held=[holding(0, 1)])) == [], "a repeated report changes nothing"
 
 
-def test_a_holding_waits_for_the_end_of_a_job_of_ours(journal: Journal) -> None:
+def test_holding_waits_for_the_end_of_our_job(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit(4))
     broker.says("n0", launched(1))
@@ -67,7 +67,7 @@ def test_a_holding_waits_for_the_end_of_a_job_of_ours(journal: Journal) -> None:
     assert gpus_of(broker.says("n0", Held(held=[]))) == [[0, 1, 2, 3]]
 
 
-def test_holdings_outlive_the_broker_and_a_drained_node(journal: Journal) -> None:
+def test_holdings_survive_a_restart_and_a_drain(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.says("n0", Heartbeat(name="n0", unhealthy="drained in Slurm: fan"))
     broker.says("n0", Held(held=[holding(0, 1, 2, until_s=broker.now_s + 60.0)]))
@@ -80,7 +80,7 @@ def test_holdings_outlive_the_broker_and_a_drained_node(journal: Journal) -> Non
     assert state(again, 1) == "launching"
 
 
-def test_a_journal_with_holdings_is_decided_again_alike(journal: Journal) -> None:
+def test_journal_with_holdings_replays_alike(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     broker.ask(submit(1))
     broker.says("n0", Held(held=[holding(1), holding(2, by="job 8")]))
@@ -96,7 +96,7 @@ def test_a_journal_with_holdings_is_decided_again_alike(journal: Journal) -> Non
     ]
 
 
-def test_other_gpus_end_the_holdings_of_before(journal: Journal) -> None:
+def test_new_number_of_gpus_ends_earlier_holdings(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.says("n0", Held(held=[holding(0, 1, 2, 3)]))
     broker.says("n0", hello("n0", gpus=2))
@@ -105,14 +105,14 @@ def test_other_gpus_end_the_holdings_of_before(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("held", [[holding(7)], [holding(-1)], [holding()], [holding(0), holding(0, by="b")]])
-def test_what_no_node_can_hold_is_left_out(journal: Journal, held: list[Holding]) -> None:
+def test_invalid_holding_is_ignored(journal: Journal, held: list[Holding]) -> None:
     broker = make(journal, nodes=1)
     broker.says("n0", Held(held=held))
     broker.ask(submit(3))
     assert state(broker, 1) == "launching"
 
 
-def test_nothing_is_given_up_while_an_engine_is_away(journal: Journal) -> None:
+def test_no_time_out_while_an_engine_is_unreachable(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit(1))
     assert state(broker, 1) == "launching"
@@ -124,12 +124,12 @@ def test_nothing_is_given_up_while_an_engine_is_away(journal: Journal) -> None:
     broker.ask(submit(1))
     assert state(broker, 2) == "queued"
     broker.wait(20.0, "n0")
-    assert state(broker, 1) == "launching", "it has its whole time from then on"
+    assert state(broker, 1) == "launching", "its whole time-out starts then"
     broker.wait(20.0, "n0")
     assert broker.state.jobs[1].active is None or broker.state.jobs[1].active.ending == "queued"
 
 
-def test_a_job_cancelled_where_it_runs_is_cancelled(journal: Journal) -> None:
+def test_job_cancelled_in_the_engine_is_cancelled(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit(1))
     broker.says("n0", launched(1))
@@ -137,7 +137,7 @@ def test_a_job_cancelled_where_it_runs_is_cancelled(journal: Journal) -> None:
     assert state(broker, 1) == "cancelled"
 
 
-def test_a_gang_that_would_have_other_gpu_numbers_on_each_node_is_rejected(journal: Journal) -> None:
+def test_gang_with_different_gpu_counts_on_its_nodes_is_rejected(journal: Journal) -> None:
     broker = make(journal)
     for name in ("n0", "n1"):
         broker.says(name, Hello(name=name, gpus=4, capabilities=SLURM))
@@ -150,7 +150,7 @@ def test_a_gang_that_would_have_other_gpu_numbers_on_each_node_is_rejected(journ
     assert [order.gpus for order in orders] == [[0, 1, 2, 3]] * 2
 
 
-def test_nodes_of_such_an_engine_are_alike_in_their_partition(journal: Journal) -> None:
+def test_nodes_of_a_partition_of_such_an_engine_are_equal(journal: Journal) -> None:
     broker = make(journal)
     broker.says("n0", Hello(name="n0", gpus=4, capabilities=SLURM, vc="a"))
     (refused,) = broker.says("n1", Hello(name="n1", gpus=8, capabilities=SLURM, vc="a"))
@@ -165,7 +165,7 @@ def asks(broker: HandBroker, message: object) -> object:
     return broker.sent.replies[-1][2]
 
 
-def test_an_engine_submits_for_anybody_and_rules_over_its_own_jobs_alone(journal: Journal) -> None:
+def test_engine_submits_for_any_user_and_controls_only_its_own_jobs(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     assert asks(broker, submit(1, token="slurm-c-1", user="ada")) == Submitted(job=1)
     broker.ask(submit(1, token="else", user="ada"))
@@ -183,13 +183,13 @@ def begin(*gpus: int, job: int = 1, node: str = "n0") -> Begin:
     return Begin(job=job, nodes=[node], gpus=[list(gpus)])
 
 
-def test_what_an_engine_begins_itself_is_followed_like_what_is_decided(journal: Journal) -> None:
+def test_starts_by_the_engine_are_tracked_like_decisions(journal: Journal) -> None:
     broker = make(journal)
     places = Hello(name="n0", gpus=4, capabilities=Capabilities(places=False))
     broker.says("n0", places)
     for token in ("slurm-1", "slurm-2", "slurm-3"):
         assert isinstance(asks(broker, submit(2, token=token, user="ada")), Submitted)
-    assert [state(broker, job) for job in (1, 2, 3)] == ["queued"] * 3, "nothing is started from here"
+    assert [state(broker, job) for job in (1, 2, 3)] == ["queued"] * 3, "the broker starts nothing"
     assert broker.state.nodes["n0"].state == "up"
     listed = asks(broker, ListJobs())
     assert isinstance(listed, Jobs)
@@ -217,7 +217,7 @@ def test_what_an_engine_begins_itself_is_followed_like_what_is_decided(journal: 
     assert redecide(journal_events(journal.path), load_scheduler("fifo-backfill")) == []
 
 
-def test_holdings_are_in_a_snapshot(journal: Journal) -> None:
+def test_snapshot_keeps_holdings(journal: Journal) -> None:
     broker = make(journal)
     broker.says("n0", Hello(name="n0", gpus=4, capabilities=SLURM, held=[holding(1, until_s=2_000.0)]))
     state = book_of(picture_of(broker.state))

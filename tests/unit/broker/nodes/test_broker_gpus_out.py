@@ -1,4 +1,4 @@
-"""GPUs of rlsched's own nodes that are lost, or in use by a foreign process: they cost themselves only."""
+"""Nodes of rlsched with a lost GPU or a foreign process: only this GPU is out of service."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def two_gpus(journal: Journal) -> HandBroker:
 
 
 @pytest.mark.parametrize("reason", [USED, LOST])
-def test_the_other_gpus_serve_and_people_are_told_which_one_does_not(journal: Journal, reason: str) -> None:
+def test_other_gpus_serve_and_the_failed_one_is_named(journal: Journal, reason: str) -> None:
     broker = two_gpus(journal)
     broker.says("n0", out(1, reason))
     broker.ask(submit())
@@ -81,10 +81,8 @@ def test_the_other_gpus_serve_and_people_are_told_which_one_does_not(journal: Jo
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_a_job_that_is_refused_for_such_a_gpu_waits_and_is_charged_nothing(
-    journal: Journal, together: bool
-) -> None:
-    """The node says that the GPU is out of service before it refuses the job."""
+def test_job_refused_for_such_a_gpu_waits_and_uses_no_retry(journal: Journal, together: bool) -> None:
+    """The node reports the GPU as out of service before it refuses the job."""
     broker = two_gpus(journal)
     broker.ask(submit())
     broker.says("n0", launched(1))
@@ -105,14 +103,14 @@ def test_a_job_that_is_refused_for_such_a_gpu_waits_and_is_charged_nothing(
     assert (state(broker, 2), broker.state.jobs[2].exit_code) == ("completed", 0)
 
 
-def test_a_job_goes_to_another_gpu_at_once(journal: Journal) -> None:
+def test_job_starts_on_another_gpu_at_once(journal: Journal) -> None:
     broker = two_gpus(journal)
     broker.ask(submit())
     answers = broker.batch([NodeSaid("n0", 0, out(0)), NodeSaid("n0", 0, refused(1))])
     assert gpus_of(answers) == [[1]]
 
 
-def test_a_refusal_for_another_reason_drains_the_node_as_before(journal: Journal) -> None:
+def test_refusal_for_another_reason_drains_the_node(journal: Journal) -> None:
     broker = two_gpus(journal)
     broker.says("n0", out(1))
     broker.ask(submit())
@@ -120,7 +118,7 @@ def test_a_refusal_for_another_reason_drains_the_node_as_before(journal: Journal
     assert states(broker) == {"n0": "drained"}
 
 
-def test_a_gang_waits_for_the_whole_node_and_a_node_that_was_lost_comes_back(journal: Journal) -> None:
+def test_gang_waits_for_the_whole_node_and_a_lost_node_returns(journal: Journal) -> None:
     broker = two_gpus(journal)
     broker.says("n0", out(0, LOST))
     broker.ask(submit(2))
@@ -130,10 +128,10 @@ def test_a_gang_waits_for_the_whole_node_and_a_node_that_was_lost_comes_back(jou
     broker.says("n0", Hello(name="n0", gpus=2, held=[Holding(by=LOST, gpus=[0])]))
     assert (state(broker, 1), states(broker)) == ("queued", {"n0": "up"})
     broker.says("n0", Hello(name="n0", gpus=2))
-    assert state(broker, 1) == "launching", "it registers again without it"
+    assert state(broker, 1) == "launching", "it registers again without this GPU"
 
 
-def test_the_journal_gives_the_same_cluster_and_the_same_decisions(journal: Journal) -> None:
+def test_replay_gives_the_same_cluster_and_decisions(journal: Journal) -> None:
     broker = two_gpus(journal)
     broker.says("n0", out(0))
     broker.ask(submit())

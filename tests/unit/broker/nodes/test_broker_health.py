@@ -1,4 +1,4 @@
-"""What nodes say of their own health: drained and back by itself; an operator's drain is another thing."""
+"""Health checks of nodes: a failed check drains the node until it passes; an operator's drain is separate."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def report(broker: HandBroker) -> StatsReport:
     return stats
 
 
-def test_a_node_whose_check_fails_gets_no_new_jobs_until_it_passes(journal: Journal) -> None:
+def test_node_with_a_failed_check_gets_no_new_jobs_until_it_passes(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     broker.says("n0", launched(1))
@@ -61,7 +61,7 @@ def test_a_node_whose_check_fails_gets_no_new_jobs_until_it_passes(journal: Jour
     assert (report(broker).unhealthy_nodes, report(broker).health_failures) == (0, 1)
 
 
-def test_the_same_word_again_is_not_journalled_and_another_is(journal: Journal) -> None:
+def test_repeated_health_report_is_not_journalled_and_a_new_one_is(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.says("n0", SICK)
     before = sum(1 for _ in journal.rows())
@@ -70,10 +70,10 @@ def test_the_same_word_again_is_not_journalled_and_another_is(journal: Journal) 
     broker.says("n0", Heartbeat(name="n0", unhealthy="health check: \x1b[31mGPU"))
     assert sum(1 for _ in journal.rows()) == before + 1
     assert node(broker).reason == "health check: \\x1b[31mGPU"
-    assert report(broker).health_failures == 1, "it went on"
+    assert report(broker).health_failures == 1, "it continued"
 
 
-def test_an_operators_drain_stays_when_the_check_passes(journal: Journal) -> None:
+def test_operators_drain_stays_when_the_check_passes(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(DrainNode(node="n0", reason="new driver"))
     broker.says("n0", SICK)
@@ -84,7 +84,7 @@ def test_an_operators_drain_stays_when_the_check_passes(journal: Journal) -> Non
     assert states(broker) == {"n0": "up"}
 
 
-def test_an_operator_cannot_resume_a_node_that_is_sick(journal: Journal) -> None:
+def test_operator_cannot_resume_an_unhealthy_node(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.says("n0", SICK)
     refused = broker.ask(ResumeNode(node="n0"))
@@ -95,7 +95,7 @@ def test_an_operator_cannot_resume_a_node_that_is_sick(journal: Journal) -> None
     assert (node(broker).state, node(broker).reason) == ("drained", "health check: no scratch")
 
 
-def test_a_node_that_registers_sick_gets_no_job_at_all(journal: Journal) -> None:
+def test_node_that_registers_unhealthy_gets_no_job(journal: Journal) -> None:
     broker = make(journal)
     broker.ask(submit())
     sick = msgspec.structs.replace(hello("n0"), unhealthy="health check: no", notes=["no control groups"])
@@ -109,7 +109,7 @@ def test_a_node_that_registers_sick_gets_no_job_at_all(journal: Journal) -> None
     assert (state(broker, 1), node(broker).notes) == ("launching", [])
 
 
-def test_the_journal_gives_the_same_cluster_and_the_same_decisions(journal: Journal) -> None:
+def test_replay_gives_the_same_cluster_and_decisions(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     for gpus in (3, 2, 4):
         broker.ask(submit(gpus))
@@ -129,7 +129,7 @@ def test_the_journal_gives_the_same_cluster_and_the_same_decisions(journal: Jour
         assert msgspec.structs.replace(ours, took_us=theirs.took_us) == theirs
 
 
-def test_what_gpus_draw_is_told_as_the_last_heartbeat_said_it(broker: HandBroker) -> None:
+def test_power_is_that_of_the_last_heartbeat(broker: HandBroker) -> None:
     def power_w() -> float | None:
         page = broker.ask(ListNodes())
         assert isinstance(page, Nodes)

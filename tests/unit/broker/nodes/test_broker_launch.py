@@ -42,7 +42,7 @@ from tests.support.broker.hand import (
 # ---- launch protocol -------------------------------------------------------------------------------------
 
 
-def test_a_refused_rank_ends_the_attempt_on_every_node_and_queues_the_job_again(journal: Journal) -> None:
+def test_refused_rank_ends_the_attempt_on_every_node_and_requeues_the_job(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     broker.ask(submit(8))
     broker.says("n0", launched(1, rank=0))
@@ -51,14 +51,14 @@ def test_a_refused_rank_ends_the_attempt_on_every_node_and_queues_the_job_again(
     assert broker.says("n0", ended(1, rank=0, exit_code=143, reason="killed")) == [
         EndedAck(job=1, attempt=1, rank=0)
     ]
-    assert state(broker, 1) == "queued", "it needs both nodes, and n1 rests"
+    assert state(broker, 1) == "queued", "it needs both nodes, and n1 is drained"
     broker.says("n0", Heartbeat(name="n0"), after_s=15.0)
     out = broker.wait(15.0, "n0", "n1")
     assert [m.attempt for m in of_kind(out, Launch)] == [2, 2]
     assert state(broker, 1) == "launching"
 
 
-def test_a_node_that_refused_gets_no_new_jobs_for_a_while_and_keeps_its_own(journal: Journal) -> None:
+def test_node_that_refused_is_drained_for_a_time_and_keeps_its_jobs(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     broker.ask(submit(2))
     broker.says("n0", launched(1))
@@ -72,13 +72,13 @@ def test_a_node_that_refused_gets_no_new_jobs_for_a_while_and_keeps_its_own(jour
     broker.ask(submit(2))
     assert state(broker, 4) == "queued"
     broker.says("n0", hello("n0", 4, AttemptReport(job=1, attempt=1, rank=0, state="running")))
-    assert states(broker)["n0"] == "drained", "saying hello again is no way round it"
+    assert states(broker)["n0"] == "drained", "a new hello does not end the drain"
     assert of_kind(broker.wait(15.0, "n0", "n1"), Launch) == []
     assert [(m.job, m.nodes) for m in of_kind(broker.wait(15.0, "n0", "n1"), Launch)] == [(4, ["n0"])]
     assert states(broker) == {"n0": "up", "n1": "up"}
 
 
-def test_a_refusal_outlasts_a_restart_and_is_decided_again_bit_for_bit(journal: Journal) -> None:
+def test_refusal_survives_a_restart_and_replays_bit_for_bit(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     for gpus in (3, 2, 4, 1):
         broker.ask(submit(gpus))
@@ -97,7 +97,7 @@ def test_a_refusal_outlasts_a_restart_and_is_decided_again_bit_for_bit(journal: 
     again.wait(21.0, "n0")
     assert states(again)["n1"] == "unreachable"
     again.says("n1", hello("n1", cluster="c1"))
-    assert states(again)["n1"] == "drained", "it rests until its time"
+    assert states(again)["n1"] == "drained", "it is drained until its time"
     again.wait(15.0, "n0", "n1")
     assert state(again, 2) == "launching"
 
@@ -108,7 +108,7 @@ def test_a_refusal_outlasts_a_restart_and_is_decided_again_bit_for_bit(journal: 
         assert msgspec.structs.replace(ours, took_us=theirs.took_us) == theirs
 
 
-def test_after_bounded_retries_the_job_has_failed_with_the_last_reason(journal: Journal) -> None:
+def test_job_fails_with_the_last_reason_after_its_retries(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     for attempt in range(1, MAX_RETRIES + 2):
@@ -123,7 +123,7 @@ def test_after_bounded_retries_the_job_has_failed_with_the_last_reason(journal: 
     assert "disk full" in broker.state.jobs[1].reason
 
 
-def test_a_node_that_cannot_for_now_costs_the_job_no_attempt(journal: Journal) -> None:
+def test_temporary_refusal_uses_no_retry(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     for attempt in range(1, MAX_RETRIES + 4):
@@ -135,7 +135,7 @@ def test_a_node_that_cannot_for_now_costs_the_job_no_attempt(journal: Journal) -
             broker.wait(1.0, "n0")
 
 
-def test_a_launch_that_is_not_acknowledged_in_time_is_ended_everywhere(journal: Journal) -> None:
+def test_launch_without_acknowledgement_times_out_on_every_node(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     broker.ask(submit(8))
     broker.says("n0", launched(1, rank=0))
@@ -147,12 +147,12 @@ def test_a_launch_that_is_not_acknowledged_in_time_is_ended_everywhere(journal: 
     ]
     assert "n1 did not start it within 30 s" in broker.state.jobs[1].attempt.ending_reason  # type: ignore[union-attr]
     broker.says("n0", ended(1, rank=0, exit_code=143, reason="killed"))
-    assert state(broker, 1) == "launching", "GPUs are given again only when every rank is over"
+    assert state(broker, 1) == "launching", "GPUs are free again only when every rank has ended"
     out = broker.says("n1", ended(1, rank=1, exit_code=143, reason="killed"))
     assert {m.attempt for m in of_kind(out, Launch)} == {2}
 
 
-def test_a_late_acknowledgement_of_a_given_up_attempt_is_ended(journal: Journal) -> None:
+def test_late_acknowledgement_of_a_timed_out_attempt_is_killed(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     broker.says("n0", LaunchRefused(job=1, attempt=1, rank=0, message="x"))
@@ -165,19 +165,7 @@ def test_a_late_acknowledgement_of_a_given_up_attempt_is_ended(journal: Journal)
 # ---- nodes ----------------------------------------------------------------------------------------------
 
 
-def test_a_job_with_a_time_goes_elsewhere_when_its_node_has_been_unreachable_for_it(journal: Journal) -> None:
-    broker = make(journal, nodes=2)
-    broker.ask(submit(4))
-    broker.says("n0", launched(1))
-    assert broker.wait(19.0, "n1") == []
-    assert state(broker, 1) == "running"
-    out = broker.wait(1.5, "n1")
-    assert set(broker.sent.dropped) == {"n0"}
-    assert [(m.attempt, m.nodes) for m in of_kind(out, Launch)] == [(2, ["n1"])]
-    assert states(broker)["n0"] == "unreachable"
-
-
-def test_a_node_that_comes_back_forgets_what_was_given_up(journal: Journal) -> None:
+def test_node_that_returns_forgets_lost_attempts(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     broker.ask(submit(4))
     broker.says("n0", launched(1))
@@ -189,7 +177,7 @@ def test_a_node_that_comes_back_forgets_what_was_given_up(journal: Journal) -> N
     assert broker.state.jobs[1].attempt.ranks[0].node == "n1"  # type: ignore[union-attr]
 
 
-def test_heartbeats_keep_a_lease(journal: Journal) -> None:
+def test_heartbeats_renew_a_lease(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     for _ in range(10):
         broker.says("n0", Heartbeat(name="n0"), after_s=10.0)
@@ -197,7 +185,7 @@ def test_heartbeats_keep_a_lease(journal: Journal) -> None:
     assert broker.state.nodes["n0"].up
 
 
-def test_a_stopped_node_gives_its_jobs_back_without_charging_them(journal: Journal) -> None:
+def test_jobs_of_a_stopped_node_are_requeued_without_using_retries(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     for attempt in range(1, MAX_RETRIES + 4):
@@ -218,7 +206,7 @@ def test_a_stopped_node_gives_its_jobs_back_without_charging_them(journal: Journ
         ("fenced", "node n0 had no answer from a broker for its --lost-after"),
     ],
 )
-def test_a_job_that_leaves_exit_code_0_in_the_grace_of_its_node_is_done(
+def test_job_with_exit_code_0_in_the_grace_of_its_node_is_completed(
     journal: Journal, reason: str, why: str
 ) -> None:
     broker = make(journal, nodes=1)
@@ -234,8 +222,8 @@ def test_a_job_that_leaves_exit_code_0_in_the_grace_of_its_node_is_done(
 
 
 @pytest.mark.parametrize(("code", "then"), [(0, "completed"), (143, "queued")])
-def test_a_gang_is_done_where_all_of_it_left_exit_code_0(journal: Journal, code: int, then: str) -> None:
-    """The ranks on other nodes get the order to end, as in a preemption."""
+def test_gang_is_completed_if_all_ranks_exit_with_0(journal: Journal, code: int, then: str) -> None:
+    """The ranks on other nodes are killed, as in a preemption."""
     broker = make(journal, nodes=2)
     broker.ask(submit(8))
     for rank in (0, 1):
@@ -248,43 +236,43 @@ def test_a_gang_is_done_where_all_of_it_left_exit_code_0(journal: Journal, code:
     assert (state(broker, 1), broker.state.jobs[1].retries) == (then, 0)
 
 
-def test_a_node_cannot_belong_to_a_vc_called_shared(broker: HandBroker) -> None:
+def test_node_cannot_belong_to_a_vc_named_shared(broker: HandBroker) -> None:
     (refused,) = broker.says("n0", hello("n0", vc="shared"))
     assert isinstance(refused, Refused)
     assert "cannot be the name of a virtual cluster" in refused.message
     assert broker.state.nodes == {}
 
 
-def test_a_node_is_who_its_key_says(broker: HandBroker) -> None:
+def test_node_has_the_name_in_its_key(broker: HandBroker) -> None:
     (refused,) = broker.says("n0", hello("n1"))
     assert isinstance(refused, Refused)
     assert "belongs to node 'n0'" in refused.message
     assert broker.state.nodes == {}
 
 
-def test_a_node_that_obeys_a_newer_broker_is_refused(journal: Journal) -> None:
+def test_node_of_a_newer_broker_is_refused(journal: Journal) -> None:
     broker = make(journal, nodes=0)
     (refused,) = broker.says("n0", hello("n0", cluster="c1", epoch=5))
     assert isinstance(refused, Refused)
     assert "epoch 5" in refused.message
 
 
-def test_a_node_of_another_cluster_keeps_its_attempts_and_is_not_registered(journal: Journal) -> None:
+def test_node_of_another_cluster_keeps_its_attempts_and_is_not_registered(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     report = AttemptReport(job=1, attempt=1, rank=0, state="running")
     out = broker.says("n0", hello("n0", 4, report, cluster="older", epoch=9))
-    assert of_kind(out, Welcome) == out, "it learns who the broker is, and gets no order"
+    assert of_kind(out, Welcome) == out, "it learns the broker's cluster and gets no order"
     assert of_kind(out, Welcome)[0].forget == []
-    assert state(broker, 1) == "launching", "what it reports is another job of the same number"
+    assert state(broker, 1) == "launching", "it reports another job with the same number"
     broker.says("n0", ended(1))
     assert state(broker, 1) == "launching"
     assert of_kind(broker.says("n0", Heartbeat(name="n0")), SayHello) != []
     out = broker.says("n0", hello("n0", cluster="c1", epoch=1))
-    assert len(of_kind(out, Launch)) == 1, "it has joined: ours is started, as it never had it"
+    assert len(of_kind(out, Launch)) == 1, "it has joined: our job starts, as this node never had it"
 
 
-def test_a_node_that_belongs_to_another_cluster_is_shown(journal: Journal) -> None:
+def test_node_that_belongs_to_another_cluster_is_shown(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     report = AttemptReport(job=1, attempt=1, rank=0, state="running")
     for name in ("n0", "n1"):
@@ -298,14 +286,14 @@ def test_a_node_that_belongs_to_another_cluster_is_shown(journal: Journal) -> No
     assert stats.nodes == {"foreign": 2}
     assert stats.absent_nodes["n1"].startswith("foreign: belongs to cluster older")
     broker.wait(LIMITS.lease_s + 1.0)
-    assert states(broker).keys() == {"n0"}, "n1 is silent, and no node of this cluster"
+    assert states(broker).keys() == {"n0"}, "n1 sends nothing and is not a node of this cluster"
     assert states(broker)["n0"] == "unreachable"
     broker.says("n1", hello("n1", cluster="c1", epoch=1))
     assert states(broker)["n1"] == "up"
 
 
-def test_an_attempt_that_a_whole_journal_would_know_goes_on(journal: Journal) -> None:
-    """The journal has lost its end: what the node runs is not ended, and its number is not given again."""
+def test_attempt_missing_in_a_truncated_journal_keeps_running(journal: Journal) -> None:
+    """The journal has lost its end: the attempt on the node is not killed, and its number is not reused."""
     broker = make(journal, nodes=1)
     running = AttemptReport(job=7, attempt=1, rank=0, state="running")
     out = broker.says("n0", hello("n0", 4, running, cluster="c1", epoch=1))
@@ -318,10 +306,12 @@ def test_an_attempt_that_a_whole_journal_would_know_goes_on(journal: Journal) ->
     assert states(broker) == {"n0": "up"}
     broker.says("n0", hello("n0", 4, running, cluster="c1", epoch=1))
     broker.ask(Cancel(job=7))
-    assert [kill.job for _, kill in broker.sent.orders if isinstance(kill, Kill)] == [7], "an admin ends it"
+    assert [kill.job for _, kill in broker.sent.orders if isinstance(kill, Kill)] == [7], (
+        "an admin cancels it"
+    )
 
 
-def test_hello_repeats_orders_that_may_not_have_arrived(journal: Journal) -> None:
+def test_hello_repeats_orders_that_may_be_lost(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     assert len(of_kind(broker.says("n0", hello("n0")), Launch)) == 1
@@ -336,7 +326,7 @@ def test_hello_repeats_orders_that_may_not_have_arrived(journal: Journal) -> Non
     assert state(broker, 1) == "cancelled"
 
 
-def test_a_running_job_that_its_node_does_not_know_any_more_is_queued_again(journal: Journal) -> None:
+def test_running_job_missing_in_the_hello_is_requeued(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit())
     broker.says("n0", launched(1))
@@ -345,8 +335,8 @@ def test_a_running_job_that_its_node_does_not_know_any_more_is_queued_again(jour
     assert (broker.state.jobs[1].retries, broker.state.jobs[1].losses) == (0, 1)
 
 
-def test_one_that_was_over_before_it_was_told_to_begin_again_is_over(journal: Journal) -> None:
-    """Its node was slow to say so: it ran where it was decided, and does not run a second time."""
+def test_job_that_ended_before_its_requeue_stays_ended(journal: Journal) -> None:
+    """Its node reported the end late. The job ran once and does not run a second time."""
     broker = make(journal, 1)
     for job, code, state_then in ((1, 0, "completed"), (2, 3, "failed")):
         broker.ask(submit())

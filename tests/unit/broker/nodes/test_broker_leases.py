@@ -1,4 +1,4 @@
-"""Silence: what a broker makes of it, and what it does not."""
+"""Unreachable nodes: when their jobs stay, and when they are lost."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def reasons(journal: Journal) -> list[str]:
     return [row.entry.reason for row in journal.rows() if isinstance(row.entry, AttemptOver)]
 
 
-def test_a_silent_node_keeps_its_job_and_gets_no_other(journal: Journal) -> None:
+def test_unreachable_node_keeps_its_job_and_gets_no_other(journal: Journal) -> None:
     broker = running(journal)
     broker.ask(submit(1))
     broker.says("n1", launched(2))
@@ -74,21 +74,22 @@ def test_a_silent_node_keeps_its_job_and_gets_no_other(journal: Journal) -> None
     assert [state(broker, job) for job in (1, 3, 4)] == ["running", "launching", "queued"]
     out = broker.says("n0", hello("n0", 4, RUNNING, cluster="c1", epoch=1))
     assert of_kind(out, Welcome)[0].forget == []
-    assert (states(broker)["n0"], state(broker, 1)) == ("up", "running"), "as if nothing had been"
+    assert (states(broker)["n0"], state(broker, 1)) == ("up", "running"), "as before"
 
 
-def test_a_node_that_stays_silent_is_lost_and_its_job_goes_elsewhere(journal: Journal) -> None:
+def test_node_that_stays_unreachable_is_down_and_its_job_restarts_elsewhere(journal: Journal) -> None:
     broker = running(journal)
     broker.wait(LIMITS.lost_after_s - 1.0, "n1")
     assert state(broker, 1) == "running"
     out = broker.wait(2.0, "n1")
     assert [(launch.attempt, launch.nodes) for launch in of_kind(out, Launch)] == [(2, ["n1"])]
+    assert set(broker.sent.dropped) == {"n0"}
     assert states(broker)["n0"] == "unreachable"
-    assert (broker.state.jobs[1].retries, broker.state.jobs[1].losses) == (0, 1), "it is not its doing"
+    assert (broker.state.jobs[1].retries, broker.state.jobs[1].losses) == (0, 1), "not caused by the job"
     assert reasons(journal) == ["node n0 was unreachable for its --lost-after of 100 s"]
 
 
-def test_a_node_that_does_not_end_jobs_by_their_time_keeps_them(journal: Journal) -> None:
+def test_node_without_fencing_keeps_its_jobs(journal: Journal) -> None:
     broker = make(journal, nodes=0)
     older = msgspec.structs.replace(hello("n0"), capabilities=Capabilities())
     broker.says("n0", older)
@@ -99,7 +100,7 @@ def test_a_node_that_does_not_end_jobs_by_their_time_keeps_them(journal: Journal
     assert (states(broker)["n0"], state(broker, 1)) == ("unreachable", "running")
 
 
-def test_an_operator_declares_an_unreachable_node_down(journal: Journal) -> None:
+def test_operator_declares_an_unreachable_node_down(journal: Journal) -> None:
     broker = running(journal, lost_after_s=0.0)
     refused = broker.ask(DownNode(node="n0"))
     assert isinstance(refused, Refused)
@@ -109,11 +110,11 @@ def test_an_operator_declares_an_unreachable_node_down(journal: Journal) -> None
     assert (states(broker)["n0"], state(broker, 1)) == ("down", "launching")
     assert reasons(journal) == ["node n0 is down: power supply"]
     out = broker.says("n0", hello("n0", 4, RUNNING, cluster="c1", epoch=1))
-    assert of_kind(out, Welcome)[0].forget == [(1, 1)], "should it run after all, it is ended"
+    assert of_kind(out, Welcome)[0].forget == [(1, 1)], "if it still runs, it is killed"
     assert isinstance(broker.ask(DownNode(node="n7")), Refused)
 
 
-def test_a_time_that_no_node_could_keep_is_refused(journal: Journal) -> None:
+def test_invalid_lost_after_is_refused(journal: Journal) -> None:
     broker = make(journal)
     for wrong in (-1.0, 5.0, float("nan"), float("inf")):
         refused = broker.ask(submit(1, lost_after_s=wrong))
@@ -122,7 +123,7 @@ def test_a_time_that_no_node_could_keep_is_refused(journal: Journal) -> None:
     assert broker.ask(submit(1, lost_after_s=20.0)) == Submitted(job=1)
 
 
-def test_a_job_without_a_time_goes_on_however_long_its_node_is_unreachable(journal: Journal) -> None:
+def test_job_without_lost_after_stays_with_its_unreachable_node(journal: Journal) -> None:
     broker = running(journal, lost_after_s=0.0)
     broker.wait(1_000 * LIMITS.lost_after_s, "n1")
     assert (states(broker)["n0"], state(broker, 1)) == ("unreachable", "running")
@@ -133,7 +134,7 @@ def test_a_job_without_a_time_goes_on_however_long_its_node_is_unreachable(journ
     assert broker.state.jobs[1].attempt.number == 2, "its node does not report it"  # type: ignore[union-attr]
 
 
-def test_a_job_has_the_brokers_time_or_its_own(journal: Journal) -> None:
+def test_lost_after_is_the_jobs_own_or_the_brokers(journal: Journal) -> None:
     broker = make(journal)
     for lost_after_s in (None, 0.0, 30.0):
         broker.ask(submit(1, lost_after_s=lost_after_s))
@@ -142,35 +143,35 @@ def test_a_job_has_the_brokers_time_or_its_own(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("pause_s", [25.0, 1_000.0])
-def test_a_broker_that_did_not_listen_blames_nobody(journal: Journal, pause_s: float) -> None:
+def test_downtime_of_the_broker_expires_no_lease(journal: Journal, pause_s: float) -> None:
     broker = running(journal)
     broker.wait(1.0)
     broker.batch([hand.TICK], after_s=pause_s)
     assert states(broker) == {"n0": "up", "n1": "up"}
     assert state(broker, 1) == "running"
     broker.wait(LIMITS.lease_s + 1.0, "n1")
-    assert states(broker) == {"n0": "unreachable", "n1": "up"}, "from then on silence counts"
+    assert states(broker) == {"n0": "unreachable", "n1": "up"}, "heartbeats are required from then on"
 
 
-def test_a_heartbeat_is_answered_under_its_number(journal: Journal) -> None:
+def test_heartbeat_is_answered_with_its_number(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     (answer,) = broker.batch([NodeSaid("n0", 7, Heartbeat(name="n0"))])
     assert (answer, broker.sent.requests[-1]) == (HeartbeatAck(), 7)
     assert broker.says("n0", Heartbeat(name="n0")) == [], "an older node does not ask for it"
 
 
-def test_a_job_keeps_its_time_under_a_broker_with_another_default(journal: Journal) -> None:
+def test_job_keeps_its_lost_after_if_the_default_changes(journal: Journal) -> None:
     running(journal)
     shorter = msgspec.structs.replace(LIMITS, lost_after_s=20.0)
     again = HandBroker(load_scheduler("fifo-backfill"), journal, limits=shorter, now_s=2_000.0)
     again.says("n1", hello("n1", cluster="c1", epoch=1))
     again.wait(60.0, "n1")
-    assert state(again, 1) == "running", "its node was told 100 s"
+    assert state(again, 1) == "running", "its node received 100 s"
     again.wait(41.0, "n1")
     assert state(again, 1) == "launching", "elsewhere"
 
 
-def test_a_daemon_that_is_stopped_says_so_and_its_jobs_go_on(journal: Journal) -> None:
+def test_stopped_daemon_announces_it_and_its_jobs_keep_running(journal: Journal) -> None:
     broker = running(journal)
     broker.says("n0", Leaving(name="n0"))
     assert (states(broker)["n0"], state(broker, 1)) == ("unreachable", "running")
@@ -178,8 +179,8 @@ def test_a_daemon_that_is_stopped_says_so_and_its_jobs_go_on(journal: Journal) -
     assert (states(broker)["n0"], state(broker, 1)) == ("up", "running")
 
 
-def test_an_end_that_a_stopped_node_tells_when_it_is_back_takes_nothing_down(journal: Journal) -> None:
-    """`rlsched up` stopped with a running job, and started again."""
+def test_end_reported_by_a_returning_node_is_accepted(journal: Journal) -> None:
+    """`rlsched up` is stopped with a running job, and started again."""
     broker = running(journal)
     broker.says("n0", Leaving(name="n0"))
     over = AttemptReport(
@@ -191,14 +192,14 @@ def test_an_end_that_a_stopped_node_tells_when_it_is_back_takes_nothing_down(jou
     assert (state(broker, 1), broker.state.jobs[1].retries) == ("launching", 0)
 
 
-def test_a_fenced_end_is_not_the_jobs_doing(journal: Journal) -> None:
+def test_fenced_job_uses_no_retry(journal: Journal) -> None:
     broker = running(journal)
     broker.says("n0", ended(1, exit_code=143, reason="fenced"))
     assert (state(broker, 1), broker.state.jobs[1].retries) == ("launching", 0)
     assert states(broker)["n0"] == "up"
 
 
-def test_a_job_that_was_lost_in_a_reboot_says_so(journal: Journal) -> None:
+def test_job_lost_in_a_reboot_has_this_reason(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit(4))
     broker.says("n0", launched(1))
@@ -208,7 +209,7 @@ def test_a_job_that_was_lost_in_a_reboot_says_so(journal: Journal) -> None:
 
 
 def rebooted(broker: HandBroker, attempt: int, *, code: int | None = None) -> None:
-    """n0 is back from a reboot in which it lost job 1; `code`: with which its daemon found it."""
+    """n0 registers after a reboot in which it lost job 1. `code`: the exit code that its daemon reports."""
     report = AttemptReport(
         job=1, attempt=attempt, rank=0, state="ended", exit_code=code, reason="node_stopped", ended_s=1_001.0
     )
@@ -231,17 +232,15 @@ def lose(broker: HandBroker, attempt: int, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["down", "removed", "rebooted", "found dead"])
-def test_a_job_that_loses_its_node_is_not_charged_until_it_does_so_again_and_again(
-    journal: Journal, how: str
-) -> None:
-    """A job that crashes its nodes does not do so for ever."""
+def test_job_that_loses_its_node_uses_retries_only_after_repeated_losses(journal: Journal, how: str) -> None:
+    """Bounds how often a job that crashes its nodes is restarted."""
     broker = make(journal, nodes=1)
     broker.ask(submit(4))
     for attempt in range(1, MAX_LOSSES + 1):
         lose(broker, attempt, how)
         job = broker.state.jobs[1]
         assert (job.state, job.retries, job.losses) == ("launching", 0, attempt)
-    assert make(journal).state.jobs[1].losses == MAX_LOSSES, "a broker that is started again counts on"
+    assert make(journal).state.jobs[1].losses == MAX_LOSSES, "a restarted broker continues the count"
     lose(broker, MAX_LOSSES + 1, how)
     job = broker.state.jobs[1]
     assert (job.state, job.exit_code) == ("failed", 255)
@@ -251,7 +250,7 @@ def test_a_job_that_loses_its_node_is_not_charged_until_it_does_so_again_and_aga
 
 
 @pytest.mark.parametrize("between", ["node_stopped", "refused", "stopped in order"])
-def test_only_lost_nodes_in_a_row_count(journal: Journal, between: str) -> None:
+def test_only_consecutive_node_losses_count(journal: Journal, between: str) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit(4))
     for attempt in range(1, MAX_LOSSES + 1):
@@ -273,7 +272,7 @@ def test_only_lost_nodes_in_a_row_count(journal: Journal, between: str) -> None:
     assert (state(broker, 1), broker.state.jobs[1].losses) == ("launching", MAX_LOSSES)
 
 
-# ---- who speaks for a node --------------------------------------------------------------------------------
+# ---- identity of a node -----------------------------------------------------------------------------------
 
 
 def from_directory(directory: str, *reports: AttemptReport, boot: str = "b1") -> Hello:
@@ -281,17 +280,17 @@ def from_directory(directory: str, *reports: AttemptReport, boot: str = "b1") ->
     return msgspec.structs.replace(said, directory_id=directory, boot_id=boot)
 
 
-def test_a_second_daemon_of_a_node_that_lives_is_refused(journal: Journal) -> None:
+def test_second_daemon_of_a_live_node_is_refused(journal: Journal) -> None:
     broker = make(journal, nodes=0)
     broker.says("n0", from_directory("d1"))
     (refused,) = broker.says("n0", from_directory("d2"))
     assert isinstance(refused, Refused)
     assert "another daemon speaks for node n0" in refused.message
     broker.says("n0", Leaving(name="n0"))
-    assert of_kind(broker.says("n0", from_directory("d2")), Welcome), "in the place of one that was stopped"
+    assert of_kind(broker.says("n0", from_directory("d2")), Welcome), "in the place of a stopped daemon"
 
 
-def test_a_daemon_with_another_directory_starts_no_job_twice(journal: Journal) -> None:
+def test_daemon_with_another_directory_starts_no_job_twice(journal: Journal) -> None:
     broker = make(journal, nodes=0)
     broker.says("n0", from_directory("d1"))
     broker.ask(submit(4))
@@ -302,11 +301,11 @@ def test_a_daemon_with_another_directory_starts_no_job_twice(journal: Journal) -
     assert "jobs 1 of node n0 may still run" in refused.message
     assert state(broker, 1) == "running"
     broker.wait(LIMITS.lost_after_s)
-    assert of_kind(broker.says("n0", from_directory("d2")), Welcome), "they have ended themselves by now"
+    assert of_kind(broker.says("n0", from_directory("d2")), Welcome), "they have fenced themselves by now"
     assert broker.state.jobs[1].attempt.number == 2  # type: ignore[union-attr]
 
 
-def test_a_job_that_waits_for_its_node_waits_for_its_directory(journal: Journal) -> None:
+def test_job_that_waits_for_its_node_waits_for_its_directory(journal: Journal) -> None:
     broker = make(journal, nodes=0)
     broker.says("n0", from_directory("d1"))
     broker.ask(submit(4, lost_after_s=0.0))
@@ -315,5 +314,7 @@ def test_a_job_that_waits_for_its_node_waits_for_its_directory(journal: Journal)
     (refused,) = broker.says("n0", from_directory("d2"))
     assert isinstance(refused, Refused)
     assert "for as long as they run" in refused.message
-    assert of_kind(broker.says("n0", from_directory("d2", boot="b2")), Welcome), "after a reboot nothing runs"
+    assert of_kind(broker.says("n0", from_directory("d2", boot="b2")), Welcome), (
+        "after a reboot no process runs"
+    )
     assert broker.state.jobs[1].attempt.number == 2  # type: ignore[union-attr]

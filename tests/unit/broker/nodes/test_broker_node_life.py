@@ -1,4 +1,4 @@
-"""What operators do with nodes."""
+"""Operators drain, resume, requeue and remove nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def reasons(broker: HandBroker) -> dict[str, str]:
     return {node.name: node.reason for node in nodes.nodes}
 
 
-def test_a_drained_node_keeps_its_job_and_gets_no_other_until_it_is_resumed(broker: HandBroker) -> None:
+def test_drained_node_keeps_its_job_and_gets_no_other_until_resumed(broker: HandBroker) -> None:
     assert broker.ask(DrainNode(node="n0", reason="new driver")) == Ok()
     assert broker.ask(DrainNode(node="n1")) == Ok()
     assert states(broker) == {"n0": "drained", "n1": "drained"}
@@ -54,7 +54,7 @@ def test_a_drained_node_keeps_its_job_and_gets_no_other_until_it_is_resumed(brok
     assert states(broker) == {"n0": "drained", "n1": "up"}
 
 
-def test_a_drain_outlasts_daemon_reboot_and_broker(broker: HandBroker, journal: Journal) -> None:
+def test_drain_survives_restarts_of_daemon_machine_and_broker(broker: HandBroker, journal: Journal) -> None:
     broker.ask(DrainNode(node="n0", reason="new driver"))
     broker.says("n0", Leaving(name="n0"))
     assert states(broker)["n0"] == "unreachable"
@@ -66,7 +66,7 @@ def test_a_drain_outlasts_daemon_reboot_and_broker(broker: HandBroker, journal: 
     assert (states(again)["n0"], reasons(again)["n0"]) == ("drained", "new driver")
 
 
-def test_maintenance_that_does_not_wait_queues_the_jobs_again_uncharged(broker: HandBroker) -> None:
+def test_drain_with_requeue_requeues_jobs_without_using_retries(broker: HandBroker) -> None:
     broker.ask(DrainNode(node="n0", reason="power off", requeue=True))
     kills = [order for name, order in broker.sent.orders if name == "n0" and isinstance(order, Kill)]
     assert [(kill.job, kill.grace_s) for kill in kills] == [(1, LIMITS.grace_s)]
@@ -75,28 +75,28 @@ def test_maintenance_that_does_not_wait_queues_the_jobs_again_uncharged(broker: 
     assert broker.state.jobs[1].attempt.ranks[0].node == "n1"  # type: ignore[union-attr]
 
 
-def test_a_node_that_lives_is_not_removed_and_one_that_is_gone_is(broker: HandBroker) -> None:
+def test_only_an_unreachable_node_can_be_removed(broker: HandBroker) -> None:
     refused = broker.ask(RemoveNode(node="n0"))
     assert isinstance(refused, Refused)
     assert "drain it (`rlsched node drain n0`), and stop its daemon" in refused.message
     broker.says("n0", Leaving(name="n0"))
     assert broker.ask(RemoveNode(node="n0", reason="sold")) == Ok()
     assert set(states(broker)) == {"n1"}
-    assert broker.state.jobs[1].attempt.ranks[0].node == "n1", "it begins again elsewhere"  # type: ignore[union-attr]
+    assert broker.state.jobs[1].attempt.ranks[0].node == "n1", "it restarts elsewhere"  # type: ignore[union-attr]
     missing = broker.ask(DrainNode(node="n0"))
     assert isinstance(missing, Refused)
     assert "there is no node 'n0'" in missing.message
     broker.says("n0", hello("n0", cluster="c1"))
-    assert states(broker) == {"n0": "up", "n1": "up"}, "it may come back"
+    assert states(broker) == {"n0": "up", "n1": "up"}, "it may return"
 
 
-def test_what_only_nodes_that_are_gone_could_hold_is_refused(broker: HandBroker) -> None:
+def test_job_that_only_removed_nodes_could_run_is_refused(broker: HandBroker) -> None:
     assert isinstance(broker.ask(submit(8)), Submitted)
     broker.says("n0", Leaving(name="n0"))
-    for _ in range(2):  # the first ends what it had
+    for _ in range(2):  # the first hello ends its jobs
         broker.says("n0", hello("n0", 2, cluster="c1"))
     refused = broker.ask(submit(8))
-    assert isinstance(refused, Refused), "it has come back with two GPUs"
+    assert isinstance(refused, Refused), "it has returned with two GPUs"
     assert "8 GPUs can never be given together: its nodes have 4 + 2 GPUs" in refused.message
     assert isinstance(broker.ask(submit(6)), Submitted)
     broker.says("n0", Leaving(name="n0"))
@@ -104,7 +104,7 @@ def test_what_only_nodes_that_are_gone_could_hold_is_refused(broker: HandBroker)
     assert isinstance(broker.ask(submit(6)), Refused), "it was removed"
 
 
-def test_a_removed_node_is_told_to_end_what_it_still_runs(broker: HandBroker) -> None:
+def test_removed_node_must_kill_its_running_jobs(broker: HandBroker) -> None:
     broker.says("n0", Leaving(name="n0"))
     broker.ask(RemoveNode(node="n0"))
     report = AttemptReport(job=1, attempt=1, rank=0, state="running")
@@ -113,13 +113,13 @@ def test_a_removed_node_is_told_to_end_what_it_still_runs(broker: HandBroker) ->
 
 
 @pytest.mark.parametrize("order", [ResumeNode(node="n0"), ResumeNode(node="n9"), RemoveNode(node="n9")])
-def test_what_cannot_be_done_is_said(broker: HandBroker, order: ResumeNode | RemoveNode) -> None:
+def test_impossible_operations_are_refused(broker: HandBroker, order: ResumeNode | RemoveNode) -> None:
     refused = broker.ask(order)
     assert isinstance(refused, Refused)
     assert order.node in refused.message
 
 
-def test_operators_orders_are_decided_again_from_the_journal(broker: HandBroker, journal: Journal) -> None:
+def test_operators_orders_are_replayed_from_the_journal(broker: HandBroker, journal: Journal) -> None:
     broker.ask(DrainNode(node="n1"))
     for gpus in (1, 4):
         broker.ask(submit(gpus))
@@ -133,10 +133,10 @@ def test_operators_orders_are_decided_again_from_the_journal(broker: HandBroker,
     assert [record.state_digest for record in made] == [record.state_digest for record in records]
 
 
-# ---- a node that comes back with other GPUs ---------------------------------------------------------------
+# ---- a node that registers with other GPUs ----------------------------------------------------------------
 
 
-def test_a_node_that_lost_a_gpu_registers_with_what_it_has(journal: Journal) -> None:
+def test_node_that_lost_a_gpu_registers_with_the_rest(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(DrainNode(node="n0", reason="a GPU fell off the bus"))
     broker.says("n0", hello("n0", 3, cluster="c1"))
@@ -151,7 +151,7 @@ def test_a_node_that_lost_a_gpu_registers_with_what_it_has(journal: Journal) -> 
     assert again.state.cluster.digest() == broker.state.cluster.digest()
 
 
-def test_its_jobs_begin_again_before_it_does(broker: HandBroker) -> None:
+def test_its_jobs_are_requeued_before_it_registers(broker: HandBroker) -> None:
     running = AttemptReport(job=1, attempt=1, rank=0, state="running")
     out = broker.says("n0", hello("n0", 8, running, cluster="c1", epoch=1))
     assert [type(message) for message in out] == [Welcome, Kill]
@@ -162,7 +162,7 @@ def test_its_jobs_begin_again_before_it_does(broker: HandBroker) -> None:
     broker.says("n0", ended(1, exit_code=143, reason="killed"))
     assert (state(broker, 1), broker.state.jobs[1].retries) == ("launching", 0)
     broker.wait(1.0, "n0", "n1")
-    assert broker.sent.dropped == ["n0"], "so that it says hello again"
+    assert broker.sent.dropped == ["n0"], "so that it sends another hello"
     broker.says("n0", hello("n0", 8, cluster="c1", epoch=1))
     assert states(broker) == {"n0": "up", "n1": "up"}
     broker.ask(submit(8))

@@ -1,4 +1,4 @@
-"""Whose job it is comes with the launch; a node that does not know them is no reason to try for ever."""
+"""The launch names the job's user; a node without this account is not tried again and again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ADMIN = Peer("admin", "default", "root")
 
 
 def sent_by(broker: HandBroker, by: Peer, num_gpus: int = 1, user: str = "") -> list[Launch]:
-    """What is launched on a submission."""
+    """The launch that follows a submission."""
     return launches(broker.batch([ClientAsked(b"peer", 1, submit(num_gpus, user=user), by)]))
 
 
@@ -28,14 +28,14 @@ def refused(job: int = 1, attempt: int = 1, rank: int = 0) -> LaunchRefused:
     return LaunchRefused(job=job, attempt=attempt, rank=rank, message=message, is_about_owner=True)
 
 
-def test_the_person_of_the_key_is_in_the_launch(journal: Journal) -> None:
+def test_launch_has_the_user_of_the_key(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     sent = [*sent_by(broker, ADA), *sent_by(broker, ADA, user="ada"), *sent_by(broker, ADMIN, user="bob")]
     assert [launch.person for launch in sent] == ["ada", "ada", "bob"]
-    assert sent_by(broker, ADA, user="bob") == [], "nobody's own word"
+    assert sent_by(broker, ADA, user="bob") == [], "not the user in the message"
 
 
-def test_a_person_whom_no_node_knows_fails_once_and_no_node_rests(journal: Journal) -> None:
+def test_job_of_an_unknown_user_fails_once_and_drains_no_node(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     sent_by(broker, ADA)
     assert launches(broker.says("n0", refused())) == []
@@ -55,7 +55,7 @@ def test_both_nodes_of_a_gang_may_refuse(journal: Journal) -> None:
     assert states(broker) == {"n0": "up", "n1": "up"}
 
 
-def test_a_node_that_lacks_an_account_rests_and_the_job_goes_elsewhere(journal: Journal) -> None:
+def test_node_without_the_account_is_drained_and_the_job_runs_elsewhere(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     (first,) = sent_by(broker, ADA, 4)
     knows, lacks = first.nodes[0], "n1" if first.nodes[0] == "n0" else "n0"
@@ -65,12 +65,12 @@ def test_a_node_that_lacks_an_account_rests_and_the_job_goes_elsewhere(journal: 
     broker.says(lacks, refused(2))
     assert (state(broker, 2), states(broker)[lacks]) == ("queued", "drained")
     again = make(journal)
-    assert again.state.ran_on == broker.state.ran_on, "the journal says so too"
+    assert again.state.ran_on == broker.state.ran_on, "the journal has it too"
     out = broker.says(knows, ended(1))
     assert [(launch.job, launch.nodes) for launch in launches(out)] == [(2, [knows])]
 
 
-def test_a_node_that_never_knew_the_person_is_not_tried_for_ever(journal: Journal) -> None:
+def test_node_without_the_account_is_not_tried_for_ever(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     (first,) = sent_by(broker, ADA, 4)
     knows, lacks = first.nodes[0], "n1" if first.nodes[0] == "n0" else "n0"
@@ -84,8 +84,8 @@ def test_a_node_that_never_knew_the_person_is_not_tried_for_ever(journal: Journa
     assert state(broker, 2) == "failed"
 
 
-def test_an_account_that_is_away_costs_no_attempt(journal: Journal) -> None:
-    """The node has run jobs of this person before: its directory service is down, say."""
+def test_temporarily_missing_account_uses_no_retry(journal: Journal) -> None:
+    """The node has run jobs of this user before; for example, its directory service is down."""
     broker = make(journal, nodes=1)
     sent_by(broker, ADA)
     broker.says("n0", launched(1))

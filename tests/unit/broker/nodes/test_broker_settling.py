@@ -1,4 +1,4 @@
-"""After a restore, what a tick costs; after a restart, how new work waits for the nodes that come back."""
+"""Cost of a tick after a restore; new work waits for nodes that register after a restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.broker.hand import LIMITS, TICK, hello, make, state, states, 
 from tests.support.broker.preempting import actions
 
 
-def test_a_tick_asks_once_what_has_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tick_checks_settling_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "broker" / JOURNAL_FILE
     before = make(Journal(path), nodes=2)
     before.journal.close()
@@ -38,13 +38,16 @@ def test_a_tick_asks_once_what_has_settled(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(UnknownAttempts, "settled_s", counted)
     broker.batch([TICK])
-    assert asked <= 3, "not once a job"
+    assert asked <= 3, "not once per job"
     broker.journal.close()
 
 
 def restarted(journal: Journal, *left: str) -> HandBroker:
-    """Three nodes of 4 GPUs, a gang for all of them ahead of a small job, both held; these nodes leave, and
-    the broker is started again; it may start both jobs once these nodes are back."""
+    """Three nodes of 4 GPUs, a gang for all of them ahead of a small job, both held.
+
+    The nodes `away` leave, and the broker restarts; once the nodes `back` have registered, it can start both
+    jobs.
+    """
     broker = make(journal, nodes=3)
     broker.ask(submit(12, hold=True))
     broker.ask(submit(1, hold=True))
@@ -56,7 +59,7 @@ def restarted(journal: Journal, *left: str) -> HandBroker:
     return again
 
 
-def test_new_work_waits_for_the_nodes_that_come_back(journal: Journal) -> None:
+def test_new_work_waits_for_returning_nodes(journal: Journal) -> None:
     broker = restarted(journal, "n0", "n1", "n2")
     for name in ("n0", "n1"):
         broker.says(name, hello(name))
@@ -69,7 +72,7 @@ def test_new_work_waits_for_the_nodes_that_come_back(journal: Journal) -> None:
     assert [record.action for record in made] == actions(journal)
 
 
-def test_it_waits_for_a_lease_at_most(journal: Journal) -> None:
+def test_wait_is_at_most_a_lease(journal: Journal) -> None:
     broker = restarted(journal, "n0", "n1", "n2")
     for name in ("n0", "n1"):
         broker.says(name, hello(name))
@@ -78,7 +81,7 @@ def test_it_waits_for_a_lease_at_most(journal: Journal) -> None:
     assert (state(broker, 1), state(broker, 2)) == ("queued", "launching")
 
 
-def test_one_node_that_comes_back_waits_for_nobody(journal: Journal) -> None:
+def test_single_node_does_not_wait(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     broker.says("n0", Leaving(name="n0"))
     again = make(journal)
@@ -86,7 +89,7 @@ def test_one_node_that_comes_back_waits_for_nobody(journal: Journal) -> None:
     assert states(again)["n0"] == "up"
 
 
-def test_what_an_operator_says_meanwhile_stands(journal: Journal) -> None:
+def test_orders_of_an_operator_meanwhile_are_kept(journal: Journal) -> None:
     broker = restarted(journal, "n0", "n1")
     broker.says("n0", hello("n0"))
     broker.ask(DrainNode(node="n0", reason="disk"))

@@ -1,4 +1,4 @@
-"""Nodes that sleep online: which, when they wake, what fails, and what a killed broker knows of it."""
+"""Nodes that sleep, online: selection, wake-ups, failures, and recovery after a crash of the broker."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def cluster(journal: Journal, sleep: SleepPlan = SLEEP, *nodes: Hello) -> HandBr
 
 
 def powered(broker: HandBroker) -> list[tuple[str, str]]:
-    """Commands that were to be run since the last look."""
+    """Power commands since the last call."""
     found = [(one.order, one.node) for one in broker.powered]
     broker.powered.clear()
     return found
 
 
 def live(broker: HandBroker, seconds: float) -> None:
-    """Time passes; the nodes that are up are heard of."""
+    """Time passes; the nodes that are up send heartbeats."""
     until_s = broker.now_s + seconds
     while broker.now_s < until_s:
         up = [name for name, is_now in states(broker).items() if is_now in ("up", "drained")]
@@ -67,7 +67,7 @@ def live(broker: HandBroker, seconds: float) -> None:
 
 
 def put_to_sleep(broker: HandBroker) -> None:
-    """All nodes have been idle for long enough, and are off by now."""
+    """All nodes have been idle for long enough and are now off."""
     live(broker, 300.0)
     assert set(states(broker).values()) == {"asleep"}
     assert sorted(powered(broker)) == [("suspend", name) for name in NAMES]
@@ -89,7 +89,7 @@ def woken(broker: HandBroker, name: str) -> None:
     broker.says(name, hello(name, cluster="c1"))
 
 
-def test_a_node_that_is_idle_for_long_enough_sleeps(journal: Journal) -> None:
+def test_node_that_is_idle_for_long_enough_sleeps(journal: Journal) -> None:
     broker = cluster(journal)
     broker.ask(submit(2))
     broker.says("n0", launched(1))
@@ -101,16 +101,18 @@ def test_a_node_that_is_idle_for_long_enough_sleeps(journal: Journal) -> None:
     assert node_reason(broker, "n2").startswith("idle for 2 min")
     broker.says("n1", Leaving(name="n1"))
     live(broker, 1_000.0)
-    assert states(broker) == {"n0": "up", "n1": "asleep", "n2": "asleep"}, "silent, and neither away nor down"
+    assert states(broker) == {"n0": "up", "n1": "asleep", "n2": "asleep"}, (
+        "no heartbeats, yet neither away nor down"
+    )
     broker.says("n0", ended(1))
     live(broker, 100.0)
     assert states(broker)["n0"] == "up"
     live(broker, 100.0)
     assert states(broker)["n0"] == "asleep"
-    assert powered(broker) == [("suspend", "n0")], "each once"
+    assert powered(broker) == [("suspend", "n0")], "one command for each node"
 
 
-def test_some_stay_awake(journal: Journal) -> None:
+def test_minimum_number_of_nodes_stays_awake(journal: Journal) -> None:
     plan = msgspec.structs.replace(SLEEP, keep_awake=1, exclude=["n[2-9]"])
     broker = cluster(journal, plan, *map(hello, ("n0", "n1", "n2", "n3")))
     live(broker, 400.0)
@@ -120,14 +122,14 @@ def test_some_stay_awake(journal: Journal) -> None:
     for name in ("n2", "n3"):
         woken(again, name)
     live(again, 30.0)
-    assert states(again)["n0"] == "waking", "as many as are to be awake are woken"
+    assert states(again)["n0"] == "waking", "nodes are woken up to the minimum"
     assert powered(again) == [("resume", "n0")]
 
 
-def test_a_job_that_needs_a_node_that_sleeps_wakes_it(journal: Journal) -> None:
+def test_job_that_needs_a_sleeping_node_wakes_it(journal: Journal) -> None:
     broker = cluster(journal)
     put_to_sleep(broker)
-    assert isinstance(broker.ask(submit(8)), Submitted), "what sleeps counts as there"
+    assert isinstance(broker.ask(submit(8)), Submitted), "sleeping nodes count as available"
     assert isinstance(broker.ask(submit(13)), Refused)
     assert reason(broker, 1) == "NodeAsleep: waits for nodes n0, n1, n2 to be woken"
     live(broker, 2.0)
@@ -142,10 +144,10 @@ def test_a_job_that_needs_a_node_that_sleeps_wakes_it(journal: Journal) -> None:
     woken(broker, "n0")
     assert state(broker, 1) == "launching"
     live(broker, 400.0)
-    assert states(broker) == {"n0": "up", "n1": "up", "n2": "asleep"}, "what has jobs never sleeps"
+    assert states(broker) == {"n0": "up", "n1": "up", "n2": "asleep"}, "nodes with jobs never sleep"
 
 
-def test_a_node_is_powered_up_once_it_is_off(journal: Journal) -> None:
+def test_node_is_powered_up_only_once_it_is_off(journal: Journal) -> None:
     broker = cluster(journal)
     live(broker, 130.0)
     while "asleep" not in states(broker).values():
@@ -155,7 +157,7 @@ def test_a_node_is_powered_up_once_it_is_off(journal: Journal) -> None:
     broker.ask(submit(4))
     broker.says("n0", hello("n0", cluster="c1"))
     live(broker, 2.0)
-    assert states(broker)["n0"] == "waking", "what it says while it goes off counts for nothing"
+    assert states(broker)["n0"] == "waking", "its messages while it powers down are ignored"
     while not broker.powered:
         live(broker, 1.0)
     assert powered(broker) == [("resume", "n0")]
@@ -171,9 +173,7 @@ def test_a_node_is_powered_up_once_it_is_off(journal: Journal) -> None:
         (PowerDone("n0", "resume", ""), "was woken, and did not register within 5 min"),
     ],
 )
-def test_a_node_that_does_not_come_back_is_down_and_says_why(
-    journal: Journal, told: PowerDone, said: str
-) -> None:
+def test_node_that_does_not_wake_is_down_with_a_reason(journal: Journal, told: PowerDone, said: str) -> None:
     broker = cluster(journal)
     put_to_sleep(broker)
     broker.ask(submit(1))
@@ -187,14 +187,14 @@ def test_a_node_that_does_not_come_back_is_down_and_says_why(
     assert states(broker)["n0"] == "down"
     assert node_reason(broker, "n0").startswith(said)
     live(broker, 2.0)
-    assert powered(broker) == [("resume", "n1")], "the job gets another one"
+    assert powered(broker) == [("resume", "n1")], "the job gets another node"
     assert isinstance(broker.ask(ResumeNode(node="n0")), Ok)
-    assert powered(broker) == [("resume", "n0")], "an operator may try again"
+    assert powered(broker) == [("resume", "n0")], "an operator can retry"
     woken(broker, "n0")
     assert state(broker, 1) == "launching"
 
 
-def test_a_node_that_cannot_be_put_to_sleep_is_up_and_left_alone_for_a_while(journal: Journal) -> None:
+def test_node_that_fails_to_suspend_is_up_and_not_suspended_for_a_time(journal: Journal) -> None:
     broker = cluster(journal)
     live(broker, 130.0)
     while ("suspend", "n2") not in powered(broker):
@@ -207,7 +207,7 @@ def test_a_node_that_cannot_be_put_to_sleep_is_up_and_left_alone_for_a_while(jou
     assert ("suspend", "n2") in powered(broker)
 
 
-def test_a_node_that_goes_on_speaking_is_up(journal: Journal) -> None:
+def test_node_that_keeps_sending_is_up(journal: Journal) -> None:
     broker = cluster(journal)
     live(broker, 130.0)
     while "asleep" not in states(broker).values():
@@ -218,7 +218,7 @@ def test_a_node_that_goes_on_speaking_is_up(journal: Journal) -> None:
     assert states(broker) == {"n0": "asleep", "n1": "up", "n2": "asleep"}
 
 
-def test_a_drained_node_that_sleeps_is_not_woken_and_resumed_it_is(journal: Journal) -> None:
+def test_drained_sleeping_node_is_woken_only_after_resume(journal: Journal) -> None:
     broker = cluster(journal)
     put_to_sleep(broker)
     for name in ("n0", "n1"):
@@ -233,7 +233,7 @@ def test_a_drained_node_that_sleeps_is_not_woken_and_resumed_it_is(journal: Jour
     assert states(broker) == {"n0": "waking", "n1": "asleep", "n2": "waking"}, "a job needs it"
     for now in ("asleep", "waking"):
         assert isinstance(broker.ask(ResumeNode(node="n1")), Ok)
-        assert states(broker)["n1"] == now, "first it is no longer drained"
+        assert states(broker)["n1"] == now, "it must be resumed first"
     refused = broker.ask(ResumeNode(node="n0"))
     assert isinstance(refused, Refused)
     assert "is waking already: jobs wait for it" in refused.message
@@ -241,7 +241,7 @@ def test_a_drained_node_that_sleeps_is_not_woken_and_resumed_it_is(journal: Jour
     assert "n1" not in states(broker)
 
 
-def test_a_killed_broker_forgets_no_node_that_sleeps_and_orders_none_to_twice(journal: Journal) -> None:
+def test_crash_forgets_no_sleeping_node_and_repeats_no_finished_command(journal: Journal) -> None:
     broker = cluster(journal)
     put_to_sleep(broker)
     broker.ask(submit(4))
@@ -251,12 +251,14 @@ def test_a_killed_broker_forgets_no_node_that_sleeps_and_orders_none_to_twice(jo
     assert again.state.cluster.digest() == broker.state.cluster.digest()
     assert states(again) == {"n0": "waking", "n1": "asleep", "n2": "asleep"}
     live(again, 60.0)
-    assert powered(again) == [("resume", "n0")], "what may not have been run is, and nothing sleeps twice"
+    assert powered(again) == [("resume", "n0")], (
+        "commands that may not have run are run, and no node sleeps twice"
+    )
     woken(again, "n0")
     assert state(again, 1) == "launching"
 
 
-def test_killed_before_the_command_was_run_the_node_is_up_by_its_own_word(journal: Journal) -> None:
+def test_crash_before_the_command_leaves_the_node_up_once_it_reports(journal: Journal) -> None:
     broker = cluster(journal)
     live(broker, 130.0)
     while "asleep" not in states(broker).values():
@@ -265,13 +267,13 @@ def test_killed_before_the_command_was_run_the_node_is_up_by_its_own_word(journa
     assert set(states(again).values()) == {"asleep"}
     for name in NAMES:
         woken(again, name)
-    assert set(states(again).values()) == {"asleep"}, "it may be on its way off"
+    assert set(states(again).values()) == {"asleep"}, "it may be powering down"
     again.wait(40.0, "n0", "n2")
     assert states(again) == {"n0": "up", "n1": "asleep", "n2": "up"}
     assert powered(again) == []
 
 
-def test_a_broker_without_commands_says_that_it_cannot_wake_a_node(journal: Journal) -> None:
+def test_broker_without_commands_reports_that_it_cannot_wake_a_node(journal: Journal) -> None:
     put_to_sleep(cluster(journal))
     again = broker_of(journal, None)
     again.batch([Tick()])
@@ -283,7 +285,7 @@ def test_a_broker_without_commands_says_that_it_cannot_wake_a_node(journal: Jour
     assert states(again)["n0"] == "up"
 
 
-def test_the_journal_decides_the_same_again_also_compacted(tmp_path: Path) -> None:
+def test_replay_decides_alike_also_after_compaction(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     broker = cluster(Journal(path))
     put_to_sleep(broker)
@@ -313,7 +315,7 @@ def test_the_journal_decides_the_same_again_also_compacted(tmp_path: Path) -> No
         assert "asleep" in stood.values()
 
 
-def test_forecasts_have_nodes_that_sleep_as_there_and_drained_ones_not(journal: Journal) -> None:
+def test_forecasts_count_sleeping_nodes_and_not_drained_ones(journal: Journal) -> None:
     broker = cluster(journal)
     put_to_sleep(broker)
     broker.ask(DrainNode(node="n2"))

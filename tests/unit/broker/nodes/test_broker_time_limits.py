@@ -1,4 +1,4 @@
-"""The time limit of a job that runs: who may change it, and how its nodes hear of it for certain."""
+"""Time limits of running jobs: who may change them, and how the change reaches the nodes reliably."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.broker.hand import LIMITS, TICK, ended, hello, launched, make
 
 
 def runs(broker: HandBroker, limit_s: float = 100.0, **facts: object) -> int:
-    """A job that runs on n0 with this limit, of a node that can change it."""
+    """A job that runs on n0 with this limit; the node can change limits."""
     job = new(broker, time_limit_s=None if limit_s == math.inf else limit_s, **facts)
     broker.says("n0", msgspec.structs.replace(launched(job), limit_s=limit_s))
     return job
@@ -47,7 +47,7 @@ def why(broker: HandBroker, job: int) -> str:
     return str(broker.ask(Why(job=job)))
 
 
-def test_a_user_lowers_it_and_the_node_is_told_until_it_answers(journal: Journal) -> None:
+def test_lowered_limit_is_sent_to_the_node_until_acknowledged(journal: Journal) -> None:
     broker = make(journal, 1)
     assert any(isinstance(order, Welcome) and order.hears_limits for _, order in broker.sent.orders)
     job = runs(broker)
@@ -56,9 +56,7 @@ def test_a_user_lowers_it_and_the_node_is_told_until_it_answers(journal: Journal
     assert ask(broker, Update(job=job, time_limit_s=50.0)) == Ok()
     assert orders([order for _, order in broker.sent.orders[first:]]) == [(0, 50.0)]
     cluster = broker.state.cluster
-    assert (
-        cluster.arrays.job.limit_s[cluster.slot_of(broker.state.jobs[job].seq)] == 50.0
-    )  # forecasts go by it
+    assert cluster.arrays.job.limit_s[cluster.slot_of(broker.state.jobs[job].seq)] == 50.0  # forecasts use it
     assert "ends it in 50 s; n0 has not answered to that yet" in why(broker, job)
     assert orders(broker.batch([TICK])) == [(0, 50.0)]  # the first may be lost
     assert orders(broker.says("n0", limited(job, 100.0))) == [(0, 50.0)]  # of an order before
@@ -69,7 +67,7 @@ def test_a_user_lowers_it_and_the_node_is_told_until_it_answers(journal: Journal
     assert broker.state.jobs[job].reason == "reached its time limit of 50 s"
 
 
-def test_an_admin_alone_raises_it(journal: Journal) -> None:
+def test_only_an_admin_raises_it(journal: Journal) -> None:
     broker = make(journal, 1)
     job = runs(broker)
     said = refused(broker, Update(job=job, time_limit_s=200.0))
@@ -84,11 +82,11 @@ def test_an_admin_alone_raises_it(journal: Journal) -> None:
     assert ask(broker, Update(job=job, time_limit_s=10.0)) == Ok()
 
 
-def test_a_node_that_cannot_is_named_and_nothing_is_changed(journal: Journal) -> None:
+def test_node_without_support_is_named_and_nothing_changes(journal: Journal) -> None:
     broker = make(journal, 1)
     job = new(broker, time_limit_s=100.0, lost_after_s=0.0)
     assert "node n0 is still starting it: try again" in refused(broker, Update(job=job, time_limit_s=50.0))
-    broker.says("n0", launched(job))  # its daemon is older, and tells no limit
+    broker.says("n0", launched(job))  # its daemon is older and reports no limit
     said = refused(broker, Update(job=job, time_limit_s=50.0))
     assert "node n0 started it with an older rlsched" in said
     assert "\n" not in said
@@ -108,7 +106,7 @@ def test_a_node_that_cannot_is_named_and_nothing_is_changed(journal: Journal) ->
     assert "node s0 is of another engine" in refused(broker, Update(job=other, time_limit_s=50.0))
 
 
-def test_a_node_that_comes_back_is_told_what_it_has_missed(journal: Journal) -> None:
+def test_missed_change_is_sent_when_the_node_registers(journal: Journal) -> None:
     broker = make(journal, 1)
     job = runs(broker)
     assert ask(broker, Update(job=job, time_limit_s=50.0)) == Ok()
@@ -120,20 +118,20 @@ def test_a_node_that_comes_back_is_told_what_it_has_missed(journal: Journal) -> 
     assert orders(again.says("n0", hello("n0", 4, report, cluster="c1"))) == []
 
 
-def test_those_that_are_queued_again_begin_with_the_new_one(journal: Journal) -> None:
+def test_requeued_job_starts_with_the_new_limit(journal: Journal) -> None:
     broker = make(journal, 1)
     job = runs(broker)
     assert ask(broker, Update(job=job, time_limit_s=50.0)) == Ok()
     broker.says("n0", ended(job, exit_code=143, reason="node_stopped"))
     (order,) = [o for _, o in broker.sent.orders if isinstance(o, Launch) and o.attempt == 2]
     assert order.time_limit_s == 50.0
-    broker.says("n0", limited(job, 100.0))  # an answer of the attempt before means nothing
+    broker.says("n0", limited(job, 100.0))  # an answer for the previous attempt is ignored
     broker.says("n0", launched(job, 2))
     assert orders(broker.batch([TICK])) == []
 
 
 @pytest.mark.parametrize("limit_s", [math.nan, 0.0, -1.0])
-def test_a_node_that_says_nonsense_is_not_believed(journal: Journal, limit_s: float) -> None:
+def test_invalid_answer_of_a_node_is_ignored(journal: Journal, limit_s: float) -> None:
     broker = make(journal, 1)
     job = runs(broker)
     broker.batch([NodeSaid("n0", 0, limited(job, limit_s)), NodeSaid("n0", 0, limited(77, 5.0))])

@@ -1,4 +1,4 @@
-"""What nodes measure: of running jobs in memory, of attempts that are over in the journal."""
+"""Usage that nodes measure: of running jobs in memory, of ended attempts in the journal."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def over(broker: HandBroker, number: int, usage: RankUsage | None, rank: int = 0
     broker.says(f"n{rank}", Ended(job=number, attempt=1, rank=rank, exit_code=exit_code, usage=usage))
 
 
-def test_nodes_are_told_that_usage_is_heard_and_what_a_job_is(broker: HandBroker) -> None:
+def test_nodes_are_asked_for_usage_and_receive_the_jobs_workload(broker: HandBroker) -> None:
     sent = broker.says("n2", hello("n2"))
     assert [message.hears_usage for message in sent if isinstance(message, Welcome)] == [True]
     broker.ask(submit(4, workload="resnet50-imagenet-b16"))
@@ -94,7 +94,7 @@ def test_nodes_are_told_that_usage_is_heard_and_what_a_job_is(broker: HandBroker
     assert [launch.workload for launch in launches] == ["resnet50-imagenet-b16"]
 
 
-def test_a_running_job_and_its_node_show_what_is_used(broker: HandBroker) -> None:
+def test_running_job_and_its_node_show_usage(broker: HandBroker) -> None:
     broker.ask(submit(2))
     broker.says("n0", launched(1))
     assert job(broker, 1).usage is None
@@ -145,7 +145,7 @@ def test_ranks_of_a_gang_are_one_job(broker: HandBroker) -> None:
     assert seen.usage is not None
     assert (seen.usage.gpu_frac, seen.usage.cores, seen.energy_j) == (0.8, 7.0, 7.2e6)
     over(broker, 1, BUSY)
-    assert job(broker, 1).energy_j == 3.6e6 + 3e3, "one rank is over, the other runs on"
+    assert job(broker, 1).energy_j == 3.6e6 + 3e3, "one rank has ended, the other still runs"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_ranks_of_a_gang_are_one_job(broker: HandBroker) -> None:
         RankMetered(job=1, attempt=1, rank=0, usage=RankUsage(memory_mib=1 << 60)),
     ],
 )
-def test_what_cannot_be_is_passed_over(broker: HandBroker, told: RankMetered) -> None:
+def test_invalid_usage_is_ignored(broker: HandBroker, told: RankMetered) -> None:
     broker.ask(submit(1))
     broker.says("n0", launched(1))
     broker.says("n0", Metered(ranks=[told], power_w=math.nan, energy_day_j=-1.0))
@@ -169,7 +169,7 @@ def test_what_cannot_be_is_passed_over(broker: HandBroker, told: RankMetered) ->
     assert job(broker, 1).usage is None, "of another node's rank"
 
 
-def test_figures_that_nobody_renews_are_shown_no_more(broker: HandBroker) -> None:
+def test_stale_usage_is_not_shown(broker: HandBroker) -> None:
     broker.ask(submit(1))
     broker.says("n0", launched(1))
     broker.says("n0", Metered(ranks=[metered(1)]))
@@ -177,7 +177,7 @@ def test_figures_that_nobody_renews_are_shown_no_more(broker: HandBroker) -> Non
     assert job(broker, 1).usage is None
 
 
-def test_days_of_nodes_that_are_behind_are_left_out(broker: HandBroker) -> None:
+def test_days_from_clocks_that_lag_are_left_out(broker: HandBroker) -> None:
     broker.says("n0", Metered(day="2026-11-24", energy_day_j=9e9))
     broker.says("n1", Metered(day="2026-11-25", energy_day_j=5.0))
     report = broker.ask(Stats())
@@ -185,7 +185,7 @@ def test_days_of_nodes_that_are_behind_are_left_out(broker: HandBroker) -> None:
     assert report.energy_day_j == 5.0
 
 
-def test_what_attempts_used_is_journalled_added_up_and_there_after_a_restart(broker: HandBroker) -> None:
+def test_usage_of_attempts_is_journalled_summed_and_restored(broker: HandBroker) -> None:
     broker.ask(submit(1))
     broker.says("n0", launched(1))
     over(broker, 1, BUSY, exit_code=0)
@@ -213,7 +213,7 @@ def test_what_attempts_used_is_journalled_added_up_and_there_after_a_restart(bro
         for event in kept.happened
         if isinstance(event, JobEvent) and event.kind == "end"
     ]
-    assert ends[:3] == [3000.0] * 3, "the store of decisions has what each attempt used"
+    assert ends[:3] == [3000.0] * 3, "the store of decisions has the usage of each attempt"
     assert math.isnan(ends[3])
     usage = job(broker, 1).usage
     assert usage is not None
@@ -228,7 +228,7 @@ def test_what_attempts_used_is_journalled_added_up_and_there_after_a_restart(bro
     again.journal.close()
 
 
-def test_a_node_that_comes_back_tells_what_its_ended_ranks_used(broker: HandBroker) -> None:
+def test_node_that_registers_reports_usage_of_ended_ranks(broker: HandBroker) -> None:
     broker.ask(submit(1))
     broker.says("n0", launched(1))
     report = AttemptReport(job=1, attempt=1, rank=0, state="ended", exit_code=0, usage=BUSY)
@@ -246,7 +246,7 @@ LONG = RankUsage(
 )
 
 
-def test_later_jobs_of_the_same_command_are_expected_to_use_the_same(broker: HandBroker) -> None:
+def test_later_jobs_of_the_same_command_have_the_same_expected_usage(broker: HandBroker) -> None:
     command = ["python", "train.py", "--seed", "{}"]
 
     def run(number: int, usage: RankUsage | None) -> None:
@@ -256,7 +256,7 @@ def test_later_jobs_of_the_same_command_are_expected_to_use_the_same(broker: Han
 
     run(1, LONG)
     run(2, LONG)
-    run(3, BUSY)  # too short a look
+    run(3, BUSY)  # measured too briefly
     run(4, None)
     broker.ask(submit(1, user="ann", command=[*command[:-1], "5"]))
     broker.ask(submit(1, user="bob", command=[*command[:-1], "6"]))
@@ -288,7 +288,7 @@ def test_later_jobs_of_the_same_command_are_expected_to_use_the_same(broker: Han
     again.journal.close()
 
 
-def test_ranks_that_are_over_are_forgotten(broker: HandBroker) -> None:
+def test_ended_ranks_are_forgotten(broker: HandBroker) -> None:
     for number in range(1, 141):
         broker.ask(submit(1))
         broker.says("n0", launched(number))
@@ -297,8 +297,8 @@ def test_ranks_that_are_over_are_forgotten(broker: HandBroker) -> None:
     assert len(broker.machine._members.metered._ranks) <= 65
 
 
-def test_a_journal_of_version_6_has_no_usage_and_gets_some(tmp_path: Path) -> None:
-    """As a broker wrote it that heard nothing of usage: jobs over, failed, running and waiting."""
+def test_journal_of_version_6_gains_usage(tmp_path: Path) -> None:
+    """Written by a broker without usage: completed, failed, running and waiting jobs."""
     path = tmp_path / "journal.sqlite"
     shutil.copy(SAMPLES / "version-6.sqlite", path)
     broker = make(Journal(path))
@@ -317,7 +317,7 @@ def test_a_journal_of_version_6_has_no_usage_and_gets_some(tmp_path: Path) -> No
     assert (report.version, report.damage, report.derived) == (7, [], [])
 
 
-def test_a_row_with_all_figures_is_no_longer_than_a_page_counts(broker: HandBroker) -> None:
+def test_row_with_all_figures_is_within_the_size_assumed_for_a_page(broker: HandBroker) -> None:
     full = RankUsage(**dict.fromkeys(RankUsage.__struct_fields__, 99_999))
     broker.ask(submit(1))
     broker.says("n0", launched(1))

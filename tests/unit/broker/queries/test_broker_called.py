@@ -1,4 +1,4 @@
-"""Tasks of arrays are called `17_3` wherever people read of them, also when they are long over."""
+"""Tasks of arrays have names such as `17_3` in every output, also long after their end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.broker.job_arrays import array, info, job_of, settle
 from tests.support.broker.preempting import make_preempting
 
 
-def test_the_history_has_tasks_that_run_and_that_are_over_and_forgotten(journal: Journal) -> None:
+def test_history_has_running_ended_and_forgotten_tasks(journal: Journal) -> None:
     limits = msgspec.structs.replace(LIMITS, ended_s=1e9, ended_jobs=0)
     broker = HandBroker(load_scheduler("fifo-backfill"), journal, limits=limits)
     broker.says("n0", hello("n0"))
@@ -37,7 +37,7 @@ def test_the_history_has_tasks_that_run_and_that_are_over_and_forgotten(journal:
     assert names == [str(one), f"{number}_3", f"{number}_4", f"{number}_5"]
 
 
-def test_a_node_says_whose_its_gpus_are(journal: Journal) -> None:
+def test_node_lists_the_tasks_on_its_gpus(journal: Journal) -> None:
     broker = make(journal, 1)
     one, number = new(broker), array(broker, "8,9")
     settle(broker)
@@ -80,7 +80,7 @@ def test_a_notice_names_the_task(journal: Journal) -> None:
     assert b'"called": "' in told[1].body
 
 
-def test_who_gives_way_and_who_waits_for_it_are_named(journal: Journal) -> None:
+def test_preempted_and_waiting_tasks_are_named(journal: Journal) -> None:
     broker = make_preempting(journal, 1)
     first = array(broker, "5", num_gpus=4, preemptible=True)
     settle(broker)

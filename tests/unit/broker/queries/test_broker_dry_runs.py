@@ -1,4 +1,4 @@
-"""Dry runs at the broker: what is asked is looked at before a forecaster sees it, and all are answered."""
+"""Dry runs at the broker: checked before the forecaster receives them, and always answered."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def forecasting(made: list[Forecasting], program: str) -> Forecasting:
     return made[-1]
 
 
-def test_what_no_job_may_look_like_is_refused_and_what_comes_after_is_answered(
+def test_invalid_job_is_refused_and_the_next_dry_run_answered(
     made: list[Forecasting],
 ) -> None:
     mine = forecasting(made, ANSWERS)
@@ -84,7 +84,7 @@ def test_what_no_job_may_look_like_is_refused_and_what_comes_after_is_answered(
     assert isinstance(reply.message, DryRunAnswer)
 
 
-def test_one_person_does_not_take_up_all_of_it(made: list[Forecasting]) -> None:
+def test_one_user_does_not_block_dry_runs_of_others(made: list[Forecasting]) -> None:
     mine = forecasting(made, SILENT)
     for _ in range(MAX_OF_ONE):
         assert ask(mine, DryRun(num_gpus=1)) == ""
@@ -94,10 +94,10 @@ def test_one_person_does_not_take_up_all_of_it(made: list[Forecasting]) -> None:
     assert ask(mine, DryRun(num_gpus=1), "bob").startswith(f"{MAX_QUESTIONS} dry runs wait")
 
 
-def test_questions_of_a_forecaster_that_is_gone_are_refused_at_once(made: list[Forecasting]) -> None:
+def test_dry_runs_of_an_exited_forecaster_are_refused_at_once(made: list[Forecasting]) -> None:
     mine = forecasting(made, SILENT)
     assert ask(mine, DryRun(num_gpus=1)) == ""
     assert ask(mine, DryRun(num_gpus=2)) == ""
-    mine.use(SETUP)  # another policy decides from now on
+    mine.use(SETUP)  # the policy changes here
     for reply in replies(mine, 2):
         assert reply.message == Refused(message="the forecaster ended meanwhile; ask again")

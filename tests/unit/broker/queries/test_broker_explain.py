@@ -68,13 +68,13 @@ def why(broker: HandBroker, job: int) -> Explanation:
     return reply
 
 
-def test_without_nodes_that_is_the_reason(journal: Journal) -> None:
+def test_missing_nodes_are_the_reason(journal: Journal) -> None:
     broker = make(journal)
     submit(broker, 1)
     assert why(broker, 1).summary == "no node has registered yet"
 
 
-def test_a_gang_that_never_fits_says_so_first(journal: Journal) -> None:
+def test_gang_that_never_fits_has_this_as_first_reason(journal: Journal) -> None:
     broker = make(journal)
     submit(broker, 16)
     broker.says("n0", Hello(name="n0", gpus=4))
@@ -90,10 +90,10 @@ def test_too_few_free_gpus_with_counts_order_and_estimate(journal: Journal) -> N
         "not enough free GPUs: it needs 4, 2 of 8 are free on the cluster (most on one node: 1)"
     )
     assert told.details[0] == "2 of 3 waiting jobs are ahead in the queue order (submission time): 3, 4"
-    assert told.forecast is None, "nobody forecasts here"
+    assert told.forecast is None, "there is no forecaster"
 
 
-def test_what_was_forecast_is_said_with_its_age(journal: Journal) -> None:
+def test_forecast_is_shown_with_its_age(journal: Journal) -> None:
     broker = make(journal, 4)
     submit(broker, 4, 4)
     now_s = broker.now_s
@@ -110,7 +110,7 @@ def test_what_was_forecast_is_said_with_its_age(journal: Journal) -> None:
     )
 
 
-def test_enough_gpus_but_no_hole(journal: Journal) -> None:
+def test_enough_gpus_but_no_node_with_room(journal: Journal) -> None:
     broker = make(journal, 4, 4)
     submit(broker, 3, 3, 2)
     assert why(broker, 3).summary == (
@@ -119,7 +119,7 @@ def test_enough_gpus_but_no_hole(journal: Journal) -> None:
     )
 
 
-def test_the_nodes_that_were_looked_at_are_named_where_virtual_clusters_divide_them(journal: Journal) -> None:
+def test_reason_names_the_nodes_of_the_virtual_cluster(journal: Journal) -> None:
     broker = make(journal, 2)
     broker.says("v", Hello(name="v", gpus=2, vc="vision"))
     submit(broker, 2, 2)
@@ -129,7 +129,7 @@ def test_the_nodes_that_were_looked_at_are_named_where_virtual_clusters_divide_t
     assert "0 of 2 are free on the nodes of VC vision" in why(broker, 4).summary
 
 
-def test_a_node_that_is_down_is_named(journal: Journal) -> None:
+def test_reason_names_a_node_that_is_down(journal: Journal) -> None:
     broker = make(journal, 4, 4)
     submit(broker, 8, 8)
     broker.wait(25.0, "n0")
@@ -138,7 +138,7 @@ def test_a_node_that_is_down_is_named(journal: Journal) -> None:
     assert "nodes down: n1" in why(broker, 2).details
 
 
-def test_nodes_that_are_drained_are_named_and_for_how_long(journal: Journal) -> None:
+def test_reason_names_drained_nodes_and_the_remaining_time(journal: Journal) -> None:
     broker = make(journal, 4, 4)
     submit(broker, 4, 4, 4)
     broker.ask(DrainNode(node="n1", reason="a fan is broken"))
@@ -148,7 +148,7 @@ def test_nodes_that_are_drained_are_named_and_for_how_long(journal: Journal) -> 
     assert any(line.startswith("node n0 gets no new jobs for 30 s: ") for line in told)
 
 
-def test_an_explanation_fits_a_frame(journal: Journal) -> None:
+def test_explanation_fits_a_frame(journal: Journal) -> None:
     broker = make(journal, 4)
     submit(broker, 1)
     job, record = broker.state.jobs[1], broker.machine.memory.of(0)
@@ -161,7 +161,7 @@ def test_an_explanation_fits_a_frame(journal: Journal) -> None:
     assert "bytes, is too long to send" in told.details[-1]
 
 
-def test_a_started_job_tells_where_when_and_who(journal: Journal) -> None:
+def test_started_job_shows_place_time_and_policy(journal: Journal) -> None:
     broker = make(journal, 4, 4)
     submit(broker, 6)
     told = why(broker, 1)
@@ -171,11 +171,11 @@ def test_a_started_job_tells_where_when_and_who(journal: Journal) -> None:
     assert msgspec.msgpack.decode(told.record, type=DecisionRecord).number == 0
 
 
-def test_a_record_names_jobs_and_nodes_as_people_do(journal: Journal) -> None:
+def test_record_has_names_of_jobs_and_nodes(journal: Journal) -> None:
     broker = make(journal)
     for name in ("z", "gpu-a"):
         broker.says(name, Hello(name=name, gpus=4))
-    submit(broker, 16, 16)  # rejected: they have numbers, and none in the cluster's state
+    submit(broker, 16, 16)  # rejected: they have job numbers, but no row in the cluster's state
     submit(broker, 4, 2, 2)
     told = why(broker, 5)
     assert told.record is not None
@@ -190,7 +190,7 @@ def test_a_record_names_jobs_and_nodes_as_people_do(journal: Journal) -> None:
 
 
 class Forced(Scheduler):
-    """A scheduler whose decisions leave nothing to choose."""
+    """A scheduler whose decisions have only one option."""
 
     name = policy_id = "forced"
     order = Order(by="area")
@@ -199,14 +199,14 @@ class Forced(Scheduler):
         return Decision(action=start_action(state, partition, 0), source="automatic")
 
 
-def test_a_start_that_was_the_only_way_is_told_as_such(journal: Journal) -> None:
+def test_start_without_alternatives_is_marked(journal: Journal) -> None:
     broker = HandBroker(Forced(), journal)
     broker.says("n0", Hello(name="n0", gpus=4))
     submit(broker, 1)
     assert why(broker, 1).details[0].endswith("as attempt 1, with no alternative (decision 0)")
 
 
-def test_an_ended_job_tells_how(journal: Journal) -> None:
+def test_ended_job_shows_its_end(journal: Journal) -> None:
     broker = make(journal, 4)
     submit(broker, 1, 1)
     broker.says("n0", Launched(job=1, attempt=1, rank=0, pid=1))
@@ -217,7 +217,7 @@ def test_an_ended_job_tells_how(journal: Journal) -> None:
 
 
 class Holding(Scheduler):
-    """A scheduler that starts the first job and then always waits, and says with what probability."""
+    """A scheduler that starts the first job, then always waits, and records the probability."""
 
     name = policy_id = "holder"
     order = Order(by="area")
@@ -244,7 +244,7 @@ class Holding(Scheduler):
         return Decision(action=Wait(), source="policy", record=made if record else None, marks_hold=True)
 
 
-def test_a_hold_by_the_policy_tells_its_probability_alternatives_and_the_reference(journal: Journal) -> None:
+def test_hold_by_the_policy_shows_probability_alternatives_and_reference(journal: Journal) -> None:
     broker = HandBroker(Holding(), journal)
     broker.says("n0", Hello(name="n0", gpus=4))
     broker.batch(
@@ -260,12 +260,12 @@ def test_a_hold_by_the_policy_tells_its_probability_alternatives_and_the_referen
     assert "probability 0.58" in told.summary
     assert "best alternatives: start job 2 0.21; start job 3 0.21" in told.details
     assert "the reference rule would have chosen: start job 2" in told.details
-    assert "decision 1" in told.summary, "the wait that keeps it back, not a later one"
+    assert "decision 1" in told.summary, "the wait that holds this job, not a later wait"
     assert told.details[0] == "it is kept back, for 30 min at most, or until half of the GPUs are free"
 
 
 class Searching(Holding):
-    """The same, as found by look-ahead."""
+    """As `Holding`, found by look-ahead."""
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         made = super().decide(state, partition, now_s, record=record)
@@ -273,7 +273,7 @@ class Searching(Holding):
         return msgspec.structs.replace(made, source="search", record=noted)
 
 
-def test_a_hold_that_look_ahead_found_says_so(journal: Journal) -> None:
+def test_hold_found_by_look_ahead_is_marked(journal: Journal) -> None:
     broker = HandBroker(Searching(), journal)
     broker.says("n0", Hello(name="n0", gpus=4))
     submit(broker, 3, 1)
@@ -282,7 +282,7 @@ def test_a_hold_that_look_ahead_found_says_so(journal: Journal) -> None:
 
 
 class Overruled(Holding):
-    """The same, where what was done is no row of its window, as while a job is being moved."""
+    """As `Holding`, with an action that is no row of the window, for example during a migration."""
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         made = super().decide(state, partition, now_s, record=record)
@@ -292,7 +292,7 @@ class Overruled(Holding):
         return msgspec.structs.replace(made, record=msgspec.structs.replace(made.record, halves=halves))
 
 
-def test_what_was_no_row_of_the_window_has_no_probability(journal: Journal) -> None:
+def test_action_outside_the_window_has_no_probability(journal: Journal) -> None:
     broker = HandBroker(Overruled(), journal)
     broker.says("n0", Hello(name="n0", gpus=4))
     submit(broker, 3, 1)
@@ -301,7 +301,7 @@ def test_what_was_no_row_of_the_window_has_no_probability(journal: Journal) -> N
     assert "probability" not in why(broker, 2).summary
 
 
-def test_a_hold_names_the_job_that_it_is_for_and_ends_with_its_reason(journal: Journal) -> None:
+def test_hold_names_its_job_and_ends_with_its_reason(journal: Journal) -> None:
     broker = HandBroker(Holding(), journal)
     broker.says("n0", Hello(name="n0", gpus=4))
     broker.batch(
@@ -322,7 +322,7 @@ def test_a_hold_names_the_job_that_it_is_for_and_ends_with_its_reason(journal: J
     assert not [line for line in told.details if "kept back" in line], "all four GPUs are free"
 
 
-def test_a_node_that_refused_is_named_with_its_reason(journal: Journal) -> None:
+def test_reason_names_a_node_that_refused_and_why(journal: Journal) -> None:
     broker = make(journal, 4)
     submit(broker, 1)
     broker.says("n0", LaunchRefused(job=1, attempt=1, rank=0, message="GPU 0 is in use by process 7"))
@@ -331,12 +331,12 @@ def test_a_node_that_refused_is_named_with_its_reason(journal: Journal) -> None:
     ) in why(broker, 1).details
 
 
-def test_the_memory_keeps_the_last_record_of_each_job(journal: Journal) -> None:
+def test_last_record_of_each_job_is_kept(journal: Journal) -> None:
     broker = make(journal, 4)
     submit(broker, 4, 2, 2)
     records = [record for kept in broker.records for record in kept.records]
     memory = RecordMemory(records)
     assert memory.of(0) == records[0]
-    assert memory.of(1) is None, "job 2 has never been a candidate: nothing was free"
+    assert memory.of(1) is None, "job 2 has never been a candidate: no GPU was free"
     job = broker.state.jobs[1]
     assert explain(broker.state, job, memory.of(0), broker.now_s).job == 1

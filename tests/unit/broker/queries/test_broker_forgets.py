@@ -1,4 +1,4 @@
-"""Jobs that are over leave the memory, and are answered for as before: from the journal."""
+"""Ended jobs are dropped from memory, and queries about them are answered from the journal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ADA = Peer("user", "ada", "ada")
 
 @pytest.fixture
 def broker(journal: Journal) -> HandBroker:
-    """OVER jobs of ada's are over: completed, failed, cancelled or rejected; one runs, one waits."""
+    """OVER jobs of user ada have ended: completed, failed, cancelled or rejected. One job runs, one waits."""
     limits = msgspec.structs.replace(LIMITS, ended_s=60.0, ended_jobs=100, lost_after_s=10_000.0)
     broker = HandBroker(load_scheduler("fifo-backfill"), journal, limits=limits)
     broker.says("n0", hello("n0"))
@@ -81,7 +81,7 @@ QUESTIONS: list[ClientRequest] = [
 ]
 
 
-def test_answers_are_as_before(broker: HandBroker) -> None:
+def test_answers_are_unchanged(broker: HandBroker) -> None:
     eve = Peer("user", "eve", "eve")
     before = [broker.ask(question) for question in QUESTIONS]
     theirs = [asked_by(broker, eve, one) for one in (Cancel(job=1), ReadLog(job=1))]
@@ -92,12 +92,12 @@ def test_answers_are_as_before(broker: HandBroker) -> None:
     assert [asked_by(broker, eve, one) for one in (Cancel(job=1), ReadLog(job=1))] == theirs
     assert isinstance(theirs[0], Refused)
     assert "is ada's" in theirs[0].message
-    assert broker.journal.last == entries, "nothing has changed by them"
+    assert broker.journal.last == entries, "queries changed nothing"
     kinds = {type(reply) for reply in before}
     assert {Submitted, Jobs, Refused} < kinds
 
 
-def test_output_is_read_as_before(broker: HandBroker) -> None:
+def test_output_can_still_be_read(broker: HandBroker) -> None:
     forget(broker)
     [fetch] = [
         one
@@ -111,14 +111,14 @@ def test_output_is_read_as_before(broker: HandBroker) -> None:
     assert broker.sent.replies[-1][2] == LogChunk(data=b"x", offset=0, eof=True, attempt=1)
 
 
-def test_nodes_that_speak_of_them_are_answered_as_before(broker: HandBroker) -> None:
+def test_reports_of_nodes_about_them_are_answered(broker: HandBroker) -> None:
     forget(broker)
     assert isinstance(broker.says("n0", launched(4))[-1], Kill)
     assert isinstance(broker.says("n0", ended(4))[-1], EndedAck)
     assert broker.state.ended == OVER
 
 
-def test_a_list_goes_over_from_memory_to_the_journal(broker: HandBroker) -> None:
+def test_list_continues_from_memory_to_the_journal(broker: HandBroker) -> None:
     whole = broker.ask(ListJobs(finished=True))
     assert isinstance(whole, Jobs)
     forget(broker)
@@ -129,7 +129,7 @@ def test_a_list_goes_over_from_memory_to_the_journal(broker: HandBroker) -> None
     assert again.omitted == 0
 
 
-def test_no_more_than_so_many_stay_and_those_of_this_instant_do(journal: Journal) -> None:
+def test_at_most_this_many_are_kept_plus_those_of_this_instant(journal: Journal) -> None:
     limits = msgspec.structs.replace(LIMITS, ended_s=1e9, ended_jobs=3)
     broker = HandBroker(load_scheduler("fifo-backfill"), journal, limits=limits)
     broker.says("n0", hello("n0"))
@@ -144,7 +144,7 @@ def test_no_more_than_so_many_stay_and_those_of_this_instant_do(journal: Journal
     assert sorted(broker.state.jobs) == [9, 10, 11]
 
 
-def test_a_damaged_row_is_refused_in_one_line(broker: HandBroker) -> None:
+def test_damaged_row_is_refused_in_one_line(broker: HandBroker) -> None:
     forget(broker)
     broker.journal._db.execute("UPDATE ended_jobs SET reason = 'other' WHERE job = 4")
     for question in (Why(job=4), ListJobs(finished=True), Cancel(job=4), submit(1, token="token-4")):

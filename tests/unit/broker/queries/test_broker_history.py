@@ -1,4 +1,4 @@
-"""Jobs that are over, asked for in pages: which come, in which order, and at what cost."""
+"""Pages of the history: filters, order, and cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SOME = 30
 
 @pytest.fixture
 def broker(journal: Journal) -> HandBroker:
-    """SOME jobs of two users and two VCs are over, one a minute: every third failed. Two run, one waits."""
+    """SOME jobs of two users and two VCs have ended, one a minute; every third failed. Two run, one waits."""
     broker = make(journal, nodes=1)
     broker.says("m0", hello("m0", vc="v"))
     for job in range(1, SOME + 1):
@@ -61,7 +61,7 @@ def numbers(client: Client, **wanted: object) -> list[int]:
     return [job.job for job in client.history(**wanted)]  # type: ignore[arg-type]
 
 
-def test_jobs_come_by_their_end_and_those_that_run_last(client: Client, broker: HandBroker) -> None:
+def test_jobs_are_sorted_by_end_with_running_ones_last(client: Client, broker: HandBroker) -> None:
     found = client.history()
     assert [job.job for job in found] == list(range(1, SOME + 3))
     assert [job.state for job in found[-3:]] == ["completed" if SOME % 3 else "failed", *["launching"] * 2]
@@ -92,11 +92,11 @@ def test_jobs_come_by_their_end_and_those_that_run_last(client: Client, broker: 
         ({"limit": 4, "states": ["completed"]}, [25, 26, 28, 29]),
     ],
 )
-def test_conditions(client: Client, wanted: dict[str, object], expected: list[int]) -> None:
+def test_filters(client: Client, wanted: dict[str, object], expected: list[int]) -> None:
     assert numbers(client, **wanted) == expected
 
 
-def test_a_span_of_time_has_its_begin_and_not_its_end(client: Client, broker: HandBroker) -> None:
+def test_interval_includes_its_start_and_not_its_end(client: Client, broker: HandBroker) -> None:
     ends = {job: broker.state.jobs[job].end_s for job in range(1, SOME + 1)}
     assert numbers(client, since_s=ends[29]) == [29, 30, 31, 32]
     assert numbers(client, since_s=ends[5], until_s=ends[8]) == [5, 6, 7]
@@ -109,7 +109,7 @@ def test_a_span_of_time_has_its_begin_and_not_its_end(client: Client, broker: Ha
     ]
 
 
-def test_pages_of_any_length_say_the_same(
+def test_pages_of_any_length_list_the_same_jobs(
     client: Client, broker: HandBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, some = numbers(client), numbers(client, user="ada", states=["failed", "running"])
@@ -127,7 +127,7 @@ def test_pages_of_any_length_say_the_same(
     assert numbers(client) == whole
 
 
-def test_a_job_that_ends_between_two_pages_is_told_once(
+def test_job_that_ends_between_two_pages_is_listed_once(
     broker: HandBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "MAX_PAGE_BYTES", 1)
@@ -149,7 +149,7 @@ def test_a_job_that_ends_between_two_pages_is_told_once(
     assert found == list(range(1, SOME + 3))
 
 
-def test_ends_at_the_same_instant_are_all_told(journal: Journal) -> None:
+def test_ends_at_the_same_instant_are_all_listed(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     asked = [submit(1, user="ada") for _ in range(40)]
     broker.batch([ClientAsked(b"s", k, one, Peer("admin", "s")) for k, one in enumerate(asked)])
@@ -166,7 +166,7 @@ def test_ends_at_the_same_instant_are_all_told(journal: Journal) -> None:
     assert found == waits[::-1]
 
 
-def test_a_page_that_finds_nothing_looks_at_few_rows_and_goes_on(broker: HandBroker) -> None:
+def test_page_without_matches_reads_few_rows_and_continues(broker: HandBroker) -> None:
     like = broker.journal.ended.row(1)
     assert like is not None
     copies = [like._replace(job=1_000 + k, token=f"c{k}", end_s=5_000.0 + k) for k in range(3 * SCANNED)]
@@ -190,7 +190,7 @@ def test_a_page_that_finds_nothing_looks_at_few_rows_and_goes_on(broker: HandBro
     assert looked == [0, SCANNED]
 
 
-def test_the_largest_page_fits_its_frame(broker: HandBroker) -> None:
+def test_largest_page_fits_its_frame(broker: HandBroker) -> None:
     like = broker.journal.ended.row(1)
     assert like is not None
     like = like._replace(name="王" * 200, user="王" * 64, reason="王" * 10_000, nodes="n" * 100_000)
@@ -203,7 +203,7 @@ def test_the_largest_page_fits_its_frame(broker: HandBroker) -> None:
         assert len(encode(page)) < 2 * history.MAX_PAGE_BYTES + 200 * SCANNED
 
 
-def test_a_damaged_row_is_refused_in_one_line(broker: HandBroker) -> None:
+def test_damaged_row_is_refused_in_one_line(broker: HandBroker) -> None:
     broker.journal._db.execute("UPDATE ended_jobs SET gpu_s = gpu_s * 2 WHERE job = 7")
     for question in (ListHistory(), ListUsage()):
         answer = broker.ask(question)
@@ -224,15 +224,15 @@ def test_a_damaged_row_is_refused_in_one_line(broker: HandBroker) -> None:
         ListUsage(before=(-math.inf, 0), until_s=math.inf),
     ],
 )
-def test_senseless_questions_harm_nobody(broker: HandBroker, question: ListHistory | ListUsage) -> None:
+def test_invalid_queries_are_harmless(broker: HandBroker, question: ListHistory | ListUsage) -> None:
     answer = broker.ask(question)
     assert isinstance(answer, History | Usage | Refused)
     assert isinstance(broker.ask(ListHistory()), History)
 
 
-def test_a_user_sees_the_jobs_of_all_as_in_the_queue(broker: HandBroker) -> None:
+def test_user_sees_jobs_of_all_users_as_in_the_queue(broker: HandBroker) -> None:
     broker.batch([ClientAsked(b"peer", 1, ListHistory(), Peer("user", "eve", "eve"))])
     answer = broker.sent.replies[-1][2]
     assert isinstance(answer, History)
     assert {job.user for job in answer.jobs} == {"ada", "bob"}
-    assert b"true" not in encode(answer), "commands are nobody's business"
+    assert b"true" not in encode(answer), "commands are private"

@@ -1,4 +1,4 @@
-"""Questions: lists come in pages, reasons are worked out once, and nobody's questions hold up the others."""
+"""Queries: lists have pages, reasons are computed once, and no client's queries delay other clients."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ JOBS = 700
 
 @pytest.fixture
 def crowd(journal: Journal) -> HandBroker:
-    """JOBS jobs of three sizes on one node; the last 10 of those that ran are over."""
+    """JOBS jobs of three sizes on one node; the last 10 jobs that ran have ended."""
     broker = make(journal, nodes=1)
     sizes = (4, 2, 1)
     asked = [submit(sizes[k % 3], user=f"u{k % 7}") for k in range(JOBS)]
@@ -54,7 +54,7 @@ def crowd(journal: Journal) -> HandBroker:
 
 @pytest.fixture
 def asked(crowd: HandBroker, tmp_path: Path) -> Iterator[Client]:
-    """The client of somebody who asks this broker."""
+    """The client of a user who queries this broker."""
     stub = Stub(tmp_path)
     stub.script = crowd.ask  # type: ignore[assignment]
     with Client(stub.address, home=tmp_path, timeout_s=60.0) as client:
@@ -62,17 +62,17 @@ def asked(crowd: HandBroker, tmp_path: Path) -> Iterator[Client]:
     stub.close()
 
 
-def test_a_client_walks_through_the_pages_by_itself(crowd: HandBroker, asked: Client) -> None:
+def test_client_reads_all_pages(crowd: HandBroker, asked: Client) -> None:
     live = sorted(job.number for job in crowd.state.job_of_seq.values())
     assert len(live) > 600
     first = crowd.ask(ListJobs())
     assert isinstance(first, Jobs)
-    assert len(first.jobs) < len(live), "more than a page"
+    assert len(first.jobs) < len(live), "more than one page"
     assert [row.job for row in asked.jobs()] == live
     assert [row.job for row in asked.jobs(finished=True)] == list(range(1, JOBS + 1))
 
 
-def test_a_limit_takes_the_latest_and_says_how_many_are_older(crowd: HandBroker, asked: Client) -> None:
+def test_limit_lists_the_latest_jobs_and_counts_older_ones(crowd: HandBroker, asked: Client) -> None:
     found = asked.list_jobs(finished=True, limit=300)
     assert ([row.job for row in found.jobs], found.omitted) == (list(range(401, JOBS + 1)), 400)
     older = asked.list_jobs(finished=True, limit=300, before=found.jobs[0].job)
@@ -85,7 +85,7 @@ def test_a_limit_takes_the_latest_and_says_how_many_are_older(crowd: HandBroker,
     assert asked.list_jobs(before=1) == Jobs(jobs=[])
 
 
-def test_a_walk_through_nodes_ends_with_the_last(journal: Journal, tmp_path: Path) -> None:
+def test_pages_of_nodes_end_with_the_last_node(journal: Journal, tmp_path: Path) -> None:
     broker = make(journal)
     names = [f"node-{k}" for k in range(600)]
     for name in reversed(names):
@@ -98,7 +98,7 @@ def test_a_walk_through_nodes_ends_with_the_last(journal: Journal, tmp_path: Pat
     stub.close()
 
 
-def test_a_reason_is_worked_out_once_for_all_jobs_that_ask_for_the_same(crowd: HandBroker) -> None:
+def test_reason_is_computed_once_for_all_jobs_with_equal_requests(crowd: HandBroker) -> None:
     def worked_out() -> int:
         profile = cProfile.Profile()
         page = profile.runcall(crowd.ask, ListJobs())
@@ -107,14 +107,14 @@ def test_a_reason_is_worked_out_once_for_all_jobs_that_ask_for_the_same(crowd: H
         stats = pstats.Stats(profile).stats  # type: ignore[attr-defined]
         return sum(calls for (_, _, name), (calls, *_) in stats.items() if name == "_work_out")
 
-    assert worked_out() == 3, "as many as sizes"
-    assert worked_out() == 0, "nothing has happened since"
+    assert worked_out() == 3, "one for each size"
+    assert worked_out() == 0, "no event since then"
     crowd.says("n0", launched(11))
     crowd.says("n0", ended(11))
     assert worked_out() == 3
 
 
-def test_the_reason_of_a_class_does_not_outlive_what_it_says(journal: Journal) -> None:
+def test_cached_reason_is_dropped_when_its_facts_change(journal: Journal) -> None:
     broker = make(journal)
     broker.batch([ClientAsked(b"a", k, submit(gpus)) for k, gpus in enumerate((4, 4, 8))])
 
@@ -134,7 +134,7 @@ def test_the_reason_of_a_class_does_not_outlive_what_it_says(journal: Journal) -
     assert reasons() == ["", "", "Resources: needs 8 GPUs, 4 free"]
 
 
-# ---- what fits a frame ------------------------------------------------------------------------------------
+# ---- sizes of frames --------------------------------------------------------------------------------------
 
 
 def test_long_names_are_shortened_in_lists(journal: Journal) -> None:
@@ -146,7 +146,7 @@ def test_long_names_are_shortened_in_lists(journal: Journal) -> None:
     assert len(encode(Jobs(jobs=[row]))) < 2_000
 
 
-def test_a_gang_on_thousands_of_nodes_fits_a_frame(journal: Journal) -> None:
+def test_gang_on_thousands_of_nodes_fits_a_frame(journal: Journal) -> None:
     reasons = WaitingReasons(make(journal).state)
     job = Job(1, draft(), 0.0, 0, "running")
     job.attempt = Attempt(
@@ -168,14 +168,14 @@ def test_every_page_is_small(crowd: HandBroker) -> None:
         before = page.jobs[0].job
 
 
-# ---- who is answered when ---------------------------------------------------------------------------------
+# ---- order of answers -------------------------------------------------------------------------------------
 
 
 def question(peer: bytes, request: int) -> ClientAsked:
     return ClientAsked(peer, request, Stats())
 
 
-def test_questions_wait_their_turn_in_order_and_fairly(journal: Journal) -> None:
+def test_queries_are_answered_in_order_and_fairly(journal: Journal) -> None:
     broker = make(journal)
     broker.has_time = lambda: False
     broker.batch([*(question(b"a", k) for k in range(1, 5)), question(b"b", 1), question(b"c", 1)])
@@ -186,7 +186,7 @@ def test_questions_wait_their_turn_in_order_and_fairly(journal: Journal) -> None
     ]  # fmt: skip
 
 
-def test_somebody_who_floods_the_broker_does_not_starve_others(journal: Journal) -> None:
+def test_flood_of_queries_does_not_starve_other_clients(journal: Journal) -> None:
     broker = make(journal)
     broker.has_time = lambda: False
     flood = iter(range(1, 10_000))
@@ -197,12 +197,12 @@ def test_somebody_who_floods_the_broker_does_not_starve_others(journal: Journal)
         assert (b"other", turn) in {(peer, request) for peer, request, _ in broker.sent.replies}
 
 
-def test_too_many_questions_of_one_connection_are_refused_and_a_repeated_one_waits_once() -> None:
+def test_too_many_queries_of_a_connection_are_refused_and_repeats_wait_once() -> None:
     backlog = Backlog()
     assert all(backlog.add(question(b"a", k)) for k in range(MAX_WAITING))
     assert backlog.add(question(b"a", 0)), "it waits already"
     assert not backlog.add(question(b"a", MAX_WAITING))
-    assert backlog.add(question(b"b", 1)), "others have places of their own"
+    assert backlog.add(question(b"b", 1)), "other connections have their own places"
     assert (len(backlog), backlog.askers, backlog.refused) == (MAX_WAITING + 1, 2, 1)
     assert [backlog.pop().peer for _ in range(3)] == [b"a", b"b", b"a"]
     while backlog:
@@ -211,7 +211,7 @@ def test_too_many_questions_of_one_connection_are_refused_and_a_repeated_one_wai
         backlog.pop()
 
 
-def test_a_refusal_of_too_many_says_what_to_do(journal: Journal) -> None:
+def test_refusal_of_too_many_queries_has_a_remedy(journal: Journal) -> None:
     broker = make(journal)
     broker.has_time = lambda: False
     out = broker.batch([question(b"a", k) for k in range(MAX_WAITING + 1)])
@@ -220,7 +220,7 @@ def test_a_refusal_of_too_many_says_what_to_do(journal: Journal) -> None:
     assert "read the answers before asking more" in refused.message
 
 
-def test_orders_leave_before_a_question_is_looked_at(journal: Journal) -> None:
+def test_orders_are_sent_before_queries_are_answered(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     now_s = broker.now_s + 1.0
     effects = broker.machine.handle_batch(
@@ -234,7 +234,7 @@ def test_orders_leave_before_a_question_is_looked_at(journal: Journal) -> None:
     assert broker.machine.answer(lambda: True) == []
 
 
-def test_a_question_that_cannot_be_answered_is_refused_and_costs_nothing_else(journal: Journal) -> None:
+def test_query_that_cannot_be_answered_is_refused_without_side_effects(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit(4))
     broker.ask(submit(4))

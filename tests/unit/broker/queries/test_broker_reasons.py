@@ -1,4 +1,4 @@
-"""Why a job waits begins with a word for each kind of reason."""
+"""The reason of a waiting job starts with a word for its kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def kind(broker: HandBroker, job: int) -> str:
     return row(broker, job).reason.partition(":")[0]
 
 
-def test_resources_and_nodes_that_are_down_are_told_apart(journal: Journal) -> None:
+def test_busy_gpus_and_nodes_that_are_down_have_different_kinds(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     broker.ask(submit(4))
     broker.ask(submit(8))
@@ -27,14 +27,14 @@ def test_resources_and_nodes_that_are_down_are_told_apart(journal: Journal) -> N
     broker.ask(DrainNode(node="n1"))
     broker.ask(submit(4))
     assert row(broker, 3).reason == "NodeDown: needs 4 GPUs, 0 free, 4 on absent nodes"
-    assert kind(broker, 2) == "Resources", "the other half is a job's"
+    assert kind(broker, 2) == "Resources", "a job has the other half"
     broker.says("n0", launched(1))
     broker.says("n0", ended(1))
     assert row(broker, 3).state == "launching"
     assert kind(broker, 2) == "Resources"
 
 
-def test_gpus_that_are_kept_for_a_job_ahead_are_a_reservation(journal: Journal) -> None:
+def test_gpus_kept_for_an_earlier_job_are_a_reservation(journal: Journal) -> None:
     broker = make(journal, nodes=1, policy="fifo")
     for gpus in (3, 4, 1):
         broker.ask(submit(gpus))
@@ -57,7 +57,7 @@ def why(broker: HandBroker, job: int) -> list[str]:
     return answer.details
 
 
-def test_a_lost_attempt_is_no_time_in_the_queue(journal: Journal) -> None:
+def test_lost_attempt_does_not_count_as_queueing_time(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit(4))
     broker.says("n0", launched(1))
@@ -78,7 +78,7 @@ def test_a_lost_attempt_is_no_time_in_the_queue(journal: Journal) -> None:
     assert f"{lost}; it then waited {waited} in the queue" in why(broker, 1)
 
 
-def test_how_an_attempt_ended_is_known_after_a_restart(journal: Journal) -> None:
+def test_end_of_an_attempt_survives_a_restart(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(submit(4))
     broker.says("n0", launched(1))
@@ -89,7 +89,7 @@ def test_how_an_attempt_ended_is_known_after_a_restart(journal: Journal) -> None
     ]
 
 
-def test_the_plan_of_a_gang_says_how_many_nodes_and_what_is_predicted(journal: Journal) -> None:
+def test_plan_of_a_gang_shows_nodes_and_prediction(journal: Journal) -> None:
     broker = make(journal, nodes=3)
     broker.ask(submit(6))
     broker.ask(submit(1))
@@ -99,7 +99,7 @@ def test_the_plan_of_a_gang_says_how_many_nodes_and_what_is_predicted(journal: J
     assert then.format("n1", run) in why(broker, 2)
 
 
-def test_who_holds_it_back_comes_before_everything_else(broker: HandBroker) -> None:
+def test_hold_is_the_first_reason(broker: HandBroker) -> None:
     broker.says("n0", hello("n0"))
     broker.ask(submit(4))
     broker.ask(submit(1, hold=True))

@@ -1,4 +1,4 @@
-"""A broker that dies at every possible batch, before or after its commit: each job runs exactly once."""
+"""A broker crashes at every possible batch, before or after its commit: each job runs exactly once."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Key = tuple[int, int, int]
 
 
 class CrashedError(Exception):
-    """The broker is dead."""
+    """The broker has crashed."""
 
 
-class DyingJournal(Journal):
-    """Dies at commit number `at`, before it or right after it."""
+class CrashingJournal(Journal):
+    """Crashes at commit number `at`, before or right after it."""
 
     def __init__(self, path: Path, at: int, *, after: bool) -> None:
         super().__init__(path)
@@ -55,7 +55,7 @@ class DyingJournal(Journal):
 
 
 class Node:
-    """A node daemon as the protocol wants it: it starts a rank at most once, and repeats ends until told."""
+    """A node daemon that keeps the protocol: starts a rank at most once, repeats ends until acknowledged."""
 
     def __init__(self, name: str, started: Counter[Key]) -> None:
         self.name, self.started = name, started
@@ -111,7 +111,7 @@ class Node:
 
 
 class World:
-    """Two nodes, a client that repeats what is not acknowledged, and a broker that may die."""
+    """Two nodes, a client that repeats unacknowledged submissions, and a broker that may crash."""
 
     def __init__(self, path: Path, scheduler: Scheduler) -> None:
         self.path, self.scheduler = path, scheduler
@@ -126,7 +126,7 @@ class World:
         return HandBroker(self.scheduler, journal)
 
     def live(self, journal: Journal) -> int:
-        """Until every job is over; returns the batches it took."""
+        """Run until every job has ended; return the number of batches."""
         broker: HandBroker | None = None
         for batches in range(1, 200):
             try:
@@ -163,9 +163,7 @@ class World:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before its commit", "after its commit"])
-def test_a_broker_that_dies_at_any_batch_loses_nothing_and_starts_nothing_twice(
-    tmp_path: Path, after: bool
-) -> None:
+def test_crash_at_any_batch_loses_no_job_and_starts_none_twice(tmp_path: Path, after: bool) -> None:
     scheduler = load_scheduler("qssf-backfill")
     ranks = sum(1 + (gpus > 4) for gpus in GANGS)
     batches = World(tmp_path / "whole.sqlite", scheduler).live(Journal(tmp_path / "whole.sqlite"))
@@ -173,7 +171,7 @@ def test_a_broker_that_dies_at_any_batch_loses_nothing_and_starts_nothing_twice(
     for at in range(1, batches + 1):
         path = tmp_path / f"{at}.sqlite"
         world = World(path, scheduler)
-        world.live(DyingJournal(path, at, after=after))
+        world.live(CrashingJournal(path, at, after=after))
         assert world.crashes == 1 or at > batches - 2
         assert sorted(world.acknowledged.values()) == list(range(1, len(GANGS) + 1)), f"crash at batch {at}"
         assert len(world.started) == ranks, f"crash at batch {at}: {world.started}"

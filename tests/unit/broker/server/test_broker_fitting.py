@@ -1,4 +1,4 @@
-"""Fits in the background: what they bring, and every way in which one can come to nothing."""
+"""Fits of the predictor in the background: their results, and every way in which a fit can fail."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 from tests.support.broker.hand import draft, hello, run_one
 
 DEADLINE_S = 300.0
-"""A fit gives way to whatever else this machine does."""
+"""A fit runs at a low priority."""
 
 
 def until(look: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not look():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        assert time.monotonic() < deadline, f"timed out waiting until {what}"
         time.sleep(0.01)
 
 
 def learnt(jobs: int = 200, kind: str = HEDGE) -> Predictions:
-    """Predictions that have seen so many jobs end."""
+    """Predictions after this number of ended jobs."""
     predictions = Predictions(kind)
     for k in range(1, jobs + 1):
         (entry,) = predictions.predict([draft(k)], 100.0 * k)
@@ -48,7 +48,7 @@ def learnt(jobs: int = 200, kind: str = HEDGE) -> Predictions:
 
 
 class Watched:
-    """Fits with a clock that is moved by hand, and what was said."""
+    """Fits with a clock that the test moves, and their log lines."""
 
     def __init__(self, predictions: Predictions, script: str | None = None, limit_s: float = 300.0) -> None:
         self.predictions, self.lines, self.now_s = predictions, list[str](), 0.0
@@ -62,14 +62,14 @@ class Watched:
         self.started.append(self.now_s)
         return fit_command(limit_s) if self.script is None else [sys.executable, "-c", self.script]
 
-    def step_until_said(self) -> str:
+    def step_until_logged(self) -> str:
         lines = len(self.lines)
 
-        def told() -> bool:
+        def logged() -> bool:
             self.fits.step(1e6)
             return len(self.lines) > lines
 
-        until(told, "a fit is over")
+        until(logged, "a fit has ended")
         return self.lines[-1]
 
 
@@ -94,21 +94,21 @@ def pid_of(watched: Watched) -> int:
     return fit._process.pid
 
 
-def gone(pid: int) -> bool:
-    """No such process, or a zombie."""
+def has_exited(pid: int) -> bool:
+    """Whether the process does not exist or is a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
 
 
-def test_a_fit_is_made_and_used(watch: Callable[..., Watched]) -> None:
+def test_finished_fit_is_used(watch: Callable[..., Watched]) -> None:
     watched = watch(learnt())
     watched.fits.step(1e6)
     report = watched.predictions.report(1e6)
     assert (report.fitting, report.fits, report.fitted_s) == (True, 0, None)
     assert "boosting is being fitted" in report.note
-    assert "boosting fitted on 200 jobs in" in watched.step_until_said()
+    assert "boosting fitted on 200 jobs in" in watched.step_until_logged()
     report = watched.predictions.report(1e6)
     assert (report.fitting, report.fits, report.fitted_s, report.fitted_jobs) == (False, 1, 1e6, 200)
     assert (report.next_fit_jobs, report.note, report.fit_error) == (300, "", None)
@@ -119,16 +119,16 @@ def test_a_fit_is_made_and_used(watch: Callable[..., Watched]) -> None:
     assert watched.started == [0.0]
 
 
-def test_after_a_failure_the_next_fit_is_used_as_any_other(watch: Callable[..., Watched]) -> None:
+def test_fit_after_a_failed_one_is_used(watch: Callable[..., Watched]) -> None:
     watched = watch(learnt(), "raise SystemExit(1)")
-    watched.step_until_said()
+    watched.step_until_logged()
     watched.now_s, watched.script = RETRY_S, None
-    assert "boosting fitted on 200 jobs" in watched.step_until_said()
+    assert "boosting fitted on 200 jobs" in watched.step_until_logged()
     report = watched.predictions.report(1e6)
     assert (report.fit_error, report.fits, report.next_fit_jobs) == (None, 1, 300)
 
 
-def test_too_few_ended_jobs_and_the_running_mean_start_nothing(watch: Callable[..., Watched]) -> None:
+def test_no_fit_with_too_few_ended_jobs_or_a_running_mean(watch: Callable[..., Watched]) -> None:
     for predictions in (learnt(199), learnt(250, RUNNING_MEAN)):
         watched = watch(predictions)
         watched.fits.step(1e6)
@@ -144,11 +144,11 @@ def test_too_few_ended_jobs_and_the_running_mean_start_nothing(watch: Callable[.
         ("import pickle, sys; pickle.dump([1], sys.stdout.buffer)", "expected a HazardModel, got list"),
     ],
 )
-def test_a_fit_that_fails_is_logged_and_tried_again_later(
+def test_failed_fit_is_logged_and_retried_later(
     script: str, said: str, watch: Callable[..., Watched]
 ) -> None:
     watched = watch(learnt(), script)
-    assert said in watched.step_until_said()
+    assert said in watched.step_until_logged()
     assert f"again in {RETRY_S:g} s" in watched.lines[-1]
     report = watched.predictions.report(1e6)
     assert (report.fits, report.fitting) == (0, False)
@@ -161,7 +161,7 @@ def test_a_fit_that_fails_is_logged_and_tried_again_later(
     assert watched.started == [0.0, RETRY_S]
 
 
-def test_neither_a_thread_that_cannot_start_nor_a_closed_log_harms_the_loop(
+def test_loop_survives_a_thread_that_cannot_start_and_a_closed_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def closed(_: str) -> None:
@@ -180,34 +180,34 @@ def test_neither_a_thread_that_cannot_start_nor_a_closed_log_harms_the_loop(
     assert predictions.report(1e6).next_fit_jobs == 200
 
 
-def test_a_fit_that_hangs_is_ended(watch: Callable[..., Watched]) -> None:
+def test_hanging_fit_is_killed(watch: Callable[..., Watched]) -> None:
     watched = watch(learnt(), "import time; time.sleep(600)", limit_s=0.3)
     watched.fits.step(1e6)
     pid = pid_of(watched)
-    assert "it took longer than 0.3 s" in watched.step_until_said()
-    assert gone(pid)
+    assert "it took longer than 0.3 s" in watched.step_until_logged()
+    assert has_exited(pid)
 
 
-def test_tries_grow_rarer(watch: Callable[..., Watched]) -> None:
+def test_retries_back_off(watch: Callable[..., Watched]) -> None:
     watched = watch(learnt(), "raise SystemExit(1)")
     waits = []
     for _ in range(8):
-        line = watched.step_until_said()
+        line = watched.step_until_logged()
         waits.append(float(line.rpartition("again in ")[2].split()[0].replace(",", "")))
         watched.now_s += waits[-1]
     assert waits == [min(RETRY_S * 2**k, MAX_RETRY_S) for k in range(8)]
 
 
-def test_closing_ends_the_fit_under_way(watch: Callable[..., Watched]) -> None:
+def test_close_kills_the_running_fit(watch: Callable[..., Watched]) -> None:
     watched = watch(learnt(), "import time; time.sleep(600)")
     watched.fits.step(1e6)
     pid = pid_of(watched)
     watched.fits.close()
-    assert gone(pid)
+    assert has_exited(pid)
 
 
-def test_the_process_does_not_outlive_its_parent(tmp_path: Path) -> None:
-    """kill -9 of the parent: a fit that still waits for its training set goes too."""
+def test_fit_process_ends_with_its_parent(tmp_path: Path) -> None:
+    """kill -9 of the parent also ends a fit that still waits for its training set."""
     script = (
         "import subprocess, sys, time\n"
         "from rlsched.broker.forecasts.fitting import child_environment, fit_command\n"
@@ -222,20 +222,19 @@ def test_the_process_does_not_outlive_its_parent(tmp_path: Path) -> None:
     )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
-    until(lambda: not gone(pid), "it runs")
+    until(lambda: not has_exited(pid), "it runs")
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
     os.close(holder)
-    until(lambda: gone(pid), "the fit is gone too")
+    until(lambda: has_exited(pid), "the fit has exited too")
 
 
 @pytest.fixture
 def serving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Broker, BrokerSettings, threading.Thread]]:
-    """A broker that serves from a thread, on a journal in which enough jobs have ended for a fit, and whose
-    fits hang."""
+    """A broker in a thread. Enough jobs of its journal have ended for a fit, and its fits hang."""
     monkeypatch.setattr("rlsched.workload.predict.predictor.MIN_ENDED", 20)
     journal = Journal(tmp_path / "b" / JOURNAL_FILE)
     hand = HandBroker(load_scheduler("fifo"), journal, prediction=HEDGE)
@@ -256,7 +255,7 @@ def serving(
     broker.close()
 
 
-def test_the_loop_answers_while_a_fit_hangs_and_closing_ends_the_fit(
+def test_broker_answers_while_a_fit_hangs_and_kills_it_on_close(
     serving: tuple[Broker, BrokerSettings, threading.Thread],
 ) -> None:
     broker, settings, thread = serving
@@ -278,4 +277,4 @@ def test_the_loop_answers_while_a_fit_hangs_and_closing_ends_the_fit(
     broker.stop()
     thread.join(DEADLINE_S)
     broker.close()
-    assert gone(fit._process.pid)
+    assert has_exited(fit._process.pid)

@@ -1,4 +1,4 @@
-"""A full disk: no new jobs below the floor, a batch is held, and nothing leaves before its commit."""
+"""A full disk: new jobs are refused below the floor, a batch is held, nothing is sent before its commit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 class Running:
-    """A broker in a thread, on a journal whose disk fills up when the test says so."""
+    """A broker in a thread, on a journal whose disk the test fills up."""
 
     def __init__(self, home: Path, min_free_mib: int = 0) -> None:
         KeyHome(home).broker()
@@ -85,7 +85,7 @@ class Running:
         self.journal.fail_from = 0 if full else float("inf")
 
     def time_passes(self, seconds: float) -> None:
-        """By the broker's clock."""
+        """Advance the broker's clock."""
         self.broker._clock._offset_s += seconds
 
     @property
@@ -125,8 +125,8 @@ class Node:
         assert self.socket.poll(int(1000 * DEADLINE_S), zmq.POLLOUT)
         self.socket.send(encode(message, request))
 
-    def hears(self, kind: type[Message], request: int = 0) -> None:
-        """Read on up to a message of this kind, and with this request number if one is given."""
+    def receive(self, kind: type[Message], request: int = 0) -> None:
+        """Read up to a message of this kind, and with this request number if one is given."""
         give_up_s = time.monotonic() + DEADLINE_S
         while time.monotonic() < give_up_s:
             if self.socket.poll(100, zmq.POLLIN):
@@ -142,7 +142,7 @@ class Node:
         self.context.term()
 
 
-def test_a_batch_is_held_while_the_disk_is_full_and_acknowledged_when_it_is_not(running: Running) -> None:
+def test_batch_is_held_until_the_disk_has_space(running: Running) -> None:
     job: list[int] = []
 
     def submit() -> None:
@@ -168,13 +168,13 @@ def test_a_batch_is_held_while_the_disk_is_full_and_acknowledged_when_it_is_not(
     assert running.failed is None
 
 
-def test_a_full_disk_costs_no_node_its_lease_and_loses_no_end(running: Running) -> None:
+def test_full_disk_expires_no_lease_and_loses_no_end(running: Running) -> None:
     node = Node(running, "n0")
     node.say(Hello(name="n0", gpus=4))
-    node.hears(Welcome)
+    node.receive(Welcome)
     with running.client() as client:
         job = client.submit(["true"])
-        node.hears(Launch)
+        node.receive(Launch)
         node.say(Launched(job=job, attempt=1, rank=0, pid=1))
         until(lambda: client.job(job).state == "running")
         running.disk_is(full=True)
@@ -183,13 +183,13 @@ def test_a_full_disk_costs_no_node_its_lease_and_loses_no_end(running: Running) 
         until(lambda: running.is_held)
         for beat in range(1, 16):
             running.time_passes(LEASE_S / 8)
-            node.say(end)  # as a node does that hears no `EndedAck`
+            node.say(end)  # as a node does that receives no `EndedAck`
             node.say(Heartbeat(name="n0"), beat)
-            node.hears(HeartbeatAck, beat)
+            node.receive(HeartbeatAck, beat)
         running.disk_is(full=False)
-        node.hears(EndedAck)
+        node.receive(EndedAck)
         node.say(Heartbeat(name="n0"), 16)
-        node.hears(HeartbeatAck, 16)
+        node.receive(HeartbeatAck, 16)
         assert client.job(job).state == "completed"
         assert [one.state for one in client.nodes()] == ["up"]
     rows = read_journal(running.home / "broker" / "journal.sqlite")
@@ -197,8 +197,10 @@ def test_a_full_disk_costs_no_node_its_lease_and_loses_no_end(running: Running) 
     node.close()
 
 
-def test_a_broker_that_is_stopped_while_its_disk_is_full_says_why(tmp_path: Path) -> None:
+def test_stopping_on_a_full_disk_logs_the_reason(tmp_path: Path) -> None:
     running = Running(tmp_path)
+    with running.client() as client:
+        client.submit(["true"], token="kept")
     running.disk_is(full=True)
     thread = threading.Thread(target=lambda: Submitter(running).submit("lost"))
     thread.start()
@@ -206,11 +208,11 @@ def test_a_broker_that_is_stopped_while_its_disk_is_full_says_why(tmp_path: Path
     running.close()
     thread.join()
     assert "full; free space" in str(running.failed)
-    assert running.submitted() == []
+    assert running.submitted() == ["kept"]
 
 
 class Submitter:
-    """A client that nobody answers any more."""
+    """A client that receives no more answers."""
 
     def __init__(self, running: Running) -> None:
         self.client = Client(running.broker.address, home=running.home, timeout_s=1.0)
@@ -220,7 +222,7 @@ class Submitter:
             self.client.submit(["true"], token=token)
 
 
-def test_below_the_floor_new_jobs_are_refused_and_known_ones_acknowledged_again(tmp_path: Path) -> None:
+def test_below_the_floor_new_jobs_are_refused_and_repeated_ones_acknowledged(tmp_path: Path) -> None:
     running = Running(tmp_path)
     with running.client() as client:
         assert client.submit(["true"], token="known") == 1

@@ -1,4 +1,4 @@
-"""The policy of a broker, and its records on disk."""
+"""A broker's policy, its guard and its fallback."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def load(policy: str | Policy, fallback: str | Policy | None = None) -> tuple[Sc
 
 
 def ppo(**settings: object) -> Policy:
-    """A network before training, with settings."""
+    """An untrained network, with settings."""
     return Policy("ppo", checkpoint="untrained", **settings)
 
 
 @pytest.mark.slow
-def test_a_policy_is_guarded_by_the_rule_that_it_follows() -> None:
+def test_default_fallback_is_the_rule_that_the_policy_follows() -> None:
     for policy, follows in (
         (ppo(), "reference"),
         (ppo(migrate={}), "reference"),
@@ -47,7 +47,7 @@ def test_a_policy_is_guarded_by_the_rule_that_it_follows() -> None:
         assert (scheduler.name, fallback) == (policy.name, follows)
 
 
-def test_a_policy_is_guarded_by_the_fallback_that_is_asked_for() -> None:
+def test_configured_fallback_guards_the_policy() -> None:
     scheduler, fallback = load("qssf-backfill", Policy("qssf-backfill", name="behind"))
     assert isinstance(scheduler, Guarded)
     assert (scheduler.name, fallback) == ("qssf-backfill", "behind")
@@ -63,7 +63,7 @@ EVERY_KIND = (
 @pytest.mark.parametrize(
     "policy", quick(EVERY_KIND, lambda one: one.name == "gittins"), ids=lambda policy: policy.name
 )
-def test_every_policy_has_clocks_chosen_and_the_guard_lets_them_pass(policy: Policy) -> None:
+def test_guard_accepts_the_clocks_that_every_policy_chooses(policy: Policy) -> None:
     scheduler, _ = load_policy(policy, None, 60_000.0, has_models=True)
     state = ClusterState([NodeSpec(name="n0", gpus=2, gpu_type="V100")], OrderedQueue(scheduler.order))
     models = LedgerModels(state)
@@ -74,11 +74,11 @@ def test_every_policy_has_clocks_chosen_and_the_guard_lets_them_pass(policy: Pol
     (start,) = [action for action in seen if isinstance(action, Start)]
     assert start.sm_clock_frac in (1.0, *state.arrays.models.gpu.levels_frac[0].tolist())
     if policy != Policy("random"):
-        assert start.sm_clock_frac == 952 / 1530, "where energy alone counts"
+        assert start.sm_clock_frac == 952 / 1530, "if only energy counts"
     assert getattr(scheduler, "interventions", {}) == {}
 
 
-def test_a_late_decision_is_the_fallbacks() -> None:
+def test_fallback_decides_after_a_timeout() -> None:
     scheduler, _ = load_policy(Policy("qssf-backfill"), Policy("qssf-backfill"), 1e-6)
     state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(scheduler.order))
     for gpus in (1, 2):
@@ -111,10 +111,10 @@ def next_move(s, p, o, now_s):
     waiting = s.derived.part.queue_len[p]
     return start_of(s.derived.queue[p][0] if waiting > 0 else -1, -1)
 """
-"""It starts the first that waits, whether it fits or not."""
+"""Starts the first waiting job, whether or not it fits."""
 
 
-def test_behind_somebodys_own_rule_stands_one_that_starts_what_fits(tmp_path: Path) -> None:
+def test_fallback_of_a_users_own_rule_starts_jobs_that_fit(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(OWN_RULE)
     scheduler, fallback = load(Policy(name="mine", rule=str(file), order="predicted"))
@@ -129,13 +129,13 @@ def test_behind_somebodys_own_rule_stands_one_that_starts_what_fits(tmp_path: Pa
         state.add_job(num_gpus=gpus, submit_s=0.0, predicted_s=predicted_s, spread=1.0)
     (_, first), *later = decide_all(state, scheduler, 1.0, record=True)
     assert (first.source, first.action) == ("rule", Start(seq=1, gpus=(0,)))
-    assert later == [], "the other does not fit, and nobody is asked"
+    assert later == [], "the other job does not fit, and no policy is called"
     state.add_job(num_gpus=1, submit_s=1.0, predicted_s=9.0, spread=1.0)
     ((_, second),) = decide_all(state, scheduler, 2.0, record=True)
     assert (second.source, second.action) == ("guard", Start(seq=2, gpus=(1,)))
 
 
-def test_a_policy_that_preempts_is_warm_and_serves() -> None:
+def test_preempting_policy_is_compiled_ahead_and_serves() -> None:
     scheduler, fallback = load("tiresias")
     assert (scheduler.name, fallback, scheduler.abilities.preempts) == ("tiresias", "", True)
     scheduler, fallback = load("tiresias", "fifo-backfill")
@@ -143,12 +143,12 @@ def test_a_policy_that_preempts_is_warm_and_serves() -> None:
     assert (scheduler.name, fallback, scheduler.abilities.preempts) == ("tiresias", "fifo-backfill", True)
 
 
-def test_a_fallback_that_preempts_where_the_policy_does_not_is_refused() -> None:
+def test_fallback_may_not_preempt_if_the_policy_does_not() -> None:
     with pytest.raises(InputError, match="--fallback 'tiresias' preempts jobs, --policy 'fifo' does not"):
         load("fifo", "tiresias")
 
 
-def test_a_fallback_of_another_order_is_refused() -> None:
+def test_fallback_with_another_queue_order_is_refused() -> None:
     with pytest.raises(InputError) as error:
         load("fifo", "qssf-backfill")
     assert str(error.value) == (
@@ -166,7 +166,7 @@ MIGRATING = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", MIGRATING, ids=lambda policy: policy.name)
-def test_a_rule_that_migrates_needs_no_fallback(policy: Policy) -> None:
+def test_migrating_rule_needs_no_fallback(policy: Policy) -> None:
     scheduler, fallback = load(policy)
     assert (scheduler.name, fallback) == (policy.name, "")
     assert (scheduler.abilities.preempts, scheduler.abilities.migrates) == (True, True)
@@ -174,7 +174,7 @@ def test_a_rule_that_migrates_needs_no_fallback(policy: Policy) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("migrate", [{}, {"dwell": "5m", "first": True}])
-def test_behind_a_network_that_migrates_stands_a_rule_which_migrates_alike(
+def test_fallback_of_a_migrating_network_migrates_too(
     migrate: dict[str, object],
 ) -> None:
     policy = ppo(migrate=migrate)
@@ -212,24 +212,26 @@ def test_behind_a_network_that_migrates_stands_a_rule_which_migrates_alike(
         ),
     ],
 )
-def test_only_one_of_the_two_that_migrates_is_refused(policy: Policy, fallback: Policy, says: str) -> None:
+def test_policy_and_fallback_must_both_migrate_or_neither(
+    policy: Policy, fallback: Policy, says: str
+) -> None:
     with pytest.raises(InputError) as error:
         load(policy, fallback)
     assert str(error.value) == says
 
 
-def test_an_unknown_policy_lists_the_known_ones() -> None:
+def test_unknown_policy_lists_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"unknown policy 'x'; expected one of .*qssf-backfill"):
         load("x")
 
 
 @pytest.mark.parametrize("name", ["sjf", "srtf", "clairvoyant"])
-def test_a_broker_cannot_know_the_true_run_times(name: str) -> None:
+def test_policies_that_need_true_run_times_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=f"--policy '{name}' needs the true run times, which a broker"):
         load(name)
 
 
-def test_a_search_has_to_leave_time_for_the_decision() -> None:
+def test_search_must_leave_time_for_the_decision() -> None:
     assert load(ppo(search={"time_ms": 99.0}))[0].abilities.search_ms == 99.0
     with pytest.raises(
         InputError, match=r"search of 100 ms leaves nothing of the 100 ms .*lower search\.time"
@@ -237,7 +239,7 @@ def test_a_search_has_to_leave_time_for_the_decision() -> None:
         load(ppo(search={"time_ms": 100.0}))
 
 
-def test_a_policy_whose_package_is_missing_is_an_input_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_of_a_policy_is_an_input_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Point:
         name = "broken"
 
@@ -259,7 +261,7 @@ NEED_MODELS = (
 
 
 @pytest.mark.parametrize("policy", NEED_MODELS, ids=lambda policy: policy.name)
-def test_a_broker_has_no_models_to_share_or_slow_by(policy: Policy) -> None:
+def test_broker_without_share_has_no_models(policy: Policy) -> None:
     with pytest.raises(InputError, match="by models of speed, which a broker does not have"):
         load(policy)
     with pytest.raises(InputError, match="--fallback"):
@@ -271,7 +273,7 @@ def test_a_broker_has_no_models_to_share_or_slow_by(policy: Policy) -> None:
     quick((*NEED_MODELS, Policy("tuned"), ppo()), lambda one: one == Policy("pack")),
     ids=lambda policy: policy.name,
 )
-def test_with_share_policies_have_models_and_the_guard_lets_co_tenants_pass(policy: Policy) -> None:
+def test_with_share_policies_have_models_and_the_guard_accepts_co_tenants(policy: Policy) -> None:
     scheduler, _ = load_policy(policy, None, 60_000.0, shares=True)
     state = ClusterState([NodeSpec(name="n0", gpus=1, gpu_type="V100")], OrderedQueue(scheduler.order))
     models = LedgerModels(state)
@@ -296,7 +298,7 @@ RULES_ONLINE = ("fifo", "qssf", "fifo-backfill", "qssf-backfill", "easy", "reser
 
 
 @pytest.mark.parametrize("name", [*quick(RULES_ONLINE, lambda _: False), "ppo:untrained"])
-def test_no_policy_shares_gpus_or_sets_clocks_on_a_live_cluster(name: str) -> None:
+def test_no_policy_shares_gpus_or_sets_clocks_by_default(name: str) -> None:
     scheduler, _ = load_policy(Policy.of(name), None, 10_000.0, seed=3)
     state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), OrderedQueue(scheduler.order))
     rng = np.random.default_rng(5)
@@ -320,7 +322,7 @@ def test_no_policy_shares_gpus_or_sets_clocks_on_a_live_cluster(name: str) -> No
 
 
 class Sharing(Scheduler):
-    """A policy that wants to share, or to slow a job down, whatever the cluster is."""
+    """A policy that always shares GPUs, or always lowers a job's clock."""
 
     name = policy_id = "sharing"
     order = Order(by="area")
@@ -329,14 +331,14 @@ class Sharing(Scheduler):
         self._how = how
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Start the first that waits, in its way."""
+        """Start the first waiting job, shared or at a lower clock."""
         del now_s, record
         seq = state.waiting(partition)[0]
         return Decision(action=Start(seq, (0,), **self._how), source="policy")
 
 
 @pytest.mark.parametrize("how", [{"sm_clock_frac": 0.75}, {"share_with": 0}, {"cpu_milli_each": 9_000}])
-def test_the_guard_takes_over_where_a_policy_would_do_what_is_not_legal(how: dict[str, float]) -> None:
+def test_guard_replaces_illegal_decisions(how: dict[str, float]) -> None:
     nodes = [NodeSpec(name="n0", gpus=2, cpus=8)]
     fallback = load("qssf-backfill")[0]
     state = ClusterState(nodes, OrderedQueue(fallback.order))

@@ -1,4 +1,4 @@
-"""What a broker puts on disk as it starts: for its owner alone, and before it says that it is ready."""
+"""Files written at the start of a broker: private, and complete before it reports ready."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def modes(*paths: Path) -> list[str]:
     return [f"{path.stat().st_mode & 0o777:04o}" for path in paths]
 
 
-def test_whoever_makes_the_home_first_makes_it_for_its_owner_alone(tmp_path: Path) -> None:
+def test_new_home_directory_is_private(tmp_path: Path) -> None:
     home = tmp_path / "config" / "rlsched"
     journal = Journal(home / "broker" / "journal.sqlite")
     assert modes(tmp_path / "config", home, home / "broker") == ["0700"] * 3
@@ -57,14 +57,14 @@ def test_whoever_makes_the_home_first_makes_it_for_its_owner_alone(tmp_path: Pat
     assert modes(home, home / "authorised") == ["0700"] * 2
 
 
-def test_a_directory_that_exists_keeps_its_mode(tmp_path: Path) -> None:
+def test_existing_directory_keeps_its_mode(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     make_private(tmp_path / "a" / "b")
     make_private(tmp_path)
     assert modes(tmp_path, tmp_path / "a", tmp_path / "a" / "b") == ["0755", "0700", "0700"]
 
 
-def test_the_address_is_on_disk_before_the_broker_says_that_it_is_ready(tmp_path: Path) -> None:
+def test_address_is_on_disk_before_the_broker_reports_ready(tmp_path: Path) -> None:
     seen: list[tuple[str, str]] = []
 
     def announce(line: str) -> None:
@@ -76,7 +76,7 @@ def test_the_address_is_on_disk_before_the_broker_says_that_it_is_ready(tmp_path
     assert written == said + "\n"
 
 
-def test_an_address_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+def test_unwritable_address_file_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "broker" / ADDRESS_FILE).mkdir(parents=True)
     with pytest.raises(InputError, match="cannot write the broker's address: Is a directory"):
         Broker(settings(tmp_path))
@@ -84,12 +84,12 @@ def test_an_address_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> 
     Broker(settings(tmp_path)).close()
 
 
-def test_what_has_been_there_for_long_is_not_collected_again() -> None:
+def test_long_lived_objects_are_frozen_for_the_garbage_collector() -> None:
     now_s = [100.0]
     pauses = ShortPauses(lambda: now_s[0])
 
     class Cyclic:
-        """Refers to itself."""
+        """References itself."""
 
         def __init__(self) -> None:
             self.itself = self
@@ -104,7 +104,7 @@ def test_what_has_been_there_for_long_is_not_collected_again() -> None:
         old += [[] for _ in range(1_000)]
         now_s[0] += EVERY_S / 2
         pauses.step()
-        assert gc.get_freeze_count() == frozen, "it is not time yet"
+        assert gc.get_freeze_count() == frozen, "not due yet"
         now_s[0] += EVERY_S
         pauses.step()
         assert gc.get_freeze_count() > frozen
@@ -112,7 +112,7 @@ def test_what_has_been_there_for_long_is_not_collected_again() -> None:
         gc.unfreeze()
 
 
-def test_a_turn_of_heartbeats_alone_is_one_that_nobody_waits_for() -> None:
+def test_turn_with_only_heartbeats_counts_as_idle() -> None:
     def said(*messages: Message) -> list[Heard]:
         node = Peer("node", "n0")
         return [Heard(node, b"route", Envelope(PROTOCOL_VERSION, 1, message)) for message in messages]
@@ -120,10 +120,10 @@ def test_a_turn_of_heartbeats_alone_is_one_that_nobody_waits_for() -> None:
     assert nobody_waits(said(Heartbeat(name="n0"), Heartbeat(name="n1")))
     assert not nobody_waits(said(Heartbeat(name="n0"), Leaving(name="n0")))
     assert not nobody_waits(said(ListNodes()))
-    assert not nobody_waits([]), "nothing was heard: the poll has waited already"
+    assert not nobody_waits([]), "nothing received: the poll has waited already"
 
 
-def test_a_broker_that_is_told_to_stop_while_it_loads_its_policy_ends_at_once(
+def test_stop_while_loading_the_policy_ends_the_broker_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     went_on: list[bool] = []
@@ -139,11 +139,11 @@ def test_a_broker_that_is_told_to_stop_while_it_loads_its_policy_ends_at_once(
     assert not said
 
 
-# ---- a policy that was set ------------------------------------------------------------------------------
+# ---- a policy set at run time ---------------------------------------------------------------------------
 
 
 def decides(home: Path, policy: str = "fifo", *, compacts: bool = False) -> tuple[str, list[str]]:
-    """Start and stop a broker: (policy, what it said)."""
+    """Start and stop a broker; return its policy and its log lines."""
     said: list[str] = []
     with closing(Broker(msgspec.structs.replace(settings(home), policy=policy), say=said.append)) as broker:
         found = broker.started.policy
@@ -156,7 +156,7 @@ def decides(home: Path, policy: str = "fifo", *, compacts: bool = False) -> tupl
     return found, said
 
 
-def test_a_policy_that_was_set_outlives_restarts_and_a_compaction(tmp_path: Path) -> None:
+def test_policy_set_at_run_time_survives_restarts_and_compaction(tmp_path: Path) -> None:
     chosen = Policy("fifo", blocks=False, own=(1.0,)).named("mine")
     with closing(Broker(settings(tmp_path))) as broker:
         assert broker._set_policy(SetPolicy(policy=chosen.toml, name="mine")) == Ok()
@@ -166,11 +166,11 @@ def test_a_policy_that_was_set_outlives_restarts_and_a_compaction(tmp_path: Path
     assert decides(tmp_path, compacts=True)[0] == "mine"
     assert decides(tmp_path)[0] == "mine"
     assert decides(tmp_path, "fifo-backfill")[0] == "fifo-backfill", "its --policy was changed"
-    assert decides(tmp_path)[0] == "fifo", "and that has ended the choice"
+    assert decides(tmp_path)[0] == "fifo", "which ended the choice"
 
 
-def test_a_repeated_request_for_a_policy_changes_nothing(tmp_path: Path) -> None:
-    """A client asks again where no answer comes, as while the policy is compiled."""
+def test_repeated_request_for_a_policy_changes_nothing(tmp_path: Path) -> None:
+    """A client without an answer retries, for example while the policy is compiled."""
     with closing(Broker(settings(tmp_path))) as broker:
         asked = SetPolicy(policy=Policy("fifo-backfill").toml, name="mine")
         for _ in range(3):
@@ -192,7 +192,7 @@ class Mine(Scheduler):
 """
 
 
-def test_a_repeated_request_for_python_code_begins_an_epoch_only_if_the_file_changed(tmp_path: Path) -> None:
+def test_repeated_request_for_python_code_starts_an_epoch_only_if_the_file_changed(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     with closing(Broker(settings(tmp_path))) as broker:
         for content, epoch in ((OWN, 2), (f"{OWN}# changed", 3), ("broken(", 3), (OWN, 4)):
@@ -204,14 +204,14 @@ def test_a_repeated_request_for_python_code_begins_an_epoch_only_if_the_file_cha
                 assert broker.started.epoch == epoch
 
 
-def test_setting_what_a_broker_was_started_with_ends_a_choice(tmp_path: Path) -> None:
+def test_setting_the_policy_of_the_command_line_ends_the_choice(tmp_path: Path) -> None:
     with closing(Broker(settings(tmp_path))) as broker:
         for policy in (Policy("fifo-backfill"), Policy("fifo")):
             assert broker._set_policy(SetPolicy(policy=policy.toml, name=policy.name)) == Ok()
         assert broker.started.chosen is None
 
 
-def test_a_policy_that_was_set_and_cannot_be_served_any_more_does_not_stop_a_start(tmp_path: Path) -> None:
+def test_broker_starts_even_if_the_policy_set_at_run_time_cannot_be_loaded(tmp_path: Path) -> None:
     with closing(Broker(settings(tmp_path))) as broker:
         broker._set_policy(SetPolicy(policy=Policy("fifo-backfill").toml, name="mine"))
         started = broker.started

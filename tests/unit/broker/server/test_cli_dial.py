@@ -1,4 +1,4 @@
-"""The weight of energy on its way from the command line and the environment to the broker."""
+"""The weight of energy, from the command line and the environment to the broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlsched.errors import InputError
 
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BrokerSettings]:
-    """Settings of the brokers that are asked for; none is started."""
+    """Settings of the brokers that the command would start; none is started."""
     monkeypatch.setenv("RLSCHED_HOME", str(tmp_path))
     monkeypatch.delenv("RLSCHED_SPEED_ENERGY", raising=False)
     asked: list[BrokerSettings] = []
@@ -30,12 +30,12 @@ def brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BrokerSetti
     return asked
 
 
-def test_speed_alone_is_the_default(brokers: list[BrokerSettings]) -> None:
+def test_default_weighs_speed_only(brokers: list[BrokerSettings]) -> None:
     assert run(["broker"]) == 0
     assert [one.speed_energy for one in brokers] == [0.0]
 
 
-def test_the_option_stands_above_the_environment(
+def test_option_overrides_the_environment(
     brokers: list[BrokerSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RLSCHED_SPEED_ENERGY", "0.25")
@@ -44,7 +44,7 @@ def test_the_option_stands_above_the_environment(
     assert [one.speed_energy for one in brokers] == [0.25, 1.0]
 
 
-def test_up_hands_it_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_up_passes_it_to_the_broker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     options: list[str] = []
 
     class Cluster:
@@ -70,7 +70,7 @@ def test_up_hands_it_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         (["submit", "--speed-energy", "-1", "--", "true"], "", "is not in the range 0<=x<=1"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(
+def test_invalid_value_is_one_line(
     words: list[str],
     environment: str,
     why: str,
@@ -87,7 +87,7 @@ def test_what_makes_no_sense_is_one_line(
     assert brokers == []
 
 
-def test_a_figure_that_is_none_is_refused_by_the_broker(tmp_path: Path) -> None:
+def test_broker_refuses_a_value_that_is_not_a_number(tmp_path: Path) -> None:
     settings = BrokerSettings(address="tcp://127.0.0.1:0", directory=tmp_path, keys=tmp_path)
     with pytest.raises(InputError, match="--speed-energy nan: expected 0"):
         Broker(msgspec.structs.replace(settings, speed_energy=float("nan")))

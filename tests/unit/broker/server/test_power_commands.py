@@ -1,4 +1,4 @@
-"""An operator's commands that power nodes up and down, run beside the broker."""
+"""An operator's commands that power nodes up and down, run in the background of the broker."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ BOTH = ("--suspend-cmd", "x", "--resume-cmd", "y")
 
 
 def commands(program: str, **more: float) -> PowerCommands:
-    """Both run this Python program, with the node's name."""
+    """Both commands run this Python program with the node's name."""
     words = f'{sys.executable} -c "{program}"'
     sleep = msgspec.structs.replace(SLEEP, **more)
     return PowerCommands(PowerSettings(suspend_cmd=words, resume_cmd=words, sleep=sleep))
 
 
-def over(power: PowerCommands, count: int) -> list[PowerDone]:
+def finished(power: PowerCommands, count: int) -> list[PowerDone]:
     found: list[PowerDone] = []
     deadline = time.monotonic() + 60.0
     while len(found) < count:
@@ -37,43 +37,43 @@ def over(power: PowerCommands, count: int) -> list[PowerDone]:
     return found
 
 
-def test_a_command_is_run_with_the_name_and_what_becomes_of_it_is_told(tmp_path: Path) -> None:
+def test_command_receives_the_node_name_and_its_result_is_reported(tmp_path: Path) -> None:
     power = commands(f"import sys, pathlib; pathlib.Path('{tmp_path}', sys.argv[1]).touch()")
     power.order(PowerNode("n7", "suspend"))
-    assert over(power, 1) == [PowerDone("n7", "suspend", "")]
+    assert finished(power, 1) == [PowerDone("n7", "suspend", "")]
     assert (tmp_path / "n7").exists()
 
 
-def test_one_that_fails_says_its_last_line_and_one_that_takes_too_long_is_ended() -> None:
+def test_failed_command_reports_its_last_line_and_a_slow_one_is_killed() -> None:
     power = commands("import sys; print('x'); sys.exit('no \x1b[31mchassis ' + sys.argv[1])")
     power.order(PowerNode("n7", "resume"))
-    (told,) = over(power, 1)
+    (told,) = finished(power, 1)
     assert told.error.startswith("exit code 1: no ")
     assert "\x1b" not in told.error
     assert told.error.endswith("chassis n7")
     power = commands("import time; time.sleep(600)", resume_timeout_s=0.1)
     power.order(PowerNode("n7", "resume"))
-    assert over(power, 1) == [PowerDone("n7", "resume", "took too long, and was ended")]
+    assert finished(power, 1) == [PowerDone("n7", "resume", "took too long, and was ended")]
 
 
-def test_a_command_that_there_is_not_has_failed() -> None:
+def test_missing_command_fails() -> None:
     settings = PowerSettings(suspend_cmd="/no/such/thing", resume_cmd="true", sleep=SLEEP)
     power = PowerCommands(settings)
     power.order(PowerNode("n7", "suspend"))
-    assert over(power, 1) == [PowerDone("n7", "suspend", "cannot be run: No such file or directory")]
+    assert finished(power, 1) == [PowerDone("n7", "suspend", "cannot be run: No such file or directory")]
 
 
-def test_those_of_one_node_follow_each_other_and_what_is_said_again_is_run_once(tmp_path: Path) -> None:
+def test_commands_of_a_node_run_in_order_and_repeated_ones_once(tmp_path: Path) -> None:
     said = tmp_path / "said"
     power = commands(f"import sys; open('{said}', 'a').write(sys.argv[1] + ' ')")
     for order in ("suspend", "suspend", "resume", "resume"):
         power.order(PowerNode("n7", order))  # type: ignore[arg-type]
-    assert over(power, 2) == [PowerDone("n7", "suspend", ""), PowerDone("n7", "resume", "")]
+    assert finished(power, 2) == [PowerDone("n7", "suspend", ""), PowerDone("n7", "resume", "")]
     assert said.read_text() == "n7 n7 "
     for number in range(AT_ONCE + 2):
         power.order(PowerNode(f"m{number}", "resume"))
     assert len(power._running) == AT_ONCE
-    assert {one.node for one in over(power, AT_ONCE + 2)} == {f"m{n}" for n in range(AT_ONCE + 2)}
+    assert {one.node for one in finished(power, AT_ONCE + 2)} == {f"m{n}" for n in range(AT_ONCE + 2)}
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_those_of_one_node_follow_each_other_and_what_is_said_again_is_run_once(
         (["--suspend-cmd", "x", "--resume-cmd", "y", "--suspend-plan", "/no/file"], "/no/file"),
     ],
 )
-def test_what_cannot_be_is_one_line(
+def test_invalid_settings_are_one_line(
     options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["broker", "--keys", str(tmp_path), *options]) == 2
@@ -103,7 +103,7 @@ def test_what_cannot_be_is_one_line(
     assert told.count("\n") == 1
 
 
-def test_a_plan_is_the_table_of_a_models_file(tmp_path: Path) -> None:
+def test_plan_is_the_table_of_a_models_file(tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_text('[power_down]\nover = "1h"\nbuffer_nodes = 3\n')
     assert sleep_plan(tmp_path / "m.toml", "1m").rule.buffer_nodes == 3
     (tmp_path / "m.toml").write_text("[power_down]\nbuffer = 3\n")

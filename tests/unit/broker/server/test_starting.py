@@ -1,4 +1,4 @@
-"""A broker that starts is said to be one until it listens or is gone; one that cannot leaves nothing."""
+"""The file that reports a starting broker until it listens or has ended; a failed start leaves no files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rlsched.transport.starting import Starting, starting_at
 ADDRESS = "tcp://127.0.0.1:7999"
 
 
-def test_it_is_said_what_it_does_until_it_listens(tmp_path: Path) -> None:
+def test_start_up_steps_are_reported_until_it_listens(tmp_path: Path) -> None:
     assert starting_at(tmp_path, [ADDRESS]) == ""
     with Starting(tmp_path, "tcp://0.0.0.0:7999") as word, Starting(tmp_path, ADDRESS) as other:
         word.say("it loads policy tuned")
@@ -39,7 +39,7 @@ def test_it_is_said_what_it_does_until_it_listens(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_broker_speaks_before_it_imports_what_it_needs(
+def test_broker_reports_before_its_imports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "rlsched.transport.keys", None)
@@ -48,7 +48,7 @@ def test_a_broker_speaks_before_it_imports_what_it_needs(
     assert capsys.readouterr().out.startswith("rlsched broker is starting: it loads policy fifo")
 
 
-def test_what_one_that_was_shot_said_counts_no_more(tmp_path: Path) -> None:
+def test_report_of_a_killed_broker_is_ignored(tmp_path: Path) -> None:
     told, tells = os.pipe()
     child = os.fork()
     if child == 0:
@@ -65,7 +65,7 @@ def test_what_one_that_was_shot_said_counts_no_more(tmp_path: Path) -> None:
         os.close(end)
 
 
-def test_a_folder_that_cannot_be_written_and_a_port_that_nobody_knows_hinder_nothing(tmp_path: Path) -> None:
+def test_unwritable_folder_and_unknown_port_do_not_stop_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for home, address in ((tmp_path / "file", ADDRESS), (tmp_path, "tcp://127.0.0.1:0")):
         with Starting(home, address) as word:
@@ -73,12 +73,12 @@ def test_a_folder_that_cannot_be_written_and_a_port_that_nobody_knows_hinder_not
             assert starting_at(home, [address]) == ""
 
 
-def test_who_asks_meanwhile_is_told(tmp_path: Path) -> None:
+def test_client_is_told_that_the_broker_is_starting(tmp_path: Path) -> None:
     with Starting(tmp_path, ADDRESS) as word:
         word.say("compiling, once for this version: 12 of 40")
         expected = rf"a broker is starting at {ADDRESS}: compiling, .*: 12 of 40; try again in a moment"
         with pytest.raises(BrokerUnavailableError, match=expected):
-            Client(ADDRESS, home=tmp_path)  # there is no key of a broker yet
+            Client(ADDRESS, home=tmp_path)  # the broker has no key yet
         KeyHome(tmp_path).broker()
         with Client(ADDRESS, home=tmp_path, timeout_s=0.3) as client:
             with pytest.raises(BrokerUnavailableError, match=expected):
@@ -88,7 +88,7 @@ def test_who_asks_meanwhile_is_told(tmp_path: Path) -> None:
                 client.jobs()
 
 
-def test_who_is_patient_waits_until_it_listens_or_has_given_up(
+def test_client_can_wait_until_it_listens_or_has_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     word, times = Starting(tmp_path, ADDRESS), list[float]()
@@ -114,7 +114,7 @@ def test_who_is_patient_waits_until_it_listens_or_has_given_up(
     )
 
 
-def test_what_is_compiled_is_told_at_once_though_nothing_is_said() -> None:
+def test_compilation_is_reported_at_once() -> None:
     compiling, told = Compiling(clock=lambda: 0.0), list[str]()
     compiling.tells = told.append
     compiling.begins("a", ["b"])
@@ -128,9 +128,7 @@ def settings(home: Path, **changed: object) -> BrokerSettings:
     return BrokerSettings(**(facts | changed))  # type: ignore[arg-type]
 
 
-def test_a_broker_that_cannot_serve_leaves_no_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_start_leaves_no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(InputError, match="is another broker running"):

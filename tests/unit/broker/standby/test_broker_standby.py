@@ -1,4 +1,4 @@
-"""A standby's book: what it has followed and the tail are the journal, also where that was replaced."""
+"""A standby's book: the followed entries plus the tail equal the journal, even if it was replaced."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def lived(path: Path, jobs: int = 5) -> HandBroker:
     return broker
 
 
-def test_what_was_followed_in_parts_is_what_is_replayed_at_once(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_following_in_parts_equals_one_replay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlsched.broker.standby.warm.PAGE", 3)
     broker, warm = lived(path), cold()
     follower = JournalFollower(path, warm)
@@ -86,12 +84,12 @@ def test_what_was_followed_in_parts_is_what_is_replayed_at_once(
 
     monkeypatch.setattr(with_tail, "rows", counted)
     state = warm.caught_up(with_tail)
-    assert replayed == list(range(seen + 1, with_tail.last + 1)), "the tail alone"
+    assert replayed == list(range(seen + 1, with_tail.last + 1)), "only the tail"
     assert facts(state) == facts(cold().caught_up(with_tail)) == facts(broker.state)
     with_tail.close()
 
 
-def test_a_journal_that_was_restored_is_followed_from_its_beginning(path: Path, tmp_path: Path) -> None:
+def test_restored_journal_is_followed_from_its_start(path: Path, tmp_path: Path) -> None:
     lived(path, jobs=2).journal.close()
     back_up(path, tmp_path / "earlier.sqlite")
     broker, warm = lived(path, jobs=3), cold()
@@ -105,7 +103,7 @@ def test_a_journal_that_was_restored_is_followed_from_its_beginning(path: Path, 
     follower.close()
 
 
-def test_a_book_of_another_journal_is_thrown_away(path: Path, tmp_path: Path) -> None:
+def test_book_of_another_journal_is_discarded(path: Path, tmp_path: Path) -> None:
     lived(path, jobs=2).journal.close()
     warm = cold()
     follower = JournalFollower(path, warm)
@@ -119,7 +117,7 @@ def test_a_book_of_another_journal_is_thrown_away(path: Path, tmp_path: Path) ->
     other.journal.close()
 
 
-def test_a_journal_of_another_machine_is_not_read_while_its_broker_runs(
+def test_journal_of_another_machine_is_not_read_while_its_broker_runs(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []

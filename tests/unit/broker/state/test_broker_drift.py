@@ -1,4 +1,4 @@
-"""The broker's state machine: far from what a policy saw in training, a rule decides in its place."""
+"""The broker's state machine: outside the ranges seen in training, a rule replaces the policy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def saved(path: Path, familiar: Familiar | None) -> Path:
 
 
 def short_queues(most_jobs: int) -> Familiar:
-    """Whatever comes is known, but for queues of more than so many jobs."""
+    """All observations are within the ranges, except queues of more than this number of jobs."""
     names = [name for name, _ in SCHEMA.features]
     columns = dict.fromkeys(names, (-100.0, 100.0))
     columns["queue_log"] = (0.0, math.log1p(most_jobs) / 8 / 1.1)
@@ -79,14 +79,14 @@ def waiting(broker: HandBroker) -> int:
 
 
 def launch_all(broker: HandBroker) -> None:
-    """All jobs that are being launched run."""
+    """All jobs that are being launched run now."""
     for job in [one for one in broker.state.job_of_seq.values() if one.state == "launching"]:
         assert job.attempt is not None
         broker.says("n0", launched(job.number, job.attempt.number))
 
 
 def finish_one(broker: HandBroker) -> None:
-    """The first job that runs ends; what starts in its place runs."""
+    """The first running job ends; jobs that start in its place run."""
     job = min((one for one in broker.state.job_of_seq.values() if one.state != "queued"), key=_number)
     assert job.attempt is not None
     broker.says("n0", ended(job.number, job.attempt.number))
@@ -98,7 +98,7 @@ def _number(job: Job) -> int:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_queue_longer_than_any_in_training_is_the_fallbacks_until_it_is_short_again(
+def test_fallback_decides_while_the_queue_is_longer_than_in_training(
     journal: Journal, tmp_path: Path
 ) -> None:
     path = saved(tmp_path / "mine.zip", short_queues(10))
@@ -116,7 +116,7 @@ def test_a_queue_longer_than_any_in_training_is_the_fallbacks_until_it_is_short_
     assert kinds[0] == "", "the memory is not full yet"
     began = kinds.index("drift")
     assert kinds.index("", began) > began, "it ends"
-    assert "drift" not in kinds[kinds.index("", began) :], "and does not begin again"
+    assert "drift" not in kinds[kinds.index("", began) :], "and does not start again"
 
     assert drifting.guard is not None
     assert drifting.guard.drift is not None
@@ -145,9 +145,7 @@ def test_a_queue_longer_than_any_in_training_is_the_fallbacks_until_it_is_short_
 
 
 @pytest.mark.usefixtures("few")
-def test_after_a_restart_the_memory_is_empty_and_what_was_counted_stands(
-    journal: Journal, tmp_path: Path
-) -> None:
+def test_restart_clears_the_memory_and_keeps_the_counters(journal: Journal, tmp_path: Path) -> None:
     path = saved(tmp_path / "mine.zip", short_queues(1))
     before = guarded(path)
     broker = HandBroker(before, journal, limits=LIMITS)
@@ -168,7 +166,7 @@ def test_after_a_restart_the_memory_is_empty_and_what_was_counted_stands(
     assert drift_curves(scheduler) == {"drift/active": 0.0, "drift/most_outside_frac": 0.0}
 
 
-def test_an_older_card_is_not_watched_and_says_so(journal: Journal, tmp_path: Path) -> None:
+def test_older_card_is_not_watched_and_reports_it(journal: Journal, tmp_path: Path) -> None:
     scheduler = guarded(saved(tmp_path / "old.zip", None))
     broker = HandBroker(scheduler, journal, limits=LIMITS)
     page = _lines(report(broker))
@@ -177,12 +175,12 @@ def test_an_older_card_is_not_watched_and_says_so(journal: Journal, tmp_path: Pa
     assert drift_curves(scheduler) == {}
 
 
-def test_a_rule_has_learned_nothing_and_says_nothing(journal: Journal) -> None:
+def test_rule_has_no_ranges_and_no_report(journal: Journal) -> None:
     broker = HandBroker(load_policy(Policy.of("easy"), None, BUDGET_MS)[0], journal, limits=LIMITS)
     assert not any("drift" in line for line in _lines(report(broker)))
 
 
-def test_ranges_the_wrong_way_round_are_refused(tmp_path: Path) -> None:
+def test_ranges_with_swapped_ends_are_refused(tmp_path: Path) -> None:
     odd = Familiar(columns={"queue_log": (2.0, 1.0)})
     with pytest.raises(CheckpointError, match="queue_log: expected the least value and then the largest"):
         load_checkpoint(saved(tmp_path / "odd.zip", odd))
@@ -195,13 +193,13 @@ def test_ranges_the_wrong_way_round_are_refused(tmp_path: Path) -> None:
 # ---- a strategy -----------------------------------------------------------------------------------
 
 
-def test_a_strategy_without_ranges_keeps_its_digest() -> None:
+def test_strategy_without_ranges_keeps_its_digest() -> None:
     one = Strategy.of(np.full((NUM_DIALS, NUM_COLUMNS + 1), 0.5))
     assert b"familiar" not in msgspec.json.encode(one)
 
 
 def dialled(path: Path, most_waiting: float) -> Scheduler:
-    """Dials that move with what is seen; trained on short queues alone."""
+    """Dials that change with observations; trained only on short queues."""
     weights = np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
     columns = dict.fromkeys(NAMES, (-3.0, 3.0)) | {"waiting_jobs": (0.0, most_waiting)}
     made = msgspec.structs.replace(Strategy.of(weights), familiar=Familiar(columns=columns))
@@ -216,7 +214,7 @@ def dials(broker: HandBroker) -> list[float]:
 
 
 @pytest.mark.usefixtures("few")
-def test_dials_are_at_0_while_the_cluster_is_unlike_the_training_also_after_a_restart(
+def test_dials_are_0_outside_the_training_ranges_also_after_a_restart(
     journal: Journal, tmp_path: Path
 ) -> None:
     path = tmp_path / "s.json"

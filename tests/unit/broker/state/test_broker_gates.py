@@ -1,4 +1,4 @@
-"""Holds, begin times and dependencies: who waits for them, and who can never run."""
+"""Holds, begin times and dependencies: jobs that wait for them, and jobs that can never run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.broker.gated import ADMIN, ALICE, POLICY, ask, finish, new, o
 from tests.support.broker.hand import TICK, ended, launched, make, state, submit
 
 
-def test_a_held_job_waits_until_it_is_released(journal: Journal) -> None:
+def test_held_job_waits_until_it_is_released(journal: Journal) -> None:
     broker = make(journal, 1)
     held, other = new(broker, hold=True), new(broker)
     assert (state(broker, held), state(broker, other)) == ("queued", "launching")
@@ -34,15 +34,15 @@ def test_a_held_job_waits_until_it_is_released(journal: Journal) -> None:
     assert explanation.details[0] == "it is in no queue until then"
     assert ask(broker, Release(job=held)) == Ok()
     assert state(broker, held) == "launching"
-    assert ask(broker, Release(job=held)) == Ok()  # said twice
+    assert ask(broker, Release(job=held)) == Ok()  # repeated
     assert "only waiting jobs are held; `rlsched requeue" in refused(broker, Hold(job=held))
 
 
-def test_what_an_admin_holds_an_admin_releases(journal: Journal) -> None:
+def test_hold_by_an_admin_is_released_by_an_admin(journal: Journal) -> None:
     broker = make(journal, 1)
     blocker, job = new(broker, num_gpus=4), new(broker)
     assert ask(broker, Hold(job=job), ADMIN) == Ok()
-    assert ask(broker, Hold(job=job)) == Ok()  # hers too, and still the admin's
+    assert ask(broker, Hold(job=job)) == Ok()  # her hold too, and still the admin's
     assert refused(broker, Release(job=job)) == f"job {job} is held by an admin; only an admin can release it"
     bob = Peer("user", "bob", "bob")
     assert f"job {job} is alice's" in refused(broker, Release(job=job), bob)
@@ -55,7 +55,7 @@ def test_what_an_admin_holds_an_admin_releases(journal: Journal) -> None:
     assert refused(broker, Hold(job=job)) == f"job {job} has ended already: completed"
 
 
-def test_a_job_begins_at_its_time_and_not_before(journal: Journal) -> None:
+def test_job_starts_at_its_begin_time_and_not_before(journal: Journal) -> None:
     broker = make(journal, 1)
     job = new(broker, begin_s=broker.machine.now_s + 60.0)
     assert reason(broker, job).startswith("BeginTime: not before ")
@@ -63,7 +63,7 @@ def test_a_job_begins_at_its_time_and_not_before(journal: Journal) -> None:
     assert state(broker, job) == "queued"
     broker.batch([TICK], after_s=1.0)
     assert state(broker, job) == "launching"
-    late = new(broker, begin_s=1.0)  # it has been that time already
+    late = new(broker, begin_s=1.0)  # this time has passed
     assert state(broker, late) == "launching"
 
 
@@ -78,9 +78,7 @@ def test_a_job_begins_at_its_time_and_not_before(journal: Journal) -> None:
         ("afterany", 1, True),
     ],
 )
-def test_a_job_waits_for_the_end_of_another(
-    journal: Journal, kind: str, exit_code: int, *, runs: bool
-) -> None:
+def test_job_waits_for_the_end_of_another(journal: Journal, kind: str, exit_code: int, *, runs: bool) -> None:
     broker = make(journal, 1)
     first = new(broker)
     second = new(broker, depends_on=on(kind, first))
@@ -92,22 +90,22 @@ def test_a_job_waits_for_the_end_of_another(
         assert state(broker, third) == "queued"
         return
     how = "failed" if exit_code else "completed"
-    assert state(broker, second) == state(broker, third) == "cancelled"  # and what waits for it with it
+    assert state(broker, second) == state(broker, third) == "cancelled"  # and its dependent jobs with it
     assert broker.state.jobs[second].reason == f"DependencyNeverSatisfied: {kind}:{first} is {how}"
     assert broker.state.jobs[third].reason == f"DependencyNeverSatisfied: afterok:{second} is cancelled"
 
 
-def test_after_waits_for_a_start_alone(journal: Journal) -> None:
+def test_after_waits_only_for_a_start(journal: Journal) -> None:
     broker = make(journal, 1)
     blocker = new(broker, num_gpus=4)
     first = new(broker, num_gpus=2)
     second = new(broker, depends_on=on("after", first))
     finish(broker, blocker)
     assert state(broker, first) == state(broker, second) == "launching"
-    assert state(broker, new(broker, depends_on=on("after", first))) == "launching"  # it runs already
+    assert state(broker, new(broker, depends_on=on("after", first))) == "launching"  # it already runs
 
 
-def test_all_that_is_waited_for_has_to_be(journal: Journal) -> None:
+def test_all_dependencies_must_be_met(journal: Journal) -> None:
     broker = make(journal, 1)
     one, two = new(broker), new(broker)
     job = new(broker, depends_on=[*on("afterok", one, two), *on("after", two)], hold=True)
@@ -153,7 +151,7 @@ def test_singletons_of_one_message_wait_for_each_other_or_none_is_queued(journal
     assert len(broker.state.gates.awaited(last + 2)) == MOST_DEPENDENCIES
 
 
-def test_what_has_started_once_has_started(journal: Journal) -> None:
+def test_after_stays_met_once_the_job_has_started(journal: Journal) -> None:
     broker = make(journal, 1)
     first = new(broker, num_gpus=4, priority="low")
     broker.says("n0", launched(first))
@@ -165,7 +163,7 @@ def test_what_has_started_once_has_started(journal: Journal) -> None:
     assert broker.state.gates.is_open(second)
 
 
-def test_long_lists_of_others_are_refused_before_they_are_looked_up(
+def test_long_dependency_lists_are_refused_before_the_look_up(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = make(journal, 1)
@@ -175,7 +173,7 @@ def test_long_lists_of_others_are_refused_before_they_are_looked_up(
         assert "at most 1,000 jobs to wait for, got 49,999" in refused(broker, submit(depends_on=many))
 
 
-def test_what_can_never_be_is_refused_at_once(journal: Journal) -> None:
+def test_dependency_that_can_never_be_met_is_refused_at_once(journal: Journal) -> None:
     broker = make(journal, 1)
     job = new(broker)
     finish(broker, job, 1)
@@ -192,7 +190,7 @@ def test_what_can_never_be_is_refused_at_once(journal: Journal) -> None:
     assert "Unix seconds" in refused(broker, submit(begin_s=float("nan")))
 
 
-def test_a_waiting_job_that_is_cancelled_waits_for_nothing_more(journal: Journal) -> None:
+def test_cancelled_job_has_no_dependencies_left(journal: Journal) -> None:
     broker = make(journal, 1)
     first = new(broker)
     second = new(broker, depends_on=on("afterok", first), hold=True, begin_s=broker.machine.now_s + 5.0)
@@ -204,7 +202,7 @@ def test_a_waiting_job_that_is_cancelled_waits_for_nothing_more(journal: Journal
     assert broker.state.eligibility.counts() == {}
 
 
-def test_a_running_job_is_requeued_and_its_retries_are_its_own(journal: Journal) -> None:
+def test_requeue_of_a_running_job_uses_no_retry(journal: Journal) -> None:
     broker = make(journal, 1)
     job = new(broker)
     broker.says("n0", launched(job))
@@ -216,7 +214,7 @@ def test_a_running_job_is_requeued_and_its_retries_are_its_own(journal: Journal)
     assert broker.state.jobs[job].attempts == 2
 
 
-def test_the_journal_decides_the_same_again(journal: Journal) -> None:
+def test_replay_decides_alike(journal: Journal) -> None:
     broker = make(journal, 1, POLICY)
     blocker, first = new(broker, num_gpus=4), new(broker)
     waiting = [

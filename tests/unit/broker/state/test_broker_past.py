@@ -1,4 +1,4 @@
-"""Predictions that begin with jobs of before: what sacct printed is told before the journal's first entry."""
+"""Predictions that start with earlier jobs: the predictor reads output of sacct before the journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START_S = 1_700_000_000
 
 
 def sacct(path: Path, jobs: int = 60) -> Path:
-    """Jobs of ann that ran ten minutes, and of bob that ran ten hours, each after a minute of waiting."""
+    """Jobs of ann that ran ten minutes, and of bob that ran ten hours, each after a wait of a minute."""
     rows = []
     for k in range(jobs):
         user, run_s, gpus = (("ann", 600, 1), ("bob", 36_000, 2))[k % 2]
@@ -41,7 +41,7 @@ def predicted_s(predictions: Predictions, user: str, gpus: int) -> float:
 
 
 @pytest.mark.parametrize("kind", [RUNNING_MEAN, HEDGE])
-def test_the_first_predictions_know_what_was(tmp_path: Path, kind: str) -> None:
+def test_first_predictions_use_the_history(tmp_path: Path, kind: str) -> None:
     if kind == HEDGE:
         pytest.importorskip("sklearn")
     past = PastJobs.read(sacct(tmp_path / "jobs.txt"))
@@ -50,7 +50,7 @@ def test_the_first_predictions_know_what_was(tmp_path: Path, kind: str) -> None:
     assert predicted_s(Predictions(kind), "bob", 2) < 18_000
 
 
-def test_times_are_those_of_the_site(tmp_path: Path) -> None:
+def test_times_are_in_the_sites_time_zone(tmp_path: Path) -> None:
     past = PastJobs.read(sacct(tmp_path / "jobs.txt"))
     assert past.origin_s == START_S
     events = past._events()
@@ -58,7 +58,7 @@ def test_times_are_those_of_the_site(tmp_path: Path) -> None:
     assert events[0] == (START_S, 1, 0)
 
 
-def test_a_snapshot_of_another_past_is_not_used(tmp_path: Path) -> None:
+def test_snapshot_with_another_history_is_not_used(tmp_path: Path) -> None:
     past, other = (PastJobs.read(sacct(tmp_path / f"{n}.txt", n)) for n in (60, 58))
     assert past.digest == PastJobs.read(sacct(tmp_path / "again.txt", 60)).digest != other.digest
     scheduler = load_scheduler("fifo-backfill")
@@ -66,7 +66,7 @@ def test_a_snapshot_of_another_past_is_not_used(tmp_path: Path) -> None:
     assert len(keys) == 3
 
 
-def test_a_warm_book_begins_with_it_once(
+def test_warm_book_reads_the_history_once(
     tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     past = PastJobs.read(sacct(tmp_path / "jobs.txt"))
@@ -78,7 +78,7 @@ def test_a_warm_book_begins_with_it_once(
     assert state.predictions.made_for == f"{RUNNING_MEAN} {past.digest}"
 
 
-def test_what_is_no_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_history_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = tmp_path / "t.csv"
     trace.write_text("job_id,submit_time,duration,num_gpus\na,0,60,1\n")
     with pytest.raises(InputError, match="expected the output of sacct"):

@@ -1,4 +1,4 @@
-"""What the broker predicts: predicted once, journalled, rebuilt from the journal, and blind to the future."""
+"""Predictions of the broker: made once, journalled, restored from the journal, independent of the future."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ def weights(broker: HandBroker) -> list[list[float]]:
 
 
 def lived(journal: Journal) -> HandBroker:
-    """A broker on which jobs of two kinds have ended, one runs, one waits, and one each was lost, cancelled,
-    rejected."""
+    """Jobs of two kinds have ended; one job runs, one waits, one was lost, one cancelled, one rejected."""
     broker = make(journal)
     broker.says("n0", hello("n0"))
     for k in range(12):
@@ -71,8 +70,8 @@ def lived(journal: Journal) -> HandBroker:
     return broker
 
 
-def test_a_stamp_is_the_predictors_of_trace_predict(journal: Journal) -> None:
-    """The same facts told to `Predictor` give what the journal has, and no second definition of it."""
+def test_prediction_equals_that_of_trace_predict(journal: Journal) -> None:
+    """`Predictor`, given the same facts, returns the prediction in the journal."""
     broker = make(journal)
     broker.says("n0", hello("n0"))
     own = Predictor("hedge")
@@ -90,8 +89,8 @@ def test_a_stamp_is_the_predictors_of_trace_predict(journal: Journal) -> None:
         own.observe_end(str(number), job.end_s - job.attempt.start_s, job.end_s)
 
 
-def test_a_trace_with_the_same_users_names_and_commands_is_predicted_alike(journal: Journal) -> None:
-    """Keys of the broker are those of a trace: what its jobs were is written down as one, and predicted."""
+def test_equal_trace_is_predicted_alike(journal: Journal) -> None:
+    """The broker's keys are the keys of a trace: its jobs are written as a trace and predicted."""
     broker = make(journal)
     broker.says("n0", hello("n0"))
     for k in range(14):
@@ -123,7 +122,7 @@ def test_repeated_jobs_become_well_predicted(journal: Journal) -> None:
     assert kinds["train"][1] < 0.5 * kinds["first"][1]
 
 
-def test_a_restart_reads_every_stamp_and_weighs_as_before(journal: Journal) -> None:
+def test_restart_restores_every_prediction_and_weight(journal: Journal) -> None:
     broker = lived(journal)
     before, known = predictions_of(broker), weights(broker)
     again = make(journal)
@@ -136,7 +135,7 @@ def test_a_restart_reads_every_stamp_and_weighs_as_before(journal: Journal) -> N
     assert sum(len(entry.said) == 5 * 13 * 8 + 4 * len(FEATURES) for entry in predictions(journal)) == 30
 
 
-def test_a_restart_does_not_ask_the_models_again(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_does_not_call_the_models(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     before = predictions_of(lived(journal))
 
     def never(*_: object) -> None:
@@ -148,10 +147,10 @@ def test_a_restart_does_not_ask_the_models_again(journal: Journal, monkeypatch: 
     assert predictions_of(make(journal)) == before
 
 
-def test_the_next_stamp_after_a_restart_is_what_it_would_have_been(
+def test_next_prediction_is_the_same_with_and_without_a_restart(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Two brokers with one past, one of them restarted: they say the same of the next job."""
+    """Of two brokers with the same history, one is restarted: both predict the same for the next job."""
     said = []
     for restarts in (False, True):
         journal = Journal(tmp_path_factory.mktemp("b") / "journal.sqlite")
@@ -166,9 +165,10 @@ def test_the_next_stamp_after_a_restart_is_what_it_would_have_been(
 
 
 @pytest.mark.parametrize("prediction", [HEDGE, RUNNING_MEAN])
-def test_later_ends_change_no_prediction(prediction: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Two lives that differ in an end that comes after a submission: its prediction does not, the next
-    one's does."""
+def test_later_ends_change_no_earlier_prediction(
+    prediction: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """An end after a submission changes the prediction of the next submission only."""
     lives = []
     for run_s, code in ((40.0, 0), (70_000.0, 1)):
         journal = Journal(tmp_path_factory.mktemp("b") / "journal.sqlite")
@@ -188,8 +188,8 @@ def test_later_ends_change_no_prediction(prediction: str, tmp_path_factory: pyte
     assert lives[0][6] != lives[1][6]
 
 
-def test_a_running_job_says_how_long_it_has_lasted(journal: Journal) -> None:
-    """Jobs of the same key that still run make the next one look longer."""
+def test_running_jobs_raise_the_prediction(journal: Journal) -> None:
+    """Jobs with the same key that still run make the prediction of the next one longer."""
     broker = make(journal)
     broker.says("n0", hello("n0"))
     for k in range(4):
@@ -203,7 +203,7 @@ def test_a_running_job_says_how_long_it_has_lasted(journal: Journal) -> None:
     assert predictions_of(broker)[9][0] > 1.3 * predictions_of(broker)[8][0]
 
 
-def test_submissions_of_one_instant_are_predicted_together_as_one_by_one() -> None:
+def test_submissions_of_one_instant_are_predicted_as_if_one_by_one() -> None:
     together, apart = Predictions(HEDGE), Predictions(HEDGE)
     drafts = [msgspec.structs.replace(draft(k), num_gpus=1 + k % 2) for k in range(1, 6)]
     joint = together.predict(drafts, 7.0)
@@ -212,7 +212,7 @@ def test_submissions_of_one_instant_are_predicted_together_as_one_by_one() -> No
     assert [one.predicted_s for one in joint] == [one.predicted_s for one in single]
 
 
-def test_a_batch_with_a_token_twice_and_a_bad_one(journal: Journal) -> None:
+def test_batch_with_a_repeated_token_and_an_invalid_submission(journal: Journal) -> None:
     broker = make(journal)
     jobs = [submit(token=f"k{k}", name=f"a-{k}") for k in range(3)]
     batch = [jobs[0], jobs[1], jobs[0], submit(token="bad", num_gpus=0), Cancel(job=1), jobs[2]]
@@ -224,10 +224,8 @@ def test_a_batch_with_a_token_twice_and_a_bad_one(journal: Journal) -> None:
     assert predictions_of(make(journal)) == predictions_of(broker)
 
 
-def test_one_that_cannot_be_predicted_takes_no_other_with_it(
-    journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The predictor raises when some jobs of the batch are known to it: these numbers are given again."""
+def test_failed_prediction_affects_no_other_job(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The predictor raises after it has recorded some jobs of the batch; their numbers are used again."""
     broker, submits = make(journal), EventHistory.submit
 
     def fragile(history: EventHistory, job: JobFacts, now_s: float) -> object:
@@ -244,7 +242,7 @@ def test_one_that_cannot_be_predicted_takes_no_other_with_it(
     assert predictions_of(make(journal)) == predictions_of(broker)
 
 
-def test_running_mean_is_the_simulators_stamp(journal: Journal) -> None:
+def test_running_mean_is_that_of_the_simulator(journal: Journal) -> None:
     broker, own = make(journal, RUNNING_MEAN), RunningMean()
     broker.says("n0", hello("n0"))
     for seconds in (10.0, 500.0, 20.0):
@@ -260,7 +258,7 @@ def test_running_mean_is_the_simulators_stamp(journal: Journal) -> None:
     assert (report.fits, report.fitting, report.next_fit_jobs) == (None, None, None)
 
 
-def test_a_journal_of_one_kind_goes_on_under_the_other(journal: Journal) -> None:
+def test_journal_of_one_predictor_continues_with_the_other(journal: Journal) -> None:
     before = predictions_of(lived(journal))
     mean = make(journal, RUNNING_MEAN)
     assert predictions_of(mean) == before
@@ -274,7 +272,7 @@ def test_a_journal_of_one_kind_goes_on_under_the_other(journal: Journal) -> None
     assert predictions_of(hedge)[31][0] < 0.2 * predictions_of(hedge)[1][0]
 
 
-def test_an_entry_from_before_there_was_a_hedge_is_the_running_means() -> None:
+def test_entry_older_than_the_hedge_has_the_running_mean() -> None:
     (entry,) = Predictions(RUNNING_MEAN).predict([draft()], 0.0)
     old = msgspec.msgpack.decode(encode_entry(entry))
     del old["predicted_by"], old["said"]
@@ -291,7 +289,7 @@ def test_an_entry_from_before_there_was_a_hedge_is_the_running_means() -> None:
 # ---- the report ---------------------------------------------------------------------------------
 
 
-def test_what_is_not_known_yet_is_null(journal: Journal) -> None:
+def test_unknown_values_are_null(journal: Journal) -> None:
     report = msgspec.to_builtins(told(make(journal)))
     assert report["ended"] == 0
     assert report["last_jobs"] == report["last_week"] == {
@@ -302,7 +300,7 @@ def test_what_is_not_known_yet_is_null(journal: Journal) -> None:
     assert report["weights"]["1"] == dict.fromkeys(report["weights"]["1"], 0.25)
 
 
-def test_the_report_compares_with_the_running_mean(journal: Journal) -> None:
+def test_report_compares_with_the_running_mean(journal: Journal) -> None:
     report = told(lived(journal))
     assert (report.model, report.ended, report.last_jobs.jobs, report.last_week.jobs) == (HEDGE, 24, 24, 24)
     ours, mean = report.last_jobs.predicted, report.last_jobs.running_mean
@@ -317,7 +315,7 @@ def test_the_report_compares_with_the_running_mean(journal: Journal) -> None:
     assert ours.longer[0].true_frac == 0.5
 
 
-def test_curves_for_tensorboard_have_no_point_before_there_is_something_new(journal: Journal) -> None:
+def test_tensorboard_curves_get_points_only_for_new_values(journal: Journal) -> None:
     broker = make(journal)
     predictions = broker.state.predictions
     assert predictions.curves(broker.now_s) == {}
@@ -330,7 +328,7 @@ def test_curves_for_tensorboard_have_no_point_before_there_is_something_new(jour
     broker.journal.close()
 
 
-def test_the_hedge_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hedge_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlsched.workload.predict.kinds.sklearn_installed", lambda: False)
     for kind in (HEDGE, None):
         with pytest.raises(InputError, match=r"needs scikit-learn.*\[predict\].*--prediction running-mean"):
@@ -340,17 +338,17 @@ def test_the_hedge_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None
         Predictions("magic")
 
 
-# ---- when a job ended ---------------------------------------------------------------------------
+# ---- time of an end -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("reported_s", "expected_s"),
     [(1100.0, 1100.0), (None, 9000.0), (float("nan"), 9000.0), (1.0, 1000.003), (1e12, 9000.0)],
 )
-def test_a_job_ended_when_its_node_says_within_its_attempt(
+def test_end_time_is_that_of_the_node_within_the_attempt(
     reported_s: float | None, expected_s: float, journal: Journal
 ) -> None:
-    """The broker was away from 1,001 s to 9,000 s; clocks that disagree bend nothing backwards."""
+    """The broker was down from 1,001 s to 9,000 s; clocks that disagree make no time go backwards."""
     broker = make(journal, RUNNING_MEAN)
     broker.says("n0", hello("n0"))
     broker.ask(submit())

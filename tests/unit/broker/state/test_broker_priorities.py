@@ -1,4 +1,4 @@
-"""Priorities, ages and fair share in the broker: who goes first, who gives way, and after a restart."""
+"""Priorities, ageing and fair share in the broker: queue order, preemption, restarts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ADA, BOB = Peer("user", "ada", "ada"), Peer("user", "bob", "bob")
 
 
 def begin(journal: Journal, policy: Policy | str = "fifo-backfill", **ranks: object) -> HandBroker:
-    """A broker on this journal; with its first node, where it had none."""
+    """A broker on this journal; registers its first node if it had none."""
     scheduler = load_scheduler(policy)
     broker = HandBroker(scheduler, journal, limits=LIMITS, ranks=PriorityRules(**ranks))  # type: ignore[arg-type]
     if not broker.state.nodes:
@@ -56,24 +56,24 @@ def ask(broker: HandBroker, by: Peer, **fields: object) -> object:
 
 
 def order(broker: HandBroker) -> list[int]:
-    """The numbers of waiting jobs, first first."""
+    """Numbers of waiting jobs in queue order."""
     arrays = broker.state.cluster.arrays
     count = arrays.derived.part.queue_len[0]
     return [broker.state.number_of_seq[int(arrays.job.seq[slot])] for slot in arrays.derived.queue[0, :count]]
 
 
 def fill(broker: HandBroker, by: Peer = ROOT, **fields: object) -> int:
-    """A job on all GPUs, running."""
+    """A running job on all GPUs."""
     reply = ask(broker, by, num_gpus=4, **fields)
     assert isinstance(reply, Submitted)
     attempt = broker.state.jobs[reply.job].active
-    assert attempt is not None, "it was to start at once"
+    assert attempt is not None, "it should start at once"
     broker.says("n0", launched(reply.job, attempt.number))
     return reply.job
 
 
 @pytest.mark.parametrize("policy", ["fifo-backfill", "sjf", "gittins", "tuned"])
-def test_jobs_of_a_higher_priority_wait_before_all_others(journal: Journal, policy: str) -> None:
+def test_jobs_of_a_higher_priority_are_ahead_of_all_others(journal: Journal, policy: str) -> None:
     broker = begin(journal, policy)
     fill(broker)
     for priority in ("low", "normal", "urgent", "high", "normal", "urgent"):
@@ -85,7 +85,7 @@ def test_jobs_of_a_higher_priority_wait_before_all_others(journal: Journal, poli
     assert info.priority == "urgent"
 
 
-def test_what_a_user_may_ask_for_is_the_brokers_to_say(journal: Journal) -> None:
+def test_broker_limits_the_priority_of_users(journal: Journal) -> None:
     broker = begin(journal)
     assert ask(broker, ADA, priority="high") == Refused(
         message="priority high is for admins here: give normal or a lower one, of low, normal, high, urgent"
@@ -97,8 +97,8 @@ def test_what_a_user_may_ask_for_is_the_brokers_to_say(journal: Journal) -> None
     assert isinstance(ask(broker, ADA, priority="urgent"), Refused)
 
 
-def test_a_raised_priority_has_its_reservation_at_once(journal: Journal) -> None:
-    """Else short jobs of no priority would pass it for as long as a reservation takes."""
+def test_raised_priority_reserves_at_once(journal: Journal) -> None:
+    """Otherwise short jobs without priority would start before it until the next reservation."""
     patient = Policy("fifo-backfill", reserve_after="10d")
     for priority, first in (("normal", True), ("high", False)):
         broker = begin(journal, patient)
@@ -122,25 +122,25 @@ def by_priority() -> Policy:
     return Policy("gittins", preempt={"by": "priority"})
 
 
-def test_only_a_lower_priority_gives_way(journal: Journal) -> None:
+def test_only_lower_priorities_are_preempted(journal: Journal) -> None:
     broker = begin(journal, by_priority(), preemptible="normal")
     fill(broker)
     broker.wait(5000.0, "n0")
     ask(broker, ROOT, num_gpus=1)
     broker.wait(100.0, "n0")
-    assert not any(isinstance(action, Preempt) for action in actions(journal)), "of one priority nobody does"
+    assert not any(isinstance(action, Preempt) for action in actions(journal)), "not within one priority"
     ask(broker, ROOT, num_gpus=2, priority="high")
     assert Preempt(seq=0) in actions(journal)
     broker.says("n0", killed(1))
     assert (state(broker, 3), state(broker, 2), state(broker, 1)) == ("launching", "launching", "queued")
     broker.says("n0", launched(3))
     ask(broker, ROOT, num_gpus=4, priority="urgent")
-    assert [state(broker, job) for job in (2, 3)] == ["launching", "running"], "high is above what may be"
+    assert [state(broker, job) for job in (2, 3)] == ["launching", "running"], "high is above the maximum"
     assert broker.state.jobs[3].active is not None
     assert not broker.state.jobs[3].active.ending
 
 
-def test_a_job_is_preemptible_by_its_priority_where_the_operator_says_so(journal: Journal) -> None:
+def test_operator_can_make_a_priority_preemptible(journal: Journal) -> None:
     broker = begin(journal)
     ask(broker, ROOT, priority="low")
     assert not broker.state.jobs[1].spec.preemptible
@@ -150,7 +150,7 @@ def test_a_job_is_preemptible_by_its_priority_where_the_operator_says_so(journal
     assert [broker.state.jobs[job].spec.preemptible for job in (2, 3)] == [True, False]
 
 
-def test_who_has_used_much_goes_behind_who_has_not(journal: Journal) -> None:
+def test_heavy_users_are_behind_light_users(journal: Journal) -> None:
     broker = begin(journal, "sjf", half_life_s=DAY_S)
     fill(broker, ADA)
     broker.wait(3600.0, "n0")
@@ -169,7 +169,7 @@ def test_who_has_used_much_goes_behind_who_has_not(journal: Journal) -> None:
     )
 
 
-def test_what_was_used_is_forgotten_by_and_by(journal: Journal) -> None:
+def test_usage_decays(journal: Journal) -> None:
     broker = begin(journal, "sjf", half_life_s=3600.0)
     first = fill(broker, ADA)
     broker.wait(3600.0, "n0")
@@ -181,7 +181,7 @@ def test_what_was_used_is_forgotten_by_and_by(journal: Journal) -> None:
     assert later == pytest.approx(used / 4.0)
 
 
-def test_without_fair_share_weights_of_an_earlier_broker_go(journal: Journal) -> None:
+def test_weights_are_dropped_without_fair_share(journal: Journal) -> None:
     broker = begin(journal, "sjf", half_life_s=DAY_S)
     fill(broker, ADA)
     broker.wait(3600.0, "n0")
@@ -195,7 +195,7 @@ def test_without_fair_share_weights_of_an_earlier_broker_go(journal: Journal) ->
     assert order(again) == [2, 3]
 
 
-def test_a_job_that_waits_long_goes_up_to_high_and_no_further(journal: Journal) -> None:
+def test_ageing_stops_at_high(journal: Journal) -> None:
     broker = begin(journal, age_s=DAY_S)
     fill(broker)
     for priority in ("high", "low", "urgent"):
@@ -214,7 +214,7 @@ def test_a_job_that_waits_long_goes_up_to_high_and_no_further(journal: Journal) 
 
 
 @pytest.mark.parametrize("policy", ["sjf", "fifo-backfill"])
-def test_the_journal_is_decided_again_with_priorities_and_shares(journal: Journal, policy: str) -> None:
+def test_journal_with_priorities_and_shares_replays_alike(journal: Journal, policy: str) -> None:
     broker = begin(journal, policy, half_life_s=DAY_S, age_s=3600.0)
     for round_ in range(12):
         for by in (ADA, BOB):
@@ -239,7 +239,7 @@ def scheduler(policy: str) -> Scheduler:
     return load_scheduler(policy)
 
 
-def test_a_queue_shows_the_priority(journal: Journal) -> None:
+def test_queue_shows_the_priority(journal: Journal) -> None:
     broker = begin(journal)
     ask(broker, ROOT, priority="high")
     reply = broker.ask(ListJobs())
@@ -249,7 +249,7 @@ def test_a_queue_shows_the_priority(journal: Journal) -> None:
     assert info.priority == "high"
 
 
-def test_the_command_line_knows_the_priorities_of_the_messages() -> None:
+def test_command_line_has_the_priorities_of_the_messages() -> None:
     assert options.PRIORITIES == PRIORITIES
 
 
@@ -258,10 +258,8 @@ def stopped(job: int, rank: int) -> AttemptReport:
 
 
 @pytest.mark.parametrize("policy", ["fifo-backfill", "sjf", "gittins", "tuned"])
-def test_a_gang_that_was_ended_with_its_nodes_starts_before_a_smaller_job_that_came_later(
-    journal: Journal, policy: str
-) -> None:
-    """All of a cluster is stopped, the broker first, and started again; nodes come back one by one."""
+def test_gang_ended_with_its_nodes_starts_before_a_later_smaller_job(journal: Journal, policy: str) -> None:
+    """The whole cluster is stopped, the broker first, and started again; nodes register one by one."""
     broker = begin(journal, policy)
     broker.says("n1", hello("n1"))
     ask(broker, ROOT, num_gpus=8)
@@ -279,7 +277,7 @@ def test_a_gang_that_was_ended_with_its_nodes_starts_before_a_smaller_job_that_c
     assert [record.action for record in made] == actions(journal)
 
 
-def test_a_job_that_was_ended_with_its_node_is_one_priority_higher_and_why_says_so(journal: Journal) -> None:
+def test_job_ended_with_its_node_is_one_priority_higher_and_why_shows_it(journal: Journal) -> None:
     broker = begin(journal, "tuned")
     fill(broker)
     ask(broker, ROOT, num_gpus=4, priority="urgent")
@@ -294,7 +292,7 @@ def test_a_job_that_was_ended_with_its_node_is_one_priority_higher_and_why_says_
     assert begin(journal, "tuned").state.priorities.level(1) == 1
 
 
-def test_a_job_that_was_queued_again_for_another_reason_keeps_its_priority(journal: Journal) -> None:
+def test_job_requeued_for_another_reason_keeps_its_priority(journal: Journal) -> None:
     broker = begin(journal, "tuned")
     fill(broker)
     assert broker.ask(Requeue(job=1)) == Ok()

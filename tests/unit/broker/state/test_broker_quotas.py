@@ -1,4 +1,4 @@
-"""Quotas: who waits for them, who is refused, and when there is room again."""
+"""Quotas: jobs that wait for them, refusals, and starts once the quota has room."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BOB = Peer("user", "bob", "bob")
 
 
 def ask(broker: HandBroker, by: Peer, *messages: Submit) -> list[ClientReply]:
-    """Submissions of one person in one batch; the replies."""
+    """Submissions of one user in one batch; returns the replies."""
     before = len(broker.sent.replies)
     broker.batch([ClientAsked(b"peer", n, message, by) for n, message in enumerate(messages)])
     return [message for _, _, message in broker.sent.replies[before:]]
@@ -69,7 +69,7 @@ def running(broker: HandBroker) -> list[int]:
 
 
 def end(broker: HandBroker, job: int, after_s: float = 0.001) -> None:
-    """All ranks of a job end."""
+    """End all ranks of a job."""
     attempt = broker.state.jobs[job].active
     assert attempt is not None
     for number, rank in enumerate(attempt.ranks):
@@ -77,7 +77,7 @@ def end(broker: HandBroker, job: int, after_s: float = 0.001) -> None:
 
 
 def acknowledge(broker: HandBroker) -> None:
-    """Every rank that is to be launched is."""
+    """Acknowledge every rank that is being launched."""
     for job in running(broker):
         attempt = broker.state.jobs[job].active
         assert attempt is not None
@@ -90,30 +90,30 @@ def acknowledge(broker: HandBroker) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [("user", "alice"), ("vc", "red"), ("user", "default")])
-def test_jobs_over_the_limit_wait_though_gpus_are_free(journal: Journal, kind: str, name: str) -> None:
+def test_jobs_above_the_quota_wait_despite_free_gpus(journal: Journal, kind: str, name: str) -> None:
     broker = make(journal, nodes=2)
     assert limit(broker, kind, name, gpus=3) == Ok()
     ask(broker, ALICE, *(submit(1, vc="red") for _ in range(5)))
-    assert running(broker) == [1, 2, 3], "two that were started in one pass do not exceed it together"
+    assert running(broker) == [1, 2, 3], "two jobs started in one pass do not exceed it together"
     who = "VC red" if kind == "vc" else "alice"
     assert reason(broker, 4) == f"Quota: {who} has 3 of 3 GPUs at once"
     ask(broker, BOB, submit(3))
-    assert state(broker, 6) == "launching", "another one's passes"
+    assert state(broker, 6) == "launching", "another user's job is accepted"
 
 
-def test_room_is_filled_in_the_pass_of_the_end_in_the_order_of_submission(journal: Journal) -> None:
+def test_freed_quota_is_used_in_the_same_pass_in_order_of_submission(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     limit(broker, "user", "alice", gpus=2)
     ask(broker, ALICE, *(submit(1) for _ in range(4)))
     ask(broker, BOB, *(submit(4), submit(2), submit(1)))
-    assert running(broker) == [1, 2, 5, 6], "one node is taken, and nothing is left for job 7"
+    assert running(broker) == [1, 2, 5, 6], "one node is in use, and no GPU is left for job 7"
     end(broker, 1)
-    assert running(broker) == [2, 3, 5, 6], "alice's third came before bob's third"
+    assert running(broker) == [2, 3, 5, 6], "alice's third job was submitted before bob's third"
     assert reason(broker, 4) == "Quota: alice has 2 of 2 GPUs at once"
     assert reason(broker, 7) == "Resources: needs 1 GPU, 0 free"
 
 
-def test_a_large_job_waits_and_a_smaller_one_passes(journal: Journal) -> None:
+def test_smaller_job_overtakes_a_large_one_that_waits_for_quota(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     limit(broker, "user", "alice", gpus=4)
     ask(broker, ALICE, submit(2), submit(4), submit(2))
@@ -125,7 +125,7 @@ def test_a_large_job_waits_and_a_smaller_one_passes(journal: Journal) -> None:
     assert state(broker, 2) == "launching"
 
 
-def test_who_asks_alone_for_more_than_the_limit_is_refused(journal: Journal) -> None:
+def test_job_larger_than_the_quota_is_refused(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     limit(broker, "vc", "red", gpus=4)
     assert ask(broker, ALICE, submit(5, vc="red"), submit(5), submit(4, vc="red")) == [
@@ -135,7 +135,7 @@ def test_who_asks_alone_for_more_than_the_limit_is_refused(journal: Journal) -> 
     ]
 
 
-def test_a_lower_limit_ends_nothing_and_keeps_waiting_jobs_waiting(journal: Journal) -> None:
+def test_lowered_quota_ends_no_job_and_keeps_jobs_waiting(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     ask(broker, ALICE, submit(3), submit(3))
     limit(broker, "user", "alice", gpus=2)
@@ -146,10 +146,10 @@ def test_a_lower_limit_ends_nothing_and_keeps_waiting_jobs_waiting(journal: Jour
     end(broker, 1)
     assert state(broker, 2) == "queued"
     limit(broker, "user", "alice", gpus=3)
-    assert state(broker, 2) == "launching", "a higher limit lets it in at once"
+    assert state(broker, 2) == "launching", "a higher limit admits it at once"
 
 
-def test_a_preempted_job_counts_until_it_has_left(journal: Journal) -> None:
+def test_preempted_job_counts_until_it_has_ended(journal: Journal) -> None:
     broker = make_preempting(journal, nodes=1)
     limit(broker, "user", "alice", gpus=4)
     ask(broker, ALICE, submit(4, preemptible=True))
@@ -166,7 +166,7 @@ def test_a_preempted_job_counts_until_it_has_left(journal: Journal) -> None:
     assert not reason(broker, 3).startswith("Quota")
 
 
-def test_a_cancelled_job_was_no_use_of_the_quota(journal: Journal) -> None:
+def test_cancelled_job_does_not_count(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     limit(broker, "user", "alice", gpus=1, jobs=2)
     ask(broker, ALICE, submit(1), submit(1))
@@ -178,7 +178,7 @@ def test_a_cancelled_job_was_no_use_of_the_quota(journal: Journal) -> None:
 # ---- jobs -----------------------------------------------------------------------------------------
 
 
-def test_a_job_too_many_is_refused_in_one_line_and_takes_no_number(journal: Journal) -> None:
+def test_job_above_the_number_limit_is_refused_and_gets_no_number(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     limit(broker, "user", "alice", jobs=2)
     replies = ask(broker, ALICE, *(submit(4) for _ in range(3)))
@@ -190,7 +190,7 @@ def test_a_job_too_many_is_refused_in_one_line_and_takes_no_number(journal: Jour
     assert ask(broker, ALICE, submit(4)) == [Submitted(job=4)]
 
 
-def test_a_refusal_between_others_leaves_no_gap_in_their_numbers(journal: Journal) -> None:
+def test_refusals_leave_no_gap_in_job_numbers(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     limit(broker, "user", "alice", jobs=1)
     before = len(broker.sent.replies)
@@ -203,8 +203,8 @@ def test_a_refusal_between_others_leaves_no_gap_in_their_numbers(journal: Journa
     assert sorted(broker.state.jobs) == [1, 2]
 
 
-def test_what_is_refused_is_not_predicted_and_what_comes_next_is(journal: Journal) -> None:
-    """The hedge knows every job that it has been asked about until that is over."""
+def test_refused_job_is_not_predicted_and_the_next_one_is(journal: Journal) -> None:
+    """The hedge keeps every job that it has predicted until the job ends."""
     pytest.importorskip("sklearn")
     broker = HandBroker(load_scheduler("tuned"), journal, limits=LIMITS, prediction="hedge")
     limit(broker, "user", "alice", jobs=1)
@@ -216,7 +216,7 @@ def test_what_is_refused_is_not_predicted_and_what_comes_next_is(journal: Journa
     ]
 
 
-def test_what_changes_before_a_submission_of_the_same_batch_counts(journal: Journal) -> None:
+def test_quota_change_earlier_in_the_batch_counts(journal: Journal) -> None:
     broker = make(journal)
     limit(broker, "user", "alice", jobs=1)
     ask(broker, ALICE, submit())
@@ -239,7 +239,7 @@ def test_what_changes_before_a_submission_of_the_same_batch_counts(journal: Jour
 # ---- GPU-hours ------------------------------------------------------------------------------------
 
 NOON = 1_769_853_600.0
-"""2026-01-31 10:00 UTC, 14 hours before a month begins."""
+"""2026-01-31 10:00 UTC, 14 hours before the next month."""
 
 
 def at_noon(journal: Journal, policy: str = "fifo-backfill") -> HandBroker:
@@ -248,7 +248,7 @@ def at_noon(journal: Journal, policy: str = "fifo-backfill") -> HandBroker:
     return broker
 
 
-def test_gpu_hours_are_charged_as_they_pass_and_none_starts_when_they_are_used_up(journal: Journal) -> None:
+def test_gpu_hours_are_charged_continuously_and_block_starts_once_used_up(journal: Journal) -> None:
     broker = at_noon(journal)
     limit(broker, "user", "alice", gpu_hours=8)
     ask(broker, ALICE, submit(2), submit(1))
@@ -266,7 +266,7 @@ def test_gpu_hours_are_charged_as_they_pass_and_none_starts_when_they_are_used_u
     assert state(broker, 3) == "queued"
 
 
-def test_gpu_hours_begin_anew_with_the_month_though_nothing_happens(journal: Journal) -> None:
+def test_gpu_hours_are_reset_with_the_month_without_any_event(journal: Journal) -> None:
     broker = at_noon(journal)
     limit(broker, "user", "alice", gpu_hours=4)
     ask(broker, ALICE, submit(2))
@@ -286,13 +286,13 @@ def test_gpu_hours_begin_anew_with_the_month_though_nothing_happens(journal: Jou
     assert sum(isinstance(entry, EligibilityReviewed) for entry in entries) in (1, 2)
 
 
-def test_a_quota_of_no_gpu_hours_refuses_jobs(journal: Journal) -> None:
+def test_quota_of_0_gpu_hours_refuses_jobs(journal: Journal) -> None:
     broker = at_noon(journal)
     limit(broker, "vc", "red", gpu_hours=0)
     assert ask(broker, ALICE, submit(1, vc="red")) == [Refused(message="quota: VC red may use no GPU-hours")]
 
 
-def test_time_is_charged_to_who_had_the_gpus_not_to_both(journal: Journal) -> None:
+def test_gpu_time_is_charged_to_one_user_only(journal: Journal) -> None:
     broker = make_preempting(journal, nodes=1)
     for name in ("alice", "bob"):
         limit(broker, "user", name, gpu_hours=1000)
@@ -313,7 +313,7 @@ def test_time_is_charged_to_who_had_the_gpus_not_to_both(journal: Journal) -> No
 # ---- limits ---------------------------------------------------------------------------------------
 
 
-def test_own_limits_stand_above_the_defaults_one_by_one(journal: Journal) -> None:
+def test_own_limits_override_single_defaults(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     limit(broker, "user", "default", gpus=1, jobs=3)
     limit(broker, "user", "alice", gpus=4)
@@ -326,7 +326,7 @@ def test_own_limits_stand_above_the_defaults_one_by_one(journal: Journal) -> Non
     assert list(found) == [("user", "default"), ("user", "alice"), ("user", "bob")]
     assert (found["user", "bob"].gpus_now, found["user", "bob"].jobs_now) == (1, 1)
     limit(broker, "user", "alice", gpus=None)
-    assert rows(broker)["user", "alice"].gpus == 1, "the default's again"
+    assert rows(broker)["user", "alice"].gpus == 1, "the default applies again"
     limit(broker, "user", "default", gpus=None, jobs=None)
     assert rows(broker) == {}
 
@@ -344,9 +344,7 @@ def test_own_limits_stand_above_the_defaults_one_by_one(journal: Journal) -> Non
         (SetQuota(kind="user", name="a", gpu_hours=float("inf")), "--gpu-hours: expected 0 to"),
     ],
 )
-def test_orders_that_make_no_sense_are_refused_in_one_line(
-    broker: HandBroker, order: SetQuota, expected: str
-) -> None:
+def test_invalid_orders_are_refused_in_one_line(broker: HandBroker, order: SetQuota, expected: str) -> None:
     reply = broker.ask(order)
     assert isinstance(reply, Refused)
     assert expected in reply.message
@@ -354,14 +352,14 @@ def test_orders_that_make_no_sense_are_refused_in_one_line(
     assert rows(broker) == {}
 
 
-def test_names_are_anybodys(journal: Journal) -> None:
+def test_any_name_can_have_a_quota(journal: Journal) -> None:
     broker = make(journal, nodes=1)
     limit(broker, "user", "Zoë 李", gpus=1)
     ask(broker, Peer("user", "k", "Zoë 李"), submit(1), submit(1))
     assert reason(broker, 2) == "Quota: Zoë 李 has 1 of 1 GPUs at once"
 
 
-def test_quotas_use_and_who_waits_for_them_survive_a_restart(journal: Journal) -> None:
+def test_quotas_usage_and_waiting_jobs_survive_a_restart(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     limit(broker, "user", "alice", gpus=2, gpu_hours=100, jobs=9)
     limit(broker, "user", "alice", jobs=8)
@@ -378,7 +376,7 @@ def test_quotas_use_and_who_waits_for_them_survive_a_restart(journal: Journal) -
 
 
 @pytest.mark.parametrize("policy", quick(["fifo-backfill", "tuned", "gittins", "ppo"], "tuned".__eq__))
-def test_a_journal_with_quotas_is_decided_again_alike(journal: Journal, policy: str) -> None:
+def test_journal_with_quotas_replays_alike(journal: Journal, policy: str) -> None:
     broker = make(journal, nodes=2, policy=policy)
     limit(broker, "user", "default", gpus=3, gpu_hours=2)
     limit(broker, "vc", "red", gpus=4)
