@@ -1,4 +1,4 @@
-"""Formulas at their limits: alone, at full clock, with cores enough a job runs exactly as its trace says."""
+"""Formulas at their limits: unshared, at full clock, with enough cores, jobs run exactly as in the trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlsched_envs.sim.modelling import Models
 
 
 def with_models(trace: Trace, spec: ClusterSpec, name: str, **named: object) -> JobTable:
-    """A run with models that nothing makes use of; that every rate was exactly 1 is checked."""
+    """A run with unused models; checks that every rate was exactly 1."""
     rule = Policy(name).rule
     engine = Engine(trace, spec, order=rule.order, models=Models(), **named)
     table = engine.run_rule(rule)
@@ -34,7 +34,7 @@ def with_models(trace: Trace, spec: ClusterSpec, name: str, **named: object) -> 
 
 @pytest.mark.parametrize("like", ["helios", "philly", "itp"])
 @pytest.mark.parametrize("name", ["fifo", "sjf", "qssf", "qssf-backfill"])
-def test_the_same_run_as_without_models(like: str, name: str) -> None:
+def test_run_equals_the_run_without_models(like: str, name: str) -> None:
     trace, spec = synthesize(like, jobs=1500, load=1.0, gpus=64, seed=7)
     policy = Policy(name)
     predictions = predict_trace(trace, spec, oracle=policy.oracle)
@@ -52,7 +52,7 @@ def test_rules_that_preempt_too(name: str) -> None:
     trace, spec = synthesize("philly", jobs=600, load=1.1, gpus=64, seed=3)
     policy = Policy(name)
     rule, predictions = policy.rule, predict_trace(trace, spec, oracle=policy.oracle)
-    rules = RunRules(costs=PreemptionCosts())  # models have restart costs of their own
+    rules = RunRules(costs=PreemptionCosts())  # models have their own restart costs
     tables = [
         Engine(trace, spec, order=rule.order, predictions=predictions, models=models, rules=rules).run_rule(
             rule

@@ -1,6 +1,6 @@
-"""Rules with start options twice over: compiled, and one decision at a time; models that change nothing.
+"""Rules with start options: compiled and one decision at a time; models that change nothing.
 
-What a schedule under models has to keep, whoever made it, stands here too; that energy adds up is
+Properties of any schedule under models are tested here too; conservation of energy is in
 `tests/property/test_conservation.py`.
 """
 
@@ -141,7 +141,7 @@ def test_both_ways_on_random_jobs_and_mixed_clusters(
 @pytest.mark.parametrize("like", ["helios", "philly"])
 @pytest.mark.parametrize("name", [*GREEDY, *quick(["easy", "reserve", "srtf", "tiresias"], lambda _: False)])
 def test_models_without_start_options_change_no_start_and_no_end(name: str, like: str) -> None:
-    """One GPU type, nobody shares, full clock, its fair cores: a job's run time is the trace's."""
+    """One GPU type, no sharing, full clock, fair cores: run times equal the trace's."""
     policy = Policy(name)
     without = run_rule(like, policy, None)
     under = run_rule(like, policy, Models(), RunRules(costs=PreemptionCosts()))
@@ -158,7 +158,7 @@ def test_models_without_start_options_change_no_start_and_no_end(name: str, like
 
 
 @pytest.mark.parametrize("name", ["fifo", "sjf", "qssf"])
-def test_the_published_schedules_hold_under_models(shared_data: Path, name: str) -> None:
+def test_published_schedules_hold_under_models(shared_data: Path, name: str) -> None:
     """Lucid's simulator on a week of Philly, job for job, as in `test_fidelity`."""
     folder, policy = shared_data / "fidelity", Policy(name)
     trace = Trace.read(folder / "philly_week.csv.gz")
@@ -174,7 +174,7 @@ def test_the_published_schedules_hold_under_models(shared_data: Path, name: str)
 
 @pytest.mark.slow
 def test_random_choices_share_and_set_clocks_and_are_valid() -> None:
-    """Every candidate that is legal under models can be acted on."""
+    """Every legal candidate under models can be acted on."""
     draws, qssf = load_scheduler("random", seed=3), Policy("qssf-backfill")
     models = Models(energy_weight=0.5)  # without a weight of energy no clock is offered
     table = engine("helios", qssf, models).run(draws)
@@ -188,7 +188,7 @@ def test_random_choices_share_and_set_clocks_and_are_valid() -> None:
     check_equal(table, again)
 
 
-def test_the_profiler_of_lucid_is_charged_to_longer_jobs_of_up_to_eight_gpus() -> None:
+def test_lucid_profiler_is_charged_to_longer_jobs_of_up_to_eight_gpus() -> None:
     trace = Trace.from_columns(
         name="p",
         submit_s=[0.0, 10_000.0, 20_000.0],
@@ -206,7 +206,7 @@ def test_the_profiler_of_lucid_is_charged_to_longer_jobs_of_up_to_eight_gpus() -
     assert Policy("lucid", profile={"run": "80s"}).rule.profile_s == 80.0
 
 
-def test_a_rule_that_shares_keeps_doing_so_with_more_settings() -> None:
+def test_rule_that_shares_still_shares_with_more_settings() -> None:
     assert Policy("pack", clock={"rule": "fixed", "at": 0.8}).rule.options.start.share == BLOCKED
     lucid = Policy("lucid", cores=True)
     assert lucid.rule.options.start.share == LUCID
