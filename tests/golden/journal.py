@@ -1,4 +1,4 @@
-"""A broker's journal: written by the real machine on real SQLite, with nodes that run jobs by the clock."""
+"""A broker's journal: written by the real machine on real SQLite, with simulated nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TICK_S = 5.0
 
 
 class _Nodes:
-    """Nodes that answer orders after a while, and whose jobs run as long as they are meant to."""
+    """Nodes that answer orders after a delay, and whose jobs run for their given time."""
 
     def __init__(self, runs_s: dict[int, float]) -> None:
         self._runs_s = runs_s
@@ -37,7 +37,7 @@ class _Nodes:
         heapq.heappush(self.due, (round(at_s, 3), next(self._number), event))
 
     def obey(self, node: str, order: Any, now_s: float) -> None:
-        """Do as told; what is not an order to launch or to kill needs no answer."""
+        """Obey an order; only orders to launch or to kill need an answer."""
         if isinstance(order, Launch):
             rank = {"job": order.job, "attempt": order.attempt, "rank": order.rank}
             self.say(now_s + ANSWERS_S, NodeSaid(node, 0, Launched(pid=100 + order.rank, **rank)))
@@ -49,7 +49,7 @@ class _Nodes:
 
 
 def _submissions(rng: np.random.Generator) -> list[tuple[float, float, Submit]]:
-    """(when, how long it runs, what is asked for)."""
+    """(submission time, run time, request)."""
     at_s = np.cumsum(rng.exponential(11.0, JOBS) * (rng.random(JOBS) < 0.5))
     runs_s = np.round(np.exp(rng.normal(3.8, 1.2, JOBS)), 2)
     return [

@@ -1,4 +1,4 @@
-"""MIG slices among whole GPUs, at random: energy and work are conserved, and a slice is one job's alone."""
+"""MIG slices among whole GPUs, at random: energy and work are conserved, and a slice has only one job."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_work_and_energy_are_conserved(seed: int) -> None:
 
 
 def each_slice_has_one_job(engine: Watched) -> None:
-    """Whole, at the full clock, a job of one GPU whose workload leaves a tenth of the memory."""
+    """Whole slices at full clock, for jobs of one GPU that leave a tenth of its memory free."""
     nodes, a, truth = engine.spec.expand(), engine.state.arrays, engine.arrays.truth
     cut = np.array([is_slice(nodes[n].gpu_type) for n in a.gpu.node.tolist()])
     seen = 0
