@@ -125,7 +125,7 @@ def test_output_kind_is_kept_and_unknown_ones_are_refused(tmp_path: Path) -> Non
         Strategy.read(tmp_path / "c.json")
 
 
-def test_jobs_before_the_first_node_are_counted_within_the_arrays(tmp_path: Path) -> None:
+def test_jobs_before_the_first_node_are_counted_in_bounds(tmp_path: Path) -> None:
     """A broker begins with no node and so no partition: kernels write to row 0 of the arrays of partitions."""
     LINEAR.write(tmp_path / "one.json")
     scheduler = load_scheduler(Policy("tuned", dials=str(tmp_path / "one.json")))

@@ -1,4 +1,4 @@
-"""`rlsched models`: the tables, their JSON, and one line for a name that is wrong."""
+"""`rlsched models`: the tables, their JSON, and one line for an unknown name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ask(*args: str) -> Result:
     return CliRunner().invoke(models, args, catch_exceptions=False)
 
 
-def test_all_workloads_with_marks_for_what_is_fitted_or_assumed() -> None:
+def test_all_workloads_with_marks_for_fitted_and_assumed_figures() -> None:
     page = ask("--gpu-type", "Tesla P100-PCIE-16GB").output
     assert "workloads on P100" in page
     assert [name for name in load_catalogue().names if f" {name} " not in page] == []
@@ -70,7 +70,7 @@ def test_shares_by_field_and_gpu_type() -> None:
         (("share", "--gpu-type", ""), "expected one of V100"),
     ],
 )
-def test_a_wrong_name_is_one_line_and_exit_code_two(args: tuple[str, ...], line: str) -> None:
+def test_unknown_name_is_one_line_and_exit_code_2(args: tuple[str, ...], line: str) -> None:
     with pytest.raises(InputError, match=line) as caught:
         ask(*args)
     assert caught.value.exit_code == 2
