@@ -22,10 +22,10 @@ for _signal in (signal.SIGINT, signal.SIGHUP):
 import tests.golden  # noqa: E402, F401 - before anything imports numpy
 
 pytest.register_assert_rewrite("tests.unit", "tests.contract", "tests.integration", "tests.support")
-"""What test files share stands in modules beside them, whose asserts are explained as a test's own are."""
+"""Modules shared by test files: their asserts are rewritten too, so that failures show values."""
 
 os.environ.setdefault("RLSCHED_ALLOW_ROOT", "1")
-"""Containers run tests as root, and the jobs of the nodes that they start are the tests' own."""
+"""Containers run tests as root, and nodes of the tests run only the tests' jobs."""
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -36,7 +36,7 @@ SCHEDULERS = {
     "gittins": RuleScheduler(Policy("gittins")),
     "short": RuleScheduler(Policy(preempt=SHORT)),
     "sure": RuleScheduler(Policy(preempt={**SHORT, "spread": 0.0, "margin": 0.0})),
-    "starts alone": without_preemption(Policy(preempt=SHORT)),
+    "no preemption": without_preemption(Policy(preempt=SHORT)),
 }
 SHARING: Final[dict[str, dict[str, Any]]] = {
     "share": {"share": {"min_speed": 0.5}},

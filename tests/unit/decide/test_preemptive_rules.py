@@ -50,7 +50,7 @@ def by_service(threshold_gpu_s: float) -> Policy:
 
 class TestTiresias:
     def test_service_above_the_threshold_demotes_at_the_next_tick(self) -> None:
-        """At 600 s job a has had 600 GPU-s, not more. At 660 s it is above, and b of the first queue is next."""
+        """At 600 s job a has had 600 GPU-s, not more. At 660 s it is above; b of the first queue is next."""
         trace = trace_of([(0, 1000, 1), (30, 100, 1)])
         assert spans(trace, tiresias(600.0), ClusterSpec.uniform(1, 1)) == [
             ("a", 0, 660),

@@ -18,7 +18,7 @@ from tests.support.sim.board import add, modelled, node, running
 LIGHT = "a2c-b64"
 """Any two of these may share a GPU."""
 SEEDS = (*range(200), 567, 765, 2017, 2312)
-"""The last ones are gangs on several nodes: one that left for a later node made room on an earlier one."""
+"""The last ones are gangs on several nodes: a gang that left for a later node made room on an earlier one."""
 
 
 @dataclass

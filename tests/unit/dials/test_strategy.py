@@ -126,7 +126,7 @@ def test_output_kind_is_kept_and_unknown_ones_are_refused(tmp_path: Path) -> Non
 
 
 def test_jobs_before_the_first_node_are_counted_in_bounds(tmp_path: Path) -> None:
-    """A broker begins with no node and so no partition: kernels write to row 0 of the arrays of partitions."""
+    """A broker begins with no node and so no partition: kernels write to row 0 of partition arrays."""
     LINEAR.write(tmp_path / "one.json")
     scheduler = load_scheduler(Policy("tuned", dials=str(tmp_path / "one.json")))
     state = ClusterState([], OrderedQueue(scheduler.order))

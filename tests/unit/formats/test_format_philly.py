@@ -1,8 +1,8 @@
 """Philly's `cluster_job_log` and `cluster_machine_list`.
 
 Keys, notes and the example follow msr-fiddle/philly-traces, README.md, commit
-29a1b87fa2d9ed80b83c9e3a37f3a88d382b031d; what stands for an unknown time, and what the publisher calls the
-run time: analysis/Philly Trace Analysis.ipynb, commit 73877391f3127393d4dc130c9c8ca9a86ca89822.
+29a1b87fa2d9ed80b83c9e3a37f3a88d382b031d; the spelling of an unknown time, and the publisher's definition of
+the run time: analysis/Philly Trace Analysis.ipynb, commit 73877391f3127393d4dc130c9c8ca9a86ca89822.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def test_array_is_identified_by_its_number() -> None:
 
 
 def test_requeued_job_was_submitted_once_and_runs_as_long_as_its_last_attempt() -> None:
-    """From the man page on Submit: it is reset when a job is requeued; --duplicates shows the original one."""
+    """From the man page, Submit: it is reset when a job is requeued; --duplicates shows the original one."""
     trace = convert(SACCT).trace
     row = trace.job_id.tolist().index("103")
     assert trace.submit_s[row] == 3600
@@ -74,7 +74,7 @@ def test_requeued_job_was_submitted_once_and_runs_as_long_as_its_last_attempt() 
 
 
 def test_reused_number_is_another_job() -> None:
-    """From the man page on --duplicates: job ids may be reset; the submission time then distinguishes jobs."""
+    """From the man page, --duplicates: job ids may be reset; the submission time then distinguishes jobs."""
     conversion = convert(SACCT)
     assert noted(conversion.accounts[0])["a job number that was given again: #2, #3, ... added to it"] == [14]
     assert conversion.trace.user.tolist()[-2:] == ["eve", "zoe"]
