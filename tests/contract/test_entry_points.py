@@ -78,28 +78,6 @@ def test_unknown_policy_is_named(name: str) -> None:
         load_scheduler(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "instead"),
-    [
-        ("fifo:argument", "--policy fifo --set PATH=VALUE"),
-        ("srtf:1", "--policy srtf --set PATH=VALUE"),
-        ("easy:size,1h", "--policy easy --set order=area^0.7 --set reserve_after=1h"),
-        ("ppo:untrained+search=8", "--policy ppo:untrained --set search.samples=8"),
-        ("gittins:1+revise", "--policy gittins --set preempt.spread=1 --set predictions=revised"),
-        ("rollout:clairvoyant", "it is called `clairvoyant` now"),
-        ("sgf-age", "it was removed; `easy` with reserve_after=12h comes nearest"),
-        ("sgf-age:1.5d", "it was removed; `easy` with reserve_after=12h comes nearest"),
-        ("ppo:", "--policy ppo --set PATH=VALUE"),
-    ],
-)
-def test_settings_in_a_name_are_refused_with_the_right_form(name: str, instead: str) -> None:
-    with pytest.raises(UnknownPolicyError) as caught:
-        load_scheduler(name)
-    assert instead in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert caught.value.exit_code == 2
-
-
 class Mine(Scheduler):
     """A user's scheduler."""
 

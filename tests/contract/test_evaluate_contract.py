@@ -418,10 +418,6 @@ def test_missing_ray_names_its_extra(
     )
 
 
-def test_help_has_an_example(workload: tuple[Path, Path]) -> None:
-    assert "Example:" in run(workload, "--help").output
-
-
 FATES = """\
 job_id,submit_time,duration,num_gpus,time_limit,fail_after_s,depends_on,array_id,array_limit,restart_s
 a,0,100,4,,30,,,,10

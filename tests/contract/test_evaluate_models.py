@@ -367,10 +367,6 @@ def test_workload_outside_the_catalogue(workload: Files, tmp_path: Path) -> None
         (("pack share.min_speed=2",), InputError, "share.min_speed: expected a speed from 0 to 1"),
         (("lucid profile.run=soon",), InputError, "expected a time such as 90s"),
         (("fifo+tenants=3",), UnknownPolicyError, "write --policy fifo --set share.max_jobs=3"),
-        (("pack+share=0.9",), UnknownPolicyError, "write --policy pack --set share.min_speed=0.9"),
-        (("pack:2",), UnknownPolicyError, "write --policy pack --set share.min_speed=2"),
-        (("fifo+fly",), UnknownPolicyError, "settings are no part of a name any more"),
-        (("nosuch+share",), UnknownPolicyError, "unknown policy 'nosuch+share'"),
     ],
 )
 def test_bad_options_are_refused_before_the_run(

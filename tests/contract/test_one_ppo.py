@@ -119,6 +119,3 @@ def test_broker_changes_with_the_first_submission_and_stays(tmp_path: Path) -> N
 def test_users_cannot_choose_the_order() -> None:
     with pytest.raises(InputError, match="order: the queue order of ppo follows from the cluster"):
         Policy("ppo", order="area")
-    for gone in ("ppo+preempt", "ppo+reserve"):
-        with pytest.raises(InputError, match="there is one `ppo`"):
-            Policy(gone)

@@ -6,10 +6,7 @@ Properties of any schedule under models are tested here too; conservation of ene
 
 from __future__ import annotations
 
-import csv
-import gzip
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -155,21 +152,6 @@ def test_models_without_start_options_change_no_start_and_no_end(name: str, like
     assert under.energy is not None
     assert (under.energy.job_j[~under.rejected] > 0).all()
     check_books(under)
-
-
-@pytest.mark.parametrize("name", ["fifo", "sjf", "qssf"])
-def test_published_schedules_hold_under_models(shared_data: Path, name: str) -> None:
-    """Lucid's simulator on a week of Philly, job for job, as in `test_fidelity`."""
-    folder, policy = shared_data / "fidelity", Policy(name)
-    trace = Trace.read(folder / "philly_week.csv.gz")
-    spec = ClusterSpec.read(folder / "philly_week.cluster.toml")
-    made = Engine(trace, spec, order=policy.rule.order, oracle=policy.oracle, models=Models())
-    table = made.run_rule(policy.rule)
-    with gzip.open(folder / f"expected_{name}_60.csv.gz", "rt", encoding="utf-8", newline="") as file:
-        expected = {row["job_id"]: (row["start_time"], row["end_time"]) for row in csv.DictReader(file)}
-    times = np.array([expected[job] for job in trace.job_id.tolist()], np.float64)
-    np.testing.assert_array_equal(table.start_s, times[:, 0])
-    np.testing.assert_array_equal(table.end_s, times[:, 1])
 
 
 @pytest.mark.slow

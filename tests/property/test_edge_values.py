@@ -70,16 +70,14 @@ def trial(directory: Path, seed: int, messages: int, caplog: pytest.LogCaptureFi
     journal.close()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("seed", "messages"),
+    [
+        *((seed, 400) for seed in range(4)),
+        *(pytest.param(seed, 2_500, marks=pytest.mark.slow) for seed in range(100, 130)),
+    ],
+)
 def test_decodable_messages_do_not_break_a_broker(
-    tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, seed: int, messages: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    trial(tmp_path, seed, 400, caplog)
-
-
-@pytest.mark.slow
-def test_a_hundred_thousand_messages_do_not_break_a_broker(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for seed in range(100, 130):
-        trial(tmp_path, seed, 2_500, caplog)
+    trial(tmp_path, seed, messages, caplog)

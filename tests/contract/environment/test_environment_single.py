@@ -8,8 +8,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env as check_gymnasium
-from stable_baselines3.common.env_checker import check_env as check_sb3
 
 from rlsched.decide import schema
 from rlsched.decide.schema import NUM_FEATURES, WINDOW_ROWS
@@ -18,18 +16,6 @@ from rlsched_envs.training.sources import EpisodeSource
 from tests.support.sim.episodes import CONFIG, REFERENCE, Choice, random_row
 
 # ---- checkers of other libraries ----------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings(
-    "ignore:.*A Box observation space (minimum|maximum) value is -?infinity:UserWarning"
-)
-def test_gymnasium_checker() -> None:
-    check_gymnasium(gym.make("rlsched/Rows-v0").unwrapped)
-
-
-@pytest.mark.filterwarnings("ignore:Your observation  has an unconventional shape:UserWarning")
-def test_stable_baselines3_checker() -> None:
-    check_sb3(gym.make("rlsched/Rows-v0"))
 
 
 def test_made_by_name_with_arguments(sources: list[EpisodeSource]) -> None:

@@ -247,11 +247,6 @@ def test_summary_command(tmp_path: Path) -> None:
     assert as_json["."]["decisions/kind_start_count"] == {"points": 1, "last_step": 1, "last": 1.0}
 
 
-def test_help_has_an_example() -> None:
-    shown = CliRunner().invoke(board, ["--help"])
-    assert "Example:" in shown.output
-
-
 def test_no_tag_is_both_curve_and_histogram() -> None:
     summary = summarise([make_record()])
     assert not summary.scalars.keys() & summary.histograms.keys()

@@ -23,7 +23,7 @@ from rlsched.decide.rules import migration
 from rlsched.decide.rules.migration import moved_jobs
 from rlsched.decide.rules.migration_plan import wait_otherwise_s, who_moves
 from rlsched.decide.settings import Migrate as MigrateSettings
-from rlsched.errors import AllocationError, InputError, UnknownPolicyError
+from rlsched.errors import AllocationError, InputError
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import schedule_metrics
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
@@ -258,11 +258,6 @@ class TestItsSettings:
             PpoScheduler(
                 initial_weights(config, 0), config, permissions=Permissions(), migrate=MigrateSettings()
             )
-
-    @pytest.mark.parametrize("name", ["gittins+repack", "gittins+repack+repack"])
-    def test_are_no_part_of_the_name(self, name: str) -> None:
-        with pytest.raises(UnknownPolicyError, match=r"write --policy gittins --set 'migrate=\{\}', or"):
-            Policy.of(name)
 
 
 def test_no_job_is_moved_for_a_job_that_does_not_wait() -> None:

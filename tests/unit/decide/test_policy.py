@@ -149,8 +149,37 @@ def test_struct_replaces_a_table() -> None:
         ("fifo+revise", "--set predictions=revised"),
         ("pack:0.7", "--policy pack --set share.min_speed=0.7"),
         ("lucid:80", "--policy lucid --set profile.run=80s"),
-        ("ppo+reserve", "there is one `ppo`"),
-        ("ppo+preempt", "there is one `ppo`"),
+        ("ppo+reserve", "there is one `ppo`: its permissions follow"),
+        ("ppo+preempt", "there is one `ppo`: its permissions follow"),
+        ("ppo:untrained+preempt", "there is one `ppo`: its permissions follow"),
+        ("fifo+preempt", "settings are no part of a name any more"),
+        ("qssf+reserve", "settings are no part of a name any more"),
+        ("fifo+fly", "settings are no part of a name any more"),
+        ("srtf:3", "settings are no part of a name any more"),
+        ("nosuch+share", "unknown policy 'nosuch+share'"),
+        ("fifo:argument", "--policy fifo --set PATH=VALUE"),
+        ("srtf:1", "--policy srtf --set PATH=VALUE"),
+        ("ppo:", "--policy ppo --set PATH=VALUE"),
+        ("easy:size,1h", "--policy easy --set order=area^0.7 --set reserve_after=1h"),
+        ("easy:3h", "--policy easy --set reserve_after=3h"),
+        ("sgf-age", "it was removed; `easy` with reserve_after=12h comes nearest"),
+        ("sgf-age:1.5d", "it was removed; `easy` with reserve_after=12h comes nearest"),
+        ("pack+share=0.9", "write --policy pack --set share.min_speed=0.9"),
+        ("pack:2", "write --policy pack --set share.min_speed=2"),
+        ("gittins:1", "write --policy gittins --set preempt.spread=1,"),
+        ("gittins:1,0.5,0,0.25", "write --policy gittins --set preempt.spread=1 "),
+        ("gittins:1,", "write --policy gittins --set preempt.spread=1"),
+        ("gittins:1+revise", "--policy gittins --set preempt.spread=1 --set predictions=revised"),
+        ("gittins+repack", "write --policy gittins --set 'migrate={}', or"),
+        ("gittins+repack+repack", "write --policy gittins --set 'migrate={}', or"),
+        ("tiresias:600.5", "--set preempt.threshold_gpu_s=600.5"),
+        ("qssf+revise", "--set predictions=revised"),
+        ("ppo:untrained+reserve+revise", "--set predictions=revised"),
+        ("ppo+search=8", "write --policy ppo --set search.samples=8"),
+        ("ppo+search=5ms", "write --policy ppo --set search.time_ms=5,"),
+        ("ppo:untrained+search=8", "--policy ppo:untrained --set search.samples=8"),
+        ("rollout:16", "write --policy rollout --set samples=16"),
+        ("rollout:clairvoyant", "it is called `clairvoyant` now"),
     ],
 )
 def test_unknown_names_are_refused_with_the_right_form(name: str, says: str) -> None:
@@ -159,6 +188,7 @@ def test_unknown_names_are_refused_with_the_right_form(name: str, says: str) -> 
             ask(name)
         assert says in str(raised.value)
         assert "\n" not in str(raised.value)
+        assert raised.value.exit_code == 2
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
-from rlsched.errors import InputError, UnknownPolicyError
+from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.heuristics.rollout import Rollout
@@ -243,12 +243,8 @@ def test_number_of_samples_is_an_integer(samples: object) -> None:
         Policy("rollout", samples=samples)
 
 
-def test_settings_are_no_part_of_its_name() -> None:
+def test_name_and_samples_are_settings() -> None:
     scheduler = load_scheduler(Policy("rollout", name="sixteen", samples=16), seed=3)
     assert isinstance(scheduler, Rollout)
     assert scheduler.name == "sixteen"
     assert scheduler._search.budget.at_once == 16
-    with pytest.raises(UnknownPolicyError, match="write --policy rollout --set samples=16"):
-        Policy.of("rollout:16")
-    with pytest.raises(UnknownPolicyError, match="it is called `clairvoyant` now"):
-        Policy.of("rollout:clairvoyant")

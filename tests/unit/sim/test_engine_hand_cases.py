@@ -210,12 +210,14 @@ class TestTimes:
             4,
         ]
 
-    def test_trace_that_begins_late(self) -> None:
-        table = play([(1e6, 4, 1), (1e6 + 1, 4, 1)], ClusterSpec.uniform(1, 1))
-        assert table.start_s.tolist() == [1e6, 1e6 + 4]
-
-    def test_gap_without_jobs(self) -> None:
-        assert play([(0, 4, 1), (1000, 4, 1)], ClusterSpec.uniform(1, 1)).start_s.tolist() == [0, 1000]
+    @pytest.mark.parametrize(
+        ("submit_s", "start_s"),
+        [([1e6, 1e6 + 1], [1e6, 1e6 + 4]), ([0, 1000], [0, 1000])],
+        ids=["late-begin", "gap-without-jobs"],
+    )
+    def test_idle_times(self, submit_s: list[float], start_s: list[float]) -> None:
+        table = play([(at_s, 4, 1) for at_s in submit_s], ClusterSpec.uniform(1, 1))
+        assert table.start_s.tolist() == start_s
 
     @pytest.mark.parametrize("compiled", [True, False])
     def test_zero_duration_holds_the_gpu_for_no_time(self, compiled: bool) -> None:

@@ -60,9 +60,21 @@ def test_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no Slurm here: squeue, sinfo, scontrol, scancel not found in PATH" in refused(tmp_path)
 
 
-def test_unreachable_controller(tmp_path: Path, commands: Path) -> None:
-    _write(commands, "scontrol", "echo 'slurm_load_ctl_conf error: Unable to contact controller' >&2; exit 1")
-    assert "Unable to contact controller; is slurmctld up" in refused(tmp_path)
+@pytest.mark.parametrize(
+    ("command", "script", "error"),
+    [
+        (
+            "scontrol",
+            "echo 'slurm_load_ctl_conf error: Unable to contact controller' >&2; exit 1",
+            "Unable to contact controller; is slurmctld up",
+        ),
+        ("squeue", "echo not JSON", "`squeue --json` says what cannot be read"),
+    ],
+    ids=["unreachable-controller", "invalid-json"],
+)
+def test_failed_command(tmp_path: Path, commands: Path, command: str, script: str, error: str) -> None:
+    _write(commands, command, script)
+    assert error in refused(tmp_path)
 
 
 def test_unknown_version(tmp_path: Path, commands: Path) -> None:
@@ -86,12 +98,6 @@ def test_no_rights_to_see_the_jobs_of_others(
 @pytest.mark.usefixtures("commands")
 def test_polls_that_are_too_rare(tmp_path: Path) -> None:
     assert "forgets jobs 300 s after their end (MinJobAge)" in refused(tmp_path, "--poll-s", "200")
-
-
-@pytest.mark.usefixtures("commands")
-def test_invalid_json(tmp_path: Path, commands: Path) -> None:
-    _write(commands, "squeue", "echo not JSON")
-    assert "`squeue --json` says what cannot be read" in refused(tmp_path)
 
 
 @pytest.mark.usefixtures("commands")
