@@ -41,7 +41,7 @@ TOP_FIELDS = "trace cluster nodes gpus load_frac seeds policies settings"
 
 @pytest.fixture(scope="module")
 def workload(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """120 jobs over two weeks on two VCs, and one gang that fits nowhere."""
+    """120 jobs in two weeks on two VCs, and one gang that fits nowhere."""
     rng = np.random.default_rng(3)
     count = 120
     sizes = rng.choice([1.0, 2.0, 4.0, 8.0], count, p=[0.5, 0.2, 0.2, 0.1])

@@ -1,4 +1,4 @@
-"""The commands and the Python of the README run as they stand, in an empty folder, in order."""
+"""The commands and the Python of the README run unchanged, in an empty folder, in order."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Plain:
                 return at, free
         return math.inf, free
 
-    def leaves_alone(self, row: int, head: int, shadow: float, free: dict[int, list[int]]) -> bool:
+    def keeps_reservation(self, row: int, head: int, shadow: float, free: dict[int, list[int]]) -> bool:
         if self.now + self.predicted(row) <= shadow:
             return True
         taken = set(self.where(row, self.free))
@@ -91,7 +91,7 @@ class Plain:
         head, shadow, then = -1, math.inf, self.free
         for row in waiting:
             if self.where(row, self.free):
-                if head < 0 or self.leaves_alone(row, head, shadow, then):
+                if head < 0 or self.keeps_reservation(row, head, shadow, then):
                     return row
             elif head < 0 and self.may_reserve(row):
                 shadow, then = self.reserve(row)

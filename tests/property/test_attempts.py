@@ -138,7 +138,7 @@ def run(trace: Trace, rules: RunRules, name: str, seed: int) -> JobTable:
     return table
 
 
-def of(table: JobTable, job: int) -> AttemptTable:
+def attempts_of(table: JobTable, job: int) -> AttemptTable:
     assert table.log is not None
     return table.log.select(table.log.job == job)
 
@@ -175,7 +175,7 @@ def no_job_is_lost(table: JobTable) -> None:
 
 
 def attempts_follow_each_other(table: JobTable, job: int) -> None:
-    mine = of(table, job)
+    mine = attempts_of(table, job)
     assert mine.attempt.tolist() == list(range(1, len(mine) + 1))
     assert (mine.start_s[1:] >= mine.end_s[:-1]).all()
     assert (table.start_s[job], table.end_s[job]) == (mine.start_s[0], mine.end_s[-1])
@@ -187,7 +187,7 @@ def attempts_follow_each_other(table: JobTable, job: int) -> None:
 
 
 def work_is_conserved(table: JobTable, job: int, rules: RunRules) -> None:
-    mine, trace = of(table, job), table.trace
+    mine, trace = attempts_of(table, job), table.trace
     ran_s = mine.end_s - mine.start_s
     assert (mine.useful_s >= 0).all()
     assert (mine.useful_s <= ran_s + EXACT_S).all()

@@ -23,9 +23,9 @@ from tests.support.sim.random_runs import (
     CLUSTERS,
     REL,
     Whimsical,
+    all_resources_are_returned,
     disasters,
     energy_is_conserved,
-    everything_is_given_back,
     work_is_done,
     workload,
 )
@@ -71,7 +71,7 @@ def test_work_and_energy_are_conserved(seed: int) -> None:
 
 def check_conserved(engine: Watched, table: JobTable, *, noise: bool) -> float:
     """Count work, energy and ledger again. Returns the slowest rate."""
-    everything_is_given_back(engine)
+    all_resources_are_returned(engine)
     books = recount(engine, noise=noise)
     clocks_are_kept(engine)
     energy_is_conserved(table)
@@ -164,7 +164,7 @@ def test_compiled_rules_and_schedulers_agree(options: str, name: str) -> None:
         assert one_by_one.energy is not None
         np.testing.assert_array_equal(compiled.energy.job_j, one_by_one.energy.job_j)
         energy_is_conserved(compiled)
-        everything_is_given_back(engine)
+        all_resources_are_returned(engine)
         for span in engine.spans:
             gpus = [g for holder in span.holders for g in holder.gpus]
             joined += len(gpus) - len(set(gpus))

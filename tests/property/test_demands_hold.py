@@ -115,7 +115,7 @@ def test_no_resource_is_given_twice_and_no_job_is_lost(
         np.testing.assert_array_equal(compiled.start_s, table.start_s)
         assert compiled.gpus == table.gpus
         state = engine.state.arrays
-        assert (state.gpu.free_milli == 1000).all(), "all is given back"
+        assert (state.gpu.free_milli == 1000).all(), "all resources are returned"
         np.testing.assert_array_equal(state.node.cpu_free_milli, state.node.cpu_milli)
         np.testing.assert_array_equal(state.node.memory_free_mib, state.node.memory_mib)
 

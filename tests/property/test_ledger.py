@@ -416,7 +416,7 @@ class Ledger(RuleBasedStateMachine):
         return found
 
     @invariant()
-    def the_index_is_what_a_rebuild_gives(self) -> None:
+    def index_equals_a_rebuild(self) -> None:
         kept = self.state.arrays
         fresh = copy.deepcopy(kept)
         for part in (

@@ -93,7 +93,7 @@ PARTIES = (*(("user", name) for name in ("default", *USERS)), ("account", "ml"),
 
 
 class Restless(Scheduler):
-    """Preempts at random, starts the first that fits, and asks to be called at random times."""
+    """Preempts at random, starts the first job that fits, and requests calls at random times."""
 
     name = policy_id = "restless"
     abilities = Abilities(preempts=True)
@@ -379,7 +379,7 @@ class World:
             if now_s < due_s < now_s + step_s:
                 self.batch(Due(), after_s=due_s - now_s)
             self.batch(Tick(), after_s=max(now_s + step_s - self.broker.now_s, 0.001))
-            self.goes_on_at_nodes()
+            self.advance_nodes()
             for name in self.nodes:
                 for _ in range(3):
                     self.deliver(name)
@@ -389,9 +389,9 @@ class World:
         start_s, step_s = self.broker.now_s, 0.4 if seconds < 100.0 else 4.0
         while self.broker.now_s < start_s + seconds:
             self.broker.now_s = round(self.broker.now_s + step_s, 3)
-            self.goes_on_at_nodes()
+            self.advance_nodes()
 
-    def goes_on_at_nodes(self) -> None:
+    def advance_nodes(self) -> None:
         """Events at nodes as time passes: ends, fences, ticks, and the end of outages and pauses."""
         now_s = self.broker.now_s
         for (name, key), kill_s in list(self.told.items()):

@@ -18,8 +18,8 @@ from tests.support.sim.random_runs import (
     CLUSTERS,
     REL,
     Whimsical,
+    all_resources_are_returned,
     energy_is_conserved,
-    everything_is_given_back,
     workload,
 )
 from tests.support.sim.sleeping_runs import POWER, WatchedAsleep, moody
@@ -43,7 +43,7 @@ def test_energy_is_conserved_and_sleeping_nodes_run_nothing(seed: int) -> None:
     engine = asleep_run(seed)
     table = engine.run(Whimsical(seed))
     assert not np.isnan(table.end_s[~table.rejected]).any()
-    everything_is_given_back(engine)
+    all_resources_are_returned(engine)
     seen = statuses_of_busy_nodes(engine)
     assert NODE_DRAINED in seen
     energy_is_conserved(table)

@@ -413,7 +413,7 @@ class TestTables:
         assert "300 jobs or more" not in bar_tables.study_section(study, CASES, ROWS, make_results())
 
     def test_wall_times_by_hand(self) -> None:
-        """0.1 s over 7 decisions; a case that was not run has an empty cell."""
+        """0.1 s for 7 decisions; a case without a run has an empty cell."""
         results = make_results()
         del results[CASES[2].name, "gittins", True]
         text = "\n".join(bar_tables.wall_times(CASES, ROWS, results))

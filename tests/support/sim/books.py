@@ -177,7 +177,7 @@ class Books:
 
 
 def recount(engine: Watched, *, noise: bool, power: NodePower | None = None) -> Books:
-    """Work and energy of a run over all its spans."""
+    """Work and energy of a run, summed over its spans."""
     count, books = _Count(engine, noise, power or NodePower()), Books()
     for span in engine.spans:
         seconds = span.until_s - span.since_s

@@ -188,7 +188,7 @@ def disasters(seed: int, nodes: int) -> RunRules:
     )
 
 
-def everything_is_given_back(engine: Watched) -> None:
+def all_resources_are_returned(engine: Watched) -> None:
     ledger_is_sound(engine)
     a = engine.state.arrays
     assert engine.state.running() == []

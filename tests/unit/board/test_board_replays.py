@@ -53,7 +53,7 @@ def test_replay_starts_with_its_options_and_reports_its_result(tmp_path: Path) -
         replays.look(began["ticket"])
 
 
-def test_one_at_a_time_and_none_after_it_was_left(tmp_path: Path) -> None:
+def test_one_replay_at_a_time_and_none_after_the_page_is_closed(tmp_path: Path) -> None:
     replays = ReplayRunner(NEVER_ENDS)
     began = replays.start(tmp_path, 1, 1, 1.0)
     with pytest.raises(InputError, match="another replay runs"):

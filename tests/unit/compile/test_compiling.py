@@ -20,7 +20,7 @@ from rlsched.logs import set_up
 from tests.support.online.cluster import RLSCHED
 
 
-class Said(io.StringIO):
+class FakeStream(io.StringIO):
     """A stream that is a terminal, or is not."""
 
     def __init__(self, *, terminal: bool) -> None:
@@ -38,8 +38,8 @@ class Clock:
         return self.now_s
 
 
-def begun(*, terminal: bool, told: bool = True) -> tuple[Compiling, Clock, Said]:
-    clock, stream = Clock(), Said(terminal=terminal)
+def begun(*, terminal: bool, told: bool = True) -> tuple[Compiling, Clock, FakeStream]:
+    clock, stream = Clock(), FakeStream(terminal=terminal)
     one = Compiling(clock, stream)
     one.told = told
     return one, clock, stream
@@ -165,7 +165,7 @@ def test_slow_kernel_is_reported_again() -> None:
 
 
 def test_busy_process_reports_from_a_thread() -> None:
-    one, stream = Compiling(stream=(said := Said(terminal=True)), ticks=True), said
+    one, stream = Compiling(stream=(said := FakeStream(terminal=True)), ticks=True), said
     one.told = True
     one.begins("entry", {"a"})
     deadline_s = time.monotonic() + 60.0

@@ -118,7 +118,7 @@ def test_another_process_loads_from_the_cache(tmp_path: Path) -> None:
     script = tmp_path / "caller.py"
     script.write_text(CALLER)
 
-    def say(which: str) -> list[str]:
+    def run_script(which: str) -> list[str]:
         return subprocess.run(
             [sys.executable, str(script), which],
             env={
@@ -131,9 +131,9 @@ def test_another_process_loads_from_the_cache(tmp_path: Path) -> None:
             check=True,
         ).stdout.split("\n")[:3]
 
-    assert say("mean") == ["7.5", "0 1", "2"], "compiled: the entry and its callee"
-    assert say("mean") == ["7.5", "1 0", "0"], "only the entry is loaded"
-    assert say("total") == ["6.0", "0 1", "0"], "another entry is linked from cached code"
+    assert run_script("mean") == ["7.5", "0 1", "2"], "compiled: the entry and its callee"
+    assert run_script("mean") == ["7.5", "1 0", "0"], "only the entry is loaded"
+    assert run_script("total") == ["6.0", "0 1", "0"], "another entry is linked from cached code"
 
 
 # ---- constants of the compiler --------------------------------------------------------------------

@@ -17,7 +17,7 @@ A, B = "a", "b"
 KNOWN = Familiar(columns={A: (0.0, 1.0), B: (2.0, 2.0)})
 
 
-def look(a: float = 0.5, b: float = 2.0, rows: int = 3) -> np.ndarray:
+def window(a: float = 0.5, b: float = 2.0, rows: int = 3) -> np.ndarray:
     return np.tile(np.array([a, b], np.float32), (rows, 1))
 
 
@@ -28,19 +28,19 @@ def watch(remembered: int = 8) -> DriftWatch:
 def test_drift_begins_above_half_of_a_full_memory_and_ends_at_a_quarter() -> None:
     one = watch(8)
     for number in range(1, 13):
-        one.look(look(a=5.0) if number > 3 else look())
+        one.look(window(a=5.0) if number > 3 else window())
         assert one.active == (number >= 8), (
             "eight observations are remembered, and five of the first eight are outside"
         )
     for left in range(7, -1, -1):
-        one.look(look())
+        one.look(window())
         assert one.active == (left > 2), f"{left} of 8 are outside"
 
 
 def test_exactly_half_is_no_drift() -> None:
     one = watch(8)
     for number in range(64):
-        one.look(look(a=5.0) if number % 2 else look())
+        one.look(window(a=5.0) if number % 2 else window())
     assert not one.active
 
 
@@ -59,13 +59,13 @@ def test_exactly_half_is_no_drift() -> None:
 )
 def test_range_has_a_margin_of_a_tenth_and_a_constant_none(a: float, b: float, outside: list[str]) -> None:
     one = watch()
-    one.look(look(a, b))
+    one.look(window(a, b))
     assert [found.column for found in one.outside()] == outside
 
 
 def test_column_counts_if_more_than_half_of_the_rows_are_outside() -> None:
     one = watch()
-    rows = look(rows=4)
+    rows = window(rows=4)
     rows[:2, 0] = 9.0
     one.look(rows)
     assert one.outside() == []
@@ -86,12 +86,12 @@ def test_column_without_a_range_is_not_watched() -> None:
 def test_column_of_the_cluster_s_configuration_is_shown_and_is_no_drift() -> None:
     one = DriftWatch(KNOWN, (A, B), 4, fixed=(A,))
     for _ in range(5):
-        one.look(look(a=5.0))
+        one.look(window(a=5.0))
     assert (one.active, one.in_words) == (False, "")
     (found,) = one.outside()
     assert (found.column, found.share_frac, found.only_warns) == (A, 1.0, True)
     for _ in range(3):
-        one.look(look(a=5.0, b=3.0))
+        one.look(window(a=5.0, b=3.0))
     assert one.active
     assert [(odd.column, odd.only_warns) for odd in one.outside()] == [(B, False), (A, True)]
     assert one.in_words.startswith("b is 3")

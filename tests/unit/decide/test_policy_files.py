@@ -62,7 +62,7 @@ def mine(tmp_path: Path) -> Path:
     return folder
 
 
-def asked(policy: Policy) -> SetPolicy:
+def request_of(policy: Policy) -> SetPolicy:
     """Request of a client."""
     sent = to_send(policy)
     return SetPolicy(policy=sent.toml, name=sent.name)
@@ -171,7 +171,7 @@ def test_too_large_content_is_refused_on_both_sides(tmp_path: Path, mine: Path) 
     with Client("tcp://127.0.0.1:9", home=tmp_path) as client, pytest.raises(InputError, match=says):
         client.set_policy(policy)
     with closing(Broker(settings(tmp_path))) as broker:
-        refused = broker._set_policy(asked(policy))
+        refused = broker._set_policy(request_of(policy))
     assert isinstance(refused, Refused)
     assert "expected at most 960 KiB" in refused.message
 
@@ -179,7 +179,7 @@ def test_too_large_content_is_refused_on_both_sides(tmp_path: Path, mine: Path) 
 def test_broker_keeps_the_content_in_its_journal_once(tmp_path: Path, mine: Path) -> None:
     policy = Policy.of(f"ppo:{mine}")
     with closing(Broker(settings(tmp_path))) as broker:
-        assert broker._set_policy(asked(policy)) == Ok()
+        assert broker._set_policy(request_of(policy)) == Ok()
         network = broker._machine.scheduler.policy_id
     assert network.startswith("tiny@")
     shutil.rmtree(mine)
@@ -193,7 +193,7 @@ def test_broker_keeps_the_content_in_its_journal_once(tmp_path: Path, mine: Path
 
 def test_backup_and_base_have_the_content(tmp_path: Path, mine: Path) -> None:
     with closing(Broker(settings(tmp_path))) as broker:
-        broker._set_policy(asked(Policy.of(f"ppo:{mine}")))
+        broker._set_policy(request_of(Policy.of(f"ppo:{mine}")))
         network = broker._machine.scheduler.policy_id
     shutil.rmtree(mine)
     assert decides(tmp_path) == network
@@ -245,7 +245,7 @@ def test_largest_policy_and_access_list_fit_messages_to_a_standby(tmp_path: Path
 def test_python_code_is_not_sent_and_the_refusal_names_its_place(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("from rlsched.decide.rules.parts import next_move\n")
-    request = asked(Policy.of(f"{file}"))
+    request = request_of(Policy.of(f"{file}"))
     assert "import" not in request.policy
     assert missing_code(Policy.of(str(file))) == ""
     file.unlink()

@@ -138,7 +138,7 @@ class TestByService:
     def test_only_jobs_of_one_node_are_preempted(self) -> None:
         """Two nodes of two GPUs: d needs two on one node. a and c hold one each, b both of its own.
 
-        All three are demoted. Two GPUs are given up on either node, and that of a and c comes first.
+        All three are demoted. Two GPUs are preempted on either node, and the node of a and c comes first.
         """
         trace = trace_of([(0, 300, 1), (0, 900, 2), (1, 300, 1), (100, 20, 2)])
         policy, spec = by_service(60.0), ClusterSpec.uniform(2, 2)

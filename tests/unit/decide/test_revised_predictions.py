@@ -21,7 +21,7 @@ SPREAD = 1.5
 
 
 def cluster(*, revises: bool = True) -> ClusterState:
-    """Two nodes of four GPUs; the shortest prediction goes first."""
+    """Two nodes of four GPUs; the shortest prediction is first."""
     order = Order(by="area", gpus_power=0.0, revised=revises)
     return ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(order), slots=4)
 
@@ -43,7 +43,7 @@ def shift(state: ClusterState, seq: int) -> float:
 
 
 def burst_of(count: int, **options: bool) -> ClusterState:
-    """A burst of one-GPU jobs, a second apart; the first starts when it comes."""
+    """A burst of one-GPU jobs, a second apart; the first starts on arrival."""
     state = cluster(**options)
     for k in range(count):
         add(state, float(k))

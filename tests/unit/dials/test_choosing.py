@@ -57,7 +57,7 @@ def test_later_stage_has_to_be_significantly_better(monkeypatch: pytest.MonkeyPa
 
 
 def test_reason_is_printed_and_energy_is_named() -> None:
-    def over(ratio: float, low: float, high: float) -> StrategyComparison:
+    def comparison(ratio: float, low: float, high: float) -> StrategyComparison:
         cost = Interval(ratio, low, high, 0.5, 200, 12)
         return StrategyComparison(cost, cost, msgspec.structs.replace(cost, ratio=0.97), {"helios": ratio})
 
@@ -66,9 +66,12 @@ def test_reason_is_printed_and_energy_is_named() -> None:
         strategy=Strategy.of(*ALL_ZERO),
         stage=CONSTANTS,
         setting="",
-        tried={"share.min_gain=0.3": over(0.98, 0.95, 1.01), "reserve_after=2h": over(1.1, 1.0, 1.2)},
-        chosen={CONSTANTS: over(0.991, 0.983, 1.002), FOLLOWING: over(0.987, 0.978, 0.999)},
-        confirmed=over(0.995, 0.98, 1.01),
+        tried={
+            "share.min_gain=0.3": comparison(0.98, 0.95, 1.01),
+            "reserve_after=2h": comparison(1.1, 1.0, 1.2),
+        },
+        chosen={CONSTANTS: comparison(0.991, 0.983, 1.002), FOLLOWING: comparison(0.987, 0.978, 0.999)},
+        confirmed=comparison(0.995, 0.98, 1.01),
         frozen={},
         stopped=(),
         passed_over={FOLLOWING: Interval(0.996, 0.99, 1.003, 0.5, 200, 12)},

@@ -29,7 +29,7 @@ def cluster(*nodes: NodeSpec, who: int = OUTSIDE) -> ClusterState:
     return state
 
 
-def seen(state: ClusterState, now_s: float, partition: int = 0) -> dict[str, float]:
+def observation(state: ClusterState, now_s: float, partition: int = 0) -> dict[str, float]:
     """Current observation of a partition."""
     state.arrays.dials.dial.due[partition] = 1
     for_state(turn_due, state)(state.arrays, now_s)
@@ -41,7 +41,7 @@ def job(state: ClusterState, at_s: float, predicted_s: float = HOUR_S, gpus: int
 
 
 def test_idle_cluster() -> None:
-    found = seen(cluster(), 0.0)
+    found = observation(cluster(), 0.0)
     assert (found["free"], found["largest_hole"], found["whole_nodes"]) == (1.0, 1.0, 1.0)
     assert found["waiting_jobs"] == found["waiting_per_gpu"] == found["sharing"] == 0.0
     assert found["gpus"] == pytest.approx(math.log(8) / 8)
@@ -52,7 +52,7 @@ def test_waiting_jobs() -> None:
     state = cluster()
     for gpus, predicted_s in ((1, 300.0), (4, HOUR_S), (8, 10 * HOUR_S), (8, HOUR_S)):
         job(state, 0.0, predicted_s, gpus, preemptible=gpus != 4)
-    found = seen(state, HOUR_S)
+    found = observation(state, HOUR_S)
     assert found["waiting_per_gpu"] == pytest.approx(1 - math.exp(-4 * 4 / 8))
     assert found["waiting_jobs"] == pytest.approx(math.log(5) / 5)
     assert found["waiting_gpus"] == pytest.approx(math.log(1 + 21 / 8))
@@ -80,7 +80,7 @@ def test_running_jobs() -> None:
     other = job(state, 0.0, 300.0, 1)
     state.start(one, [0, 1], 0.0)
     state.start(other, [2], 0.0)
-    found = seen(state, 60.0)
+    found = observation(state, 60.0)
     assert found["running_per_gpu"] == 2 / 8 - 1
     assert found["free"] == 5 / 8
     assert (found["largest_hole"], found["whole_nodes"]) == (1.0, 0.5)
@@ -96,10 +96,10 @@ def test_arrivals_are_relative_to_the_week() -> None:
     state, day_s = cluster(), 86_400.0
     for k in range(14):  # one every twelve hours for a week
         job(state, 1.0 + k * day_s / 2)
-    steady = seen(state, 1.0 + 6.5 * day_s)
+    steady = observation(state, 1.0 + 6.5 * day_s)
     for _ in range(20):
         job(state, 1.0 + 6.5 * day_s)
-    rush = seen(state, 1.0 + 6.5 * day_s)
+    rush = observation(state, 1.0 + 6.5 * day_s)
     assert abs(steady["jobs_1_d"]) < 0.1
     assert rush["jobs_1_h"] > rush["jobs_1_d"] > steady["jobs_1_d"]
     assert rush["load_1_h"] > steady["load_1_h"]
@@ -112,7 +112,7 @@ def test_prediction_errors() -> None:
         one = job(state, 1.0, predicted_s)
         state.start(one, [0], 1.0)
         state.release(one, 1.0 + run_s, ended=True)
-    found = seen(state, 10_000.0)
+    found = observation(state, 10_000.0)
     assert found["prediction_bias"] == pytest.approx(math.log(2) / 3, abs=1e-5)
     assert found["prediction_sd"] == pytest.approx(0.0, abs=1e-2)
     assert found["prediction_corr"] == pytest.approx(1.0)
@@ -130,7 +130,7 @@ def test_ends_of_one_instant_count_in_any_order() -> None:
             state.start(numbers[run_s], [k], 2e5 - run_s)
         for _, run_s in order:
             state.release(numbers[run_s], 2e5, ended=True)
-        seen(state, 2e5)
+        observation(state, 2e5)
         told.append(state.arrays.dials.counted.tobytes())
     assert told[0] == told[1]
 
@@ -180,7 +180,7 @@ def test_constant_network_sets_dials() -> None:
     weights = np.zeros((NUM_DIALS, NUM_COLUMNS + 1))
     weights[:, -1] = np.arctanh(np.linspace(-0.9, 0.9, NUM_DIALS))
     state.set_dials(Strategy.of(weights).arrays(1))
-    seen(state, 7.0)
+    observation(state, 7.0)
     found = [float(state.arrays.dials.dial[name][0]) for name in RANGES]
     assert found == pytest.approx(np.linspace(-0.9, 0.9, NUM_DIALS) * np.array(list(RANGES.values())))
 

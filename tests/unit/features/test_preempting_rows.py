@@ -45,7 +45,7 @@ def one(draw: st.DrawFn) -> One:
 
 
 def preempting(spec: ClusterSpec) -> ClusterState:
-    """A cluster whose queue goes by the index, under a policy that may preempt."""
+    """A cluster whose queue is ordered by the index, under a policy that may preempt."""
     state = ClusterState.from_spec(spec, OrderedQueue(RULE.order), slots=64)
     state.permit(preemption=True)
     return state

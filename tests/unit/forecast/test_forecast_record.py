@@ -27,7 +27,7 @@ from rlsched.forecast.world import Ahead
 from rlsched.workload.predict.distribution import lognormal, quantile_s
 
 
-def seen(
+def past_forecast(
     at_s: float,
     raw: tuple[float, float, float],
     truth_s: float,
@@ -60,7 +60,7 @@ def test_forecasts_of_half_the_truth_are_doubled() -> None:
     record, draws = Record(), np.random.default_rng(0)
     for k in range(200):
         truth = float(draws.lognormal(9.0, 0.5))
-        record.add(seen(float(k), (1_000.0, 4_000.0, 9_000.0), truth))
+        record.add(past_forecast(float(k), (1_000.0, 4_000.0, 9_000.0), truth))
     made = corrected(record, (1_000.0, 4_000.0, 9_000.0))
     wanted = np.quantile(np.exp(9.0 + 0.5 * np.random.default_rng(0).standard_normal(200)), (0.1, 0.5, 0.9))
     assert np.array(made) == pytest.approx(wanted, rel=0.05)
@@ -70,7 +70,7 @@ def test_class_with_few_forecasts_uses_all_and_an_empty_record_corrects_nothing(
     record = Record()
     assert record.correction("start", 8.0) == UNCORRECTED
     for k in range(FEWEST):
-        record.add(seen(float(k), (600.0, 600.0, 600.0), 6_000.0))
+        record.add(past_forecast(float(k), (600.0, 600.0, 600.0), 6_000.0))
     assert corrected(record, (600.0,) * 3, 8.0) == pytest.approx((6_000.0,) * 3)
     assert record.correction("end", 1.0) == UNCORRECTED
 
@@ -85,7 +85,7 @@ def test_beyond_the_horizon_stays_so_and_quantiles_keep_their_order() -> None:
 def test_beyond_the_horizon_is_corrected_where_such_jobs_started_after_a_day() -> None:
     record = Record()
     for k in range(FEWEST):
-        record.add(seen(float(k), (6_000.0, math.inf, math.inf), 86_400.0))
+        record.add(past_forecast(float(k), (6_000.0, math.inf, math.inf), 86_400.0))
     made = corrected(record, (6_000.0, math.inf, math.inf))
     assert made == pytest.approx((86_400.0,) * 3)
 
@@ -94,9 +94,9 @@ def test_class_with_some_forecasts_is_filled_up_with_others() -> None:
     """20 of one GPU took twice as long as forecast, 400 of eight GPUs nine times: 10 of these count."""
     record = Record()
     for k in range(20):
-        record.add(seen(float(k), (60_000.0,) * 3, 120_000.0))
+        record.add(past_forecast(float(k), (60_000.0,) * 3, 120_000.0))
     for k in range(400):
-        record.add(seen(float(k), (60_000.0,) * 3, 540_000.0, gpus=8.0))
+        record.add(past_forecast(float(k), (60_000.0,) * 3, 540_000.0, gpus=8.0))
     low, median, high = corrected(record, (60_000.0,) * 3)
     assert (low, median) == pytest.approx((120_000.0, 120_000.0), rel=1e-3)
     assert high == pytest.approx(540_000.0, rel=1e-3)
@@ -115,7 +115,7 @@ def test_blend_follows_the_better_forecast(futures_know: bool, least: float, mos
         if k >= 100:
             for name, said in (("blend", made), ("knows", (near_s,) * 3), ("not", (blind_s,) * 3)):
                 losses[name].append(pinball_s(np.array([said]), np.array([truth_s])))
-        record.add(seen(float(k), (raw_s,) * 3, truth_s, list_s=list_s))
+        record.add(past_forecast(float(k), (raw_s,) * 3, truth_s, list_s=list_s))
     assert least <= record.correction("start", 1.0).share <= most
     mean = {name: np.mean(some) for name, some in losses.items()}
     assert mean["blend"] < 1.1 * mean["knows"] < 0.3 * mean["not"]
@@ -130,7 +130,7 @@ def test_corrected_intervals_of_a_stream_have_their_coverage() -> None:
         if k >= 100:
             made = record.corrected((raw_s,) * 3, list_s, record.correction("start", 1.0))
             inside.append(made[0] <= truth_s <= made[2])
-        record.add(seen(float(k), (raw_s,) * 3, truth_s, list_s=list_s))
+        record.add(past_forecast(float(k), (raw_s,) * 3, truth_s, list_s=list_s))
     assert np.mean(inside) == pytest.approx(0.8, abs=0.05)
 
 
@@ -138,8 +138,8 @@ def test_one_refresh_contributes_only_a_few_forecasts() -> None:
     """A burst of 1,000 jobs that started ten times too late weighs no more than another refresh."""
     record = Record()
     for k in range(40):
-        record.recall([seen(10_000.0 * k + 600.0, (600.0,) * 3, 600.0) for _ in range(OF_ONE)])
-    record.recall([seen(450_000.0 + 6_000.0, (600.0,) * 3, 6_000.0) for _ in range(1_000)])
+        record.recall([past_forecast(10_000.0 * k + 600.0, (600.0,) * 3, 600.0) for _ in range(OF_ONE)])
+    record.recall([past_forecast(450_000.0 + 6_000.0, (600.0,) * 3, 6_000.0) for _ in range(1_000)])
     assert len(record.seen) == 40 * OF_ONE + 1_000
     low, median, high = corrected(record, (600.0,) * 3)
     assert (low, median, high) == pytest.approx((600.0,) * 3)
@@ -155,7 +155,7 @@ def test_few_refreshes_make_wide_intervals_regardless_of_their_forecasts() -> No
     for said_at_once in (OF_ONE, 1):
         record = Record()
         for k, truth_s in enumerate(np.exp(np.linspace(8.0, 10.0, 40)).tolist()):
-            one = seen(float(k), (3_600.0,) * 3, truth_s)
+            one = past_forecast(float(k), (3_600.0,) * 3, truth_s)
             record.add(msgspec.structs.replace(one, said_s=float(k // said_at_once)))
         low, _, high = corrected(record, (3_600.0,) * 3)
         widths.append(math.log(high / low))
@@ -181,7 +181,7 @@ def test_contributing_forecasts_of_a_burst_are_chosen_when_made() -> None:
 def test_overdue_forecasts_count_as_late_by_their_current_delay() -> None:
     record = Record()
     for k in range(FEWEST):
-        record.add(seen(float(k), (600.0,) * 3, 600.0))
+        record.add(past_forecast(float(k), (600.0,) * 3, 600.0))
     assert record.correction("start", 1.0).shifts == pytest.approx(np.zeros(3))
     late = np.log1p(np.tile([600.0, 600.0, 600.0, 600.0, 6_000.0, 0.0], (FEWEST, 1)) / 60.0)
     young = np.log1p(np.tile([600.0, 600.0, 600.0, 600.0, 60.0, 0.0], (FEWEST, 1)) / 60.0)
@@ -193,7 +193,7 @@ def test_overdue_forecasts_count_as_late_by_their_current_delay() -> None:
 
 def test_coverage_and_loss_by_hand() -> None:
     said = (10.0, 20.0, 30.0)
-    found = score([seen(1.0, said, 20.0, list_s=40.0), seen(2.0, said, 40.0, list_s=80.0)])
+    found = score([past_forecast(1.0, said, 20.0, list_s=40.0), past_forecast(2.0, said, 40.0, list_s=80.0)])
     assert found is not None
     assert found.covered_frac == 0.5
     assert found.loss_s == pytest.approx((0.1 * 10 + 0 + 0.1 * 10 + 0.1 * 30 + 0.5 * 20 + 0.9 * 10) / 6)

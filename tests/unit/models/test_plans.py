@@ -30,7 +30,7 @@ COMPARED, ONE_BY_ONE = TYPED._replace(share=BETTER), TYPED._replace(share=BLOCKE
 
 
 def waiting(state: ClusterState, workload: str, gpus: int = 1, **more: float) -> int:
-    """A job whose run time is of V100s."""
+    """A job whose run time is for V100s."""
     seq = add(state, workload, gpus, **more)
     state.arrays.job.reference_kind[state.slot_of(seq)] = state.kind_names.index("V100")
     return seq
@@ -66,7 +66,7 @@ def test_shared_fast_gpus_are_used_where_they_are_worth_more_than_free_slow_ones
     assert partner(state, seq, shut) == -1, "its gain is below the threshold"
 
 
-def test_on_one_type_free_gpus_are_worth_more_whatever_they_share() -> None:
+def test_on_one_type_free_gpus_are_worth_more_than_shared_ones() -> None:
     state = modelled(node("v", 2), node("a", 1, "A100"))
     running(state, LIGHT, [0])
     running(state, HEAVY, [2])

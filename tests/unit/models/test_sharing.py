@@ -193,7 +193,7 @@ def test_noise_depends_on_the_pair_not_on_its_order(a: int, b: int) -> None:
 
 
 def test_noise_is_standard_normal_and_uncorrelated() -> None:
-    """Keys as they come: small consecutive numbers."""
+    """Consecutive small numbers as keys."""
     count = 150
     table = np.array(
         [
@@ -227,7 +227,7 @@ def test_noise_has_the_stated_spread() -> None:
 
 
 def test_deviates_of_pairs_are_standard_normal_and_mostly_of_their_workloads() -> None:
-    """Over the same workloads in many jobs, over all workloads, and over other luck."""
+    """For the same workloads in many jobs, for all workloads, and with other luck."""
     rng = np.random.default_rng(3)
     jobs = rng.standard_normal((2, 40, 40))
 

@@ -213,7 +213,7 @@ def test_longer_holds_of_gpus_have_to_add_more(predicted_s: float, left_s: float
             assert (value(state, waiting, holder, asked) > 0) == opens, nodes
 
 
-def test_settings_make_the_gate() -> None:
+def test_settings_set_the_gate() -> None:
     assert Policy("pack").rule.options.start.gate == NO_GATE
     gate = Policy("pack", share={"min_gain": 0.3, "by_left": 0.1, "by_hold": 5.0}).rule.options.start.gate
     assert gate == NO_GATE._replace(is_shut=True, pair=0.3, more=0.3, by_left=0.1, by_hold=5.0)
@@ -364,13 +364,13 @@ def chosen_clock(state: ClusterState, seq: int, o: StartOptions) -> float:
     return float(for_state(clock_for, state)(state.arrays, 0, state.slot_of(seq), 0, o))
 
 
-def by(rule: int, value: float) -> StartOptions:
+def clock_options(rule: int, value: float) -> StartOptions:
     """Options that choose clocks by a rule."""
     return PLAIN_START._replace(clock=rule, clock_value=value)
 
 
 def level_of_least_energy(state: ClusterState, name: str, slowdown: float) -> float:
-    """By the formulas of the model, over all levels."""
+    """By the formulas of the model, for all levels."""
     g = state.arrays.models.gpu[0]
     rho, dynamic_w = trait(name, "clock_bound"), trait(name, "dynamic_w")
     costs = {}
@@ -386,25 +386,27 @@ def level_of_least_energy(state: ClusterState, name: str, slowdown: float) -> fl
 def test_clocks_by_rule() -> None:
     state = modelled(node("n0", 2))
     seq = add(state, HEAVY)
-    assert chosen_clock(state, seq, by(FIXED, 0.63)) == 0.63
+    assert chosen_clock(state, seq, clock_options(FIXED, 0.63)) == 0.63
     levels = state.arrays.models.gpu.levels_frac[0].tolist()
     for slowdown in (0.0, 0.02, 0.05, 0.1, 0.3, 1.0):
         expected = level_of_least_energy(state, HEAVY, slowdown)
-        assert chosen_clock(state, seq, by(SLOWDOWN, slowdown)) == expected
-        assert chosen_clock(state, seq, by(LULL, slowdown)) == expected
-    assert chosen_clock(state, seq, by(SLOWDOWN, 0.0)) == 1.0
-    assert chosen_clock(state, seq, by(SLOWDOWN, 1.0)) < 1.0
-    assert set(levels) >= {chosen_clock(state, seq, by(SLOWDOWN, 0.1))}
+        assert chosen_clock(state, seq, clock_options(SLOWDOWN, slowdown)) == expected
+        assert chosen_clock(state, seq, clock_options(LULL, slowdown)) == expected
+    assert chosen_clock(state, seq, clock_options(SLOWDOWN, 0.0)) == 1.0
+    assert chosen_clock(state, seq, clock_options(SLOWDOWN, 1.0)) < 1.0
+    assert set(levels) >= {chosen_clock(state, seq, clock_options(SLOWDOWN, 0.1))}
     add(state, LIGHT)  # a job waits behind it
-    assert chosen_clock(state, seq, by(LULL, 1.0)) == 1.0
-    assert chosen_clock(state, seq, by(SLOWDOWN, 1.0)) < 1.0
+    assert chosen_clock(state, seq, clock_options(LULL, 1.0)) == 1.0
+    assert chosen_clock(state, seq, clock_options(SLOWDOWN, 1.0)) < 1.0
     assert chosen_clock(state, seq, SHARE) == 1.0
 
 
 def test_weighing_time_and_energy() -> None:
     state = modelled(node("n0", 2))
     seq = add(state, HEAVY)
-    clocks = [chosen_clock(state, seq, by(WEIGHED, weight)) for weight in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    clocks = [
+        chosen_clock(state, seq, clock_options(WEIGHED, weight)) for weight in (0.0, 0.25, 0.5, 0.75, 1.0)
+    ]
     assert clocks[0] == 1.0
     assert clocks == sorted(clocks, reverse=True)
     assert clocks[-1] == level_of_least_energy(state, HEAVY, 9.0) < 1.0
@@ -413,7 +415,7 @@ def test_weighing_time_and_energy() -> None:
 # ---- cores ----------------------------------------------------------------------------------------
 
 
-def given(state: ClusterState, seq: int, gpus: list[int], o: StartOptions = CORES) -> int:
+def cores_given(state: ClusterState, seq: int, gpus: list[int], o: StartOptions = CORES) -> int:
     return int(for_state(cores_for, state)(state.arrays, state.slot_of(seq), np.array(gpus, np.int32), o))
 
 
@@ -421,13 +423,13 @@ def test_cores_by_need() -> None:
     """Two GPUs, 16 cores, 8 requested with each: gpt2 needs 1, resnet101 5.56, resnet18 on ImageNet 8.66."""
     state = modelled(node("n0", 2, cpus=16))
     few, enough, many = (add(state, name, cores=8) for name in (HEAVY, MEDIUM, "resnet18-imagenet-b128"))
-    assert given(state, few, [0]) == 1000
-    assert given(state, enough, [0]) == math.ceil(1000 * trait(MEDIUM, "cores_each")) < 8000
-    assert given(state, many, [0]) == 8000  # no core is idle: the other GPU will need 8
-    assert given(state, many, [0], SHARE) == given(state, few, [0], SHARE) == 8000
+    assert cores_given(state, few, [0]) == 1000
+    assert cores_given(state, enough, [0]) == math.ceil(1000 * trait(MEDIUM, "cores_each")) < 8000
+    assert cores_given(state, many, [0]) == 8000  # no core is idle: the other GPU will need 8
+    assert cores_given(state, many, [0], SHARE) == cores_given(state, few, [0], SHARE) == 8000
     state.start(few, [0], 0.0, cpu_milli_each=1000)
     wanted = math.ceil(1000 * trait("resnet18-imagenet-b128", "cores_each"))
-    assert given(state, many, [1]) == wanted > 8000  # of the 7 that the first has left
+    assert cores_given(state, many, [1]) == wanted > 8000  # of the 7 that the first has left
     assert wanted < 15_000
 
 
@@ -437,31 +439,31 @@ def test_lent_cores_reduce_the_share_of_all_free_gpus_alike() -> None:
     large = add(state, "resnet18-imagenet-b128", cores=4)
     for g, seq in enumerate(small):
         state.start(seq, [g], 0.0, cpu_milli_each=1000)
-    state.start(large, [3], 0.0, cpu_milli_each=given(state, large, [3]))
+    state.start(large, [3], 0.0, cpu_milli_each=cores_given(state, large, [3]))
     lent = int(state.arrays.job.cpu_milli_each[state.slot_of(large)])
     assert lent == math.ceil(1000 * trait("resnet18-imagenet-b128", "cores_each"))
     for seq in small[:2]:
         state.release(seq, 1.0)
     free = 16_000 - lent - 1000
     first, second = (add(state, "resnet18-imagenet-b128", cores=4) for _ in range(2))
-    assert given(state, first, [0]) == free // 2 < 4000
+    assert cores_given(state, first, [0]) == free // 2 < 4000
     state.start(first, [0], 1.0, cpu_milli_each=free // 2)
-    assert given(state, second, [1]) == free - free // 2
-    assert given(state, second, [1]) > 0
+    assert cores_given(state, second, [1]) == free - free // 2
+    assert cores_given(state, second, [1]) > 0
 
 
 def test_gang_takes_the_available_cores_of_each_node() -> None:
     state = modelled(node("n0", 2, cpus=16), node("n1", 2, cpus=16))
     running(state, HEAVY, [0], cores=1)
     gang = add(state, "resnet18-imagenet-b128", 3, cores=8)
-    assert given(state, gang, [1, 2, 3]) == 8000  # the second node has nothing beyond two fair parts
+    assert cores_given(state, gang, [1, 2, 3]) == 8000  # the second node has nothing beyond two fair parts
 
 
 def test_unknown_cores_are_never_short() -> None:
     state = modelled(node("n0", 2))
     seq = add(state, "resnet18-imagenet-b128", cores=2)
-    assert given(state, seq, [0]) == math.ceil(1000 * trait("resnet18-imagenet-b128", "cores_each"))
-    assert given(state, add(state, MEDIUM), [0]) == 0  # a job that requests no cores gets none
+    assert cores_given(state, seq, [0]) == math.ceil(1000 * trait("resnet18-imagenet-b128", "cores_each"))
+    assert cores_given(state, add(state, MEDIUM), [0]) == 0  # a job that requests no cores gets none
 
 
 def test_joining_job_brings_the_cores_that_both_lack() -> None:
@@ -482,7 +484,16 @@ def test_joining_job_brings_the_cores_that_both_lack() -> None:
 
 
 @pytest.mark.parametrize(
-    "o", [SHARE, ANY, by(FIXED, 0.6), by(SLOWDOWN, 0.2), by(LULL, 0.2), CORES, by(WEIGHED, 0.9)]
+    "o",
+    [
+        SHARE,
+        ANY,
+        clock_options(FIXED, 0.6),
+        clock_options(SLOWDOWN, 0.2),
+        clock_options(LULL, 0.2),
+        CORES,
+        clock_options(WEIGHED, 0.9),
+    ],
 )
 def test_options_do_nothing_without_models(o: StartOptions) -> None:
     state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(Order()))

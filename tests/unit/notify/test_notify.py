@@ -43,7 +43,7 @@ class Receiver:
         self.taken.append(notice)
 
     @property
-    def told(self) -> list[tuple[int, str, str]]:
+    def notices(self) -> list[tuple[int, str, str]]:
         return [(one.job, one.event, one.state) for one in self.taken]
 
 
@@ -97,7 +97,7 @@ def test_each_job_is_notified_as_requested(
     broker.says("n0", launched(5))
     broker.says("n0", ended(5, exit_code=0))
     follow().step()
-    assert receiver.told == [
+    assert receiver.notices == [
         (3, "start", "running"),
         (1, "fail", "failed"),
         (5, "start", "running"),
@@ -125,7 +125,7 @@ def test_lost_node_is_notified_and_a_failed_launch_is_not(
     for _ in range(20):
         broker.wait(5.0, "n0")
     follow().step()
-    assert receiver.told == [(1, "requeue", "queued")]
+    assert receiver.notices == [(1, "requeue", "queued")]
     assert "n0" in receiver.taken[0].reason
 
 
@@ -139,7 +139,7 @@ def test_cancelled_job_has_ended(
     broker.ask(submit(4, notify="end,fail"))
     broker.ask(Cancel(job=2))
     follow().step()
-    assert receiver.told == [(2, "end", "cancelled")]
+    assert receiver.notices == [(2, "end", "cancelled")]
     assert receiver.taken[0].attempt == 0
 
 
@@ -151,10 +151,10 @@ def test_first_start_begins_at_the_end_and_loads_live_jobs(
         broker.says("n0", launched(number))
     broker.says("n0", ended(1))
     follow().step()
-    assert receiver.told == []
+    assert receiver.notices == []
     broker.says("n0", ended(2))
     follow().step()
-    assert receiver.told == [(2, "end", "completed")]
+    assert receiver.notices == [(2, "end", "completed")]
 
 
 def test_follower_may_start_before_the_journal(tmp_path: Path, receiver: Receiver) -> None:
@@ -172,7 +172,7 @@ def test_follower_may_start_before_the_journal(tmp_path: Path, receiver: Receive
         broker.says("n0", launched(1))
         broker.says("n0", ended(1))
         until(lambda: receiver.taken, "the end is notified")
-        assert receiver.told == [(1, "end", "completed")]
+        assert receiver.notices == [(1, "end", "completed")]
         journal.close()
     finally:
         stop.set()
@@ -192,7 +192,7 @@ def test_absent_receiver_gets_all_notices_in_order_later(
     receiver.refuses = lambda _: away if receiver.tries % 7 else None
     follow().step()
     assert receiver.tries == 42
-    assert receiver.told == [(k, event, state) for k in (1, 2, 3) for event, state in (
+    assert receiver.notices == [(k, event, state) for k in (1, 2, 3) for event, state in (
         ("start", "running"), ("end", "completed"))]  # fmt: skip
 
 
@@ -244,7 +244,7 @@ def test_refused_notice_is_retried_by_the_next_step(
             follower.step(patiently=False)
     receiver.refuses = lambda _: None
     follower.step(patiently=False)
-    assert receiver.told == [(1, "start", "running"), (1, "end", "completed")]
+    assert receiver.notices == [(1, "start", "running"), (1, "end", "completed")]
 
 
 def test_permanently_refused_notice_is_skipped(
@@ -262,7 +262,7 @@ def test_permanently_refused_notice_is_skipped(
     receiver.refuses = lambda notice: odd if notice.job == 1 else None
     follow().step()
     assert receiver.tries == 4
-    assert receiver.told == [(2, "end", "completed")]
+    assert receiver.notices == [(2, "end", "completed")]
     assert "of job 1 is skipped: it answers 400" in caplog.text
 
 
@@ -294,7 +294,7 @@ def test_restored_journal_is_notified_from_where_it_differs(
         for _ in range(3):
             new.wait(5.0, "n0")
         follow().step()
-        assert [(job, event) for job, event, _ in receiver.told] == [(1, "requeue")]
+        assert [(job, event) for job, event, _ in receiver.notices] == [(1, "requeue")]
         number = new.state.last_number + 1
         new.ask(submit(notify="end"))
         follow().step()
@@ -353,7 +353,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST  # noqa: N815 - the handler's own form
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Do not log."""
 
 
 class Server(ThreadingHTTPServer):

@@ -138,7 +138,7 @@ def test_damaged_archive_is_one_line(tmp_path: Path) -> None:
         NodeDemand.read(path)
 
 
-def test_slots_take_the_highest_and_bridge_gaps(tmp_path: Path) -> None:
+def test_slots_take_the_highest_value_and_fill_gaps(tmp_path: Path) -> None:
     path = tmp_path / "demand.csv"
     path.write_text(
         "time,busy,total\n2017-10-03 00:00:00,3,9\n2017-10-03 00:09:00,5,9\n2017-10-03 00:35:00,1,8\n"
