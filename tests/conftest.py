@@ -1,4 +1,4 @@
-"""Fixtures that every test may use."""
+"""Fixtures for every test."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pathlib import Path
 import pytest
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    # Two workers have two cores. With a thread for each core in both, torch and BLAS mostly wait for a thread
-    # that has no core, and small networks run ten times slower. It is set before numpy is imported.
+    # Two workers share two cores. With a thread for each core in both, torch and BLAS mostly wait for a
+    # thread without a core, and small networks run ten times slower. Set before numpy is imported.
     os.environ.setdefault(_name, "1")
 
 for _signal in (signal.SIGINT, signal.SIGHUP):
-    # A suite in the background of a shell, or under `nohup`, ignores one, and so would all that it starts.
+    # A suite in the background of a shell, or under `nohup`, ignores SIGINT, and so do its child processes.
     if signal.getsignal(_signal) is signal.SIG_IGN:
         signal.signal(_signal, signal.default_int_handler if _signal == signal.SIGINT else signal.SIG_DFL)
 
 import tests.golden  # noqa: E402, F401 - before anything imports numpy
 
 pytest.register_assert_rewrite("tests.unit", "tests.contract", "tests.integration", "tests.support")
-"""What test files share stands in modules beside them, whose asserts are explained as a test's own are."""
+"""Modules shared by test files: their asserts are rewritten too, so that failures show values."""
 
 os.environ.setdefault("RLSCHED_ALLOW_ROOT", "1")
-"""Containers run tests as root, and the jobs of the nodes that they start are the tests' own."""
+"""Containers run tests as root, and nodes of the tests run only the tests' jobs."""
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,14 +35,14 @@ def _shared_data() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that asks for the shared data, so that `-m shared_data` finds it."""
+    """Mark every test that uses the shared data, so that `-m shared_data` finds it."""
     for item in items:
         if "shared_data" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.shared_data)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip by name what needs the shared data where it is absent."""
+    """Skip tests by name that need the shared data if they are missing."""
     if item.get_closest_marker("shared_data") and not (_shared_data() / "traces").is_dir():
         pytest.skip(f"shared_data: no traces in {_shared_data()} (set RLSCHED_DATA)")
 
@@ -58,11 +58,11 @@ def shared_data() -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_handler_is_left() -> Iterator[None]:
-    """What a test runs puts the handlers of signals back: the next test's process is this one."""
+    """Fail a test that leaves signal handlers behind: the next test runs in this process."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in numbers]
     yield
     after = [signal.getsignal(number) for number in numbers]
     for number, was in zip(numbers, before, strict=True):
         signal.signal(number, was)
-    assert after == before, "a handler of a signal was left behind"
+    assert after == before, "a signal handler was left behind"

@@ -1,4 +1,4 @@
-"""Which of a test's parameters run in `make test`; the others run in the slow set, which `.ci/run` adds."""
+"""Parameters of a test for `make test`; the others are in the slow set, which `.ci/run` adds."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ import pytest
 
 
 def quick(values: Iterable[Any], among: Callable[[Any], bool]) -> list[Any]:
-    """Parameters; those that `among` does not hold of are marked slow."""
+    """Parameters; those for which `among` is false are marked slow."""
     return [one if among(one) else pytest.param(one, marks=pytest.mark.slow) for one in values]

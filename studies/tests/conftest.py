@@ -1,4 +1,4 @@
-"""The product's own fixtures: the shared data, and skipping by name if they are missing."""
+"""The fixtures of `tests/`: the shared data, and skipping by name if they are missing."""
 
 from __future__ import annotations
 

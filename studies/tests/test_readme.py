@@ -10,7 +10,7 @@ INSIDE = {"studies.gpu.child"}
 """Run by another study, in a separate process."""
 
 
-def test_every_study_has_a_line_and_every_line_a_study() -> None:
+def test_readme_lists_exactly_the_studies() -> None:
     runnable = {
         "studies." + ".".join(path.relative_to(STUDIES).with_suffix("").parts)
         for path in STUDIES.rglob("*.py")

@@ -32,7 +32,7 @@ CLUSTER = 'name = "c"\n\n[[nodes]]\ncount = 2\ngpus = {gpus}\n'
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Good and bad files side by side."""
+    """Valid and invalid files, in one folder."""
     folder = tmp_path_factory.mktemp("bad_input")
     (folder / "good.csv").write_text(f"{HEADER}\na,0,60,1\nb,1,60,4\n")
     (folder / "negative.csv").write_text(f"{HEADER}\na,0,60,1\nb,1,-5,4\n")
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_checkpoint_of_another_schema(path: Path) -> None:
-    """A checkpoint that is whole, but whose first column has another name."""
+    """A complete checkpoint whose first column has another name."""
     network = NetworkConfig()
     card = Card(
         name="other",
@@ -70,7 +70,7 @@ def write_checkpoint_of_another_schema(path: Path) -> None:
 
 
 def rlsched(*args: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own."""
+    """Run the command in a separate process."""
     return subprocess.run(
         [sys.executable, "-m", "rlsched", *args],
         cwd=folder,
@@ -85,10 +85,10 @@ def rlsched(*args: str, folder: Path, **env: str) -> subprocess.CompletedProcess
 STARTING = "rlsched broker is starting: "
 
 
-def the_line(done: subprocess.CompletedProcess[str]) -> str:
-    """What was said: exactly one line on standard error, nothing on standard output.
+def the_error(done: subprocess.CompletedProcess[str]) -> str:
+    """The error: exactly one line on standard error, nothing on standard output.
 
-    A broker says there that it is starting, before it looks at anything that takes time.
+    A broker first logs there that it is starting, before the slow steps.
     """
     assert done.returncode == 2, done.stdout + done.stderr
     assert [line for line in done.stdout.splitlines() if not line.startswith(STARTING)] == []
@@ -133,16 +133,16 @@ def train(trace: str, cluster: str) -> list[str]:
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
 )
-def test_files_that_cannot_be_used(args: list[str], said: str, folder: Path) -> None:
-    assert said in the_line(rlsched(*args, folder=folder))
-    assert not list(folder.glob("out.*")), "something was written"
+def test_invalid_files_are_refused(args: list[str], said: str, folder: Path) -> None:
+    assert said in the_error(rlsched(*args, folder=folder))
+    assert not list(folder.glob("out.*")), "a file was written"
 
 
-def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
+def test_absent_broker_is_one_line(tmp_path: Path) -> None:
     KeyHome(tmp_path).broker()
     nowhere = ("--broker", "tcp://127.0.0.1:9", "--timeout-s", "0.2")
     done = rlsched("queue", *nowhere, folder=tmp_path, RLSCHED_HOME=str(tmp_path))
-    assert "no broker answers at tcp://127.0.0.1:9; start one with" in the_line(done)
+    assert "no broker answers at tcp://127.0.0.1:9; start one with" in the_error(done)
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,9 @@ def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_times_and_groups_that_make_no_sense(args: list[str], said: str, tmp_path: Path) -> None:
+def test_invalid_times_and_groups_are_refused(args: list[str], said: str, tmp_path: Path) -> None:
     KeyHome(tmp_path).broker()
-    assert said in the_line(rlsched(*args, folder=tmp_path, RLSCHED_HOME=str(tmp_path)))
+    assert said in the_error(rlsched(*args, folder=tmp_path, RLSCHED_HOME=str(tmp_path)))
 
 
 # ---- malformed messages -----------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_times_and_groups_that_make_no_sense(args: list[str], said: str, tmp_pat
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A broker process that listens, and its address."""
+    """A listening broker process, and its address."""
     process = subprocess.Popen(
         [
             sys.executable,
@@ -197,14 +197,14 @@ def broker(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
         text=True,
     )
     assert process.stdout is not None
-    # on a busy machine it says before that it is starting
+    # on a busy machine it first logs that it is starting
     ready = next(line for line in process.stdout if line.startswith("rlsched broker ready at tcp://"))
     yield process, ready.split()[4]
     process.terminate()
     process.communicate(timeout=DEADLINE_S)
 
 
-def test_malformed_messages_leave_a_broker_and_its_jobs_alone(
+def test_malformed_messages_do_not_affect_a_broker_and_its_jobs(
     broker: tuple[subprocess.Popen[str], str], tmp_path: Path
 ) -> None:
     process, address = broker
@@ -228,7 +228,7 @@ def test_malformed_messages_leave_a_broker_and_its_jobs_alone(
     assert process.poll() is None
 
 
-def test_a_client_says_in_one_line_that_an_answer_is_malformed(tmp_path: Path) -> None:
+def test_malformed_answer_is_one_line_at_the_client(tmp_path: Path) -> None:
     home = KeyHome(tmp_path)
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)
@@ -245,4 +245,4 @@ def test_a_client_says_in_one_line_that_an_answer_is_malformed(tmp_path: Path) -
     done = rlsched("queue", "--broker", address, "--keys", str(tmp_path), folder=tmp_path)
     server.join(DEADLINE_S)
     context.destroy(linger=0)
-    assert "malformed message of 10 bytes" in the_line(done)
+    assert "malformed message of 10 bytes" in the_error(done)

@@ -1,4 +1,4 @@
-"""Help is quick and light, lists every verb, and each verb has an example."""
+"""Help is quick, imports little, lists every verb, and each verb has an example."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ print("HEAVY", *[name for name in %r if name in sys.modules])
 
 
 def ask_for_help(*args: str) -> tuple[list[str], str]:
-    """Help pages of a verb and its sub-commands, and which heavy modules were imported for them."""
+    """Help pages of a verb and its sub-commands, and the heavy modules imported for them."""
     done = subprocess.run(
         [sys.executable, "-c", ASK_FOR_HELP, *args], capture_output=True, text=True, check=False, timeout=60
     )
@@ -87,7 +87,7 @@ def test_main_help_takes_less_than_a_third_of_a_second() -> None:
     assert min(took) < 0.3, f"CPU seconds: {took}"
 
 
-def test_extras_name_what_a_verb_needs() -> None:
+def test_extras_name_the_packages_of_a_verb() -> None:
     assert extra_for("torch.nn", "train") == "train"
     assert extra_for("zmq", "node") == "node"
     assert extra_for("zmq", "broker") == "broker"

@@ -25,7 +25,7 @@ def convert(*args: str | Path) -> int:
 
 
 def refusal(capsys: Capture) -> str:
-    """What was said: one line on standard error, nothing on standard output."""
+    """The error: one line on standard error, nothing on standard output."""
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("error: ")
@@ -51,9 +51,7 @@ def test_json_accounts_for_every_row(sample: Sample, named: bool, tmp_path: Path
 
 
 @pytest.mark.parametrize("sample", DAMAGED, ids=lambda one: one.name)
-def test_the_damaged_lines_are_named_and_strict_stops(
-    sample: Sample, tmp_path: Path, capsys: Capture
-) -> None:
+def test_damaged_lines_are_named_and_strict_stops(sample: Sample, tmp_path: Path, capsys: Capture) -> None:
     assert convert(sample.path, tmp_path / "t.csv") == 0
     said = capsys.readouterr().out
     assert (
@@ -69,7 +67,7 @@ def test_the_damaged_lines_are_named_and_strict_stops(
 
 
 @pytest.mark.parametrize("name", [name for name, one in FORMATS.items() if one.nodes])
-def test_a_folder_gives_trace_and_cluster(name: str, tmp_path: Path, capsys: Capture) -> None:
+def test_folder_gives_trace_and_cluster(name: str, tmp_path: Path, capsys: Capture) -> None:
     trace, cluster = tmp_path / "t.parquet", tmp_path / f"{name}.cluster.toml"
     assert convert(SAMPLES / name, trace, "--cluster-out", cluster) == 0
     spec = ClusterSpec.read(cluster)
@@ -87,7 +85,7 @@ def test_options_of_single_formats(tmp_path: Path, capsys: Capture) -> None:
     assert "second 0 is 2024-03-01 08:00:00 UTC" in capsys.readouterr().out
 
 
-def test_describe_knows_the_wall_clock_of_a_converted_trace(tmp_path: Path, capsys: Capture) -> None:
+def test_describe_uses_the_wall_clock_of_a_converted_trace(tmp_path: Path, capsys: Capture) -> None:
     trace, again = tmp_path / "t.csv.gz", tmp_path / "t.csv"
     jobs = SAMPLES / "sacct" / "jobs.txt"
     assert convert(jobs, trace, "--timezone", "Europe/Berlin") == 0
@@ -129,7 +127,7 @@ def test_several_exports_are_one_history(tmp_path: Path, capsys: Capture) -> Non
         assert message in refusal(capsys)
 
 
-def test_a_history_without_gpus_is_converted_with_a_warning(tmp_path: Path, capsys: Capture) -> None:
+def test_history_without_gpus_is_converted_with_a_warning(tmp_path: Path, capsys: Capture) -> None:
     text = (SAMPLES / "sacct" / "jobs.txt").read_text()
     (tmp_path / "jobs.txt").write_text(re.sub(r"gres/gpu(:\w+)?=\d+,", "", text))
     for how in ([], ["--json"]):
@@ -142,7 +140,7 @@ def test_a_history_without_gpus_is_converted_with_a_warning(tmp_path: Path, caps
         assert said.count("\n") == 1
 
 
-def test_the_normal_form_is_rewritten_as_before(tmp_path: Path, capsys: Capture) -> None:
+def test_normal_form_is_rewritten_unchanged(tmp_path: Path, capsys: Capture) -> None:
     source, target = tmp_path / "in.csv", tmp_path / "out.csv"
     source.write_text(NORMAL)
     for how in ([], ["--from", "normal"], ["--strict"]):
@@ -156,7 +154,7 @@ def test_the_normal_form_is_rewritten_as_before(tmp_path: Path, capsys: Capture)
     assert (report["format"], report["rows"], report["kept"], report["skipped"]) == ("normal", 2, 2, {})
 
 
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, capsys: Capture) -> None:
+def test_errors_are_one_line(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "in.csv").write_text(NORMAL)
     (tmp_path / "notes.txt").write_text("a page of notes\n")
     seren = SAMPLES / "acme" / "trace_seren.csv"
@@ -182,7 +180,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, capsys: Capture) -> N
         assert message in refusal(capsys)
 
 
-def test_the_documentation_has_every_format_with_every_column_that_it_fills(tmp_path: Path) -> None:
+def test_documentation_lists_every_format_and_its_columns(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "reference" / "traces.md").read_text(encoding="utf-8")
     for sample in WHOLE:
         section = page.partition(f"\n## `{sample.name}`")[2].partition("\n## ")[0]

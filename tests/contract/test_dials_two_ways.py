@@ -1,4 +1,4 @@
-"""Dials: at 0 a rule decides as its settings say; both ways of running it set them at the same instants."""
+"""Dials: at 0 a rule decides by its settings; both ways of running it set dials at the same instants."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RULES = {
 
 @pytest.fixture(scope="module")
 def strategies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Files: of a strategy that leaves the dials alone, of a linear one, and of a network."""
+    """Files of a constant strategy at 0, of a linear one, and of a network."""
     folder, rng = tmp_path_factory.mktemp("strategies"), np.random.default_rng(3)
     layers = {
         "still": [np.zeros((NUM_DIALS, NUM_COLUMNS + 1))],
@@ -69,7 +69,7 @@ def same(one: JobTable, two: JobTable) -> bool:
 
 
 @pytest.mark.parametrize("name", quick(RULES, lambda name: name == "tuned"))
-def test_at_0_the_rule_decides_as_its_settings_say(name: str, strategies: dict[str, str]) -> None:
+def test_at_0_the_rule_decides_by_its_settings(name: str, strategies: dict[str, str]) -> None:
     policy = RULES[name]
     assert same(run(policy), run(policy.with_settings(dials=strategies["still"])))
 
@@ -82,7 +82,7 @@ def test_compiled_equals_one_decision_at_a_time(name: str, strategy: str, strate
     policy = RULES[name].with_settings(dials=strategies[strategy])
     compiled = run(policy)
     assert same(compiled, run(policy, stepped=True))
-    assert not same(compiled, run(RULES[name])), "the dials moved nothing: this test shows nothing"
+    assert not same(compiled, run(RULES[name])), "the dials changed nothing: this test checks nothing"
 
 
 SHARED = {"max_jobs": 4, "min_speed": 0.3, "min_gain": 0.5}
@@ -103,11 +103,11 @@ SAME: dict[str, tuple[Policy, float, dict[str, Any]]] = {
         {"reserve_after": 7_200.0 * math.exp(-1.5)},
     ),
 }
-"""By dial: a rule, a position of the dial, and what the setting that it is added to is then."""
+"""By dial: a rule, a position of the dial, and the resulting value of its setting."""
 
 
 @pytest.mark.parametrize("dial", quick(SAME, lambda name: name == "gate_pair"))
-def test_a_dial_is_what_its_setting_is(dial: str, tmp_path: Path) -> None:
+def test_dial_equals_its_setting(dial: str, tmp_path: Path) -> None:
     policy, position, changes = SAME[dial]
     weights = np.zeros((NUM_DIALS, NUM_COLUMNS + 1))
     weights[list(RANGES).index(dial), -1] = np.arctanh(position)
@@ -115,4 +115,4 @@ def test_a_dial_is_what_its_setting_is(dial: str, tmp_path: Path) -> None:
     gpus = 64 if dial == "patience" else 32  # so that it makes a difference
     dialled = run(policy.with_settings(dials=str(tmp_path / "constant.json")), gpus=gpus)
     assert same(dialled, run(policy.with_settings(**changes), gpus=gpus))
-    assert not same(dialled, run(policy, gpus=gpus)), "the dial moved nothing: this test shows nothing"
+    assert not same(dialled, run(policy, gpus=gpus)), "the dial changed nothing: this test checks nothing"

@@ -1,4 +1,4 @@
-"""What the documents name is there: files, links, modules, verbs with their options, columns, constants."""
+"""Names in the documents exist: files, links, modules, verbs with their options, columns, constants."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def prose(page: str) -> str:
 
 
 def words_of(line: str) -> list[str]:
-    """A command line as a shell takes it apart; prose as it stands."""
+    """A command line split as a shell splits it; prose as it stands."""
     try:
         return shlex.split(line)
     except ValueError:
@@ -91,7 +91,7 @@ def words_of(line: str) -> list[str]:
 
 
 def commands(page: str) -> Iterator[list[str]]:
-    """The words behind `rlsched` on every command line of a page, wrapped lines joined."""
+    """The words after `rlsched` on every command line of a page, with continued lines joined."""
     for language, block in blocks(page):
         if language not in _SHELL:
             continue
@@ -104,19 +104,19 @@ def commands(page: str) -> Iterator[list[str]]:
 
 
 def anchors(page: str) -> set[str]:
-    """What a link may name behind `#`: headings, as GitHub spells them."""
+    """Targets of links after `#`: headings, as GitHub spells them."""
     headings = re.findall(r"^#+ +(.*?) *$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def unnamed(page: str, names: Iterator[str] | list[str]) -> list[str]:
-    """Those of these names that a page does not have in backticks."""
+    """The names that a page does not have in backticks."""
     quoted = set(re.findall(r"`([^`\n]+)`", page))
     return [name for name in names if name not in quoted]
 
 
 @every_document
-def test_files_and_links_are_there(document: Path) -> None:
+def test_files_and_links_exist(document: Path) -> None:
     page = document.read_text(encoding="utf-8")
     named = re.findall(
         r"`((?:rlsched|envs|agents|node_daemon|tests|benchmarks|studies|docs|examples)/[\w./-]+)`", page
@@ -136,7 +136,7 @@ def test_files_and_links_are_there(document: Path) -> None:
 
 
 @every_document
-def test_verbs_have_the_options_that_are_shown(document: Path) -> None:
+def test_shown_options_of_verbs_exist(document: Path) -> None:
     for words in commands(document.read_text(encoding="utf-8")):
         verb = re.split(r"[|.,]", words[0])[0]
         if verb.startswith("-") or verb == "VERB":
@@ -154,7 +154,7 @@ def test_verbs_have_the_options_that_are_shown(document: Path) -> None:
 
 
 @every_document
-def test_policies_and_settings_of_commands_are_there(document: Path) -> None:
+def test_policies_and_settings_of_commands_exist(document: Path) -> None:
     for words in commands(document.read_text(encoding="utf-8")):
         policy = Policy("ppo")
         for option, value in pairwise(words):
@@ -167,7 +167,7 @@ def test_policies_and_settings_of_commands_are_there(document: Path) -> None:
 
 
 @every_document
-def test_toml_is_toml(document: Path) -> None:
+def test_toml_blocks_are_valid(document: Path) -> None:
     for language, block in blocks(document.read_text(encoding="utf-8")):
         if language == "toml":
             tomllib.loads(block)
@@ -186,7 +186,9 @@ def test_architecture_names_every_verb_and_is_short() -> None:
     ("folder", "package"), [("rlsched/decide", "rlsched.decide"), ("envs/rlsched_envs", "rlsched_envs")]
 )
 def test_imports_follow_the_map(folder: str, package: str) -> None:
-    """On its line a module imports those to its right, else those of lines below; all modules are there."""
+    """A module imports modules to its right on its line of the map, else modules of lower lines; all modules
+    are listed.
+    """
     after = text("docs/architecture.md").partition(f"`{folder}/`:\n")[2]
     rows = [re.split(r"  +", line) for line in blocks(after)[0][1].splitlines()]
     order = [name for _, names in rows for name in names.split()]
@@ -214,7 +216,7 @@ def test_traces_name_every_column() -> None:
 
 
 def names_of(kind: type[msgspec.Struct]) -> Iterator[str]:
-    """Names of settings, those of tables too."""
+    """Names of settings, including tables."""
     for field in msgspec.structs.fields(kind):
         yield field.name
         for part in get_args(field.type) or (field.type,):
@@ -237,7 +239,7 @@ def test_policies_name_every_preset_and_setting() -> None:
 
 
 def as_shown(value: object) -> str:
-    """A default as a table has it."""
+    """A default value as a table shows it."""
     if value is msgspec.NODEFAULT:
         return "required"
     if isinstance(value, Seconds):
@@ -247,7 +249,7 @@ def as_shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def test_policies_have_the_defaults_that_are_shown() -> None:
+def test_policies_have_the_shown_defaults() -> None:
     sections = re.split(r"^### `(\w+)`$", text("docs/reference/policies.md"), flags=re.MULTILINE)
     parts = {field.name: get_args(field.type) for field in msgspec.structs.fields(Settings)}
     for name, section in zip(sections[1::2], sections[2::2], strict=True):
@@ -277,7 +279,7 @@ def test_models_name_every_key(tmp_path: Path) -> None:
     assert Models.read(tmp_path / "m.toml") != Models()
 
 
-def test_the_environment_page_names_every_column_and_field() -> None:
+def test_environment_page_names_every_column_and_field() -> None:
     page = text("docs/reference/rows.md")
     assert unnamed(page, [name for name, _ in ACTOR_FEATURES + CRITIC_FEATURES]) == []
     assert unnamed(page, list(EpisodeConfig.__struct_fields__)) == []
@@ -294,11 +296,11 @@ def test_the_environment_page_names_every_column_and_field() -> None:
     "struct",
     [EvaluationReport, Metrics, GroupMetrics, OverTime, Comparison, Ratio, PolicyUsed, PowerDownMetrics],
 )
-def test_the_report_page_names_every_field(struct: type[msgspec.Struct]) -> None:
+def test_report_page_names_every_field(struct: type[msgspec.Struct]) -> None:
     assert unnamed(text("docs/reference/report.md"), list(struct.__struct_fields__)) == []
 
 
-def test_the_report_page_names_every_column_of_the_job_files() -> None:
+def test_report_page_names_every_column_of_the_job_files() -> None:
     assert unnamed(text("docs/reference/report.md"), list(JOB_COLUMNS)) == []
 
 
@@ -310,7 +312,7 @@ def test_characterise_names_every_key_of_describe() -> None:
 
 
 def arguments(call: Callable[..., object]) -> list[str]:
-    """Names of the arguments of a function or method, those of an unpacked `TypedDict` too."""
+    """Names of the arguments of a function or method, including an unpacked `TypedDict`."""
     found = []
     for name, one in inspect.signature(call).parameters.items():
         if one.kind is inspect.Parameter.VAR_KEYWORD:
@@ -331,7 +333,7 @@ def test_python_names_every_argument() -> None:
     assert [name for name in shown.split(", ") if name != "*"] == arguments(simulate)
 
 
-def test_python_has_the_defaults_that_are_shown() -> None:
+def test_python_has_the_shown_defaults() -> None:
     page = text("docs/reference/python.md").partition("### Arguments of `submit`")[2]
     made, defaults = as_submit(["true"]), {"true": True, "false": False}
     for name, shown in re.findall(r"^\| `(\w+)` \| (`[^`]*`|\d+|true|false) \|", page, re.MULTILINE):
@@ -341,8 +343,8 @@ def test_python_has_the_defaults_that_are_shown() -> None:
             assert value == expected or str(value) == expected, name
 
 
-def test_the_script_that_survives_preemption_does(tmp_path: Path) -> None:
-    """Stopped twice on its way, it goes on where it was, and says 143 until it is done."""
+def test_script_of_the_guide_survives_preemption(tmp_path: Path) -> None:
+    """Stopped twice, it resumes each time, and exits with 143 until it has finished."""
     (script,) = [block for _, block in blocks(text("docs/how-to/operate.md")) if "STEPS = 600" in block]
 
     def write(steps: int) -> None:

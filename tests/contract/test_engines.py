@@ -1,7 +1,8 @@
-"""What engines (`rlsched.broker.nodes.engine`) promise, on a wire that loses, repeats and reorders.
+"""Promises of engines (`rlsched.broker.nodes.engine`) on a wire that loses, repeats and reorders messages.
 
-A broker driven by hand orders, engines obey, and anything that is not on disk dies now and then: between an
-order and its record too. Each attempt begins once at most, no GPU has two jobs, every job comes to its end.
+A broker driven by hand sends orders and engines obey. Everything that is not on disk is lost now and then,
+also between an order and its record. Each attempt starts at most once, no GPU has two jobs, and every job
+ends.
 """
 
 from __future__ import annotations
@@ -52,29 +53,29 @@ ENGINE = Peer("engine", "slurm", nodes="*")
 
 
 class World(Engine, Protocol):
-    """An engine, with what is below it: scripts that run, and the clock."""
+    """An engine with the layer below it: running scripts, and the clock."""
 
     def submit(self, gpus: int, runs_s: float, code: int) -> ClientRequest | None:
-        """A user submits a job where users of this engine do; None: the engine itself asks for it."""
+        """Submit a job as users of this engine do; None: the engine itself requests it."""
 
-    def asks(self) -> Sequence[Ask]:
-        """What it asks the broker itself."""
+    def requests(self) -> Sequence[Ask]:
+        """Requests of the engine to the broker."""
 
     def answered(self, ask: Ask, answer: object) -> None:
-        """The broker's answer to that."""
+        """Deliver the broker's answer to a request."""
 
     def step(self, now_s: float) -> None:
-        """Time passes."""
+        """Advance the time."""
 
     def die(self, rng: random.Random) -> None:
-        """What is not on disk is gone; whatever was under way happened or did not."""
+        """Crash: state that is not on disk is lost; actions in progress happened or did not."""
 
     def starts(self) -> list[tuple[str, str, tuple[int, ...], float, float]]:
-        """(script, node, GPUs, when it began, when it ended) of each."""
+        """(script, node, GPUs, start, end) of each."""
 
 
 class OwnNodes:
-    """rlsched's own nodes: the daemon's state machine, with processes and a disk that outlive it."""
+    """rlsched's own nodes: the daemon's state machine, with processes and a disk that survive it."""
 
     def __init__(self) -> None:
         self._now_s = 1000.0
@@ -131,7 +132,7 @@ class OwnNodes:
         self._plans[number] = (runs_s, code)
         return Submit(token=f"t{number}", command=["true"], num_gpus=gpus, user="ada", lost_after_s=0.0)
 
-    def asks(self) -> Sequence[Ask]:
+    def requests(self) -> Sequence[Ask]:
         return ()
 
     def answered(self, ask: Ask, answer: object) -> None:  # noqa: ARG002
@@ -159,16 +160,16 @@ class OwnNodes:
     def hellos(self) -> Sequence[Hello]:
         return [Hello(name=name, gpus=GPUS) for name in NODES]
 
-    def tell(self, node: str, order: BrokerToNode, request: int = 0) -> None:
+    def send(self, node: str, order: BrokerToNode, request: int = 0) -> None:
         self._handle(node, Received(order, request))
 
-    def heard(self) -> Sequence[tuple[str, NodeMessage]]:
+    def receive(self) -> Sequence[tuple[str, NodeMessage]]:
         out, self._out = self._out, []
         return out
 
 
 class OnSlurm:
-    """The gateway's state machine, over a Slurm in memory that outlives it."""
+    """The gateway's state machine, with a Slurm in memory that survives it."""
 
     def __init__(self) -> None:
         self.slurm = FakeSlurm(NODES, GPUS)
@@ -184,10 +185,10 @@ class OnSlurm:
         self.slurm.sbatch(gpus, runs_s, code)
         return None
 
-    def asks(self) -> Sequence[Ask]:
-        asks = [step for step in self._steps if isinstance(step, Ask)]
+    def requests(self) -> Sequence[Ask]:
+        requests = [step for step in self._steps if isinstance(step, Ask)]
         self._steps = [step for step in self._steps if not isinstance(step, Ask)]
-        return asks
+        return requests
 
     def answered(self, ask: Ask, answer: object) -> None:
         self._steps += self._gateway.answered(ask.about, answer, self.slurm.now_s)
@@ -197,7 +198,7 @@ class OnSlurm:
         self._steps += self._gateway.look(self.slurm.facts())
 
     def die(self, rng: random.Random) -> None:
-        self.slurm.loses = rng.choice((0, 0, 1, 2))  # of the writes that are on their way
+        self.slurm.loses = rng.choice((0, 0, 1, 2))  # writes in progress
         self._steps += self._gateway.look(self.slurm.facts())
         self.slurm.loses = 0
         self._steps = []
@@ -214,17 +215,17 @@ class OnSlurm:
     def hellos(self) -> Sequence[Hello]:
         return self._gateway.hellos()
 
-    def tell(self, node: str, order: BrokerToNode, request: int = 0) -> None:  # noqa: ARG002
+    def send(self, node: str, order: BrokerToNode, request: int = 0) -> None:  # noqa: ARG002
         self._steps += self._gateway.told(node, order, self.slurm.now_s)
 
-    def heard(self) -> Sequence[tuple[str, NodeMessage]]:
+    def receive(self) -> Sequence[tuple[str, NodeMessage]]:
         out = [(step.node, step.message) for step in self._steps if isinstance(step, Say)]
         self._steps = [step for step in self._steps if isinstance(step, Ask)]
         return out
 
 
 def _storm(world: World, journal: Journal, seed: int) -> HandBroker:
-    """Submit, decide and run, on a bad wire for a while and on a good one until all is over."""
+    """Submit, decide and run, on a bad wire for a while and then on a good one until all jobs have ended."""
     rng = random.Random(seed)
     policy = "fifo-backfill"
     broker = HandBroker(load_scheduler(policy), journal, limits=LIMITS)
@@ -240,22 +241,24 @@ def _storm(world: World, journal: Journal, seed: int) -> HandBroker:
                 broker.ask(request)
         if is_bad and rng.random() < 0.06:
             world.die(rng)
-        if is_bad and rng.random() < 0.03:  # the broker: another one goes on from the journal
+        if is_bad and rng.random() < 0.03:  # the broker crashes: a new one replays the journal
             broker = HandBroker(load_scheduler(policy), journal, limits=LIMITS, now_s=broker.now_s + 1.0)
             said = len(broker.sent.orders)
         world.step(broker.now_s)
         orders = broker.sent.orders[said:]
         said = len(broker.sent.orders)
         for node, order in _wire(rng, orders) if is_bad else orders:
-            world.tell(node, order)
-        for ask in world.asks():
+            world.send(node, order)
+        for ask in world.requests():
             if not is_bad or rng.random() < 0.8:
                 broker.batch([ClientAsked(b"gateway", 1, ask.message, ENGINE)])
                 answer = broker.sent.replies[-1][2]
                 if not is_bad or rng.random() < 0.8:
                     world.answered(ask, answer)
-        heard = list(world.heard())
-        events = [NodeSaid(node, 0, message) for node, message in (_wire(rng, heard) if is_bad else heard)]
+        received = list(world.receive())
+        events = [
+            NodeSaid(node, 0, message) for node, message in (_wire(rng, received) if is_bad else received)
+        ]
         broker.batch([*events, Tick()], after_s=STEP_S)
         if not plans and not is_bad and broker.state.ended == JOBS:
             return broker
@@ -263,7 +266,7 @@ def _storm(world: World, journal: Journal, seed: int) -> HandBroker:
 
 
 def _wire(rng: random.Random, messages: Sequence[T]) -> list[T]:
-    """What arrives of messages: some are lost, some come twice, and some in another order."""
+    """Messages as they arrive: some are lost, some repeated, and some reordered."""
     found = [one for one in messages for _ in range(rng.choice((0, 1, 1, 1, 1, 1, 2)))]
     if rng.random() < 0.2:
         rng.shuffle(found)
@@ -272,7 +275,7 @@ def _wire(rng: random.Random, messages: Sequence[T]) -> list[T]:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("make", [OwnNodes, OnSlurm])
-def test_each_attempt_begins_once_and_every_job_ends(
+def test_each_attempt_starts_once_and_every_job_ends(
     make: Callable[[], World], seed: int, tmp_path: Path
 ) -> None:
     world = make()
@@ -283,7 +286,7 @@ def test_each_attempt_begins_once_and_every_job_ends(
         journal.close()
     starts = world.starts()
     names = [(name, node) for name, node, _, _, _ in starts]
-    assert len(set(names)) == len(names), "an attempt began twice"
+    assert len(set(names)) == len(names), "an attempt started twice"
     seats = sorted(
         (node, gpu, began_s, ended_s) for _, node, gpus, began_s, ended_s in starts for gpu in gpus
     )

@@ -1,4 +1,4 @@
-"""What is registered is installed, and every scheduler loads (verbs: `test_repository`)."""
+"""Registered entry points are installed, and every scheduler loads (verbs: `test_repository`)."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def declared(group: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_what_is_installed_is_what_is_declared(group: str) -> None:
+def test_installed_entry_points_equal_the_declared_ones(group: str) -> None:
     installed = {point.name: point.value for point in entry_points(group=group)}
     assert declared(group).items() <= installed.items(), "run `make install` again"
 
 
-def test_the_policies_of_the_contract_are_there() -> None:
+def test_policies_of_the_contract_are_installed() -> None:
     assert sorted(POLICIES) == sorted(presets())
     assert sorted((*SCHEDULERS, "sb3")) == sorted(declared("rlsched.schedulers")), "sb3 needs a model's file"
     assert set(SCHEDULERS) <= set(scheduler_names())
@@ -59,7 +59,7 @@ def test_the_policies_of_the_contract_are_there() -> None:
         ("gittins", {"preempt": {"spread": 1.0, "trust": 0.5, "gpus_power": 0.0, "margin": 0.2}}),
     ],
 )
-def test_a_policy_is_a_scheduler_of_its_name(base: str, settings: dict[str, Any]) -> None:
+def test_policy_is_a_scheduler_of_its_name(base: str, settings: dict[str, Any]) -> None:
     policy = Policy(base, **settings)
     if policy.settings.rule == "ppo" and not settings and not checkpoint_file("default").exists():
         assert callable(EntryPoint(base, declared("rlsched.schedulers")[base], "rlsched.schedulers").load())
@@ -73,35 +73,13 @@ def test_a_policy_is_a_scheduler_of_its_name(base: str, settings: dict[str, Any]
 
 
 @pytest.mark.parametrize("name", ["sjf*", "srtf*", "", "nosuch"])
-def test_an_unknown_policy_is_named(name: str) -> None:
+def test_unknown_policy_is_named(name: str) -> None:
     with pytest.raises(UnknownPolicyError, match=r"unknown policy '.*expected one of .*fifo-backfill"):
         load_scheduler(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "instead"),
-    [
-        ("fifo:argument", "--policy fifo --set PATH=VALUE"),
-        ("srtf:1", "--policy srtf --set PATH=VALUE"),
-        ("easy:size,1h", "--policy easy --set order=area^0.7 --set reserve_after=1h"),
-        ("ppo:untrained+search=8", "--policy ppo:untrained --set search.samples=8"),
-        ("gittins:1+revise", "--policy gittins --set preempt.spread=1 --set predictions=revised"),
-        ("rollout:clairvoyant", "it is called `clairvoyant` now"),
-        ("sgf-age", "it was removed; `easy` with reserve_after=12h comes nearest"),
-        ("sgf-age:1.5d", "it was removed; `easy` with reserve_after=12h comes nearest"),
-        ("ppo:", "--policy ppo --set PATH=VALUE"),
-    ],
-)
-def test_of_a_name_with_settings_it_is_said_what_to_write(name: str, instead: str) -> None:
-    with pytest.raises(UnknownPolicyError) as caught:
-        load_scheduler(name)
-    assert instead in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert caught.value.exit_code == 2
-
-
 class Mine(Scheduler):
-    """A scheduler as a user may write one."""
+    """A user's scheduler."""
 
     name = policy_id = "mine"
 
@@ -115,7 +93,7 @@ class Mine(Scheduler):
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheduler `mine` beside those that are installed."""
+    """A scheduler `mine`, in addition to the installed ones."""
 
     class Point:
         name = "mine"
@@ -128,7 +106,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("registered")
-def test_a_scheduler_of_others_is_told_its_policy() -> None:
+def test_plugin_scheduler_gets_its_policy() -> None:
     policy = Policy(rule="mine", predictions="revised")
     scheduler = load_scheduler(policy, seed=5)
     assert isinstance(scheduler, Mine)
@@ -137,6 +115,6 @@ def test_a_scheduler_of_others_is_told_its_policy() -> None:
     assert not scheduler.oracle
 
 
-def test_a_scheduler_that_is_not_installed_is_named() -> None:
+def test_missing_plugin_scheduler_is_named() -> None:
     with pytest.raises(InputError, match=r"rule: expected one of .*ppo.*, or the path of a Python file, got"):
         load_scheduler(Policy(rule="mine"))

@@ -1,4 +1,4 @@
-"""With models on: environment, reference rule and policy agree on what sharing, clocks and energy come to."""
+"""With models on: environment, reference rule and policy agree on sharing, clocks and energy."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def source() -> EpisodeSource:
 
 
 def untrained() -> PpoScheduler:
-    """A policy before training that starts jobs and does what models allow, and no more."""
+    """An untrained policy that starts jobs and uses the abilities of models, but does not wait."""
     network = NetworkConfig()
     return PpoScheduler(initial_weights(network, 0), network, permissions=Permissions())
 
 
 def engine(trace: Trace, spec: ClusterSpec, **more: Any) -> Engine:
-    """An engine that goes by the order of an untrained policy."""
+    """An engine that runs an untrained policy."""
     return Engine(trace, spec, order=Order(by="area"), **more)
 
 
@@ -72,10 +72,8 @@ def play(fleet: Fleet, choose: Any, episodes: int) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("learning", [False, True])
-def test_following_the_reference_costs_exactly_what_the_reference_costs(
-    source: EpisodeSource, learning: bool
-) -> None:
-    """Whatever energy weighs: the same starts, clocks, partners and cores, so a return of 0."""
+def test_following_the_reference_costs_exactly_as_much(source: EpisodeSource, learning: bool) -> None:
+    """For any weight of energy: the same starts, clocks, partners and cores, so a return of 0."""
     fleet = Fleet([source], CLUSTERS, msgspec.structs.replace(CONFIG, learning=learning), 1)
 
     def reference(rows: NDArray[np.int64]) -> None:
@@ -94,7 +92,7 @@ def test_random_choices_cost_more(source: EpisodeSource) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
-def test_an_untrained_policy_is_the_reference_rule_with_all_abilities(weight: float) -> None:
+def test_untrained_policy_is_the_reference_rule_with_all_abilities(weight: float) -> None:
     trace, spec = synthesize("helios", jobs=600, load=1.0, gpus=32, seed=7)
     predictions, models = predict_trace(trace, spec), Models(energy_weight=weight)
     clock = {"rule": "weighed", "energy_weight": weight}
@@ -110,7 +108,7 @@ def test_an_untrained_policy_is_the_reference_rule_with_all_abilities(weight: fl
 
 
 @pytest.mark.slow
-def test_energy_weighs_on_clocks_and_nothing_without_models() -> None:
+def test_energy_weight_changes_clocks_and_nothing_without_models() -> None:
     trace, spec = synthesize("helios", jobs=400, load=1.0, gpus=32, seed=7)
     predictions, energy, jct = predict_trace(trace, spec), [], []
     for weight in (0.0, 0.5, 1.0):
@@ -124,7 +122,7 @@ def test_energy_weighs_on_clocks_and_nothing_without_models() -> None:
     assert engine(trace, spec, predictions=predictions).run(untrained()).energy is None
 
 
-def test_the_second_half_has_a_row_for_each_place_and_clock_and_one_to_share() -> None:
+def test_second_half_has_rows_for_places_clocks_and_sharing() -> None:
     trace, spec = synthesize("helios", jobs=400, load=1.3, gpus=32, seed=9)
     policy, seen = untrained(), []
 
@@ -157,7 +155,9 @@ def test_the_second_half_has_a_row_for_each_place_and_clock_and_one_to_share() -
             assert (np.diff(clocks) < 0).all()
             assert (np.diff(rates) <= 0).all()
             power = rows[at : at + 4, columns.POWER]
-            assert (np.diff(power) <= 0).all(), "a light job is soon at the floor, what an idle board draws"
+            assert (np.diff(power) <= 0).all(), (
+                "a light job soon reaches the floor, the idle power of a board"
+            )
             saved.append(power[0] - power[-1])
         assert rows[window.reference, columns.IS_REFERENCE] == 1
     assert np.median(saved) > 0.1

@@ -1,4 +1,4 @@
-"""What `rlsched evaluate` promises: its flags, every field of its JSON file, the files of --jobs-out."""
+"""Promises of `rlsched evaluate`: its flags, every field of its JSON file, the files of --jobs-out."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TOP_FIELDS = "trace cluster nodes gpus load_frac seeds policies settings"
 
 @pytest.fixture(scope="module")
 def workload(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """120 jobs over two weeks on two VCs, and one gang that fits nowhere."""
+    """120 jobs in two weeks on two VCs, and one gang that fits nowhere."""
     rng = np.random.default_rng(3)
     count = 120
     sizes = rng.choice([1.0, 2.0, 4.0, 8.0], count, p=[0.5, 0.2, 0.2, 0.1])
@@ -78,7 +78,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_every_field_is_there(workload: tuple[Path, Path], tmp_path: Path) -> None:
+def test_every_field_is_in_the_report(workload: tuple[Path, Path], tmp_path: Path) -> None:
     report = report_of(workload, tmp_path, "--policy", "fifo-backfill", "--policy", "ppo:untrained")
     assert set(TOP_FIELDS.split()) <= set(report)
     assert list(report["policies"]) == ["fifo-backfill", "ppo:untrained"]
@@ -109,7 +109,7 @@ def test_every_field_is_there(workload: tuple[Path, Path], tmp_path: Path) -> No
 
 
 def check_orders(one: dict[str, Any]) -> None:
-    """What must hold between the fields of one policy."""
+    """Relations between the fields of one policy."""
     for group in (one, *one["by_gpus"].values(), *one["by_vc"].values()):
         if group["jct_mean_s"] is None:
             continue
@@ -192,7 +192,7 @@ def test_records_hold_every_decision(workload: tuple[Path, Path], tmp_path: Path
     assert sum(value for _, value in counts) == report["policies"]["random"]["decisions"]
 
 
-def test_log_folder_alone_keeps_the_records_beside_the_event_file(
+def test_log_folder_keeps_the_records_next_to_the_event_file(
     workload: tuple[Path, Path], tmp_path: Path
 ) -> None:
     report = report_of(workload, tmp_path, "--policy", "random", "--logdir", str(tmp_path / "log"))
@@ -226,7 +226,7 @@ def test_window_measures_only_its_jobs_after_a_warm_up(workload: tuple[Path, Pat
     )
     assert report["policies"]["fifo"]["jobs"] == np.count_nonzero(inside)
     assert (report["since_s"], report["until_s"]) == (since, until)
-    # FIFO looks at nothing but the queue: replaying all jobs submitted since day 1 gives the same starts.
+    # FIFO reads only the queue: replaying all jobs submitted since day 1 gives the same starts.
     late = trace.select(trace.submit_s >= since - 7 * 86400)
     late.write(tmp_path / "late.csv")
     report_of(
@@ -277,7 +277,7 @@ def test_seeds_are_averaged_and_rules_run_once(workload: tuple[Path, Path], tmp_
 
 
 @pytest.mark.slow
-def test_a_search_is_a_setting_of_its_policy_and_is_counted(tmp_path: Path) -> None:
+def test_search_is_a_setting_of_its_policy_and_is_counted(tmp_path: Path) -> None:
     trace, spec = synthesize("helios", jobs=150, load=1.1, gpus=16, seed=4, predictability="informative")
     workload = tmp_path / "w.csv", tmp_path / "c.toml"
     trace.write(workload[0])
@@ -325,7 +325,7 @@ def test_baseline_and_load(workload: tuple[Path, Path], tmp_path: Path) -> None:
     assert abs(report["load_frac"] - 0.5) < 0.25
 
 
-def test_table_is_for_people(workload: tuple[Path, Path]) -> None:
+def test_table_is_readable(workload: tuple[Path, Path]) -> None:
     result = run(workload, "--policy", "fifo", "--policy", "qssf-backfill")
     assert result.exit_code == 0
     for expected in (
@@ -403,7 +403,7 @@ def test_bad_input(
     assert message in str(result.exception) + result.output
 
 
-def test_ray_that_is_missing_is_asked_for_by_its_extra(
+def test_missing_ray_names_its_extra(
     workload: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from rlsched.cli.main import run as command
@@ -418,10 +418,6 @@ def test_ray_that_is_missing_is_asked_for_by_its_extra(
     )
 
 
-def test_help_has_an_example(workload: tuple[Path, Path]) -> None:
-    assert "Example:" in run(workload, "--help").output
-
-
 FATES = """\
 job_id,submit_time,duration,num_gpus,time_limit,fail_after_s,depends_on,array_id,array_limit,restart_s
 a,0,100,4,,30,,,,10
@@ -431,11 +427,11 @@ d,10,5,4,,,a;b,,,
 e,20,5,9,,,,,,
 f,30,5,1,,,e,,,
 """
-"""On two nodes of 4 GPUs: a fails at 30; b is killed at 40, and only then c is eligible; f waits for e."""
+"""Two nodes of 4 GPUs: a fails at 30; b is killed at 40, and only then c is eligible; f waits for e."""
 
 
 @pytest.mark.slow
-def test_what_happens_to_jobs_is_told(workload: tuple[Path, Path], tmp_path: Path) -> None:
+def test_job_events_are_reported(workload: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(FATES)
     spec = msgspec.structs.replace(ClusterSpec.uniform(2, 4), max_retries=1, node_events="events.csv")
     (tmp_path / "c.toml").write_text(spec.to_toml())
@@ -467,7 +463,7 @@ def test_what_happens_to_jobs_is_told(workload: tuple[Path, Path], tmp_path: Pat
     assert title not in run(workload, "--policy", "fifo").output
 
 
-def test_a_bad_file_of_node_events_is_an_error(workload: tuple[Path, Path], tmp_path: Path) -> None:
+def test_invalid_file_of_node_events_is_an_error(workload: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text("time,node,event\n70,n9,down\n")
     spec = msgspec.structs.replace(ClusterSpec.read(workload[1]), node_events="events.csv")
     (tmp_path / "c.toml").write_text(spec.to_toml(), encoding="utf-8")
@@ -478,8 +474,8 @@ def test_a_bad_file_of_node_events_is_an_error(workload: tuple[Path, Path], tmp_
     )
 
 
-def test_the_placement_rule_is_the_same_for_all_policies(tmp_path: Path) -> None:
-    """Spread puts the second job on the other node; the names are those of the cluster's rules."""
+def test_placement_rule_is_the_same_for_all_policies(tmp_path: Path) -> None:
+    """Spread puts the second job on the other node; the names are the placement rules of the cluster."""
     from rlsched.cluster.arrays import PLACEMENT_CODES
 
     trace = Trace.from_columns(
@@ -514,7 +510,7 @@ def test_the_placement_rule_is_the_same_for_all_policies(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_table_says_how_to_read_policies_that_preempt(workload: tuple[Path, Path]) -> None:
+def test_table_explains_policies_that_preempt(workload: tuple[Path, Path]) -> None:
     says = "compare policies that preempt by JCT"
     assert says not in run(workload, "--policy", "fifo").output
     sooner = ("--set", "preempt.threshold_gpu_s=1000")

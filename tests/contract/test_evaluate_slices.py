@@ -1,4 +1,4 @@
-"""`rlsched evaluate --models` on a cluster whose GPUs are cut by MIG, and cluster files that are refused."""
+"""`rlsched evaluate --models` on a cluster with MIG slices, and refused cluster files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ cpus = 64
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Sixty jobs of one and two GPUs, and a cluster of two whole A100 and two that are cut."""
+    """Sixty jobs of one and two GPUs, and a cluster of two whole A100 and two cut into slices."""
     rng, count = np.random.default_rng(1), 60
     folder = tmp_path_factory.mktemp("cut")
     Trace.from_columns(
@@ -51,7 +51,7 @@ def run(files: tuple[Path, Path], *words: str) -> Result:
     return CliRunner().invoke(evaluate, ["--trace", str(files[0]), "--cluster", str(files[1]), *words])
 
 
-def test_an_evaluation_on_slices(files: tuple[Path, Path], tmp_path: Path) -> None:
+def test_evaluation_on_slices(files: tuple[Path, Path], tmp_path: Path) -> None:
     weighed = ["--set", "share={}", "--set", 'clock={rule="weighed",energy_weight=0.5}']
     flags = ["--models", "--policy", "fifo-backfill", "--policy", "qssf-backfill", *weighed]
     result = run(files, *flags, "--json", str(tmp_path / "o.json"), "--jobs-out", str(tmp_path))
@@ -78,8 +78,8 @@ def _durations(path: Path) -> tuple[Any, Any]:
     return trace.job_id, trace.duration_s
 
 
-def test_the_policy_gives_slices_the_full_clock(files: tuple[Path, Path], tmp_path: Path) -> None:
-    """With a weight of energy it lowers clocks, but of whole GPUs alone."""
+def test_policy_gives_slices_the_full_clock(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """With a weight of energy it lowers clocks, but only of whole GPUs."""
     (tmp_path / "models.toml").write_text("energy_weight = 0.9\n", encoding="utf-8")
     flags = ["--models", str(tmp_path / "models.toml"), "--policy", "ppo"]
     result = run(files, *flags, "--jobs-out", str(tmp_path))
@@ -128,8 +128,8 @@ def test_the_policy_gives_slices_the_full_clock(files: tuple[Path, Path], tmp_pa
         ),
     ],
 )
-def test_a_cluster_file_that_cannot_be(was: str, now: str, words: str, tmp_path: Path) -> None:
-    """One line that says what was expected, what came and where."""
+def test_invalid_cluster_file(was: str, now: str, words: str, tmp_path: Path) -> None:
+    """One line with expected value, actual value and place."""
     assert CLUSTER.count(was) == 1
     path = tmp_path / "c.toml"
     path.write_text(CLUSTER.replace(was, now), encoding="utf-8")
@@ -138,7 +138,7 @@ def test_a_cluster_file_that_cannot_be(was: str, now: str, words: str, tmp_path:
     assert str(caught.value) == f"{path}: nodes[0]: {words}"
 
 
-def test_a_description_with_slices_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+def test_description_with_slices_is_read_back(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(CLUSTER, encoding="utf-8")
     spec = ClusterSpec.read(tmp_path / "c.toml")
     assert (spec.num_gpus, spec.num_slices, spec.num_devices) == (6, 4, 4)

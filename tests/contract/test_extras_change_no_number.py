@@ -1,4 +1,4 @@
-"""The same command gives the same numbers, or says what to install, whatever extras are there."""
+"""A command gives the same numbers with any extras, or prints which extra to install."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def evaluate(folder: Path, trace: str, out: str, *more: str) -> list[str]:
 
 
 def numbers(path: Path) -> dict[str, Any]:
-    """The report, without how long it took."""
+    """The report, without run times."""
     report: dict[str, Any] = json.loads(path.read_text())
     for one in report["policies"].values():
         del one["wall_s"]

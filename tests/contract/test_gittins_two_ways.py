@@ -24,8 +24,8 @@ from tests.support.sim.gittins_cases import SHORT, crowd_both_ways, preempted, w
 from tests.support.sim.preemptive_cases import COSTS, Case, cases, check_equal, check_valid
 
 
-def that_starts_alone(policy: Policy) -> RuleScheduler:
-    """Its rule by the same index, but preempting nobody."""
+def without_preemption(policy: Policy) -> RuleScheduler:
+    """Its rule by the same index, but without preemption."""
     made = RuleScheduler(policy)
     made.rule = replace(made.rule, options=made.rule.options._replace(preempts=False))
     made.abilities = msgspec.structs.replace(made.abilities, preempts=False)
@@ -36,7 +36,7 @@ SCHEDULERS = {
     "gittins": RuleScheduler(Policy("gittins")),
     "short": RuleScheduler(Policy(preempt=SHORT)),
     "sure": RuleScheduler(Policy(preempt={**SHORT, "spread": 0.0, "margin": 0.0})),
-    "starts alone": that_starts_alone(Policy(preempt=SHORT)),
+    "no preemption": without_preemption(Policy(preempt=SHORT)),
 }
 SHARING: Final[dict[str, dict[str, Any]]] = {
     "share": {"share": {"min_speed": 0.5}},
@@ -94,12 +94,12 @@ def test_compiled_equals_interface_on_synthetic_traces(like: str, frac: float) -
                 assert len(taken) == isinstance(record.action, Start)
 
 
-def test_with_no_job_to_preempt_it_starts_jobs_as_one_that_does_not_preempt() -> None:
+def test_with_no_job_to_preempt_it_equals_the_rule_without_preemption() -> None:
     trace, spec = synthesize("helios", jobs=300, load=1.1, gpus=32, seed=7)
     trace, gittins = with_preemptible(trace, 0.0), Policy("gittins")
     tables = [
         Engine(trace, spec, order=one.order, rules=RunRules(always=True)).run_rule(one)
-        for one in (gittins.rule, that_starts_alone(gittins).rule)
+        for one in (gittins.rule, without_preemption(gittins).rule)
     ]
     check_equal(*tables)
 
@@ -121,7 +121,7 @@ def test_compiled_equals_interface_under_models(name: str) -> None:
     assert seen["shared"] > 20
 
 
-def test_a_run_that_stops_early_has_the_same_first_jobs() -> None:
+def test_run_that_stops_early_has_the_same_first_jobs() -> None:
     trace, spec = synthesize("philly", jobs=900, load=0.9, gpus=32, seed=3)
     first, rule = np.arange(len(trace)) < 200, Policy("gittins").rule
     whole, part = (

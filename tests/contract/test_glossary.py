@@ -1,4 +1,4 @@
-"""The glossary has every term of `--help`: abbreviations as they are found, words of the field by a list."""
+"""The glossary has every term of `--help`: abbreviations as found, words of the field by a list."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ TERMS = (
     *("requeue", "role", "rule", "seed", "setting", "shadow", "share", "site", "standby", "strategy"),
     *("synthetic", "token", "trace", "wake-up", "warm-up", "window", "workload"),
 )
-"""Words of the field that help uses. A new one is added here, and fails until the glossary has it."""
+"""Words of the field in help. A new one is added here, and the test fails until the glossary has it."""
 PLAIN = {
     *("CPU", "CSV", "JSON", "POST", "TOML", "UTC"),
     *("ALL", "BEGIN", "END", "FAIL", "REQUEUE", "UNLIMITED"),  # as sbatch has them
     *("ATTEMPT", "CARD", "CLUSTER", "PATH", "RANK"),  # placeholders within others
 }
-"""Words in capitals that are no terms of this field."""
+"""Capitalised words that are no terms of the field."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def glossary() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def prose() -> str:
-    """What help says in sentences: of all verbs and sub-verbs, and of their options."""
+    """Sentences of help: of all verbs and sub-verbs, and of their options."""
     texts = [cli.help or ""]
 
     def add(command: click.Command) -> None:
@@ -79,7 +79,7 @@ def prose() -> str:
 
 @pytest.fixture(scope="module")
 def metavars() -> set[str]:
-    """Placeholders of values, which help explains where they stand."""
+    """Placeholders of values, which help explains in place."""
     found = set[str]()
 
     def add(command: click.Command) -> None:
@@ -113,7 +113,7 @@ def test_abbreviations_of_help_are_in_the_glossary(
     assert sorted(found - known - PLAIN - metavars) == []
 
 
-def test_the_glossary_is_in_order_and_says_each_word_once(glossary: dict[str, str]) -> None:
+def test_glossary_is_sorted_and_has_each_word_once(glossary: dict[str, str]) -> None:
     words = re.findall(r"^\| (.+?) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)[1:]
     assert words == sorted(words, key=str.lower)
     assert len(words) == len(glossary)

@@ -1,6 +1,6 @@
-"""What compiled functions allocate they free: a broker decides for months in one process.
+"""Compiled functions free the memory that they allocate: a broker decides for months in one process.
 
-A function that is compiled without reference counts never frees an array that another one hands to it
+A function that is compiled without reference counts never frees an array that it receives from another
 (`rlsched.compile.jit.kernel`).
 """
 
@@ -31,7 +31,7 @@ REVISING = NetworkConfig(order="predicted_size", revises=True)
 
 
 def network(permissions: Permissions) -> PpoScheduler:
-    """A network before training that may do this, whatever jobs say."""
+    """An untrained network with these abilities, even if jobs forbid preemption."""
     return PpoScheduler(initial_weights(NetworkConfig(), 0), NetworkConfig(), permissions=permissions)
 
 
@@ -54,22 +54,22 @@ def _ones(count: int) -> float:
 
 @pytest.fixture(autouse=True)
 def counting() -> Iterator[None]:
-    """numba counts what it allocates and frees."""
-    numba.njit(_ones)(1)  # the runtime is there from the first compiled function on
+    """Enable numba's counters of allocations and frees."""
+    numba.njit(_ones)(1)  # the runtime exists from the first compiled function on
     _nrt_python.memsys_enable_stats()
     yield
     _nrt_python.memsys_disable_stats()
 
 
 def not_freed() -> int:
-    """Arrays of compiled code that live now."""
+    """Live arrays of compiled code."""
     gc.collect()
     stats = rtsys.get_allocation_stats()
     return int(stats.mi_alloc - stats.mi_free)
 
 
 @pytest.mark.parametrize("name", quick(SCHEDULERS, lambda name: name in ("fifo", "gittins")))
-def test_a_run_leaves_nothing_behind(name: str) -> None:
+def test_run_frees_all_arrays(name: str) -> None:
     trace, spec = synthesize("helios", jobs=150, load=1.5, gpus=32, seed=2)
 
     def play(jobs: int) -> int:
@@ -90,7 +90,7 @@ def test_a_run_leaves_nothing_behind(name: str) -> None:
         [{}, {"reserving_frac": 1.0}, {"preempting_frac": 1.0}, {"modelled_frac": 1.0}], lambda one: not one
     ),
 )
-def test_episodes_leave_nothing_behind(shares: dict[str, float]) -> None:
+def test_episodes_free_all_arrays(shares: dict[str, float]) -> None:
     trace, spec = synthesize("helios", jobs=600, load=1.1, gpus=32, seed=1)
     config = EpisodeConfig(
         warmup_jobs=40, agent_jobs=80, tail_jobs=20, nodes_low=3, nodes_high=3, load_low=1.5, load_high=1.5

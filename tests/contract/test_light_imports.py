@@ -1,4 +1,4 @@
-"""Modules that must not be imported, by the runtime, a broker, and a submission, which does without most."""
+"""Modules that must not be imported by the runtime, by a broker, and by a submission."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ Broker(settings).close()
     [(RUNTIME, TRAINING + KERNELS), (SCHEDULER, TRAINING), (BROKER, SERVING)],
     ids=["runtime", "scheduler", "broker"],
 )
-def test_serving_imports_nothing_that_it_does_not_use(
+def test_serving_imports_only_modules_that_it_uses(
     code: str, unwanted: tuple[str, ...], tmp_path: Path
 ) -> None:
     done = subprocess.run(
@@ -99,7 +99,7 @@ MESSAGES = (
     *("client", "envelope", "forecasts", "history", "join"),
     *("node", "orders", "predictions", "replies", "report", "usage"),
 )
-"""Modules of `rlsched.wire.messages` that a submission does without."""
+"""Modules of `rlsched.wire.messages` that a submission must not import."""
 NOT_FOR_A_SUBMISSION = (
     *("asyncio", "dataclasses", "difflib", "getpass", "importlib.metadata", "logging", "shlex", "shutil"),
     *("pathlib", "signal", "socket", "tomllib", "urllib.parse"),
@@ -123,8 +123,8 @@ NOT_FOR_A_SUBMISSION = (
 )
 
 
-def test_a_submission_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:
-    KeyHome(tmp_path).client()  # the first submission of a person makes a key, and imports more for that
+def test_submission_imports_only_modules_that_it_uses(tmp_path: Path) -> None:
+    KeyHome(tmp_path).client()  # the first submission of a user makes a key, and imports more for that
     stub = Stub(tmp_path)
     stub.script = lambda _: Submitted(job=1)
     try:

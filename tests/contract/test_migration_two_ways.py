@@ -1,4 +1,4 @@
-"""Rules that move running jobs: compiled, by the `Scheduler` interface, and as a network follows them."""
+"""Rules that migrate running jobs: compiled, by the `Scheduler` interface, and followed by a network."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.slow
 
 
 def check_kept(records: list[DecisionRecord]) -> int:
-    """A move's promise is kept at its very instant: the gang starts, then all who moved. Returns moves."""
+    """A promise is kept in its instant: the gang starts, then all moved jobs. Returns the number of moves."""
     at: dict[float, list[Action]] = defaultdict(list)
     for record in records:
         at[record.now_s].append(record.action)
@@ -58,7 +58,7 @@ def check_kept(records: list[DecisionRecord]) -> int:
             moves += 1
             before = actions[k - 1] if k > 0 else None
             if isinstance(before, Preempt) and before.moved_for == action.moved_for:
-                continue  # looked at with the first of them
+                continue  # checked together with the first of them
             rest = actions[k:]
             movers = [a.seq for a in rest if isinstance(a, Preempt) and a.moved_for == action.moved_for]
             after = rest[len(movers) : 2 * len(movers) + 1]
@@ -100,7 +100,7 @@ def played(
 
 @pytest.mark.parametrize("like", ["helios", "philly"])
 @pytest.mark.parametrize("frac", [0.0, 0.5, 1.0])
-def test_the_same_three_ways(like: str, frac: float) -> None:
+def test_three_implementations_agree(like: str, frac: float) -> None:
     table, _ = played(MOVING, like, frac, compiled=True)
     stepped, records = played(MOVING, like, frac, compiled=False)
     network, others = played(NETWORK, like, frac, compiled=False)
@@ -115,7 +115,7 @@ def test_the_same_three_ways(like: str, frac: float) -> None:
     assert (table.end_s == plain.end_s).all() == (frac == 0)
 
 
-def test_under_models_too() -> None:
+def test_three_implementations_agree_under_models() -> None:
     """Sharing, cores, two partitions, failures; work and energy are accounted for."""
     moves = 0
     migrate = {"dwell": "1m", "gain": 0.0, "first": True}
@@ -125,7 +125,7 @@ def test_under_models_too() -> None:
     assert moves > 0
 
 
-def test_the_trained_network_moves_jobs_and_the_guard_lets_it() -> None:
+def test_trained_network_migrates_jobs_and_the_guard_allows_it() -> None:
     from rlsched.broker.server.policy import load_policy
 
     policy, fallback = load_policy(Policy("ppo", migrate={}), None, 10_000.0)

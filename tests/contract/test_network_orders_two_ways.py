@@ -1,4 +1,4 @@
-"""Before training a policy is the rule that it may follow, job for job: `gittins`, or `easy` by size."""
+"""An untrained policy equals the rule that it follows, job for job: `gittins`, or `easy` by size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rlsched.decide.rules.reservation import copy_nodes, predicted_end_s
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.decide.schema import NUM_FEATURES
 from rlsched.decide.settings import SearchSettings
-from rlsched.errors import InputError, UnknownPolicyError
+from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.training import first_weights
@@ -50,14 +50,14 @@ RESERVATIONS = Permissions(reservations=True)
 
 
 def untrained(permissions: Permissions, search: SearchSettings | None = None) -> PpoScheduler:
-    """A network before training that may do this."""
+    """An untrained network with these abilities."""
     network = NetworkConfig()
     return PpoScheduler(initial_weights(network, 0), network, permissions=permissions, search=search)
 
 
 @pytest.mark.parametrize("like", ["helios", "philly"])
 @pytest.mark.parametrize("frac", [0.0, 0.5, 1.0])
-def test_before_training_it_is_gittins(like: str, frac: float) -> None:
+def test_untrained_it_is_gittins(like: str, frac: float) -> None:
     trace, spec = synthesize(like, jobs=300, load=1.1, gpus=32, seed=7)
     trace = with_preemptible(trace, frac)
     rule, network = (Engine(trace, spec, order=GITTINS.rule.order) for _ in range(2))
@@ -79,7 +79,7 @@ def test_before_training_it_is_gittins(like: str, frac: float) -> None:
     assert any(look is not None for look in looks) == (frac > 0)
 
 
-def test_under_models_it_is_gittins_with_sharing_and_cores() -> None:
+def test_untrained_under_models_it_is_gittins_with_sharing_and_cores() -> None:
     trace, spec = synthesize("helios", jobs=200, load=1.2, gpus=32, seed=3)
     trace = with_preemptible(trace, 0.5)
     rule = load_scheduler(Policy("gittins", share={}, cores=True))
@@ -90,8 +90,8 @@ def test_under_models_it_is_gittins_with_sharing_and_cores() -> None:
     np.testing.assert_allclose(tables[0].end_s, tables[1].end_s, rtol=1e-12)
 
 
-def test_the_trained_network_still_serves() -> None:
-    """The default policy knows nothing of preemption: it does so as its reference does, or otherwise."""
+def test_trained_network_still_serves() -> None:
+    """The default policy was trained without preemption: it preempts as its reference does, or otherwise."""
     trace, spec = synthesize("helios", jobs=200, load=1.1, gpus=32, seed=9)
     scheduler = PpoScheduler.from_checkpoint(load_checkpoint())
     spec = msgspec.structs.replace(spec, preemptible="all")
@@ -100,24 +100,12 @@ def test_the_trained_network_still_serves() -> None:
     assert preempted(table) > 0
 
 
-def test_futures_know_no_preemption() -> None:
+def test_look_ahead_does_not_support_preemption() -> None:
     with pytest.raises(InputError, match="futures do not support preemption"):
         untrained(PREEMPTION, SearchSettings(samples=8))
 
 
-@pytest.mark.parametrize("name", ["ppo+preempt", "ppo:untrained+preempt", "ppo+reserve"])
-def test_what_it_may_do_is_no_part_of_its_name(name: str) -> None:
-    with pytest.raises(UnknownPolicyError, match="there is one `ppo`: its permissions follow"):
-        Policy.of(name)
-
-
-@pytest.mark.parametrize("name", ["fifo+preempt", "qssf+reserve"])
-def test_names_that_mean_nothing_are_refused(name: str) -> None:
-    with pytest.raises(UnknownPolicyError, match="settings are no part of a name"):
-        Policy.of(name)
-
-
-def test_behind_it_stands_the_rule_that_it_follows() -> None:
+def test_fallback_is_the_rule_that_it_follows() -> None:
     for permissions, rule in ((PREEMPTION, GITTINS), (RESERVATIONS, EASY)):
         scheduler = untrained(permissions)
         assert scheduler.reference == rule
@@ -128,7 +116,7 @@ def test_behind_it_stands_the_rule_that_it_follows() -> None:
 
 
 @pytest.mark.parametrize("frac", [0.0, 0.3])
-def test_before_training_it_reserves_until_a_job_may_be_preempted(frac: float) -> None:
+def test_untrained_it_reserves_until_a_job_may_be_preempted(frac: float) -> None:
     trace, spec = synthesize("helios", jobs=300, load=1.1, gpus=32, seed=7, predictability="informative")
     trace = with_preemptible(trace, frac)
     rule, network = (Engine(trace, spec, order=EITHER.rule.order) for _ in range(2))
@@ -140,7 +128,7 @@ def test_before_training_it_reserves_until_a_job_may_be_preempted(frac: float) -
 
 
 @pytest.mark.parametrize("like", ["helios", "philly"])
-def test_before_training_it_reserves_as_easy_does(like: str) -> None:
+def test_untrained_it_reserves_as_easy_does(like: str) -> None:
     trace, spec = synthesize(like, jobs=600, load=1.0, gpus=32, seed=7, predictability="informative")
     compiled, stepped = (Engine(trace, spec, order=EASY.rule.order) for _ in range(2))
     records: list[DecisionRecord] = []
@@ -155,8 +143,8 @@ def test_before_training_it_reserves_as_easy_does(like: str) -> None:
     assert RESERVED in reasons
 
 
-def test_an_older_policy_begins_a_run_of_more_columns() -> None:
-    """One of the schema before preemption, which lacked the last seven columns."""
+def test_older_policy_initialises_a_run_with_more_columns() -> None:
+    """A policy of the schema before preemption, without the last seven columns."""
     more = 7
     network = NetworkConfig(features=NUM_FEATURES - more)
     now = load_checkpoint("default")
@@ -174,7 +162,7 @@ def test_an_older_policy_begins_a_run_of_more_columns() -> None:
 
 
 class Watcher(Scheduler):
-    """A policy before training, whose every window is compared with what would come of each start."""
+    """An untrained policy that compares every window with the effects of each start."""
 
     name = policy_id = "watcher"
 
@@ -196,7 +184,7 @@ class Watcher(Scheduler):
 
     @staticmethod
     def _after(state: ClusterState, partition: int, seq: int, head: int, now_s: float) -> float:
-        """When the job with the reservation is predicted to fit once this one has started."""
+        """When the job with the reservation is predicted to fit once this job has started."""
         future, slot = copy_nodes(state.arrays), state.slot_of(seq)
         ends = [
             (for_state(predicted_end_s, state)(state.arrays, other, now_s), other)
@@ -216,15 +204,15 @@ class Watcher(Scheduler):
         return math.inf
 
 
-def test_no_start_delays_who_has_the_reservation() -> None:
-    """What is legal leaves that job its time, and what is not does not."""
+def test_no_start_delays_the_reservation() -> None:
+    """Legal starts leave the job of the reservation its time, illegal ones do not."""
     trace, spec = synthesize("helios", jobs=600, load=1.0, gpus=32, seed=7, predictability="informative")
     watcher = Watcher()
     Engine(trace, spec, order=watcher.order).run(watcher)
     assert min(watcher.seen) > 30, watcher.seen
 
 
-def test_a_network_may_say_by_itself_what_it_does() -> None:
+def test_network_can_declare_its_abilities() -> None:
     network = NetworkConfig(order="predicted_size")
     weights = initial_weights(network, 0)
     assert network.permissions == RESERVATIONS

@@ -1,4 +1,4 @@
-"""The files for operators name what there is: verbs, options, figures."""
+"""The files for operators name existing verbs, options and metrics."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def known() -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["grafana.json", "alerts.yml"])
-def test_every_figure_that_is_drawn_or_watched_is_served(name: str) -> None:
+def test_every_drawn_or_watched_metric_is_served(name: str) -> None:
     asked = set(re.findall(r"rlsched_[a-z_]+", (FOLDER / name).read_text()))
     assert asked
     assert asked <= known()
 
 
-def test_every_figure_that_is_served_has_a_panel_or_says_who_it_is() -> None:
+def test_every_served_metric_has_a_panel_or_is_an_identity() -> None:
     drawn = set(re.findall(r"rlsched_[a-z_]+", (FOLDER / "grafana.json").read_text()))
     quiet = {"rlsched_up", "rlsched_info", "rlsched_uptime_seconds", "rlsched_epoch", "rlsched_queued_gpus"}
     quiet |= {"rlsched_records_lost_total"}
@@ -64,7 +64,7 @@ def test_panels_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.service")), ids=lambda path: path.name)
-def test_units_start_verbs_with_options_that_they_have(path: Path) -> None:
+def test_units_start_verbs_with_existing_options(path: Path) -> None:
     unit = ConfigParser(strict=False, interpolation=None, delimiters=("=",))
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read(path)

@@ -1,7 +1,7 @@
 """Tiresias and SRTF on the Philly week: against Lucid's simulator (Hu et al., ASPLOS'23), and to the second.
 
-There the two preemptive policies keep a job's GPUs for one second longer than its run time; with that second
-added to the trace, Tiresias comes to the published figures exactly, and SRTF's mean within 0.1 %.
+Its two preemptive policies keep a job's GPUs for one second longer than its run time; with that second added
+to the trace, Tiresias gives the published figures exactly, and SRTF's mean within 0.1 %.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_means_are_within_three_percent(shared_data: Path, name: str, nodes: int
     assert mean_jct_s(table) == pytest.approx(PUBLISHED_S[name, nodes], rel=0.03)
 
 
-def test_the_extra_second_is_the_difference(shared_data: Path) -> None:
+def test_extra_second_explains_the_difference(shared_data: Path) -> None:
     trace = week(shared_data / "fidelity")
     longer = replace(trace, duration_s=trace.duration_s + 1.0)
     assert mean_jct_s(replay(longer, "srtf", 60)) == pytest.approx(8_454, rel=0.001)
@@ -63,7 +63,7 @@ def test_the_extra_second_is_the_difference(shared_data: Path) -> None:
     assert np.percentile(waited_s, [99, 99.9]) == pytest.approx([51_899, 108_050], abs=0.5)
 
 
-def test_nothing_is_over_allocated_and_all_work_is_done_once(shared_data: Path) -> None:
+def test_no_gpu_is_over_allocated_and_all_work_is_done_once(shared_data: Path) -> None:
     table = replay(week(shared_data / "fidelity"), "srtf", 60)
     log = table.log
     assert log is not None

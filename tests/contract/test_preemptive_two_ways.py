@@ -40,7 +40,7 @@ def place(free: list[int], sizes: list[int], gpus: int) -> list[tuple[int, int]]
 
 
 def second_by_second(case: Case, policy: Policy) -> list[list[tuple[int, int]]]:
-    """(start, end) of every attempt of every job: one pool, and a walk at every second that is a tick."""
+    """(start, end) of every attempt of every job: one pool, and a decision at every second that is a tick."""
     by = policy.settings.preempt
     assert by is not None
     trace, sizes = case.trace, [node.gpus for node in case.spec.expand()]
@@ -97,8 +97,8 @@ def second_by_second(case: Case, policy: Policy) -> list[list[tuple[int, int]]]:
 
 @settings(max_examples=80, deadline=None)
 @given(cases(one_pool=True), st.sampled_from(sorted(POLICIES)))
-def test_events_and_due_ticks_are_enough(case: Case, name: str) -> None:
-    """Walking at every second, or at every tick, comes to the same attempts."""
+def test_events_and_due_ticks_suffice(case: Case, name: str) -> None:
+    """Deciding at every second, or at every tick, gives the same attempts."""
     policy = POLICIES[name]
     table = case.engine(policy).run_rule(policy.rule)
     assert attempts_of(table) == second_by_second(case, policy)
@@ -139,7 +139,7 @@ def test_compiled_equals_interface_on_synthetic_traces(name: str, like: str) -> 
             assert sum(plan.chosen for plan in record.plans) == isinstance(record.action, Start)
 
 
-def test_a_run_that_stops_early_has_the_same_first_jobs() -> None:
+def test_run_that_stops_early_has_the_same_first_jobs() -> None:
     trace, spec = synthesize("philly", jobs=900, load=0.9, gpus=32, seed=3)
     first, rule = np.arange(len(trace)) < 200, Policy("tiresias").rule
     whole, part = (

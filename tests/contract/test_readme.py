@@ -1,4 +1,4 @@
-"""The commands and the Python of the README run as they stand, in an empty folder, in order."""
+"""The commands and the Python of the README run unchanged, in an empty folder, in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEADLINE_S = 180.0
 BACKGROUND = re.compile(r"&\s*(#.*)?$")
 READER = """echo $! >> pids
 until rlsched nodes >/dev/null 2>&1; do kill -0 $!; sleep 0.1; done"""
-"""Behind a line that ends with `&`: a reader waits until the cluster says that it is ready."""
+"""After a line that ends with `&`, a reader waits until the cluster reports that it is ready."""
 
 
 def blocks(page: str, *languages: str) -> list[str]:
@@ -36,12 +36,12 @@ def blocks(page: str, *languages: str) -> list[str]:
 
 
 def is_make(block: str) -> bool:
-    """Whether a block of shell is of `make` alone."""
+    """Whether a block of shell consists only of `make`."""
     return all(line.startswith("make ") for line in block.splitlines())
 
 
 class Reader:
-    """A person with a shell in an empty folder."""
+    """A user with a shell in an empty folder."""
 
     def __init__(self, folder: Path) -> None:
         (address,) = free_addresses(1)
@@ -50,7 +50,7 @@ class Reader:
         self.shells: list[subprocess.Popen[bytes]] = []
 
     def shell(self, block: str) -> str:
-        """What a block of shell prints; what it left in the background goes on."""
+        """Output of a shell block; its background processes keep running."""
         lines = block.replace(".venv/bin/", f"{BIN}/").replace("\\\n", " ").splitlines()
         script = [f"{line}\n{READER}" if BACKGROUND.search(line) else line for line in lines]
         over, log = self.folder / "over", self.folder / "shell.log"
@@ -69,7 +69,7 @@ class Reader:
         return log.read_text()
 
     def python(self, block: str) -> str:
-        """What a block of Python prints."""
+        """Output of a Python block."""
         done = subprocess.run(
             [sys.executable, "-c", block],
             cwd=self.folder,
@@ -83,7 +83,7 @@ class Reader:
         return done.stdout
 
     def leave(self) -> None:
-        """End what is in the background."""
+        """End the background processes."""
         pids = self.folder / "pids"
         for pid in pids.read_text().split() if pids.exists() else ():
             with suppress(ProcessLookupError):
@@ -94,7 +94,7 @@ class Reader:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[Reader]:
-    """A reader who has a `train.py`."""
+    """A user who has a `train.py`."""
     (tmp_path / "train.py").write_text("import os; print('on GPUs', os.environ['CUDA_VISIBLE_DEVICES'])\n")
     one = Reader(tmp_path)
     yield one
@@ -119,7 +119,7 @@ def test_the_blocks_run_in_order(reader: Reader) -> None:
         (reader.folder / "jobs.csv").unlink()
 
 
-def test_what_make_is_asked_for_is_there() -> None:
+def test_make_targets_exist() -> None:
     asked = [block for block in blocks("README.md", "", "sh") if is_make(block)]
     targets = re.findall(r"^make (\w+)", "\n".join(asked), re.M)
     assert targets == ["demo", "test"]
@@ -127,5 +127,5 @@ def test_what_make_is_asked_for_is_there() -> None:
     assert [name for name in targets if not re.search(rf"^{name}:", makefile, re.M)] == []
 
 
-def test_the_readme_is_short() -> None:
+def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 130

@@ -1,4 +1,4 @@
-"""The repository keeps its own promises: one-line Makefile verbs, pins without hosts, verbs that load."""
+"""The repository keeps its own promises: one-line Makefile targets, pins without hosts, verbs that load."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_constraints_pin_versions_and_name_no_host() -> None:
         assert re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9A-Za-z.]+", line), line
 
 
-def test_a_node_installs_neither_torch_nor_numba() -> None:
+def test_node_installs_neither_torch_nor_numba() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = " ".join(project["dependencies"] + project["optional-dependencies"]["node"])
     assert not re.search(r"torch|numba|stable-baselines3|sb3|gymnasium|tensorboard", wanted)
@@ -45,8 +45,8 @@ def test_every_verb_loads(point: object) -> None:
     assert command.name == point.name  # type: ignore[attr-defined]
 
 
-def test_nobody_imports_the_studies() -> None:
-    """They may use everything, and nothing uses them: not the product, its tests or its benchmarks."""
+def test_studies_are_not_imported() -> None:
+    """Studies may import everything, and product, tests and benchmarks must not import studies."""
     folders = ("rlsched", "envs", "agents", "node_daemon", "tests", "benchmarks")
     modules = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     assert len(modules) > 200
@@ -54,7 +54,7 @@ def test_nobody_imports_the_studies() -> None:
     assert [path.name for path in modules if taken.search(path.read_text(encoding="utf-8"))] == []
 
 
-def test_no_merge_was_left_half_done() -> None:
+def test_no_conflict_markers() -> None:
     texts = [
         path
         for folder in ("docs", "rlsched", "envs", "agents", "node_daemon", "studies")

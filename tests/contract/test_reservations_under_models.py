@@ -1,4 +1,4 @@
-"""Reservations where models say how fast jobs run: ends are predicted at predicted speeds."""
+"""Reservations under models of job speed: ends are predicted at predicted speeds."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.quick import quick
 from tests.support.sim.board import CATALOGUE, add, modelled, node, running
 
 COMPUTE, MEMORY = "bert-base-squad-b16", "vit-tiny"
-"""Workloads that a lower clock slows much, and little."""
+"""A workload that a lower clock slows much, and one that it slows little."""
 ONE_NODE = ClusterSpec(name="one", nodes=(NodeGroup(count=1, gpus=4, gpu_type="V100"),))
 
 
 def starts(policy: Policy, *, compiled: bool, workloads: list[str], run_s: list[float]) -> list[float]:
-    """Of a job of three GPUs, of one that needs all four, and of a last one that might pass it."""
+    """Starts of a job of three GPUs, of one that needs all four, and of a last one that might pass it."""
     trace = Trace.from_columns(
         name="hand",
         submit_s=[0, 1, 2],
@@ -44,13 +44,13 @@ def starts(policy: Policy, *, compiled: bool, workloads: list[str], run_s: list[
 
 
 def slowed(workload: str, clock: float) -> float:
-    """How many times as long a workload takes at a clock on a V100."""
+    """Slowdown factor of a workload at a clock on a V100."""
     bound = CATALOGUE.arrays(("V100",)).trait.clock_bound[CATALOGUE.number(workload), 0]
     return float(relative_time(bound, clock))
 
 
 @pytest.mark.parametrize("compiled", quick([True, False], lambda compiled: not compiled))
-def test_a_slow_job_leaves_time_for_another_before_the_reservation(compiled: bool) -> None:
+def test_slow_job_leaves_time_for_another_before_the_reservation(compiled: bool) -> None:
     """At half clock the first job takes nearly twice as long: 1,200 s fit before the reservation."""
     jobs: Mapping[str, Any] = {"workloads": [COMPUTE, COMPUTE, MEMORY], "run_s": [1000.0, 50.0, 1200.0]}
     assert slowed(COMPUTE, 0.5) > 1.9
@@ -70,7 +70,7 @@ def test_predicted_ends_follow_clocks_and_co_tenants() -> None:
     state.start(add(state, MEMORY), [2], 0.0, share_milli=500, share_with=first)
     s, slot = state.arrays, state.slot_of
     assert end_s(s, slot(slow), 10.0) == pytest.approx(100.0 * slowed(COMPUTE, 0.5)), "as in a broker"
-    s.gpu.clock_frac[1] = 0.5  # as the simulator notes it
+    s.gpu.clock_frac[1] = 0.5  # as the simulator records it
     s.gpu.clock_frac[[0, 2]] = 1.0
     assert end_s(s, slot(alone), 10.0) == 100.0
     assert end_s(s, slot(slow), 10.0) == pytest.approx(100.0 * slowed(COMPUTE, 0.5))
@@ -78,7 +78,7 @@ def test_predicted_ends_follow_clocks_and_co_tenants() -> None:
     assert present_speed(s, slot(first)) < 1.0
 
 
-def test_speeds_are_kept_until_who_shares_the_gpus_changes() -> None:
+def test_speeds_are_cached_until_the_sharing_jobs_change() -> None:
     state = modelled(node("a", 2))
     first = running(state, MEMORY, [0, 1])
     s, slot = state.arrays, state.slot_of
@@ -95,7 +95,7 @@ def test_speeds_are_kept_until_who_shares_the_gpus_changes() -> None:
     assert present_speed(s, slot(first)) == alone
 
 
-def test_a_start_is_predicted_on_the_gpus_it_would_get() -> None:
+def test_start_is_predicted_on_its_candidate_gpus() -> None:
     run_s = specialise(predicted_run_s, MODELLED=True)
     state = modelled(node("a", 2, "V100"), node("b", 2, "A100-40GB"))
     state.start(add(state, COMPUTE, 2), [0, 1], 0.0)

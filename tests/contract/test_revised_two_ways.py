@@ -17,7 +17,7 @@ from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.policies.permissions import Permissions
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
-from rlsched.errors import InputError, UnknownPolicyError
+from rlsched.errors import InputError
 from rlsched.wire.messages import DownNode, Ok
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from rlsched.workload.synth import synthesize
@@ -69,7 +69,7 @@ def test_jobs_that_can_be_interrupted_are_revised_alike(name: str) -> None:
     check_equal(table, other.run(load_scheduler(policy)))
 
 
-def test_a_broker_its_restart_and_a_replay_come_to_the_same(tmp_path: Path) -> None:
+def test_broker_its_restart_and_a_replay_agree(tmp_path: Path) -> None:
     policy = Policy("easy", order="area", predictions="revised")
     journal = Journal(tmp_path / "journal.sqlite3")
     broker = HandBroker(load_scheduler(policy), journal)
@@ -99,7 +99,7 @@ def test_a_broker_its_restart_and_a_replay_come_to_the_same(tmp_path: Path) -> N
     of_burst = {
         (int(job.burst[slot]), float(job.predicted_s[slot] / job.first_predicted_s[slot])) for slot in again
     }
-    assert len(of_burst) == len(set(job.burst[again])), "siblings that were queued at once are revised alike"
+    assert len(of_burst) == len(set(job.burst[again])), "jobs of one burst are revised alike"
     assert any(shift != 1.0 for _, shift in of_burst)
     state = BrokerState(Predictions(RUNNING_MEAN), broker.state.order)
     state.replay(journal.rows())
@@ -112,14 +112,11 @@ def test_a_broker_its_restart_and_a_replay_come_to_the_same(tmp_path: Path) -> N
     journal.close()
 
 
-def test_it_is_a_setting_of_any_policy_that_is_not_fed_the_truth() -> None:
+def test_revising_is_a_setting_of_any_policy_without_true_durations() -> None:
     assert load_scheduler(Policy("gittins", share={"min_speed": 0.5}, predictions="revised")).order.revised
     assert not load_scheduler(UNTRAINED).order.revised
     for policy in (REVISED, Policy("ppo")):
-        assert load_policy(policy, None, 100.0)[0].order.revised, "as a broker has it"
-    for name in ("qssf+revise", "ppo:untrained+reserve+revise"):
-        with pytest.raises(UnknownPolicyError, match=r"--set predictions=revised"):
-            Policy.of(name)
+        assert load_policy(policy, None, 100.0)[0].order.revised, "as in a broker"
     assert not Policy("srtf", predictions="revised").oracle, "either the truth, or revised"
     with pytest.raises(InputError, match="predictions: expected submitted or revised, got oracle"):
         load_scheduler(UNTRAINED.with_settings(predictions="oracle"))
@@ -127,8 +124,8 @@ def test_it_is_a_setting_of_any_policy_that_is_not_fed_the_truth() -> None:
     assert reference == REVISED.with_settings(preempt={"declared": True})
 
 
-def test_what_a_card_says_of_revising_holds_whatever_it_may_do() -> None:
-    """The default policy revises predictions where it preempts, too."""
+def test_card_value_of_revising_holds_for_any_abilities() -> None:
+    """The default policy revises predictions also where it preempts."""
     either = REVISED.with_settings(preempt={"declared": True})
     assert load_scheduler("ppo").order == either.rule.order
     for permissions in (Permissions(preemption=True), Permissions(reservations=True)):
@@ -138,6 +135,6 @@ def test_what_a_card_says_of_revising_holds_whatever_it_may_do() -> None:
     assert not load_scheduler(UNTRAINED).order.revised
 
 
-def test_a_recipe_trains_for_what_it_serves() -> None:
+def test_recipe_trains_with_the_served_setting() -> None:
     with pytest.raises(ValueError, match=r"network\.revises and episode\.revising"):
         Recipe(network=NetworkConfig(revises=True))

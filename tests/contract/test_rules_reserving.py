@@ -1,4 +1,4 @@
-"""`easy` and `reserve`: compiled, by the interface and in plain Python, and what they promise."""
+"""`easy` and `reserve`: compiled, by the interface and in plain Python, and their promises."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LARGE = {
 
 @dataclass
 class Plain:
-    """A partition at one instant, in plain Python: who waits there, who runs there, what is free."""
+    """A partition at one instant, in plain Python: waiting jobs, running jobs, free GPUs."""
 
     case: Case
     policy: Policy
@@ -67,7 +67,7 @@ class Plain:
         return int(np.searchsorted(self.first, gpu, side="right")) - 1
 
     def reserve(self, head: int) -> tuple[float, dict[int, list[int]]]:
-        """When the job fits, as predicted, and what is free then."""
+        """Predicted time at which the job fits, and GPUs free then."""
         free = {n: list(gpus) for n, gpus in self.free.items()}
         ends = sorted((self.predicted_end(row), row) for row in self.running)
         for at in sorted({end for end, _ in ends}):
@@ -77,7 +77,7 @@ class Plain:
                 return at, free
         return math.inf, free
 
-    def leaves_alone(self, row: int, head: int, shadow: float, free: dict[int, list[int]]) -> bool:
+    def keeps_reservation(self, row: int, head: int, shadow: float, free: dict[int, list[int]]) -> bool:
         if self.now + self.predicted(row) <= shadow:
             return True
         taken = set(self.where(row, self.free))
@@ -91,7 +91,7 @@ class Plain:
         head, shadow, then = -1, math.inf, self.free
         for row in waiting:
             if self.where(row, self.free):
-                if head < 0 or self.leaves_alone(row, head, shadow, then):
+                if head < 0 or self.keeps_reservation(row, head, shadow, then):
                     return row
             elif head < 0 and self.may_reserve(row):
                 shadow, then = self.reserve(row)
@@ -196,8 +196,8 @@ def test_they_differ_from_each_other_and_from_the_plain_rules() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(cases())
-def test_settings_at_their_ends_are_other_rules(case: Case) -> None:
-    """A reservation that nobody waits for is none; so is a reserve for no job, or of nothing."""
+def test_extreme_settings_equal_other_rules(case: Case) -> None:
+    """A reservation without waiting jobs has no effect; nor has a reserve for no job, or of nothing."""
     qssf = case.run_rule(Policy("qssf-backfill"))
     for policy in (
         Policy("easy", order="area", reserve_after=math.inf),
@@ -208,7 +208,7 @@ def test_settings_at_their_ends_are_other_rules(case: Case) -> None:
 
 
 def promises(case: Case) -> int:
-    """Run EASY with exact predictions, and check that no reservation is ever missed. How many there were."""
+    """Run EASY with exact predictions, and check that no reservation is ever missed. Returns their number."""
     scheduler = RuleScheduler(Policy("easy"))
     engine = Engine(case.trace, case.spec, order=scheduler.order, oracle=True)
     state, note_start = engine.state, loop.for_run(moves.note_start, None, logged=False, modelled=False)

@@ -1,4 +1,4 @@
-"""Every rule twice over: compiled, through the `Scheduler` interface, and as forty lines of plain Python."""
+"""Every rule three times: compiled, through the `Scheduler` interface, and as forty lines of plain Python."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_compiled_equals_interface_on_synthetic_traces(name: str, like: str) -> 
 
 
 @pytest.mark.parametrize("name", ["fifo", "qssf-backfill"])
-def test_a_run_that_stops_early_has_the_same_first_jobs_both_ways(name: str) -> None:
+def test_run_that_stops_early_has_the_same_first_jobs_both_ways(name: str) -> None:
     """The first 300 of 1,500 jobs: starts, ends and GPUs as in the whole run, after far fewer decisions."""
     trace, spec = synthesize("philly", jobs=1500, load=0.9, gpus=32, seed=3)
     case, policy = Case(trace, spec, predict_trace(trace, spec)), POLICIES[name]
@@ -146,7 +146,7 @@ def test_random_on_a_synthetic_trace_starts_everything_in_the_end() -> None:
 
 
 def test_blocking_costs_and_order_matters() -> None:
-    """The rules do differ on a trace with contention: none is another in disguise."""
+    """Rules differ on a trace with contention: no two give the same schedule."""
     case = synthetic("helios", seed=11)
     starts = {case.run_rule(policy).start_s.tobytes() for policy in POLICIES.values()}
     assert len(starts) == len(POLICIES)
@@ -154,7 +154,7 @@ def test_blocking_costs_and_order_matters() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(cases(alike=True))
-def test_the_queue_blocks_in_order(case: Case) -> None:
+def test_queue_blocks_in_order(case: Case) -> None:
     """Blocking FIFO starts the jobs of a partition in the order of their rows."""
     table = case.run_rule(POLICIES["fifo"])
     started = table.start_s[~table.rejected]

@@ -1,4 +1,4 @@
-"""`rlsched trace nodes`: figures for machines and people, one line for bad input."""
+"""`rlsched trace nodes`: JSON and a table, one line for bad input."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ def demand(tmp_path: Path) -> Path:
 SMALL = ["--buffer", "1", "--wake-buffer", "1", "--ramp", "0", "--falling-min", "0"]
 
 
-def test_the_report_adds_up(demand: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_adds_up(demand: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["trace", "nodes", str(demand), *SMALL, "--window-h", "1", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["nodes"] == 10
     assert report["days"] == pytest.approx(1.0)
-    assert (report["wake_up_events"], report["nodes_booted"]) == (1, 6)  # to nine, from two and a buffer
+    assert (report["wake_up_events"], report["nodes_booted"]) == (
+        1,
+        6,
+    )  # to nine: two busy nodes and a buffer
     assert (report["slots_short"], report["node_slots_short"]) == (1, 5)
     assert report["node_minutes_short"] == 5 * 450 / 60 + 2.5  # up at the next full minute
     assert report["saved_kwh"] == pytest.approx(report["always_on_kwh"] - report["energy_kwh"])
@@ -38,7 +41,7 @@ def test_the_report_adds_up(demand: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "0 (0.00 a day)" in capsys.readouterr().out  # yesterday's noon is remembered
 
 
-def test_a_run_is_read_from_its_attempts(tmp_path: Path) -> None:
+def test_run_is_read_from_its_attempts(tmp_path: Path) -> None:
     path = tmp_path / "fifo.segments.csv"
     path.write_text(
         "job_id,attempt,start_time,end_time,node,gpus\n"
@@ -78,6 +81,6 @@ def test_bad_input_is_one_line_and_exit_2(
     assert "Traceback" not in caught.err
 
 
-def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["trace", "nodes", "nosuch.csv"]) == 2
     assert "nosuch.csv" in capsys.readouterr().err

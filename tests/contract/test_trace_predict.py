@@ -1,4 +1,4 @@
-"""`rlsched trace predict`: columns that evaluate reads, a summary for machines, one line for bad input."""
+"""`rlsched trace predict`: columns for evaluate, a JSON summary, one line for bad input."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def predicted(folder: Path, *options: str) -> Trace:
     return Trace.read(folder / "o.csv.gz")
 
 
-def test_the_columns_are_there_and_evaluate_uses_them(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_columns_are_written_and_evaluate_uses_them(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     got = predicted(files, "--cluster", str(files / "c.toml"), "--json")
     report = json.loads(capsys.readouterr().out)
     assert report["model"] == "hedge"
@@ -49,8 +47,8 @@ def test_the_columns_are_there_and_evaluate_uses_them(
     np.testing.assert_array_equal(predictions.spread, got.predicted_spread)
 
 
-def test_the_history_is_the_one_of_the_engine(files: Path) -> None:
-    """On one node, jobs end later than recorded, so less is known at every arrival."""
+def test_history_equals_the_engine_s(files: Path) -> None:
+    """On one node, jobs end later than recorded, so fewer ends are known at every arrival."""
     from rlsched.workload.predict.reference import replayed_end_s
 
     trace, spec = synthesize("philly", 500, 0.9, 32, seed=3)
@@ -89,7 +87,7 @@ def test_bad_input_is_one_line(
     assert not out.exists()
 
 
-def test_without_scikit_learn_it_says_what_to_do(
+def test_missing_scikit_learn_names_its_extra(
     files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)

@@ -1,4 +1,4 @@
-"""The built packages: what is inside, what they ask for, and that an installed wheel finds its own policy."""
+"""The built packages: contents, requirements, and an installed wheel that finds its own policy."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ pytestmark = [
 
 
 class Built(NamedTuple):
-    """What `python -m build` made: an sdist, and the wheel from that sdist."""
+    """Output of `python -m build`: an sdist, and the wheel from that sdist."""
 
     sdist: Path
     wheel: Path
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Standard output of a command that has to succeed, without this process's own import path."""
+    """Standard output of a command that must succeed, without this process's import path."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -61,14 +61,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="module")
 def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a fresh environment: the wheel, with this environment's other packages behind it."""
+    """The interpreter of a fresh environment: the wheel, followed by this environment's other packages."""
     folder = tmp_path_factory.mktemp("installed")
     run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
     python = folder / "bin" / "python"
     run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "install",
         "--no-deps", "--no-index", built.wheel, cwd=folder)  # fmt: skip
     (site,) = folder.glob("lib/python*/site-packages")
-    # A path line alone: the .pth files in there, the editable install's among them, are not read.
+    # Only a path line: the .pth files in that folder, including the editable install, are not read.
     (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     return python
 
@@ -80,7 +80,7 @@ def requirements(built: Built) -> list[Requirement]:
     return [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
 
 
-def test_the_wheel_holds_the_four_packages_and_nothing_else(built: Built) -> None:
+def test_wheel_holds_only_the_four_packages(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as wheel:
         names = wheel.namelist()
     assert {*INSIDE, *(f"{name.partition('/')[0]}/py.typed" for name in INSIDE)} <= set(names)
@@ -91,7 +91,7 @@ def test_the_wheel_holds_the_four_packages_and_nothing_else(built: Built) -> Non
     assert ("rlsched_agents/_checkpoints/default/policy.zip" in names) == POLICY.exists()
 
 
-def test_the_sdist_holds_sources_tests_and_documents(built: Built) -> None:
+def test_sdist_holds_sources_tests_and_documents(built: Built) -> None:
     with tarfile.open(built.sdist) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     folders = {"envs/": "rlsched_envs", "agents/": "rlsched_agents", "node_daemon/": "rlsched_node"}
@@ -103,7 +103,7 @@ def test_the_sdist_holds_sources_tests_and_documents(built: Built) -> None:
     assert not any(name.startswith((".venv", "runs/")) for name in names)
 
 
-def test_a_node_asks_for_neither_torch_nor_numba(built: Built) -> None:
+def test_node_requires_neither_torch_nor_numba(built: Built) -> None:
     asked = {one.name for one in requirements(built)
              if one.marker is None or one.marker.evaluate({"extra": "node"})}  # fmt: skip
     assert {"numpy", "msgspec", "pyzmq", "nvidia-ml-py"} <= asked
@@ -111,13 +111,13 @@ def test_a_node_asks_for_neither_torch_nor_numba(built: Built) -> None:
     assert not asked & heavy
 
 
-def test_training_asks_for_what_it_imports(built: Built) -> None:
+def test_training_requires_its_imports(built: Built) -> None:
     asked = {one.name for one in requirements(built)
              if one.marker is not None and one.marker.evaluate({"extra": "train"})}  # fmt: skip
     assert {"torch", "numba", "stable-baselines3", "sb3-contrib", "gymnasium"} <= asked
 
 
-def test_an_installed_wheel_has_the_command_and_all_verbs(installed: Path, tmp_path: Path) -> None:
+def test_installed_wheel_has_the_command_and_all_verbs(installed: Path, tmp_path: Path) -> None:
     command = installed.with_name("rlsched")
     assert run(command, "--version", cwd=tmp_path).startswith("rlsched ")
     page = run(command, "--help", cwd=tmp_path)
@@ -129,7 +129,7 @@ def test_an_installed_wheel_has_the_command_and_all_verbs(installed: Path, tmp_p
 
 
 @pytest.mark.skipif(not POLICY.exists(), reason="no default policy in the tree")
-def test_an_installed_wheel_finds_the_policy_that_it_carries(installed: Path, tmp_path: Path) -> None:
+def test_installed_wheel_finds_its_policy(installed: Path, tmp_path: Path) -> None:
     found = Path(run(installed, "-c", FIND.format("checkpoint_file", ""), cwd=tmp_path).strip())
     assert found.is_relative_to(installed.parent.parent)
     assert found.read_bytes() == POLICY.read_bytes()
@@ -137,7 +137,7 @@ def test_an_installed_wheel_finds_the_policy_that_it_carries(installed: Path, tm
 
 
 @pytest.mark.skipif(not POLICY.exists(), reason="no default policy in the tree")
-def test_an_editable_install_finds_the_policy_in_the_tree(tmp_path: Path) -> None:
+def test_editable_install_finds_the_policy_in_the_tree(tmp_path: Path) -> None:
     found = run(sys.executable, "-c", FIND.format("checkpoint_file", ""), cwd=tmp_path).strip()
     assert Path(found) == POLICY
     assert run(sys.executable, "-c", FIND.format("load_checkpoint", ".policy_id"), cwd=tmp_path).strip()

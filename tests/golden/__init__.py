@@ -1,7 +1,7 @@
-"""The net: hashes of what is decided, the same on every x86 processor of the last ten years.
+"""Golden hashes of decisions, the same on every x86 processor of the last ten years.
 
-numpy and its BLAS take wider vectors where a processor has them, and those round otherwise. Where AVX2 is
-there, they are told to stop at it, before numpy is imported; elsewhere the tests fail, with what to do.
+numpy and its BLAS use wider vectors where a processor has them, and those round otherwise. Where AVX2 is
+available, both are limited to it before numpy is imported; elsewhere the tests fail, with a remedy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the net holds: every case is a name and a function that makes its content, as named arrays.
+"""Golden cases: each is a name and a function that makes its content, as named arrays.
 
 A table is named `table/WORLD/MODE/POLICY`, the steps of an environment `steps/CONFIGURATION`, decision
 records `records/WORLD/MODE/POLICY`, a journal that is decided again `journal/POLICY`.
@@ -29,7 +29,7 @@ from tests.golden.journal import journal_content
 from tests.golden.worlds import MODES, WORLDS, world
 
 Content = Mapping[str, NDArray[Any]]
-"""Arrays by name; the first axis of those of one prefix runs over the same things."""
+"""Arrays by name; arrays with one prefix have the same first axis."""
 
 RULES = {
     "fifo": Policy("fifo"),
@@ -85,13 +85,13 @@ NETWORKS = {
     "ppo-preempting": Policy("ppo", name=PREEMPTING),
     "ppo-untrained": Policy("ppo", checkpoint="untrained"),
 }
-"""Policies that decide one at a time, here on the first `NETWORK_JOBS` jobs."""
+"""Policies that decide one at a time, on the first `NETWORK_JOBS` jobs."""
 PLAYERS = {
     "rollout": Policy("rollout", samples=3),
     "clairvoyant": Policy("clairvoyant"),
     "ppo-searching": Policy("ppo", search={"samples": 3}),
 }
-"""Policies that look ahead, here on the first `PLAYED_JOBS` jobs."""
+"""Policies with look-ahead, on the first `PLAYED_JOBS` jobs."""
 NETWORK_JOBS = 160
 PLAYED_JOBS = 240
 
@@ -139,7 +139,7 @@ def replay(
 
 
 def table_content(table: JobTable) -> Content:
-    """Every fact of a job table."""
+    """All columns of a job table."""
     attempts = table.attempts
     order = np.lexsort((attempts.attempt, attempts.job, attempts.start_s))
     over = ~np.isnan(attempts.end_s[order])
@@ -173,7 +173,7 @@ def table_content(table: JobTable) -> Content:
 
 
 def _digests(rows: Any) -> NDArray[np.uint64]:
-    """A number for each tuple of whole numbers."""
+    """A number for each tuple of integers."""
     packed = (hashlib.blake2b(repr(tuple(row)).encode(), digest_size=8).digest() for row in rows)
     return np.frombuffer(b"".join(packed), np.uint64)
 
@@ -192,7 +192,7 @@ def _source() -> EpisodeSource:
 
 
 def _steps(configuration: str) -> Content:
-    """What an agent that draws its actions sees in `STEPS` steps."""
+    """Observations, masks and rewards of an agent with drawn actions, in `STEPS` steps."""
     env = RowsVecEnv([_source()], CLUSTERS, seed=7, config=EPISODES[configuration], oracle=True)
     observations, masks, rewards, dones = [env.reset()], [env.action_masks()], [], []
     for _ in range(STEPS // CLUSTERS):
@@ -213,7 +213,7 @@ def _steps(configuration: str) -> Content:
 
 
 def record_content(records: list[DecisionRecord]) -> Content:
-    """Everything in decision records but how long they took and who is said to have made them."""
+    """All fields of decision records except their duration and the name of the policy."""
     encode = msgspec.msgpack.encode
     halves = [encode(one.halves) for one in records]
     return {
@@ -238,7 +238,7 @@ def _records(where: str, mode: str, policy: Policy) -> Content:
     return record_content(records[:500])
 
 
-# ---- all of it ------------------------------------------------------------------------------------
+# ---- all cases ------------------------------------------------------------------------------------
 
 
 def cases() -> dict[str, Callable[[], Content]]:
@@ -293,5 +293,5 @@ def digest(content: Content) -> str:
 
 
 def rows_of(content: Content) -> list[str]:
-    """The prefixes whose arrays run over the same things: `job`, `attempt`, ..."""
+    """Prefixes whose arrays share the first axis: `job`, `attempt`, ..."""
     return sorted(set(chain(name.partition(".")[0] for name in content)))

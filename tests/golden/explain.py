@@ -1,9 +1,9 @@
-"""Say what differs between a case here and the same case in an earlier commit: which thing, field, and when.
+"""Print the differences between a case and the same case in an earlier commit: element, field and time.
 
     python -m tests.golden.explain table/helios/plain/easy
     python -m tests.golden.explain table/helios/plain/easy --against HEAD~3
 
-Without `--against` it is the commit that the kept hash comes from. That commit is run in a folder of its own.
+The default of `--against` is the commit that the kept hash comes from. It is run in a separate folder.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ WHEN = {
     "record": "now_s",
     "again.record": "now_s",
 }
-"""By prefix, the array that says when a thing was."""
+"""By prefix, the array with the time of each element."""
 
 
 def differences(before: Content, after: Content) -> list[str]:
-    """A line for each array that differs, the first instant first."""
+    """A line for each array that differs, in order of the first differing instant."""
     found: list[tuple[float, str]] = []
     for name in sorted(before.keys() | after.keys()):
         if name not in before or name not in after:
@@ -63,7 +63,7 @@ def _same(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def _when(name: str, before: Content, after: Content) -> np.ndarray | None:
-    """(rows,) when each thing of an array was, the earlier of both; None where nothing says so."""
+    """(rows,) time of each element of an array, the earlier of both; None for arrays without times."""
     prefix = name.rpartition(".")[0]
     key = f"{prefix}.{WHEN[prefix]}" if prefix in WHEN else ""
     if key not in before or key not in after:
@@ -88,7 +88,7 @@ def origin(name: str) -> str:
 
 
 def content_of(commit: str, name: str, folder: Path) -> Content:
-    """The content of a case in a commit, run from its own files."""
+    """The content of a case in a commit, computed by its own files."""
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x"], cwd=folder, input=archive, check=True)
     _declare(folder)
@@ -100,7 +100,7 @@ def content_of(commit: str, name: str, folder: Path) -> Content:
 
 
 def _declare(folder: Path) -> None:
-    """Give the files the entry points of their own project file, before those that are installed."""
+    """Give the files the entry points of their own project file, before the installed ones."""
     points = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
     info = folder / "rlsched-0.dist-info"
     info.mkdir()

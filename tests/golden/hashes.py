@@ -1,7 +1,7 @@
-"""The hashes that are kept, and whether this machine's mathematics can make them.
+"""The kept hashes, and whether this machine's mathematics can make them.
 
-python -m tests.golden.hashes            # make those that are missing, drop those without a case
-python -m tests.golden.hashes CASE ...   # and make these anew: only where a change is meant
+python -m tests.golden.hashes            # make missing hashes, drop hashes without a case
+python -m tests.golden.hashes CASE ...   # make these hashes again: only for an intended change
 
 Neither runs on a machine whose mathematics differ, unless every case is named.
 """
@@ -26,7 +26,7 @@ _PROBE = "mathematics"
 
 @cache
 def mathematics() -> str:
-    """A digest of functions whose last bit another C library or another processor may round otherwise."""
+    """A digest of functions whose last bit depends on the C library and the processor."""
     x = np.linspace(1e-3, 40.0, 20_001)
     scalar = [(math.log(v), math.exp(v / 8.0), math.log1p(v), math.erfc(v / 9.0), v**0.7) for v in x.tolist()]
     matrix = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
@@ -52,7 +52,7 @@ def same_mathematics() -> bool:
 
 
 def cannot_compare() -> str:
-    """One line that names the cause and what to do; "" where the hashes can be made on this machine."""
+    """One line with cause and remedy; "" where the hashes can be made on this machine."""
     if same_mathematics():
         return ""
     return (
@@ -64,7 +64,7 @@ def cannot_compare() -> str:
 
 
 def left_out() -> bool:
-    """Whether the environment asks to leave the comparison out where it cannot be made."""
+    """Whether the environment skips a comparison that is impossible on this machine."""
     return os.environ.get(SKIP, "") == "1"
 
 

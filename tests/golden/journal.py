@@ -1,4 +1,4 @@
-"""A broker's journal: written by the real machine on real SQLite, with nodes that run jobs by the clock."""
+"""A broker's journal: written by the real machine on real SQLite, with simulated nodes."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ TICK_S = 5.0
 
 
 class _Nodes:
-    """Nodes that answer orders after a while, and whose jobs run as long as they are meant to."""
+    """Nodes that answer orders after a delay, and whose jobs run for their given time."""
 
     def __init__(self, runs_s: dict[int, float]) -> None:
         self._runs_s = runs_s
         self._number = itertools.count()
         self.due: list[tuple[float, int, Event]] = []
 
-    def say(self, at_s: float, event: Event) -> None:
+    def schedule(self, at_s: float, event: Event) -> None:
         heapq.heappush(self.due, (round(at_s, 3), next(self._number), event))
 
     def obey(self, node: str, order: Any, now_s: float) -> None:
-        """Do as told; what is not an order to launch or to kill needs no answer."""
+        """Obey an order; only orders to launch or to kill need an answer."""
         if isinstance(order, Launch):
             rank = {"job": order.job, "attempt": order.attempt, "rank": order.rank}
-            self.say(now_s + ANSWERS_S, NodeSaid(node, 0, Launched(pid=100 + order.rank, **rank)))
+            self.schedule(now_s + ANSWERS_S, NodeSaid(node, 0, Launched(pid=100 + order.rank, **rank)))
             ends_s = now_s + ANSWERS_S + self._runs_s[order.job]
-            self.say(ends_s, NodeSaid(node, 0, Ended(exit_code=0, reason="", **rank)))
+            self.schedule(ends_s, NodeSaid(node, 0, Ended(exit_code=0, reason="", **rank)))
         elif isinstance(order, Kill):
             rank = {"job": order.job, "attempt": order.attempt, "rank": order.rank}
-            self.say(now_s + LEAVES_S, NodeSaid(node, 0, Ended(exit_code=143, reason="killed", **rank)))
+            self.schedule(now_s + LEAVES_S, NodeSaid(node, 0, Ended(exit_code=143, reason="killed", **rank)))
 
 
 def _submissions(rng: np.random.Generator) -> list[tuple[float, float, Submit]]:
-    """(when, how long it runs, what is asked for)."""
+    """(submission time, run time, request)."""
     at_s = np.cumsum(rng.exponential(11.0, JOBS) * (rng.random(JOBS) < 0.5))
     runs_s = np.round(np.exp(rng.normal(3.8, 1.2, JOBS)), 2)
     return [
@@ -80,9 +80,9 @@ def journal_content(
         broker = HandBroker(scheduler, journal, limits=Limits(lease_s=1e6, launch_timeout_s=1e6))
         nodes = _Nodes({k + 1: runs_s for k, (_, runs_s, _) in enumerate(submissions)})
         for name, (gpus, vc) in NODES.items():
-            nodes.say(broker.now_s + 1.0, NodeSaid(name, 0, Hello(name=name, gpus=gpus, vc=vc)))
+            nodes.schedule(broker.now_s + 1.0, NodeSaid(name, 0, Hello(name=name, gpus=gpus, vc=vc)))
         for k, (at_s, _, submit) in enumerate(submissions):
-            nodes.say(broker.now_s + 2.0 + at_s, ClientAsked(b"peer", k + 1, submit))
+            nodes.schedule(broker.now_s + 2.0 + at_s, ClientAsked(b"peer", k + 1, submit))
         seen, tick_s = 0, broker.now_s + TICK_S
         while nodes.due or broker.state.ended < JOBS:
             ask_s = broker.machine.due_s()

@@ -1,6 +1,6 @@
-"""Nothing that is decided has changed: tables, steps, records and a journal have the hashes that are kept.
+"""No decision has changed: tables, steps, records and a journal have the kept hashes.
 
-`python -m tests.golden.explain CASE` says what differs where one has not.
+`python -m tests.golden.explain CASE` shows the differences of a case.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tests.quick import quick
 
 CASES = cases()
 QUICK = ("table/helios/plain/", "records/mixed/plain/", "journal/")
-"""Where the cases of `make test` begin: one trace, nothing but the rules. The slow set has all others."""
+"""Prefixes of the cases of `make test`: one trace, only rules. The slow set has all others."""
 TUNED = ("table/philly/models/tuned", "table/mixed/models/tuned")
 """And the default policy with models, on one GPU type and on several."""
 SLOW = ("rollout", "clairvoyant", "-moving")
-"""Where the cases end that compile what no other quick test needs."""
+"""Suffixes of cases that compile kernels which no other quick test needs."""
 
 
 def test_every_case_has_a_hash_and_every_hash_a_case() -> None:
@@ -27,7 +27,7 @@ def test_every_case_has_a_hash_and_every_hash_a_case() -> None:
 
 
 def must_compare() -> None:
-    """Fail where this machine cannot make the hashes; skip where the environment asks for that."""
+    """Fail where this machine cannot make the hashes; skip where the environment requests it."""
     line = cannot_compare()
     if line and left_out():
         pytest.skip(line)
@@ -40,14 +40,14 @@ def is_quick(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", quick(CASES, is_quick))
-def test_nothing_has_changed(name: str) -> None:
+def test_contents_have_the_kept_hashes(name: str) -> None:
     must_compare()
     assert digest(CASES[name]()) == kept()[name], f"python -m tests.golden.explain {name}"
 
 
 @pytest.mark.parametrize("where", ["philly", "mixed"])
-def test_the_default_policy_shares_and_clocks_in_its_cases(where: str) -> None:
-    """Otherwise its hashes would hold nothing of either."""
+def test_default_policy_shares_and_sets_clocks_in_its_cases(where: str) -> None:
+    """Otherwise its hashes would cover neither."""
     tuned = digest(table_content(replay(where, "models", Policy("tuned"))))
     for setting in ("share", "clock", *(("types",) if where == "mixed" else ())):
         without = replay(where, "models", Policy("tuned", **{setting: None}))
@@ -64,7 +64,7 @@ def other_mathematics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("other_mathematics")
-def test_a_machine_that_cannot_compare_fails_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomparable_machine_fails_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(pytest.fail.Exception, match=rf"0123456789abcdef.*{SKIP}=1") as failed:
         must_compare()
     assert "\n" not in str(failed.value)
@@ -74,7 +74,7 @@ def test_a_machine_that_cannot_compare_fails_with_what_to_do(monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("other_mathematics")
-def test_hashes_of_two_mathematics_do_not_come_into_one_file() -> None:
+def test_hashes_of_two_mathematics_are_not_mixed() -> None:
     before = hashes.FILE.read_bytes()
     for anew in ([], ["table/helios/plain/fifo"]):
         with pytest.raises(SystemExit, match="0123456789abcdef"):

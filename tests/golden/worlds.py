@@ -1,7 +1,7 @@
 """Three small clusters with their jobs, in three modes each: plain, with attempts, with models.
 
-`helios`: one pool of nodes that are alike. `philly`: longer jobs, larger gangs, predictions of every quality.
-`mixed`: VCs, three GPU types, jobs that ask for types, cores, memory, a share of a GPU, or no GPU at all.
+`helios`: one pool of equal nodes. `philly`: longer jobs, larger gangs, predictions of every quality. `mixed`:
+VCs, three GPU types, jobs that request types, cores, memory, a share of a GPU, or no GPU at all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MODES = ("plain", "attempts", "models")
 
 @dataclass(frozen=True)
 class World:
-    """A workload on a cluster, and what can happen there."""
+    """A workload on a cluster, and its possible events."""
 
     trace: Trace
     spec: ClusterSpec
@@ -36,7 +36,7 @@ class World:
 
     @property
     def predictions(self) -> PredictedTimes:
-        """What every policy is told, that is not told the true run times."""
+        """Predictions for every policy without true run times."""
         return predict_trace(self.trace, self.spec)
 
 

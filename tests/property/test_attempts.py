@@ -1,4 +1,4 @@
-"""Random traces with everything on that can happen to a job: what has to hold whatever happens."""
+"""Random traces with all events of jobs: invariants hold in every run."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ MOVING = Policy(
     preempt={"spread": 1.0, "trust": 0.5, "margin": 0.2, "first_age": "4s", "tick": "3s"},
     migrate={"dwell": "1s", "gain": 0.0},
 )
-"""For jobs of seconds, which are moved soon."""
+"""For jobs of seconds, which may be moved early."""
 
 
 class Restless(Scheduler):
-    """Preempts at random, so many times at most, and asks to be called at random times."""
+    """Preempts at random, up to a number of times, and asks to be called at random times."""
 
     name = policy_id = "restless"
     oracle = True
@@ -54,7 +54,7 @@ class Restless(Scheduler):
         self._rng, self._left = np.random.default_rng(seed), times
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Stop somebody, start the first that fits, or wait for a while."""
+        """Preempt a job, start the first that fits, or wait for a while."""
         del record
         return Decision(action=self._action(state, partition, now_s), source="rule")
 
@@ -73,7 +73,7 @@ class Restless(Scheduler):
 
 @st.composite
 def workloads(draw: st.DrawFn) -> tuple[Trace, RunRules]:
-    """Up to 16 jobs with everything that a trace can say of them, and nodes that all come up again."""
+    """Up to 16 jobs with all columns of a trace, and nodes that all come up again."""
     count = draw(st.integers(1, 16))
     seconds = st.integers(0, 30).map(float)
 
@@ -138,7 +138,7 @@ def run(trace: Trace, rules: RunRules, name: str, seed: int) -> JobTable:
     return table
 
 
-def of(table: JobTable, job: int) -> AttemptTable:
+def attempts_of(table: JobTable, job: int) -> AttemptTable:
     assert table.log is not None
     return table.log.select(table.log.job == job)
 
@@ -150,7 +150,7 @@ def of(table: JobTable, job: int) -> AttemptTable:
     st.sampled_from(["restless", "restless", "fifo", "qssf-backfill", "moving"]),
     st.integers(0, 99),
 )
-def test_whatever_happens(workload: tuple[Trace, RunRules], name: str, seed: int) -> None:
+def test_invariants_hold_on_random_traces(workload: tuple[Trace, RunRules], name: str, seed: int) -> None:
     trace, rules = workload
     table = run(trace, rules, name, seed)
     assert table.ended_by is not None
@@ -160,7 +160,7 @@ def test_whatever_happens(workload: tuple[Trace, RunRules], name: str, seed: int
         attempts_follow_each_other(table, job)
         work_is_conserved(table, job, rules)
     no_gpu_is_given_twice(table, rules)
-    nobody_starts_before_it_is_eligible(table)
+    no_job_starts_before_it_is_eligible(table)
     arrays_keep_their_limits(table)
 
 
@@ -175,7 +175,7 @@ def no_job_is_lost(table: JobTable) -> None:
 
 
 def attempts_follow_each_other(table: JobTable, job: int) -> None:
-    mine = of(table, job)
+    mine = attempts_of(table, job)
     assert mine.attempt.tolist() == list(range(1, len(mine) + 1))
     assert (mine.start_s[1:] >= mine.end_s[:-1]).all()
     assert (table.start_s[job], table.end_s[job]) == (mine.start_s[0], mine.end_s[-1])
@@ -187,7 +187,7 @@ def attempts_follow_each_other(table: JobTable, job: int) -> None:
 
 
 def work_is_conserved(table: JobTable, job: int, rules: RunRules) -> None:
-    mine, trace = of(table, job), table.trace
+    mine, trace = attempts_of(table, job), table.trace
     ran_s = mine.end_s - mine.start_s
     assert (mine.useful_s >= 0).all()
     assert (mine.useful_s <= ran_s + EXACT_S).all()
@@ -238,7 +238,7 @@ def no_gpu_is_given_twice(table: JobTable, rules: RunRules) -> None:
         assert {owners[table.gpu_node[g]] for g in log.gpus(k)} <= ({None, vc} if vc else {None})
 
 
-def nobody_starts_before_it_is_eligible(table: JobTable) -> None:
+def no_job_starts_before_it_is_eligible(table: JobTable) -> None:
     assert table.eligible_s is not None
     able = np.flatnonzero(~table.rejected)
     assert (table.eligible_s[able] >= table.trace.submit_s[able]).all()
@@ -262,7 +262,7 @@ def arrays_keep_their_limits(table: JobTable) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(workloads(), st.sampled_from(GREEDY))
-def test_the_compiled_loop_and_the_scheduler_agree(workload: tuple[Trace, RunRules], name: str) -> None:
+def test_compiled_loop_and_scheduler_agree(workload: tuple[Trace, RunRules], name: str) -> None:
     trace, rules = workload
     scheduler = RuleScheduler(Policy(name))
     compiled = engine(trace, rules, scheduler.order).run_rule(scheduler.rule)

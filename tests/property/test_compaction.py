@@ -51,9 +51,9 @@ from tests.support.broker.hand import submit
 
 
 def facts(state: BrokerState) -> list[object]:
-    """`shape` without what a base does not promise: ledger numbers of jobs that are over, past jobs."""
+    """`shape` without what a base does not keep: ledger numbers of finished jobs, past jobs."""
     job = state.cluster.arrays.job
-    job.look_s[job.status != RUNNING] = 0.0  # what the slot's last job left, and nobody reads
+    job.look_s[job.status != RUNNING] = 0.0  # unused leftovers of the slot's last job
     found = shape(state)
     predictor = state.predictions.predictor
     losses = [] if predictor is None else predictor.hedge.losses.round(9).tolist()
@@ -94,7 +94,7 @@ def _parties(state: BrokerState) -> Iterator[Any]:
 
 
 class _Life(Life):
-    """With quotas, accounts, holds, times to begin, dependencies, GPUs of others, engines that are away."""
+    """A life with quotas, accounts, holds, start times, dependencies, foreign GPUs, disconnected engines."""
 
     def step(self) -> None:
         if self.chance.random() < 0.1:
@@ -113,7 +113,7 @@ class _Life(Life):
         super().step()
 
     def gate(self) -> None:
-        """A job comes that waits for something, or somebody holds, releases or changes one."""
+        """A job is submitted that waits for something, or a user holds, releases or changes one."""
         live = [job.number for job in self.broker.state.job_of_seq.values()]
         live += list(self.broker.state.arrays.live)
         others = self.chance.sample(live, min(len(live), self.chance.randint(0, 2)))
@@ -132,7 +132,7 @@ class _Life(Life):
         self.broker.batch([ClientAsked(b"c", 0, order, Peer("admin", "c", "ada"))], after_s=0.5)
 
     def order(self, job: int, on: list[DependsOn]) -> Any:
-        """Something about a live job, or about some tasks of an array."""
+        """An order for a live job, or for some tasks of an array."""
         chance = self.chance
         first = 3 * chance.randint(0, 6)
         some = [Tasks(first, min(18, first + 3 * chance.randint(0, 3)), 3)]
@@ -150,7 +150,7 @@ class _Life(Life):
         return Update(job=job, tasks=tasks, **dict(chance.sample(sorted(changes.items()), 2)))
 
     def _engine(self, node: str) -> None:
-        """What an engine says of a node of its."""
+        """A message of an engine about one of its nodes."""
         chance = self.chance
         if chance.random() < 0.2:
             away = chance.random() < 0.3
@@ -165,7 +165,7 @@ class _Life(Life):
 
 
 def compacted(path: Path, after_s: float, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Compact the entries of before a time; how many are left."""
+    """Compact the entries before a time. Returns the number of remaining entries."""
     monkeypatch.setattr(compaction, "load_scheduler", lambda _: scheduler)
     cut = compaction.made(path, after_s, RANKS.half_life_s)
     assert cut is not None
@@ -180,7 +180,7 @@ def compacted(path: Path, after_s: float, scheduler: Scheduler, monkeypatch: pyt
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[1]}")
 @pytest.mark.parametrize("seed", range(3))
-def test_a_base_and_what_follows_it_are_the_whole(
+def test_base_and_later_entries_equal_all_entries(
     tmp_path: Path, case: tuple[str, str, float], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, chance = tmp_path / "journal.sqlite", Random(seed)
@@ -210,6 +210,6 @@ def test_a_base_and_what_follows_it_are_the_whole(
     whole, cut = Journal(tmp_path / "whole.sqlite"), Journal(tmp_path / "cut.sqlite")
     assert facts(put_together(cut, case)) == facts(put_together(whole, case))
     _, entries = go_on(life, (whole, cut), case, seed)
-    if prediction != HEDGE:  # what it says of new jobs rests on the past ones that it knows
+    if prediction != HEDGE:  # its predictions of new jobs depend on the past jobs in its memory
         assert len(entries[0]) > 20
-        assert entries[0] == entries[1], "what happens next is not the same"
+        assert entries[0] == entries[1], "the brokers differ after the next events"

@@ -1,4 +1,6 @@
-"""Jobs that change speed: work and energy are conserved, whatever is shared, slowed, interrupted or lost."""
+"""Jobs that change speed: work and energy are conserved under sharing, lower clocks, interruptions and
+losses.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ from tests.support.sim.random_runs import (
     CLUSTERS,
     REL,
     Whimsical,
+    all_resources_are_returned,
     disasters,
     energy_is_conserved,
-    everything_is_given_back,
     work_is_done,
     workload,
 )
@@ -68,8 +70,8 @@ def test_work_and_energy_are_conserved(seed: int) -> None:
 
 
 def check_conserved(engine: Watched, table: JobTable, *, noise: bool) -> float:
-    """Count all again: work, energy and ledger. Returns the slowest rate."""
-    everything_is_given_back(engine)
+    """Count work, energy and ledger again. Returns the slowest rate."""
+    all_resources_are_returned(engine)
     books = recount(engine, noise=noise)
     clocks_are_kept(engine)
     energy_is_conserved(table)
@@ -97,7 +99,7 @@ SHARING: Final[dict[str, dict[str, Any]]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("sharing", SHARING)
 def test_gittins_conserves_work_and_energy(sharing: str) -> None:
-    """Preempting and sharing on clusters of all kinds, with failures and nodes that go; both ways alike."""
+    """Preempting and sharing on clusters of all kinds, with failures and removed nodes; both ways agree."""
     preempt = {"spread": 0.5, "margin": 0.1, "first_age": "8s", "tick": "5s"}
     one = RuleScheduler(Policy("gittins", preempt=preempt, **SHARING[sharing]))
     preemptions = 0
@@ -105,7 +107,7 @@ def test_gittins_conserves_work_and_energy(sharing: str) -> None:
         name, noise = ("mixed", "alike", "not told", "cut")[seed % 4], seed % 3 == 0
         engine, compiled = (watched(seed, name, noise=noise, order=one.order) for _ in range(2))
         table, other = engine.run(one), compiled.run_rule(one.rule)
-        if name != "cut":  # slices have a count of their own, `test_slices_conservation`
+        if name != "cut":  # slices are counted in `test_slices_conservation`
             check_conserved(engine, table, noise=noise)
         np.testing.assert_array_equal(table.start_s, other.start_s)
         np.testing.assert_array_equal(table.end_s, other.end_s)
@@ -162,7 +164,7 @@ def test_compiled_rules_and_schedulers_agree(options: str, name: str) -> None:
         assert one_by_one.energy is not None
         np.testing.assert_array_equal(compiled.energy.job_j, one_by_one.energy.job_j)
         energy_is_conserved(compiled)
-        everything_is_given_back(engine)
+        all_resources_are_returned(engine)
         for span in engine.spans:
             gpus = [g for holder in span.holders for g in holder.gpus]
             joined += len(gpus) - len(set(gpus))

@@ -1,4 +1,4 @@
-"""Random clusters of several kinds, jobs that ask for anything: nothing is given twice, nobody is lost."""
+"""Random clusters of several kinds and jobs with any request: no resource is given twice, no job is lost."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def check_valid(table: JobTable) -> None:
     trace, nodes = table.trace, table.spec.expand()
     demands, which = trace_demands(trace)
     ran = ~table.rejected
-    assert np.isfinite(table.start_s[ran]).all(), "nobody is lost"
+    assert np.isfinite(table.start_s[ran]).all(), "no job is lost"
     assert (table.start_s[ran] >= trace.submit_s[ran]).all()
     np.testing.assert_array_equal(table.end_s[ran], (table.start_s + trace.duration_s)[ran])
     for instant in np.unique(table.start_s[ran]):
@@ -101,7 +101,7 @@ def check_valid(table: JobTable) -> None:
 
 @settings(max_examples=120, deadline=None)
 @given(cases(), st.sampled_from(POLICIES), st.sampled_from(sorted(PLACEMENT_CODES)))
-def test_nothing_is_given_twice_and_nobody_is_lost(
+def test_no_resource_is_given_twice_and_no_job_is_lost(
     case: tuple[Trace, ClusterSpec], policy: Policy | str, placement: str
 ) -> None:
     trace, spec = case[0], msgspec.structs.replace(case[1], placement=placement)
@@ -115,14 +115,14 @@ def test_nothing_is_given_twice_and_nobody_is_lost(
         np.testing.assert_array_equal(compiled.start_s, table.start_s)
         assert compiled.gpus == table.gpus
         state = engine.state.arrays
-        assert (state.gpu.free_milli == 1000).all(), "all is given back"
+        assert (state.gpu.free_milli == 1000).all(), "all resources are returned"
         np.testing.assert_array_equal(state.node.cpu_free_milli, state.node.cpu_milli)
         np.testing.assert_array_equal(state.node.memory_free_mib, state.node.memory_mib)
 
 
 @settings(max_examples=120, deadline=None)
 @given(cases())
-def test_who_is_rejected_is_who_does_not_fit_the_idle_cluster(case: tuple[Trace, ClusterSpec]) -> None:
+def test_rejected_jobs_do_not_fit_the_idle_cluster(case: tuple[Trace, ClusterSpec]) -> None:
     trace, spec = case
     state = ClusterState.from_spec(spec, OrderedQueue(Order()))
     demands, which = trace_demands(trace)
@@ -143,7 +143,7 @@ def test_who_is_rejected_is_who_does_not_fit_the_idle_cluster(case: tuple[Trace,
 )
 @settings(max_examples=40, deadline=None)
 @given(case=cases())
-def test_rules_that_preempt_lose_nobody_either(policy: Policy, case: tuple[Trace, ClusterSpec]) -> None:
+def test_rules_that_preempt_lose_no_job(policy: Policy, case: tuple[Trace, ClusterSpec]) -> None:
     trace, spec = case
     table = Engine(trace, spec, order=policy.rule.order, oracle=True).run_rule(policy.rule)
     ran = ~table.rejected

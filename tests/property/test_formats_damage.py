@@ -1,4 +1,4 @@
-"""Whatever happens to a publisher's file: rows are kept or skipped by name, or one clear line says why."""
+"""Damaged publishers' files: rows are kept or skipped by name, or one clear line reports the reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DAMAGE = st.lists(
 
 
 def damage(data: bytes, changes: list[tuple[str, float, bytes]]) -> bytes:
-    """The file after some bytes were cut off, dropped, put in, or written twice."""
+    """The file after some bytes were cut off, dropped, inserted, or repeated."""
     for kind, where, put in changes:
         at = int(where * len(data))
         if kind == "cut":
@@ -43,7 +43,7 @@ def damage(data: bytes, changes: list[tuple[str, float, bytes]]) -> bytes:
 
 
 def attempt(name: str, request: Request) -> tuple[Conversion | None, RlschedError]:
-    """What comes of the file, or the error that refuses it; any other error is a failure of the test."""
+    """The converted file, or the error that refuses it; any other error fails the test."""
     try:
         return convert_original(name, request), RlschedError()
     except RlschedError as error:

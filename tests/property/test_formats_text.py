@@ -1,4 +1,6 @@
-"""Every format gives text back as it stands, counts a line that is there twice once, and invents no zero."""
+"""Every format keeps text unchanged, counts a repeated line once, and does not turn missing numbers into
+zero.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ class Shape(NamedTuple):
         text: Column of the trace by column of the row, where people or sites choose the text.
         numbers: Columns of numbers and times.
         write: Rows to the text of the main file.
-        beside: Rows to the text of other files, by name.
+        other_files: Rows to the text of other files, by name.
     """
 
     name: str
@@ -44,7 +46,7 @@ class Shape(NamedTuple):
     text: dict[str, str]
     numbers: tuple[str, ...]
     write: Callable[[list[Row]], str]
-    beside: dict[str, Callable[[list[Row]], str]]
+    other_files: dict[str, Callable[[list[Row]], str]]
 
 
 def with_header(rows: list[Row]) -> str:
@@ -56,7 +58,7 @@ def with_header(rows: list[Row]) -> str:
 
 
 def columns(*names: str) -> Callable[[list[Row]], str]:
-    """A table without a header line, of these keys."""
+    """A table without a header line, with these keys."""
 
     def write(rows: list[Row]) -> str:
         out = io.StringIO()
@@ -216,7 +218,7 @@ def jobs(shape: Shape, *changes: Row) -> list[Row]:
 
 
 def convert(shape: Shape, rows: list[Row], folder: str, **options: object) -> Conversion:
-    for name, write in (shape.beside | {shape.file: shape.write}).items():
+    for name, write in (shape.other_files | {shape.file: shape.write}).items():
         (Path(folder) / name).write_text(write(rows), encoding="utf-8", newline="")
     return convert_original(shape.name, Request(Path(folder) / shape.file, **options))  # type: ignore[arg-type]
 
@@ -228,7 +230,7 @@ def test_any_text_survives_conversion_and_reading_back(
     shape: Shape, data: st.DataObject, suffix: str
 ) -> None:
     row = st.fixed_dictionaries(dict.fromkeys(shape.text, TEXT))
-    if shape.name == "sacct":  # which escapes nothing: a bar may stand in the name of a job, behind no digit
+    if shape.name == "sacct":  # escapes nothing: a bar may occur in the name of a job, not after a digit
         plain = TEXT.filter(lambda one: "|" not in one)
         barred = st.tuples(plain.filter(lambda one: not DIGIT.search(one)), TEXT).map("|".join)
         names = st.one_of(plain, barred.filter(lambda one: not DIGIT.search(one.rpartition("|")[0])))
@@ -246,7 +248,7 @@ def test_any_text_survives_conversion_and_reading_back(
 @every_shape
 @settings(max_examples=15, deadline=None)
 @given(copies=st.lists(st.integers(1, 3), min_size=1, max_size=5), data=st.data())
-def test_a_line_that_is_there_twice_counts_once(shape: Shape, copies: list[int], data: st.DataObject) -> None:
+def test_repeated_line_counts_once(shape: Shape, copies: list[int], data: st.DataObject) -> None:
     once = jobs(shape, *({} for _ in copies))
     lines = data.draw(st.permutations([row for row, n in zip(once, copies, strict=True) for _ in range(n)]))
     with tempfile.TemporaryDirectory() as folder:
@@ -265,7 +267,7 @@ def test_a_line_that_is_there_twice_counts_once(shape: Shape, copies: list[int],
 @every_shape
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_a_number_that_is_missing_is_blank_or_named_and_never_zero(shape: Shape, data: st.DataObject) -> None:
+def test_missing_number_is_blank_or_named_and_never_zero(shape: Shape, data: st.DataObject) -> None:
     missing = data.draw(st.sets(st.sampled_from(shape.numbers), min_size=1, max_size=3))
     rows = jobs(shape, {}, dict.fromkeys(missing, ""))
     with tempfile.TemporaryDirectory() as folder:

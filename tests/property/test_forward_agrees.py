@@ -1,4 +1,4 @@
-"""The runtime scores, masks and draws as torch does: any widths, any windows, the default checkpoint too.
+"""The runtime scores, masks and draws as torch does: any widths, any windows, and the default checkpoint.
 
 In double precision the two are the same function. In the single precision that torch trains in they differ by
 its rounding, which grows with the logits: at 8 and above, float32 itself goes in steps of 9.5e-7.
@@ -32,7 +32,7 @@ from rlsched_agents.runtime.forward import Forward
 from rlsched_agents.runtime.network import NetworkConfig, Weights, initial_weights, widened
 
 SINGLE = 4e-6
-"""Of the largest logit of a window, or of 1 where that is more: what is left to torch's float32."""
+"""Tolerance relative to the largest logit of a window, or to 1 if that is more: torch's float32 rounding."""
 DOUBLE = 1e-9
 """Absolute, torch in float64."""
 Rng = np.random.Generator
@@ -40,7 +40,7 @@ Rows = NDArray[np.float32]
 
 
 class Pair:
-    """The same weights in numpy, and in torch in both precisions; there with all of today's columns."""
+    """The same weights in numpy, and in torch in both precisions; torch has all current columns."""
 
     def __init__(self, config: NetworkConfig, weights: Weights) -> None:
         self.numpy = Forward(weights, config)
@@ -66,7 +66,7 @@ class Pair:
 
 
 def trained_like(config: NetworkConfig, seed: int) -> Weights:
-    """Weights as large as training leaves them: no zero bias, no small last layer."""
+    """Weights as large as after training: no zero bias, no small last layer."""
     rng = np.random.default_rng(seed)
     return {
         name: (rng.normal(0, 1, shape) / np.sqrt(shape[-1])).astype(np.float32)
@@ -95,9 +95,9 @@ def default() -> Pair:
     return Pair(checkpoint.card.network, checkpoint.weights)
 
 
-def test_the_default_checkpoint_at_every_number_of_rows(default: Pair) -> None:
+def test_default_checkpoint_at_every_number_of_rows(default: Pair) -> None:
     rng = np.random.default_rng(1)
-    for rows in [*range(1, 26), 31, 32, 33, 63, 64, 65, 512]:  # a window that is served has 24
+    for rows in [*range(1, 26), 31, 32, 33, 63, 64, 65, 512]:  # a served window has 24
         for padded_frac in (0.0, 0.5):
             default.check(random_window(rng, rows, padded_frac))
 
@@ -148,10 +148,10 @@ def test_networks_of_any_width(
     temperature=st.sampled_from([0.0, 0.25, 1.0]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_rows_are_taken_as_from_the_masked_distribution_of_training(
+def test_rows_are_sampled_from_the_masked_distribution_of_training(
     default: Pair, rows: int, legal_frac: float, temperature: float, seed: int
 ) -> None:
-    """The mode where the temperature is 0, else the row in whose share of [0, 1) the draw falls."""
+    """The mode at temperature 0, else the row in whose share of [0, 1) the draw falls."""
     rng = np.random.default_rng(seed)
     window = random_window(rng, rows, padded_frac=0.3)
     real = np.flatnonzero(window[:, [IS_WAIT, IS_JOB, IS_VARIANT]].any(axis=1))
@@ -173,7 +173,7 @@ def test_rows_are_taken_as_from_the_masked_distribution_of_training(
 
 
 def test_windows_of_a_live_cluster(default: Pair) -> None:
-    """Columns as the shared kernels fill them, as decisions of the policy come and go."""
+    """Columns as the shared kernels fill them, during decisions of the policy."""
     rng, policy, seen = np.random.default_rng(4), load_scheduler("ppo"), set()
     state = ClusterState.from_spec(ClusterSpec.uniform(12, 8), OrderedQueue(policy.order))
     for step in range(120):

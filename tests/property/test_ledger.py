@@ -36,7 +36,7 @@ NODES = st.lists(st.tuples(st.integers(0, 4), st.sampled_from([None, "a", "b"]))
 
 @dataclass
 class Job:
-    """What the model knows of a live job."""
+    """The model's state of a live job."""
 
     gpus: int
     vc: str
@@ -46,7 +46,7 @@ class Job:
     start_s: float = math.nan
     attempt: int = 1
     attempts: list[float] = field(default_factory=list)
-    """GPU-seconds of each attempt that is over."""
+    """GPU-seconds of each finished attempt."""
     eligible: bool = True
 
     def key(self, order: str) -> float:
@@ -76,7 +76,7 @@ class Ledger(RuleBasedStateMachine):
         self.state = ClusterState(specs, OrderedQueue(Order.parse(order)), slots=2)
         self.nodes = [(gpus, vc, NODE_UP) for gpus, vc in nodes]
 
-    # ---- what the model knows ------------------------------------------------------------------
+    # ---- state of the model ------------------------------------------------------------------
 
     def gpus(self) -> list[tuple[int, str | None, int]]:
         """(node, VC, status of the node) of every GPU."""
@@ -242,7 +242,7 @@ class Ledger(RuleBasedStateMachine):
 
     @precondition(lambda self: self.numbers(running=False))
     @rule(data=st.data())
-    def refuse_a_gang_that_is_not_whole(self, data: st.DataObject) -> None:
+    def refuse_an_incomplete_gang(self, data: st.DataObject) -> None:
         seq = data.draw(st.sampled_from(self.numbers(running=False)))
         free, gpus = self.free(None), self.jobs[seq].gpus
         if len(free) <= gpus:
@@ -259,7 +259,7 @@ class Ledger(RuleBasedStateMachine):
 
     @precondition(lambda self: self.numbers(running=False))
     @rule(data=st.data())
-    def refuse_gpus_that_cannot_be_had(self, data: st.DataObject) -> None:
+    def refuse_unavailable_gpus(self, data: st.DataObject) -> None:
         """One wrong GPU among right ones: taken, unknown, on a node that is not up, of another partition."""
         seq = data.draw(st.sampled_from(self.numbers(running=False)))
         job, taken = self.jobs[seq], self.taken()
@@ -285,7 +285,7 @@ class Ledger(RuleBasedStateMachine):
         seq=st.integers(-1, 60),
         call=st.sampled_from(["start", "release", "requeue", "remove_waiting", "gpus_of"]),
     )
-    def refuse_jobs_that_are_not_there(self, seq: int, call: str) -> None:
+    def refuse_unknown_jobs(self, seq: int, call: str) -> None:
         if seq in self.jobs:
             return
         extra = {"start": ([0], self.now_s), "release": (self.now_s,), "requeue": (self.now_s,)}.get(call, ())
@@ -303,7 +303,7 @@ class Ledger(RuleBasedStateMachine):
             self.refused(lambda: self.state.requeue(seq, self.now_s), "not running")
 
     @rule(beyond=st.integers(0, 3))
-    def refuse_nodes_that_are_not_there(self, beyond: int) -> None:
+    def refuse_unknown_nodes(self, beyond: int) -> None:
         for n in (-1 - beyond, len(self.nodes) + beyond):
             self.refused(lambda n=n: self.state.fail_node(n), "no node number")
             self.refused(lambda n=n: self.state.drain_node(n), "no node number")
@@ -311,7 +311,7 @@ class Ledger(RuleBasedStateMachine):
         if self.nodes:
             self.refused(lambda: self.state.add_node(NodeSpec(name="n0", gpus=1)), "already")
 
-    # ---- what always holds ---------------------------------------------------------------------
+    # ---- invariants ---------------------------------------------------------------------
 
     @invariant()
     def gangs_are_whole_and_no_gpu_is_given_twice(self) -> None:
@@ -358,7 +358,7 @@ class Ledger(RuleBasedStateMachine):
 
     @invariant()
     def gpu_seconds_are_conserved(self) -> None:
-        """Whole seconds only, so sums are exact."""
+        """Only whole seconds, so sums are exact."""
         job = self.state.arrays.job
         attained = {seq: float(job.attained_gpu_s[self.state.slot_of(seq)]) for seq in self.jobs}
         assert attained == {seq: sum(known.attempts) for seq, known in self.jobs.items()}
@@ -416,7 +416,7 @@ class Ledger(RuleBasedStateMachine):
         return found
 
     @invariant()
-    def the_index_is_what_a_rebuild_gives(self) -> None:
+    def index_equals_a_rebuild(self) -> None:
         kept = self.state.arrays
         fresh = copy.deepcopy(kept)
         for part in (
@@ -476,7 +476,7 @@ def filled(slots: int, order: tuple[int, ...]) -> ClusterState:
     return state
 
 
-def test_equal_states_have_equal_digests_whatever_their_slots() -> None:
+def test_equal_states_have_equal_digests_for_any_slots() -> None:
     small, large = filled(2, (0, 2)), filled(64, (2, 0))
     assert small.arrays.job.shape != large.arrays.job.shape
     assert small.digest() == large.digest()
@@ -498,7 +498,7 @@ def test_equal_states_have_equal_digests_whatever_their_slots() -> None:
         lambda state: state.add_node(NodeSpec(name="n1", gpus=1)),
     ],
 )
-def test_the_digest_tells_states_apart(change: Callable[[ClusterState], object]) -> None:
+def test_digest_distinguishes_states(change: Callable[[ClusterState], object]) -> None:
     state = filled(8, (0, 2))
     before = state.digest()
     change(state)

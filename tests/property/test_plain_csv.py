@@ -1,4 +1,4 @@
-"""The quick reader of plain CSV reads what the `csv` module reads, or leaves the file to it."""
+"""The quick reader of plain CSV equals the `csv` module, or leaves the file to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NUMBERS = st.one_of(
 
 @pytest.fixture(autouse=True, scope="module")
 def _small_steps() -> object:
-    """Steps of a few bytes, so that cells of every kind stand where one ends."""
+    """Steps of a few bytes, so that every kind of cell crosses the end of a step."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plain_csv, "_SPLIT_BYTES", 7)
         patch.setattr(plain_csv, "_DECODE_BYTES", 64)
@@ -42,7 +42,7 @@ def _small_steps() -> object:
 
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(ANY_FILE, PLAIN_FILE), st.sampled_from(["", "\n"]), st.sampled_from(["", "\ufeff"]))
-def test_what_it_reads_the_csv_module_reads_too(text: str, end: str, mark: str) -> None:
+def test_quick_reader_equals_the_csv_module(text: str, end: str, mark: str) -> None:
     table = split_plain((mark + text + end).encode())
     if table is None:
         return
@@ -58,13 +58,13 @@ def test_what_it_reads_the_csv_module_reads_too(text: str, end: str, mark: str) 
 
 @settings(max_examples=200, deadline=None)
 @given(PLAIN_FILE)
-def test_plain_files_are_not_left_to_others(text: str) -> None:
+def test_plain_files_are_read_by_the_quick_reader(text: str) -> None:
     assert split_plain(text.encode()) is not None
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(NUMBERS, min_size=1, max_size=30))
-def test_numbers_are_those_of_float_to_the_last_bit(texts: list[str]) -> None:
+def test_numbers_equal_float_to_the_last_bit(texts: list[str]) -> None:
     table = split_plain(("x,y\n" + "\n".join(f"{text},0" for text in texts)).encode())
     assert table is not None
     found = table.columns[0].numbers()
@@ -75,8 +75,8 @@ def test_numbers_are_those_of_float_to_the_last_bit(texts: list[str]) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.text(st.sampled_from("0123456789.+-eE_ naif\t"), max_size=6), min_size=1, max_size=6))
-def test_what_is_no_plain_number_is_left_to_be_looked_at(texts: list[str]) -> None:
-    """And is a number there, or is refused with its row, as if the cells were strings."""
+def test_other_numbers_are_left_to_the_column_parser(texts: list[str]) -> None:
+    """They are numbers there, or are refused with their row, as if the cells were strings."""
     table = split_plain(("x,y\n" + "\n".join(f"{text},0" for text in texts)).encode())
     assert table is not None
     column, outcomes = TraceColumn("queue_s", None, "seconds"), []

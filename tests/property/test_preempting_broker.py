@@ -1,8 +1,7 @@
-"""Brokers and nodes as they are, over a world of chance: orders are lost, brokers and node daemons die, are
-paused, and are cut off for longer than their leases; ranks cannot be started, jobs heed and do not.
+"""Real brokers and nodes in a random world: orders are lost; brokers and node daemons crash, are paused, and
+are cut off for longer than their leases; ranks fail to start; jobs heed SIGTERM or not.
 
-No process ever meets another on a GPU, no job runs twice at a time, nobody exceeds a quota, and every job
-comes to its end.
+No two processes share a GPU, no job runs twice at a time, no user exceeds a quota, and every job ends.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ PARTIES = (*(("user", name) for name in ("default", *USERS)), ("account", "ml"),
 
 
 class Restless(Scheduler):
-    """Preempts at random, starts the first that fits, and asks to be called at random times."""
+    """Preempts at random, starts the first job that fits, and requests calls at random times."""
 
     name = policy_id = "restless"
     abilities = Abilities(preempts=True)
@@ -166,12 +165,12 @@ class World:
 
     Attributes:
         processes: (node, rank) -> its GPUs, of every process that is alive.
-        told: When those that were told to end are killed, seconds.
+        told: Time at which each process that was ordered to end is killed, seconds.
         ran: Every rank that was ever started.
-        leases: What each node's lease file says: when the heartbeat was sent that was answered last.
-        fenced: The processes that heed it, with the `lost_after_s` of each.
-        away: Nodes that no message reaches or leaves, and until when.
-        paused: Nodes whose daemon stands still, and until when; what happened there meanwhile.
+        leases: Content of each node's lease file: send time of the last answered heartbeat.
+        fenced: Processes that obey the lease, with the `lost_after_s` of each.
+        away: Disconnected nodes, with the end of the outage.
+        paused: Nodes with a paused daemon: end of the pause, and events in the meantime.
     """
 
     def __init__(self, chance: Random, journal: MemoryJournal, scheduler: Scheduler | None = None) -> None:
@@ -248,7 +247,7 @@ class World:
         self.post()
 
     def post(self) -> None:
-        """Ways to nodes; one that is cut off, or whose connection was dropped, loses what is sent."""
+        """Routes to nodes; a node that is cut off, or whose connection was dropped, loses its messages."""
         for row in self.journal.rows(self.followed):
             self.oracle.follow([row.entry], row.now_s)
             self.followed += 1
@@ -262,7 +261,7 @@ class World:
         self.sent = len(sent.orders)
 
     def deliver(self, name: str) -> None:
-        """The next message each way; an order to launch finds the GPUs empty."""
+        """Deliver the next message each way; an order to launch finds the GPUs empty."""
         if name in self.away:
             return
         if self.orders[name] and name not in self.paused:
@@ -284,7 +283,7 @@ class World:
                 self.broker.sent.dropped = [one for one in self.broker.sent.dropped if one != name]
             self.batch(NodeSaid(name, request, message))
 
-    # ---- what may happen --------------------------------------------------------------------------
+    # ---- random events --------------------------------------------------------------------------
 
     def step(self) -> None:
         chance = self.chance
@@ -325,7 +324,7 @@ class World:
                 self.deliver(chance.choice(list(self.nodes)))
 
     def submit(self) -> None:
-        """A job comes, and is refused if and only if a quota says so."""
+        """Submit a job; it is refused if and only if a quota requires it."""
         chance, accounts = self.chance, self.broker.state.accounts
         user, account = chance.choice(USERS), chance.choice(ACCOUNTS)
         message = submit(
@@ -344,7 +343,7 @@ class World:
         self.post()
 
     def limit(self) -> None:
-        """Somebody's quotas change, or who may charge what."""
+        """Change a user's quotas, or the accounts that a user may charge."""
         chance = self.chance
         if chance.random() < 0.4:
             account, person = chance.choice(ACCOUNTS[1:]), chance.choice(USERS)
@@ -359,20 +358,20 @@ class World:
         self.broker.ask(SetQuota(kind=kind, name=name, **limits))  # type: ignore[arg-type]
 
     def lift(self) -> None:
-        """No quota is left."""
+        """Remove all quotas."""
         for kind, name in PARTIES:
             self.broker.ask(SetQuota(kind=kind, name=name, gpus=None, jobs=None, gpu_hours=None))  # type: ignore[arg-type]
         self.post()
 
     def end(self) -> None:
-        """A process ends: by itself, or told to, with 0, with an error, by the signal."""
+        """End a process: by itself or on request, with exit code 0, with an error, or by the signal."""
         if self.processes:
             name, key = self.chance.choice(list(self.processes))
             heeds = (name, key) in self.told
             self.exits(name, key, self.chance.choice((0, 143, 143) if heeds else (0, 0, 0, 1)))
 
     def time(self, seconds: float) -> None:
-        """Time passes, for a broker that listens all the while."""
+        """Advance the time while the broker runs."""
         until_s = self.broker.now_s + seconds
         while self.broker.now_s < until_s:
             now_s, due_s = self.broker.now_s, self.broker.machine.due_s()
@@ -380,20 +379,20 @@ class World:
             if now_s < due_s < now_s + step_s:
                 self.batch(Due(), after_s=due_s - now_s)
             self.batch(Tick(), after_s=max(now_s + step_s - self.broker.now_s, 0.001))
-            self.goes_on_at_nodes()
+            self.advance_nodes()
             for name in self.nodes:
                 for _ in range(3):
                     self.deliver(name)
 
     def freeze(self, seconds: float) -> None:
-        """The broker stands still; the nodes do not."""
+        """Pause the broker; the nodes continue."""
         start_s, step_s = self.broker.now_s, 0.4 if seconds < 100.0 else 4.0
         while self.broker.now_s < start_s + seconds:
             self.broker.now_s = round(self.broker.now_s + step_s, 3)
-            self.goes_on_at_nodes()
+            self.advance_nodes()
 
-    def goes_on_at_nodes(self) -> None:
-        """What happens at nodes as time passes: ends, fences, ticks, and the end of what held them up."""
+    def advance_nodes(self) -> None:
+        """Events at nodes as time passes: ends, fences, ticks, and the end of outages and pauses."""
         now_s = self.broker.now_s
         for (name, key), kill_s in list(self.told.items()):
             if kill_s <= now_s:
@@ -415,7 +414,7 @@ class World:
                 self.happens(name, steps.NodeTick())
 
     def cut(self, name: str) -> None:
-        """The connection breaks and comes back; what was under way is lost."""
+        """Break the connection and restore it; messages in flight are lost."""
         self.orders[name].clear()
         self.words[name].clear()
         self.happens(name, steps.Disconnected())
@@ -423,9 +422,9 @@ class World:
         self.happens(name, steps.Connected())
 
     def restart_daemon(self, name: str) -> None:
-        """kill -9: the processes stay, and what is on disk."""
+        """kill -9: processes and files survive."""
         old = self.nodes[name]
-        for missed in self.paused.pop(name, (0.0, []))[1]:  # what shims left on disk meanwhile
+        for missed in self.paused.pop(name, (0.0, []))[1]:  # files that shims wrote meanwhile
             if isinstance(missed, steps.Exited):
                 self.happens(name, missed)
         kept = []
@@ -438,8 +437,8 @@ class World:
         self.cut(name)
 
     def reboot(self, name: str) -> None:
-        """The machine goes down with all its processes; an operator may declare it down before it is back."""
-        self.restart_daemon(name)  # what was pending reaches its disk
+        """Reboot a machine with all its processes; an operator may declare it down before it is back."""
+        self.restart_daemon(name)  # pending writes reach its disk
         self.words[name].clear()
         old, dead = self.nodes[name], [key for node, key in self.processes if node == name]
         for key in dead:
@@ -459,7 +458,7 @@ class World:
         self.cut(name)
 
     def restart(self) -> None:
-        """kill -9: the journal stays. The next one may keep other times."""
+        """kill -9: the journal survives. The next broker may have other timeouts."""
         assert shape(replayed(self.journal, self.broker.state.order)) == shape(self.broker.state)
         limits = msgspec.structs.replace(LIMITS, lost_after_s=self.chance.choice((0.0, 10.0, 16.0, 40.0)))
         self.broker = HandBroker(
@@ -475,7 +474,7 @@ class World:
 
 
 def shape(state: BrokerState) -> list[object]:
-    """All of a book that matters."""
+    """The relevant part of a book."""
     return [
         state.cluster.digest(),
         [(job.number, job.state, job.retries, job.preemptions, job.earlier_s) for job in state.jobs.values()],
@@ -503,7 +502,7 @@ def replayed(journal: MemoryJournal, order: Order) -> BrokerState:
 
 
 def rounds(world: World) -> Iterator[int]:
-    """Until every job is over."""
+    """Until every job has ended."""
     for number in range(300):
         if not any(job.live for job in world.broker.state.jobs.values()):
             return
@@ -516,7 +515,7 @@ def rounds(world: World) -> Iterator[int]:
 @pytest.mark.slow
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=60, deadline=None)
-def test_whatever_happens_no_gpu_is_had_twice_and_every_job_ends(seed: int) -> None:
+def test_no_gpu_is_given_twice_and_every_job_ends(seed: int) -> None:
     world = World(Random(seed), MemoryJournal())
     for _ in range(150):
         world.step()

@@ -1,4 +1,4 @@
-"""Nodes that drain, sleep and boot at random: energy is conserved, and nothing runs where nobody is awake."""
+"""Nodes that drain, sleep and boot at random: energy is conserved, and no job runs on a sleeping node."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tests.support.sim.random_runs import (
     CLUSTERS,
     REL,
     Whimsical,
+    all_resources_are_returned,
     energy_is_conserved,
-    everything_is_given_back,
     workload,
 )
 from tests.support.sim.sleeping_runs import POWER, WatchedAsleep, moody
@@ -39,11 +39,11 @@ def asleep_run(seed: int) -> WatchedAsleep:
 
 
 @pytest.mark.parametrize("seed", quick(range(9), lambda seed: seed == 0))
-def test_energy_is_conserved_and_sleepers_run_nothing(seed: int) -> None:
+def test_energy_is_conserved_and_sleeping_nodes_run_nothing(seed: int) -> None:
     engine = asleep_run(seed)
     table = engine.run(Whimsical(seed))
     assert not np.isnan(table.end_s[~table.rejected]).any()
-    everything_is_given_back(engine)
+    all_resources_are_returned(engine)
     seen = statuses_of_busy_nodes(engine)
     assert NODE_DRAINED in seen
     energy_is_conserved(table)
@@ -65,7 +65,7 @@ def test_energy_is_conserved_and_sleepers_run_nothing(seed: int) -> None:
 
 
 def statuses_of_busy_nodes(engine: WatchedAsleep) -> set[int]:
-    """What nodes with jobs were: never asleep, never booting; and one that drains is given no new job."""
+    """Statuses of nodes with jobs: never asleep, never booting; a draining node gets no new job."""
     seen: set[int] = set()
     node_of = engine.state.arrays.gpu.node
     for before, span in pairwise(engine.spans):
@@ -86,7 +86,7 @@ def states_of(engine: WatchedAsleep) -> list[tuple[NDArray[np.int64], NodeStates
 
 
 @pytest.mark.slow
-def test_the_same_run_twice_is_the_same() -> None:
+def test_same_run_twice_is_the_same() -> None:
     one, two = (asleep_run(3).run(Whimsical(3)) for _ in range(2))
     np.testing.assert_array_equal(one.start_s, two.start_s)
     np.testing.assert_array_equal(one.end_s, two.end_s)

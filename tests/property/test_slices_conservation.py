@@ -1,4 +1,4 @@
-"""MIG slices among whole GPUs, at random: energy and work are conserved, and a slice is one job's alone."""
+"""MIG slices among whole GPUs, at random: energy and work are conserved, and a slice has only one job."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.support.sim.random_runs import (
     CUT,
     REL,
     Whimsical,
+    all_resources_are_returned,
     disasters,
     energy_is_conserved,
-    everything_is_given_back,
     work_is_done,
     workload,
 )
@@ -45,7 +45,7 @@ def test_work_and_energy_are_conserved(seed: int) -> None:
     scheduler = Whimsical(seed)
     table = engine.run(scheduler)
     assert scheduler.joins + scheduler.slowed > 2
-    everything_is_given_back(engine)
+    all_resources_are_returned(engine)
     each_slice_has_one_job(engine)
     books = recount(engine, noise=seed % 2 == 0)
     energy_is_conserved(table)
@@ -62,7 +62,7 @@ def test_work_and_energy_are_conserved(seed: int) -> None:
 
 
 def each_slice_has_one_job(engine: Watched) -> None:
-    """Whole, at the full clock, a job of one GPU whose workload leaves a tenth of the memory."""
+    """Whole slices at full clock, for jobs of one GPU that leave a tenth of its memory free."""
     nodes, a, truth = engine.spec.expand(), engine.state.arrays, engine.arrays.truth
     cut = np.array([is_slice(nodes[n].gpu_type) for n in a.gpu.node.tolist()])
     seen = 0
@@ -91,7 +91,7 @@ def test_energy_is_conserved_where_nodes_with_slices_sleep(seed: int) -> None:
         models=moody(seed),
     )
     table = engine.run(Whimsical(seed))
-    everything_is_given_back(engine)
+    all_resources_are_returned(engine)
     energy_is_conserved(table)
     books = recount(engine, noise=True, power=POWER)
     assert table.energy is not None

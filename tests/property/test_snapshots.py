@@ -26,7 +26,7 @@ def without_snapshots(path: Path, copy: Path) -> Journal:
     "case", quick(CASES, lambda case: case[0] == "tuned"), ids=lambda case: f"{case[0]} {case[1]}"
 )
 @pytest.mark.parametrize("seed", quick(range(3), lambda seed: seed == 0))
-def test_a_snapshot_and_what_follows_it_are_the_whole(
+def test_snapshot_and_later_entries_equal_all_entries(
     tmp_path: Path, case: tuple[str, str, float], seed: int
 ) -> None:
     path, chance = tmp_path / "journal.sqlite", Random(seed)
@@ -54,5 +54,5 @@ def test_a_snapshot_and_what_follows_it_are_the_whole(
 
     brokers, entries = go_on(life, (whole, cut), case, seed)
     assert len(entries[0]) > 50
-    assert entries[0] == entries[1], "what happens next is not the same"
+    assert entries[0] == entries[1], "the brokers differ after the next events"
     assert shape(brokers[0].state) == shape(brokers[1].state)

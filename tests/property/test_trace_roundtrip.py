@@ -1,4 +1,4 @@
-"""Whatever a trace holds, every format gives it back."""
+"""Every format reads back any trace unchanged."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from tensorboard.util import tensor_util
 
 OWN = ("custom_scalars", "hparams")
-"""Plugins whose entries are about others."""
+"""Plugins whose entries describe others."""
 
 
 @dataclass

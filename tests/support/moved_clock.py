@@ -1,4 +1,4 @@
-"""A clock that a test moves ahead, for processes of their own: by `moved_clock.c`, which is preloaded."""
+"""A clock for separate processes that a test moves ahead: by `moved_clock.c`, which is preloaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ needs_moved_clock = pytest.mark.skipif(
 
 
 class MovedClock:
-    """The clock of all processes that run `python`. It starts at the kernel's time.
+    """A clock of all processes that run `python`. It starts at the kernel's time.
 
     Args:
         directory: Holds the library, the number of nanoseconds and `python`.
@@ -63,7 +63,7 @@ class MovedClock:
         return self._moved_ns.value / 1e9
 
     def advance(self, seconds: float) -> None:
-        """Move the clock ahead. Processes see it at their next look."""
+        """Move the clock ahead. Processes see it when they next read the time."""
         self._moved_ns.value += round(seconds * 1e9)
 
     def command(self, program: str, *args: str) -> list[str]:

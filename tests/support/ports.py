@@ -1,7 +1,7 @@
 """Ports of this machine for a test's own servers.
 
-A port that the kernel gives for port 0 is given again as soon as it is free, to any connection of any
-process. These lie below the kernel's range, so none takes one by chance, and each worker has its own.
+The kernel may give a port that it chose for port 0 to any other connection as soon as it is free. These ports
+lie below the kernel's range, so that none is taken by chance, and each worker has its own.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final
 
 FIRST: Final = 10_000
 EACH: Final = 1_000
-"""Ports of a worker; `node_daemon/rlsched_node/processes/launch.py` takes those from 20,000 on."""
+"""Ports of a worker; `node_daemon/rlsched_node/processes/launch.py` uses ports from 20,000 on."""
 WORKERS: Final = 10
 _next = itertools.count(os.getpid())
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports at which no process listens; none is given a second time soon."""
+    """Ports at which no process listens; none is returned a second time soon."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
     found: list[int] = []
     while len(found) < count:

@@ -1,4 +1,4 @@
-"""A shell script in place of NVIDIA's MPS control program: it records its commands."""
+"""A shell script that replaces NVIDIA's MPS control program and records its commands."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ esac
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put the fake first on PATH; the file of its recorded calls.
+    """Put the fake first on PATH. Returns the file of its recorded calls.
 
-    MPS_TRAIT makes it misbehave: `dies` at once, is `deaf` to quit.
+    MPS_TRAIT makes it misbehave: `dies` exits at once, `deaf` ignores quit.
     """
     program = folder / "bin" / "nvidia-cuda-mps-control"
     program.parent.mkdir()
@@ -48,7 +48,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def words(calls: Path) -> list[str]:
-    """Recorded calls, without the polls of its start."""
+def recorded_commands(calls: Path) -> list[str]:
+    """Recorded commands, without the polls during start-up."""
     lines = [line.split()[0] for line in calls.read_text().splitlines()]
     return [line for line in lines if line != "get_server_list"]

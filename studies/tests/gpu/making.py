@@ -1,4 +1,4 @@
-"""Made-up records for the tests of the GPU profile: round numbers, none of them measured."""
+"""Made-up records for the tests of the GPU profile: round numbers, not measured."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MADE_UP = Host(
     memory_total_mib=1000,
     is_rehearsal=False,
 )
-"""Not a machine: its figures are invented so that sums can be done by hand."""
+"""An invented machine, with figures for sums by hand."""
 
 
-def run_of(
+def windows_of(
     workload: str, *, start_s: float, steps: Sequence[int], pid: int = 1, window_s: float = 2.0
 ) -> JobRun:
-    """Windows one after another with so many steps each, ten samples a step."""
+    """Consecutive windows with these numbers of steps, ten samples a step."""
     windows = tuple(
         Window(start_s + place * window_s, start_s + (place + 1) * window_s, count)
         for place, count in enumerate(steps)
@@ -33,7 +33,7 @@ def run_of(
     )
 
 
-def measurement_of(
+def make_measurement(
     kind: Kind,
     *runs: JobRun,
     mode: Mode = "",
@@ -55,8 +55,8 @@ def measurement_of(
     )
 
 
-def drawing(power_w: float, *, until_s: int = 12, **readings: object) -> list[Sample]:
-    """A sample a second whose energy counter rises by `power_w` joules each."""
+def power_readings(power_w: float, *, until_s: int = 12, **readings: object) -> list[Sample]:
+    """One sample a second; the energy counter rises by `power_w` joules each."""
     return [
         Sample(at_s=float(at_s), energy_j=1000.0 + power_w * at_s, **readings)  # type: ignore[arg-type]
         for at_s in range(until_s + 1)

@@ -14,7 +14,7 @@ import pytest
 from studies.gpu.children import MeasurementError
 from studies.gpu.conductor import check_clients
 from studies.gpu.mps import MpsDaemon, MpsError
-from studies.tests.gpu.fake_mps import install, words
+from studies.tests.gpu.fake_mps import install, recorded_commands
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -25,32 +25,32 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return install(tmp_path, monkeypatch)
 
 
-def test_it_starts_in_private_places_and_quits(calls: Path) -> None:
+def test_daemon_uses_private_directories_and_quits(calls: Path) -> None:
     with MpsDaemon("GPU-1234") as daemon:
         pipe = Path(daemon.environment["CUDA_MPS_PIPE_DIRECTORY"])
         log = Path(daemon.environment["CUDA_MPS_LOG_DIRECTORY"])
         assert pipe.stat().st_mode & 0o777 == 0o700
         assert log.is_dir()
-        assert words(calls) == ["start"]
+        assert recorded_commands(calls) == ["start"]
     assert calls.read_text().splitlines()[0] == f"start {pipe} {log} GPU-1234"
-    assert words(calls) == ["start", "quit", "ended"]
+    assert recorded_commands(calls) == ["start", "quit", "ended"]
     assert not pipe.exists()
 
 
-def test_it_quits_after_an_error(calls: Path) -> None:
+def test_daemon_quits_after_an_error(calls: Path) -> None:
     with pytest.raises(ZeroDivisionError), MpsDaemon("GPU-1234"):
         raise ZeroDivisionError
-    assert words(calls) == ["start", "quit", "ended"]
+    assert recorded_commands(calls) == ["start", "quit", "ended"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_quits_on_ctrl_c_and_when_terminated(calls: Path, number: signal.Signals) -> None:
+def test_daemon_quits_on_ctrl_c_and_sigterm(calls: Path, number: signal.Signals) -> None:
     script = (
         "import signal, time\n"
         "from studies.gpu.profile_catalogue import _interrupt\n"
         "from studies.gpu.mps import MpsDaemon\n"
         "signal.signal(signal.SIGTERM, _interrupt)\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a parent may have it ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a parent may ignore SIGINT
         "with MpsDaemon('GPU-1234'):\n"
         "    print('up', flush=True)\n"
         "    time.sleep(60)\n"
@@ -69,34 +69,34 @@ def test_it_quits_on_ctrl_c_and_when_terminated(calls: Path, number: signal.Sign
         assert process.stdout.readline() == "up\n"
         process.send_signal(number)
         assert process.wait(30) != 0
-    assert words(calls) == ["start", "quit", "ended"]
+    assert recorded_commands(calls) == ["start", "quit", "ended"]
 
 
-def test_one_that_does_not_quit_is_ended(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_daemon_that_ignores_quit_is_killed(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPS_TRAIT", "deaf")
     monkeypatch.setattr("studies.gpu.mps.STOP_LIMIT_S", 0.3)
     said: list[str] = []
     with MpsDaemon("GPU-1234", say=said.append):
         pass
-    assert words(calls) == ["start", "quit", "terminated"]
+    assert recorded_commands(calls) == ["start", "quit", "terminated"]
     assert "does not quit" in said[0]
 
 
-def test_one_that_ends_at_once_is_an_error(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_daemon_that_exits_at_once_is_an_error(calls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPS_TRAIT", "dies")
     with pytest.raises(MpsError, match="ended at once with exit code 3"), MpsDaemon("GPU-1234"):
         pytest.fail("it is not up")
-    assert words(calls) == ["start"]
+    assert recorded_commands(calls) == ["start"]
 
 
-def test_where_it_is_not_installed_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_program_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MpsError, match="not installed"), MpsDaemon("GPU-1234"):
         pytest.fail("it is not up")
 
 
 @pytest.mark.usefixtures("calls")
-def test_jobs_that_run_without_mps_are_noticed() -> None:
+def test_jobs_without_mps_are_detected() -> None:
     with MpsDaemon("GPU-1234") as daemon:
         assert daemon.clients() == [11, 12]
         check_clients(daemon, 2)

@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-def test_a_minute_gives_rows_of_this_gpu(tmp_path: Path) -> None:
+def test_one_minute_measures_rows_of_this_gpu(tmp_path: Path) -> None:
     paths = os.pathsep.join(str(ROOT / part) for part in ("", "node_daemon"))
     done = subprocess.run(
         [sys.executable, *PROFILE, "--budget-s", "60", "--seconds", "3", "--out", tmp_path],
@@ -43,4 +43,4 @@ def test_a_minute_gives_rows_of_this_gpu(tmp_path: Path) -> None:
     assert rows["", "idle_w"]["value"] <= rows["", "static_w"]["value"] * 1.1
     busiest = max(alone, key=lambda key: rows[key[0], "util_frac"]["value"])[0]
     assert rows[busiest, "dynamic_w"]["value"] > 0
-    assert results["skipped"], "a minute is not enough for everything, and what was left out is named"
+    assert results["skipped"], "a minute is not enough for everything, and the omitted parts are named"

@@ -23,7 +23,7 @@ from studies.gpu.profile_catalogue import Run, resume, seconds
 from studies.gpu.protocol import Failed, Host, Job, Warm, decode_message, encode
 from studies.gpu.results_out import write_results
 from studies.gpu.workloads import WORKLOADS
-from studies.tests.gpu.making import MADE_UP, measurement_of, run_of
+from studies.tests.gpu.making import MADE_UP, make_measurement, windows_of
 
 ROOT = Path(__file__).resolve().parents[3]
 PROFILE = ["-m", "studies.gpu.profile_catalogue"]
@@ -38,7 +38,7 @@ def settings(**changed: object) -> Settings:
     return plain._replace(**changed)  # type: ignore[arg-type]
 
 
-def test_the_plan_covers_everything_once_and_begins_with_what_others_need() -> None:
+def test_plan_covers_everything_once_and_prerequisites_first() -> None:
     steps = all_steps(is_small=False)
     assert len({step.key for step in steps}) == len(steps)
     assert [step.kind for step in steps[:2]] == ["idle", "held"]
@@ -51,7 +51,7 @@ def test_the_plan_covers_everything_once_and_begins_with_what_others_need() -> N
     assert len(cores) == 8 * 8, "four workloads with an input pipeline, two batch sizes, one to eight cores"
 
 
-def test_the_budget_learns_what_a_measurement_costs() -> None:
+def test_budget_learns_the_cost_of_a_measurement() -> None:
     budget = Budget(100.0, measured_s=6.0)
     alone, idle = Step("alone", "", (JOB,)), Step("idle", "", ())
     assert budget.expected_s(idle) == 6.0
@@ -63,7 +63,7 @@ def test_the_budget_learns_what_a_measurement_costs() -> None:
     assert not budget.fits(alone, 75.1)
 
 
-def test_what_cannot_be_measured_here_has_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_measurements_have_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     gpus = SimulatedGpus(1)
     run = Run(MADE_UP, settings(gpus=gpus), [], tmp_path / "record.jsonl")
@@ -75,19 +75,17 @@ def test_what_cannot_be_measured_here_has_a_reason(tmp_path: Path, monkeypatch: 
     assert rehearsal.reason_against(Step("held", "", ())) == "a rehearsal has no GPU to sample"
 
 
-def test_a_measurement_that_was_taken_is_not_taken_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_existing_measurement_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[str] = []
 
     def fake(step: Step, _settings: Settings) -> object:
         taken.append(step.text)
         if step.jobs[0].workload == "ppo":
             raise MeasurementError("OutOfMemoryError: CUDA out of memory")
-        return measurement_of(step.kind, run_of(step.jobs[0].workload, start_s=0.0, steps=[1] * 4))
+        return make_measurement(step.kind, windows_of(step.jobs[0].workload, start_s=0.0, steps=[1] * 4))
 
     monkeypatch.setattr(profile_catalogue, "measure", fake)
-    known = measurement_of("alone", run_of("cnn_small", start_s=0.0, steps=[1] * 4))
+    known = make_measurement("alone", windows_of("cnn_small", start_s=0.0, steps=[1] * 4))
     run = Run(MADE_UP, settings(), [known], tmp_path / "record.jsonl")
     steps = [Step("alone", "", (Job(name, 10),)) for name in ("cnn_small", "ppo", "lstm")]
     run.go(steps, budget_s=300.0)
@@ -108,7 +106,7 @@ def test_a_measurement_that_was_taken_is_not_taken_again(
     assert (tmp_path / "pairs.csv").read_text().startswith("gpu_type,mode,a,b,speed_a,speed_b,spread,")
 
 
-def test_a_run_is_resumed_on_the_same_gpu_alone(tmp_path: Path) -> None:
+def test_run_is_resumed_only_on_the_same_gpu(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     record.write_text(encode(MADE_UP) + "\n")
     assert resume(record, MADE_UP) == []
@@ -116,7 +114,7 @@ def test_a_run_is_resumed_on_the_same_gpu_alone(tmp_path: Path) -> None:
         resume(record, REHEARSAL)
 
 
-def test_cores_are_halved_so_that_alone_and_beside_another_only_the_gpu_differs(
+def test_cores_are_halved_for_single_and_paired_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3, 4, 5, 6, 7, 8})
@@ -131,7 +129,7 @@ def test_cores_are_halved_so_that_alone_and_beside_another_only_the_gpu_differs(
     assert cores_of(1, pair) == [5]
 
 
-def test_the_meter_reads_what_the_gpu_shows() -> None:
+def test_meter_reads_utilisation_and_power() -> None:
     now_s = [0.0]
     gpus = SimulatedGpus(1, clock=lambda: now_s[0])
     gpus.follow({0: [Tenant(1)]})
@@ -143,15 +141,15 @@ def test_the_meter_reads_what_the_gpu_shows() -> None:
     assert second.energy_j is not None
     shown = gpus.read(0)
     assert shown.power_w is not None
-    assert shown.power_w > SimulatedGpus(1).power_w(0), "it is at work"
+    assert shown.power_w > SimulatedGpus(1).power_w(0), "the GPU is busy"
     assert second.energy_j - first.energy_j == pytest.approx(3 * shown.power_w)
     assert (second.at_s, second.used_mib, second.power_w) == (3.0, shown.memory_used_mib, shown.power_w)
     with meter:
         pass
-    assert meter.samples, "one at the end at least"
+    assert meter.samples, "at least one at the end"
 
 
-def test_a_gpu_that_is_lost_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_gpu_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = SimulatedGpus(1)
 
     def lost(_gpu: int) -> float:
@@ -162,7 +160,7 @@ def test_a_gpu_that_is_lost_ends_the_measurement(monkeypatch: pytest.MonkeyPatch
         pass
 
 
-def test_a_gpu_that_others_use_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     gpus = SimulatedGpus(1)
     monkeypatch.setattr(opening, "_open_gpus", lambda: gpus)
@@ -182,7 +180,7 @@ def test_a_gpu_that_others_use_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="there is an NVIDIA driver here")
-def test_without_a_gpu_it_says_so_and_exits_with_2(tmp_path: Path) -> None:
+def test_missing_gpu_is_reported_with_exit_code_2(tmp_path: Path) -> None:
     paths = os.pathsep.join(str(ROOT / part) for part in ("", "node_daemon"))
     done = subprocess.run(
         [sys.executable, *PROFILE, "--out", tmp_path / "out"],
@@ -200,7 +198,7 @@ def test_without_a_gpu_it_says_so_and_exits_with_2(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def say_and(then: str) -> list[str]:
+def send_and(then: str) -> list[str]:
     """A child that sends a message, and then follows orders."""
     return [sys.executable, "-c", f"import sys, time\nsys.stderr.write('libfoo: not found\\n')\n{then}"]
 
@@ -213,18 +211,18 @@ def say_and(then: str) -> list[str]:
         (f"print('''{encode(Failed(reason='out of memory'))}''', flush=True)", "^out of memory$"),
     ],
 )
-def test_a_child_that_fails_says_why(
+def test_failed_child_reports_the_reason(
     then: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("studies.gpu.children.END_LIMIT_S", 0.5)
-    with pytest.raises(MeasurementError, match=says), Children([say_and(then)], {}, tmp_path) as children:
+    with pytest.raises(MeasurementError, match=says), Children([send_and(then)], {}, tmp_path) as children:
         children.wait_until_warm()
 
 
 def test_no_child_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("studies.gpu.children.END_LIMIT_S", 0.2)
     warm = encode(Warm(pid=1, samples_per_step=1, step_s=0.1, precision="none"))
-    hangs = say_and(f"print('''{warm}''', flush=True); time.sleep(600)")
+    hangs = send_and(f"print('''{warm}''', flush=True); time.sleep(600)")
     with Children([hangs, hangs], {}, tmp_path) as children:
         children.wait_until_warm()
         pids = [process.pid for process in children._processes]
@@ -241,7 +239,7 @@ def test_messages_are_checked() -> None:
         decode_message('{"type":"warm"}')
 
 
-def test_a_second_is_the_least() -> None:
+def test_window_is_at_least_a_second() -> None:
     assert seconds("1") == 1.0
     for wrong in ("0.5", "inf", "nan"):
         with pytest.raises(argparse.ArgumentTypeError):

@@ -1,4 +1,4 @@
-"""The GPU profile rehearsed: real children, real windows, on this machine's CPU."""
+"""Rehearsal of the GPU profile: real children and real windows on this machine's CPU."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def profile(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_a_rehearsal_measures_alone_in_pairs_and_on_few_cores_and_goes_on(tmp_path: Path) -> None:
+def test_rehearsal_measures_single_pairs_and_few_cores_and_resumes(tmp_path: Path) -> None:
     chosen = ("--rehearse", "--seconds", "1", "--out", str(tmp_path), "--workload", "cnn_large")
     done = profile(*chosen, "--budget-s", "120", "--kind", "alone")
     assert done.returncode == 0, done.stderr
@@ -58,7 +58,7 @@ def test_a_rehearsal_measures_alone_in_pairs_and_on_few_cores_and_goes_on(tmp_pa
 
 
 @pytest.mark.slow
-def test_a_pair_under_mps_ends_before_its_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pair_under_mps_ends_before_its_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole measurement except the GPU: children on the CPU, simulated readings, a script for MPS."""
     calls = fake_mps.install(tmp_path, monkeypatch)
     gpus = SimulatedGpus(1)
@@ -83,7 +83,7 @@ def test_a_pair_under_mps_ends_before_its_daemon(tmp_path: Path, monkeypatch: py
         assert speed.readings >= 5
     power = power_w(measurement.samples, span)
     assert power is not None
-    # a reading's time and its energy are taken one after the other, on a machine with other work
+    # time and energy of a reading are taken one after the other, on a machine with other work
     assert power.value == pytest.approx(gpus.power_w(0), rel=0.05), "by its energy counter"
     assert memory_mib(measurement, 0) is None, "the simulated GPU shows no processes"
     with pytest.raises(ProcessLookupError):

@@ -20,32 +20,38 @@ from studies.gpu.rows import (
     to_csv,
 )
 from studies.gpu.workloads import WORKLOADS
-from studies.tests.gpu.making import MADE_UP, drawing, measurement_of, run_of
+from studies.tests.gpu.making import MADE_UP, make_measurement, power_readings, windows_of
 
 RECORDED = Path(__file__).with_name("samples") / "cpu_run.jsonl"
-"""Windows of real children that trained shrunken workloads on a CPU (`--rehearse`): timings of that
-machine, without any figure of a GPU."""
+"""Windows of real children that trained small workloads on a CPU (`--rehearse`): timings of that machine, no
+figure of a GPU."""
 
 
-def made_up() -> list[Measurement]:
+def make_records() -> list[Measurement]:
     """Idle at 50 W, a held context at 80 W, `cnn` at 200 W and 50 samples a second, then a pair and cores."""
-    alone = run_of("cnn", start_s=0.0, steps=[10] * 6)
+    alone = windows_of("cnn", start_s=0.0, steps=[10] * 6)
     return [
-        measurement_of("idle", samples=drawing(50.0)),
-        measurement_of("held", run_of("held", start_s=0.0, steps=[1] * 6), samples=drawing(80.0)),
-        measurement_of(
-            "alone", alone, samples=drawing(200.0, utilisation_frac=0.6, used_mib=350, process_mib={1: 240})
+        make_measurement("idle", samples=power_readings(50.0)),
+        make_measurement(
+            "held", windows_of("held", start_s=0.0, steps=[1] * 6), samples=power_readings(80.0)
         ),
-        measurement_of("alone", run_of("rnn", start_s=0.0, steps=[20] * 6), samples=drawing(100.0)),
-        measurement_of(
+        make_measurement(
+            "alone",
+            alone,
+            samples=power_readings(200.0, utilisation_frac=0.6, used_mib=350, process_mib={1: 240}),
+        ),
+        make_measurement(
+            "alone", windows_of("rnn", start_s=0.0, steps=[20] * 6), samples=power_readings(100.0)
+        ),
+        make_measurement(
             "pair",
-            run_of("cnn", start_s=0.0, steps=[9] * 6),
-            run_of("rnn", start_s=0.5, steps=[10] * 6),
+            windows_of("cnn", start_s=0.0, steps=[9] * 6),
+            windows_of("rnn", start_s=0.5, steps=[10] * 6),
             mode="mps",
-            samples=drawing(230.0),
+            samples=power_readings(230.0),
         ),
-        measurement_of("cores", run_of("cnn", start_s=0.0, steps=[2] * 6), cores=1),
-        measurement_of("cores", run_of("cnn", start_s=0.0, steps=[10] * 6), cores=4),
+        make_measurement("cores", windows_of("cnn", start_s=0.0, steps=[2] * 6), cores=1),
+        make_measurement("cores", windows_of("cnn", start_s=0.0, steps=[10] * 6), cores=4),
     ]
 
 
@@ -54,7 +60,7 @@ def cells(rows: list[CatalogueRow]) -> dict[tuple[str, str], float]:
 
 
 def test_rows_of_the_gpu_and_of_a_workload() -> None:
-    found = cells(Rows(MADE_UP, made_up()).catalogue())
+    found = cells(Rows(MADE_UP, make_records()).catalogue())
     assert found["", "idle_w"] == 50.0
     assert found["", "static_w"] == 80.0
     assert found["", "memory_mib"] == 1000.0
@@ -70,8 +76,8 @@ def test_rows_of_the_gpu_and_of_a_workload() -> None:
     assert ("rnn-b10", "util_frac") not in found, "no readings, no row"
 
 
-def test_every_row_says_where_it_comes_from() -> None:
-    rows = Rows(MADE_UP, made_up()).catalogue()
+def test_every_row_has_a_source() -> None:
+    rows = Rows(MADE_UP, make_records()).catalogue()
     assert {row.gpu_type for row in rows} == {"H200"}
     assert {row.measured_on for row in rows} == {"2026-01-02"}
     by_field = {row.field: row for row in rows}
@@ -81,16 +87,16 @@ def test_every_row_says_where_it_comes_from() -> None:
         assert part in by_field["samples_per_s"].source
 
 
-def test_a_pair_is_relative_to_each_job_alone() -> None:
-    (pair,) = Rows(MADE_UP, made_up()).pairs()
+def test_pair_is_relative_to_each_single_job() -> None:
+    (pair,) = Rows(MADE_UP, make_records()).pairs()
     assert (pair.mode, pair.a, pair.b) == ("mps", "cnn-b10", "rnn-b10")
     assert (pair.speed_a, pair.speed_b) == pytest.approx((0.9, 0.5))
     assert pair.power_w == 230.0
-    assert Rows(MADE_UP, [one for one in made_up() if one.kind != "alone"]).pairs() == []
+    assert Rows(MADE_UP, [one for one in make_records() if one.kind != "alone"]).pairs() == []
 
 
 def test_rows_fit_the_catalogue() -> None:
-    rows = [row for row in Rows(MADE_UP, made_up()).catalogue() if row.workload]
+    rows = [row for row in Rows(MADE_UP, make_records()).catalogue() if row.workload]
     assert {row.field for row in rows} >= {"util_frac", "memory_mib", "dynamic_w", "cores_each"}
     own = {"power_w", "samples_per_s", "energy_per_sample_j", "speed_on_1_cores", "speed_on_4_cores"}
     assert {row.field for row in rows} - own <= set(table.FIELDS)
@@ -101,9 +107,9 @@ def test_rows_fit_the_catalogue() -> None:
     assert Job("lstm", 32).label == table.workload_name("lstm", 32)
 
 
-def test_the_last_of_two_measurements_of_the_same_counts() -> None:
-    again = measurement_of("alone", run_of("cnn", start_s=0.0, steps=[20] * 6))
-    assert cells(Rows(MADE_UP, [*made_up(), again]).catalogue())["cnn-b10", "samples_per_s"] == 100.0
+def test_last_measurement_of_a_case_counts() -> None:
+    again = make_measurement("alone", windows_of("cnn", start_s=0.0, steps=[20] * 6))
+    assert cells(Rows(MADE_UP, [*make_records(), again]).catalogue())["cnn-b10", "samples_per_s"] == 100.0
 
 
 @pytest.mark.parametrize(
@@ -116,12 +122,12 @@ def test_the_last_of_two_measurements_of_the_same_counts() -> None:
         ("rehearsal on a CPU", "rehearsal on a CPU"),
     ],
 )
-def test_gpu_types_are_the_catalogue_s_or_the_name_itself(name: str, kind: str) -> None:
+def test_gpu_types_use_catalogue_names(name: str, kind: str) -> None:
     assert gpu_type_of(name) == kind
 
 
-def test_rows_survive_their_file() -> None:
-    rows = Rows(MADE_UP, made_up()).catalogue()
+def test_rows_are_read_back_from_their_file() -> None:
+    rows = Rows(MADE_UP, make_records()).catalogue()
     back = read_catalogue_csv(to_csv(rows, CatalogueRow._fields), "rows.csv")
     assert [row._replace(value=0, spread=0) for row in back] == [
         row._replace(value=0, spread=0) for row in rows
@@ -134,13 +140,13 @@ def test_rows_survive_their_file() -> None:
     ("text", "says"),
     [("a,b\n1,2\n", "expected the columns"), ("{header}\nx,V100,speed,fast,,m,s,d\n", "line 2")],
 )
-def test_a_file_that_is_none_is_refused(text: str, says: str) -> None:
+def test_invalid_file_is_refused(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         read_catalogue_csv(text.replace("{header}", ",".join(CatalogueRow._fields)), "rows.csv")
 
 
 def test_speeds_relative_to_another_gpu() -> None:
-    rows = Rows(MADE_UP, made_up()).catalogue()
+    rows = Rows(MADE_UP, make_records()).catalogue()
     base = [row._replace(gpu_type="V100", value=row.value / 4, spread=0.0) for row in rows]
     found = {row.workload: row for row in relative_speeds(rows, base)}
     assert found["cnn-b10"].value == pytest.approx(4.0)
@@ -152,7 +158,7 @@ def test_speeds_relative_to_another_gpu() -> None:
         relative_speeds(rows, [row._replace(workload="other") for row in base])
 
 
-def test_the_recorded_run_gives_rows_and_claims_nothing_of_a_gpu() -> None:
+def test_recorded_run_gives_rows_without_gpu_figures() -> None:
     host, measurements = read_record(RECORDED)
     assert host.is_rehearsal
     rows, pairs = Rows(host, measurements).catalogue(), Rows(host, measurements).pairs()
@@ -169,18 +175,18 @@ def test_the_recorded_run_gives_rows_and_claims_nothing_of_a_gpu() -> None:
     assert all(row.value > 0 for row in rows)
 
 
-def test_the_recorded_speed_agrees_with_its_windows_counted_otherwise() -> None:
+def test_recorded_speed_agrees_with_a_second_count() -> None:
     host, measurements = read_record(RECORDED)
     found = cells(Rows(host, measurements).catalogue())
     for one in (one for one in measurements if one.kind == "alone"):
         run = one.runs[0]
         seconds = run.windows[-1].end_s - run.windows[0].start_s
         mean = sum(window.steps for window in run.windows) * run.warm.samples_per_step / seconds
-        # the median of windows against the mean of the whole run, on a shared machine
+        # median of windows against the mean of the whole run, on a shared machine
         assert found[run.job.label, "samples_per_s"] == pytest.approx(mean, rel=0.5)
 
 
-def test_recorded_jobs_really_trained() -> None:
+def test_recorded_jobs_were_trained() -> None:
     _, measurements = read_record(RECORDED)
     for one in measurements:
         for run in one.runs:
@@ -198,13 +204,13 @@ def test_recorded_pairs_ran_at_the_same_time() -> None:
         assert min(ends) - max(starts) >= 1.0
 
 
-def test_a_record_that_was_cut_off_keeps_what_is_whole(tmp_path: Path) -> None:
-    lines = [encode(MADE_UP), *(encode(one) for one in made_up())]
+def test_truncated_record_keeps_complete_lines(tmp_path: Path) -> None:
+    lines = [encode(MADE_UP), *(encode(one) for one in make_records())]
     path = tmp_path / "record.jsonl"
     path.write_text("\n".join(lines)[:-20])
     host, measurements = read_record(path)
     assert host == MADE_UP
-    assert measurements == made_up()[:-1]
+    assert measurements == make_records()[:-1]
     path.write_text("\n".join([lines[0], "{}", lines[1]]))
     with pytest.raises(InputError, match="line 2: expected a measurement"):
         read_record(path)

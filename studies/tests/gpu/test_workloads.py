@@ -1,4 +1,4 @@
-"""Every workload of the GPU profile trains; so does its input pipeline's job."""
+"""Every workload of the GPU profile trains, and so does the job of its input pipeline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from studies.gpu.workloads import WORKLOADS, jobs_of, workload_of  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Small networks gain nothing by more threads, and other tests run in parallel."""
+    """One torch thread: small networks do not gain from more, and other tests run in parallel."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -37,20 +37,20 @@ def test_every_workload_trains(name: str) -> None:
     changed = [not torch.equal(old, new) for old, new in zip(before, trainer.parameters(), strict=True)]
     assert np.isfinite(losses).all()
     assert np.mean(changed) > 0.9, "trained parameters change"
-    if name != "ppo":  # its loss follows the states that it visits
-        assert min(losses[-5:]) < losses[0], "the same batch again and again is learned by heart"
+    if name != "ppo":  # the loss depends on the states that the policy visits
+        assert min(losses[-5:]) < losses[0], "the loss falls on a repeated batch"
     per_sample = 32 if name == "ppo" else 1
     assert trainer.samples_per_step == job.batch * per_sample
 
 
-def test_two_batch_sizes_each_and_the_larger_second() -> None:
+def test_each_workload_has_two_batch_sizes() -> None:
     assert all(one.batches[0] < one.batches[1] for one in WORKLOADS.values())
     assert [job.label for job in jobs_of(1, is_small=False)][:2] == ["cnn_small-b256", "cnn_large-b128"]
     with pytest.raises(InputError, match=r"no workload 'vgg'; there are cnn_small, "):
         workload_of("vgg")
 
 
-def test_the_large_networks_have_the_sizes_of_their_models() -> None:
+def test_large_networks_have_the_published_sizes() -> None:
     from studies.gpu.sequence import TEXT, LanguageModel
     from studies.gpu.vision import LARGE_CNN, make_cnn
 
@@ -74,7 +74,7 @@ def test_images_are_decoded_and_cropped() -> None:
     assert all(torch.equal(a, b) for (a, _), (b, _) in zip(found, again, strict=True)), "the same seed"
 
 
-def test_texts_hide_what_is_to_be_guessed() -> None:
+def test_text_tokens_to_predict_are_masked() -> None:
     masked = TextSize(50, 4, 1, 2, 64, False)
     tokens, targets = next(iter(Texts(masked, seed=1)))
     assert ((tokens == 0) == (targets != -100)).all()
@@ -84,18 +84,18 @@ def test_texts_hide_what_is_to_be_guessed() -> None:
     assert int(targets[-1]) == -100
 
 
-def test_a_workload_without_an_input_pipeline_says_so() -> None:
+def test_workload_without_input_pipeline_is_reported() -> None:
     with pytest.raises(InputError, match="graph has no input pipeline"):
         build(Job("graph", 2), "cpu", is_small=True, cores=[0])
 
 
-def test_cart_poles_fall_when_pushed_one_way_and_start_again() -> None:
+def test_cart_poles_fall_under_constant_force_and_restart() -> None:
     poles = CartPoles(3, seed=0)
     overs = np.stack([poles.step(np.ones(3, np.int64))[2] for _ in range(40)])
     first = overs.argmax(axis=0)
     assert overs.any(axis=0).all()
     assert (first > 5).all(), "not at once"
-    assert (first < 15).all(), "a push of 10 N one way tips a pole over in about ten steps"
+    assert (first < 15).all(), "a constant force of 10 N tips a pole over in about ten steps"
     assert (abs(poles.state[:, 2]) < 12 * np.pi / 180).all()
 
 
@@ -107,4 +107,4 @@ def test_advantages_by_hand() -> None:
     late = 1 + DISCOUNT * 5 - 3, 1 + DISCOUNT * 6 - 4
     assert found[1] == pytest.approx(late)
     early = 1 + DISCOUNT * 3 - 1 + DISCOUNT * TRACE_DECAY * late[0]
-    assert found[0] == pytest.approx((early, 1 - 2)), "nothing comes after an episode's end"
+    assert found[0] == pytest.approx((early, 1 - 2)), "no value after the end of an episode"

@@ -1,4 +1,4 @@
-"""The counts of the source: small sources by hand, and the targets that are met."""
+"""Source counts: small sources by hand, and the targets that are met."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOLD = {
     "rooms in circles of imports",
     "files in the largest folder",
 }
-"""Counts whose targets are met and stay met."""
+"""Counts with targets that are met and stay met."""
 OPTION = "--policy"
 SIMULATOR = """
 from rlsched_envs.sim.moves import start
@@ -65,7 +65,7 @@ class Adapter:
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A product of a few lines, with a test and a page."""
+    """A small product with a test and a page."""
     texts = {
         "rlsched/decide/one.py": SIMULATOR,
         "rlsched/two.py": "import rlsched.three\n",
@@ -90,7 +90,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("small")
-def test_a_small_source_is_counted_as_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_source_is_counted_as_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     one = "rlsched.decide.one"
     assert in_source.clock_loops() == [f"{one}.replay"]
     assert in_source.deciding_bodies() == [f"{one}.decide", f"{one}.follow"]
@@ -100,7 +100,7 @@ def test_a_small_source_is_counted_as_by_hand(monkeypatch: pytest.MonkeyPatch) -
     assert in_source.circles() == ["rlsched.three", "rlsched.two"]
     assert in_source.rooms_in_circles() == ["rlsched.high", "rlsched.low", "rlsched.three", "rlsched.two"]
     assert in_source.largest_folder() == ["rlsched/four.py", "rlsched/three.py", "rlsched/two.py"]
-    assert in_source.spellings() == [], "all that are there are refused"
+    assert in_source.spellings() == [], "all existing counts are refused"
     monkeypatch.setattr(in_source, "_is_refused", lambda text: text == "easy:size")
     assert in_source.spellings() == [
         "tests/test_one.py:1: fifo+share",
@@ -109,7 +109,7 @@ def test_a_small_source_is_counted_as_by_hand(monkeypatch: pytest.MonkeyPatch) -
     ]
 
 
-def test_the_table_has_every_count_and_targets_that_hold_go_on_to(
+def test_table_has_every_count_and_met_targets_hold(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["counts", "--json"])

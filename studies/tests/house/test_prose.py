@@ -67,22 +67,22 @@ ERROR = f"node {PATH} hears nothing"
 
 
 @pytest.mark.parametrize("sentence", READ_TWICE)
-def test_a_sentence_that_is_read_twice_is_found(sentence: str) -> None:
+def test_sentence_with_listed_words_is_found(sentence: str) -> None:
     assert list(prose.in_prose(sentence))
 
 
 @pytest.mark.parametrize("sentence", PLAIN)
-def test_a_plain_sentence_is_not(sentence: str) -> None:
+def test_plain_sentence_is_not_found(sentence: str) -> None:
     assert not list(prose.in_prose(sentence))
 
 
 @pytest.mark.parametrize("subject", SUBJECTS_READ_TWICE)
-def test_a_subject_that_is_read_twice_is_found(subject: str) -> None:
+def test_subject_with_listed_words_is_found(subject: str) -> None:
     assert list(prose.in_subject(subject))
 
 
 @pytest.mark.parametrize("subject", PLAIN_SUBJECTS)
-def test_a_plain_subject_is_not(subject: str) -> None:
+def test_plain_subject_is_not_found(subject: str) -> None:
     assert not list(prose.in_subject(subject))
 
 
@@ -95,7 +95,7 @@ def test_words_across_lines_are_found() -> None:
     assert [each.line for each in prose.in_prose("Jobs, and those\nthat wait.")] == [1]
 
 
-def test_blocks_of_code_in_a_document_are_left_out() -> None:
+def test_code_blocks_of_a_document_are_left_out() -> None:
     text = "Plain.\n\n```console\n$ id nobody\n```\n\nA job for nobody.\n"
     assert [each.line for each in prose.in_markdown(text)] == [7]
 

@@ -16,15 +16,15 @@ from studies.models import fit_models, make_catalogue
 V100 = gpu_models(["V100"])[0]
 
 
-def by(table: list[dict[str, Any]], *names: str) -> dict[Any, dict[str, Any]]:
+def group_by(table: list[dict[str, Any]], *names: str) -> dict[Any, dict[str, Any]]:
     """The rows of a table by one column, or by several as a tuple."""
     keys = [tuple(row[name] for name in names) for row in table]
     return {key if len(names) > 1 else key[0]: row for key, row in zip(keys, table, strict=True)}
 
 
-def test_the_measured_v100(shared_data: Path) -> None:
+def test_v100_errors_match_the_documents(shared_data: Path) -> None:
     """The errors in `docs/explanation/clocks.md`; energy on 19 deep-learning workloads: 0.030."""
-    errors = by(fit_models.clock_tables(shared_data / "facts"), "curves")
+    errors = group_by(fit_models.clock_tables(shared_data / "facts"), "curves")
     assert errors["all"]["workloads"] == 33
     assert errors["all"]["power_mape_pct"] < 2.55
     assert errors["all"]["power_worst_pct"] < 12.2
@@ -36,7 +36,7 @@ def test_the_measured_v100(shared_data: Path) -> None:
 
 def test_clocks_chosen_by_the_model_on_measured_curves(shared_data: Path) -> None:
     """Four levels: at least 17 % saved at 5 % slower, and no job more than 7 % slower."""
-    choice = by(fit_models.choice_tables(shared_data / "facts"), "chooser", "budget_pct")
+    choice = group_by(fit_models.choice_tables(shared_data / "facts"), "chooser", "budget_pct")
     ours = choice["model, 4 levels", 5.0]
     assert ours["saved_mean_pct"] >= 17.0
     assert ours["slower_worst_pct"] <= 7.0
@@ -50,13 +50,13 @@ def test_clocks_chosen_by_the_model_on_measured_curves(shared_data: Path) -> Non
         assert best["saved_mean_pct"] <= choice["best of 13 clocks, measured", budget]["saved_mean_pct"]
 
 
-def test_the_levels_of_the_v100_are_the_best_three_measured_clocks(shared_data: Path) -> None:
+def test_v100_levels_are_the_best_three_measured_clocks(shared_data: Path) -> None:
     best = fit_models.level_search(shared_data / "facts")[0]["mhz"]
     assert best == " ".join(f"{x * V100['max_clock_mhz']:.0f}" for x in V100["levels_frac"][1:])
 
 
 def test_power_caps_of_four_gpus(shared_data: Path) -> None:
-    errors = by(fit_models.cap_tables(shared_data / "facts"), "gpu", "caps")
+    errors = group_by(fit_models.cap_tables(shared_data / "facts"), "gpu", "caps")
     assert {gpu for gpu, _ in errors} >= {"V100", "P100", "RTX6000", "A40"}
     for (gpu, caps), row in errors.items():
         limits = (11.0, 7.5, 10.5) if gpu == "A40" and caps == "all" else (5.0, 7.5, 9.0)
@@ -66,9 +66,9 @@ def test_power_caps_of_four_gpus(shared_data: Path) -> None:
             assert row["time_mape_pct"] < 3.0
 
 
-def test_synergys_profiles(shared_data: Path) -> None:
+def test_synergy_profiles(shared_data: Path) -> None:
     """ResNet and MobileNet within 0.04 everywhere, language jobs exact; M5 and AlexNet are worse."""
-    errors = by(fit_models.core_tables(shared_data / "facts"), "model")
+    errors = group_by(fit_models.core_tables(shared_data / "facts"), "model")
     assert len(errors) == 12
     for model in ("res18", "res50", "mobilenet"):
         assert abs(errors[model]["largest_error"]) < 0.04
@@ -78,8 +78,8 @@ def test_synergys_profiles(shared_data: Path) -> None:
     assert max(row["mae"] for row in errors.values()) < 0.13
 
 
-def test_constants_are_those_of_the_fit(shared_data: Path) -> None:
-    fitted = by(fit_models.scaling_tables(shared_data / "facts"), "gpus", "family")
+def test_constants_equal_the_fit(shared_data: Path) -> None:
+    fitted = group_by(fit_models.scaling_tables(shared_data / "facts"), "gpus", "family")
     for family, constant in GANG_OVERHEAD.items():
         row = fitted["k80+p100", family]
         assert constant.value == pytest.approx(row["gang_overhead"], abs=0.002)
@@ -87,15 +87,15 @@ def test_constants_are_those_of_the_fit(shared_data: Path) -> None:
         assert constant.points == row["points"]
 
 
-def test_speeds_of_gpu_types_are_those_measured(shared_data: Path) -> None:
-    measured = by(fit_models.type_tables(shared_data / "facts"), "job")
+def test_gpu_type_speeds_equal_the_measurements(shared_data: Path) -> None:
+    measured = group_by(fit_models.type_tables(shared_data / "facts"), "job")
     assert set(measured) == set(GPU_TYPE_SPEED)
     for job, speed in GPU_TYPE_SPEED.items():
         assert speed.k80 == pytest.approx(measured[job]["k80"], abs=6e-4)
         assert speed.p100 == pytest.approx(measured[job]["p100"], abs=6e-4)
 
 
-def test_the_catalogue_is_what_the_script_writes(
+def test_catalogue_equals_the_output_of_the_script(
     shared_data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("RLSCHED_DATA", str(shared_data))

@@ -18,7 +18,7 @@ def measured(workloads: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("workload", list(MEASURED_AS))
-def test_measured_workloads_do_what_was_measured(workload: str) -> None:
+def test_measured_workloads_have_measured_throughput(workload: str) -> None:
     found = measured([workload])
     assert found.fit == "1 of 1"
     for layout, compute in (("7 x 1g", 1), ("3 x 2g", 2), ("2 x 3g", 3)):
@@ -27,7 +27,7 @@ def test_measured_workloads_do_what_was_measured(workload: str) -> None:
         assert found.assumed[layout] == pytest.approx((wanted, wanted), rel=1e-9)
 
 
-def test_three_times_the_work_takes_small_jobs() -> None:
+def test_three_times_the_work_needs_small_jobs() -> None:
     kinds = kinds_of_jobs(COUNT)
     small, large = (
         measure(kind, trace) for kind, trace in kinds.items() if kind.startswith(("small", "large"))

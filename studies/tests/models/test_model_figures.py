@@ -1,4 +1,4 @@
-"""`studies/models/model_figures.py`: each figure exists and has its points; without data an error."""
+"""`studies/models/model_figures.py`: each figure exists and has its points; missing data are an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TITLES = {
     "power-down": "Helios, published",
     "catalogue": "families held out",
 }
-"""Words in a figure, as in the documents of the models."""
+"""Words of a figure, as in the documents of the models."""
 
 
 def run(data: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -42,7 +42,7 @@ def run(data: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 SLOW = ["caps"]
-"""Half of the time of all: a grid for each of 217 curves."""
+"""A grid of half of all evaluations, for each of 217 curves."""
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_every_figure_is_drawn(shared_data: Path, tmp_path: Path, names: list[st
         assert "#0a0a0" not in text, f"{name}: a placeholder colour was left"
 
 
-def test_without_the_data_it_says_so_in_one_line(tmp_path: Path) -> None:
+def test_missing_data_are_one_line(tmp_path: Path) -> None:
     done = run(tmp_path, "--out", str(tmp_path / "figures"))
     assert done.returncode == 2
     assert done.stderr.startswith("error: expected measured data in ")
@@ -73,7 +73,7 @@ def test_without_the_data_it_says_so_in_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "figures").exists()
 
 
-def test_an_unknown_figure_is_refused(tmp_path: Path) -> None:
+def test_unknown_figure_is_refused(tmp_path: Path) -> None:
     done = run(tmp_path, "--only", "clokcs")
     assert done.returncode == 2
     assert "invalid choice: 'clokcs'" in done.stderr

@@ -32,7 +32,7 @@ from studies.policy.runs import Job, Result
 PREEMPT50, EVERYTHING = bar_studies.STUDIES["preempt50"], bar_studies.STUDIES["everything"]
 
 
-def a_trace(jobs: int = 3000) -> Trace:
+def make_trace(jobs: int = 3000) -> Trace:
     trace, _ = synthesize("helios", jobs, 0.9, 64, seed=3)
     return trace
 
@@ -79,9 +79,9 @@ class TestSettings:
         default = {name: [Policy("ppo")] for name in names}
         assert bar_studies.tested_in(study, []) == default.get(study.name, [])
 
-    def test_a_value_tuned_in_the_setting_counts_and_a_stale_one_does_not(self) -> None:
-        own = a_choice("preemptible0.5", "gittins", 1)
-        tuned = a_tuned_file({"preemptible0.5": {"gittins": own}})
+    def test_tuned_value_of_the_setting_counts_and_a_stale_one_does_not(self) -> None:
+        own = make_choice("preemptible0.5", "gittins", 1)
+        tuned = write_tuned_file({"preemptible0.5": {"gittins": own}})
         rows = {one.label: one.policy for one in bar_studies.rows_of(PREEMPT50, tuned, "t/a", [])}
         assert rows["gittins (default)"] == Policy("gittins")
         assert (rows["gittins"], rows["gittins (by trace)"]) == (own.policy(), own.policy("t/a"))
@@ -98,14 +98,14 @@ class TestSettings:
         easy = opponents.default_of("easy-revised")  # untuned here
         assert alone["easy revised share 0.5"] == able(easy, share(0.5))
         stale = msgspec.structs.replace(own, grid={"gittins 1": {"preempt": {"spread": 1.0}}})
-        tuned = a_tuned_file({"preemptible0.5": {"gittins": stale}})
+        tuned = write_tuned_file({"preemptible0.5": {"gittins": stale}})
         rows = {one.label: one.policy for one in bar_studies.rows_of(PREEMPT50, tuned, "t/a", [])}
         assert rows["gittins"] == Policy("gittins")
         assert not {"gittins (by trace)", "gittins (default)"} & set(rows)
 
-    def test_what_was_tuned_with_all_jobs_preemptible_is_found_in_the_base(self) -> None:
-        base = a_choice(opponents.BASE, "tiresias", 2)
-        tuned = a_tuned_file({}, tiresias=base)
+    def test_values_tuned_with_all_jobs_preemptible_are_found_in_the_base(self) -> None:
+        base = make_choice(opponents.BASE, "tiresias", 2)
+        tuned = write_tuned_file({}, tiresias=base)
         rows = {
             one.label: one.policy
             for one in bar_studies.rows_of(bar_studies.STUDIES["preempt100"], tuned, "t/a", [])
@@ -113,11 +113,11 @@ class TestSettings:
         assert rows["tiresias"] == base.policy()
         assert "tiresias" not in bar_studies.untuned_in(tuned, bar_studies.STUDIES["preempt100"])
         rows = {one.label: one.policy for one in bar_studies.rows_of(PREEMPT50, tuned, "t/a", [])}
-        assert rows["tiresias"] == base.policy()  # no value of this setting, which is reported
+        assert rows["tiresias"] == base.policy()  # no value for this setting, which is reported
         assert "tiresias" in bar_studies.untuned_in(tuned, PREEMPT50)
 
 
-def a_choice(setting: str, rule: str, at: int) -> opponents.Tuned:
+def make_choice(setting: str, rule: str, at: int) -> opponents.Tuned:
     _, grid = bar_studies.grid_of(setting, rule)
     return opponents.Tuned(
         grid=grid.settings,
@@ -127,15 +127,15 @@ def a_choice(setting: str, rule: str, at: int) -> opponents.Tuned:
     )
 
 
-def a_tuned_file(
+def write_tuned_file(
     settings: dict[str, dict[str, opponents.Tuned]], **rules: opponents.Tuned
 ) -> opponents.TunedFile:
     return opponents.TunedFile(traces=["t/a"], rules=rules, settings=settings)
 
 
 class TestGoodPredictions:
-    def test_they_correlate_as_published_ones_and_never_leave_what_a_class_holds(self) -> None:
-        trace = a_trace()
+    def test_they_correlate_as_published_and_stay_within_a_class(self) -> None:
+        trace = make_trace()
         found, truth_s = predictions.good_predictions(trace), run_time_s(trace)
         rank = spearman(found.predicted_s, truth_s)
         assert rank is not None
@@ -150,7 +150,7 @@ class TestGoodPredictions:
         assert abs(error.mean()) < 0.2
 
     def test_jobs_of_a_burst_share_their_errors(self) -> None:
-        """Equal jobs, one minute apart or an hour: their predictions are alike only in the first case."""
+        """Equal jobs, one minute or one hour apart: their predictions are alike only in the first case."""
         rng = np.random.default_rng(0)
         submit_s = np.repeat(np.arange(500) * 3600.0, 2) + np.tile([0.0, 30.0], 500)
         trace = Trace.from_columns(
@@ -166,7 +166,7 @@ class TestGoodPredictions:
         assert abs(np.corrcoef(left[1:-1:2], left[2::2])[0, 1]) < 0.15
 
     def test_a_load_does_not_change_the_draws(self) -> None:
-        trace = a_trace(600)
+        trace = make_trace(600)
         stretched = Trace.from_columns(
             name="s",
             submit_s=trace.submit_s * 1.37,
@@ -179,12 +179,12 @@ class TestGoodPredictions:
         )
         np.testing.assert_array_equal(first.predicted_s, second.predicted_s)
 
-    def test_a_small_class_is_part_of_the_one_below(self) -> None:
+    def test_small_class_joins_the_one_below(self) -> None:
         gpus = np.array([1.0] * 60 + [4.0] * 3 + [8.0] * 70 + [64.0] * 5)
         assert np.unique(size_classes(gpus)).tolist() == [0, 1]
         assert size_classes(gpus)[[0, 61, 63, -1]].tolist() == [0, 0, 1, 1]
 
-    def test_a_given_correlation_is_the_named_level(self) -> None:
+    def test_given_correlation_is_the_named_level(self) -> None:
         size_class, z = np.zeros(400, np.int64), np.random.default_rng(1).standard_normal(400)
         quantiles = TraceQuantiles(size_class, 8.0 + 2.0 * z)
         burst = np.arange(400) // 4
@@ -220,7 +220,7 @@ class TestMeasures:
         assert found.delay_ratio["qssf"].ratio == 1.0
         assert found.groups["1"] == GroupDelay(jobs=3, jct_mean_s=(250 + 230) / 3, delay_mean_s=230 / 3)
         assert found.groups["8 and more"].jobs == 0
-        assert found.groups[measures.LONGEST].delay_mean_s == 45  # a and b are alike, and both the longest
+        assert found.groups[measures.LONGEST].delay_mean_s == 45  # a and b are equal, and both the longest
         assert (found.shared_jobs, found.gpu_kwh) == (None, None)
 
     def test_sharing_and_energy(self) -> None:
@@ -247,7 +247,7 @@ class TestMeasures:
         assert found.gpus_idle_w == measures.idle_w(spec) > 0
         assert found.gpu_kwh * 3.6e6 > found.gpus_idle_w * found.replay_s
 
-    def test_nothing_decides_by_the_power_that_is_not_counted(self) -> None:
+    def test_no_policy_decides_by_uncounted_power(self) -> None:
         trace, spec = synthesize("philly", 300, 1.1, 16, seed=2)
         for policy in (
             able(Policy("gittins"), share(0.5), weighed(0.6)),
@@ -260,7 +260,7 @@ class TestMeasures:
             assert ours.energy.cluster_j < theirs.energy.cluster_j
 
 
-def a_result(case: Case, policy: str, jct_s: float, delay_s: float, **other: float) -> Result:
+def make_result(case: Case, policy: str, jct_s: float, delay_s: float, **other: float) -> Result:
     """A run of 4,000 jobs; `against` has its own means relative to `qssf`'s 100 s and 50 s."""
     group = GroupDelay(jobs=10, jct_mean_s=jct_s, delay_mean_s=2 * delay_s)
     metrics = Metrics(
@@ -342,22 +342,22 @@ ROWS = {
 }
 
 
-def some_results() -> dict[tuple[str, str, bool], Result]:
+def make_results() -> dict[tuple[str, str, bool], Result]:
     found = []
     for case, (pack, gittins) in zip(CASES, ((1.0, 1.0), (40.0, 25.0), (45.0, 100.0)), strict=True):
         found += [
-            a_result(case, "qssf", 100.0, 50.0),
-            a_result(case, "qssf-backfill", 120.0, 70.0),
-            a_result(case, "pack 0.5", 90.0, pack),
-            a_result(case, "gittins", 80.0, gittins),
+            make_result(case, "qssf", 100.0, 50.0),
+            make_result(case, "qssf-backfill", 120.0, 70.0),
+            make_result(case, "pack 0.5", 90.0, pack),
+            make_result(case, "gittins", 80.0, gittins),
         ]
     return {(one.case.name, one.policy, one.models): one for one in found}
 
 
 class TestTables:
-    def test_over_all_by_hand(self) -> None:
-        """Delays of 25 and 100 s over 50: ratio 1. Load 0.7 has a separate line, and is in no mean."""
-        text = bar_tables.study_section(EVERYTHING, CASES, ROWS, some_results(), untuned=["pack"])
+    def test_mean_of_all_traces_by_hand(self) -> None:
+        """Delays of 25 and 100 s, divided by 50: ratio 1. Load 0.7 has a separate line and enters no mean."""
+        text = bar_tables.study_section(EVERYTHING, CASES, ROWS, make_results(), untuned=["pack"])
         assert (
             "| `gittins` | 2 | 1.000 | 0.800 | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 | 1.000 | 1 : 1 |"
             in text
@@ -365,31 +365,31 @@ class TestTables:
         assert "| 2.00 | 0.25 | 25% | 75% |" in text
         assert "**Not tuned** here, at the values of the base setting or their defaults: `pack`." in text
         assert "0.57 to 0.60 by case" in text
-        # over pack: 25 / 40 and 100 / 45
+        # relative to pack: 25 / 40 and 100 / 45
         assert f"| `gittins` | {(25 / 40 * 100 / 45) ** 0.5:.3f}, 1 : 1, 2.22 |" in text
         assert "| t/a, 0.7 | 4,000 | 50 (`qssf`) | 0.020 [0.25, 1.75] | 0.020 [0.25, 1.75] |" in text
         assert "| t/a, 1.05 | 4,000 | 50 (`qssf`) | 0.900 [0.25, 1.75] | 2.000 [0.25, 1.75] |" in text
 
     def test_preemption_is_ranked_by_jct(self) -> None:
         text = bar_tables.study_section(
-            msgspec.structs.replace(PREEMPT50, models=True), CASES, ROWS, some_results()
+            msgspec.structs.replace(PREEMPT50, models=True), CASES, ROWS, make_results()
         )
         assert "| `gittins` | 2 | 0.800 | 1.000 |" in text
         assert "| t/a, 1.05 | 4,000 | 100 (`qssf`) | 0.900 [0.50, 1.50] | 0.800 [0.50, 1.50] |" in text
 
-    def test_sharing_is_judged_where_lucid_queues(self) -> None:
+    def test_sharing_is_ranked_where_lucid_queues(self) -> None:
         lucid = opponents.Entry(policy=Policy("lucid"), label="lucid", role="rule", models=True)
         rows = {"t/a": [*ROWS["t/a"], lucid]}
-        results = some_results()
+        results = make_results()
         for case, queue_s in zip(CASES, (90.0, 31.0, 29.0), strict=True):
-            one = a_result(case, "lucid", 100.0, 50.0, queue_s=queue_s)
+            one = make_result(case, "lucid", 100.0, 50.0, queue_s=queue_s)
             results[case.name, "lucid", True] = one
         text = bar_tables.study_section(bar_studies.STUDIES["sharing"], CASES, rows, results)
         assert "worst case (1 cases)" in text
         assert "| `gittins` | 0.500, 1 : 0, 0.50 | 0.625, 1 : 0, 0.62 |" in text
 
-    def test_a_case_has_a_table_of_its_own(self) -> None:
-        text = bar_tables.case_tables(EVERYTHING, CASES, ROWS, some_results())
+    def test_case_has_a_separate_table(self) -> None:
+        text = bar_tables.case_tables(EVERYTHING, CASES, ROWS, make_results())
         assert text.count("**t/a, load") == 3
         assert (
             "| `gittins` | 80 | 0.800 [0.50, 1.50] | 100 | 2.000 [0.25, 1.75] | 10 | 20 | 300 | 400 | 500 |"
@@ -397,10 +397,10 @@ class TestTables:
         )
         assert text.rstrip().endswith("| 200 | 200 | 200 | 200 | 200 | 1,000 | 25% | 75% | 10 |")
 
-    def test_few_jobs_stand_in_the_first_table_alone(self) -> None:
+    def test_few_jobs_are_only_in_the_first_table(self) -> None:
         """Two cases of a study with its own traces: the case with 299 jobs is not in the second table."""
         study = msgspec.structs.replace(EVERYTHING, own=("t/a",))
-        results = some_results()
+        results = make_results()
         for key, one in results.items():
             if key[0] == CASES[1].name:
                 metrics = msgspec.structs.replace(one.metrics, jobs=bar_tables.MANY_JOBS - 1)
@@ -410,11 +410,11 @@ class TestTables:
         )
         assert "| `gittins` | 2 | 1.000 |" in whole
         assert "| `gittins` | 1 | 2.000 |" in many
-        assert "300 jobs or more" not in bar_tables.study_section(study, CASES, ROWS, some_results())
+        assert "300 jobs or more" not in bar_tables.study_section(study, CASES, ROWS, make_results())
 
     def test_wall_times_by_hand(self) -> None:
-        """0.1 s over 7 decisions; a case that was not run has an empty cell."""
-        results = some_results()
+        """0.1 s for 7 decisions; a case without a run has an empty cell."""
+        results = make_results()
         del results[CASES[2].name, "gittins", True]
         text = "\n".join(bar_tables.wall_times(CASES, ROWS, results))
         assert "| policy | t/a, 0.7 | t/a, 0.95 | t/a, 1.05 |" in text
@@ -422,13 +422,13 @@ class TestTables:
         assert "| `qssf` | 14,286 (7) | 14,286 (7) | 14,286 (7) |" in text
 
     def test_results_of_an_older_version_are_refused(self) -> None:
-        old = msgspec.structs.replace(a_result(CASES[0], "qssf", 1.0, 1.0), measures=None)
+        old = msgspec.structs.replace(make_result(CASES[0], "qssf", 1.0, 1.0), measures=None)
         with pytest.raises(InputError, match=r"an older version.*give another --out"):
             _ = old.measured
 
 
 class TestDial:
-    def test_who_beats_whom(self) -> None:
+    def test_dominated_settings(self) -> None:
         hand = {"fast": Point(0.9, 1.0), "frugal": Point(1.2, 0.7)}
         assert dial_tables.beaten_by(Point(0.9, 1.0), hand) == []
         assert dial_tables.beaten_by(Point(0.9, 1.01), hand) == ["fast"]
@@ -441,8 +441,8 @@ class TestDial:
         results = {
             (case.name, one.policy, True): one
             for one in (
-                a_result(case, "qssf-backfill", 100.0, 50.0, gpu_kwh=10.0, replay_s=7200.0),
-                a_result(case, "gittins", 50.0, 25.0, gpu_kwh=6.0, replay_s=3600.0),
+                make_result(case, "qssf-backfill", 100.0, 50.0, gpu_kwh=10.0, replay_s=7200.0),
+                make_result(case, "gittins", 50.0, 25.0, gpu_kwh=6.0, replay_s=3600.0),
             )
         }
         found = dial_tables.points(case, ROWS["t/a"], results)
@@ -451,10 +451,10 @@ class TestDial:
         assert "| `gittins` | 0.500 | 0.700 | 1 of 1 |  |" in text
         assert "| over all | `qssf-backfill` | 1.000 | `gittins` | 0.700 |" in text
 
-    def test_a_beaten_setting_says_by_whom(self) -> None:
+    def test_dominated_setting_names_the_better_one(self) -> None:
         case = CASES[0]
         results = {
-            (case.name, policy, True): a_result(case, policy, jct_s, 1.0, gpu_kwh=kwh)
+            (case.name, policy, True): make_result(case, policy, jct_s, 1.0, gpu_kwh=kwh)
             for policy, jct_s, kwh in (
                 ("qssf-backfill", 100.0, 10.0),
                 ("pack 0.5", 90.0, 9.0),

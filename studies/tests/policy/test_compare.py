@@ -1,4 +1,4 @@
-"""The comparison's cases, grids, choices, log and tables: parts that never overlap, ratios by hand."""
+"""The comparison's cases, grids, choices, log and tables: disjoint parts, ratios by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from studies.policy import card, cases, journal, opponents, runs, tables, tune
 DAY_S = 86400.0
 
 
-def a_trace(*, durations_s: Any = None) -> Trace:
+def make_trace(*, durations_s: Any = None) -> Trace:
     rng = np.random.default_rng(3)
     submit_s = np.sort(np.rint(rng.uniform(0, 100 * DAY_S, 4000)))
     return Trace.from_columns(
@@ -40,7 +40,7 @@ def a_trace(*, durations_s: Any = None) -> Trace:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write(a_trace(), tmp_path)
+    write(make_trace(), tmp_path)
     return tmp_path
 
 
@@ -53,7 +53,7 @@ def write(trace: Trace, folder: Path) -> None:
 
 
 def test_parts_do_not_overlap_and_training_windows_are_as_long_as_the_test_part() -> None:
-    trace = a_trace()
+    trace = make_trace()
     bounds = [cases.part_bounds(trace, part) for part in cases.PARTS]
     for (_, before), (after, _) in pairwise(bounds):
         assert before <= after + 1e-6
@@ -67,7 +67,7 @@ def test_no_measured_job_is_in_two_parts(folder: Path) -> None:
     for part in cases.PARTS:
         work = cases.workload_of(folder, cases.Case(trace="t/a", part=part, load=0.9))
         seen += work.trace.job_id[work.window.measured(work.trace)].tolist()
-    trace = a_trace()
+    trace = make_trace()
     late = (trace.vc == "a") & (trace.submit_s >= cases.part_bounds(trace, "train1")[0])
     assert len(seen) == len(set(seen)) == int(late.sum())
 
@@ -75,7 +75,7 @@ def test_no_measured_job_is_in_two_parts(folder: Path) -> None:
 @pytest.mark.parametrize("part", ["train2", "validation"])
 def test_jobs_of_later_parts_change_nothing(folder: Path, part: str) -> None:
     case = cases.Case(trace="t/b", part=part, load=0.95)
-    before, trace = cases.workload_of(folder, case), a_trace()
+    before, trace = cases.workload_of(folder, case), make_trace()
     later = trace.submit_s >= cases.part_bounds(trace, part)[1]
     write(replace(trace, duration_s=np.where(later, 5e5, trace.duration_s)), folder)
     after = cases.workload_of(folder, case)
@@ -94,7 +94,7 @@ def test_load_is_exact(folder: Path, load: float) -> None:
     assert {group.vc for group in work.spec.nodes} == {"a"}
 
 
-def test_a_share_of_the_jobs_is_preemptible(folder: Path) -> None:
+def test_requested_share_of_jobs_is_preemptible(folder: Path) -> None:
     case = cases.Case(trace="t", part="test", load=0.9, preemptible_frac=0.5)
     flags = cases.workload_of(folder, case).trace.extra["preemptible"]
     assert np.mean(flags == "true") == pytest.approx(0.5, abs=0.03)
@@ -103,13 +103,13 @@ def test_a_share_of_the_jobs_is_preemptible(folder: Path) -> None:
     assert "preemptible" not in whole.trace.extra
 
 
-def test_what_is_not_there_is_said(folder: Path) -> None:
+def test_missing_parts_are_reported(folder: Path) -> None:
     with pytest.raises(InputError, match=r"no trace 'gone'.*RLSCHED_DATA"):
         cases.workload_of(folder, cases.Case(trace="gone/a", part="test", load=0.9))
     with pytest.raises(InputError, match="no job is submitted in its test part"):
         cases.workload_of(folder, cases.Case(trace="t/z", part="test", load=0.9))
     with pytest.raises(InputError, match="expected a part of train1"):
-        cases.part_bounds(a_trace(), "training")
+        cases.part_bounds(make_trace(), "training")
 
 
 @pytest.mark.parametrize("rule", opponents.GRIDS)
@@ -128,7 +128,7 @@ def test_every_other_row_is_a_policy(name: str) -> None:
 
 
 @pytest.mark.parametrize("policy", opponents.ORACLES, ids=lambda policy: policy.name)
-def test_bounds_know_the_true_durations(policy: Policy) -> None:
+def test_bounds_use_the_true_durations(policy: Policy) -> None:
     assert load_scheduler(policy).oracle
 
 
@@ -169,7 +169,7 @@ def metrics(queue_s: float, jobs: int = 4500) -> Metrics:
     )
 
 
-def a_result(
+def make_result(
     policy: str,
     queue_s: float,
     case: cases.Case,
@@ -204,15 +204,15 @@ def a_result(
 CASES = [cases.Case(trace="t/a", part="validation", load=load) for load in (0.85, 0.95)]
 
 
-def some_results() -> tables.Results:
+def make_results() -> tables.Results:
     """`qssf` is the better reference on the first case, `qssf-backfill` on the second."""
     found = [
-        a_result("qssf", 100.0, CASES[0]),
-        a_result("qssf-backfill", 200.0, CASES[0]),
-        a_result("qssf", 400.0, CASES[1], jobs=3999),
-        a_result("qssf-backfill", 300.0, CASES[1], jobs=3999),
-        a_result("ppo", 50.0, CASES[0], against={"qssf": 0.51, "qssf-backfill": 0.26}),
-        a_result("ppo", 600.0, CASES[1], against={"qssf": 1.51, "qssf-backfill": 2.01}),
+        make_result("qssf", 100.0, CASES[0]),
+        make_result("qssf-backfill", 200.0, CASES[0]),
+        make_result("qssf", 400.0, CASES[1], jobs=3999),
+        make_result("qssf-backfill", 300.0, CASES[1], jobs=3999),
+        make_result("ppo", 50.0, CASES[0], against={"qssf": 0.51, "qssf-backfill": 0.26}),
+        make_result("ppo", 600.0, CASES[1], against={"qssf": 1.51, "qssf-backfill": 2.01}),
     ]
     return {(one.case.name, one.policy, one.models): one for one in found}
 
@@ -221,12 +221,12 @@ def rows_of(policies: list[Policy], tuned: opponents.TunedFile) -> dict[str, lis
     return {"t/a": opponents.entries(tuned, "t/a", policies)}
 
 
-def a_tuned_file(**rules: opponents.Tuned) -> opponents.TunedFile:
+def write_tuned_file(**rules: opponents.Tuned) -> opponents.TunedFile:
     return opponents.TunedFile(traces=["t/a"], rules=rules)
 
 
 def test_the_best_reference_is_found_case_by_case() -> None:
-    results = some_results()
+    results = make_results()
     best = [tables.best_reference(results, case, models=False) for case in CASES]
     assert [one.policy for one in best if one] == ["qssf", "qssf-backfill"]
     del results[CASES[0].name, "qssf", False]
@@ -234,8 +234,8 @@ def test_the_best_reference_is_found_case_by_case() -> None:
 
 
 def test_tables_by_hand() -> None:
-    rows = rows_of([Policy("ppo")], a_tuned_file())
-    text = tables.section(CASES, rows, some_results(), split="validation", ids=["ppo@1"])
+    rows = rows_of([Policy("ppo")], write_tuned_file())
+    text = tables.section(CASES, rows, make_results(), split="validation", ids=["ppo@1"])
     # queueing 50 / 100 and 600 / 300: geometric mean 1; JCT 150 / 200 and 700 / 400: root of 0.75 x 1.75
     assert "| `ppo` | 2 | 1.000 | 1.146 | 1.000 | 1.000 | 1.000 | 1.000 | 1 : 1 | 2.00 |" in text
     assert "| `ppo` | 50 | 0.510 [0.10, 2.00] | 150 | 1.500 | 10 | 20 | 30 | 1 | 100 | 150 | 1,234 |" in text
@@ -245,10 +245,10 @@ def test_tables_by_hand() -> None:
     assert "best QSSF: `qssf-backfill`" in text
 
 
-def test_a_case_without_references_is_left_out_and_counted() -> None:
-    results = {key: one for key, one in some_results().items() if key[0] == CASES[0].name}
+def test_case_without_references_is_left_out_and_counted() -> None:
+    results = {key: one for key, one in make_results().items() if key[0] == CASES[0].name}
     text = tables.section(
-        CASES, rows_of([Policy("ppo")], a_tuned_file()), results, split="test", ids=["ppo@1"]
+        CASES, rows_of([Policy("ppo")], write_tuned_file()), results, split="test", ids=["ppo@1"]
     )
     assert text.startswith("Test split, 1 of 2 cases there; under test: ppo@1.")
     assert "load 0.95" not in text
@@ -261,7 +261,7 @@ def test_choices_by_hand() -> None:
     where = [cases.Case(trace=trace, part="train1", load=0.9) for trace in ("t/a", "t/b")]
     ratios = {low: (0.5, 1.62), high: (0.8, 0.8)}
     results = [
-        a_result(value, 1.0, case, against={"qssf-backfill": ratio})
+        make_result(value, 1.0, case, against={"qssf-backfill": ratio})
         for value, pair in ratios.items()
         for case, ratio in zip(where, pair, strict=True)
     ]
@@ -275,20 +275,20 @@ def test_choices_by_hand() -> None:
     assert set(by_jct.scores.values()) == {1.5}
     assert by_jct.choice.chosen == low
     whole = msgspec.structs.replace(found, grid=opponents.GRIDS[rule].settings)
-    rows = opponents.entries(a_tuned_file(**{rule: whole}), "t/a", [Policy("ppo")])
+    rows = opponents.entries(write_tuned_file(**{rule: whole}), "t/a", [Policy("ppo")])
     by_label = {one.label: one.policy for one in rows}
     assert (by_label[rule], by_label[rule].name) == (grid.values[1], high)
     assert (by_label[f"{rule} (by trace)"], by_label[f"{rule} (by trace)"].name) == (grid.values[0], low)
 
 
-def test_scores_leave_out_what_nobody_waited_for() -> None:
+def test_scores_leave_out_cases_without_waiting() -> None:
     assert tune.score([None, 0.5, 0.02]) == pytest.approx(0.1)
     assert tune.score([0.0]) == tables.LEAST_RATIO
     assert tune.score([None]) == 1.0
 
 
-def test_a_ratio_below_zero_counts_as_the_least() -> None:
-    """Delay is below 0 if idle cores made jobs faster than they are unshared."""
+def test_ratio_below_zero_counts_as_the_minimum() -> None:
+    """Delay is negative if idle cores speed jobs up beyond their unshared speed."""
     found = tables.bounded_ratios([-5.0, 0.0, 64.0, None, 1.0], [10.0, 10.0, 1.0, 1.0, 0.0])
     assert found is not None
     assert found.ratio == pytest.approx((0.01 * 0.01 * 64.0) ** (1 / 3))
@@ -305,7 +305,7 @@ def test_log_lines_are_appended_and_checked(tmp_path: Path) -> None:
         journal.read_log(path)
 
 
-def a_choice(rule: str, *, grid: dict[str, dict[str, Any]] | None = None) -> opponents.Tuned:
+def make_choice(rule: str, *, grid: dict[str, dict[str, Any]] | None = None) -> opponents.Tuned:
     whole = opponents.GRIDS[rule]
     return opponents.Tuned(
         grid=whole.settings if grid is None else grid,
@@ -315,11 +315,12 @@ def a_choice(rule: str, *, grid: dict[str, dict[str, Any]] | None = None) -> opp
     )
 
 
-def test_rules_that_are_not_tuned_from_their_grid_have_default_values() -> None:
+def test_rules_without_a_tuned_value_have_defaults() -> None:
     fast = [rule for rule, grid in opponents.GRIDS.items() if not grid.slow]
     assert opponents.untuned(None) == fast
-    stale = a_tuned_file(
-        **{rule: a_choice(rule) for rule in fast} | {"pack": a_choice("pack", grid={"pack 1": {"share": {}}})}
+    stale = write_tuned_file(
+        **{rule: make_choice(rule) for rule in fast}
+        | {"pack": make_choice("pack", grid={"pack 1": {"share": {}}})}
     )
     assert opponents.untuned(stale) == ["pack"]
     rows = {one.label: one for one in opponents.entries(stale, "t/a", [Policy("ppo")])}
@@ -333,7 +334,7 @@ def test_rules_that_are_not_tuned_from_their_grid_have_default_values() -> None:
     assert "**Not tuned**, at their default values: `pack`." in text
 
 
-def test_tuning_on_shared_data_is_of_the_largest_vcs(shared_data: Path) -> None:
+def test_tuning_on_shared_data_uses_the_largest_vcs(shared_data: Path) -> None:
     trace, spec = cases.read_trace(shared_data / "traces", "philly")
     since_s, until_s = cases.time_split(trace).train
     names, counts = np.unique(
@@ -344,27 +345,27 @@ def test_tuning_on_shared_data_is_of_the_largest_vcs(shared_data: Path) -> None:
     assert isinstance(spec, ClusterSpec)
 
 
-def test_the_card_gets_the_test_split_and_the_weights_stay(tmp_path: Path) -> None:
-    """Twelve cases: `ppo` waits 80 s where the better reference waits 100, and 150 in one."""
+def test_card_gets_the_test_split_and_weights_stay(tmp_path: Path) -> None:
+    """Twelve cases: `ppo` waits 80 s and the better reference 100 s; in one case `ppo` waits 150 s."""
     folder, out = tmp_path / "mine", tmp_path / "out"
     shutil.copytree(default_checkpoint(), folder)
     policy, before = Policy.of(f"ppo:{folder}"), load_checkpoint(folder)
     todo = cases.cases(cases.TRACES, ["test"], [0.85, 0.95, 1.05])
     (out / "test").mkdir(parents=True)
-    assert card.main([str(folder), "--out", str(out)]) == 2, "nothing was run"
+    assert card.main([str(folder), "--out", str(out)]) == 2, "no case was run"
     for case in todo:
         worst = case == todo[0]
         mine = (policy, 150.0 if worst else 80.0)
         for one, queue_s in ((Policy("qssf"), 100.0), (Policy("qssf-backfill"), 120.0), mine):
             path = runs.Job(case=case, policy=one).path(out / "test")
-            path.write_bytes(msgspec.json.encode(a_result(one.name, queue_s, case)))
+            path.write_bytes(msgspec.json.encode(make_result(one.name, queue_s, case)))
     assert card.main([str(folder), "--out", str(out)]) == 0
     after = load_checkpoint(folder)
     row = after.card.test["exclusive GPUs, mean queueing"]
     assert row["ratio_frac"] == pytest.approx((1.5 * 0.8**11) ** (1 / 12))
     assert (row["worst_frac"], row["cases_count"], row["better_count"]) == (1.5, 12, 11)
     assert row["low_frac"] < row["ratio_frac"] < row["high_frac"]
-    assert list(after.card.test) == ["exclusive GPUs, mean queueing"], "no row of the bar is there"
+    assert list(after.card.test) == ["exclusive GPUs, mean queueing"], "no row of the bar was run"
     assert after.policy_id == f"{before.policy_id}"
     assert msgspec.structs.replace(after.card, test={}) == msgspec.structs.replace(before.card, test={})
     assert "## Test split" in (folder / "CARD.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from studies.policy import bar, compare, journal, opponents, runs, tune
 from studies.policy.cases import Case
 
 RULE = "reserve"
-"""The rule that is tuned here."""
+"""The tuned rule."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def count_runs(monkeypatch: pytest.MonkeyPatch, stop_at: int | None = None) -> l
     return ran
 
 
-def test_a_complete_grid_is_written(tuned: Path) -> None:
+def test_complete_grid_is_written(tuned: Path) -> None:
     found = opponents.read_tuned(tuned)
     assert list(found.rules) == [RULE]
     tried = msgspec.json.decode(tuned.with_name("tried.json").read_bytes(), type=tune.TriedFile)
@@ -97,7 +97,7 @@ def test_quick_run_is_resumed_and_its_tables_are_written(
     assert capsys.readouterr().out == printed
 
 
-def test_playing_the_reference_is_a_ratio_of_one(traces: Path, tuned: Path, tmp_path: Path) -> None:
+def test_replaying_the_reference_has_ratio_one(traces: Path, tuned: Path, tmp_path: Path) -> None:
     assert compare.main(words_of(traces, tuned, tmp_path, "--policy", "ppo:untrained")) == 0
     found = [runs.read_result(path) for path in (tmp_path / "validation").glob("*.json")]
     [untrained] = [one for one in found if one.policy == "ppo:untrained"]
@@ -110,7 +110,7 @@ def test_playing_the_reference_is_a_ratio_of_one(traces: Path, tuned: Path, tmp_
     assert reference.metrics.energy_kwh is None
 
 
-def test_a_run_on_the_test_split_is_logged_once_and_ends_tuning(
+def test_test_split_is_logged_once_and_ends_tuning(
     traces: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "log.jsonl"
@@ -133,7 +133,7 @@ def test_a_run_on_the_test_split_is_logged_once_and_ends_tuning(
     complete.write_bytes(msgspec.json.encode(found))
     words = words_of(traces, complete, tmp_path, *more)
     assert compare.main(words) == 0
-    assert compare.main(words) == 0  # nothing is left to run
+    assert compare.main(words) == 0  # no case is left to run
     [run] = journal.read_log(log)
     assert run.cases == ["toy-test-0.95"]
     mine = Policy("easy", name="easy reserve_after=3h", reserve_after="3h")
@@ -192,7 +192,7 @@ def test_rows_of_the_bar_are_resumed_and_their_tables_are_written(
     assert capsys.readouterr().out == printed
 
 
-def test_rows_of_the_bar_are_not_run_on_the_test_split_untuned(
+def test_untuned_rows_of_the_bar_are_not_run_on_the_test_split(
     traces: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = words_of(traces, tuned, tmp_path, "--split", "test", "--study", "preempt50")
@@ -201,7 +201,7 @@ def test_rows_of_the_bar_are_not_run_on_the_test_split_untuned(
     assert not (tmp_path / "log.jsonl").exists()
 
 
-def test_a_setting_is_tuned_apart(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_is_tuned_separately(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--traces", str(traces), "--trace", "toy", "--out", str(tmp_path), "--workers", "1"]
     words += ["--setting", "preemptible0.5", "--rule", "tiresias-clear", "--least-jobs", "10"]
     ran = count_runs(monkeypatch)
@@ -219,7 +219,7 @@ def test_a_setting_is_tuned_apart(traces: Path, tmp_path: Path, monkeypatch: pyt
     assert all(name.endswith("-preemptible0.5") for name in scored.ratios[one.chosen])
 
 
-def test_what_was_done_stays_after_ctrl_c(
+def test_finished_cases_stay_after_ctrl_c(
     traces: Path, tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = words_of(traces, tuned, tmp_path, "--policy", "fifo")
@@ -229,7 +229,7 @@ def test_what_was_done_stays_after_ctrl_c(
     assert not (tmp_path / "validation.md").exists()
 
 
-def test_nothing_is_started_after_the_budget(
+def test_no_case_starts_after_the_budget(
     traces: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compare.main(words_of(traces, tuned, tmp_path, "--budget-s", "0", "--policy", "fifo")) == 0
@@ -237,7 +237,7 @@ def test_nothing_is_started_after_the_budget(
     assert list((tmp_path / "validation").iterdir()) == []
 
 
-def test_what_is_missing_is_one_line(
+def test_missing_input_is_one_line(
     traces: Path, tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert compare.main(words_of(tmp_path, tuned, tmp_path, "--policy", "fifo")) == 2
@@ -246,7 +246,7 @@ def test_what_is_missing_is_one_line(
     assert "expected --preemptible from 0 to 1, got 2" in capsys.readouterr().err
 
 
-def test_processes_come_to_the_same_results(traces: Path, tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_number_of_processes(traces: Path, tmp_path: Path) -> None:
     jobs = [
         runs.Job(case=Case(trace="toy", part="validation", load=load), policy=policy)
         for load in (0.85, 1.05)

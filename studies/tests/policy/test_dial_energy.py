@@ -1,4 +1,4 @@
-"""The study of the dial of energy: its frontiers, and the values read from them."""
+"""The study of the energy dial: its frontiers, and the values read from them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def costs(delay_s: float, energy_j: float) -> Costs:
     return Costs(np.full(2, delay_s), np.full(2, 100.0), np.full(2, energy_j))
 
 
-def test_a_constant_moves_one_dial_to_its_position() -> None:
+def test_constant_moves_only_one_dial() -> None:
     (weights,) = constant(0.5)
     moved = np.tanh(weights[:, -1]) * list(RANGES.values())
     assert dict(zip(RANGES, moved, strict=True)) == {
@@ -23,7 +23,7 @@ def test_a_constant_moves_one_dial_to_its_position() -> None:
     assert not weights[:, :-1].any()
 
 
-def test_energy_is_read_off_a_frontier_where_it_reaches() -> None:
+def test_energy_is_read_from_a_frontier_within_its_range() -> None:
     none = costs(0.0, 50.0)
     line = frontier([costs(0.0, 50.0), costs(100.0, 25.0)], none)
     np.testing.assert_allclose(line, [[0.0, 0.0], [np.log(2.0), np.log(0.5)]])

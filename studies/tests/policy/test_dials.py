@@ -24,13 +24,13 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("label", list(dials.OTHERS))
-def test_every_other_setting_makes_a_rule(label: str) -> None:
+def test_every_other_setting_is_a_rule(label: str) -> None:
     other = dials.other(label)
     assert other != dials.POLICY
     assert other.rule.steps == dials.POLICY.rule.steps
 
 
-def test_the_settings_as_they_are_cost_exactly_the_same(sources: list[EpisodeSource]) -> None:
+def test_unchanged_settings_cost_exactly_the_same(sources: list[EpisodeSource]) -> None:
     pools = dials.windows(sources, 6, 3, 0.5)
     assert sum(len(pool) for pool in pools) == 12
     assert len(pools) == len(dials.SCALES)
@@ -43,7 +43,7 @@ def test_the_settings_as_they_are_cost_exactly_the_same(sources: list[EpisodeSou
     assert line.startswith("| the same | 1.000 [1.000, 1.000] | 1.000 [1.000, 1.000] |")
 
 
-def test_scales_change_what_is_assumed(sources: list[EpisodeSource]) -> None:
+def test_scales_change_the_assumptions(sources: list[EpisodeSource]) -> None:
     rng = np.random.default_rng(0)
     setting = dials.draw_setting(sources[0], dials.DRAWN, rng)
     costs = [

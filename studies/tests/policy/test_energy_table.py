@@ -54,7 +54,7 @@ def result(policy: str, jct_s: float, kwh: float, low: float | None = 0.5) -> An
     )
 
 
-def a_case(low: float | None = 0.5) -> Any:
+def make_case(low: float | None = 0.5) -> Any:
     results = [
         result("qssf-backfill", 1000, 200, low),
         result("qssf-backfill share", 900, 190, low),
@@ -77,7 +77,7 @@ def a_case(low: float | None = 0.5) -> Any:
 
 
 def test_best_choices_are_deployable_and_within_their_budget() -> None:
-    best = rows.best_choices(a_case().results)
+    best = rows.best_choices(make_case().results)
     assert [one.policy for one in best] == [
         "qssf-backfill share",
         "qssf-backfill cores lull 0.1",  # 1.7 % more
@@ -88,7 +88,7 @@ def test_best_choices_are_deployable_and_within_their_budget() -> None:
 
 
 def test_rows() -> None:
-    text = rows.section([a_case()])
+    text = rows.section([make_case()])
     assert "**t**, submitted from 8,944,088 s on: 100 jobs, 2 nodes, 16 GPUs (V100), load 0.89" in text
     assert "| `qssf-backfill` | 1,000 |  | 9,000 | 200 |  | 2.00 | 25% | 88% |" in text
     ratios = ("0.90 [0.50, 1.50] | 8,100", "0.95 [0.50, 1.50] | 1.90")
@@ -99,15 +99,15 @@ def test_rows() -> None:
     assert "60% to 70% of the catalogue's cells" in text
     assert "| `qssf-backfill share` | 0.90, 0.950 | 0.80, 0.900 |" in text
     assert "(none: fewer than ten days)" not in text
-    assert "(none: fewer than ten days)" in rows.section([a_case(None)])
+    assert "(none: fewer than ten days)" in rows.section([make_case(None)])
 
 
-def test_cases_go_through_json() -> None:
-    case = a_case()
+def test_cases_are_read_back_from_json() -> None:
+    case = make_case()
     assert msgspec.json.decode(msgspec.json.encode(case), type=rows.Case) == case
 
 
-def test_every_choice_is_a_policy_and_the_shown_ones_are_among_them() -> None:
+def test_every_choice_is_a_policy_and_contains_the_shown_ones() -> None:
     for trace in energy_table.TRACES:
         policies = [able(rule, *more) for rule, more in energy_table.choices(trace)]
         names = [policy.name for policy in policies]

@@ -86,7 +86,7 @@ def names_and_weights(folder: Path, cluster: str) -> dict[str, float]:
     return {one.uses[0].trace: one.train.weight for one in data}
 
 
-def test_a_cluster_that_is_left_out_is_in_none_of_the_data(folder: Path) -> None:
+def test_left_out_cluster_is_in_none_of_the_data(folder: Path) -> None:
     assert names_and_weights(folder, "ms_itp_x") == {"t": 1.0, "ms_itp_y": 0.5}
     assert names_and_weights(folder, "t/b") == {"t without b": 1.0, "ms_itp_x": 0.25, "ms_itp_y": 0.25}
     trace = Trace.read(folder / "t.csv.gz")
@@ -101,7 +101,7 @@ def test_a_cluster_that_is_left_out_is_in_none_of_the_data(folder: Path) -> None
         trainings.data_without(folder, "ms_itp_x/v")
 
 
-def test_runs_are_trained_replayed_and_not_run_again(
+def test_runs_are_trained_and_replayed_once(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [
@@ -121,7 +121,7 @@ def test_runs_are_trained_replayed_and_not_run_again(
         assert not traces & {"ms_itp_x" if "itp" in name else "t"}
     assert first.err.count("training on") == 3
     replays = len(list((tmp_path / "out" / "replays").glob("*.json")))
-    assert replays == 4 * 4 + 4 * 5 - 3  # the rules on t/b, with causal predictions, are asked for twice
+    assert replays == 4 * 4 + 4 * 5 - 3  # the rules on t/b, with causal predictions, are requested twice
 
     def fail(*_: object) -> None:
         raise AssertionError("run again")
@@ -134,12 +134,12 @@ def test_runs_are_trained_replayed_and_not_run_again(
         assert (again.out, again.err) == (first.out, "")
         assert generalise.main([*words, "--only", "seeds"]) == 0
     assert "left out" not in capsys.readouterr().out
-    assert (tmp_path / "out" / "tables.md").read_text() == page, "all parts, whatever was asked for"
+    assert (tmp_path / "out" / "tables.md").read_text() == page, "all parts, whatever was requested"
     assert generalise.main([*words, "--timesteps", "384", "--only", "seeds"]) == 2
     assert "with this recipe, start and number of decisions" in capsys.readouterr().err
 
 
-def test_a_stopped_training_goes_on_and_one_without_an_end_begins_anew(
+def test_stopped_training_resumes_and_one_without_checkpoint_restarts(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(cluster="t/b", seed=3, timesteps=256, recipe=RECIPE)
@@ -172,7 +172,7 @@ def test_a_stopped_training_goes_on_and_one_without_an_end_begins_anew(
     assert asked == [False, True, False]
 
 
-def test_nothing_is_started_after_the_budget(
+def test_no_run_starts_after_the_budget(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--traces", str(folder), "--out", str(tmp_path / "out"), "--budget-s", "0"]
@@ -246,7 +246,7 @@ def one_case(trace: str, load: float, predictions: cases.Foresight = "causal") -
     return cases.Case(trace=trace, part="validation", load=load, predictions=predictions)
 
 
-def test_the_table_of_seeds() -> None:
+def test_table_of_seeds() -> None:
     known, blind = one_case("t", 0.95, "good"), one_case("t", 0.95)
     rules = {"qssf": 200.0, "qssf-backfill": 100.0, "easy": 80.0}
     results = results_of(known, 9, rules | {"p0": 40.0, "p1": 80.0})
@@ -266,7 +266,7 @@ def test_the_table_of_seeds() -> None:
     ]
 
 
-def test_the_table_of_clusters_left_out() -> None:
+def test_table_of_clusters_left_out() -> None:
     rules = {"qssf": 100.0, "qssf-backfill": 200.0, "easy": 50.0}
     low, high, other = one_case("t/b", 0.85), one_case("t/b", 0.95), one_case("ms_itp_x", 0.95)
     results = results_of(low, 77, rules | {"ppo": 25.0, "p0": 25.0, "p1": 50.0})

@@ -21,7 +21,7 @@ def sequence(jobs: int = 1500) -> Trace:
     return synthesize("helios", jobs, 0.95, 128, seed=1, habit=HABIT)[0]
 
 
-def test_names_are_learnt_to_most_of_what_they_can_tell() -> None:
+def test_predictors_learn_most_of_the_information_in_names() -> None:
     trace = sequence()
     end_s = recorded_end_s(trace)
     best = spearman(best_by_name(trace, end_s, "helios", HABIT)[LATE], trace.duration_s[LATE])
@@ -38,7 +38,7 @@ def test_names_are_learnt_to_most_of_what_they_can_tell() -> None:
     assert nameless < 0.5 * best
 
 
-def test_the_best_knows_nothing_of_what_has_not_ended() -> None:
+def test_best_prediction_uses_no_unfinished_job() -> None:
     trace = sequence(600)
     end_s = recorded_end_s(trace)
     now_s = trace.submit_s[400]

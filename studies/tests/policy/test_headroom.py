@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_of_a_case_the_first_jobs_are_measured_and_half_as_many_come_behind(folder: Path) -> None:
+def test_first_jobs_of_a_case_are_measured_and_half_as_many_follow(folder: Path) -> None:
     whole = workload_of(folder, CASE)
     predictions = stamps_of(CASE, whole)
     work, kept = headroom.shortened(whole, predictions, 100)
@@ -45,7 +45,7 @@ def test_of_a_case_the_first_jobs_are_measured_and_half_as_many_come_behind(fold
     assert headroom.shortened(whole, predictions, 10_000) == (whole, predictions)
 
 
-def test_an_oracle_is_fed_the_true_run_times(folder: Path) -> None:
+def test_oracle_gets_the_true_run_times(folder: Path) -> None:
     work = workload_of(folder, CASE)
     work, predictions = headroom.shortened(work, stamps_of(CASE, work), 150)
     rule = Policy("qssf-backfill")
@@ -58,7 +58,7 @@ def test_an_oracle_is_fed_the_true_run_times(folder: Path) -> None:
     assert 0 < fed.queue_mean_s < as_it_is.queue_mean_s
 
 
-def test_the_table_divides_by_the_reference_that_waits_less() -> None:
+def test_table_divides_by_the_reference_with_less_waiting() -> None:
     def one(queue_s: float, gangs_s: float | None, others_s: float) -> Waited:
         return Waited(
             jobs=1500, queue_mean_s=queue_s, gangs_mean_s=gangs_s, others_mean_s=others_s, wall_s=1.0
@@ -90,7 +90,7 @@ def test_the_table_divides_by_the_reference_that_waits_less() -> None:
     ]
 
 
-def test_what_is_there_is_not_run_again_and_the_test_part_is_refused(
+def test_existing_results_are_not_run_again_and_the_test_part_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [

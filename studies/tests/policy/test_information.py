@@ -28,9 +28,7 @@ def stamped(which: Foresight, folder: Path) -> predictions.Predictions:
     return stamps_of(msgspec.structs.replace(CASE, predictions=which), work(), folder)
 
 
-def test_one_fit_gives_means_medians_and_the_lognormal_of_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_fit_gives_means_medians_and_lognormals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mean = stamped("hedge-mean", tmp_path / "hedge")
     monkeypatch.delattr(predictions, "predict_at_submission")  # from here on the cache is read
     median, fitted = (stamped(which, tmp_path / "hedge") for which in ("hedge-median", "hedge-fitted"))
@@ -44,13 +42,13 @@ def test_one_fit_gives_means_medians_and_the_lognormal_of_both(
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
-def test_today_comes_first_and_every_arm_has_a_result_of_its_own(setting: Setting, tmp_path: Path) -> None:
+def test_today_is_first_and_every_arm_has_a_separate_result(setting: Setting, tmp_path: Path) -> None:
     assert setting.arms[0][1] == "causal"
     paths = {setting.job(CASE, arm).path(tmp_path) for arm in setting.arms}
     assert len(paths) == len(setting.arms)
 
 
-def test_the_best_arm_under_the_hedge_is_set_beside_its_policy_as_it_was(
+def test_best_arm_under_the_hedge_is_compared_with_its_plain_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting = SETTINGS[1]
@@ -63,14 +61,14 @@ def test_the_best_arm_under_the_hedge_is_set_beside_its_policy_as_it_was(
     assert information._best(setting, [CASE], tmp_path) == [setting.arms[0], best, (best[0], "causal")]
 
 
-def test_a_table_has_means_over_all_cases_and_over_each_trace() -> None:
+def test_table_has_means_of_all_cases_and_of_each_trace() -> None:
     rows = [("mine", {f"a-{k}": 0.5 for k in range(10)} | {"b-0": 2.0})]
     text = table("what", rows, {"a": [f"a-{k}" for k in range(10)], "b": ["b-0"], "c": ["c-0"]})
     assert "### what" in text
     assert text.splitlines()[-1] == "| mine | 0.567 [0.500, 0.730] | 10 of 11 | 0.500 | 2.000 | - |"
 
 
-def test_names_tell_the_hedge_what_they_do_not_tell_the_running_mean() -> None:
+def test_hedge_learns_from_names_beyond_the_running_mean() -> None:
     trace, spec = synthesize("helios", 1200, 0.95, 32, seed=0, habit=0.9)
     rows = information_users.rows_of(trace, spec, 0.9)
     assert list(rows) == ["running mean", "hedge without names", "hedge", "best by name", "true"]

@@ -15,7 +15,7 @@ from studies.policy.large_gangs import Run
 HOUR_S = 3600.0
 
 
-def test_what_ships_is_what_is_said_to_ship() -> None:
+def test_shipped_settings_are_the_recorded_ones() -> None:
     found = large_gangs.policies()
     assert found["tuned", "priced (as shipped)"].settings.share is not None
     assert PRESETS["tuned"].settings["share"]["by_hold"] > 0
@@ -26,7 +26,7 @@ def test_what_ships_is_what_is_said_to_ship() -> None:
 
 
 def table(*gangs: tuple[float, float, tuple[int, ...]]) -> Any:
-    """The used columns of a run's table: start and end of each gang, hours, and two of its GPUs."""
+    """The used columns of a run's table: start and end of each gang in hours, and two of its GPUs."""
     return SimpleNamespace(
         trace=SimpleNamespace(num_gpus=np.full(len(gangs), 128.0)),
         start_s=np.array([start for start, _, _ in gangs]) * HOUR_S,
@@ -35,9 +35,9 @@ def table(*gangs: tuple[float, float, tuple[int, ...]]) -> Any:
     )
 
 
-def test_gpus_that_are_handed_on_are_held_without_a_break() -> None:
+def test_gpus_passed_to_the_next_gang_are_held_without_a_break() -> None:
     alone = table((0, 3, (0, 1)), (3, 5, (0, 1)), (1, 5, (8, 9)))
-    assert large_gangs.longest_hold_s(alone) == 4 * HOUR_S, "they came free at 3 h"
+    assert large_gangs.longest_hold_s(alone) == 4 * HOUR_S, "they became free at 3 h"
     shared = table((0, 3, (0, 1)), (2, 5, (1, 0)), (4, 9, (0, 1)), (1, 5, (8, 9)))
     assert large_gangs.longest_hold_s(shared) == 9 * HOUR_S
     never = table((0, np.nan, (0, 1)), (1, 2, (8, 9)))
@@ -47,7 +47,7 @@ def test_gpus_that_are_handed_on_are_held_without_a_break() -> None:
     assert large_gangs.longest_hold_s(small) == 0.0
 
 
-def test_a_row_is_a_ratio_to_the_same_rule_without_sharing() -> None:
+def test_row_is_a_ratio_to_the_same_rule_without_sharing() -> None:
     base, twice = Run(10.0, 20.0, 5.0, HOUR_S), Run(20.0, 10.0, 15.0, 3 * HOUR_S)
     worse = Run(10.0, 21.0, 5.0, HOUR_S)
     runs = [

@@ -1,4 +1,4 @@
-"""Plots that are redrawn from results on disk."""
+"""Plots redrawn from results on disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ def test_every_study_has_a_figure() -> None:
     assert drawn | {"dial"} == set(STUDIES)
 
 
-def test_nothing_on_disk_is_one_line_and_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_results_are_one_line_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("matplotlib")
     assert main(["--results", str(tmp_path), "--out", str(tmp_path / "out")]) == 2
     assert "studies.policy.bar" in capsys.readouterr().err
@@ -24,7 +26,7 @@ def test_nothing_on_disk_is_one_line_and_code_2(tmp_path: Path, capsys: pytest.C
     assert "expected event files" in capsys.readouterr().err
 
 
-def test_a_study_is_drawn_from_best_to_worst_with_every_case(
+def test_study_is_drawn_from_best_to_worst_with_every_case(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("matplotlib")
@@ -43,7 +45,7 @@ def test_a_study_is_drawn_from_best_to_worst_with_every_case(
     assert text.count('<g id="axes_') == 2, "a panel for each of its two studies"
 
 
-def test_curves_are_those_of_the_run(tmp_path: Path) -> None:
+def test_curves_equal_the_run(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("tensorboard")
     from torch.utils.tensorboard import SummaryWriter

@@ -1,4 +1,4 @@
-"""Output of repacking: geometric means by part and share, and never of the test split."""
+"""Output of repacking: geometric means by part and share, without the test split."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def result(jct_s: float, delay_s: float, large_s: float | None, moves: int) -> A
     )
 
 
-def test_a_line_a_part_and_share_by_hand() -> None:
+def test_line_for_each_part_and_share_by_hand() -> None:
     one, two = cases(["helios_venus"], ["validation"], [0.85, 0.95])
     (half,) = cases(["helios_venus"], ["validation"], [0.85], preemptible_frac=0.5)
     rule = Policy("gittins")
@@ -43,7 +43,7 @@ def test_a_line_a_part_and_share_by_hand() -> None:
     ]
 
 
-def test_the_test_split_is_not_offered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_test_split_is_not_offered(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         repack.main(["--part", "test"])
     assert left.value.code == 2

@@ -14,7 +14,7 @@ from rlsched_agents.evaluate.report import EvaluationReport
 from studies.policy import results_tables as tables
 
 
-def a_group(jobs: int, queue_s: float | None, rejected: int = 0) -> GroupMetrics:
+def make_group(jobs: int, queue_s: float | None, rejected: int = 0) -> GroupMetrics:
     return GroupMetrics(
         jobs=jobs,
         rejected=rejected,
@@ -51,16 +51,16 @@ def metrics(queue_s: float) -> Metrics:
         by_vc={},
         by_source={},
         by_gpus={
-            "1": a_group(4, queue_s),
-            "2": a_group(1, 3 * queue_s),
-            "4": a_group(1, queue_s),
-            "8": a_group(1, queue_s),
-            "64": a_group(1, None, rejected=1),
+            "1": make_group(4, queue_s),
+            "2": make_group(1, 3 * queue_s),
+            "4": make_group(1, queue_s),
+            "8": make_group(1, queue_s),
+            "64": make_group(1, None, rejected=1),
         },
     )
 
 
-def a_result(*, ours: float, family: str = "synthetic", load: float = 0.85) -> Any:
+def make_result(*, ours: float, family: str = "synthetic", load: float = 0.85) -> Any:
     same = Ratio(1.0, 1.0, 1.0)  # as from ten days or more
     compared = Comparison(jobs=7, jct_mean_ratio=same, queue_mean_ratio=None, wins_frac=0.25, losses_frac=0.5)
     report = EvaluationReport(
@@ -104,7 +104,7 @@ def test_waits_by_bucket_weigh_by_jobs() -> None:
 
 
 def test_aggregate_is_paired_and_geometric() -> None:
-    results = [a_result(ours=50.0), a_result(ours=200.0), a_result(ours=50.0)]
+    results = [make_result(ours=50.0), make_result(ours=200.0), make_result(ours=50.0)]
     one = tables.aggregate(results, "qssf-backfill")
     assert one.queue.ratio == pytest.approx((0.5 * 2 * 0.5) ** (1 / 3))
     assert one.queue_p99.ratio == pytest.approx(one.queue.ratio)
@@ -115,8 +115,8 @@ def test_aggregate_is_paired_and_geometric() -> None:
     assert tables.aggregate(results, tables.UNTRAINED.name).wins == 0
 
 
-def test_interval_from_ten_sequences_on() -> None:
-    pair = [a_result(ours=50.0), a_result(ours=200.0)]
+def test_interval_needs_ten_sequences() -> None:
+    pair = [make_result(ours=50.0), make_result(ours=200.0)]
     few = tables.aggregate(pair * 4, "qssf-backfill").queue
     assert (few.low, few.high) == (None, None)
     enough = tables.aggregate(pair * 5, "qssf-backfill").queue
@@ -125,10 +125,10 @@ def test_interval_from_ten_sequences_on() -> None:
 
 def test_files(tmp_path: Path) -> None:
     results = [
-        a_result(ours=50.0),
-        a_result(ours=200.0),
-        a_result(ours=50.0, load=1.0),
-        a_result(ours=70.0, family="real"),
+        make_result(ours=50.0),
+        make_result(ours=200.0),
+        make_result(ours=50.0, load=1.0),
+        make_result(ours=70.0, family="real"),
     ]
     written = tables.write_tables(results, tmp_path, command="python it")
     assert [path.name for path in written] == ["synthetic.md", "real.md", "results.json"]
@@ -148,10 +148,10 @@ def test_files(tmp_path: Path) -> None:
     assert "| ppo | 70 | 140 | 70 |  |" in real
 
 
-def test_cases_from_before_a_field_came_can_be_read() -> None:
-    old = msgspec.to_builtins(a_result(ours=50.0))
+def test_cases_without_a_new_field_are_read() -> None:
+    old = msgspec.to_builtins(make_result(ours=50.0))
     del old["report"]["policies"]["ppo"]["fragmentation_frac"]
     del old["report"]["policies"]["ppo"]["by_gpus"]["1"]["queue_max_s"]
     del old["against_untrained"]["blocks"]
     read = msgspec.json.decode(msgspec.json.encode(old), type=tables.CaseResult)
-    assert read == a_result(ours=50.0)
+    assert read == make_result(ours=50.0)

@@ -1,4 +1,4 @@
-"""Output of revised predictions: jobs, predictions, and never of the test split."""
+"""Output of revised predictions: jobs and predictions, without the test split."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from studies.policy.cases import Workload
 from studies.policy.revised import Row, Started
 
 
-def test_a_job_that_waited_has_its_prediction_as_submitted_and_as_started() -> None:
+def test_waiting_job_has_predictions_at_submission_and_at_start() -> None:
     trace = Trace.from_columns(
         name="t", submit_s=[0.0, 1.0, 2.0, 9000.0], duration_s=[30.0, 70.0, 50.0, 9.0], num_gpus=[1, 1, 1, 1]
     )
@@ -44,7 +44,7 @@ def test_jobs_start_as_under_the_compiled_rule() -> None:
     assert 0.1 < np.mean(found.revised_s != found.first_predicted_s) < 1.0
 
 
-def test_a_row_ranks_and_errs_by_hand() -> None:
+def test_ranks_and_errors_by_hand() -> None:
     run_s = np.array([100.0, 200.0, 400.0])
     first_predicted_s, revised_s = np.array([400.0, 200.0, 100.0]), np.array([100.0, 200.0, 800.0])
     row = revised.row_of("t", Started(first_predicted_s, revised_s, run_s))
@@ -60,7 +60,7 @@ def test_a_row_ranks_and_errs_by_hand() -> None:
     assert revised.line(nobody) == "| u | 0 | - | - | - | - | - |"
 
 
-def test_the_test_split_is_not_offered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_test_split_is_not_offered(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         revised.main(["--part", "test"])
     assert left.value.code == 2
@@ -68,7 +68,7 @@ def test_the_test_split_is_not_offered(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize("rule", ["sjf", "gittins", "pack"])
-def test_a_rule_that_is_not_meant_is_one_line(rule: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsupported_rule_is_one_line(rule: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert revised.main(["--policy", rule, "--traces", "nowhere"]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1

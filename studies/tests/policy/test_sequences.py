@@ -1,4 +1,4 @@
-"""Policies on synthetic sequences: the reference is 1 relative to itself, and sizes weigh by their jobs."""
+"""Policies on synthetic sequences: the reference has ratio 1, and sizes are weighted by their jobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from studies.policy import sequences
 
 
-def test_the_reference_is_one_beside_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reference_has_ratio_one(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--jobs", "200", "--gpus", "32", "--seeds", "2", "--load", "1.2"]
     assert sequences.main([*words, "--policy", "qssf-backfill", "--policy", "fifo"]) == 0
     printed = capsys.readouterr().out
@@ -17,7 +17,7 @@ def test_the_reference_is_one_beside_itself(capsys: pytest.CaptureFixture[str]) 
     assert fifo.endswith("0 : 2 |")
 
 
-def test_gangs_are_those_of_eight_gpus_and_more() -> None:
+def test_gangs_have_at_least_eight_gpus() -> None:
     report = sequences.run("helios", 300, 1.2, 32, 3, "informative", [])
     one = report.policies["qssf-backfill"]
     large = {size: group for size, group in one.by_gpus.items() if float(size) >= 8}
@@ -25,6 +25,6 @@ def test_gangs_are_those_of_eight_gpus_and_more() -> None:
     assert sequences.gangs_wait_s(one) == pytest.approx(waited / sum(group.jobs for group in large.values()))
 
 
-def test_an_unknown_quality_of_predictions_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_prediction_quality_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert sequences.main(["--policy", "fifo", "--predictability", "good"]) == 2
     assert "expected causal, informative or a number" in capsys.readouterr().err

@@ -28,7 +28,7 @@ from studies.policy.small_search import Allowed, search
 
 HEAVY = "resnet50-imagenet-b64"
 ALL = PLAIN_START._replace(share=BLOCKED, min_speed=0.0, max_jobs=4, chooses_type=True)
-"""Every plan at full clock is open."""
+"""Every plan at full clock is allowed."""
 
 
 def jobs(*duration_s: float, submit_s: tuple[float, ...] = (), preempts: bool = False) -> Instance:
@@ -45,9 +45,9 @@ def jobs(*duration_s: float, submit_s: tuple[float, ...] = (), preempts: bool = 
 
 
 class Enumerated(Scheduler):
-    """Takes the options of a script, the first after its end; counts the options.
+    """Plays the options of a script, then the first option; counts the options.
 
-    Of the jobs that start at one instant the later ones of the order come later: other orders end alike.
+    Jobs that start at one instant start in queue order: other orders end alike.
     """
 
     name = policy_id = "enumerated"
@@ -85,7 +85,7 @@ class Enumerated(Scheduler):
         return found
 
 
-def by_trying_all(one: Instance, tables: Tables) -> float:
+def optimum_by_enumeration(one: Instance, tables: Tables) -> float:
     """The least cost of all sequences of starts, each played by the engine."""
     best, script = np.inf, list[int]()
     while True:
@@ -100,17 +100,17 @@ def by_trying_all(one: Instance, tables: Tables) -> float:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_search_finds_what_trying_all_finds(seed: int) -> None:
+def test_search_equals_enumeration(seed: int) -> None:
     one = instance(3, np.random.default_rng(seed), within_s=600.0 * (seed % 2))
     tables = tables_of(one)
     found = search(tables, Allowed(preempts=False, clocks=1))
     assert found.proven
-    assert found.cost == pytest.approx(by_trying_all(one, tables), rel=1e-9)
+    assert found.cost == pytest.approx(optimum_by_enumeration(one, tables), rel=1e-9)
 
 
 @pytest.mark.parametrize(("weight", "preempts"), [(0.0, True), (0.3, False), (0.3, True)])
-def test_the_engine_counts_what_the_search_counts(weight: float, preempts: bool) -> None:
-    """Clocks, joins, departures and restarts: the result costs the same when it is played."""
+def test_engine_cost_equals_search_cost(weight: float, preempts: bool) -> None:
+    """Clocks, joins, departures and restarts: replaying the result costs the same."""
     for seed in range(3):
         one = instance(4, np.random.default_rng(seed), energy_weight=weight, preempts=preempts)
         tables = tables_of(one)
@@ -136,8 +136,8 @@ def test_more_abilities_never_cost_more() -> None:
     assert costs[-1] < costs[0]
 
 
-def test_a_long_job_gives_way_to_a_short_one() -> None:
-    """Both nodes are taken by jobs of hours when a job of a minute comes, and no job shares."""
+def test_long_job_is_preempted_for_a_short_one() -> None:
+    """Both nodes run jobs of hours when a job of a minute arrives, and no job shares."""
     one = jobs(40_000.0, 40_000.0, 60.0, submit_s=(0.0, 0.0, 100.0), preempts=True)
     tables = tables_of(one)
     alone = Allowed(preempts=True, tenants=1, clocks=1)
@@ -148,8 +148,8 @@ def test_a_long_job_gives_way_to_a_short_one() -> None:
     assert played(one, found.steps, tables) == pytest.approx(found.cost, rel=1e-9)
 
 
-def test_a_job_waits_for_the_faster_node_where_that_pays() -> None:
-    """A hundred seconds until the A100s are free, and hours on either."""
+def test_job_waits_for_the_faster_node_where_that_pays() -> None:
+    """A hundred seconds until the A100s are free; run times of hours on either type."""
     one = jobs(100.0, 20_000.0)
     tables = tables_of(one)
     alone = Allowed(preempts=False, tenants=1, clocks=1)
@@ -159,7 +159,7 @@ def test_a_job_waits_for_the_faster_node_where_that_pays() -> None:
     assert found.cost <= eager.cost
 
 
-def test_no_plans_cost_less_and_the_shipped_ones_are_the_first_point() -> None:
+def test_no_plan_costs_less_and_the_shipped_ones_are_the_first_point() -> None:
     one = instance(4, np.random.default_rng(5), within_s=600.0, energy_weight=0.3)
     row = row_of(one)
     assert row.proven
@@ -169,7 +169,7 @@ def test_no_plans_cost_less_and_the_shipped_ones_are_the_first_point() -> None:
     assert (settings.max_jobs, settings.min_speed, settings.type_price, settings.later) == (4, 0.5, 0.3, 2.0)
 
 
-def test_the_tables_count_what_the_rows_say() -> None:
+def test_tables_summarise_the_rows() -> None:
     short = [0.95, 0.9, 0.9, 0.9, 0.9]
     rows = [
         Row(k, *KINDS[k], 0.9, k != 3, [1.0, 0.95], 0.9 / share, short if share == 0.9 else [])

@@ -46,22 +46,22 @@ def tuned_file(tmp_path: Path) -> Path:
     return tmp_path / "tuned.json"
 
 
-def test_the_stretch_is_that_of_median_queueing_among_those_that_wait() -> None:
+def test_stretch_has_median_queueing_of_the_waiting_ones() -> None:
     queue_s = np.repeat([0.0, 900.0, 200.0, 99.0, 500.0], 10)
     assert median_stretch(queue_s, 10) == 40
-    assert median_stretch(queue_s[:30], 10) == 10, "of two the one that waits longer"
+    assert median_stretch(queue_s[:30], 10) == 10, "of two stretches the one with the longer wait"
     with pytest.raises(InputError, match="no 10 successive jobs wait for 100 s"):
         median_stretch(np.zeros(30), 10)
 
 
-def test_the_reference_decides_before_the_stretch_and_the_policy_has_seen_it(
+def test_reference_decides_before_the_stretch_and_the_policy_has_seen_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = workload_of(folder, CASES[1])
     work, predictions = tune_rollout.cut(whole, stamps_of(CASES[1], whole), 20)
     measured = work.window.measured(work.trace)
     assert measured.sum() == 20
-    assert len(work.trace) == np.flatnonzero(measured)[-1] + 1 + 10, "half as many come behind"
+    assert len(work.trace) == np.flatnonzero(measured)[-1] + 1 + 10, "half as many jobs follow"
     assert set(work.trace.job_id) <= set(whole.trace.job_id)
     tables: list[JobTable] = []
     asked_s: list[float] = []
@@ -88,7 +88,7 @@ def test_the_reference_decides_before_the_stretch_and_the_policy_has_seen_it(
     np.testing.assert_array_equal(tables[0].start_s[before], reference.start_s[before])
 
 
-def test_the_value_with_the_least_mean_is_chosen_by_trace_too() -> None:
+def test_value_with_the_least_mean_is_chosen_also_by_trace() -> None:
     def one(*queue_s: float) -> Stretch:
         named = dict(zip(("qssf-backfill", *GRIDS["rollout"].names), queue_s, strict=True))
         return Stretch(jobs=200, queue_mean_s=named, wall_s=named)
@@ -111,7 +111,7 @@ def test_the_value_with_the_least_mean_is_chosen_by_trace_too() -> None:
     )
 
 
-def test_its_entry_is_written_once_all_are_there_and_no_other_is_touched(
+def test_complete_entry_is_written_once_and_others_stay(
     folder: Path, tuned_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = tuple(Policy("rollout", name=f"rollout {count}", samples=count) for count in (1, 2))

@@ -1,4 +1,4 @@
-"""Studies of clusters and sizes that nothing was tuned on: their cases, rows, sequences and tables."""
+"""Studies of clusters and sizes without tuning: their cases, rows, sequences and tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWN = [study for study in bar_studies.STUDIES.values() if study.own]
 
 
 class TestStudies:
-    def test_nothing_was_tuned_on_their_clusters(self) -> None:
+    def test_clusters_were_not_used_for_tuning(self) -> None:
         tuned = opponents.read_tuned()
         for study in OWN:
             assert not set(study.own) & {*tuned.traces, *TRACES}
@@ -30,14 +30,14 @@ class TestStudies:
                 there = {one.policy for one in rows if one.role == "policy"}
                 assert there == (set(study.default) if synthetic.for_networks(trace) else set())
 
-    def test_a_study_keeps_to_its_own_traces(self) -> None:
+    def test_study_uses_only_its_traces(self) -> None:
         study = bar_studies.STUDIES["unseen"]
         assert study.traces([], TRACES) == list(UNSEEN)
         assert study.traces(["ms_itp_09", "helios_venus"], TRACES) == ["ms_itp_09"]
         assert bar_studies.STUDIES["good"].traces([], TRACES) == list(TRACES)
         assert bar_studies.STUDIES["good"].traces(["ms_itp_09"], TRACES) == ["ms_itp_09"]
 
-    def test_a_synthetic_sequence_is_of_no_split(self) -> None:
+    def test_synthetic_sequence_belongs_to_no_split(self) -> None:
         for part in ("validation", "test"):
             assert {case.part for case in SIZES.cases(SIZES.own, part)} == {SYNTHETIC}
 
@@ -51,7 +51,7 @@ class TestStudies:
         assert not log.exists()
 
     @pytest.mark.parametrize("trace", ["ms_itp_01", "ms_itp_09", "philly/2869ce"])
-    def test_the_smaller_clusters_have_jobs_to_measure(self, shared_data: Path, trace: str) -> None:
+    def test_smaller_clusters_have_jobs_to_measure(self, shared_data: Path, trace: str) -> None:
         jobs = measured_jobs(shared_data / "traces", Case(trace=trace, part="validation", load=0.95))
         assert jobs >= (100 if trace.startswith("philly") else 40)
 
@@ -68,7 +68,7 @@ class TestSequences:
         assert 0.1 * jobs < first < last < 0.98 * jobs
         assert work.trace.num_gpus.max() <= gpus / 2
 
-    def test_there_are_sizes_from_16_to_10_000_gpus(self) -> None:
+    def test_sizes_from_16_to_10_000_gpus(self) -> None:
         sizes = sorted({gpus for _, gpus, _ in synthetic.SEQUENCES.values()})
         assert sizes == [16, 128, 1_024, 10_000]
         asked = {gpus for name, (_, gpus, _) in synthetic.SEQUENCES.items() if synthetic.for_networks(name)}
@@ -76,13 +76,13 @@ class TestSequences:
         assert not synthetic.for_networks("helios-like/10000")
         assert synthetic.for_networks("ms_itp_09")
 
-    def test_it_is_told_what_is_no_sequence(self) -> None:
+    def test_invalid_sequence_is_refused(self) -> None:
         with pytest.raises(InputError, match=r"expected a sequence of helios-like/16.*got 'helios-like/17'"):
             synthetic.synthetic_workload(Case(trace="helios-like/17", part=SYNTHETIC, load=0.95))
         with pytest.raises(InputError, match="in 'test'"):
             synthetic.synthetic_workload(Case(trace="helios-like/16", part="test", load=0.95))
 
-    def test_a_sequence_is_run_like_a_trace(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_sequence_is_run_like_a_trace(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(synthetic.SEQUENCES, "helios-like/16", ("helios", 16, 400))
         case = SIZES.cases(["helios-like/16"], "validation")[0]
         path = runs.run_job(Job(case=case, policy=Policy("qssf-backfill")), tmp_path / "no traces", tmp_path)

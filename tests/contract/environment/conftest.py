@@ -1,4 +1,4 @@
-"""Where episodes come from."""
+"""Sources of episodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlsched/Cluster-v0`: seeds repeat, dials at 0 cost nothing, and rewards add up."""
+"""`rlsched/Cluster-v0`: seeds repeat, dials at 0 cost exactly 0, and rewards add up."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def play(env: ClusterEnv, seed: int, action: NDArray[np.float32]) -> tuple[list[
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("weight", [0.0, 0.5])
-def test_dials_left_at_0_give_exactly_0(share: float, weight: float, sources: list[EpisodeSource]) -> None:
+def test_dials_at_0_cost_exactly_0(share: float, weight: float, sources: list[EpisodeSource]) -> None:
     drawn = Drawn(jobs=250, nodes_low=2, nodes_high=4, preemptible_fracs=(share,), energy_weights=(weight,))
     env = ClusterEnv(sources=sources, drawn=drawn)
     for seed in range(3):
@@ -44,7 +44,7 @@ def test_dials_left_at_0_give_exactly_0(share: float, weight: float, sources: li
         assert schedule["energy_j"] == schedule["reference_energy_j"]
 
 
-def test_returns_are_what_was_saved(sources: list[EpisodeSource]) -> None:
+def test_returns_equal_the_savings(sources: list[EpisodeSource]) -> None:
     env = ClusterEnv(sources=sources, drawn=msgspec.structs.replace(SMALL, energy_weights=(0.3,)))
     moved = 0
     for seed in range(4):
@@ -61,12 +61,12 @@ def test_same_seed_same_rewards(sources: list[EpisodeSource]) -> None:
     action = np.full(NUM_DIALS, 0.5, np.float32)
     first = play(one, 5, action)
     assert play(two, 5, action) == first
-    assert play(one, 5, action) == first, "in an environment that has been used before"
+    assert play(one, 5, action) == first, "in a used environment"
     assert play(two, 6, action) != first
 
 
-def test_a_strategy_does_the_same_in_windows_and_in_the_environment(sources: list[EpisodeSource]) -> None:
-    """What trains a strategy and what serves it are one: the same constant dials, set both ways."""
+def test_strategy_decides_alike_in_windows_and_in_the_environment(sources: list[EpisodeSource]) -> None:
+    """Training and serving of a strategy agree: the same constant dials, set both ways."""
     policy, action = Policy("tuned"), np.full(NUM_DIALS, 0.4)
     drawn = msgspec.structs.replace(SMALL, kinds=(0,))
     weights = np.zeros((NUM_DIALS, len(NAMES) + 1))
@@ -101,8 +101,8 @@ def test_many_step_as_one(sources: list[EpisodeSource]) -> None:
     venv.close()
 
 
-def test_the_observation_knows_no_truth(sources: list[EpisodeSource]) -> None:
-    """Until a job has ended, nothing that is seen depends on how long it truly runs."""
+def test_observation_has_no_true_run_times(sources: list[EpisodeSource]) -> None:
+    """Until a job has ended, observations do not depend on its true run time."""
     drawn = msgspec.structs.replace(SMALL, kinds=(0,))
     setting = draw_setting(sources[0], drawn, np.random.default_rng([4, 0]))
 
@@ -134,4 +134,4 @@ def test_the_observation_knows_no_truth(sources: list[EpisodeSource]) -> None:
             if told:
                 break
     assert same > 10
-    assert told, "once it has ended, or should have"
+    assert told, "once it has ended, or its prediction has passed"

@@ -1,5 +1,5 @@
-"""Many of both environments: the vector environments of Gymnasium and of Stable-Baselines3, and the loop that
-CleanRL's PPO runs."""
+"""Many of both environments: the vector environments of Gymnasium and of Stable-Baselines3, and the loop of
+CleanRL's PPO."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def fns(
     return [partial(kind.make, sources) for _ in range(count)]
 
 
-def legal(kind: Kind, masks: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[Any]:
-    """(N,) rows that are allowed, or (N, D) dials."""
+def legal_actions(kind: Kind, masks: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[Any]:
+    """(N,) legal_actions rows, or (N, D) dials."""
     if kind.is_rows:
         return np.array([int(rng.choice(np.flatnonzero(mask))) for mask in masks])
     return rng.uniform(-1.0, 1.0, (len(masks), 9)).astype(np.float32)
@@ -61,13 +61,13 @@ def masks_of(kind: Kind, envs: Envs) -> NDArray[np.bool_]:
     return found
 
 
-def course(kind: Kind, envs: Envs, steps: int, seed: int | list[int] | None) -> list[tuple[Any, ...]]:
-    """What comes of so many steps: observations, rewards, ends."""
+def run_steps(kind: Kind, envs: Envs, steps: int, seed: int | list[int] | None) -> list[tuple[Any, ...]]:
+    """Observations, rewards and ends of this many steps."""
     rng = np.random.default_rng(1)
     first, _ = envs.reset(seed=seed)  # type: ignore[arg-type]  # a list is allowed, and not declared
     out: list[tuple[Any, ...]] = [(first.tobytes(),)]
     for _ in range(steps):
-        actions = legal(kind, masks_of(kind, envs), rng)
+        actions = legal_actions(kind, masks_of(kind, envs), rng)
         seen, rewards, terminated, truncated, infos = envs.step(actions)
         assert envs.observation_space.contains(seen)
         assert not truncated.any()
@@ -76,7 +76,7 @@ def course(kind: Kind, envs: Envs, steps: int, seed: int | list[int] | None) -> 
 
 
 @pytest.mark.parametrize("base", [FleetVectorEnv, FleetVecEnv])
-def test_the_checks_of_actions_are_abstract(base: type[FleetVectorEnv | FleetVecEnv]) -> None:
+def test_action_checks_are_abstract(base: type[FleetVectorEnv | FleetVecEnv]) -> None:
     assert base.__abstractmethods__ == {"_checked"}
     with pytest.raises(TypeError, match="abstract"):
         base(None, None, None)  # type: ignore[call-arg, arg-type, abstract]
@@ -87,26 +87,28 @@ def test_the_checks_of_actions_are_abstract(base: type[FleetVectorEnv | FleetVec
 
 @both
 @pytest.mark.parametrize("seed", [7, [7, 8, 9]], ids=["one-seed", "seeds"])
-def test_in_processes_as_in_one(kind: Kind, seed: int | list[int], sources: list[EpisodeSource]) -> None:
+def test_subprocesses_equal_one_process(
+    kind: Kind, seed: int | list[int], sources: list[EpisodeSource]
+) -> None:
     sync, processes = SyncVectorEnv(fns(kind, sources)), AsyncVectorEnv(fns(kind, sources))
     try:
-        first = course(kind, sync, 60, seed)
+        first = run_steps(kind, sync, 60, seed)
         assert any(any(one[2]) for one in first[1:]), "an episode has ended, and another begun"
-        assert course(kind, processes, 60, seed) == first
-        assert course(kind, sync, 60, [7, 8, 9]) == first, "one seed counts up"
+        assert run_steps(kind, processes, 60, seed) == first
+        assert run_steps(kind, sync, 60, [7, 8, 9]) == first, "one seed counts up"
     finally:
         processes.close()
         sync.close()
 
 
 @both
-def test_the_native_vector_environment_is_the_same(kind: Kind, sources: list[EpisodeSource]) -> None:
+def test_native_vector_environment_is_the_same(kind: Kind, sources: list[EpisodeSource]) -> None:
     sync = SyncVectorEnv(fns(kind, sources))
     native = gym.make_vec(kind.name, COUNT, sources=sources, **kind.short)
     assert native.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
     assert native.single_action_space == sync.single_action_space
-    assert course(kind, native, 300, 7) == course(kind, sync, 300, 7)
-    assert course(kind, native, 20, [5, 5, 6]) == course(kind, sync, 20, [5, 5, 6])
+    assert run_steps(kind, native, 300, 7) == run_steps(kind, sync, 300, 7)
+    assert run_steps(kind, native, 20, [5, 5, 6]) == run_steps(kind, sync, 20, [5, 5, 6])
     with pytest.raises(ValueError, match="seed: expected 3 seeds, one per cluster, got 2"):
         native.reset(seed=[1, 2])
 
@@ -126,7 +128,7 @@ def test_workers_without_a_seed_differ(
 
 
 @both
-def test_native_ones_without_a_seed_differ(kind: Kind, sources: list[EpisodeSource]) -> None:
+def test_native_environments_without_a_seed_differ(kind: Kind, sources: list[EpisodeSource]) -> None:
     firsts = set()
     for _ in range(2):
         firsts |= {one.tobytes() for one in np.asarray(kind.many(sources, 2).reset())}
@@ -138,7 +140,7 @@ def test_native_ones_without_a_seed_differ(kind: Kind, sources: list[EpisodeSour
 @both
 @pytest.mark.parametrize("same_step", [False, True], ids=["next-step", "same-step"])
 def test_infos_have_masks(kind: Kind, same_step: bool, sources: list[EpisodeSource]) -> None:
-    """`info["schedule"]` is a dict of arrays, each with a mask of the environments that it is of."""
+    """`info["schedule"]` is a dict of arrays, each with a mask of its environments."""
     mode = AutoresetMode.SAME_STEP if same_step else AutoresetMode.NEXT_STEP
     envs = SyncVectorEnv(
         [partial(wrappers.RecordEpisodeStatistics, kind.make(sources)) for _ in range(COUNT)],
@@ -147,7 +149,7 @@ def test_infos_have_masks(kind: Kind, same_step: bool, sources: list[EpisodeSour
     rng, ended = np.random.default_rng(0), 0
     envs.reset(seed=0)
     for _ in range(400):
-        *_, terminated, _, infos = envs.step(legal(kind, masks_of(kind, envs), rng))
+        *_, terminated, _, infos = envs.step(legal_actions(kind, masks_of(kind, envs), rng))
         where = infos.get("final_info", {}) if same_step else infos
         assert ("_schedule" in where) == terminated.any()
         if not terminated.any():
@@ -179,7 +181,7 @@ VECTOR_WRAPPERS: dict[str, Callable[[Envs], Envs]] = {
 @pytest.mark.parametrize("wrap", VECTOR_WRAPPERS.values(), ids=VECTOR_WRAPPERS)
 def test_vector_wrappers(kind: Kind, wrap: Callable[[Envs], Envs], sources: list[EpisodeSource]) -> None:
     def played(envs: Envs) -> list[tuple[Any, ...]]:
-        return course(kind, wrap(envs), 120, 7)
+        return run_steps(kind, wrap(envs), 120, 7)
 
     native = gym.make_vec(kind.name, COUNT, sources=sources, **kind.short)
     first = played(native)
@@ -201,29 +203,29 @@ def test_dials_under_vector_wrappers_of_actions(sources: list[EpisodeSource]) ->
 # ---- Stable-Baselines3 ---------------------------------------------------------------------------
 
 
-def sb3_course(kind: Kind, envs: VecEnv, steps: int) -> tuple[list[tuple[Any, ...]], list[dict[str, Any]]]:
-    """What comes of so many steps, and the infos of the episodes that ended."""
+def run_sb3_steps(kind: Kind, envs: VecEnv, steps: int) -> tuple[list[tuple[Any, ...]], list[dict[str, Any]]]:
+    """Observations, rewards and ends of this many steps, and the infos of the ended episodes."""
     rng, out, ended = np.random.default_rng(1), [], []
     out.append((np.asarray(envs.reset()).tobytes(),))
     for _ in range(steps):
         masks = np.ones((envs.num_envs, 1), np.bool_)
         if kind.is_rows:
             masks = np.array(envs.env_method("action_masks"))
-        seen, rewards, dones, infos = envs.step(legal(kind, masks, rng))
+        seen, rewards, dones, infos = envs.step(legal_actions(kind, masks, rng))
         out.append((np.asarray(seen).tobytes(), rewards.tolist(), dones.tolist()))
         ended += [infos[k] for k in np.flatnonzero(dones)]
     return out, ended
 
 
 @both
-def test_stable_baselines3_in_processes_as_in_one(kind: Kind, sources: list[EpisodeSource]) -> None:
+def test_stable_baselines3_subprocesses_equal_one_process(kind: Kind, sources: list[EpisodeSource]) -> None:
     made = [partial(Monitor, kind.make(sources)) for _ in range(COUNT)]
     dummy, processes = DummyVecEnv(made), SubprocVecEnv(made, start_method="fork")
     try:
         for envs in (dummy, processes):
             envs.seed(3)
-        first, ended = sb3_course(kind, dummy, 60)
-        second, also = sb3_course(kind, processes, 60)
+        first, ended = run_sb3_steps(kind, dummy, 60)
+        second, also = run_sb3_steps(kind, processes, 60)
         assert second == first
         assert ended
         for one, other in zip(ended, also, strict=True):
@@ -236,8 +238,8 @@ def test_stable_baselines3_in_processes_as_in_one(kind: Kind, sources: list[Epis
 
 @pytest.mark.slow
 @both
-def test_stable_baselines3_in_processes_that_begin_empty(kind: Kind, sources: list[EpisodeSource]) -> None:
-    """`forkserver`, its default: unpickling imports rlsched, which registers the environment's name."""
+def test_stable_baselines3_processes_without_imports(kind: Kind, sources: list[EpisodeSource]) -> None:
+    """`forkserver`, the default: unpickling imports rlsched, which registers the environment's name."""
     envs = SubprocVecEnv(fns(kind, sources, 2), start_method="forkserver")
     try:
         first = np.asarray(envs.reset())
@@ -263,7 +265,7 @@ def test_stable_baselines3_wrappers(
 ) -> None:
     envs = wrap(kind.many(sources, COUNT) if native else DummyVecEnv(fns(kind, sources)))
     envs.seed(3)
-    first, ended = sb3_course(kind, envs, 80)
+    first, ended = run_sb3_steps(kind, envs, 80)
     assert len(first) == 81
     assert ended
     for one in ended:
@@ -282,7 +284,7 @@ def test_frames_of_dials_can_be_stacked(sources: list[EpisodeSource]) -> None:
 
 @both
 @pytest.mark.parametrize("way", ["pickle", "deepcopy"])
-def test_native_ones_can_be_copied(kind: Kind, way: str, sources: list[EpisodeSource]) -> None:
+def test_native_environments_can_be_copied(kind: Kind, way: str, sources: list[EpisodeSource]) -> None:
     def copied(one: Any) -> Any:
         return pickle.loads(pickle.dumps(one)) if way == "pickle" else copy.deepcopy(one)
 
@@ -294,8 +296,8 @@ def test_native_ones_can_be_copied(kind: Kind, way: str, sources: list[EpisodeSo
         if at == 5:
             others, twin = copied(envs), copied(native)
         masks = envs.action_masks() if kind.is_rows else np.ones((2, 1), np.bool_)
-        mine = envs.step(legal(kind, masks, rng))
-        also = native.step(actions := legal(kind, masks_of(kind, native), rng))
+        mine = envs.step(legal_actions(kind, masks, rng))
+        also = native.step(actions := legal_actions(kind, masks_of(kind, native), rng))
         if at < 5:
             continue
         theirs, twins = others.step(envs._actions), twin.step(actions)
@@ -307,7 +309,7 @@ def test_native_ones_can_be_copied(kind: Kind, way: str, sources: list[EpisodeSo
 
 @pytest.mark.filterwarnings("ignore:.*initialised with render_mode='rgb_array':UserWarning")  # its own way
 @pytest.mark.parametrize("native", [False, True], ids=["dummy", "native"])
-def test_ppo_of_stable_baselines3_learns_dials(native: bool, sources: list[EpisodeSource]) -> None:
+def test_sb3_ppo_learns_dials(native: bool, sources: list[EpisodeSource]) -> None:
     envs = (
         CLUSTER.many(sources, 2, seed=1)
         if native
@@ -316,7 +318,7 @@ def test_ppo_of_stable_baselines3_learns_dials(native: bool, sources: list[Episo
     model = PPO("MlpPolicy", VecNormalize(envs), n_steps=16, batch_size=16, n_epochs=1, device="cpu", seed=0)
     model.learn(192)
     assert model.num_timesteps == 192
-    assert model.ep_info_buffer, "the episodes' returns are there to be logged"
+    assert model.ep_info_buffer, "the episodes' returns can be logged"
 
 
 @pytest.mark.parametrize("native", [False, True], ids=["dummy", "native"])
@@ -343,7 +345,7 @@ def cleanrl_env(kind: Kind, sources: list[EpisodeSource], gamma: float) -> gym.E
 
 
 @both
-def test_the_loop_of_cleanrl(kind: Kind, sources: list[EpisodeSource]) -> None:
+def test_cleanrl_loop(kind: Kind, sources: list[EpisodeSource]) -> None:
     envs = SyncVectorEnv([partial(cleanrl_env, kind, sources, 0.99) for _ in range(2)])
     rng, returns = np.random.default_rng(0), []
     following, _ = envs.reset(seed=1)
@@ -351,7 +353,7 @@ def test_the_loop_of_cleanrl(kind: Kind, sources: list[EpisodeSource]) -> None:
         assert following.shape == (2, *envs.single_observation_space.shape)  # type: ignore[misc]
         assert np.isfinite(following).all()
         if kind.is_rows:
-            actions = legal(kind, np.array(envs.call("action_masks")), rng)
+            actions = legal_actions(kind, np.array(envs.call("action_masks")), rng)
         else:
             actions = rng.normal(0.0, 2.0, envs.action_space.shape).astype(np.float32)  # as a Gaussian draws
         following, reward, terminated, truncated, infos = envs.step(actions)

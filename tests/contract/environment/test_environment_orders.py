@@ -1,4 +1,4 @@
-"""Episodes with preemption or with reservations: their references, what is legal, what it costs."""
+"""Episodes with preemption or reservations: references, legal rows, costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ ALL = msgspec.structs.replace(CONFIG, preempting_frac=1.0, pinned_frac=0.5, load
 
 
 def play(fleet: Fleet, choose: str) -> dict[str, float]:
-    """One episode of a fleet of one, by the reference's rows or by any legal ones. Returns its schedule."""
+    """One episode of a vector environment of size 1, by the reference's rows or by any legal ones. Returns
+    its schedule.
+    """
     fleet.begin(0)
     rows = np.zeros(1, np.int64)
     while True:
@@ -47,11 +49,11 @@ def test_playing_the_reference_has_no_regret(
         preemptions += int(sim.progress.run.preemptions[0, 0])
         pinned += int(sim.truth.pinned[0].any())
     assert preemptions > 50
-    assert 0 < pinned < 8, "half of the jobs must stay in some of the episodes, in none in others"
+    assert 0 < pinned < 8, "half of the jobs must not be preempted in some episodes, none in others"
 
 
 @pytest.mark.parametrize("restart_s", [0.0, 60.0, 600.0])
-def test_the_queueing_integral_is_what_jobs_end_later(sources: list[EpisodeSource], restart_s: float) -> None:
+def test_queueing_integral_equals_later_job_ends(sources: list[EpisodeSource], restart_s: float) -> None:
     """With any legal rows: waiting, and every restart, whether its cost was paid to the end or not."""
     fleet = Fleet(sources, 1, msgspec.structs.replace(ALL, restart_s=restart_s, drain_frac=1.0), 5)
     preemptions = 0
@@ -68,7 +70,7 @@ def test_the_queueing_integral_is_what_jobs_end_later(sources: list[EpisodeSourc
     assert preemptions > 50
 
 
-def test_rows_that_preempt_are_legal_beside_wait(sources: list[EpisodeSource]) -> None:
+def test_preempting_rows_are_legal_together_with_wait(sources: list[EpisodeSource]) -> None:
     fleet = Fleet(sources, 4, ALL, 7)
     for k in range(4):
         fleet.begin(k)
@@ -77,11 +79,11 @@ def test_rows_that_preempt_are_legal_beside_wait(sources: list[EpisodeSource]) -
         seen = fleet.observations
         by_preempting = seen[:, :, columns.BY_PREEMPTING] == 1
         feasible = seen[:, :, columns.FEASIBLE] == 1
-        assert not (by_preempting & feasible).any(), "nobody gives way to a job that fits"
+        assert not (by_preempting & feasible).any(), "no job is preempted for a job that fits"
         assert not (by_preempting & (seen[:, :, columns.PREEMPT_MARGIN] <= 0)).any()
         assert not (fleet.masks[:, 1:] & ~(by_preempting | feasible)[:, 1:]).any()
         only = by_preempting.any(axis=1) & ~feasible.any(axis=1)
-        assert fleet.masks[only, 0].all(), "not to preempt is always possible"
+        assert fleet.masks[only, 0].all(), "not preempting is always possible"
         assert (seen[:, :, REFERENCE].sum(axis=1) == 1).all()
         assert (by_preempting.sum(axis=1) <= 4).all()
         claims += int(by_preempting.sum())
@@ -90,8 +92,8 @@ def test_rows_that_preempt_are_legal_beside_wait(sources: list[EpisodeSource]) -
     assert claims > 200
 
 
-def test_a_share_of_the_episodes_preempts(sources: list[EpisodeSource]) -> None:
-    """The others are what they were: the queue by predicted GPU time, and nothing in the new columns."""
+def test_share_of_the_episodes_preempts(sources: list[EpisodeSource]) -> None:
+    """Other episodes are unchanged: the queue by predicted GPU time, and zeros in the new columns."""
     fleet = Fleet(sources, 1, msgspec.structs.replace(ALL, preempting_frac=0.5), 11)
     seen = [0, 0]
     for _ in range(24):
@@ -115,7 +117,7 @@ def play_on(fleet: Fleet) -> dict[str, float]:
             return schedule
 
 
-def test_without_preemption_nothing_is_drawn_for_it(sources: list[EpisodeSource]) -> None:
+def test_without_preemption_no_draws_are_made_for_it(sources: list[EpisodeSource]) -> None:
     """The other settings of preemption change no episode."""
     plain, other = (Fleet(sources, 1, c, 2) for c in (CONFIG, msgspec.structs.replace(CONFIG, pinned_frac=1)))
     for fleet in (plain, other):

@@ -1,4 +1,4 @@
-"""Windows with more rows, drawn actions, and observations that are not copied."""
+"""Windows with more rows, drawn actions, and observations without copies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEEP = msgspec.structs.replace(WIDE, warmup_jobs=300, agent_jobs=200, load_low=1
 # ---- rows ----------------------------------------------------------------------------------------
 
 
-def test_spaces_follow(sources: list[EpisodeSource]) -> None:
+def test_spaces_follow_the_number_of_rows(sources: list[EpisodeSource]) -> None:
     env, single = RowsVecEnv(sources, 2, config=WIDE), RowsEnv(sources=sources, config=WIDE)
     assert env.observation_space.shape == single.observation_space.shape == (64, NUM_FEATURES)
     assert env.action_space == single.action_space
@@ -36,12 +36,12 @@ def test_rows_out_of_range_are_refused(rows: int) -> None:
         msgspec.structs.replace(CONFIG, window_rows=rows)
 
 
-def test_training_keeps_to_the_rows_that_are_served() -> None:
+def test_training_uses_the_number_of_rows_that_is_served() -> None:
     with pytest.raises(ValueError, match=r"episode\.window_rows must be 24, as policies are served, got 64"):
         Recipe(episode=WIDE)
 
 
-def test_wide_windows_keep_the_promises(sources: list[EpisodeSource]) -> None:
+def test_wide_windows_keep_their_invariants(sources: list[EpisodeSource]) -> None:
     env = RowsVecEnv(sources, 4, seed=9, config=DEEP)
     windows, real, ended = np.asarray(env.reset()), 0, 0
     for _ in range(600):
@@ -62,11 +62,11 @@ def test_wide_windows_keep_the_promises(sources: list[EpisodeSource]) -> None:
         windows = np.asarray(windows)
         ended += int(dones.sum())
     assert real == 64
-    assert ended > 4, "buffers were used again"
+    assert ended > 4, "buffers were reused"
 
 
-def test_more_rows_show_more_of_the_same(sources: list[EpisodeSource]) -> None:
-    """Both follow the reference: the same episode, whose first rows that fit are the same bytes."""
+def test_more_rows_show_more_of_the_same_queue(sources: list[EpisodeSource]) -> None:
+    """Both follow the reference: the same episode, with equal bytes in the rows that both have."""
     narrow = RowsVecEnv(sources, 3, seed=4, config=msgspec.structs.replace(DEEP, window_rows=WINDOW_ROWS))
     wide = RowsVecEnv(sources, 3, seed=4, config=DEEP)
     few, many = np.asarray(narrow.reset()), np.asarray(wide.reset())
@@ -87,7 +87,7 @@ def test_more_rows_show_more_of_the_same(sources: list[EpisodeSource]) -> None:
 # ---- drawn actions -------------------------------------------------------------------------------
 
 
-def test_every_legal_row_is_as_likely_and_no_other_is_drawn() -> None:
+def test_legal_rows_are_drawn_uniformly_and_no_other_row_is() -> None:
     masks = np.zeros((5, 64), np.bool_)
     for k, legal in enumerate(([63], [0, 1], [0, 5, 63], list(range(7, 39)), list(range(64)))):
         masks[k, legal] = True
@@ -133,7 +133,7 @@ def test_rows_beyond_the_window_are_refused(sources: list[EpisodeSource]) -> Non
 # ---- without copies ------------------------------------------------------------------------------
 
 
-def test_an_observation_stands_until_the_step_after_the_next(sources: list[EpisodeSource]) -> None:
+def test_observation_stays_valid_until_the_step_after_the_next(sources: list[EpisodeSource]) -> None:
     env = RowsVecEnv(sources, 3, seed=6, config=CONFIG, copy=False)
     copied = RowsVecEnv(sources, 3, seed=6, config=CONFIG)
     last, kept = np.asarray(env.reset()), np.asarray(copied.reset())
@@ -142,7 +142,7 @@ def test_an_observation_stands_until_the_step_after_the_next(sources: list[Episo
         rows = env.sample_actions()
         seen, _, dones, infos = env.step(rows)
         again, _, _, others = copied.step(rows)
-        assert last.tobytes() == kept.tobytes(), "the one before still stands"
+        assert last.tobytes() == kept.tobytes(), "the previous observation is still valid"
         assert np.asarray(seen).tobytes() == np.asarray(again).tobytes()
         for k in np.flatnonzero(dones):
             assert infos[k]["terminal_observation"].tobytes() == others[k]["terminal_observation"].tobytes()
@@ -151,4 +151,4 @@ def test_an_observation_stands_until_the_step_after_the_next(sources: list[Episo
         last, kept = np.asarray(seen), np.asarray(again)
         history.append(kept)
     assert ended > 2
-    assert len({one.tobytes() for one in history}) == len(history), "copies are left alone"
+    assert len({one.tobytes() for one in history}) == len(history), "copies are unchanged"

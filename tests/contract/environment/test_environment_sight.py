@@ -1,4 +1,4 @@
-"""The environment sees what a broker sees, and its actor knows no truth."""
+"""The environment sees the same state as a broker, and its actor sees no true run times."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Driver(Scheduler):
         self.waits = 0
 
     def on_instant(self, _: float) -> None:
-        """Who decides depends on the arrivals before this instant; the reference knows of no holds."""
+        """The decider depends on the arrivals before this instant; the reference ignores holds."""
         last = CONFIG.warmup_jobs + CONFIG.agent_jobs
         self._by_rule = self._arrived < CONFIG.warmup_jobs or (not self._drains and self._arrived >= last)
         if self._by_rule:
@@ -140,16 +140,16 @@ def test_scheduler_and_environment_see_the_same_bytes(
     capacity = spec.num_gpus * float(table.end_s.max())
     assert schedule["gpu_utilisation_frac"] == pytest.approx(work / capacity)
     regret = float((table.end_s - reference.end_s).sum())
-    assert schedule["regret_job_s"] == pytest.approx(regret, rel=1e-9, abs=1e-3), "whoever ended first"
+    assert schedule["regret_job_s"] == pytest.approx(regret, rel=1e-9, abs=1e-3), "in any order of ends"
     queued = float((reference.start_s - trace.submit_s)[agents].sum())
     assert info["episode"]["r"] == pytest.approx(-100 * regret / queued, rel=1e-4, abs=1e-4)
 
 
-# ---- what the actor may not know -----------------------------------------------------------------
+# ---- hidden from the actor -----------------------------------------------------------------
 
 
-def test_truth_moves_the_critic_and_not_the_actor(sources: list[EpisodeSource]) -> None:
-    """A job that the reference has started and the agent has not: only the critic knows its run time."""
+def test_true_run_times_change_the_critic_and_not_the_actor(sources: list[EpisodeSource]) -> None:
+    """A job that the reference has started and the agent has not: only the critic has its run time."""
     told = 0
     for seed in range(8):
         window = draw_window(sources[seed % 2], CONFIG, np.random.default_rng(seed))
@@ -174,7 +174,7 @@ def test_truth_moves_the_critic_and_not_the_actor(sources: list[EpisodeSource]) 
     assert told > 50
 
 
-def test_critic_columns_by_their_meaning(sources: list[EpisodeSource]) -> None:
+def test_critic_columns(sources: list[EpisodeSource]) -> None:
     window = draw_window(sources[0], CONFIG, np.random.default_rng(3))
     fleet, choose = loaded(sources, window, True), random_row(3)
     names = [name for name, _ in CRITIC_FEATURES]

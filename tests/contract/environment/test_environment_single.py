@@ -8,8 +8,6 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env as check_gymnasium
-from stable_baselines3.common.env_checker import check_env as check_sb3
 
 from rlsched.decide import schema
 from rlsched.decide.schema import NUM_FEATURES, WINDOW_ROWS
@@ -17,19 +15,7 @@ from rlsched_envs.training.rows_env import RowsEnv
 from rlsched_envs.training.sources import EpisodeSource
 from tests.support.sim.episodes import CONFIG, REFERENCE, Choice, random_row
 
-# ---- the checkers of others ----------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings(
-    "ignore:.*A Box observation space (minimum|maximum) value is -?infinity:UserWarning"
-)
-def test_gymnasium_checker() -> None:
-    check_gymnasium(gym.make("rlsched/Rows-v0").unwrapped)
-
-
-@pytest.mark.filterwarnings("ignore:Your observation  has an unconventional shape:UserWarning")
-def test_stable_baselines3_checker() -> None:
-    check_sb3(gym.make("rlsched/Rows-v0"))
+# ---- checkers of other libraries ----------------------------------------------------------------
 
 
 def test_made_by_name_with_arguments(sources: list[EpisodeSource]) -> None:
@@ -63,11 +49,11 @@ def test_same_seed_same_bytes(sources: list[EpisodeSource]) -> None:
     one, two = (RowsEnv(sources=sources, config=CONFIG) for _ in range(2))
     first = play(one, 5, random_row(0))
     assert play(two, 5, random_row(0))[:2] == first[:2]
-    assert play(one, 5, random_row(0))[:2] == first[:2], "in an environment that has been used before"
+    assert play(one, 5, random_row(0))[:2] == first[:2], "in a used environment"
     assert play(two, 6, random_row(0))[0] != first[0]
 
 
-def test_an_illegal_row_is_replaced_by_the_reference(sources: list[EpisodeSource]) -> None:
+def test_illegal_row_is_replaced_by_the_reference(sources: list[EpisodeSource]) -> None:
     honest, careless = RowsEnv(sources=sources, config=CONFIG), RowsEnv(sources=sources, config=CONFIG)
     window, _ = honest.reset(seed=2)
     careless.reset(seed=2)
@@ -81,11 +67,11 @@ def test_an_illegal_row_is_replaced_by_the_reference(sources: list[EpisodeSource
         assert other.tobytes() == window.tobytes()
 
 
-def test_the_summary_adds_up(sources: list[EpisodeSource]) -> None:
+def test_summary_adds_up(sources: list[EpisodeSource]) -> None:
     for seed in range(6):
         _, rewards, info = play(RowsEnv(sources=sources, config=CONFIG), seed, random_row(seed))
         schedule = info["schedule"]
-        assert "episode" not in info, "that is for RecordEpisodeStatistics and Monitor to say"
+        assert "episode" not in info, "RecordEpisodeStatistics and Monitor add that"
         assert rewards
         assert schedule["source"] in {source.name for source in sources}
         assert 0 < schedule["gpu_utilisation_frac"] <= 1
@@ -94,7 +80,7 @@ def test_the_summary_adds_up(sources: list[EpisodeSource]) -> None:
             assert run_mean_s == pytest.approx(schedule["jct_mean_s"] - schedule["queue_mean_s"])
 
 
-def test_the_data_sheet_gives_the_numbers_of_the_schema() -> None:
+def test_data_sheet_equals_the_schema() -> None:
     sheet = RowsEnv.__doc__ or ""
     found = re.findall(r"`([A-Z_]+)` = ([\d.,]*\d)", sheet)
     named = {name: float(number.replace(",", "")) for name, number in found}

@@ -1,4 +1,4 @@
-"""Many environments in one batch: the reference has no regret, and each is what it is alone."""
+"""Many environments in one batch: the reference has no regret, and each equals a single environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlsched_envs.training.vector import RowsVecEnv
 from tests.support.sim.episodes import CONFIG, REFERENCE, TRUE_LOG, random_row, reference_rows
 
 
-def test_the_reference_has_no_regret_to_the_last_bit(sources: list[EpisodeSource]) -> None:
+def test_reference_has_exactly_no_regret(sources: list[EpisodeSource]) -> None:
     env = RowsVecEnv(sources, 6, seed=4, config=CONFIG)
     windows, episodes = env.reset(), 0
     while episodes < 18:
@@ -41,7 +41,7 @@ def test_windows_masks_and_padding(sources: list[EpisodeSource]) -> None:
         masks = env.action_masks()
         kinds = windows[:, :, [columns.IS_WAIT, columns.IS_JOB, columns.IS_VARIANT]].sum(axis=2)
         assert set(np.unique(kinds)) <= {0.0, 1.0}
-        assert (masks.sum(axis=1) > 1).all(), "never asked where there is nothing to choose"
+        assert (masks.sum(axis=1) > 1).all(), "no step without a choice"
         assert not (masks & (kinds == 0)).any()
         assert not windows[kinds == 0].any()
         assert (windows[:, :, REFERENCE].sum(axis=1) == 1).all()
@@ -67,7 +67,7 @@ def test_illegal_rows_are_refused(sources: list[EpisodeSource]) -> None:
 
 
 def test_many_equal_one_each(sources: list[EpisodeSource]) -> None:
-    """Four clusters in one batch do what four of one do, from the same states of their draws."""
+    """A batch of four clusters equals four single clusters, from the same random states."""
     many = Fleet(sources, 4, CONFIG, seed=8)
     singles = [Fleet(sources, 1, CONFIG, seed=0) for _ in range(4)]
     for single, draws in zip(singles, many.get_state()["rngs"], strict=True):
@@ -91,7 +91,7 @@ def test_many_equal_one_each(sources: list[EpisodeSource]) -> None:
     assert len({many.observations[k].tobytes() for k in range(4)}) == 4
 
 
-def test_the_gymnasium_environment_is_the_first_of_the_vector(sources: list[EpisodeSource]) -> None:
+def test_gymnasium_environment_is_the_first_of_the_vector(sources: list[EpisodeSource]) -> None:
     single, vector = (
         RowsEnv(sources=sources, config=CONFIG),
         RowsVecEnv(sources, 3, seed=11, config=CONFIG),
@@ -118,8 +118,8 @@ def test_reseeding_repeats(sources: list[EpisodeSource]) -> None:
     assert env.reset().tobytes() == first
 
 
-def test_nothing_to_decide_is_an_error() -> None:
-    """One job of one GPU every hour: nobody ever waits."""
+def test_trace_without_decisions_is_an_error() -> None:
+    """One job of one GPU every hour: no job ever waits."""
     hours = np.arange(200) * 3600.0
     predictions = PredictedTimes(np.full(200, 60.0), np.ones(200))
     idle = EpisodeSource("idle", hours, np.full(200, 60.0), np.ones(200, np.int32), predictions)
@@ -127,7 +127,7 @@ def test_nothing_to_decide_is_an_error() -> None:
         RowsVecEnv([idle], 1, config=msgspec.structs.replace(CONFIG, load_low=0.1, load_high=0.1)).reset()
 
 
-def test_episodes_go_on_exactly_where_they_were_saved(sources: list[EpisodeSource]) -> None:
+def test_episodes_resume_exactly_where_they_were_saved(sources: list[EpisodeSource]) -> None:
     env, other = (
         RowsVecEnv(sources, 3, seed=1, config=CONFIG),
         RowsVecEnv(sources, 3, seed=99, config=CONFIG),

@@ -76,7 +76,7 @@ def test_wrappers_play_to_the_end(kind: Kind, wrap: Wrap, sources: list[EpisodeS
 
 
 @both
-def test_statistics_are_those_of_the_episode(kind: Kind, sources: list[EpisodeSource]) -> None:
+def test_statistics_equal_the_episode(kind: Kind, sources: list[EpisodeSource]) -> None:
     for wrap in (wrappers.RecordEpisodeStatistics, Monitor):
         _, rewards, info = play_out(wrap(kind.make(sources)), seed=1)
         assert info["episode"]["l"] == len(rewards)
@@ -104,14 +104,14 @@ def test_autoreset_begins_the_next_episode(kind: Kind, sources: list[EpisodeSour
 @both
 @pytest.mark.parametrize("way", ["pickle", "deepcopy"])
 @pytest.mark.parametrize("steps", [0, 9], ids=["at-first", "in-mid-episode"])
-def test_copies_go_on_identically(kind: Kind, way: str, steps: int, sources: list[EpisodeSource]) -> None:
+def test_copies_continue_identically(kind: Kind, way: str, steps: int, sources: list[EpisodeSource]) -> None:
     env, rng = kind.make(sources), np.random.default_rng(2)
     env.reset(seed=4)
     for _ in range(steps):
         env.step(legal(env, rng))
     other = pickle.loads(pickle.dumps(env)) if way == "pickle" else copy.deepcopy(env)
     seen, episodes = 0, 0
-    while episodes < 2:  # also through the draw of the next window
+    while episodes < 2:  # including the draw of the next window
         action = legal(env, rng)
         mine, theirs = env.step(action), other.step(action)
         assert mine[0].tobytes() == theirs[0].tobytes()
@@ -124,13 +124,13 @@ def test_copies_go_on_identically(kind: Kind, way: str, steps: int, sources: lis
 
 
 @both
-def test_a_copy_that_was_never_reset_can_be(kind: Kind, sources: list[EpisodeSource]) -> None:
+def test_copy_without_a_reset_can_be_reset(kind: Kind, sources: list[EpisodeSource]) -> None:
     env = pickle.loads(pickle.dumps(kind.make(sources)))
     assert env.reset(seed=1)[0].tobytes() == kind.make(sources).reset(seed=1)[0].tobytes()
 
 
 @both
-def test_a_copy_leaves_the_original_alone(kind: Kind, sources: list[EpisodeSource]) -> None:
+def test_copy_does_not_change_the_original(kind: Kind, sources: list[EpisodeSource]) -> None:
     env, twin = kind.make(sources), kind.make(sources)
     for one in (env, twin):
         one.reset(seed=4)
@@ -192,11 +192,11 @@ def test_wrong_actions_are_one_line(kind: Kind, action: Any, said: str, sources:
         env.step(action)
     assert "\n" not in str(found.value)
     good = legal(env, np.random.default_rng(0))
-    assert env.step(good)[0].tobytes() == twin.step(good)[0].tobytes(), "nothing has happened"
+    assert env.step(good)[0].tobytes() == twin.step(good)[0].tobytes(), "no step was made"
 
 
 @both
-def test_wrong_actions_are_one_line_for_many(kind: Kind, sources: list[EpisodeSource]) -> None:
+def test_wrong_actions_of_many_are_one_line(kind: Kind, sources: list[EpisodeSource]) -> None:
     many, native = kind.many(sources, 2, seed=0), gym.make_vec(kind.name, 2, sources=sources, **kind.short)
     many.reset()
     native.reset(seed=0)
@@ -221,7 +221,7 @@ def test_wrong_actions_are_one_line_for_many(kind: Kind, sources: list[EpisodeSo
             native.step(np.array([0, 24]))
 
 
-def test_dials_beyond_their_ranges_are_clipped(sources: list[EpisodeSource]) -> None:
+def test_dials_outside_their_ranges_are_clipped(sources: list[EpisodeSource]) -> None:
     env, clipped = CLUSTER.bare(sources), CLUSTER.bare(sources)
     action = np.linspace(-3.0, 3.0, 9)
     for one in (env, clipped):

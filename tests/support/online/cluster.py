@@ -1,4 +1,4 @@
-"""A broker and nodes as processes of their own, any of which may be killed and started again."""
+"""A broker and nodes as separate processes, which a test may kill and start again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE_S = 60.0
 
 
 def until(look: Callable[[], object], what: str, patience_s: float = DEADLINE_S) -> None:
-    """Poll until something is true."""
+    """Poll until a condition is true."""
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         if look():
@@ -32,17 +32,17 @@ class Cluster:
     """A broker, and nodes with 4 simulated GPUs each.
 
     Args:
-        directory: Everything is kept below it.
-        nodes: Their names.
-        broker_options: For `rlsched broker`.
-        node_options: For `rlsched node`.
-        address: Where the broker listens.
-        known: The addresses that nodes and clients know; "": the broker's.
-        clock: Broker, nodes and shims go by it; None: by the kernel's.
+        directory: Directory of all files.
+        nodes: Names of the nodes.
+        broker_options: Options of `rlsched broker`.
+        node_options: Options of `rlsched node`.
+        address: Address at which the broker listens.
+        known: Addresses given to nodes and clients; "": the broker's.
+        clock: Clock of broker, nodes and shims; None: the kernel's.
 
     Attributes:
         running: Each process by name: `broker`, and the nodes.
-        address: The broker's.
+        address: Address of the broker.
         broker_options: As given; they may change between two starts.
     """
 
@@ -69,7 +69,7 @@ class Cluster:
             self.start(name)
 
     def start(self, name: str) -> None:
-        """Start the broker, and wait until it listens; or a node."""
+        """Start the broker, and wait until it listens; or start a node."""
         if name != "broker":
             options = ("--name", name, "--gpus", "4", "--simulated", "--allow-root")
             place = ("--broker", self.known or self.address, "--dir", str(self.directory / name))
@@ -98,11 +98,11 @@ class Cluster:
             )
 
     def command(self, name: str, *args: str) -> list[str]:  # noqa: ARG002 - subclasses look at it
-        """What runs as `name`, given the words of `rlsched`."""
+        """The command of `name` for these arguments of `rlsched`."""
         return self._clock.command(RLSCHED[-1], *args) if self._clock else [*RLSCHED, *args]
 
     def log(self, name: str) -> str:
-        """What a process has said."""
+        """Log of a process."""
         return (self.directory / f"{name}.log").read_text()
 
     def kill(self, name: str) -> None:
@@ -111,7 +111,7 @@ class Cluster:
         self.running[name].wait(DEADLINE_S)
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """SIGSTOP, SIGCONT and the like."""
+        """SIGSTOP, SIGCONT and similar."""
         self.running[name].send_signal(number)
 
     def client(self, timeout_s: float = 10.0) -> Client:
@@ -119,7 +119,7 @@ class Cluster:
         return Client(self.known or self.address, home=self.keys, timeout_s=timeout_s)
 
     def close(self) -> None:
-        """End everything."""
+        """End all processes."""
         for child in self.running.values():
             if child.poll() is None:
                 child.send_signal(signal.SIGCONT)
@@ -129,5 +129,5 @@ class Cluster:
 
 
 def all_up(client: Client, nodes: int = 2) -> None:
-    """Wait until so many nodes are up."""
+    """Wait until this many nodes are up."""
     until(lambda: sum(node.state == "up" for node in client.nodes()) == nodes, f"{nodes} nodes are up")

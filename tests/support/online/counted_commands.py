@@ -1,4 +1,4 @@
-"""Slurm's commands as a process finds them in its PATH, each call written down before it runs."""
+"""Slurm's commands as a process finds them in its PATH, with each call logged before it runs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class CountedCommands:
     """A folder of wrappers around Slurm's commands.
 
     Args:
-        directory: Where they and their log are.
-        environment: That of who is to run them.
+        directory: Directory of the wrappers and their log.
+        environment: Environment of the process that runs them.
 
     Attributes:
-        environment: The same, with the wrappers before everything else in PATH.
+        environment: The same environment, with the wrappers before everything else in PATH.
     """
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:
@@ -40,7 +40,7 @@ class CountedCommands:
         return self._log.read_text().splitlines()
 
     def writes(self) -> list[str]:
-        """Calls that are not known to read alone."""
+        """Calls that are not known to be read-only."""
         return [call for call in self.calls() if not _reads(call)]
 
 

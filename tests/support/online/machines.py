@@ -1,4 +1,4 @@
-"""Two machines on one: network namespaces, and a line between them that delays, loses and is cut.
+"""Two machines simulated by network namespaces, and a line between them that can delay, lose or cut packets.
 
 The line is a TUN device in each namespace and a thread that carries packets from one to the other.
 """
@@ -28,7 +28,7 @@ _DEVICE = "line0"
 
 
 def why_not() -> str:
-    """What this machine lacks for two of them, "" if nothing."""
+    """Missing requirements of this machine for two of them, "" if none."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if shutil.which("ip") is None:
@@ -46,7 +46,7 @@ class Machines:
     """Machine 0 and machine 1, with `ADDRESSES`.
 
     Attributes:
-        line: What is between them.
+        line: The line between them.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class Machines:
         return process
 
     def run(self, number: int, *args: str, timeout_s: float = 90.0) -> subprocess.CompletedProcess[str]:
-        """`rlsched ARGS` on a machine, to its end."""
+        """Run `rlsched ARGS` on a machine, to its end."""
         return subprocess.run(
             ["ip", "netns", "exec", self.spaces[number], *RLSCHED, *args],
             capture_output=True,
@@ -79,7 +79,7 @@ class Machines:
         )
 
     def close(self) -> None:
-        """End what was started, last first, and take the machines away."""
+        """End the processes, last first, and remove the machines."""
         for process in reversed(self.processes):
             process.terminate()
             try:
@@ -98,8 +98,8 @@ class Line(threading.Thread):
     Attributes:
         delay_s: Added to each packet, one way.
         loss_frac: Share of packets that are lost.
-        is_cut: All are.
-        num_carried: Packets that have arrived.
+        is_cut: Whether all packets are lost.
+        num_carried: Number of packets that arrived.
     """
 
     def __init__(self, spaces: list[str]) -> None:
@@ -115,12 +115,12 @@ class Line(threading.Thread):
             _ip("-n", space, "link", "set", _DEVICE, "up")
 
     def close(self) -> None:
-        """Take it away."""
+        """Remove the line."""
         self._over = True
         self.join(10.0)
 
     def run(self) -> None:
-        """Carry packets until closed. A namespace is a thread's own, so this enters both in turn."""
+        """Carry packets until closed. A namespace belongs to a thread, so this enters both in turn."""
         ends = [_device_in(space) for space in self._spaces]
         self._ready.set()
         due: list[tuple[float, int, int, bytes]] = []

@@ -1,4 +1,4 @@
-"""`rlsched node` as a process of its own, and a hand-written broker on a real CURVE socket."""
+"""`rlsched node` as a separate process, and a hand-written broker on a real CURVE socket."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ M = TypeVar("M", bound=NodeMessage)
 
 
 class FakeBroker:
-    """A ROUTER under CURVE that does what the test says."""
+    """A ROUTER under CURVE, controlled by the test."""
 
     def __init__(self, home: Path, cluster: str = "c1", port: int = 0) -> None:
         self.cluster, self.epoch, self.hears_limits = cluster, 1, False
@@ -193,7 +193,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def gated(tmp_path: Path, *, then: str = "exit 0") -> list[str]:
-    """A command that writes `up` and its run to a file, and goes on when `gate` is written to."""
+    """A command that writes `up` and its run to a file, and continues when `gate` is written to."""
     gate = tmp_path / "gate"
     if not gate.exists():
         os.mkfifo(gate)

@@ -1,4 +1,4 @@
-"""Ranks as real processes, for the tests of what becomes of them."""
+"""Ranks as real processes, for tests of their life."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ def until(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> No
 
 
 def collect(ranks: LiveRanks, kind: type[Event]) -> list[Event]:
-    """Events up to and including the first of this kind; when a rank ended is checked here, and left out."""
+    """Events up to and including the first of this kind; the times of ranks' ends are checked here, and left
+    out.
+    """
     began_s = time.time()
     events: list[Event] = []
 

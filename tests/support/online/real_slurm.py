@@ -1,4 +1,4 @@
-"""A real Slurm of this machine with GPUs that are none: slurmctld and some slurmd on loopback, as root.
+"""A real Slurm of this machine with fake GPUs: slurmctld and some slurmd on loopback, as root.
 
 Debian: `apt-get install slurmctld slurmd slurm-client munge`.
 """
@@ -57,11 +57,11 @@ SlurmdParameters=config_overrides
 CONTROLLER = "slurmctld"
 REST = "slurmrestd"
 _REST_OPTIONS = ("-a", "rest_auth/local", "-s", "openapi/v0.0.38")
-"""Without slurmdbd, which its other plugins ask for."""
+"""Configuration without slurmdbd, which the default plugins need."""
 
 
 def lacking() -> str:
-    """What this machine lacks for a Slurm, "" if nothing."""
+    """Missing requirements of this machine for a Slurm, "" if none."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         return f"no Slurm here: not installed: {', '.join(missing)}"
@@ -72,11 +72,11 @@ class RealSlurm:
     """A Slurm with one partition `gpu`, and one `other` of the last node.
 
     Args:
-        directory: Everything is kept below it.
-        nodes: How many, `n1` and so on; or their names.
-        gpus: On each.
+        directory: Directory of all files.
+        nodes: Number of nodes, called `n1` and so on; or their names.
+        gpus: GPUs of each node.
         plugin: Text of job_submit.lua; None: no plugin.
-        exact: Each GPU has a GRES type of its own (`i0`, `i1`, ...), which makes it choosable.
+        exact: Give each GPU a separate GRES type (`i0`, `i1`, ...), so that jobs can choose it.
         settings: Further lines of slurm.conf.
 
     Attributes:
@@ -123,7 +123,9 @@ class RealSlurm:
         for gpu in range(gpus):
             device = directory / "dev" / f"nvidia{gpu}"
             if not device.exists():
-                os.mknod(device, 0o666 | stat.S_IFCHR, os.makedev(1, 3))  # Slurm names no other file to a job
+                os.mknod(
+                    device, 0o666 | stat.S_IFCHR, os.makedev(1, 3)
+                )  # Slurm gives a job this file name only
             kind = f"Type=i{gpu} " if exact else ""
             lines.append(f"NodeName={','.join(self.nodes)} Name=gpu {kind}File={device}\n")
         (directory / "gres.conf").write_text("".join(lines))
@@ -141,7 +143,7 @@ class RealSlurm:
             raise
 
     def set_plugin(self, text: str) -> None:
-        """Another job_submit.lua; slurmctld reads it at its next start or `reconfigure`."""
+        """Install another job_submit.lua; slurmctld reads it at its next start or `reconfigure`."""
         (self.directory / "job_submit.lua").write_text(text)
 
     def _munged(self) -> None:
@@ -162,7 +164,7 @@ class RealSlurm:
             CONTROLLER: ["slurmctld", "-D"],
             REST: ["slurmrestd", *_REST_OPTIONS, f"unix:{self._rest_socket}"],
         }.get(name, ["slurmd", "-D", "-N", name])
-        # slurmrestd refuses to be root, or SlurmUser
+        # slurmrestd refuses to run as root or SlurmUser
         by: dict[str, Any] = {"user": "daemon", "group": "daemon", "extra_groups": []} if name == REST else {}
         if name == REST:
             self._rest_socket.unlink(missing_ok=True)
@@ -185,10 +187,10 @@ class RealSlurm:
         return self.ask("sinfo", "-h", "-N", "-p", "gpu", "-o", "%T", check=False).split().count("idle")
 
     def tend(self) -> None:
-        """What an operator does after a kill -9 of slurmctld, with rlsched or without.
+        """An operator's repair after a kill -9 of slurmctld, with rlsched or without.
 
-        It drains nodes on which a job runs that it has forgotten and started again («Duplicate jobid»). And
-        it takes jobs for running whose ends it has forgotten, until their nodes register the next time.
+        Drain nodes that run a job which slurmctld has forgotten and started again («Duplicate jobid»). And
+        mark jobs as running whose ends it has forgotten, until their nodes register the next time.
         """
         for line in self.ask("sinfo", "-h", "-N", "-p", "gpu", "-o", "%N %T", check=False).splitlines():
             name, state = line.split()
@@ -206,7 +208,7 @@ class RealSlurm:
         self.start(name)
 
     def ask(self, *words: str, said: str = "", check: bool = True, uid: int | None = None) -> str:
-        """What a command of Slurm's answers."""
+        """Output of a Slurm command."""
         asked = subprocess.run(
             words, input=said, capture_output=True, text=True, env=self.environment, check=False, user=uid
         )
@@ -228,10 +230,10 @@ class RealSlurm:
         return {}
 
     def close(self) -> None:
-        """End everything, jobs too."""
+        """End all processes and jobs."""
         self.ask("scancel", "-u", "root", check=False)
         self.ask("scancel", "--state=PENDING", "--partition=gpu", check=False)
-        with contextlib.suppress(AssertionError):  # a slurmd ends late whose job has just been cancelled
+        with contextlib.suppress(AssertionError):  # a slurmd ends late if its job has just been cancelled
             until(lambda: not self.ask("squeue", "-h", "-t", "R,CG", check=False), "no job runs", 10.0)
         for process in self.running.values():
             process.terminate()

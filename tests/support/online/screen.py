@@ -1,4 +1,4 @@
-"""A terminal of 80 columns: tmux runs a shell in it, somebody types, and what the screen holds is read."""
+"""A terminal of 80 columns: tmux runs a shell in it, the test types, and reads the screen."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Screen:
     """A tmux server of its own, with one window.
 
     Args:
-        folder: For its socket, and for what the program wrote.
-        env: Beside the test's own environment.
+        folder: Directory of its socket and of the recorded output.
+        env: Variables added to the environment of the test.
     """
 
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
@@ -52,28 +52,28 @@ class Screen:
         return done.stdout
 
     def close(self) -> None:
-        """End everything in it."""
+        """End all programs in it."""
         subprocess.run(["tmux", "-S", self._socket, "kill-server"], capture_output=True, check=False)
 
     def type(self, line: str) -> None:
-        """A line and Enter."""
+        """Type a line and Enter."""
         self._tmux("send-keys", "-l", line)
         self._tmux("send-keys", "Enter")
 
     def keys(self, *keys: str) -> None:
-        """Keys as tmux calls them."""
+        """Keys in tmux notation."""
         self._tmux("send-keys", *keys)
 
     def resize(self, columns: int, lines: int) -> None:
-        """As when somebody drags a corner."""
+        """Resize as a terminal window does."""
         self._tmux("resize-window", "-x", str(columns), "-y", str(lines))
 
     def text(self, *options: str) -> str:
-        """What is on it."""
+        """Text on the screen."""
         return self._tmux("capture-pane", "-p", *options)
 
     def until(self, pattern: str, patience_s: float = 60.0) -> str:
-        """Wait until something is on it; what it holds then."""
+        """Wait until a text is on the screen. Returns the screen."""
         found = [""]
 
         def look() -> bool:
@@ -87,16 +87,18 @@ class Screen:
         return found[0]
 
     def run(self, line: str, patience_s: float = 60.0) -> str:
-        """Type a line on an empty screen, wait for its end; what it left, with all that has scrolled away."""
+        """Type a line on an empty screen and wait for its end. Returns its output, including lines that
+        scrolled away.
+        """
         self.type("clear; echo clean")
-        self.until(rf"\Aclean\n{PROMPT}\s*\Z")  # what is typed before that stands nowhere afterwards
+        self.until(rf"\Aclean\n{PROMPT}\s*\Z")  # output that is typed before that is not shown afterwards
         self._tmux("clear-history")
         self.type(f"{line}; echo ended $?")
         self.until(r"(?m)^ended \d+", patience_s)
         return self.text("-S", "-")
 
     def wraps(self) -> list[str]:
-        """Lines that the terminal had to break, for they are longer than it is wide; also those above."""
+        """Lines that are longer than the terminal is wide, including those above the screen."""
         whole = self.text("-J", "-S", "-").splitlines()
         return [line for line in whole if len(line.rstrip()) > COLUMNS and not line.startswith(PROMPT)]
 
@@ -113,5 +115,5 @@ class Screen:
         return said[0]
 
     def written(self) -> bytes:
-        """All that programs have written to it so far."""
+        """All output of programs to the terminal so far."""
         return self._written.read_bytes() if self._written.exists() else b""

@@ -1,4 +1,4 @@
-"""A cluster that runs, and somebody who types at it."""
+"""A running cluster and a user at a shell."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.online.cluster import DEADLINE_S, RLSCHED, until
 
 
 class Place:
-    """A cluster that runs, a folder with scripts, and somebody who types."""
+    """A running cluster, a folder with scripts, and a user at a shell."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.python = folder, sys.executable
@@ -58,7 +58,7 @@ class Place:
         )
 
     def with_numbers(self, line: str) -> str:
-        """The line, about jobs that there are."""
+        """The line with the numbers of existing jobs."""
         if "RUN" in line.split("RUNNING")[0]:
             job = self.client.submit(["sleep", "600"], name="runs")
             until(lambda: self.client.job(job).state == "running", "it runs")
@@ -72,14 +72,14 @@ class Place:
         return line
 
     def stop(self) -> None:
-        """Take the cluster down."""
+        """Stop the cluster."""
         self.client.close()
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(DEADLINE_S)
 
     def clear(self) -> None:
-        """Nothing waits or runs any more."""
+        """Cancel all jobs and wait until none waits or runs."""
         for job in self.client.jobs():
             with suppress(InputError):  # it has just ended
                 self.client.cancel(job.job)
-        until(lambda: not self.client.jobs(), "all are gone")
+        until(lambda: not self.client.jobs(), "all jobs have ended")

@@ -1,4 +1,4 @@
-"""A cluster with models and jobs of named workloads, for tests that work an answer out by hand."""
+"""A cluster with models and jobs of named workloads, for tests with answers computed by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add(
     vc: str = "",
     **demand: object,
 ) -> int:
-    """A job of this workload comes to wait; its number. `cores`: with each GPU."""
+    """Queue a job of this workload. Returns its number. `cores`: with each GPU."""
     wanted = Demand(gpus=gpus, cpu_milli=int(cores * 1000 * gpus), **demand)
     seq = state.add_job(demand=wanted, vc=vc, submit_s=0.0, predicted_s=predicted_s, spread=0.5)
     state.arrays.job.workload[state.slot_of(seq)] = CATALOGUE.number(workload)
@@ -45,7 +45,7 @@ def add(
 def running(
     state: ClusterState, workload: str, where: Sequence[int], *, clock: float = 1.0, **more: object
 ) -> int:
-    """A job of this workload runs on these GPUs since time 0."""
+    """Run a job of this workload on these GPUs since time 0."""
     seq = add(state, workload, len(where), **more)
     state.start(seq, where, 0.0, sm_clock_frac=clock)
     return seq

@@ -1,8 +1,8 @@
-"""A run's work and energy counted again, slowly and in plain Python, from who held what and when.
+"""A run's work and energy counted again, slowly and in plain Python, from the holders of GPUs at all times.
 
-`Watched` is an engine that writes down, for every span of time between two instants, who runs where: from the
-ledger, which has tests of its own. `recount` turns that into work and energy by the formulas of
-docs/explanation/model.md, written out here a second time.
+`Watched` is an engine that records, for every span of time between two instants, the running jobs and their
+places: from the ledger, which has its own tests. `recount` turns that into work and energy by the formulas of
+docs/explanation/model.md, implemented here a second time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rlsched_envs.sim.modelling import job_keys
 
 
 class Holder(NamedTuple):
-    """An attempt that runs: its row, its number, its GPUs in order, the clock that it asked for and the one
+    """A running attempt: its row, its number, its GPUs in order, the clock that it requested and the clock
     that they have, and its cores with each."""
 
     row: int
@@ -45,7 +45,7 @@ class Holder(NamedTuple):
 
 
 class Span(NamedTuple):
-    """From one instant to the next: who runs, and the status of every node."""
+    """Span between two instants: running attempts, and the status of every node."""
 
     since_s: float
     until_s: float
@@ -54,7 +54,7 @@ class Span(NamedTuple):
 
 
 class Watched(Engine):
-    """An engine that remembers every span, and checks the ledger at the end of each instant.
+    """An engine that records every span, and checks the ledger at the end of each instant.
 
     Attributes:
         spans: All spans so far.
@@ -65,7 +65,7 @@ class Watched(Engine):
         self.spans: list[Span] = []
 
     def advance(self) -> bool:
-        """Go on to the next instant."""
+        """Advance to the next instant."""
         since_s, holders = self.now_s, self._holders()
         status = tuple(self.state.arrays.node.status.tolist())
         ledger_is_sound(self)
@@ -94,9 +94,9 @@ class Watched(Engine):
 
 
 def clocks_are_kept(engine: Watched) -> int:
-    """Nobody runs below the clock that it asked for, and no clock falls within 10 s of its last change.
+    """No job runs below its requested clock, and no clock falls within 10 s of its last change.
 
-    Returns how often one stayed higher than any of its jobs asked for.
+    Returns how often a clock stayed higher than all of its jobs requested.
     """
     known: dict[tuple[int, ...], tuple[set[tuple[int, int]], float, float]] = {}
     higher = 0
@@ -115,7 +115,7 @@ def clocks_are_kept(engine: Watched) -> int:
             assert not (stayed and clock < before) or span.since_s >= since_s + 10.0
             higher += clock > asked
             changed_s = since_s if stayed and clock == before else span.since_s
-            if gpus in known and not stayed:  # one after another, or beside each other for a moment
+            if gpus in known and not stayed:  # one after another, or together for a moment
                 changed_s = -math.inf
             now[gpus] = names, clock, changed_s
         known = {**known, **now} if span.until_s == span.since_s else now
@@ -123,7 +123,7 @@ def clocks_are_kept(engine: Watched) -> int:
 
 
 def ledger_is_sound(engine: Engine) -> None:
-    """Shares fill every GPU, no core is lost or made, and what is counted as allocated is."""
+    """Shares fill every GPU, no core is lost or added, and counters of allocated resources are right."""
     a = engine.state.arrays
     held = np.zeros(len(a.gpu), np.int64)
     cores = np.zeros(len(a.node), np.int64)
@@ -166,7 +166,7 @@ def ledger_is_sound(engine: Engine) -> None:
 
 @dataclass
 class Books:
-    """What a run came to; energies in J, work in s by (row, attempt)."""
+    """Totals of a run; energies in J, work in s by (row, attempt)."""
 
     work_s: dict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))
     job_j: dict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -177,7 +177,7 @@ class Books:
 
 
 def recount(engine: Watched, *, noise: bool, power: NodePower | None = None) -> Books:
-    """Work and energy of a run over all its spans."""
+    """Work and energy of a run, summed over its spans."""
     count, books = _Count(engine, noise, power or NodePower()), Books()
     for span in engine.spans:
         seconds = span.until_s - span.since_s
@@ -242,12 +242,12 @@ class _Count:
         books.cluster_j += seconds * (total_w + idle_w)
 
     def whole_idle_w(self, n: int) -> float:
-        """Of each GPU in a node, cut or not."""
+        """Idle power of each GPU in a node, cut or not."""
         slice_w = float(self.m.gpu.idle_w[self.kind_of_node[n]])
         return slice_w * 8 / self.memory_slices(n) if self.nodes[n].slices else slice_w
 
     def uncut_w(self, n: int) -> float:
-        """Idle power of what the slices of a node leave of its GPUs."""
+        """Idle power of the part of its GPUs that the slices of a node leave."""
         node = self.nodes[n]
         if not node.slices:
             return 0.0
@@ -261,7 +261,7 @@ class _Count:
     # ---- speed ------------------------------------------------------------------------------------
 
     def rate(self, one: Holder, members: list[Holder], clock: float) -> float:
-        """Of the slowest of its GPUs, or of its cores."""
+        """Rate of the slowest of its GPUs, or of its cores."""
         shared = self.shared(one, [other for other in members if other is not one])
         nodes = len({self.node_of[g] for g in one.gpus})
         rate = math.inf
@@ -272,7 +272,7 @@ class _Count:
         return rate
 
     def at_full_use(self, one: Holder, kind: int) -> float:
-        """Rate on GPUs of this type, fully used. It is 1 on those of reference with the cores asked for."""
+        """Rate on GPUs of this type, fully used. It is 1 on the reference type with the requested cores."""
         reference = int(self.truth.reference_kind[one.row])
         reference = kind if reference < 0 else reference
         faster = self.trait(one, kind).speed / self.trait(one, reference).speed
@@ -290,7 +290,7 @@ class _Count:
         return float(self.trait(one, kind).node_penalty) * math.log2(max(nodes / fewest, 1))
 
     def given(self, one: Holder, members: list[Holder], kind: int) -> float:
-        """Cores that it has: those of a joint group are everybody's, by need."""
+        """Its cores: a joint group divides them among all members, by need."""
         if self.state.demands[int(self.truth.demand[one.row])].share_milli < WHOLE_GPU_MILLI:
             return one.cores_each
         if len(members) == 1:
@@ -304,7 +304,7 @@ class _Count:
         return float(min(1.0, (cores_each / self.trait(one, kind).cores_each) ** 0.83))
 
     def shared(self, one: Holder, others: list[Holder]) -> float:
-        """Table, latent factors, formula; strangers scatter."""
+        """Table, latent factors, formula; unknown workloads scatter."""
         if not others:
             return 1.0
         kind = self.kind(one.gpus[0])
@@ -352,7 +352,7 @@ class _Count:
     def group_w(
         self, members: list[Holder], rates: list[float], clock: float, watts: dict[int, float]
     ) -> float:
-        """Power of the GPUs of a group and of its busy cores; each member's part goes into `watts`."""
+        """Power of the GPUs of a group and of its busy cores; each member's part is added to `watts`."""
         total_w, first = 0.0, self.kind(members[0].gpus[0])
         for one, rate in zip(members, rates, strict=True):
             asked = self.asked_each(one)

@@ -29,7 +29,7 @@ FREE_RESTARTS = PreemptionCosts(restart_s=0.0, restart_large_s=0.0)
 
 
 class Script(Scheduler):
-    """Does what it is told, when it is told to."""
+    """Plays the given actions at their times."""
 
     name = policy_id = "script"
     order = Order()
@@ -90,7 +90,7 @@ V100 = CATALOGUE.arrays(["V100"]).gpu[0]
 
 
 def draws(name: str, x: float = 1.0) -> float:
-    """Power of a V100 with this job alone, W."""
+    """Power of a V100 with only this job, W."""
     v = 1 + V100.voltage_slope * (max(x, V100.knee_frac) - 1)
     work = V100.theta / slower(name, x) + (1 - V100.theta) * x
     return float(np.clip(V100.static_w + trait(name, "dynamic_w") * work * v * v, V100.idle_w, V100.tdp_w))

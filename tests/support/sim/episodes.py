@@ -1,4 +1,4 @@
-"""Short episodes, and two who choose in them."""
+"""Short episodes, and two deciders for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Choice = Callable[[NDArray[np.bool_]], int]
 
 
 def random_row(seed: int) -> Choice:
-    """A legal row at random; wait less often than by lot, so that episodes move on."""
+    """A random legal row; wait less often than a uniform draw, so that episodes advance."""
     rng = np.random.default_rng(seed)
 
     def choose(mask: NDArray[np.bool_]) -> int:

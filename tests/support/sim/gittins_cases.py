@@ -1,4 +1,4 @@
-"""Cases of the Gittins rules, decided by two implementations."""
+"""Cases of the Gittins rules, for comparisons of two implementations."""
 
 from __future__ import annotations
 

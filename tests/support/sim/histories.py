@@ -1,4 +1,4 @@
-"""Histories with starts that a known rule made: jobs of the generator, and a site that is late."""
+"""Histories of synthetic jobs started by a known rule, with delayed submissions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rlsched_envs.sim.engine import Engine, PredictedTimes
 
 
 def easy_history(jobs: int, load: float, gpus: int, *, late_s: float = 0.0) -> tuple[Trace, ClusterSpec]:
-    """What EASY by requested limits makes of synthetic jobs, as a site would have recorded it.
+    """Replay synthetic jobs under EASY with requested limits. Returns the history as a site records it.
 
     Args:
-        jobs: How many.
+        jobs: Number of jobs.
         load: Offered load.
-        gpus: Of the cluster.
-        late_s: Jobs come to the scheduler's notice up to so much after their submission, 2 % of them an hour
-            later: what no replay knows.
+        gpus: Number of GPUs of the cluster.
+        late_s: Largest delay between submission and the scheduler's first sight of a job, 2 % of jobs an hour
+            more. No replay knows these delays.
     """
     trace, spec = synthesize(
         "helios", jobs, load, gpus, seed=3, predictability=parse_predictability("causal")

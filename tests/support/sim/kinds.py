@@ -19,15 +19,15 @@ CONFIG = EpisodeConfig(
 )
 DRAWN = Drawn(jobs=40, nodes_low=1, nodes_high=2)
 MOST_STEPS = 2_000
-"""Of an episode; one of these has some ten to hundred."""
+"""Upper limit of an episode's steps; these episodes have ten to a hundred."""
 
 
 class Kind(msgspec.Struct, frozen=True):
     """An environment, and how to make it small.
 
     Attributes:
-        name: What Gymnasium knows it by.
-        short: What tells its episodes from the default ones.
+        name: Name in Gymnasium.
+        short: Settings for short episodes.
         vec_env: The native vector environment for Stable-Baselines3.
     """
 
@@ -41,15 +41,15 @@ class Kind(msgspec.Struct, frozen=True):
         return self.name == ROWS.name
 
     def make(self, sources: list[EpisodeSource]) -> gym.Env[Any, Any]:
-        """One with Gymnasium's default wrappers."""
+        """One environment with Gymnasium's default wrappers."""
         return gym.make(self.name, sources=sources, **self.short)
 
     def bare(self, sources: list[EpisodeSource]) -> gym.Env[Any, Any]:
-        """One without wrappers."""
+        """One environment without wrappers."""
         return self.make(sources).unwrapped
 
     def many(self, sources: list[EpisodeSource], count: int, **more: Any) -> FleetVecEnv:
-        """So many in a native vector environment."""
+        """This many in a native vector environment."""
         return self.vec_env(sources, count, **self.short, **more)
 
 
@@ -59,7 +59,7 @@ KINDS = (CLUSTER, ROWS)
 
 
 def legal(env: gym.Env[Any, Any], rng: np.random.Generator) -> Any:
-    """An action that is allowed now, drawn."""
+    """A random legal action."""
     if not isinstance(env.action_space, gym.spaces.Discrete):
         return rng.uniform(-1.0, 1.0, env.action_space.shape or ()).astype(np.float32)
     masks: NDArray[np.bool_] = env.get_wrapper_attr("action_masks")()
@@ -67,7 +67,7 @@ def legal(env: gym.Env[Any, Any], rng: np.random.Generator) -> Any:
 
 
 def play_out(env: gym.Env[Any, Any], *, seed: int | None) -> tuple[list[bytes], list[float], dict[str, Any]]:
-    """A whole episode: what was seen, the rewards, and the last info."""
+    """A whole episode: observations, rewards, and the last info."""
     rng = np.random.default_rng(0)
     first, _ = env.reset(seed=seed)
     seen, rewards = [np.asarray(first).tobytes()], []

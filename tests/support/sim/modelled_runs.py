@@ -24,7 +24,7 @@ def check_equal(one: JobTable, two: JobTable) -> None:
 
 
 def check_books(table: JobTable) -> None:
-    """Attempts' energy is their jobs', shares of a GPU never exceed it, and a gang is whole."""
+    """Attempts' energy adds up to their jobs', shares of a GPU never exceed it, and a gang is complete."""
     log, energy, trace = table.log, table.energy, table.trace
     assert log is not None
     assert log.books is not None

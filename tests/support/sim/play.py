@@ -1,4 +1,4 @@
-"""Tiny clusters, jobs in a few words, and a scheduler that does what a test says."""
+"""Tiny clusters, jobs in a few words, and a scheduler with a script."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def trace_of(
 
 
 class Scripted(Scheduler):
-    """FIFO that skips what does not fit, and preempts the jobs that the script names, when it says so.
+    """FIFO that skips jobs that do not fit, and preempts jobs at the times of a script.
 
     Args:
-        stops: Time: numbers of the jobs to preempt then.
-        only: What is started at that time, in place of the first jobs that fit.
+        stops: Numbers of the jobs to preempt, by time.
+        only: Jobs to start at a time, in place of the first jobs that fit.
     """
 
     name = policy_id = "scripted"
@@ -65,13 +65,13 @@ class Scripted(Scheduler):
         self.asked_at: list[float] = []
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """The next thing to do at this time."""
+        """The next action at this time."""
         del record
         self.asked_at.append(now_s)
         return Decision(action=self.next_action(state, partition, now_s), source="rule")
 
     def next_action(self, state: ClusterState, partition: int, now_s: float) -> Action:
-        """What to do at this time."""
+        """The action at this time."""
         if self._stops.get(now_s):
             return Preempt(self._stops[now_s].pop(0))
         if now_s in self._only:
@@ -91,7 +91,7 @@ def run(
     compiled: bool = True,
     rules: RunRules | None = None,
 ) -> JobTable:
-    """Replay on nodes of so many GPUs, under a script or a rule."""
+    """Replay on nodes with this many GPUs, under a script or a rule."""
     spec = ClusterSpec.uniform(nodes, gpus)
     if isinstance(scheduler, Scripted):
         return Engine(trace, spec, order=Order(), oracle=True, rules=rules).run(scheduler)

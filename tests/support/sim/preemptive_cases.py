@@ -1,4 +1,4 @@
-"""Cases of preemption, and what both implementations of a rule must agree on."""
+"""Cases of preemption, and the required agreement of both implementations of a rule."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVENT = st.tuples(st.integers(0, 60), st.sampled_from([NODE_DOWN, NODE_DRAINED])
 
 @dataclass
 class Case:
-    """A workload on a cluster, and what happens to its nodes."""
+    """A workload on a cluster, and the events of its nodes."""
 
     trace: Trace
     spec: ClusterSpec
@@ -84,7 +84,7 @@ def check_equal(one: JobTable, two: JobTable) -> None:
 
 
 def check_valid(table: JobTable) -> None:
-    """No job lost or early, its work done exactly once, gangs whole and in their VC, no GPU given twice."""
+    """No job lost or early, work done exactly once, gangs complete and in their VC, no GPU given twice."""
     trace, log, nodes = table.trace, table.log, table.spec.expand()
     assert log is not None
     ran = ~table.rejected

@@ -46,7 +46,7 @@ NEAR_S = 1e-6
 
 
 class Whimsical(Scheduler):
-    """Starts, shares, slows, starves of cores, preempts and waits at random; always legally."""
+    """Starts, shares, lowers clocks, gives few cores, preempts and waits at random; always legally."""
 
     name = policy_id = "whimsical"
     oracle = True
@@ -57,7 +57,7 @@ class Whimsical(Scheduler):
         self.joins = self.slowed = self.cores = 0
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Something legal."""
+        """A random legal action."""
         del record
         return Decision(action=self._action(state, partition, now_s), source="rule")
 
@@ -188,7 +188,7 @@ def disasters(seed: int, nodes: int) -> RunRules:
     )
 
 
-def everything_is_given_back(engine: Watched) -> None:
+def all_resources_are_returned(engine: Watched) -> None:
     ledger_is_sound(engine)
     a = engine.state.arrays
     assert engine.state.running() == []
@@ -213,7 +213,7 @@ def energy_is_conserved(table: JobTable) -> None:
 
 
 def work_is_done(table: JobTable, job: int, done: dict[tuple[int, int], float], restart_s: float) -> None:
-    """What each attempt did is its rate times its time, and it is kept, or lost by the rules."""
+    """The work of each attempt is its rate times its time, and it is kept, or lost by the rules."""
     trace, log = table.trace, table.log
     assert log is not None
     mine = log.select(log.job == job)

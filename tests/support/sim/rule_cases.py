@@ -1,4 +1,4 @@
-"""Cases of rules, and what both implementations of a rule must agree on."""
+"""Cases of rules, and the required agreement of both implementations of a rule."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GROUP = st.tuples(st.integers(1, 3), st.integers(1, 4), st.sampled_from([None, N
 
 @dataclass
 class Case:
-    """A workload on a cluster, with the predictions that everyone gets."""
+    """A workload on a cluster, with the predictions for every policy."""
 
     trace: Trace
     spec: ClusterSpec
@@ -64,7 +64,7 @@ def synthetic(like: str, seed: int) -> Case:
 
 
 def place(nodes: Sequence[NodeSpec], free: dict[int, list[int]], members: list[int], gpus: int) -> list[int]:
-    """The GPUs that *consolidate* gives a gang, of those that are free on the member nodes; [] for none."""
+    """The GPUs that *consolidate* gives a gang, out of the free ones on the member nodes; [] for none."""
     size = max(nodes[n].gpus for n in members)
     if gpus <= size:
         holding = [(len(free[n]), n) for n in members if len(free[n]) >= gpus]
@@ -84,7 +84,7 @@ def place(nodes: Sequence[NodeSpec], free: dict[int, list[int]], members: list[i
 
 
 def check_valid(table: JobTable) -> None:
-    """No job lost or early, ends as the run times say, gangs whole, and no GPU given twice at a time."""
+    """No job lost or early, ends as the run times require, gangs complete, no GPU given twice at a time."""
     trace = table.trace
     ran = ~table.rejected
     assert np.isfinite(table.start_s[ran]).all()

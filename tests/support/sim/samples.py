@@ -1,4 +1,4 @@
-"""The samples of publishers' formats: hand-made, in the shape of the originals, whole and damaged."""
+"""Samples of publishers' formats: hand-made, in the shape of the originals, complete and damaged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"
 
 
 class Sample(NamedTuple):
-    """One main file: its format, its path below `SAMPLES`, rows in it, and how many of them are jobs."""
+    """One main file: its format, its path below `SAMPLES`, its number of rows, and the number of jobs among
+    them.
+    """
 
     name: str
     file: str

@@ -22,7 +22,7 @@ from rlsched_envs.sim.job_table import JobTable
 CONFIG = NetworkConfig(width=16, critic_width=8)
 ONE_NODE = ClusterSpec(name="c", nodes=(NodeGroup(count=1, gpus=4),))
 BLOCKED_GANG = ((0, 300, 3), (10, 600, 4), (20, 36_000, 1))
-"""Three GPUs are back in five minutes; the fourth is better kept than given away for ten hours."""
+"""Three GPUs are free in five minutes; the fourth is better kept than given away for ten hours."""
 
 
 EIGHT = Amount(samples=8)
@@ -39,13 +39,13 @@ def lively(seed: int = 4, *, search: Amount | None = None, permissions: Permissi
 def untrained(
     prior: float = 3.5, *, search: Amount | None = None, permissions: Permissions = PLAIN
 ) -> PpoScheduler:
-    """The reference rule; with a negative prior it shuns what that would do."""
+    """The reference rule; a negative prior makes it avoid the rule's choice."""
     config = NetworkConfig(width=16, critic_width=8, prior_job=prior)
     return PpoScheduler(initial_weights(config, 0), config, search=search, permissions=permissions)
 
 
 def free(policy: PpoScheduler) -> PpoScheduler:
-    """It looks ahead however little predictions tell."""
+    """A search that looks ahead even with uninformative predictions."""
     assert policy._search is not None
     policy._search.max_spread = math.inf
     return policy

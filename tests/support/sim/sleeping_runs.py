@@ -50,13 +50,13 @@ class MoodyPlan(PowerDownPlan, frozen=True, kw_only=True):
 
 
 def moody(seed: int) -> Models:
-    """Nodes that sleep, woken and put to sleep at random."""
+    """Nodes that are put to sleep and woken at random."""
     plan = MoodyPlan(review=Seconds(5.0), seed=seed)
     return Models(workload_seed=seed, node_power=POWER, power_down=plan)
 
 
 class WatchedAsleep(Watched):
-    """Its spans end at reviews too: statuses change there."""
+    """Spans end at reviews too: statuses change there."""
 
     def advance(self) -> bool:
         self._begin_span()

@@ -1,4 +1,4 @@
-"""Hand-made states of a cluster, and what a row of features should be."""
+"""Hand-made states of a cluster, and expected rows of features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`benchmarks/bench_board.py`: what it measures is a store that can be read."""
+"""`benchmarks/bench_board.py` measures a readable store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`benchmarks/bench_environment.py`: what it says about a run, it has counted in it."""
+"""`benchmarks/bench_environment.py`: all figures about a run are counted in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 SCRIPT = Path(__file__).resolve().parents[3] / "benchmarks" / "bench_environment.py"
 
 
-def test_figures_come_with_what_was_counted(
+def test_figures_have_their_counts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = "--only target --seconds 0.02 --burn-in 20"

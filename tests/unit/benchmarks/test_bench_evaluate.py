@@ -1,4 +1,4 @@
-"""`benchmarks/bench_evaluate.py` measures whole processes, and names phases that the command has."""
+"""`benchmarks/bench_evaluate.py` measures whole processes, and names phases of the command."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bench() -> ModuleType:
     return module
 
 
-def test_a_process_counts_with_what_it_starts(bench: ModuleType) -> None:
+def test_process_counts_with_its_children(bench: ModuleType) -> None:
     spin = "import time\nwhile time.process_time() < 0.2: pass"
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {spin!r}], check=True)"
     spent = bench.spent_by([sys.executable, "-c", child])
@@ -35,8 +35,8 @@ def test_a_process_counts_with_what_it_starts(bench: ModuleType) -> None:
     assert spent.peak_mib > 1
 
 
-def test_memory_is_that_of_each_process() -> None:
-    """A process begins with its parent's peak, so the benchmark has to be small itself."""
+def test_memory_is_measured_for_each_process() -> None:
+    """A process starts with its parent's peak, so the benchmark itself has to be small."""
     code = (
         "import runpy, sys\n"
         f"spent_by = runpy.run_path({str(SCRIPT)!r})['spent_by']\n"
@@ -48,12 +48,12 @@ def test_memory_is_that_of_each_process() -> None:
     assert small < 60
 
 
-def test_a_process_that_fails_is_no_measurement(bench: ModuleType) -> None:
+def test_failed_process_is_no_measurement(bench: ModuleType) -> None:
     with pytest.raises(RuntimeError, match="exit code 3"):
         bench.spent_by([sys.executable, "-c", "raise SystemExit(3)"])
 
 
-def test_the_row_has_medians_and_says_what_is_missed(bench: ModuleType) -> None:
+def test_row_has_medians_and_reports_missed_targets(bench: ModuleType) -> None:
     runs = [bench.Spent(5.0, 6.0, 700.0), bench.Spent(13.0, 14.0, 800.0), bench.Spent(11.0, 12.0, 900.0)]
     met = bench.row(bench.JOBS, bench.GPUS, bench.POLICY, runs)
     assert (
@@ -64,7 +64,7 @@ def test_the_row_has_medians_and_says_what_is_missed(bench: ModuleType) -> None:
     assert "**missed** | `python benchmarks/bench_evaluate.py --jobs 500 --gpus 64 --policy qssf` |" in missed
 
 
-def test_every_phase_is_timed_and_nothing_stays_replaced(
+def test_every_phase_is_timed_and_patches_are_removed(
     bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace, spec = synthesize("helios", 60, 0.9, 16, seed=1)

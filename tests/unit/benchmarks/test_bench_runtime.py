@@ -1,4 +1,4 @@
-"""`benchmarks/bench_runtime.py` measures what it says: full clusters, such queues, brokers that answer."""
+"""`benchmarks/bench_runtime.py` measures full clusters, long queues, and brokers that answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.mark.parametrize("waiting", [16, 100])
-def test_a_crowd_stays_full_and_as_many_wait(bench: ModuleType, waiting: int) -> None:
+def test_crowd_stays_full_with_a_constant_queue(bench: ModuleType, waiting: int) -> None:
     crowd = bench.Crowd(load_scheduler("ppo"), 128, waiting, modelled=False)
     node = crowd.state.arrays.node
     assert (node.status == NODE_UP).all()
@@ -46,14 +46,14 @@ def test_a_crowd_stays_full_and_as_many_wait(bench: ModuleType, waiting: int) ->
     assert sources.count("policy") > len(sources) / 2
 
 
-def test_percentiles_are_of_the_decisions_that_asked_the_network(bench: ModuleType) -> None:
+def test_percentiles_are_of_decisions_by_the_network(bench: ModuleType) -> None:
     row = bench.latency(load_scheduler("ppo"), 128, 20, 30, record=True)
     assert 0 < row["wall_us"]["p50"] <= row["wall_us"]["p99"] <= row["wall_us"]["p99.9"]
     assert 0.5 < row["asked_frac"] <= 1
     assert (row["gpus"], row["waiting"], row["decisions"]) == (128, 20, 30)
 
 
-def test_the_broker_has_answered_before_the_clock_stops(bench: ModuleType, tmp_path: Path) -> None:
+def test_broker_has_answered_before_the_clock_stops(bench: ModuleType, tmp_path: Path) -> None:
     row = bench.start_broker(tmp_path)
     assert row["cpu_s"] > 0
     assert 0 < row["ready_s"] < bench.START_TIMEOUT_S
@@ -61,7 +61,7 @@ def test_the_broker_has_answered_before_the_clock_stops(bench: ModuleType, tmp_p
     assert (tmp_path / "broker" / bench.ADDRESS_FILE).exists()
 
 
-def test_json_has_what_was_asked_for(
+def test_json_has_the_requested_figures(
     bench: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bench_runtime.py", "--only", "import", "--repeats", "1", "--json"])
@@ -74,18 +74,18 @@ def test_json_has_what_was_asked_for(
     assert with_numpy["import_s"] > 0
 
 
-def test_a_crowd_under_models_is_decided_with_all_plans(bench: ModuleType) -> None:
+def test_crowd_under_models_is_decided_with_all_plans(bench: ModuleType) -> None:
     crowd = bench.Crowd(load_scheduler("tuned"), 24, 20, modelled=True)
     actions = [source for _ in range(20) for source, _, _ in crowd.round(record=True)]
     assert set(actions) == {"rule"}
     shared = [
         int(crowd.state.arrays.job.share_milli[crowd.state.slot_of(seq)]) for seq in crowd.state.running()
     ]
-    assert min(shared) < 1000, "some share GPUs"
+    assert min(shared) < 1000, "some jobs share GPUs"
     assert len(crowd.state.waiting(0)) > 0
 
 
-def test_a_target_that_is_missed_is_said_to_be(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missed_target_is_reported(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     bench.show_footprint("broker", 1.0, 201.0, (2.0, 200.0), "")
     times = {"p50": 500.0, "p99": 999.0, "p99.9": 5_000.0}
     row = {"gpus": 128, "waiting": 512, "recorded": False, "asked_frac": 1.0, "wall_us": times}

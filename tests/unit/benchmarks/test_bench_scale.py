@@ -1,4 +1,4 @@
-"""The scale benchmark measures what it says."""
+"""The scale benchmark measures full queues and real choices."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ def bench() -> ModuleType:
     return module
 
 
-def test_a_crowd_fills_the_cluster_and_keeps_as_many_waiting(bench: ModuleType) -> None:
+def test_crowd_fills_the_cluster_and_keeps_its_queue_length(bench: ModuleType) -> None:
     trace, spec = bench.crowd(64, 500, 2000)
     at_once = trace.submit_s == 0
     assert trace.num_gpus[at_once].sum() > spec.num_gpus + 500
     work_per_s = (trace.duration_s * trace.num_gpus)[~at_once].sum() / trace.submit_s[-1]
-    assert work_per_s == pytest.approx(spec.num_gpus, rel=0.15), "as much comes as can be served"
+    assert work_per_s == pytest.approx(spec.num_gpus, rel=0.15), "arrivals equal the capacity"
 
 
-def test_the_cost_of_a_job_is_that_of_a_full_queue(bench: ModuleType) -> None:
+def test_cost_of_a_job_is_measured_with_a_full_queue(bench: ModuleType) -> None:
     cost_us, waiting = bench.cost_of_rule("fifo", 64, 300)
     assert cost_us > 0
     assert waiting > 100
 
 
-def test_the_cost_of_a_decision_is_of_one_with_a_choice(bench: ModuleType) -> None:
+def test_cost_of_a_decision_is_measured_with_a_choice(bench: ModuleType) -> None:
     assert bench.cost_of_decision(load_scheduler("qssf-backfill"), 64, 20) > 0
 
 
-def test_the_tables_say_what_is_missed(
+def test_tables_report_missed_targets(
     bench: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bench, "GPUS", (64, 128))

@@ -1,4 +1,4 @@
-"""`benchmarks/bench_simulator.py`: a figure, and beside it a command that makes it again."""
+"""`benchmarks/bench_simulator.py`: each figure has a command that measures it again."""
 
 from __future__ import annotations
 

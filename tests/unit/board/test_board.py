@@ -1,4 +1,4 @@
-"""The decision board: known numbers in, the same numbers out of the event file."""
+"""The decision board: known numbers are read back from the event file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ START = Start(seq=7, gpus=(0, 1))
 LN3 = math.log(3.0)
 
 
-def a_half(*, logits: list[float] | None = None, choice: int = 1, reference: int = 1) -> Half:
+def make_half(*, logits: list[float] | None = None, choice: int = 1, reference: int = 1) -> Half:
     """Wait, job 7, job 9 (legal), job 11 (not legal)."""
     return Half(
         kind="job",
@@ -48,7 +48,7 @@ def a_half(*, logits: list[float] | None = None, choice: int = 1, reference: int
     )
 
 
-def a_record(
+def make_record(
     number: int = 0,
     *,
     source: Source = "policy",
@@ -68,7 +68,7 @@ def a_record(
         now_s=60.0 * number,
         partition="shared",
         temperature=temperature,
-        halves=[a_half()] if halves is None else halves,
+        halves=[make_half()] if halves is None else halves,
         value=value,
         action=action,
         took_us=took_us,
@@ -78,10 +78,10 @@ def a_record(
 
 
 def test_probabilities_leave_illegal_rows_at_zero() -> None:
-    assert probabilities(a_half(), 1.0) == pytest.approx([0.2, 0.6, 0.2, 0.0])
-    assert probabilities(a_half(), 0.5) == pytest.approx([1 / 11, 9 / 11, 1 / 11, 0.0])
-    assert probabilities(a_half(), 0.0) == pytest.approx([0.2, 0.6, 0.2, 0.0])
-    assert len(probabilities(a_half(logits=[]), 1.0)) == 0
+    assert probabilities(make_half(), 1.0) == pytest.approx([0.2, 0.6, 0.2, 0.0])
+    assert probabilities(make_half(), 0.5) == pytest.approx([1 / 11, 9 / 11, 1 / 11, 0.0])
+    assert probabilities(make_half(), 0.0) == pytest.approx([0.2, 0.6, 0.2, 0.0])
+    assert len(probabilities(make_half(logits=[]), 1.0)) == 0
 
 
 def test_probability_of_the_choice_multiplies_both_halves() -> None:
@@ -96,24 +96,26 @@ def test_probability_of_the_choice_multiplies_both_halves() -> None:
         choice=0,
         reference=1,
     )
-    record = a_record(halves=[a_half(), how])
+    record = make_record(halves=[make_half(), how])
     assert chosen_probability(record) == pytest.approx(0.6 * 0.25)
     assert off_reference(record)
-    assert chosen_probability(a_record(halves=[a_half(logits=[])])) is None
-    assert chosen_probability(a_record(halves=[])) is None
+    assert chosen_probability(make_record(halves=[make_half(logits=[])])) is None
+    assert chosen_probability(make_record(halves=[])) is None
 
 
 def test_entropy_in_nats() -> None:
-    assert entropy(a_record()) == pytest.approx(-(0.4 * math.log(0.2) + 0.6 * math.log(0.6)))
-    assert entropy(a_record(halves=[])) is None
+    assert entropy(make_record()) == pytest.approx(-(0.4 * math.log(0.2) + 0.6 * math.log(0.6)))
+    assert entropy(make_record(halves=[])) is None
 
 
 def test_summary_of_four_decisions() -> None:
     records = [
-        a_record(0, took_us=100.0),
-        a_record(1, took_us=200.0, value=4.0, action=Wait(), halves=[a_half(choice=0)]),
-        a_record(2, took_us=300.0, source="automatic", halves=[], value=None),
-        a_record(3, took_us=400.0, source="guard", halves=[a_half(logits=[])], value=None, guard="late"),
+        make_record(0, took_us=100.0),
+        make_record(1, took_us=200.0, value=4.0, action=Wait(), halves=[make_half(choice=0)]),
+        make_record(2, took_us=300.0, source="automatic", halves=[], value=None),
+        make_record(
+            3, took_us=400.0, source="guard", halves=[make_half(logits=[])], value=None, guard="late"
+        ),
     ]
     scalars = summarise(records).scalars
     assert {tag: scalars[tag] for tag in scalars if tag.endswith("_count")} == {
@@ -135,24 +137,24 @@ def test_summary_of_four_decisions() -> None:
     assert scalars["policy/chosen_probability_frac"] == pytest.approx((0.6 + 0.2) / 2)
 
 
-def test_summary_says_nothing_of_what_it_does_not_know() -> None:
-    scalars = summarise([a_record(source="rule", halves=[a_half(logits=[])], value=None)]).scalars
+def test_summary_omits_unknown_figures() -> None:
+    scalars = summarise([make_record(source="rule", halves=[make_half(logits=[])], value=None)]).scalars
     assert not [tag for tag in scalars if tag.startswith("policy/")]
-    assert "decisions/off_reference_frac" not in summarise([a_record(halves=[])]).scalars
+    assert "decisions/off_reference_frac" not in summarise([make_record(halves=[])]).scalars
 
 
-def test_what_was_done_is_said_with_the_names_of_jobs() -> None:
-    assert done(a_record(0, action=Wait())) == "wait"
-    assert done(a_record(0)) == "start job 24 on 2 GPUs"
-    assert done(a_record(action=Preempt(seq=7, moved_for=9))) == "preempt job 24 for job 26"
-    assert done(a_record(action=Preempt(seq=7))) == "preempt job 24"
-    rows = rows_in_words(a_record(0))
+def test_actions_are_shown_with_job_names() -> None:
+    assert done(make_record(0, action=Wait())) == "wait"
+    assert done(make_record(0)) == "start job 24 on 2 GPUs"
+    assert done(make_record(action=Preempt(seq=7, moved_for=9))) == "preempt job 24 for job 26"
+    assert done(make_record(action=Preempt(seq=7))) == "preempt job 24"
+    rows = rows_in_words(make_record(0))
     assert rows[0] == ("job 24 on node n5", "taken, probability 0.60, the rule's choice", "job", 1)
     assert ("wait", "probability 0.20", "job", 0) in rows
 
 
-def test_a_record_from_before_there_were_names_says_that_its_numbers_are_internal() -> None:
-    old = msgspec.msgpack.decode(msgspec.msgpack.encode(a_record(0)))
+def test_record_without_names_marks_its_numbers_as_internal() -> None:
+    old = msgspec.msgpack.decode(msgspec.msgpack.encode(make_record(0)))
     del old["names"]
     record = msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=DecisionRecord)
     assert done(record) == "start internal job 7 on 2 GPUs"
@@ -160,27 +162,27 @@ def test_a_record_from_before_there_were_names_says_that_its_numbers_are_interna
 
 
 def test_clocks_are_shown_with_the_gpus() -> None:
-    slow = a_record(0, action=Start(seq=7, gpus=(0, 1), sm_clock_frac=0.62))
+    slow = make_record(0, action=Start(seq=7, gpus=(0, 1), sm_clock_frac=0.62))
     assert done(slow) == "start job 24 on 2 GPUs, clock 0.62"
-    scalars = summarise([slow, a_record(2)]).scalars
+    scalars = summarise([slow, make_record(2)]).scalars
     assert scalars["decisions/start_sm_clock_mean_frac"] == pytest.approx((0.62 + 1.0) / 2)
 
 
-def test_a_choice_outside_the_window_names_no_node() -> None:
-    record = a_record(source="rule", halves=[a_half(logits=[], choice=-1)], value=None)
+def test_choice_outside_the_window_names_no_node() -> None:
+    record = make_record(source="rule", halves=[make_half(logits=[], choice=-1)], value=None)
     assert done(record) == "start job 24 on 2 GPUs"
     assert chosen_probability(record) is None
     assert off_reference(record)
 
 
-def test_a_rule_s_start_is_told_by_its_plan_and_by_those_that_were_open() -> None:
+def test_start_of_a_rule_shows_its_plan_and_the_open_ones() -> None:
     plans = [
         PlanSeen(how="free", chosen=True, node="n2", gpu_type="A100", run_s=60.0, worth=1.2),
         PlanSeen(how="free", node="n0", gpu_type="V100", run_s=90.0, worth=0.9),
         PlanSeen(how="share", verdict="GPU memory does not suffice", share_with=3, gpu_type="A100"),
         PlanSeen(how="later"),
     ]
-    record = msgspec.structs.replace(a_record(source="rule", halves=[], value=None), turn=7, plans=plans)
+    record = msgspec.structs.replace(make_record(source="rule", halves=[], value=None), turn=7, plans=plans)
     assert done(record) == "start job 24 on 2 GPUs: node n2 (A100), predicted to run 1 min"
     told = [(words, what) for _, words, what in ranked_plans(record)]
     assert told[1] == ("node n0 (V100), predicted to run 1 min 30 s", "worth 0.90")
@@ -191,7 +193,7 @@ def test_a_rule_s_start_is_told_by_its_plan_and_by_those_that_were_open() -> Non
 def test_writer_and_reader_agree(tmp_path: Path) -> None:
     with DecisionWriter(tmp_path / "ppo", window=3) as writer:
         for number in range(7):
-            writer.add(a_record(number, took_us=float(number)))
+            writer.add(make_record(number, took_us=float(number)))
     writer.close()
     run = read_runs(tmp_path)["ppo"]
     assert run.scalars["decisions/source_policy_count"] == [(3, 3.0), (6, 3.0), (7, 1.0)]
@@ -200,25 +202,25 @@ def test_writer_and_reader_agree(tmp_path: Path) -> None:
     assert run.texts == {}, "decisions are in the store"
 
 
-def test_steps_go_on_where_a_restarted_broker_goes_on(tmp_path: Path) -> None:
+def test_steps_continue_after_a_restart_of_the_broker(tmp_path: Path) -> None:
     for numbers in (range(3), range(3, 5)):
         with DecisionWriter(tmp_path) as writer:
             for number in numbers:
-                writer.add(a_record(number))
+                writer.add(make_record(number))
     assert read_runs(tmp_path)["."].scalars["decisions/kind_start_count"] == [(3, 3.0), (5, 2.0)]
 
 
-def test_flush_without_news_writes_nothing(tmp_path: Path) -> None:
+def test_flush_without_new_records_writes_nothing(tmp_path: Path) -> None:
     with DecisionWriter(tmp_path, window=100) as writer:
-        writer.add(a_record())
+        writer.add(make_record())
         writer.flush()
         writer.flush()
     assert len(read_runs(tmp_path)["."].scalars["time/decision_p50_us"]) == 1
 
 
-def test_a_store_becomes_a_run_and_is_replaced(tmp_path: Path) -> None:
+def test_store_becomes_a_run_and_is_replaced(tmp_path: Path) -> None:
     store = DecisionStore(tmp_path / "ppo", StoreInfo(time="trace", of="ppo"))
-    store.add_decisions([a_record(k) for k in range(3)])
+    store.add_decisions([make_record(k) for k in range(3)])
     store.flush()
     for _ in range(2):
         assert draw_run(tmp_path / "ppo", tmp_path / "log" / "ppo") == 3
@@ -237,7 +239,7 @@ def test_clear_errors(tmp_path: Path) -> None:
 
 def test_summary_command(tmp_path: Path) -> None:
     with DecisionWriter(tmp_path) as writer:
-        writer.add(a_record())
+        writer.add(make_record())
     shown = CliRunner().invoke(board, [str(tmp_path), "--summary"])
     assert shown.exit_code == 0
     assert "time/decision_p50_us" in shown.output
@@ -245,13 +247,8 @@ def test_summary_command(tmp_path: Path) -> None:
     assert as_json["."]["decisions/kind_start_count"] == {"points": 1, "last_step": 1, "last": 1.0}
 
 
-def test_help_has_an_example() -> None:
-    shown = CliRunner().invoke(board, ["--help"])
-    assert "Example:" in shown.output
-
-
 def test_no_tag_is_both_curve_and_histogram() -> None:
-    summary = summarise([a_record()])
+    summary = summarise([make_record()])
     assert not summary.scalars.keys() & summary.histograms.keys()
     assert len(summary.histograms) == 4
 

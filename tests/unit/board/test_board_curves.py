@@ -1,4 +1,4 @@
-"""Curves of real runs: each says what it is, and none is always 0."""
+"""Curves of real runs: each has a description, and none is always 0."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ def test_curves_of_decisions_are_described_and_none_is_always_0(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", predictions._CURVES)
-def test_a_broker_s_other_curves_are_described(name: str) -> None:
+def test_other_curves_of_a_broker_are_described(name: str) -> None:
     for tag in (f"prediction/{name}", f"prediction/{name}_running_mean", "drift/active", "drift/value_free"):
         assert description_of(tag, DESCRIPTIONS)
 
 
-def test_a_curve_is_written_when_it_is_not_0_for_the_first_time(tmp_path: Path) -> None:
+def test_curve_is_written_from_its_first_nonzero_value(tmp_path: Path) -> None:
     curves = Curves(tmp_path, {"a|b": "one of two"}, {})
     for step, a in enumerate([0.0, 0.0, 0.0, 0.0, 2.0, 0.0]):
         curves.add(step, {"a": a, "b": 0.0})
     curves.close()
     assert event_values(tmp_path)["a"].description == "one of two"
     points = read_runs(tmp_path)["."].scalars
-    assert points == {"a": [(0, 0.0), (3, 0.0), (4, 2.0), (5, 0.0)]}, "ends of what was 0, then all"
+    assert points == {"a": [(0, 0.0), (3, 0.0), (4, 2.0), (5, 0.0)]}, "the nonzero curves, then all"
     loaded = EventMultiplexer()
     loaded.AddRunsFromDirectory(str(tmp_path)).Reload()
     assert [one.step for one in loaded.Tensors(".", "a")] == [0, 3, 4, 5]
 
 
-def test_charts_and_settings_are_what_tensorboard_reads(tmp_path: Path) -> None:
+def test_charts_and_settings_are_readable_by_tensorboard(tmp_path: Path) -> None:
     curves = Curves(tmp_path, {"m/.*": "A measure."}, {"Both": {"policy and rule": ["m/.*"]}})
     curves.settings({"rate": 0.5, "layers": [1, 2], "fast": True}, ["m/policy"])
     curves.add(0, {"m/policy": 0.5, "m/rule": 1.0})

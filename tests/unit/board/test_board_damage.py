@@ -1,4 +1,4 @@
-"""A broker's own event file: read back as it was written, and damaged in every way that disks know."""
+"""A broker's event file: read back as written, and after every kind of disk damage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COUNT = "decisions/source_rule_count"
 
 @pytest.fixture
 def event_file(tmp_path: Path) -> Path:
-    """What a broker draws while it decides."""
+    """An event file of a deciding broker."""
     log = RecordLog(tmp_path / "decisions", tmp_path / "tb")
     log.add([record(number) for number in range(DECISIONS)])
     log.flush()
@@ -35,7 +35,7 @@ def summary(folder: Path, *more: str) -> Result:
     return CliRunner().invoke(board, ["--summary", str(folder), *more])
 
 
-def test_what_a_broker_draws_can_be_read(event_file: Path) -> None:
+def test_event_file_of_a_broker_is_read_back(event_file: Path) -> None:
     run = read_runs(event_file.parent)["."]
     assert run.damaged == []
     points = run.scalars[COUNT]
@@ -48,7 +48,7 @@ def test_what_a_broker_draws_can_be_read(event_file: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped", "garbage", "zeros"])
-def test_a_damaged_one_gives_one_line_and_what_came_before(event_file: Path, how: str) -> None:
+def test_damaged_file_gives_one_line_and_its_first_part(event_file: Path, how: str) -> None:
     whole = event_file.read_bytes()
     points = len(read_runs(event_file.parent)["."].scalars[COUNT])
     at = len(whole) // 2
@@ -74,8 +74,8 @@ def test_a_damaged_one_gives_one_line_and_what_came_before(event_file: Path, how
         assert 0 < kept[COUNT]["points"] < points
 
 
-def test_a_damaged_file_does_not_hide_the_others(event_file: Path) -> None:
-    """Two files of one run, the first damaged: the line names it, and the second is read whole."""
+def test_damaged_file_does_not_hide_the_others(event_file: Path) -> None:
+    """Two files of one run, the first damaged: the line names it, and the second is read completely."""
     whole = event_file.read_bytes()
     event_file.with_name(event_file.name + ".later").write_bytes(whole)
     event_file.write_bytes(whole[: len(whole) // 2])
@@ -85,7 +85,7 @@ def test_a_damaged_file_does_not_hide_the_others(event_file: Path) -> None:
     assert run.scalars[COUNT][-1][0] == DECISIONS
 
 
-def test_an_event_file_that_cannot_be_opened_is_one_line(tmp_path: Path) -> None:
+def test_unreadable_event_file_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "events.out.tfevents.1.here").symlink_to(tmp_path / "gone")
     with pytest.raises(
         InputError, match=r"tfevents\.1\.here: cannot read this event file: No such file"

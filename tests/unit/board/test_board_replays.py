@@ -1,4 +1,4 @@
-"""Replays beside the board: one at a time, ended in time, and started by the page's own requests alone."""
+"""Replays next to the board: one at a time, with a time limit, and started only by requests of the page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATIENCE_S = 120.0
 
 
 def settled(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What is said of a replay in the end."""
+    """Final state of a replay."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         seen = look()
@@ -39,7 +39,7 @@ def settled(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     raise AssertionError("the replay did not end")
 
 
-def test_a_replay_is_started_with_these_options_and_says_what_it_found(tmp_path: Path) -> None:
+def test_replay_starts_with_its_options_and_reports_its_result(tmp_path: Path) -> None:
     replays = ReplayRunner(SAYS_ITS_ARGUMENTS, limit_s=7.0)
     began = replays.start(tmp_path, 12, 3, 24.0)
     seen = settled(lambda: replays.look(began["ticket"]))
@@ -53,7 +53,7 @@ def test_a_replay_is_started_with_these_options_and_says_what_it_found(tmp_path:
         replays.look(began["ticket"])
 
 
-def test_one_at_a_time_and_none_after_it_was_left(tmp_path: Path) -> None:
+def test_one_replay_at_a_time_and_none_after_the_page_is_closed(tmp_path: Path) -> None:
     replays = ReplayRunner(NEVER_ENDS)
     began = replays.start(tmp_path, 1, 1, 1.0)
     with pytest.raises(InputError, match="another replay runs"):
@@ -64,14 +64,14 @@ def test_one_at_a_time_and_none_after_it_was_left(tmp_path: Path) -> None:
     replays.stop(began["ticket"] + 1)
 
 
-def test_one_whose_page_is_gone_ends_by_itself(tmp_path: Path) -> None:
+def test_replay_of_a_closed_page_ends(tmp_path: Path) -> None:
     replays = ReplayRunner(NEVER_ENDS, unwatched_s=0.05)
     ticket = replays.start(tmp_path, 1, 1, 1.0)["ticket"]
     assert replays._of(ticket)._over.wait(PATIENCE_S)
     assert replays.look(ticket)["error"] == "its page was closed"
 
 
-def test_one_that_takes_too_long_is_ended_and_says_so(
+def test_replay_that_takes_too_long_is_ended_and_reports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlsched.board.replays.GRACE_S", 0.05)
@@ -80,7 +80,7 @@ def test_one_that_takes_too_long_is_ended_and_says_so(
     assert settled(lambda: replays.look(ticket))["error"].startswith("could not finish within 0.01 s")
 
 
-def test_its_error_is_the_last_line_that_it_said(tmp_path: Path) -> None:
+def test_error_of_a_replay_is_its_last_line(tmp_path: Path) -> None:
     replays = ReplayRunner(FAILS)
     ticket = replays.start(tmp_path, 1, 1, 1.0)["ticket"]
     assert settled(lambda: replays.look(ticket)) == {
@@ -123,7 +123,7 @@ ASKED = {"run": "run", "row": "0", "candidate": "2", "hours": "24"}
 OURS = {plugin.ASKS: "1"}
 
 
-def test_the_page_s_own_request_starts_a_replay(pages: Client, tmp_path: Path) -> None:
+def test_request_of_the_page_starts_a_replay(pages: Client, tmp_path: Path) -> None:
     answer = pages.post("/instead", query_string=ASKED, headers=OURS)
     assert answer.status_code == 200
     ticket = json.loads(answer.data)["ticket"]
@@ -146,22 +146,20 @@ def test_the_page_s_own_request_starts_a_replay(pages: Client, tmp_path: Path) -
         ({"hours": "--policy x"}, "hours: expected a number"),
     ],
 )
-def test_nothing_but_numbers_of_this_store_is_taken(
-    pages: Client, changed: dict[str, str], said: str
-) -> None:
+def test_only_numbers_of_this_store_are_accepted(pages: Client, changed: dict[str, str], said: str) -> None:
     answer = pages.post("/instead", query_string=ASKED | changed, headers=OURS)
     assert answer.status_code == 400
     assert said in json.loads(answer.data)["error"]
 
 
-def test_other_sites_start_and_end_nothing(pages: Client) -> None:
+def test_other_sites_cannot_start_or_end_replays(pages: Client) -> None:
     assert pages.get("/instead", query_string=ASKED).status_code == 400
     assert pages.post("/instead", query_string=ASKED).status_code == 405
     assert pages.post("/instead", query_string={"stop": "1"}).status_code == 405
     assert pages.post("/instead", query_string={"stop": "1"}, headers=OURS).status_code == 400
 
 
-def test_the_board_s_process_imports_no_simulator() -> None:
+def test_board_process_imports_no_simulator() -> None:
     code = "import sys, rlsched.board.plugin; print(*sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(said.stdout.split())

@@ -22,7 +22,7 @@ def cluster(nodes: int, gpus: int, placement: Placement) -> ClusterState:
 
 
 def state_of(placement: Placement, taken: list[int], gpus: int = 4) -> ClusterState:
-    """Nodes alike, the first so many GPUs of each taken by whole-GPU jobs."""
+    """Equal nodes, with this many GPUs of each taken by whole-GPU jobs."""
     state = cluster(len(taken), gpus, placement)
     for node, count in enumerate(taken):
         for g in range(gpus * node, gpus * node + count):
@@ -75,7 +75,7 @@ def test_one_gpu_and_two(placement: Placement, one: list[int], pair: list[int]) 
         ("spread", [0, 1, 2, 8, 9]),
     ],
 )
-def test_a_gang_of_five_on_nodes_of_four(placement: Placement, expected: list[int]) -> None:
+def test_gang_of_five_on_nodes_of_four(placement: Placement, expected: list[int]) -> None:
     """Free: all of node 0, one GPU of node 1, four of node 2 less one taken."""
     state = state_of(placement, [0, 3, 1])
     if placement == "spread":
@@ -85,7 +85,7 @@ def test_a_gang_of_five_on_nodes_of_four(placement: Placement, expected: list[in
     assert chosen(state, Demand.of(5)) == expected
 
 
-def test_only_spread_splits_what_one_node_could_hold() -> None:
+def test_only_spread_splits_a_gang_that_fits_one_node() -> None:
     for placement in PLACEMENT_CODES:
         state = state_of(placement, [2, 2])
         assert chosen(state, Demand.of(3)) == ([2, 3, 6] if placement == "spread" else None)
@@ -94,7 +94,7 @@ def test_only_spread_splits_what_one_node_could_hold() -> None:
 @pytest.mark.parametrize(
     ("placement", "gpu"), [("consolidate", 1), ("best-fit", 1), ("worst-fit", 0), ("spread", 0)]
 )
-def test_a_share(placement: Placement, gpu: int) -> None:
+def test_shared_gpu(placement: Placement, gpu: int) -> None:
     """GPU 1 has 600 milli left, GPU 0 all."""
     state = state_of(placement, [0], gpus=2)
     state.start(add(state, Demand.of(0.4)), [1], 0.0)
@@ -104,7 +104,7 @@ def test_a_share(placement: Placement, gpu: int) -> None:
 
 class TestFragmentationGradient:
     def test_measure_by_hand(self) -> None:
-        """A node of 2 GPUs with 600 and 1000 milli left; jobs seen: 3 shares of 0.5 and 1 of two GPUs."""
+        """A node of 2 GPUs with 600 and 1000 milli left; earlier jobs: 3 shares of 0.5 and 1 of two GPUs."""
         state = cluster(1, 2, "fgd")
         state.start(add(state, Demand.of(0.4)), [0], 0.0)
         for demand in [Demand.of(0.5)] * 3 + [Demand.of(2)]:
@@ -121,16 +121,18 @@ class TestFragmentationGradient:
         one = state.demand_number(Demand.of(1))
         assert added_by_gpus(arrays, 0, one, classes) == (600 - 1600) * 1
 
-    def test_it_keeps_whole_nodes_for_those_who_come_often(self) -> None:
-        """One GPU: it would cost the pairs that come often the node with two free; the other has three."""
+    def test_keeps_whole_nodes_for_frequent_requests(self) -> None:
+        """One GPU: the node with two free would be lost to the frequent pairs; the other has three free."""
         state = state_of("fgd", [2, 1])
         for _ in range(20):
             add(state, Demand.of(2))
         assert chosen(state, Demand.of(1)) == [5], "3 free become 2, still a pair; best-fit takes GPU 2"
         assert chosen(state_of("best-fit", [2, 1]), Demand.of(1)) == [2]
 
-    def test_shares_go_where_they_leave_nothing_useless(self) -> None:
-        """GPU 0 has 500 left, GPU 1 all; halves come often: a job of 0.4 would leave 100 useless on GPU 0."""
+    def test_shares_are_placed_where_they_leave_no_useless_rest(self) -> None:
+        """GPU 0 has 500 left, GPU 1 all; halves are frequent: a job of 0.4 would leave a useless 100 on GPU
+        0.
+        """
         state = cluster(1, 2, "fgd")
         state.start(add(state, Demand.of(0.5)), [0], 0.0)
         for _ in range(20):

@@ -1,4 +1,4 @@
-"""A cluster description: what is refused, in one line that names the group."""
+"""A cluster description: errors are one line that names the group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOML = 'name = "c"\n\n[[nodes]]\ncount = 2\ngpus = 4\n\n[[nodes]]\ngpus = 4\nvc 
 
 
 @pytest.mark.parametrize("vc", ["", "shared"])
-def test_a_vc_without_a_name_of_its_own_is_refused(vc: str, tmp_path: Path) -> None:
+def test_vc_without_a_separate_name_is_refused(vc: str, tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text(TOML.format(vc=vc))
     with pytest.raises(ClusterSpecError) as caught:
@@ -24,7 +24,7 @@ def test_a_vc_without_a_name_of_its_own_is_refused(vc: str, tmp_path: Path) -> N
     )
 
 
-def test_a_description_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+def test_description_is_read_back_as_written(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text('preemptible = "all"\nmax_retries = 2\n' + TOML.format(vc="physics"))
     spec = ClusterSpec.read(path)

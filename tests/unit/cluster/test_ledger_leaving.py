@@ -1,4 +1,4 @@
-"""The ledger where stops take time: a preempted job is nobody's until its processes are gone."""
+"""The ledger with slow stops: a preempted job is in no queue until its processes have exited."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def preempted(*, stops_take_time: bool = True) -> ClusterState:
     return state
 
 
-def test_its_gpus_are_free_in_the_ledger_and_it_is_in_no_queue() -> None:
+def test_gpus_of_a_leaving_job_are_free_and_it_is_in_no_queue() -> None:
     state = preempted()
     assert (state.running(), state.waiting(0)) == ([], [1])
     assert state.arrays.node.free.tolist() == [4]
@@ -36,7 +36,7 @@ def test_its_gpus_are_free_in_the_ledger_and_it_is_in_no_queue() -> None:
         state.start(0, (0,), 11.0)
 
 
-def test_when_it_waits_again_the_state_is_that_of_a_simulator_that_waits_at_once() -> None:
+def test_state_after_requeueing_equals_an_immediate_requeue() -> None:
     slow, fast = preempted(), preempted(stops_take_time=False)
     assert slow.digest() != fast.digest()
     slow.requeue(0, 14.0)
@@ -45,7 +45,7 @@ def test_when_it_waits_again_the_state_is_that_of_a_simulator_that_waits_at_once
     assert slow.arrays.job.attempt[slow.slot_of(0)] == 2
 
 
-def test_it_may_be_over_without_waiting_again() -> None:
+def test_leaving_job_may_end_without_waiting_again() -> None:
     state = preempted()
     state.release(0, 14.0)
     assert (state.running(), state.waiting(0)) == ([], [1])
@@ -55,7 +55,7 @@ def test_it_may_be_over_without_waiting_again() -> None:
         state.release(1, 14.0)
 
 
-def test_a_cluster_that_grows_meanwhile_keeps_it_apart() -> None:
+def test_growing_cluster_keeps_a_leaving_job_apart() -> None:
     state = preempted()
     before = state.digest()
     state.grow()
@@ -68,7 +68,7 @@ def test_a_cluster_that_grows_meanwhile_keeps_it_apart() -> None:
     assert state.waiting(0) == [0]
 
 
-def test_a_job_that_did_not_declare_it_is_pinned_in_every_attempt() -> None:
+def test_job_that_is_not_preemptible_is_pinned_in_every_attempt() -> None:
     state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), OrderedQueue(Order()))
     state.add_job(num_gpus=2, submit_s=0.0, predicted_s=60.0, spread=1.0, preemptible=False)
     state.start(0, (0, 1), 0.0)

@@ -1,4 +1,4 @@
-"""All states are of one type for kernels, which would be compiled for each type anew else."""
+"""All states have one type for numba, or kernels would be compiled for each type."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def arrays_of(policy: str) -> StateArrays:
 
 
 @pytest.mark.parametrize("policy", sorted(name for name in PRESETS if not Policy.of(name).scheduler))
-def test_whatever_the_queue_goes_by(policy: str) -> None:
+def test_states_of_any_queue_order_have_one_type(policy: str) -> None:
     assert typeof(arrays_of(policy)) == typeof(arrays_of("fifo"))
 
 
 @pytest.mark.parametrize("policy", ["fifo", "gittins"])
-def test_in_a_look_ahead(policy: str) -> None:
+def test_states_of_a_look_ahead_have_the_same_type(policy: str) -> None:
     arrays = arrays_of(policy)
     assert typeof(LookAhead()._sized(arrays, 4).sim.state) == typeof(arrays)

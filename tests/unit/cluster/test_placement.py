@@ -1,4 +1,4 @@
-"""The placement rule *consolidate*: cases by hand, and against the rule spelt out in plain Python."""
+"""The placement rule *consolidate*: cases by hand, and against the rule in plain Python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rlsched.workload.trace import Trace
 
 @dataclass
 class Node:
-    """A node of the plain model: which of its GPUs are free."""
+    """A node of the plain model: its free GPUs."""
 
     free: list[int]
     gpus: int
@@ -30,7 +30,7 @@ class Node:
 
 
 def consolidate(nodes: list[Node], gpus: int) -> list[int] | None:
-    """GPUs of a gang by the rule, None where it does not fit. Down nodes count for the largest size only."""
+    """GPUs of a gang by the rule, None where it does not fit. Down nodes count only for the largest size."""
     order = list(enumerate(nodes))
     if gpus <= max((node.gpus for node in nodes), default=0):
         holding = [(len(node.free), n) for n, node in order if node.up and len(node.free) >= gpus]
@@ -72,7 +72,7 @@ def start(state: ClusterState, gpus: int, where: list[int]) -> None:
 
 
 def placed(state: ClusterState, gpus: int) -> list[int] | None:
-    """What the kernels choose; None where they say that it does not fit."""
+    """GPUs chosen by the kernels; None where the gang does not fit by their answer."""
     out = np.full(max(gpus, 1), -1, np.int32)
     host = placement.consolidate(state.arrays, 0, gpus, out)
     return out.tolist() if host >= 0 else None
@@ -90,7 +90,7 @@ class TestOneNode:
         assert placed(cluster((4, 2), (4, 1), (4, 1)), 3) == [5, 6, 7]
         assert placed(cluster((4, 0), (4, 0)), 1) == [0]
 
-    def test_free_counts_not_fullness_when_sizes_differ(self) -> None:
+    def test_free_counts_decide_when_sizes_differ(self) -> None:
         assert placed(cluster((8, 5), (2, 0)), 2) == [8, 9], "2 free before 3 free, though it is a whole node"
 
     def test_lowest_free_gpus_of_the_node(self) -> None:
@@ -98,11 +98,11 @@ class TestOneNode:
         start(state, 2, [0, 2])
         assert placed(state, 2) == [1, 3]
 
-    def test_never_two_nodes_where_one_could_ever_hold_it(self) -> None:
+    def test_gang_that_fits_one_node_is_never_split(self) -> None:
         assert placed(cluster((4, 1), (4, 1)), 4) is None
         assert placed(cluster((4, 1), (2, 0), (2, 0)), 4) is None
 
-    def test_nodes_that_are_not_up_are_passed_over(self) -> None:
+    def test_nodes_that_are_not_up_are_skipped(self) -> None:
         state = cluster((4, 2), (4, 0))
         state.drain_node(0)
         assert placed(state, 2) == [4, 5]
@@ -113,21 +113,21 @@ class TestOneNode:
 
 
 class TestSeveralNodes:
-    def test_a_multiple_takes_wholly_free_nodes(self) -> None:
+    def test_multiple_takes_wholly_free_nodes(self) -> None:
         assert placed(cluster((2, 1), (2, 0), (2, 0)), 4) == [2, 3, 4, 5]
         assert placed(cluster((2, 1), (2, 1), (2, 0)), 4) is None
 
-    def test_the_remainder_goes_where_most_is_free(self) -> None:
+    def test_remainder_takes_the_node_with_most_free(self) -> None:
         assert placed(cluster((4, 3), (4, 1), (4, 0), (4, 2)), 5) == [8, 9, 10, 11, 5]
         assert placed(cluster((4, 3), (4, 1), (4, 0), (4, 2)), 8) is None
 
-    def test_the_remainder_prefers_an_untouched_node(self) -> None:
+    def test_remainder_prefers_an_untouched_node(self) -> None:
         assert placed(cluster((4, 1), (4, 0), (4, 0)), 5) == [4, 5, 6, 7, 8]
 
     def test_ties_for_the_remainder_go_to_the_lowest_node(self) -> None:
         assert placed(cluster((4, 2), (4, 0), (4, 2)), 6) == [4, 5, 6, 7, 2, 3]
 
-    def test_the_remainder_has_to_fit_one_node(self) -> None:
+    def test_remainder_has_to_fit_one_node(self) -> None:
         assert placed(cluster((4, 2), (4, 0), (4, 2)), 7) is None
 
     def test_largest_nodes_first(self) -> None:
@@ -195,7 +195,7 @@ def test_fits_in_against_brute_force(shape: list[tuple[int, int, bool]]) -> None
         max_size=5,
     )
 )
-def test_what_can_ever_run_is_what_a_trace_may_ask_for(groups: list[tuple[int, int, str | None]]) -> None:
+def test_runnable_jobs_equal_the_jobs_allowed_in_a_trace(groups: list[tuple[int, int, str | None]]) -> None:
     spec = ClusterSpec(name="c", nodes=tuple(NodeGroup(count=c, gpus=g, vc=vc) for c, g, vc in groups))
     state = ClusterState.from_spec(spec, OrderedQueue(Order(by="area")))
     asks = [(vc, gpus) for vc in ("", "a", "z") for gpus in range(1, spec.num_gpus + 2)]
@@ -216,9 +216,7 @@ def test_what_can_ever_run_is_what_a_trace_may_ask_for(groups: list[tuple[int, i
     st.lists(st.integers(0, 4), min_size=4, max_size=4),
     st.lists(st.integers(1, 9), min_size=1, max_size=5),
 )
-def test_all_fit_is_exact_on_nodes_that_are_alike(
-    nodes: int, gpus: int, taken: list[int], jobs: list[int]
-) -> None:
+def test_all_fit_is_exact_on_equal_nodes(nodes: int, gpus: int, taken: list[int], jobs: list[int]) -> None:
     state = cluster(*((gpus, min(gpus, t)) for t in taken[:nodes]))
     expected = starts_all(state, jobs)
     assert contested(state, 0) == (not expected)
@@ -234,7 +232,7 @@ def test_all_fit_never_promises_too_much(shape: list[tuple[int, int, bool]], job
 
 
 def starts_all(state: ClusterState, jobs: list[int]) -> bool:
-    """Queue these jobs; whether the rule starts all of them, one by one in queue order."""
+    """Queue these jobs. Returns whether the rule starts all of them, one by one in queue order."""
     for gpus in jobs:
         add(state, gpus)
     seqs = state.waiting(0)
@@ -253,14 +251,14 @@ def starts_all(state: ClusterState, jobs: list[int]) -> bool:
     return True
 
 
-def test_an_empty_queue_is_not_contested() -> None:
+def test_empty_queue_is_not_contested() -> None:
     state = cluster((2, 1))
     assert not contested(state, 0)
     assert placement.first_fitting(state.arrays, 0, 0) == -1
 
 
 @pytest.mark.parametrize("node", [0, 1])
-def test_a_node_may_be_asked_for(node: int) -> None:
+def test_job_may_request_a_node(node: int) -> None:
     state = cluster((4, 1), (4, 2))
     seq = add(state, 2)
     assert start_action(state, 0, seq, node).gpus == ((1, 2) if node == 0 else (6, 7))

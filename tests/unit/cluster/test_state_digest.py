@@ -1,4 +1,4 @@
-"""A digest of a state is of all that a decision may see, and of nothing that follows from it."""
+"""A state's digest covers everything that a decision may read, and no derived data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OF_BURSTS = ("first_predicted_s", "burst", "burst_ended", "burst_ln_sum", "burst
 
 
 def state_of(order: tuple[int, ...] = (0, 1, 2), *, revised: bool = False) -> ClusterState:
-    """Three jobs, of which two run and one waits; they come to the slots of `order`."""
+    """Three jobs, of which two run and one waits; they take the slots of `order`."""
     queue = OrderedQueue(Order(revised=revised))
     state = ClusterState.from_spec(ClusterSpec.uniform(2, 2), queue, slots=3)
     state.arrays.derived.slot.stack[:] = order[::-1]
@@ -30,7 +30,7 @@ def state_of(order: tuple[int, ...] = (0, 1, 2), *, revised: bool = False) -> Cl
     return state
 
 
-def test_every_field_of_a_job_that_says_something_of_it_counts() -> None:
+def test_every_significant_field_of_a_job_counts() -> None:
     state = state_of()
     before, slot = state.digest(), state.slot_of(1)
     for name in JOB.names or ():
@@ -43,18 +43,18 @@ def test_every_field_of_a_job_that_says_something_of_it_counts() -> None:
 
 
 @pytest.mark.parametrize("name", OF_BURSTS)
-def test_what_is_known_of_a_burst_counts_where_predictions_are_revised(name: str) -> None:
+def test_burst_statistics_count_where_predictions_are_revised(name: str) -> None:
     state = state_of(revised=True)
     before = state.digest()
     state.arrays.job[name][state.slot_of(1)] += 1
     assert state.digest() != before
 
 
-def test_the_slots_that_jobs_came_to_do_not_count() -> None:
+def test_slots_of_jobs_do_not_count() -> None:
     assert state_of((0, 1, 2)).digest() == state_of((2, 0, 1)).digest()
 
 
-def test_what_a_job_left_in_its_slot_does_not_count() -> None:
+def test_leftovers_of_earlier_jobs_in_a_slot_do_not_count() -> None:
     one, two = state_of(), state_of()
     for state in (one, two):
         state.release(0, 9.0)
@@ -62,14 +62,14 @@ def test_what_a_job_left_in_its_slot_does_not_count() -> None:
     assert one.digest() == two.digest()
 
 
-def test_jobs_that_swap_their_gpus_make_another_state() -> None:
+def test_swapped_gpus_change_the_digest() -> None:
     one, two = state_of(), state_of()
     two.arrays.gpu.tenant[0, 0], two.arrays.gpu.tenant[1, 0] = -1, two.slot_of(0)
     assert one.digest() != two.digest()
 
 
-def test_the_sums_are_those_of_splitmix64() -> None:
-    """Worked out anew with Python's own numbers."""
+def test_sums_equal_splitmix64() -> None:
+    """Computed again with Python's integers."""
     state, most = state_of(), 1 << 64
 
     def mixed(word: int, salt: int) -> int:

@@ -1,4 +1,4 @@
-"""A copy of a state changes alone, and compiled functions take it for the state's own type."""
+"""A copy of a state changes separately, and compiled functions accept it as the state's type."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_no_kernel_is_compiled_for_a_copy(policy: str, modelled: bool) -> None:
     assert {name: typeof(array) for name, array in fields(mirror_of(made).arrays, "arrays")} == kinds
 
 
-def test_what_is_decided_on_a_copy_stays_there() -> None:
+def test_decisions_on_a_copy_do_not_change_the_original() -> None:
     made = state("tuned", modelled=False)
     first = made.add_job(num_gpus=2, submit_s=0.0, predicted_s=60.0, spread=1.0)
     before = made.digest()

@@ -1,4 +1,4 @@
-"""Kernels are compiled in several processes, and nothing depends on these."""
+"""Kernels are compiled in several processes, and no result depends on these."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def by_verb(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("by_verb")
-def test_every_piece_is_compiled_though_processes_die(tmp_path: Path) -> None:
+def test_every_part_is_compiled_though_processes_die(tmp_path: Path) -> None:
     last = [tmp_path / str(number) for number in range(3)]
     fails = partial(int, "no number")
     compile_pieces([partial(os._exit, 3), fails, *(partial(path.touch) for path in last)], 2)
@@ -36,11 +36,11 @@ def test_every_piece_is_compiled_though_processes_die(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("by_verb")
-def test_all_may_die() -> None:
+def test_all_processes_may_die() -> None:
     compile_pieces([partial(os._exit, 3)] * 4, 2)
 
 
-def test_where_no_verb_runs_there_are_no_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_running_verb_no_process_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(COMPILING, "by_verb", False)
     compile_pieces([partial((tmp_path / "a").touch), partial((tmp_path / "b").touch)], 2)
     monkeypatch.setattr(COMPILING, "by_verb", True)
@@ -49,7 +49,7 @@ def test_where_no_verb_runs_there_are_no_processes(tmp_path: Path, monkeypatch: 
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_process_compiles_counts_where_it_is_said() -> None:
+def test_kernels_compiled_by_processes_are_counted() -> None:
     here, beside, said = Compiling(), Compiling(), list[tuple[Any, ...]]()
     beside.hand_on = said.append
     beside.begins(b"entry", {b"inside"})
@@ -61,7 +61,7 @@ def test_what_a_process_compiles_counts_where_it_is_said() -> None:
     for method, *arguments in said:
         getattr(here, method)(*arguments)
     assert (here.compiled, here.found, beside.compiled) == (2, 0, 0), (
-        "what it finds is found here, too, later"
+        "kernels that it finds are found here later, too"
     )
     here.begins(b"next", {b"inside", b"entry"})
     assert here._now == f"{SAYS}: 2 of 3"
@@ -86,7 +86,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("ends_by", [signal.SIGINT, signal.SIGKILL])
-def test_they_end_with_who_started_them(ends_by: int, tmp_path: Path) -> None:
+def test_processes_end_with_their_parent(ends_by: int, tmp_path: Path) -> None:
     script = tmp_path / "sleeps.py"
     script.write_text(SLEEPS)
     parent = subprocess.Popen(
@@ -101,7 +101,7 @@ def test_they_end_with_who_started_them(ends_by: int, tmp_path: Path) -> None:
         assert time.monotonic() < deadline_s
 
 
-def test_what_a_broker_calls_is_known_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_of_a_broker_are_known_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     called, call = set[Any](), Kernel._find_and_call
 
     def note(kernel: Kernel, args: tuple[Any, ...]) -> Any:

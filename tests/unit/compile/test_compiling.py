@@ -1,4 +1,4 @@
-"""What is said while kernels are compiled, on a terminal and elsewhere."""
+"""Progress messages while kernels are compiled, on a terminal and in logs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rlsched.logs import set_up
 from tests.support.online.cluster import RLSCHED
 
 
-class Said(io.StringIO):
-    """A stream that is a terminal, or is none."""
+class FakeStream(io.StringIO):
+    """A stream that is a terminal, or is not."""
 
     def __init__(self, *, terminal: bool) -> None:
         super().__init__()
@@ -38,17 +38,17 @@ class Clock:
         return self.now_s
 
 
-def begun(*, terminal: bool, told: bool = True) -> tuple[Compiling, Clock, Said]:
-    clock, stream = Clock(), Said(terminal=terminal)
+def begun(*, terminal: bool, told: bool = True) -> tuple[Compiling, Clock, FakeStream]:
+    clock, stream = Clock(), FakeStream(terminal=terminal)
     one = Compiling(clock, stream)
     one.told = told
     return one, clock, stream
 
 
-def test_elsewhere_there_is_a_line_now_and_then() -> None:
+def test_log_gets_a_line_from_time_to_time() -> None:
     one, clock, stream = begun(terminal=False)
     one.begins("entry", {"a", "b", "c"})
-    assert stream.getvalue() == "", "it may be over in a moment"
+    assert stream.getvalue() == "", "it may end in a moment"
     clock.now_s = FIRST_S
     one.begins("a", set())
     one.has("a", compiled=True)
@@ -62,11 +62,11 @@ def test_elsewhere_there_is_a_line_now_and_then() -> None:
     one.ends({"a", "b", "c"})
     clock.now_s += LINES_EVERY_S
     one.begins("another", {"a", "d"})
-    assert stream.getvalue().splitlines()[2:] == [f"{SAYS}: 4 of 6"], "what was known is not needed again"
+    assert stream.getvalue().splitlines()[2:] == [f"{SAYS}: 4 of 6"], "known kernels are not compiled again"
     assert (one.compiled, one.found) == (2, 1)
 
 
-def test_on_a_terminal_one_line_is_rewritten_and_goes_at_the_end() -> None:
+def test_terminal_line_is_rewritten_and_removed_at_the_end() -> None:
     one, clock, stream = begun(terminal=True)
     one.begins("entry", {"a"})
     for _ in range(3):
@@ -79,7 +79,7 @@ def test_on_a_terminal_one_line_is_rewritten_and_goes_at_the_end() -> None:
     assert stream.getvalue().endswith(f"{SAYS}: 0 of 2\r\x1b[K")
 
 
-def test_it_is_said_that_another_process_compiles() -> None:
+def test_compilation_by_another_process_is_reported() -> None:
     one, clock, stream = begun(terminal=False)
     one.waits()
     clock.now_s = 1.0
@@ -87,7 +87,7 @@ def test_it_is_said_that_another_process_compiles() -> None:
     assert stream.getvalue() == f"{SAYS}: another process is at it\n"
 
 
-def test_who_did_not_ask_hears_nothing() -> None:
+def test_callers_without_progress_get_no_messages() -> None:
     one, clock, stream = begun(terminal=False, told=False)
     for clock.now_s in (0.0, 10.0, 20.0):
         one.begins("a", {"b"})
@@ -95,7 +95,7 @@ def test_who_did_not_ask_hears_nothing() -> None:
     assert stream.getvalue() == ""
 
 
-def test_a_log_of_json_has_no_other_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_log_has_no_other_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlsched.logs.COMPILING", one := begun(terminal=False)[0])
     monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
     monkeypatch.setattr(logging, "captureWarnings", lambda _: None)
@@ -105,7 +105,7 @@ def test_a_log_of_json_has_no_other_lines(monkeypatch: pytest.MonkeyPatch) -> No
     assert not one.told
 
 
-def test_up_repeats_what_its_broker_says(tmp_path: Path) -> None:
+def test_up_repeats_messages_of_its_broker(tmp_path: Path) -> None:
     cluster = LocalCluster(directory=tmp_path, keys=tmp_path, address="", nodes=1, gpus=1)
     log, announced = tmp_path / "broker.log", list[str]()
     log.write_text(f"{SAYS}: 9 of 9\n")
@@ -126,7 +126,7 @@ def test_up_repeats_what_its_broker_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_warm_compiles_ahead_and_says_how_far_it_is(tmp_path: Path) -> None:
+def test_warm_compiles_ahead_and_reports_progress(tmp_path: Path) -> None:
     words = [*RLSCHED, "warm", "--policy", "fifo", "--json"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     said = []
@@ -145,7 +145,7 @@ def test_warm_compiles_ahead_and_says_how_far_it_is(tmp_path: Path) -> None:
     assert Path(first["folder"]).is_relative_to(tmp_path)
 
 
-def test_a_kernel_that_takes_long_is_spoken_of_again() -> None:
+def test_slow_kernel_is_reported_again() -> None:
     one, clock, stream = begun(terminal=False)
     one.begins("entry", {"a"})
     clock.now_s = FIRST_S / 2
@@ -157,15 +157,15 @@ def test_a_kernel_that_takes_long_is_spoken_of_again() -> None:
     one.ends({"a"})
     clock.now_s = 30.0
     one.tick()
-    assert stream.getvalue().count("\n") == 2, "nothing is compiled now"
+    assert stream.getvalue().count("\n") == 2, "no kernel is being compiled"
     one.begins("b", set())
     clock.now_s = 32.0
     one.ends(())
     assert one.took_s == 5.0
 
 
-def test_while_this_process_can_say_nothing_else_a_thread_does() -> None:
-    one, stream = Compiling(stream=(said := Said(terminal=True)), ticks=True), said
+def test_busy_process_reports_from_a_thread() -> None:
+    one, stream = Compiling(stream=(said := FakeStream(terminal=True)), ticks=True), said
     one.told = True
     one.begins("entry", {"a"})
     deadline_s = time.monotonic() + 60.0
@@ -176,7 +176,7 @@ def test_while_this_process_can_say_nothing_else_a_thread_does() -> None:
 
 
 @pytest.mark.slow
-def test_several_policies_are_compiled_at_once_and_come_to_the_same(tmp_path: Path) -> None:
+def test_policies_compiled_together_equal_separate_compilation(tmp_path: Path) -> None:
     trace, cluster = tmp_path / "t.csv.gz", tmp_path / "c.toml"
     synth = ("trace", "synth", "--like", "helios", "--jobs", "50", "--gpus", "16", "--seed", "1")
     words = [*synth, "-o", str(trace), "--cluster-out", str(cluster)]

@@ -1,4 +1,4 @@
-"""What numba's front end is told faster is what it would have found itself."""
+"""Shortcuts of numba's front end give the same results as numba's own code."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numba.core.compiler import Flags
 import rlsched.compile.frontend  # noqa: F401 - what is tested
 
 
-def test_flags_are_equal_where_their_values_are() -> None:
+def test_flags_are_equal_if_their_values_are() -> None:
     one, other = Flags(), Flags()
     assert one == other
     assert hash(one) == hash(other)
-    other.nrt = False  # what it is anyway
+    other.nrt = False  # the same value as the default
     assert one == other
     assert hash(one) == hash(other)
     other.nrt = True
@@ -23,7 +23,7 @@ def test_flags_are_equal_where_their_values_are() -> None:
     assert one != "flags"
 
 
-def test_values_of_flags_are_what_each_says() -> None:
+def test_flags_keep_their_separate_values() -> None:
     flags = Flags()
     flags.error_model = "numpy"
     assert flags.values() == {name: getattr(flags, name) for name in flags.options}
@@ -38,8 +38,8 @@ def test_types_know_their_classes() -> None:
     assert not issubclass(types.Integer, types.Float)
 
 
-def test_no_class_is_registered_as_another_ones_type() -> None:
-    """`isinstance` of types looks at base classes alone, and needs no more."""
+def test_no_class_is_registered_as_another_class_s_type() -> None:
+    """`isinstance` of types checks only base classes, and needs no more."""
     left = [types.Type]
     while left:
         kind = left.pop()
@@ -48,6 +48,6 @@ def test_no_class_is_registered_as_another_ones_type() -> None:
         left += type.__subclasses__(kind)
 
 
-def test_a_timer_does_nothing() -> None:
+def test_timer_does_nothing() -> None:
     with event.install_timer("numba:compile", pytest.fail):
         pass

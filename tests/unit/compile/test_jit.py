@@ -1,4 +1,4 @@
-"""What a compiled kernel may and may not do."""
+"""Abilities and limits of a compiled kernel."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def allocates(count: int) -> float:
     return np.zeros(count).sum()
 
 
-def test_a_kernel_calls_one_that_allocates() -> None:
+def test_kernel_calls_a_function_that_allocates() -> None:
     assert through_another(np.arange(4.0)) == 12.0
 
 
-def test_a_kernel_that_allocates_is_refused() -> None:
+def test_kernel_that_allocates_is_refused() -> None:
     with pytest.raises(TypingError):
         allocates(3)
 
@@ -55,8 +55,8 @@ def quartered(number: float) -> float:
     return halved(halved(number))
 
 
-def compiled_anew(one: Any, compiler: type, **options: bool) -> Any:
-    """The library of a kernel that is compiled now, whatever is in the cache from an earlier run."""
+def compiled_afresh(one: Any, compiler: type, **options: bool) -> Any:
+    """The library of a kernel that is compiled now, regardless of an earlier run's cache."""
     options = {**one._options, **options, "cache": False}
     dispatcher = numba.njit(**options, pipeline_class=compiler)(one.py_func)
     dispatcher.compile((numba.float64,))
@@ -64,17 +64,17 @@ def compiled_anew(one: Any, compiler: type, **options: bool) -> Any:
     return found.library
 
 
-def test_machine_code_is_made_of_what_python_calls_alone() -> None:
+def test_machine_code_is_made_only_for_calls_from_python() -> None:
     assert quartered(8.0) == 2.0
-    entry = compiled_anew(quartered, EntryCompiler)
-    inside = compiled_anew(halved, InsideCompiler, no_cpython_wrapper=True)
+    entry = compiled_afresh(quartered, EntryCompiler)
+    inside = compiled_afresh(halved, InsideCompiler, no_cpython_wrapper=True)
     assert (type(entry), type(inside)) == (EntryLibrary, InsideLibrary)
     assert any(True for _ in entry.get_defined_functions())
     assert not any(True for _ in inside.get_defined_functions())
 
 
-def test_what_python_calls_keeps_no_intermediate_code_in_the_cache() -> None:
-    entry = compiled_anew(quartered, EntryCompiler)
+def test_entry_points_keep_no_intermediate_code_in_the_cache() -> None:
+    entry = compiled_afresh(quartered, EntryCompiler)
     _, kind, (machine_code, names) = entry.serialize_using_object_code()
     assert kind == "object"
     assert len(machine_code) > 0
@@ -114,11 +114,11 @@ print(sum(sum(each.cache_misses.values()) for each in inside))
 """
 
 
-def test_another_process_takes_from_the_cache_what_stands_there(tmp_path: Path) -> None:
+def test_another_process_loads_from_the_cache(tmp_path: Path) -> None:
     script = tmp_path / "caller.py"
     script.write_text(CALLER)
 
-    def say(which: str) -> list[str]:
+    def run_script(which: str) -> list[str]:
         return subprocess.run(
             [sys.executable, str(script), which],
             env={
@@ -131,9 +131,9 @@ def test_another_process_takes_from_the_cache_what_stands_there(tmp_path: Path) 
             check=True,
         ).stdout.split("\n")[:3]
 
-    assert say("mean") == ["7.5", "0 1", "2"], "compiled: the entry and what it calls"
-    assert say("mean") == ["7.5", "1 0", "0"], "the entry alone is loaded"
-    assert say("total") == ["6.0", "0 1", "0"], "another entry is linked of what stands there"
+    assert run_script("mean") == ["7.5", "0 1", "2"], "compiled: the entry and its callee"
+    assert run_script("mean") == ["7.5", "1 0", "0"], "only the entry is loaded"
+    assert run_script("total") == ["6.0", "0 1", "0"], "another entry is linked from cached code"
 
 
 # ---- constants of the compiler --------------------------------------------------------------------
@@ -171,7 +171,7 @@ def summed(numbers: Any) -> float:
     return total
 
 
-def test_a_template_is_compiled_for_what_it_leaves_open() -> None:
+def test_template_is_compiled_for_its_open_parameters() -> None:
     numbers = np.arange(3.0)
     once = specialise(summed, DOUBLES=False, step=by_one, DEEPER=False)
     assert once(numbers) == 6.0
@@ -180,7 +180,7 @@ def test_a_template_is_compiled_for_what_it_leaves_open() -> None:
     assert specialise(summed, DOUBLES=False, step=by_one, DEEPER=False, unheard_of=7) is once
 
 
-def test_what_is_left_open_is_named() -> None:
+def test_open_parameters_are_named() -> None:
     with pytest.raises(TypeError, match="summed leaves open: DOUBLES, step"):
         specialise(summed)
     with pytest.raises(TypeError, match="leaves open: DEEPER"):
@@ -189,7 +189,7 @@ def test_what_is_left_open_is_named() -> None:
         bool(DOUBLES)
 
 
-def test_a_kernel_that_leaves_nothing_open_is_itself() -> None:
+def test_kernel_without_open_parameters_is_itself() -> None:
     assert specialise(by_ten, DOUBLES=True) is by_ten
 
 
@@ -236,7 +236,7 @@ def run_version(
     doc: str = '"""In words."""',
     added: float = 1.0,
 ) -> tuple[list[float], list[int]]:
-    """What a version of a program prints, in a process of its own: two results, and what was compiled."""
+    """Output of a version of a program in a separate process: two results, and the compiled kernels."""
     (folder / "constants.py").write_text(f"FACTOR = {factor}")
     (folder / "pairs.py").write_text(PAIRS.format(first=fields[0], second=fields[1]))
     (folder / "version.py").write_text(VERSION.format(doc=doc, added=added))
@@ -251,7 +251,7 @@ def run_version(
 
 
 @pytest.mark.slow
-def test_a_change_compiles_what_it_touches_and_nothing_else(tmp_path: Path) -> None:
+def test_change_compiles_only_the_affected_kernels(tmp_path: Path) -> None:
     assert run_version(tmp_path) == ([21.0, 5.0], [1, 1])
     assert run_version(tmp_path) == ([21.0, 5.0], [0, 0])
     assert run_version(tmp_path, doc='"""Told in other words."""') == ([21.0, 5.0], [0, 0])
@@ -262,7 +262,7 @@ def test_a_change_compiles_what_it_touches_and_nothing_else(tmp_path: Path) -> N
     assert run_version(tmp_path) == ([21.0, 5.0], [0, 0]), "earlier versions are still there"
 
 
-def test_another_folder_shares_what_is_there(tmp_path: Path) -> None:
+def test_another_folder_shares_the_cache(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
     run_version(tmp_path / "a")

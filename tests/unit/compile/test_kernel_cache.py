@@ -1,4 +1,4 @@
-"""The cache of compiled kernels, seen by several versions of the code and after an accident."""
+"""The cache of compiled kernels, used by several versions of the code and after damage."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_versions_with_other_types_share_a_cache(tmp_path: Path) -> None:
     assert len(entries(tmp_path)) == 3
 
 
-def test_an_entry_that_cannot_be_read_is_made_anew(tmp_path: Path) -> None:
+def test_unreadable_entry_is_made_again(tmp_path: Path) -> None:
     run_version(tmp_path, "Pair")
     for kind in ("inside", "entries"):
         for entry in tmp_path.glob(f"rlsched/kernels-*/{kind}/*.nbi"):
@@ -71,7 +71,7 @@ def test_an_entry_that_cannot_be_read_is_made_anew(tmp_path: Path) -> None:
     assert run_version(tmp_path, "Pair") == "42.0"
 
 
-def test_what_nobody_loads_goes(tmp_path: Path) -> None:
+def test_unused_entries_are_removed(tmp_path: Path) -> None:
     run_version(tmp_path, "Before")
     (unused,) = entries(tmp_path)
     long_ago_s = time.time() - (KEPT_UNUSED_DAYS + 1) * 86400

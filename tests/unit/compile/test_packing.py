@@ -1,4 +1,4 @@
-"""Tuples of arrays that kernels pass by reference are the tuples that they were."""
+"""Tuples of arrays that kernels take by reference keep their contents."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def made(count: int = 4, *, holds: bool = True) -> Outer:
 
 
 def value_of(given: Any) -> Any:
-    """What represents it in compiled code."""
+    """Its representation in compiled code."""
     return cpu_target.target_context.data_model_manager[numba.typeof(given)]
 
 
-def test_marked_classes_alone_are_passed_by_reference() -> None:
+def test_only_marked_classes_are_passed_by_reference() -> None:
     assert isinstance(value_of(made()), ReferenceModel)
     assert not isinstance(value_of(Plain(made(), 1.0)), ReferenceModel)
 
 
-def test_how_a_tuple_is_passed_is_part_of_what_a_kernel_is_kept_by(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passing_mode_of_a_tuple_is_part_of_the_cache_key(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds, function = (numba.typeof(made()),), part.py_func  # type: ignore[attr-defined]
     before = _types_digest(kinds), Digests().of(function)
     monkeypatch.setattr("rlsched.compile.kernel_cache.BY_REFERENCE", {Inner})
@@ -89,7 +89,7 @@ def doubled_total(given: Outer) -> float:
     return given.numbers[1] - before
 
 
-def test_what_another_kernel_writes_is_seen() -> None:
+def test_writes_of_another_kernel_are_visible() -> None:
     given = made()
     assert doubled_total(given) == 1.0
     assert given.numbers.tolist() == [0.0, 2.0, 4.0, 6.0]
@@ -114,7 +114,7 @@ def of_plain(plain: Plain) -> float:
     return total(plain.outer) + plain.more
 
 
-def test_a_kernel_makes_them_too_and_returns_them() -> None:
+def test_kernel_creates_and_returns_tuples() -> None:
     given = made()
     parts = [part.py_func(given, k) for k in range(4)]  # type: ignore[attr-defined]
     assert of_parts(given) == sum(total(one) for one in parts)
@@ -142,7 +142,7 @@ def of_copies(given: Outer, k: int) -> float:
     return number + total(copy)
 
 
-def test_python_gets_what_a_kernel_returns() -> None:
+def test_python_gets_the_tuple_that_a_kernel_returns() -> None:
     number, copy = copied_or_less(made(), 3)
     assert (number, type(copy), type(copy.inner)) == (3, Outer, Inner)
     assert (copy.log, copy.scale, copy.holds) == (None, 0.5, True)
@@ -151,7 +151,7 @@ def test_python_gets_what_a_kernel_returns() -> None:
 
 
 @pytest.mark.parametrize("k", [-1, 0, 7])
-def test_arrays_of_their_own_are_freed_and_no_others(k: int) -> None:
+def test_only_owned_arrays_are_freed(k: int) -> None:
     given = made()
     of_copies(given, k)
     _nrt_python.memsys_enable_stats()
@@ -176,13 +176,13 @@ def plus(inner: Inner, more: float) -> float:
     return inner.of_two[0, 1] + inner.of_two.shape[0] + more
 
 
-def test_a_kernel_knows_a_tuple_again_and_no_other() -> None:
-    """Called again with one tuple it skips numba's look at the types: it must never take a wrong one."""
+def test_kernel_recognises_only_the_same_tuple() -> None:
+    """Called again with one tuple it skips numba's type check: it must never accept a wrong one."""
     narrow = Inner(np.ones(3, bool), np.arange(6.0).reshape(3, 2))
-    wide = Inner(np.ones(3, bool), np.arange(24.0).reshape(3, 8)[:, ::4])  # not one number after another
+    wide = Inner(np.ones(3, bool), np.arange(24.0).reshape(3, 8)[:, ::4])  # not contiguous
     for _ in range(3):
         assert [plus(narrow, 1), plus(narrow, 0.5), plus(narrow, True)] == [5.0, 4.5, 5.0]
-    assert plus._known, "it knows it"  # type: ignore[attr-defined]
+    assert plus._known, "the kernel recognises it"  # type: ignore[attr-defined]
     for _ in range(3):
         assert [plus(wide, 1), plus(narrow, 1), plus(wide, 1), plus(wide, 1)] == [8.0, 5.0, 8.0, 8.0]
     with pytest.raises(TypingError):
@@ -194,7 +194,7 @@ def weighed(inner: Inner, weights: NDArray[np.float64], terms: Terms) -> float:
     return inner.of_two[0, 1] * weights[0] * terms.factor + weights.shape[0]
 
 
-def test_a_kernel_knows_arrays_and_options_again_and_no_others() -> None:
+def test_kernel_recognises_arrays_and_options_again_and_no_others() -> None:
     inner = Inner(np.ones(3, bool), np.arange(6.0).reshape(3, 2))
     thin = np.arange(1.0, 9.0)[::4]
     given = [np.ones(2), np.full(3, 2.0), thin, np.ones(2, np.float32), np.ones(2, np.int64)]
@@ -210,7 +210,7 @@ def ones(given: Inner) -> int:
     return given.flags.sum()
 
 
-def test_tuples_of_two_kinds_in_turn_do_not_make_numba_look_at_either_again(
+def test_alternating_tuples_are_typed_once_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked, look = list[Any](), Kernel._find_and_call
@@ -222,12 +222,12 @@ def test_tuples_of_two_kinds_in_turn_do_not_make_numba_look_at_either_again(
     assert len(looked) == 4, "each is new once, and remembered by its second call"
 
 
-def test_a_call_that_is_bound_goes_to_every_tuple_of_its_type_and_numba_looks_at_none(
+def test_bound_call_accepts_every_tuple_of_its_type_without_typing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one, other = made(), made(8)
     wanted = [total(one), total(other)]
     call = total.bound(one)  # type: ignore[attr-defined]
     monkeypatch.setattr(Kernel, "_find_and_call", None)
-    for _ in range(3):  # in turn, as an environment's two sets of arrays are
+    for _ in range(3):  # in turn, as with the two sets of arrays of an environment
         assert [call(one), call(other)] == wanted

@@ -1,4 +1,4 @@
-"""Drift: what a trained policy sees is held against what it saw in training."""
+"""Drift: observations of a trained policy are compared with its training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A, B = "a", "b"
 KNOWN = Familiar(columns={A: (0.0, 1.0), B: (2.0, 2.0)})
 
 
-def look(a: float = 0.5, b: float = 2.0, rows: int = 3) -> np.ndarray:
+def window(a: float = 0.5, b: float = 2.0, rows: int = 3) -> np.ndarray:
     return np.tile(np.array([a, b], np.float32), (rows, 1))
 
 
@@ -25,20 +25,22 @@ def watch(remembered: int = 8) -> DriftWatch:
     return DriftWatch(KNOWN, (A, B), remembered)
 
 
-def test_drift_begins_above_a_half_of_a_full_memory_and_ends_at_a_quarter() -> None:
+def test_drift_begins_above_half_of_a_full_memory_and_ends_at_a_quarter() -> None:
     one = watch(8)
     for number in range(1, 13):
-        one.look(look(a=5.0) if number > 3 else look())
-        assert one.active == (number >= 8), "eight looks are remembered, and five of the first eight are odd"
+        one.look(window(a=5.0) if number > 3 else window())
+        assert one.active == (number >= 8), (
+            "eight observations are remembered, and five of the first eight are outside"
+        )
     for left in range(7, -1, -1):
-        one.look(look())
+        one.look(window())
         assert one.active == (left > 2), f"{left} of 8 are outside"
 
 
 def test_exactly_half_is_no_drift() -> None:
     one = watch(8)
     for number in range(64):
-        one.look(look(a=5.0) if number % 2 else look())
+        one.look(window(a=5.0) if number % 2 else window())
     assert not one.active
 
 
@@ -55,17 +57,15 @@ def test_exactly_half_is_no_drift() -> None:
         (math.inf, -math.inf, [A, B]),
     ],
 )
-def test_a_range_has_a_margin_of_a_tenth_and_what_never_varied_has_none(
-    a: float, b: float, outside: list[str]
-) -> None:
+def test_range_has_a_margin_of_a_tenth_and_a_constant_none(a: float, b: float, outside: list[str]) -> None:
     one = watch()
-    one.look(look(a, b))
+    one.look(window(a, b))
     assert [found.column for found in one.outside()] == outside
 
 
-def test_a_column_counts_where_more_than_half_of_the_rows_are_outside() -> None:
+def test_column_counts_if_more_than_half_of_the_rows_are_outside() -> None:
     one = watch()
-    rows = look(rows=4)
+    rows = window(rows=4)
     rows[:2, 0] = 9.0
     one.look(rows)
     assert one.outside() == []
@@ -76,28 +76,28 @@ def test_a_column_counts_where_more_than_half_of_the_rows_are_outside() -> None:
     assert found.in_words == "a is 8, trained on 0 to 1 (outside in 50%)"
 
 
-def test_a_column_without_a_range_is_not_watched() -> None:
+def test_column_without_a_range_is_not_watched() -> None:
     one = DriftWatch(KNOWN, (A, "new", B), 2)
     for _ in range(3):
         one.look(np.array([[0.5, 1e9, 2.0]]))
     assert not one.active
 
 
-def test_a_column_of_how_the_cluster_was_set_up_is_shown_and_is_no_drift() -> None:
+def test_column_of_the_cluster_s_configuration_is_shown_and_is_no_drift() -> None:
     one = DriftWatch(KNOWN, (A, B), 4, fixed=(A,))
     for _ in range(5):
-        one.look(look(a=5.0))
+        one.look(window(a=5.0))
     assert (one.active, one.in_words) == (False, "")
     (found,) = one.outside()
     assert (found.column, found.share_frac, found.only_warns) == (A, 1.0, True)
     for _ in range(3):
-        one.look(look(a=5.0, b=3.0))
+        one.look(window(a=5.0, b=3.0))
     assert one.active
     assert [(odd.column, odd.only_warns) for odd in one.outside()] == [(B, False), (A, True)]
     assert one.in_words.startswith("b is 3")
 
 
-def test_a_cluster_unlike_those_of_the_training_has_a_line_for_each_way() -> None:
+def test_cluster_outside_the_training_ranges_has_a_line_for_each_difference() -> None:
     state = ClusterState.from_spec(ClusterSpec.uniform(6, 4), OrderedQueue(Order(by="area")))
     like = Familiar(nodes=(4, 8), gpus=(16, 32))
     assert unlike(like, state) == []
@@ -109,4 +109,4 @@ def test_a_cluster_unlike_those_of_the_training_has_a_line_for_each_way() -> Non
         f"partition {partition} has 24 GPUs, trained on 1 to 8",
         f"GPU type {kind}, trained on V100",
     ]
-    assert unlike(Familiar(), state) == [], "an empty card says nothing"
+    assert unlike(Familiar(), state) == [], "an empty card gives no line"

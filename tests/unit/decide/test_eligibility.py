@@ -1,4 +1,4 @@
-"""Jobs that are kept out of the ledger's queues, for one reason or for several, and come back."""
+"""Ineligible jobs: kept out of the ledger's queues, for one reason or for several, and returned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def queued(count: int, order: Order | None = None) -> ClusterState:
     return state
 
 
-def test_a_job_comes_back_to_its_place() -> None:
+def test_job_returns_to_its_place() -> None:
     state = queued(5)
     eligibility = Eligibility(state)
     before = state.digest()
@@ -35,7 +35,7 @@ def test_a_job_comes_back_to_its_place() -> None:
     assert eligibility.of(3) == frozenset()
 
 
-def test_it_comes_back_when_the_last_reason_is_gone() -> None:
+def test_job_returns_when_the_last_reason_ends() -> None:
     state = queued(3)
     eligibility = Eligibility(state)
     eligibility.bar([0, 1], "Quota")
@@ -48,7 +48,7 @@ def test_it_comes_back_when_the_last_reason_is_gone() -> None:
     assert state.waiting(0) == [0, 1, 2]
 
 
-def test_one_that_is_not_eligible_is_not_started_and_may_be_removed() -> None:
+def test_ineligible_job_is_not_started_and_may_be_removed() -> None:
     state = queued(2)
     Eligibility(state).bar([0], "Quota")
     with pytest.raises(AllocationError, match="job 0 is not waiting"):
@@ -63,7 +63,7 @@ def test_one_that_is_not_eligible_is_not_started_and_may_be_removed() -> None:
         state.slot_of(0)
 
 
-def test_more_jobs_and_more_nodes_keep_who_is_not_eligible() -> None:
+def test_more_jobs_and_nodes_keep_jobs_ineligible() -> None:
     state = queued(4)
     state.make_ineligible([1, 2])
     for number in range(4, 9):
@@ -75,8 +75,8 @@ def test_more_jobs_and_more_nodes_keep_who_is_not_eligible() -> None:
     assert state.waiting(0) == list(range(9))
 
 
-def test_the_place_is_the_one_that_is_due_by_what_is_known_now() -> None:
-    """Jobs of one burst learn from each other's ends; one that was kept out meanwhile knows it too."""
+def test_place_follows_the_current_prediction() -> None:
+    """Jobs of one burst learn from each other's ends, also one that was ineligible meanwhile."""
     order = Policy.of("tuned").rule.order
     assert order.revised
     kept, never = queued(6, order), queued(6, order)

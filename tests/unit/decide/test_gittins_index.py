@@ -31,7 +31,7 @@ def job(
     pinned: bool = False,
     share_milli: int = 1000,
 ) -> Records:
-    """One slot that has had so much time on its GPUs by second 0, and runs from then on if it does."""
+    """One slot with this service by second 0, which runs from then on if `runs`."""
     one = records(1, JOB)
     one.predicted_s, one.spread, one.gpus, one.share_milli = predicted_s, spread, gpus, share_milli
     one.attained_gpu_s, one.pinned = age_s * gpus, pinned
@@ -40,7 +40,7 @@ def job(
 
 
 def state_of(one: Records, how: Gittins) -> StateArrays:
-    """A state with this one slot, whose queue goes by the index."""
+    """A state with this one slot, whose queue is ordered by the index."""
     return empty_state(0, 0, 1, 1, 0, order=Order(by="index", index=how).arrays)._replace(job=one)
 
 
@@ -49,7 +49,7 @@ def index(one: Records, how: Gittins, now_s: float = 0.0) -> float:
 
 
 def integrated(spread: float, age: float) -> float:
-    """ln(cost / median) by summing the density: from the age on, over a fine grid of run times.
+    """ln(cost / median) by summing the density: from the age on, on a fine grid of run times.
 
     Every end of the grid is tried as a d, from exp(-10) medians on as in the table.
     """
@@ -74,31 +74,31 @@ INTEGRATED = [
 
 
 @pytest.mark.parametrize(("spread", "age"), INTEGRATED)
-def test_the_table_is_the_integral(spread: float, age: float) -> None:
+def test_table_equals_the_integral(spread: float, age: float) -> None:
     got = float(log_cost(gittins_table(), spread, math.log(age)))
     assert got == pytest.approx(integrated(spread, age), abs=0.03)
 
 
-def test_the_table_is_finite_and_smooth() -> None:
+def test_table_is_finite_and_smooth() -> None:
     table = gittins_table()
     assert np.isfinite(table).all()
     assert not table.flags.writeable
     assert np.abs(np.diff(table, axis=1)).max() < 8 * LOG_AGE_STEP
 
 
-def test_a_sure_job_costs_what_is_left_of_it() -> None:
+def test_certain_job_costs_its_remaining_time() -> None:
     for age in (0.0, 0.25, 0.5, 0.75):
         log_age = math.log(age) if age else LEAST_LOG_AGE
         assert math.exp(log_cost(gittins_table(), 0.1, log_age)) == pytest.approx(1.0 - age, abs=0.1)
 
 
-def test_with_a_heavy_tail_whoever_has_run_for_longer_costs_more() -> None:
+def test_with_a_heavy_tail_older_jobs_cost_more() -> None:
     costs = [float(log_cost(gittins_table(), 2.5, log_age)) for log_age in np.arange(-6.0, 10.0, 0.25)]
     assert (np.diff(costs) > 0).all()
     assert costs[-1] - costs[0] > 5
 
 
-def test_beyond_four_deviations_the_cost_grows_as_the_age() -> None:
+def test_beyond_four_deviations_the_cost_grows_with_the_age() -> None:
     one, two = (float(log_cost(gittins_table(), 1.0, log_age)) for log_age in (5.0, 7.0))
     assert two - one == pytest.approx(2.0)
 
@@ -114,7 +114,7 @@ def test_every_job_has_an_index(predicted_s: float, age_s: float, spread: float,
             assert math.isfinite(index(one, how))
 
 
-def test_a_job_that_stays_once_it_runs_costs_its_mean() -> None:
+def test_non_preemptible_job_costs_its_mean() -> None:
     how = Gittins(spread=1.5, trust=2.0, gpus_power=0.5)
     spread = math.hypot(1.5, 2.0 * 0.4)
     mean_s = 500.0 * math.exp(spread**2 / 2)  # of a lognormal
@@ -122,20 +122,20 @@ def test_a_job_that_stays_once_it_runs_costs_its_mean() -> None:
     assert math.exp(got) == pytest.approx(mean_s * 4**0.5)
 
 
-def test_what_a_gang_counts_for() -> None:
+def test_weight_of_a_gang() -> None:
     one, eight = job(), job(gpus=8)
     for power in (0.0, 0.7, 1.0):
         how = Gittins(gpus_power=power)
         assert index(eight, how) - index(one, how) == pytest.approx(power * math.log(8))
 
 
-def test_trust_is_a_factor_of_the_spread_that_comes_with_a_prediction() -> None:
+def test_trust_scales_the_spread_of_a_prediction() -> None:
     trusting = Gittins(spread=0.6, trust=2.0)
     known = Gittins(spread=1.0, trust=0.0)
     assert index(job(spread=0.4), trusting) == pytest.approx(index(job(spread=9.0), known))
 
 
-def test_a_prediction_may_be_the_mean_of_its_lognormal() -> None:
+def test_prediction_may_be_the_mean_of_its_lognormal() -> None:
     how = Gittins(spread=0.3, trust=1.0)
     of_mean = msgspec.structs.replace(how, of_mean=True)
     median_s, spread = 3600.0, 0.9
@@ -144,11 +144,11 @@ def test_a_prediction_may_be_the_mean_of_its_lognormal() -> None:
         of_median = index(job(median_s, spread=spread, pinned=pinned), how)
         assert index(job(mean_s, spread=spread, pinned=pinned), of_mean) == pytest.approx(of_median)
     stays = index(job(mean_s, spread=spread, pinned=True), of_mean)
-    assert stays == pytest.approx(math.log(mean_s) + 0.5 * 0.3**2), "its mean; what is added widens all alike"
+    assert stays == pytest.approx(math.log(mean_s) + 0.5 * 0.3**2), "its mean; added spread widens all alike"
 
 
-def test_an_index_changes_at_its_steps_alone() -> None:
-    """Ages of 60, 120, 240, ... seconds: between two of them the index is that of the first."""
+def test_index_changes_only_at_its_steps() -> None:
+    """Ages of 60, 120, 240, ... seconds: between two of them the index stays at the first."""
     how = Gittins()
     steps = [60.0 * 2**k for k in range(12)]
     one = job(running=True)
@@ -163,7 +163,7 @@ def test_an_index_changes_at_its_steps_alone() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_next_step_is_when_the_index_next_changes(seed: int) -> None:
+def test_next_step_is_the_next_change_of_the_index(seed: int) -> None:
     rng = np.random.default_rng(seed)
     how = Gittins(age_step=float(rng.choice([1.5, 2.0, 3.0])), first_age_s=float(rng.choice([10.0, 60.0])))
     gpus, share = int(rng.choice([1, 3, 8])), int(rng.choice([1000, 500, 333]))
@@ -182,7 +182,7 @@ def test_the_next_step_is_when_the_index_next_changes(seed: int) -> None:
         now_s = then_s
 
 
-def test_figures_of_an_index_reach_its_code() -> None:
+def test_parameters_of_an_index_reach_its_code() -> None:
     how = Gittins(spread=1.0, trust=0.5, gpus_power=0.2, margin=0.1, age_step=3.0, first_age_s=5.0)
     arrays = Order(by="index", index=how).arrays
     names = ("spread", "trust", "index_gpus_power", "margin", "age_step", "first_age_s", "tick_s")

@@ -1,4 +1,4 @@
-"""The guard: a policy that fails, asks for the impossible or is late is replaced, and the record says so."""
+"""The guard: a policy that fails, acts illegally or is late is replaced, and the record names the reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlsched.errors import AllocationError
 
 
 class Clock:
-    """Time that passes only when it is told to."""
+    """Time that passes only under control of the test."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -31,7 +31,7 @@ class Clock:
 
 
 class Scripted(Scheduler):
-    """A policy that does what a test says."""
+    """A policy that takes the actions of a test."""
 
     name = policy_id = "scripted"
     order = Order(by="area")
@@ -65,7 +65,7 @@ def fail(error: Exception) -> Callable[[], Action]:
     return act
 
 
-def test_a_legal_decision_passes_through() -> None:
+def test_legal_decision_passes_through() -> None:
     state, clock = busy(), Clock()
     guard = guarded(Scripted(lambda: Start(seq=0, gpus=(1,))), clock=clock)
     assert guard.decide(state, 0, 0.0) == Decision(action=Start(seq=0, gpus=(1,)), source="policy")
@@ -87,7 +87,7 @@ def test_a_legal_decision_passes_through() -> None:
         AssertionError("x"),
     ],
 )
-def test_whatever_it_raises_the_fallback_decides(error: Exception) -> None:
+def test_after_any_exception_the_fallback_decides(error: Exception) -> None:
     state = busy()
     guard = guarded(Scripted(fail(error)))
     decision = guard.decide(state, 0, 0.0, record=True)
@@ -101,7 +101,7 @@ def test_whatever_it_raises_the_fallback_decides(error: Exception) -> None:
     assert guard.interventions == {"failed": 1}
 
 
-def test_output_that_is_not_finite_is_a_kind_of_its_own() -> None:
+def test_non_finite_output_is_a_separate_kind() -> None:
     guard = guarded(Scripted(fail(FloatingPointError("decision 7: the network's output is not finite"))))
     decision = guard.decide(busy(), 0, 0.0, record=True)
     assert decision.source == "guard"
@@ -110,7 +110,7 @@ def test_output_that_is_not_finite_is_a_kind_of_its_own() -> None:
     assert guard.replaced_by_fallback() == "", "the next decision is the policy's again"
 
 
-def test_a_person_who_stops_it_is_obeyed() -> None:
+def test_keyboard_interrupt_passes_through() -> None:
     def stop() -> Action:
         raise KeyboardInterrupt
 
@@ -131,7 +131,7 @@ def test_a_person_who_stops_it_is_obeyed() -> None:
         (Preempt(seq=99), "no live job"),
     ],
 )
-def test_what_the_ledger_would_refuse(action: Action, why: str) -> None:
+def test_illegal_actions_are_replaced(action: Action, why: str) -> None:
     state = busy()
     before = state.digest()
     guard = guarded(Scripted(lambda: action))
@@ -153,7 +153,7 @@ def running(**facts: bool) -> ClusterState:
     return state
 
 
-def test_a_preemption_is_checked_by_the_ledgers_rules() -> None:
+def test_preemption_is_checked_by_the_ledger() -> None:
     guard = guarded(preempting(lambda: Preempt(seq=0)))
     assert guard.abilities.preempts
     assert guard.decide(running(), 0, 5.0) == Decision(action=Preempt(seq=0), source="policy")
@@ -177,7 +177,7 @@ def preempting(act: Callable[[], Action]) -> Scripted:
 
 
 @pytest.mark.parametrize("fallback", ["qssf-backfill", "qssf", "reserve", "easy"])
-def test_a_rule_in_the_place_of_one_that_preempts_waits_where_nothing_fits(fallback: str) -> None:
+def test_fallback_for_a_preemption_waits_where_no_job_fits(fallback: str) -> None:
     state = running()
     state.start(1, (1,), 1.0)
     rule = load_scheduler(fallback)
@@ -189,7 +189,7 @@ def test_a_rule_in_the_place_of_one_that_preempts_waits_where_nothing_fits(fallb
     assert decision.source == "guard"
 
 
-def test_a_fallback_preempts_only_where_the_policy_may() -> None:
+def test_fallback_preempts_only_where_the_policy_may() -> None:
     tiresias = load_scheduler("tiresias")
     policy = Scripted(lambda: Wait())
     policy.order = tiresias.order
@@ -201,12 +201,12 @@ def test_a_fallback_preempts_only_where_the_policy_may() -> None:
     assert not guarded(Scripted(lambda: Wait())).abilities.preempts
 
 
-def test_without_a_record_there_is_none() -> None:
+def test_without_recording_there_is_no_record() -> None:
     decision = guarded(Scripted(fail(ValueError("x")))).decide(busy(), 0, 0.0)
     assert (decision.source, decision.record) == ("guard", None)
 
 
-def test_late_then_rests_then_gets_another_try() -> None:
+def test_late_policy_rests_and_gets_another_try() -> None:
     state, clock = busy(), Clock()
     slow = [True]
 
@@ -227,7 +227,7 @@ def test_late_then_rests_then_gets_another_try() -> None:
     assert guard.interventions == {"late": 4}
 
 
-def test_just_in_time_is_not_late() -> None:
+def test_decision_just_in_time_is_not_late() -> None:
     clock = Clock()
 
     def act() -> Action:
@@ -238,7 +238,7 @@ def test_just_in_time_is_not_late() -> None:
     assert guard.decide(busy(), 0, 0.0).source == "policy"
 
 
-def test_reasons_are_counted_apart() -> None:
+def test_reasons_are_counted_separately() -> None:
     state = busy()
     policy = Scripted(fail(ValueError("x")))
     guard = guarded(policy)
@@ -249,7 +249,7 @@ def test_reasons_are_counted_apart() -> None:
     assert guard.interventions == {"failed": 3, "illegal": 1}
 
 
-def test_the_loop_goes_on_with_a_policy_that_only_fails() -> None:
+def test_loop_continues_with_a_policy_that_always_fails() -> None:
     state = busy()
     made = list(decide_all(state, guarded(Scripted(fail(RuntimeError("x")))), 0.0))
     assert [decision.action for _, decision in made] == [Start(seq=2, gpus=(0,)), Start(seq=1, gpus=(1,))]
@@ -273,7 +273,7 @@ def test_both_must_keep_the_same_queue() -> None:
 
 
 @pytest.mark.parametrize("fallback", ["qssf-backfill", "fifo-backfill"])
-def test_a_rule_in_its_place_knows_no_holds_and_its_record_says_what_it_took(fallback: str) -> None:
+def test_fallback_ignores_holds_and_its_record_shows_its_choice(fallback: str) -> None:
     """Four GPUs: 3 are taken, jobs of 1, 1 and 3 GPUs wait; a *wait* holds the small ones for the large."""
     rule = load_scheduler(fallback)
     state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), OrderedQueue(rule.order))
@@ -291,4 +291,4 @@ def test_a_rule_in_its_place_knows_no_holds_and_its_record_says_what_it_took(fal
     assert record.action == Start(seq=2, gpus=(3,))
     assert (record.turn, [plan.how for plan in record.plans if plan.chosen]) == (2, ["free"])
     assert window.reasons[window.seqs.tolist().index(2)] == HELD
-    assert window.seqs[window.legal].tolist() == [-1, 4], "*wait*, and what came since"
+    assert window.seqs[window.legal].tolist() == [-1, 4], "*wait*, and later arrivals"

@@ -1,4 +1,4 @@
-"""A hold ends at the very instant at which another partition starts the job that it is for."""
+"""A hold ends in the instant in which another partition starts the job that it is for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched.decide.start import start_action
 
 
 class WaitOnceThenStart(Scheduler):
-    """Waits at its first decision, then starts whatever is first in the window."""
+    """Waits at its first decision, then starts the first job in the window."""
 
     name = policy_id = "wait-once"
     order = Order(by="area")
@@ -38,7 +38,7 @@ class WaitOnceThenStart(Scheduler):
         return Decision(action=Wait(), source="policy", marks_hold=True)
 
 
-def test_the_held_job_is_asked_for_again_at_once() -> None:
+def test_held_job_is_offered_again_at_once() -> None:
     spec = ClusterSpec(name="two", nodes=(NodeGroup(gpus=4, vc="a"), NodeGroup(gpus=8)))
     state = ClusterState.from_spec(spec, OrderedQueue(Order(by="area")))
     filler = state.add_job(num_gpus=3, vc="a", submit_s=0.0, predicted_s=9e4, spread=1.0)

@@ -23,7 +23,7 @@ from rlsched.decide.rules import migration
 from rlsched.decide.rules.migration import moved_jobs
 from rlsched.decide.rules.migration_plan import wait_otherwise_s, who_moves
 from rlsched.decide.settings import Migrate as MigrateSettings
-from rlsched.errors import AllocationError, InputError, UnknownPolicyError
+from rlsched.errors import AllocationError, InputError
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.metrics import schedule_metrics
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 Span = tuple[str, float, float]
 Settings = dict[str, Any]
-"""Of `migrate`."""
+"""Settings of `migrate`."""
 PLAIN: Settings = {}
 OPTIONS = MigrationOptions(120.0, 2.0, False)
 """The same for kernels."""
@@ -66,11 +66,11 @@ def spans(
 
 
 class TestAGangBehindScatteredJobs:
-    def test_waits_for_one_to_end_where_nobody_is_moved(self) -> None:
+    def test_waits_for_an_end_where_no_job_is_moved(self) -> None:
         assert spans(trace_of(SCATTERED), None)[3:] == [("d", 5000, 55_000)]
 
     @pytest.mark.parametrize("placement", ["consolidate", "best-fit"])
-    def test_starts_at_once_where_one_is_moved_which_goes_on_at_once(self, placement: Placement) -> None:
+    def test_starts_at_once_where_a_job_is_moved_that_continues_at_once(self, placement: Placement) -> None:
         """b has done 1,000 s of its work, and pays 40 s."""
         table = played(trace_of(SCATTERED), TWO, PLAIN, placement)
         assert [(job, start_s, end_s) for job, _, start_s, end_s, _, _ in attempts(table)] == [
@@ -85,49 +85,49 @@ class TestAGangBehindScatteredJobs:
         assert (metrics.preemptions, metrics.migrations, metrics.lost_gpu_s) == (1, 1, 40)
 
     @pytest.mark.parametrize("placement", ["worst-fit", "spread", "fgd"])
-    def test_is_left_alone_under_placements_that_keep_no_promise(self, placement: Placement) -> None:
+    def test_is_not_started_under_placements_that_keep_no_promise(self, placement: Placement) -> None:
         assert spans(trace_of(SCATTERED), placement=placement) == spans(
             trace_of(SCATTERED), None, placement=placement
         )
 
-    def test_takes_the_place_of_the_one_that_may_be_moved(self) -> None:
+    def test_takes_the_place_of_the_job_that_may_be_moved(self) -> None:
         pinned = trace_of(SCATTERED, preemptible=["", "false", "", ""])
         assert ("c", 1000, 1000 + 40 + 5000 - 999) in spans(pinned)
         assert ("b", 0, 5000) in spans(pinned)
 
-    def test_waits_where_nobody_may_be_moved(self) -> None:
+    def test_waits_where_no_job_may_be_moved(self) -> None:
         pinned = trace_of(SCATTERED, preemptible=["", "false", "false", ""])
         assert spans(pinned) == spans(pinned, None)
 
-    def test_waits_until_one_has_run_for_long_enough(self) -> None:
-        """b may be moved from 2,000 s on, which no event tells: that is looked at at the next minute."""
+    def test_waits_until_a_job_has_run_long_enough(self) -> None:
+        """b may be moved from 2,000 s on, which is no event: the rule checks at the next minute."""
         moved = spans(trace_of(SCATTERED), {"dwell": 2000.0})
         assert ("d", 2040, 52_040) in moved
         assert ("b", 2040, 2040 + 40 + 2960) in moved
 
-    def test_waits_where_a_restart_costs_more_than_it_waits(self) -> None:
+    def test_waits_where_a_restart_costs_more_than_waiting(self) -> None:
         """c leaves in 10 s: 8 x 10 GPU-seconds against a restart of 60."""
         soon = trace_of([(0, 995, 7), (0, 5000, 1), (990, 20, 1), (1000, 50_000, 8)])
         assert ("d", 1010, 51_010) in spans(soon)
         assert ("d", 1000, 51_000) in spans(soon, {"gain": 1.0})
 
-    def test_is_what_others_are_moved_for_rather_than_made_to_wait(self) -> None:
-        """A short gang may preempt b and c; moved first, b goes on at once."""
+    def test_gets_room_by_migration_rather_than_preemption(self) -> None:
+        """A short gang may preempt b and c; moved first, b continues at once."""
         short = trace_of([*SCATTERED[:3], (1000, 10, 8), (1000, 4000, 7)])
         assert ("b", 1000, 5040) in spans(short, {"first": True})
         late = spans(short)
         assert [start_s for job, start_s, _ in late if job == "b"] == [0, 1010]
 
 
-class TestNobodyIsMovedInVain:
-    def test_where_they_fit_nowhere_else(self) -> None:
+class TestUselessMoves:
+    def test_no_move_without_another_place(self) -> None:
         """8 GPUs are free on three nodes, 4, 3 and 1; no job of one node fits the others."""
         jobs = [(0, 100, 4), (0, 9000, 4), (1, 100, 3), (1, 9000, 5), (2, 100, 1), (2, 9000, 7)]
         trace = trace_of([*jobs, (1000, 50_000, 8)])
         spec = ClusterSpec.uniform(3, 8)
         assert spans(trace, spec=spec) == spans(trace, None, spec)
 
-    def test_small_ones_are_where_a_large_one_would_fit_nowhere(self) -> None:
+    def test_small_jobs_are_moved_where_a_large_one_would_fit_nowhere(self) -> None:
         """The same with four jobs of one GPU: one goes to node 2, three to node 1."""
         jobs = [(0, 100, 4), *[(0, 9000, 1)] * 4, (1, 100, 3), (1, 9000, 5), (2, 100, 1), (2, 9000, 7)]
         trace = trace_of([*jobs, (1000, 50_000, 8)])
@@ -138,7 +138,7 @@ class TestNobodyIsMovedInVain:
         metrics = schedule_metrics(table, spec.num_gpus)
         assert (metrics.preemptions, metrics.migrations) == (4, 4)
 
-    def test_a_gang_of_several_nodes_moves_nobody(self) -> None:
+    def test_gang_of_several_nodes_moves_no_job(self) -> None:
         trace = trace_of([*SCATTERED[:3], (1000, 50_000, 9)])
         assert spans(trace) == spans(trace, None)
 
@@ -185,8 +185,8 @@ def put(free: list[int], gpus: int) -> bool:
     return bool(holding)
 
 
-def test_it_clears_as_few_gpus_as_any_set_of_jobs() -> None:
-    """Over random states; one in a hundred may be missed, as two sets a node are tried."""
+def test_clears_as_few_gpus_as_any_set_of_jobs() -> None:
+    """On random states; one in a hundred may be missed, as two sets a node are tried."""
     options, seen, more = OPTIONS._replace(dwell_s=0.0), 0, 0
     for seed in range(600):
         state, gang, slot = random_state(seed)
@@ -209,7 +209,7 @@ def test_it_clears_as_few_gpus_as_any_set_of_jobs() -> None:
     assert more <= seen // 100 + 1
 
 
-def test_what_a_gang_waits_otherwise_is_the_least_over_the_nodes() -> None:
+def test_waiting_time_of_a_gang_is_the_least_of_all_nodes() -> None:
     state = ClusterState.from_spec(ClusterSpec.uniform(2, 2), OrderedQueue(Order(by="index")))
     for gpu, predicted_s in enumerate((100.0, 400.0, 300.0)):
         seq = state.add_job(num_gpus=1, submit_s=0.0, predicted_s=predicted_s, spread=1.0)
@@ -233,7 +233,7 @@ class TestItsSettings:
             Policy("ppo", **UNTRAINED),
         ],
     )
-    def test_let_jobs_be_moved(self, policy: Policy) -> None:
+    def test_allow_moving_jobs(self, policy: Policy) -> None:
         can = load_scheduler(policy).abilities
         assert can.migrates
         assert can.preempts
@@ -242,30 +242,25 @@ class TestItsSettings:
     def test_are_off_by_default(self) -> None:
         assert not load_scheduler("gittins").abilities.migrates
 
-    def test_go_with_revised_predictions(self) -> None:
+    def test_combine_with_revised_predictions(self) -> None:
         revised = load_scheduler(Policy("gittins", migrate={}, predictions="revised"))
         assert revised.abilities.migrates
         assert revised.order.revised
 
     @pytest.mark.parametrize("name", ["qssf", "srtf", "tiresias"])
-    def test_are_refused_where_nobody_preempts_by_an_index(self, name: str) -> None:
+    def test_are_refused_without_preemption_by_an_index(self, name: str) -> None:
         with pytest.raises(InputError, match="migrate needs preempt by gittins, service or priority"):
             Policy(name, migrate={})
 
-    def test_are_refused_for_a_network_that_may_not_preempt(self) -> None:
+    def test_are_refused_for_a_network_without_preemption(self) -> None:
         config = NetworkConfig()
         with pytest.raises(InputError, match="migrate: expected a policy with preemption"):
             PpoScheduler(
                 initial_weights(config, 0), config, permissions=Permissions(), migrate=MigrateSettings()
             )
 
-    @pytest.mark.parametrize("name", ["gittins+repack", "gittins+repack+repack"])
-    def test_are_no_part_of_the_name(self, name: str) -> None:
-        with pytest.raises(UnknownPolicyError, match=r"write --policy gittins --set 'migrate=\{\}', or"):
-            Policy.of(name)
 
-
-def test_nobody_is_moved_for_a_job_that_does_not_wait() -> None:
+def test_no_job_is_moved_for_a_job_that_does_not_wait() -> None:
     state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(Order(by="index")))
     seqs = [state.add_job(num_gpus=1, submit_s=0.0, predicted_s=9.0, spread=1.0) for _ in range(2)]
     for gpu, seq in enumerate(seqs):
@@ -287,7 +282,7 @@ def before_the_move() -> ClusterState:
 
 
 def moved_away() -> ClusterState:
-    """Job 0 was moved off node 0 for gang 2, which runs there; node 1, where 0 was to go on, is lost."""
+    """Job 0 was moved off node 0 for gang 2, which runs there; node 1, where 0 was to continue, is lost."""
     state = before_the_move()
     state.preempt(0, 500.0, moved_for=2)
     state.start(2, (0, 1, 2), 500.0)
@@ -297,19 +292,19 @@ def moved_away() -> ClusterState:
 
 
 def owed(state: ClusterState, now_s: float) -> Move:
-    """What a migration that has begun asks for next."""
+    """Next action of a migration that has begun."""
     return Move(*migration.owed(state.arrays, 0, now_s, OPTIONS))
 
 
 class TestAClaim:
     def test_ends_when_the_gang_starts(self) -> None:
-        """The gang fails and waits again: it has had its turn, and the moved job goes first."""
+        """The gang fails and waits again: it had its turn, and the moved job goes first."""
         state = moved_away()
         state.requeue(2, 502.0)
         move = owed(state, 502.0)
         assert (move.preempt, move.start, move.for_gang) == (-1, state.slot_of(0), -1)
 
-    def test_moves_nobody_once_more_after_that(self) -> None:
+    def test_moves_no_further_job_after_that(self) -> None:
         """Node 1 is back, with job 1; job 3 has a GPU of node 0, and room on node 1: it stays."""
         state = moved_away()
         state.requeue(2, 502.0)
@@ -327,11 +322,11 @@ class TestAClaim:
         assert (move.preempt, move.start, move.for_gang) == (-1, state.slot_of(2), -1)
 
 
-def test_who_is_moved_is_looked_for_among_live_jobs_alone() -> None:
+def test_only_live_jobs_are_searched_for_the_moved_one() -> None:
     state = moved_away()
     gone = [state.slot_of(0)]
     assert moved_jobs(state.arrays, 0).tolist() == gone
     job = state.arrays.job
     empty = next(slot for slot in range(len(job)) if slot not in {state.slot_of(seq) for seq in range(3)})
-    job.status[empty], job.moved_for[empty], job.own_partition[empty] = WAITING, 2, 0  # nobody's slot
+    job.status[empty], job.moved_for[empty], job.own_partition[empty] = WAITING, 2, 0  # an empty slot
     assert moved_jobs(state.arrays, 0).tolist() == gone

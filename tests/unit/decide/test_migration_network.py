@@ -1,4 +1,4 @@
-"""A network that moves jobs, while a moved job still leaves: who may start beside what that was promised."""
+"""A network that migrates jobs: starts while a moved job is leaving must keep its promise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONFIG = NetworkConfig()
 def leaving(*sizes: int, energy: float = 0.0) -> ClusterState:
     """Job 0 leaves node 0 for gang 2, and was promised one of the three free GPUs of node 1.
 
-    Then come jobs of these sizes, each with a hundred times the predicted time of the one before.
+    Then jobs of these sizes arrive, each with a hundred times the predicted time of the one before.
     """
     state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(Order(by="index")))
     state.stops_take_time = True
@@ -51,7 +51,7 @@ def decided(state: ClusterState, weights: Weights | None = None) -> Decision:
 
 @pytest.mark.parametrize("energy", [0.0, 0.5])
 @pytest.mark.parametrize(("sizes", "seq"), [((3, 2), 4), ((3, 1), 4), ((2, 3), 3), ((3, 3, 2, 1), 5)])
-def test_the_next_job_starts_where_the_first_would_break_the_promise(
+def test_next_job_starts_where_the_first_would_break_the_promise(
     sizes: tuple[int, ...], seq: int, energy: float
 ) -> None:
     decision = decided(leaving(*sizes, energy=energy))
@@ -65,8 +65,8 @@ def test_the_next_job_starts_where_the_first_would_break_the_promise(
     assert (says.seq, says.gpus) == (seq, decision.action.gpus)
 
 
-def test_of_several_the_one_that_the_network_scores_best_starts() -> None:
-    """It is made to prefer any one row of the window to all others, by their features."""
+def test_best_scored_of_several_jobs_starts() -> None:
+    """The network prefers any one row of the window to all others, by their features."""
     seen = set()
     for seed in range(30):
         rng = np.random.default_rng(seed)
@@ -92,8 +92,8 @@ def test_of_several_the_one_that_the_network_scores_best_starts() -> None:
 
 @pytest.mark.parametrize("energy", [0.0, 0.5])
 @pytest.mark.parametrize("sizes", [(3,), (3, 3)])
-def test_nobody_starts_where_all_would_break_it(sizes: tuple[int, ...], energy: float) -> None:
-    """No choice among ways to start a job is told, as no job starts; and nobody is kept back."""
+def test_no_job_starts_where_all_would_break_the_promise(sizes: tuple[int, ...], energy: float) -> None:
+    """The record has no choice among start options, as no job starts; and no job is held."""
     decision = decided(leaving(*sizes, energy=energy))
     assert isinstance(decision.action, Wait)
     assert not decision.marks_hold
@@ -101,7 +101,7 @@ def test_nobody_starts_where_all_would_break_it(sizes: tuple[int, ...], energy: 
     assert [(half.kind, half.choice) for half in decision.record.halves] in ([], [("job", 0)])
 
 
-def test_nobody_gives_way_meanwhile() -> None:
-    """A short gang of 4 could preempt; while 0 leaves nobody does."""
+def test_no_job_is_preempted_meanwhile() -> None:
+    """A short gang of 4 could preempt; it does not while job 0 is leaving."""
     decision = decided(leaving(4))
     assert not isinstance(decision.action, Preempt)

@@ -1,4 +1,4 @@
-"""`FILE.py:NAME`: rules and schedulers of one's own, one of several in a file, and what is wrong with it."""
+"""`FILE.py:NAME`: user-defined rules and schedulers, several in a file, and errors in the file."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["last", "Last"])
-def test_a_rule_is_a_kernel_or_a_class_with_kernels(name: str, file: Path) -> None:
+def test_rule_is_a_kernel_or_a_class_with_kernels(name: str, file: Path) -> None:
     policy = Policy.of(f"{file}:{name}")
     rule = load_scheduler(policy).rule
     assert policy.name == name
@@ -94,7 +94,7 @@ def test_a_rule_is_a_kernel_or_a_class_with_kernels(name: str, file: Path) -> No
     assert policy.scheduler == ""
 
 
-def test_a_class_derived_from_scheduler_is_one(file: Path) -> None:
+def test_class_derived_from_scheduler_is_a_policy(file: Path) -> None:
     plain = load_scheduler(Policy.of(f"{file}:Waits").changed(["order=predicted"]), seed=4)
     assert isinstance(plain, Scheduler)
     assert (plain.name, plain.rule, plain.order) == ("Waits*", None, Order.parse("predicted"))
@@ -105,7 +105,7 @@ def test_a_class_derived_from_scheduler_is_one(file: Path) -> None:
     assert runs["Waits"].metrics.unfinished == 1
 
 
-def test_a_rule_stands_behind_it_in_a_broker(file: Path) -> None:
+def test_rule_is_the_fallback_in_a_broker(file: Path) -> None:
     with pytest.raises(InputError, match="'Raises' fails on a cluster of two nodes: ZeroDivisionError: mine"):
         load_policy(Policy.of(f"{file}:Raises"), None, 1_000.0)
     scheduler, fallback = load_policy(Policy.of(f"{file}:RaisesAtFirst"), None, 1_000.0)
@@ -118,7 +118,7 @@ def test_a_rule_stands_behind_it_in_a_broker(file: Path) -> None:
     assert "ZeroDivisionError" in first.guard
 
 
-def test_an_order_that_no_rule_has_needs_a_fallback_or_is_refused(file: Path) -> None:
+def test_order_without_a_rule_needs_a_fallback_or_is_refused(file: Path) -> None:
     assert load_scheduler(Policy.of(f"{file}:Sorted")).reference is None, "a simulator needs none"
     with pytest.raises(InputError, match="may fail: give a --fallback whose queue goes by"):
         load_policy(Policy.of(f"{file}:Sorted"), None, 1_000.0)
@@ -137,13 +137,13 @@ def test_an_order_that_no_rule_has_needs_a_fallback_or_is_refused(file: Path) ->
         (":Scheduler", "this policy cannot be made: TypeError: .*abstract"),
     ],
 )
-def test_what_is_wrong_is_one_line(name: str, said: str, file: Path) -> None:
+def test_errors_are_one_line(name: str, said: str, file: Path) -> None:
     with pytest.raises(InputError, match=said) as found:
         load_scheduler(Policy.of(f"{file}{name}"))
     assert "\n" not in str(found.value)
 
 
-def test_a_running_broker_is_told_whole_paths(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_broker_gets_absolute_paths(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     told = with_whole_paths(Policy.of("mine.py:Waits"))
     assert (told.name, told.settings.rule) == ("Waits", f"{file}:Waits")
@@ -153,13 +153,13 @@ def test_a_running_broker_is_told_whole_paths(file: Path, monkeypatch: pytest.Mo
         assert with_whole_paths(Policy.of(text)) == Policy.of(text)
 
 
-def test_settings_that_nobody_reads_are_refused(file: Path) -> None:
+def test_unread_settings_are_refused(file: Path) -> None:
     with pytest.raises(InputError, match="reserve_after"):
         load_scheduler(Policy.of(f"{file}:Waits").changed(["reserve_after=1h"]))
 
 
-def test_a_file_that_ends_the_program_is_refused(tmp_path: Path) -> None:
-    """A script without a guard: what was to be evaluated would end in silence, with exit code 0."""
+def test_file_that_ends_the_program_is_refused(tmp_path: Path) -> None:
+    """A script without a guard: the evaluation would end in silence, with exit code 0."""
     (tmp_path / "script.py").write_text("import sys\nsys.exit(0)\n")
     with pytest.raises(InputError, match=r"script\.py: this rule cannot be loaded: SystemExit: 0"):
         load_scheduler(Policy.of(str(tmp_path / "script.py")))

@@ -1,4 +1,4 @@
-"""Policies as data: presets, files and changes; what is written reads back; what is wrong is named."""
+"""Policies as data: presets, files and changes; written policies are read back; errors are named."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_preset_has_a_scheduler_that_keeps_its_order(name: str) -> None:
 
 
 @pytest.mark.parametrize("policy", [*map(Policy, EVERY), Policy(), MANY], ids=lambda policy: policy.name)
-def test_what_it_is_written_as_reads_back(policy: Policy, tmp_path: Path) -> None:
+def test_written_form_is_read_back(policy: Policy, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(policy.toml)
     for read in (Policy.parse(policy.toml), Policy.read(tmp_path / "mine.toml")):
         assert read == policy
@@ -56,7 +56,7 @@ def test_different_policies_have_different_digests() -> None:
     assert len({Policy(name).digest for name in EVERY}) == len(EVERY)
 
 
-def test_records_tell_settings_apart() -> None:
+def test_records_distinguish_settings() -> None:
     assert Policy("easy").policy_id == "easy"
     changed = [Policy("easy").changed([f"order={order}"]) for order in ("area", "predicted")]
     renamed = Policy("easy", name="easy", order="area")  # as of a file called easy.toml
@@ -80,7 +80,7 @@ def test_settings_make_the_rule() -> None:
         assert policy.rule.steps is RULES[kind]
 
 
-def test_a_file_says_what_it_begins_with() -> None:
+def test_file_names_its_preset() -> None:
     policy = Policy.parse('base = "easy"\norder = "area^0.7"\nreserve_after = "1h"\n', name="mine")
     assert policy == Policy("easy", order="area^0.7", reserve_after="1h")
     assert policy.name == "mine"
@@ -93,7 +93,7 @@ def test_changes_are_of_single_settings_and_show_in_the_name() -> None:
     assert changed == Policy("qssf-backfill", order="predicted", share={"min_speed": 0.5}, cores=True)
     assert (pack.name, changed.name, changed.named("mine").name) == ("pack", "pack*", "mine")
     assert pack.changed([]) is pack
-    assert pack.changed(["share.min_speed=0.85"]).name == "pack", "as it was"
+    assert pack.changed(["share.min_speed=0.85"]).name == "pack", "unchanged"
     assert pack.changed(["share=false"]) == Policy("qssf-backfill")
     assert pack.with_settings(share=None) == Policy("qssf-backfill")
     assert Policy("easy").changed(["reserve_after=90s"]).settings.reserve_after == 90.0
@@ -107,7 +107,7 @@ def test_tables_are_changed_setting_by_setting() -> None:
     assert tiresias.rule.options.threshold_gpu_s == 18_000
 
 
-def test_changing_a_table_means_the_same_in_every_way() -> None:
+def test_ways_to_change_a_table_are_equivalent() -> None:
     change = {"min_speed": 0.7, "by_hold": 0.0}
     made = Policy("tuned", share=change)
     share = made.settings.share
@@ -121,7 +121,7 @@ def test_changing_a_table_means_the_same_in_every_way() -> None:
     assert Policy("tuned").with_settings(share={}) == Policy("tuned")
 
 
-def test_a_struct_takes_a_table_s_place() -> None:
+def test_struct_replaces_a_table() -> None:
     made = Policy("tuned").with_settings(share=Share(min_speed=0.7), clock=None)
     assert made.settings.share == Share(min_speed=0.7)
     assert made.settings.clock is None
@@ -149,16 +149,46 @@ def test_a_struct_takes_a_table_s_place() -> None:
         ("fifo+revise", "--set predictions=revised"),
         ("pack:0.7", "--policy pack --set share.min_speed=0.7"),
         ("lucid:80", "--policy lucid --set profile.run=80s"),
-        ("ppo+reserve", "there is one `ppo`"),
-        ("ppo+preempt", "there is one `ppo`"),
+        ("ppo+reserve", "there is one `ppo`: its permissions follow"),
+        ("ppo+preempt", "there is one `ppo`: its permissions follow"),
+        ("ppo:untrained+preempt", "there is one `ppo`: its permissions follow"),
+        ("fifo+preempt", "settings are no part of a name any more"),
+        ("qssf+reserve", "settings are no part of a name any more"),
+        ("fifo+fly", "settings are no part of a name any more"),
+        ("srtf:3", "settings are no part of a name any more"),
+        ("nosuch+share", "unknown policy 'nosuch+share'"),
+        ("fifo:argument", "--policy fifo --set PATH=VALUE"),
+        ("srtf:1", "--policy srtf --set PATH=VALUE"),
+        ("ppo:", "--policy ppo --set PATH=VALUE"),
+        ("easy:size,1h", "--policy easy --set order=area^0.7 --set reserve_after=1h"),
+        ("easy:3h", "--policy easy --set reserve_after=3h"),
+        ("sgf-age", "it was removed; `easy` with reserve_after=12h comes nearest"),
+        ("sgf-age:1.5d", "it was removed; `easy` with reserve_after=12h comes nearest"),
+        ("pack+share=0.9", "write --policy pack --set share.min_speed=0.9"),
+        ("pack:2", "write --policy pack --set share.min_speed=2"),
+        ("gittins:1", "write --policy gittins --set preempt.spread=1,"),
+        ("gittins:1,0.5,0,0.25", "write --policy gittins --set preempt.spread=1 "),
+        ("gittins:1,", "write --policy gittins --set preempt.spread=1"),
+        ("gittins:1+revise", "--policy gittins --set preempt.spread=1 --set predictions=revised"),
+        ("gittins+repack", "write --policy gittins --set 'migrate={}', or"),
+        ("gittins+repack+repack", "write --policy gittins --set 'migrate={}', or"),
+        ("tiresias:600.5", "--set preempt.threshold_gpu_s=600.5"),
+        ("qssf+revise", "--set predictions=revised"),
+        ("ppo:untrained+reserve+revise", "--set predictions=revised"),
+        ("ppo+search=8", "write --policy ppo --set search.samples=8"),
+        ("ppo+search=5ms", "write --policy ppo --set search.time_ms=5,"),
+        ("ppo:untrained+search=8", "--policy ppo:untrained --set search.samples=8"),
+        ("rollout:16", "write --policy rollout --set samples=16"),
+        ("rollout:clairvoyant", "it is called `clairvoyant` now"),
     ],
 )
-def test_unknown_names_are_refused_with_what_to_write(name: str, says: str) -> None:
+def test_unknown_names_are_refused_with_the_right_form(name: str, says: str) -> None:
     for ask in (Policy.of, Policy):
         with pytest.raises(UnknownPolicyError) as raised:
             ask(name)
         assert says in str(raised.value)
         assert "\n" not in str(raised.value)
+        assert raised.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
@@ -189,7 +219,7 @@ def test_wrong_settings_are_named(text: str, says: str, tmp_path: Path) -> None:
     assert says in str(raised.value)
 
 
-def test_files_that_cannot_be_read_are_one_clear_line(tmp_path: Path) -> None:
+def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none\.toml: cannot read this policy"):
         Policy.of(str(tmp_path / "none.toml"))
     assert Policy.of("ppo:cluster.toml").settings.checkpoint == "cluster.toml", (
@@ -211,13 +241,13 @@ def test_files_that_cannot_be_read_are_one_clear_line(tmp_path: Path) -> None:
         ("share.min_speed=2", "share.min_speed: expected a speed from 0 to 1, 1 = not shared, got 2"),
     ],
 )
-def test_changes_that_are_wrong_are_named(change: str, says: str) -> None:
+def test_invalid_changes_are_named(change: str, says: str) -> None:
     with pytest.raises(InputError) as raised:
         Policy("qssf").changed([change])
     assert says in str(raised.value)
 
 
-def test_a_scheduler_that_is_not_installed_is_named_with_those_that_are() -> None:
+def test_missing_scheduler_is_named_with_the_installed_ones() -> None:
     policy = Policy(rule="magic")
     assert policy.scheduler == "magic"
     with pytest.raises(InputError, match="rule: expected one of clairvoyant, ppo, random, rollout"):
@@ -226,7 +256,7 @@ def test_a_scheduler_that_is_not_installed_is_named_with_those_that_are() -> Non
         _ = Policy("ppo").rule
 
 
-def test_a_rule_of_ones_own_is_loaded_from_its_file(tmp_path: Path) -> None:
+def test_user_rule_is_loaded_from_its_file(tmp_path: Path) -> None:
     path = tmp_path / "first.py"
     path.write_text("from rlsched.decide.rules.greedy import next_move\n")
     policy = Policy.of(str(path))

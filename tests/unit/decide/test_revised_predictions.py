@@ -1,4 +1,6 @@
-"""Predictions of waiting jobs follow what jobs of their burst do: by hand, and by another integration."""
+"""Predictions of waiting jobs follow the run times of jobs in their burst: by hand, and by another
+integration.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ SPREAD = 1.5
 
 
 def cluster(*, revises: bool = True) -> ClusterState:
-    """Two nodes of four GPUs; the shortest prediction goes first."""
+    """Two nodes of four GPUs; the shortest prediction is first."""
     order = Order(by="area", gpus_power=0.0, revised=revises)
     return ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(order), slots=4)
 
@@ -41,7 +43,7 @@ def shift(state: ClusterState, seq: int) -> float:
 
 
 def burst_of(count: int, **options: bool) -> ClusterState:
-    """A burst of one-GPU jobs, a second apart; the first starts when it comes."""
+    """A burst of one-GPU jobs, a second apart; the first starts on arrival."""
     state = cluster(**options)
     for k in range(count):
         add(state, float(k))
@@ -49,21 +51,21 @@ def burst_of(count: int, **options: bool) -> ClusterState:
     return state
 
 
-def test_a_short_sibling_shortens_those_that_wait() -> None:
+def test_short_sibling_shortens_waiting_jobs() -> None:
     state = burst_of(3)
     state.release(0, 6.0)
     assert predicted_s(state, 1) == predicted_s(state, 2) < 0.5 * STAMP_S
 
 
-def test_one_that_still_runs_lengthens_them_and_not_before_it_is_old() -> None:
+def test_old_running_sibling_lengthens_waiting_jobs() -> None:
     state = burst_of(3)
-    add(state, 120.0, gpus=4)  # something else happens
+    add(state, 120.0, gpus=4)  # another event
     assert predicted_s(state, 1) == STAMP_S
     add(state, 40 * STAMP_S, gpus=4)
     assert predicted_s(state, 1) == predicted_s(state, 2) > 3 * STAMP_S
 
 
-def test_who_is_cancelled_or_had_an_earlier_attempt_teaches_nothing() -> None:
+def test_cancelled_jobs_and_later_attempts_teach_nothing() -> None:
     state = burst_of(3)
     state.release(0, 6.0, ended=False)
     assert predicted_s(state, 1) == STAMP_S
@@ -75,17 +77,17 @@ def test_who_is_cancelled_or_had_an_earlier_attempt_teaches_nothing() -> None:
 
 
 @pytest.mark.parametrize("stopped", ["requeue", "preempt"])
-def test_who_is_queued_again_waits_with_what_is_known_by_then(stopped: str) -> None:
+def test_requeued_job_waits_with_the_current_prediction(stopped: str) -> None:
     state = burst_of(3)
     state.start(1, (1,), 2.0)
     state.release(0, 6.0)
-    assert predicted_s(state, 1) == STAMP_S, "it runs, with the prediction that it was started with"
+    assert predicted_s(state, 1) == STAMP_S, "it runs, with the prediction of its start"
     getattr(state, stopped)(1, 7.0)
     assert predicted_s(state, 1) == predicted_s(state, 2) < 0.5 * STAMP_S
     assert state.waiting(0) == [1, 2]
 
 
-def test_off_nothing_changes() -> None:
+def test_switched_off_nothing_changes() -> None:
     state = burst_of(3, revises=False)
     state.start(1, (1,), 5.0)
     state.requeue(1, 6.0)
@@ -94,7 +96,7 @@ def test_off_nothing_changes() -> None:
     assert [predicted_s(state, seq) for seq in (1, 2)] == [STAMP_S, STAMP_S]
 
 
-def test_who_asks_for_something_else_or_is_of_another_vc_or_comes_later_is_no_sibling() -> None:
+def test_jobs_of_another_request_vc_or_time_are_no_siblings() -> None:
     state = cluster()
     add(state, 0.0, vc="a")
     for seq, (submit_s, gpus, vc) in enumerate([(1.0, 2, "a"), (2.0, 1, "b"), (3.0, 1, "a")], start=1):
@@ -107,7 +109,7 @@ def test_who_asks_for_something_else_or_is_of_another_vc_or_comes_later_is_no_si
     assert found[2] < STAMP_S, "though a job of another VC came in between"
 
 
-def test_a_burst_outlives_its_jobs_and_tells_those_that_come() -> None:
+def test_burst_outlives_its_jobs_and_revises_later_ones() -> None:
     state = cluster()
     add(state, 0.0)
     state.start(0, (0,), 0.0)
@@ -116,7 +118,7 @@ def test_a_burst_outlives_its_jobs_and_tells_those_that_come() -> None:
     assert predicted_s(state, add(state, 101.0 + SIBLING_GAP_S)) == STAMP_S
 
 
-def test_the_queue_follows() -> None:
+def test_queue_order_follows() -> None:
     state = burst_of(3)
     state.add_job(num_gpus=2, submit_s=3.0, predicted_s=0.8 * STAMP_S, spread=SPREAD)
     assert state.waiting(0) == [3, 1, 2]
@@ -135,8 +137,8 @@ def test_no_prediction_exceeds_the_time_limit() -> None:
 
 @pytest.mark.parametrize("ran_s", [(30.0,), (5000.0, 300.0), ()])
 @pytest.mark.parametrize("runs", [0, 1, 3])
-def test_it_is_the_posterior_mean(ran_s: tuple[float, ...], runs: int) -> None:
-    """Against the same posterior on a fine grid, with what is known of the variances by then."""
+def test_revision_equals_the_posterior_mean(ran_s: tuple[float, ...], runs: int) -> None:
+    """Against the same posterior on a fine grid, with the variances known by then."""
     state = cluster()
     for k in range(len(ran_s) + runs + 1):
         add(state, float(k))
@@ -168,8 +170,8 @@ def test_it_is_the_posterior_mean(ran_s: tuple[float, ...], runs: int) -> None:
     assert shift(state, last) == pytest.approx(mean, abs=0.5 * SHIFT_STEP + 0.03)
 
 
-def test_where_siblings_are_alike_more_of_the_error_is_common() -> None:
-    """The same news moves those more whose earlier bursts were alike."""
+def test_equal_siblings_raise_the_common_share_of_the_error() -> None:
+    """The same observation has more effect where earlier bursts had equal errors."""
 
     def after(spoiled: bool) -> float:
         state = cluster()

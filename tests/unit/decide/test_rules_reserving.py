@@ -18,7 +18,7 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.backfill import reservation
 from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits
-from rlsched.errors import InputError, UnknownPolicyError
+from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.engine import Engine, PredictedTimes
 
@@ -45,40 +45,40 @@ def starts(
 
 @BOTH
 class TestEasy:
-    def test_what_ends_by_the_reservation_goes_first(self, compiled: bool) -> None:
+    def test_job_that_ends_by_the_reservation_goes_first(self, compiled: bool) -> None:
         jobs = [(0, 10, 3, 10), (1, 5, 4, 5), (2, 8, 1, 8), (3, 9, 1, 9)]
         assert starts(jobs, ClusterSpec.uniform(1, 4), EASY, compiled=compiled) == [0, 10, 2, 15]
 
-    def test_what_ends_a_second_later_waits(self, compiled: bool) -> None:
+    def test_job_that_ends_a_second_later_waits(self, compiled: bool) -> None:
         jobs = [(0, 10, 3, 10), (1, 5, 4, 5), (2, 9, 1, 9)]
         assert starts(jobs, ClusterSpec.uniform(1, 4), EASY, compiled=compiled) == [0, 10, 15]
         greedy = starts(jobs, ClusterSpec.uniform(1, 4), Policy("fifo-backfill"), compiled=compiled)
         assert greedy == [0, 11, 2]
 
-    def test_long_jobs_share_what_the_reservation_leaves(self, compiled: bool) -> None:
+    def test_long_jobs_share_the_gpus_left_by_the_reservation(self, compiled: bool) -> None:
         """8 GPUs; at 10 the head takes 6, so that two long jobs may run on, not three, and a short one."""
         jobs = [(0, 10, 4, 10), (1, 5, 6, 5)] + [(2, 100, 1, 100)] * 3 + [(2, 8, 2, 8)]
         assert starts(jobs, ClusterSpec.uniform(1, 8), EASY, compiled=compiled) == [0, 10, 2, 2, 15, 2]
 
-    def test_room_is_room_on_nodes(self, compiled: bool) -> None:
+    def test_room_is_counted_on_nodes(self, compiled: bool) -> None:
         """Five GPUs are free at 10, one more than the head needs: but not if node 0 loses one of its four."""
         jobs = [(0, 10, 3, 10), (0, 20, 3, 20), (1, 5, 4, 5), (2, 100, 1, 100)]
         assert starts(jobs, ClusterSpec.uniform(2, 4), EASY, compiled=compiled) == [0, 0, 10, 10]
 
-    def test_a_gang_over_nodes_has_a_reservation_too(self, compiled: bool) -> None:
+    def test_gang_of_several_nodes_has_a_reservation_too(self, compiled: bool) -> None:
         """3 nodes of 2: the head needs two whole nodes, at 10; the long job would keep one of them."""
         jobs = [(0, 10, 2, 10), (0, 30, 2, 30), (1, 5, 4, 5), (2, 50, 2, 50), (2, 8, 2, 8)]
         assert starts(jobs, ClusterSpec.uniform(3, 2), EASY, compiled=compiled) == [0, 0, 10, 15, 2]
 
     @pytest.mark.parametrize(("predicted", "expected"), [(6, [0, 100, 12]), (7, [0, 100, 105])])
-    def test_a_job_that_outlives_its_prediction_is_given_half_of_its_age(
+    def test_job_beyond_its_prediction_gets_half_of_its_age(
         self, compiled: bool, predicted: float, expected: list[float]
     ) -> None:
         """At 12 it has run 12 s, 2 more than predicted: 6 more are expected, the reservation is at 18."""
         jobs = [(0, 100, 1, 10), (1, 5, 2, 5), (12, 6, 1, predicted)]
         assert starts(jobs, ClusterSpec.uniform(1, 2), EASY, compiled=compiled) == expected
 
-    def test_a_job_that_never_fits_a_partition_blocks_nobody_there(self, compiled: bool) -> None:
+    def test_job_that_never_fits_a_partition_blocks_no_job_there(self, compiled: bool) -> None:
         spec = ClusterSpec(name="vcs", nodes=(NodeGroup(gpus=4, vc="a"), NodeGroup(gpus=2)))
         jobs = [(0, 10, 4, 10), (0, 10, 4, 10), (1, 100, 1, 100), (2, 50, 2, 50), (3, 99, 1, 99)]
         owners = ["a", "a", "", "", ""]
@@ -98,18 +98,16 @@ class TestPatience:
     STREAM: Jobs = sorted([(2.0 * k, 4, 1, 4) for k in range(10)] + [(1.0, 2, 2, 3)])
     """2 GPUs are kept busy by small jobs; row 1 is a gang of both."""
 
-    def test_a_gang_starves_without_a_reservation(self, compiled: bool) -> None:
+    def test_gang_starves_without_a_reservation(self, compiled: bool) -> None:
         found = starts(self.STREAM, ClusterSpec.uniform(1, 2), Policy("qssf-backfill"), compiled=compiled)
         assert found == [0, 22, 2, 4, 6, 8, 10, 12, 14, 16, 18]
 
-    def test_a_gang_that_has_waited_for_long_enough_holds_back_what_would_delay_it(
-        self, compiled: bool
-    ) -> None:
+    def test_gang_that_waited_long_enough_holds_back_delaying_jobs(self, compiled: bool) -> None:
         """It has a reservation from 7 on: it fits at 10, and the job of 8, which would end at 12, waits."""
         found = starts(self.STREAM, ClusterSpec.uniform(1, 2), PATIENT, compiled=compiled)
         assert found == [0, 10, 2, 4, 6, 12, 12, 16, 16, 20, 20]
 
-    def test_what_does_not_delay_it_goes_on(self, compiled: bool) -> None:
+    def test_jobs_that_do_not_delay_it_start(self, compiled: bool) -> None:
         jobs = [*self.STREAM[:5], (8.0, 2, 1, 2), *self.STREAM[6:]]
         found = starts(jobs, ClusterSpec.uniform(1, 2), PATIENT, compiled=compiled)
         assert found[:7] == [0, 10, 2, 4, 6, 8, 12]
@@ -123,7 +121,7 @@ class TestReserve:
         policy = Policy("reserve", leave_free={"longer_than": "10s"})
         assert starts(jobs, ClusterSpec.uniform(1, 4), policy, compiled=compiled) == [0, 100, 2, 7, 200]
 
-    def test_the_share_is_of_the_partition(self, compiled: bool) -> None:
+    def test_share_is_of_the_partition(self, compiled: bool) -> None:
         spec = ClusterSpec(name="two", nodes=(NodeGroup(gpus=4, vc="a"), NodeGroup(gpus=8, vc="b")))
         jobs = [(0, 50, 2, 50), (0, 50, 2, 50), (0, 50, 2, 50), (0, 50, 4, 50)]
         half = Policy("reserve", leave_free={"longer_than": "10s", "share": 0.5})
@@ -132,7 +130,7 @@ class TestReserve:
 
 
 class TestForesight:
-    def test_the_copy_leaves_the_state_as_it_was(self) -> None:
+    def test_copy_leaves_the_state_unchanged(self) -> None:
         state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(Order(by="area")))
         first = state.add_job(num_gpus=6, submit_s=0.0, predicted_s=30.0, spread=1.0)
         state.start(first, range(6), 0.0)
@@ -170,7 +168,7 @@ class TestSettings:
         assert kept(longer_than="90s") == (90, 0.25)
 
     @pytest.mark.parametrize("time", ["12", "h", "-1h", "1e3h", "nans", "infh", "12h,0.1", "²h", "1.2.3h"])
-    def test_a_time_that_is_none_is_named(self, time: str) -> None:
+    def test_invalid_time_is_named(self, time: str) -> None:
         with pytest.raises(InputError, match="reserve_after: expected a time such as 90s, 30m, 12h") as error:
             Policy("easy", reserve_after=time)
         assert str(error.value).endswith(f"got {time!r}")
@@ -178,24 +176,10 @@ class TestSettings:
             Policy("reserve", leave_free={"longer_than": time})
 
     @pytest.mark.parametrize("share", [1.5, -0.1, math.nan])
-    def test_a_share_that_is_none_is_named(self, share: float) -> None:
+    def test_invalid_share_is_named(self, share: float) -> None:
         with pytest.raises(
             InputError, match=rf"leave_free\.share: expected a share of the GPUs from 0 to 1, got {share:g}"
         ):
             Policy("reserve", leave_free={"share": share})
         with pytest.raises(InputError, match=r"leave_free\.share: expected `float`, got `str`"):
             Policy("reserve", leave_free={"share": "25%"})
-
-    @pytest.mark.parametrize(
-        ("name", "says"),
-        [
-            ("easy:size,1h", r"--policy easy --set order=area\^0\.7 --set reserve_after=1h"),
-            ("easy:3h", r"--policy easy --set reserve_after=3h"),
-            ("reserve:4h,0.25", r"--set leave_free\.longer_than=4h --set leave_free\.share=0\.25"),
-            ("sgf-age", "it was removed; `easy` with reserve_after=12h comes nearest"),
-            ("sgf-age:24h", "it was removed; `easy` with reserve_after=12h comes nearest"),
-        ],
-    )
-    def test_names_of_before_are_refused_with_what_to_write(self, name: str, says: str) -> None:
-        with pytest.raises(UnknownPolicyError, match=says):
-            Policy.of(name)

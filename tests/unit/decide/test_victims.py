@@ -1,4 +1,4 @@
-"""Who is preempted so that a gang fits, against all that could be: on small clusters drawn at random."""
+"""Jobs to preempt so that a gang fits, against all possible sets: on small random clusters."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rlsched.decide.rules.victims import find_victims
 from tests.support.sim.board import add, modelled, node, running
 
 LIGHT = "a2c-b64"
-"""Two of these may share a GPU."""
+"""Any two of these may share a GPU."""
 SEEDS = (*range(200), 567, 765, 2017, 2312)
-"""The last ones are gangs over several nodes: one that left for a later node made room on an earlier one."""
+"""The last ones are gangs on several nodes: a gang that left for a later node made room on an earlier one."""
 
 
 @dataclass
 class Case:
-    """A gang that waits for partition 0, and what speaks for preempting each slot."""
+    """A gang that waits for partition 0, and the index of each slot for preemption."""
 
     state: ClusterState
     gpus: int
@@ -104,9 +104,9 @@ def free_of(case: Case, *, left: set[int]) -> dict[int, int]:
 
 
 def holds(case: Case, free: dict[int, int]) -> bool:
-    """Whether the gang fits so many free GPUs: on one node, or on whole nodes of the largest size and a rest.
+    """Whether the gang fits these free GPUs: on one node, or on whole nodes of the largest size and a rest.
 
-    That of several nodes is what `rules.victims` says that it does: smaller whole nodes are no part of it.
+    Gangs of several nodes follow `rules.victims`: smaller whole nodes are not used.
     """
     arrays = case.state.arrays
     largest = int(arrays.node.gpus[arrays.node.part_of == 0].max())
@@ -120,7 +120,7 @@ def holds(case: Case, free: dict[int, int]) -> bool:
 
 
 def follow(case: Case) -> set[int]:
-    """Preempt who is to leave until the gang fits; all of them may."""
+    """Preempt the chosen jobs until the gang fits; all of them may leave."""
     gone: set[int] = set()
     while not case.fits():
         slot = case.next()
@@ -133,7 +133,7 @@ def follow(case: Case) -> set[int]:
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_it_says_no_only_where_nothing_helps(alike: bool) -> None:
+def test_refuses_only_where_no_preemption_helps(alike: bool) -> None:
     made = [0, 0]
     for case in cases(alike=alike):
         allowed = {slot for slot in range(len(case.index)) if case.may_leave(slot)}
@@ -144,7 +144,7 @@ def test_it_says_no_only_where_nothing_helps(alike: bool) -> None:
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_following_it_makes_room_and_nobody_leaves_in_vain(alike: bool) -> None:
+def test_preempting_makes_room_and_no_job_leaves_in_vain(alike: bool) -> None:
     several = shared = 0
     for case in cases(alike=alike):
         if case.next() < 0:
@@ -155,7 +155,7 @@ def test_following_it_makes_room_and_nobody_leaves_in_vain(alike: bool) -> None:
         assert gone
         for slot in gone:
             group = next(tenants for tenants in before.values() if slot in tenants)
-            assert group <= gone, "who shares GPUs leaves together"
+            assert group <= gone, "jobs that share GPUs leave together"
             shared += len(group) > 1
             free = free_of(case, left=gone)
             for g, tenants in before.items():
@@ -167,7 +167,7 @@ def test_following_it_makes_room_and_nobody_leaves_in_vain(alike: bool) -> None:
     assert shared > 10
 
 
-def test_the_node_is_the_one_where_fewest_gpus_are_given_up_in_all() -> None:
+def test_node_with_the_fewest_preempted_gpus_is_chosen() -> None:
     """A gang of eight on both nodes, and a job of two on the second."""
     state = modelled(node("n0", 4), node("n1", 6))
     gang, small = running(state, LIGHT, [0, 1, 2, 3, 4, 5, 6, 7]), running(state, LIGHT, [8, 9])
@@ -177,8 +177,8 @@ def test_the_node_is_the_one_where_fewest_gpus_are_given_up_in_all() -> None:
     assert find_victims(state.arrays, 0, 3, index, 0.0)[0] == state.slot_of(gang)
 
 
-def test_on_a_node_the_highest_index_goes_first_but_not_in_vain() -> None:
-    """Three are wanted: the job of one has the highest index, and with the other gone may stay."""
+def test_highest_index_on_a_node_goes_first_but_not_in_vain() -> None:
+    """Three GPUs are needed: the job of one has the highest index, and with the other preempted may stay."""
     state = modelled(node("n0", 4))
     one, three = running(state, LIGHT, [0]), running(state, LIGHT, [1, 2, 3])
     index = np.full(state.arrays.job.shape[0], -math.inf)
@@ -188,7 +188,7 @@ def test_on_a_node_the_highest_index_goes_first_but_not_in_vain() -> None:
     assert find_victims(state.arrays, 0, 3, index, 4.0)[0] == -1, "an index at the bound is not above it"
 
 
-def test_a_gpu_stays_taken_where_one_of_those_who_share_it_must() -> None:
+def test_gpu_stays_taken_if_one_of_its_jobs_must_stay() -> None:
     state = modelled(node("n0", 1), node("n1", 1))
     first = running(state, LIGHT, [0])
     second = add(state, LIGHT)

@@ -1,4 +1,4 @@
-"""Below the GPUs of the tab «Decisions»: power as it was measured, and forecasts against what came."""
+"""The tab «Decisions» below the GPUs: measured power, and forecasts against real starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlsched.decisions.store import DecisionStore
 from tests.support.decided import record
 
 
-def seen(at_s: float, high_s: float, seen_s: float) -> ForecastSeen:
+def forecast(at_s: float, high_s: float, seen_s: float) -> ForecastSeen:
     return ForecastSeen(
         time_s=at_s,
         job=f"{at_s:g}",
@@ -46,7 +46,7 @@ def store(folder: Path) -> DecisionStore:
     return DecisionStore(folder, StoreInfo(time="trace", of="a test"), held_s=0.0)
 
 
-def test_power_is_that_of_attempts_whose_energy_is_known(tmp_path: Path) -> None:
+def test_power_is_of_attempts_with_known_energy(tmp_path: Path) -> None:
     kept = store(tmp_path)
     events = [
         *attempt("a", 0, 0.0, 10.0, 3_000.0),
@@ -65,7 +65,7 @@ def test_power_is_that_of_attempts_whose_energy_is_known(tmp_path: Path) -> None
     assert reader.timeline.curves(np.array([9.0, 25.0]))["busy_gpus"].tolist() == [3.0, 1.0]
 
 
-def test_nothing_is_said_of_power_and_forecasts_where_there_are_none(tmp_path: Path) -> None:
+def test_missing_power_and_forecasts_are_omitted(tmp_path: Path) -> None:
     kept = store(tmp_path)
     kept.add_events(attempt("a", 0, 0.0, 10.0, math.nan))
     kept.flush()
@@ -76,9 +76,14 @@ def test_nothing_is_said_of_power_and_forecasts_where_there_are_none(tmp_path: P
     assert shown["forecasts"]["count"] == 0
 
 
-def test_forecasts_are_those_that_came_in_the_time_that_is_shown(tmp_path: Path) -> None:
+def test_forecasts_are_limited_to_the_shown_time(tmp_path: Path) -> None:
     kept = store(tmp_path)
-    came = [seen(1.0, 30.0, 15.0), seen(2.0, 30.0, 40.0), seen(3.0, math.inf, 40.0), seen(9.0, 30.0, 5.0)]
+    came = [
+        forecast(1.0, 30.0, 15.0),
+        forecast(2.0, 30.0, 40.0),
+        forecast(3.0, math.inf, 40.0),
+        forecast(9.0, 30.0, 5.0),
+    ]
     kept.add_events([came[1], came[0]])
     kept.flush()
     reader = StoreReader(tmp_path)
@@ -101,7 +106,7 @@ def test_each_part_of_a_store_has_the_forecasts_of_its_time(
     kept = store(tmp_path)
     for number in range(3):  # each batch is a segment, and each segment of decisions a part
         kept.add_decisions([msgspec.structs.replace(record(number), now_s=10.0 * number)])
-        kept.add_events([seen(10.0 * number, 30.0, 15.0)])
+        kept.add_events([forecast(10.0 * number, 30.0, 15.0)])
         kept.flush()
     found = parts(tmp_path)
     assert len(found) == 3
@@ -110,7 +115,7 @@ def test_each_part_of_a_store_has_the_forecasts_of_its_time(
         reader.refresh()
         shown = reader.foreseen.between(part.first_s, min(part.last_s, 1e9), 10)
         assert f"{part.first_s:g}" in shown["job"]
-    kept.add_events([seen(25.0, 30.0, 15.0)])
+    kept.add_events([forecast(25.0, 30.0, 15.0)])
     kept.flush()
     assert reader.refresh()
     assert "25" in reader.foreseen.between(20.0, 30.0, 10)["job"]

@@ -1,4 +1,4 @@
-"""Decision records on disk, and the draws that they are keyed by."""
+"""Decision records on disk, and the random draws of their keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def store(folder: Path) -> DecisionStore:
     return DecisionStore(folder, StoreInfo(time="trace", of="a test"), held_s=0.0)
 
 
-def test_what_is_added_is_read(tmp_path: Path) -> None:
+def test_added_records_are_read(tmp_path: Path) -> None:
     records = [record(number) for number in range(5)]
     kept = store(tmp_path)
     kept.add_decisions(records[:2])
@@ -54,14 +54,14 @@ def test_what_is_added_is_read(tmp_path: Path) -> None:
         Start(seq=6, gpus=(1, 2), sm_clock_frac=0.8, share_with=3),
     ],
 )
-def test_every_action_survives(tmp_path: Path, action: Action) -> None:
+def test_every_action_is_read_back(tmp_path: Path, action: Action) -> None:
     kept = store(tmp_path)
     kept.add_decisions([record(0, action)])
     kept.flush()
     assert read_records(tmp_path)[0].action == action
 
 
-def test_a_tail_that_was_cut_off_is_left_out_and_read_when_it_is_there(tmp_path: Path) -> None:
+def test_truncated_tail_is_left_out_and_read_once_complete(tmp_path: Path) -> None:
     records = [record(number) for number in range(3)]
     kept = store(tmp_path)
     kept.add_decisions(records[:2])
@@ -83,7 +83,7 @@ def test_a_tail_that_was_cut_off_is_left_out_and_read_when_it_is_there(tmp_path:
         assert reader.record(2) == records[2]
 
 
-def test_a_writer_that_begins_again_goes_on_behind_what_was_cut_off(tmp_path: Path) -> None:
+def test_restarted_writer_continues_after_a_truncated_tail(tmp_path: Path) -> None:
     kept = store(tmp_path)
     for number in range(2):
         kept.add_decisions([record(number)])
@@ -96,7 +96,7 @@ def test_a_writer_that_begins_again_goes_on_behind_what_was_cut_off(tmp_path: Pa
     assert [one.number for one in read_records(tmp_path)] == [0, 2]
 
 
-def test_flipped_bits_cost_rows_and_nothing_else(tmp_path: Path) -> None:
+def test_flipped_bits_lose_only_rows(tmp_path: Path) -> None:
     kept = store(tmp_path)
     for number in range(4):
         kept.add_decisions([record(number)])
@@ -115,7 +115,7 @@ def test_flipped_bits_cost_rows_and_nothing_else(tmp_path: Path) -> None:
                 assert reader.record(row).partition
 
 
-def test_the_oldest_rows_go_when_there_are_too_many(tmp_path: Path) -> None:
+def test_oldest_rows_are_dropped_at_the_limit(tmp_path: Path) -> None:
     kept = DecisionStore(tmp_path, StoreInfo(time="trace", of="a test"), keep_bytes=1 << 17, held_s=0.0)
     for number in range(400):
         kept.add_decisions([record(number)])
@@ -126,7 +126,7 @@ def test_the_oldest_rows_go_when_there_are_too_many(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in segment_files(tmp_path, "decisions")) < 1 << 17
 
 
-def test_stores_of_other_versions_and_folders_without_one_are_said(tmp_path: Path) -> None:
+def test_stores_of_other_versions_and_folders_without_one_are_reported(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected a store of decisions"):
         StoreReader(tmp_path)
     (tmp_path / STORE_FILE).write_text('{"version": 99, "time": "trace", "of": "a later one"}')
@@ -145,13 +145,13 @@ KNOWN = [0.011546754286331562, 0.6436367332217984, 0.45712505689230665]
 
 
 class TestDraws:
-    def test_the_same_in_any_order(self) -> None:
+    def test_same_in_any_order(self) -> None:
         keys = [(seed, number, half) for seed in (0, 1, 2**63) for number in (0, 1, 10**6) for half in (0, 1)]
         forth = {key: draw(*key) for key in keys}
         assert {key: draw(*key) for key in reversed(keys)} == forth
         assert len(set(forth.values())) == len(keys)
 
-    def test_the_same_in_another_process(self) -> None:
+    def test_same_in_another_process(self) -> None:
         code = (
             "from rlsched.decide.draws import draw; print([draw(3, n, h) for n in range(4) for h in (0, 1)])"
         )
@@ -173,7 +173,7 @@ class TestDraws:
         assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.06
 
 
-def test_a_large_store_is_read_in_parts_and_each_knows_what_ran_then(
+def test_large_store_is_read_in_parts_with_their_running_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "PART_BYTES", 40_000)

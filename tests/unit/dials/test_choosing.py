@@ -1,4 +1,4 @@
-"""Which stage of a training is confirmed, and what people are told where another one looks better."""
+"""The stage of a training that is chosen, and messages where another stage looks better."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ WINDOWS = 60
 TUNED = Policy("tuned")
 
 
-class Told:
-    """A judge under which the k-th strategy that it is asked for takes what it is told, window by window."""
+class FakeJudge:
+    """A judge under which the k-th requested strategy takes the k-th given values, window by window."""
 
     def __init__(self, *taken: np.ndarray) -> None:
         self.settings = [SimpleNamespace(group=f"g{k % 12}", source="helios") for k in range(WINDOWS)]
@@ -30,20 +30,20 @@ class Told:
         self._taken = [np.ones(WINDOWS), *taken]
 
     def run(self, strategies: Sequence[Layers], policy: Policy | None = None) -> list[Costs]:
-        """The next ones."""
+        """The values of the next windows."""
         assert policy is None or policy == TUNED
         taken, self._taken = self._taken[: len(strategies)], self._taken[len(strategies) :]
         return [Costs(one, np.ones(WINDOWS), np.ones(WINDOWS)) for one in taken]
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, *taken: np.ndarray) -> tuple[Any, str, dict[str, Interval]]:
-    """What comes of choosing between constants and following that take so much."""
+    """Result of choosing between constants and following strategies with these values."""
     training = object.__new__(Training)
-    monkeypatch.setattr(Training, "_judge", lambda *_: nullcontext(Told(*taken)))
+    monkeypatch.setattr(Training, "_judge", lambda *_: nullcontext(FakeJudge(*taken)))
     return training._choose({CONSTANTS: ALL_ZERO, FOLLOWING: ALL_ZERO}, TUNED)
 
 
-def test_the_later_stage_has_to_be_better_beyond_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_stage_has_to_be_significantly_better(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(0).normal(0.0, 0.1, WINDOWS)
     table, best, passed_over = chosen(monkeypatch, np.full(WINDOWS, 0.9), 0.89 + noise)
     assert table[FOLLOWING].cost.ratio < table[CONSTANTS].cost.ratio
@@ -56,8 +56,8 @@ def test_the_later_stage_has_to_be_better_beyond_doubt(monkeypatch: pytest.Monke
     assert (best, passed_over) == ("", {})
 
 
-def test_people_are_told_why_and_energy_is_named() -> None:
-    def over(ratio: float, low: float, high: float) -> StrategyComparison:
+def test_reason_is_printed_and_energy_is_named() -> None:
+    def comparison(ratio: float, low: float, high: float) -> StrategyComparison:
         cost = Interval(ratio, low, high, 0.5, 200, 12)
         return StrategyComparison(cost, cost, msgspec.structs.replace(cost, ratio=0.97), {"helios": ratio})
 
@@ -66,9 +66,12 @@ def test_people_are_told_why_and_energy_is_named() -> None:
         strategy=Strategy.of(*ALL_ZERO),
         stage=CONSTANTS,
         setting="",
-        tried={"share.min_gain=0.3": over(0.98, 0.95, 1.01), "reserve_after=2h": over(1.1, 1.0, 1.2)},
-        chosen={CONSTANTS: over(0.991, 0.983, 1.002), FOLLOWING: over(0.987, 0.978, 0.999)},
-        confirmed=over(0.995, 0.98, 1.01),
+        tried={
+            "share.min_gain=0.3": comparison(0.98, 0.95, 1.01),
+            "reserve_after=2h": comparison(1.1, 1.0, 1.2),
+        },
+        chosen={CONSTANTS: comparison(0.991, 0.983, 1.002), FOLLOWING: comparison(0.987, 0.978, 0.999)},
+        confirmed=comparison(0.995, 0.98, 1.01),
         frozen={},
         stopped=(),
         passed_over={FOLLOWING: Interval(0.996, 0.99, 1.003, 0.5, 200, 12)},

@@ -1,4 +1,4 @@
-"""Evolution on costs that are known: it finds their least, it says when there is nothing to find."""
+"""Evolution on known costs: it finds their minimum, or reports that there is none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BEST = {"gate_pair": -0.4, "margin": 0.3}
 
 
 class Bowl:
-    """In the place of a judge: the cost of a window grows with the square of the distance from `BEST`."""
+    """A fake judge: the cost of a window grows with the square of the distance from `BEST`."""
 
     def __init__(self, *, depth: float = 0.1, noise: float = 0.02) -> None:
         self.settings, self.energy_weight = [None] * 50, np.zeros(50)
@@ -39,7 +39,7 @@ class Bowl:
 CONFIG = EvolutionConfig(generations=40, pairs=100, spread=0.3, step=0.06, columns=())
 
 
-def test_it_finds_the_least_cost() -> None:
+def test_finds_the_least_cost() -> None:
     evolution = Evolution(Bowl(), CONFIG, 1)
     for _ in range(CONFIG.generations):
         evolution.step()
@@ -50,7 +50,7 @@ def test_it_finds_the_least_cost() -> None:
     assert not evolution.is_lost
 
 
-def test_it_says_when_there_is_nothing_to_find() -> None:
+def test_reports_missing_signal() -> None:
     evolution = Evolution(Bowl(depth=0.0), CONFIG, 1)
     while evolution.number < CONFIG.generations and not evolution.is_lost:
         evolution.step()
@@ -58,7 +58,7 @@ def test_it_says_when_there_is_nothing_to_find() -> None:
     assert evolution.number == CONFIG.patience
 
 
-def test_what_does_not_move_stays() -> None:
+def test_parameters_without_effect_stay() -> None:
     config = EvolutionConfig(generations=3, pairs=4, dials=("margin",), columns=("free",))
     evolution = Evolution(Bowl(), config, 1)
     for _ in range(3):
@@ -68,7 +68,7 @@ def test_what_does_not_move_stays() -> None:
     assert moved.tolist() == [[row, NAMES.index("free")], [row, len(NAMES)]]
 
 
-def test_it_goes_on_where_it_stopped() -> None:
+def test_resumes_where_it_stopped() -> None:
     whole, first, rest = (Evolution(Bowl(noise=0.0), CONFIG, 3) for _ in range(3))
     for _ in range(6):
         whole.step()
@@ -81,7 +81,7 @@ def test_it_goes_on_where_it_stopped() -> None:
     assert rest.signal == whole.signal
 
 
-def test_an_interval_goes_by_groups() -> None:
+def test_interval_is_over_groups() -> None:
     values = np.log(np.repeat([0.9, 1.1], 50))
     alone = interval(values, [str(k) for k in range(100)])
     together = interval(values, ["a"] * 50 + ["b"] * 50)

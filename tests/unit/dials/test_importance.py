@@ -1,4 +1,4 @@
-"""Permutation importance: of a strategy whose one column matters, and of columns that have no weight."""
+"""Permutation importance: of a strategy with one significant column, and of columns without weight."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOUND = Importance(
 
 
 def strategy(**weights: float) -> Strategy:
-    """One that opens the gate of sharing (a dial) by these columns."""
+    """A strategy that opens sharing (a dial) by these columns."""
     layer = np.zeros((NUM_DIALS, NUM_COLUMNS + 1))
     for name, weight in weights.items():
         layer[list(RANGES).index("gate_pair"), NAMES.index(name)] = weight
@@ -35,8 +35,8 @@ def strategy(**weights: float) -> Strategy:
 
 
 @pytest.mark.slow
-def test_a_column_that_decides_matters_and_one_that_never_changes_does_not() -> None:
-    """Sharing is shut by the settings and opened by `shares`, a constant, and by what waits."""
+def test_deciding_column_matters_and_a_constant_one_does_not() -> None:
+    """Sharing is off by the settings and turned on by `shares`, a constant, and by the waiting jobs."""
     source = EpisodeSource.from_trace(*synthesize("helios", jobs=2_000, load=1.0, gpus=64, seed=3))
     drawn = Drawn(jobs=150, nodes_low=2, nodes_high=2, energy_weights=(0.0,), kinds=(0,))
     policy = Policy("tuned", share={"min_gain": 0.8})
@@ -45,13 +45,13 @@ def test_a_column_that_decides_matters_and_one_that_never_changes_does_not() -> 
     found = importance_of(mine, policy, [source], drawn, 0, windows=8)
     by_name = {one.name: one for one in found.columns}
     assert set(by_name) == {"waiting_jobs", "shares"}
-    assert by_name["shares"].lost == 0.0, "it is the same at all moments"
+    assert by_name["shares"].lost == 0.0, "it is the same at all times"
     assert by_name["waiting_jobs"].lost != 0.0
     again = importance_of(mine, policy, [source], drawn, 0, windows=8)
     assert again == found
 
 
-def test_it_is_a_picture_in_the_event_file(tmp_path: Path) -> None:
+def test_importance_is_an_image_in_the_event_file(tmp_path: Path) -> None:
     image = pytest.importorskip("matplotlib.image")
     curves = Curves(tmp_path, DESCRIPTIONS, LAYOUT)
     png, width, height = picture(FOUND)

@@ -1,4 +1,4 @@
-"""What a policy that sets dials sees, and when: worked out by hand."""
+"""Observations of a policy that sets dials, and their times: computed by hand."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ STILL = [np.zeros((NUM_DIALS, NUM_COLUMNS + 1))]
 
 
 def cluster(*nodes: NodeSpec, who: int = OUTSIDE) -> ClusterState:
-    """An idle cluster of 8 GPUs, or of these nodes, whose dials somebody outside sets."""
+    """An idle cluster of 8 GPUs, or of these nodes, with dials set from outside."""
     state = ClusterState(list(nodes) or [NodeSpec(name="n0", gpus=8)], OrderedQueue(Order()), slots=64)
     state.set_dials(dial_arrays(state.num_partitions, who, STILL))
     return state
 
 
-def seen(state: ClusterState, now_s: float, partition: int = 0) -> dict[str, float]:
-    """What is observed of a partition now."""
+def observation(state: ClusterState, now_s: float, partition: int = 0) -> dict[str, float]:
+    """Current observation of a partition."""
     state.arrays.dials.dial.due[partition] = 1
     for_state(turn_due, state)(state.arrays, now_s)
     return dict(zip(NAMES, state.arrays.dials.seen[partition].tolist(), strict=True))
@@ -40,19 +40,19 @@ def job(state: ClusterState, at_s: float, predicted_s: float = HOUR_S, gpus: int
     return state.add_job(num_gpus=gpus, submit_s=at_s, predicted_s=predicted_s, spread=0.5, **more)
 
 
-def test_an_idle_cluster() -> None:
-    found = seen(cluster(), 0.0)
+def test_idle_cluster() -> None:
+    found = observation(cluster(), 0.0)
     assert (found["free"], found["largest_hole"], found["whole_nodes"]) == (1.0, 1.0, 1.0)
     assert found["waiting_jobs"] == found["waiting_per_gpu"] == found["sharing"] == 0.0
     assert found["gpus"] == pytest.approx(math.log(8) / 8)
     assert found["node_gpus"] == 1.0
 
 
-def test_what_waits() -> None:
+def test_waiting_jobs() -> None:
     state = cluster()
     for gpus, predicted_s in ((1, 300.0), (4, HOUR_S), (8, 10 * HOUR_S), (8, HOUR_S)):
         job(state, 0.0, predicted_s, gpus, preemptible=gpus != 4)
-    found = seen(state, HOUR_S)
+    found = observation(state, HOUR_S)
     assert found["waiting_per_gpu"] == pytest.approx(1 - math.exp(-4 * 4 / 8))
     assert found["waiting_jobs"] == pytest.approx(math.log(5) / 5)
     assert found["waiting_gpus"] == pytest.approx(math.log(1 + 21 / 8))
@@ -74,13 +74,13 @@ def test_what_waits() -> None:
     assert found["head_gpus"] == 1 / 8
 
 
-def test_what_runs() -> None:
+def test_running_jobs() -> None:
     state = cluster(NodeSpec(name="n0", gpus=4), NodeSpec(name="n1", gpus=4))
     one = job(state, 0.0, 2 * HOUR_S, 2, preemptible=False)
     other = job(state, 0.0, 300.0, 1)
     state.start(one, [0, 1], 0.0)
     state.start(other, [2], 0.0)
-    found = seen(state, 60.0)
+    found = observation(state, 60.0)
     assert found["running_per_gpu"] == 2 / 8 - 1
     assert found["free"] == 5 / 8
     assert (found["largest_hole"], found["whole_nodes"]) == (1.0, 0.5)
@@ -92,27 +92,27 @@ def test_what_runs() -> None:
     assert found["mean_age"] == pytest.approx(math.log(1 + 60 / 3600) / 3)
 
 
-def test_what_comes_is_told_against_the_week() -> None:
+def test_arrivals_are_relative_to_the_week() -> None:
     state, day_s = cluster(), 86_400.0
     for k in range(14):  # one every twelve hours for a week
         job(state, 1.0 + k * day_s / 2)
-    steady = seen(state, 1.0 + 6.5 * day_s)
+    steady = observation(state, 1.0 + 6.5 * day_s)
     for _ in range(20):
         job(state, 1.0 + 6.5 * day_s)
-    rush = seen(state, 1.0 + 6.5 * day_s)
+    rush = observation(state, 1.0 + 6.5 * day_s)
     assert abs(steady["jobs_1_d"]) < 0.1
     assert rush["jobs_1_h"] > rush["jobs_1_d"] > steady["jobs_1_d"]
     assert rush["load_1_h"] > steady["load_1_h"]
 
 
-def test_how_predictions_do() -> None:
+def test_prediction_errors() -> None:
     state = cluster()
     pairs = [(HOUR_S, 2 * HOUR_S), (600.0, 1200.0), (60.0, 120.0)]
     for predicted_s, run_s in pairs:
         one = job(state, 1.0, predicted_s)
         state.start(one, [0], 1.0)
         state.release(one, 1.0 + run_s, ended=True)
-    found = seen(state, 10_000.0)
+    found = observation(state, 10_000.0)
     assert found["prediction_bias"] == pytest.approx(math.log(2) / 3, abs=1e-5)
     assert found["prediction_sd"] == pytest.approx(0.0, abs=1e-2)
     assert found["prediction_corr"] == pytest.approx(1.0)
@@ -120,7 +120,7 @@ def test_how_predictions_do() -> None:
     assert found["prediction_ends"] == pytest.approx(math.log(1 + 1 + left + left**2) / 5)
 
 
-def test_ends_of_one_instant_are_told_in_any_order() -> None:
+def test_ends_of_one_instant_count_in_any_order() -> None:
     runs = [(100.0, 33.3), (7.0, 123.4), (900.0, 1e5), (55.5, 1.0), (3000.0, 77.7)]
     told = []
     for order in (runs, runs[::-1]):
@@ -130,12 +130,12 @@ def test_ends_of_one_instant_are_told_in_any_order() -> None:
             state.start(numbers[run_s], [k], 2e5 - run_s)
         for _, run_s in order:
             state.release(numbers[run_s], 2e5, ended=True)
-        seen(state, 2e5)
+        observation(state, 2e5)
         told.append(state.arrays.dials.counted.tobytes())
     assert told[0] == told[1]
 
 
-def test_dials_are_due_after_ten_minutes_or_so_many_arrivals() -> None:
+def test_dials_are_due_after_ten_minutes_or_enough_arrivals() -> None:
     state = cluster()
     dial = state.arrays.dials.dial
 
@@ -151,23 +151,23 @@ def test_dials_are_due_after_ten_minutes_or_so_many_arrivals() -> None:
         job(state, now_s)
         assert not due()
     job(state, now_s)
-    assert due(), "after so many arrivals"
+    assert due(), "after enough arrivals"
     now_s += EVERY_S - 1.0
     job(state, now_s)
     assert not due()
     now_s += 1.0
     job(state, now_s)
-    assert due(), "after so long"
+    assert due(), "after ten minutes"
 
 
-def test_nobody_counts_where_nobody_sets_dials() -> None:
+def test_no_statistics_without_dials() -> None:
     state = cluster(who=NOBODY)
     job(state, 5.0)
     assert state.arrays.dials.counted.jobs.sum() == 0.0
     assert state.arrays.dials.dial.due[0] == 0
 
 
-def test_dials_move_within_their_ranges() -> None:
+def test_dials_stay_within_their_ranges() -> None:
     state = cluster()
     for sign in (-1.0, 1.0):
         for_state(set_dials, state)(state.arrays, 0, np.full(NUM_DIALS, sign))
@@ -175,12 +175,12 @@ def test_dials_move_within_their_ranges() -> None:
             assert state.arrays.dials.dial[name][0] == sign * span
 
 
-def test_a_network_of_constants_sets_them() -> None:
+def test_constant_network_sets_dials() -> None:
     state = cluster()
     weights = np.zeros((NUM_DIALS, NUM_COLUMNS + 1))
     weights[:, -1] = np.arctanh(np.linspace(-0.9, 0.9, NUM_DIALS))
     state.set_dials(Strategy.of(weights).arrays(1))
-    seen(state, 7.0)
+    observation(state, 7.0)
     found = [float(state.arrays.dials.dial[name][0]) for name in RANGES]
     assert found == pytest.approx(np.linspace(-0.9, 0.9, NUM_DIALS) * np.array(list(RANGES.values())))
 
@@ -194,8 +194,8 @@ def test_partitions_keep_their_dials_where_others_join() -> None:
     assert after.seen[:, 0].tolist() == [0.0, 0.0, 7.0]
 
 
-def test_a_cluster_whose_first_node_joins_later() -> None:
-    """As a broker's: its strategy is there before any node is."""
+def test_cluster_whose_first_node_joins_later() -> None:
+    """As a broker's: its strategy is loaded before any node joins."""
     state = ClusterState.empty(OrderedQueue(Order()))
     weights = np.zeros((NUM_DIALS, NUM_COLUMNS + 1))
     weights[:, -1] = 1.0
@@ -206,7 +206,7 @@ def test_a_cluster_whose_first_node_joins_later() -> None:
     assert state.arrays.dials.dial.margin[0] == pytest.approx(np.tanh(1.0) * RANGES["margin"])
 
 
-def test_a_node_of_a_new_vc_joins() -> None:
+def test_node_of_a_new_vc_joins() -> None:
     state = cluster(NodeSpec(name="n0", gpus=8))
     job(state, 3.0)
     state.arrays.dials.dial.margin[0] = 0.25

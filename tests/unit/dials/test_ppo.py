@@ -1,4 +1,4 @@
-"""PPO on the dials: noise that is mirrored in pairs, and a mean that a strategy file can hold."""
+"""PPO on the dials: noise mirrored in pairs, and a mean that a strategy file can hold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_noise_is_mirrored_in_pairs() -> None:
     assert not torch.equal(found[0], found[2])
 
 
-def test_what_is_trained_is_a_strategy_that_runs() -> None:
+def test_trained_network_is_a_strategy_that_runs() -> None:
     source = EpisodeSource.from_trace(*synthesize("helios", 600, 1.0, 32, seed=1))
     config = PpoConfig(clusters=4, rollout_steps=16, rollouts=2, batch_size=32, epochs=1, width=8)
     start, told = np.linspace(-0.5, 0.5, NUM_DIALS), list[int]()

@@ -1,4 +1,4 @@
-"""Strategy files: what is written is read back, and what does not fit is said in one line."""
+"""Strategy files: they are read back, and invalid ones are refused in one line."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from rlsched.errors import InputError
 LINEAR = Strategy.of(np.arange(NUM_DIALS * (NUM_COLUMNS + 1), dtype=float).reshape(NUM_DIALS, -1) / 1000.0)
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_strategy_is_read_back(tmp_path: Path) -> None:
     LINEAR.write(tmp_path / "one.json")
     assert Strategy.read(tmp_path / "one.json") == LINEAR
     assert Strategy.read(tmp_path / "one.json").digest == LINEAR.digest
 
 
-def test_a_policy_has_the_strategy_of_its_file(tmp_path: Path) -> None:
+def test_policy_has_the_strategy_of_its_file(tmp_path: Path) -> None:
     LINEAR.write(tmp_path / "one.json")
     policy = Policy("tuned", dials=str(tmp_path / "one.json"))
     assert policy.rule.strategy == LINEAR
@@ -58,7 +58,7 @@ def test_a_policy_has_the_strategy_of_its_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_said_in_one_line(change: dict[str, object], said: str) -> None:
+def test_mismatch_is_one_line(change: dict[str, object], said: str) -> None:
     with pytest.raises(InputError, match=r"^mine\.json: ") as error:
         msgspec.structs.replace(LINEAR, **change).check("mine.json")
     assert said in str(error.value)
@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_said_in_one_line(change: dict[str, object], said: 
     ("content", "said"),
     [(None, "cannot read this strategy"), ("{", "expected a strategy file"), ("{}", "columns")],
 )
-def test_a_file_that_is_none(content: str | None, said: str, tmp_path: Path) -> None:
+def test_invalid_file(content: str | None, said: str, tmp_path: Path) -> None:
     path = tmp_path / "some.json"
     if content is not None:
         path.write_text(content)
@@ -79,7 +79,7 @@ def test_a_file_that_is_none(content: str | None, said: str, tmp_path: Path) -> 
 
 
 def through(strategy: Strategy, seen: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
-    """What the kernel of a strategy makes of an observation, and whether dials may stand there."""
+    """Dials that the kernel of a strategy computes from an observation, and whether they are valid."""
     d = strategy.arrays(1)
     clips = bool(d.who[0] == CLIPPED)
     turning._layer(d.first, seen, d.between[0], False)
@@ -104,7 +104,7 @@ def test_hidden_layers_may_have_any_widths(widths: tuple[int, int], output: Lite
     assert fits
 
 
-def test_a_clipped_output_that_is_no_number_is_refused() -> None:
+def test_clipped_nan_output_is_refused() -> None:
     layers = [np.zeros((2, NUM_COLUMNS + 1)), np.zeros((2, 3)), np.zeros((NUM_DIALS, 3))]
     strategy = Strategy.of(*layers, output="clip")
     assert through(strategy, np.zeros(NUM_COLUMNS))[1]
@@ -113,20 +113,20 @@ def test_a_clipped_output_that_is_no_number_is_refused() -> None:
     assert not fits
 
 
-def test_the_output_is_kept_and_others_are_refused(tmp_path: Path) -> None:
+def test_output_kind_is_kept_and_unknown_ones_are_refused(tmp_path: Path) -> None:
     clipped = msgspec.structs.replace(LINEAR, output="clip")
     clipped.write(tmp_path / "c.json")
     assert Strategy.read(tmp_path / "c.json") == clipped
     assert clipped.digest != LINEAR.digest
-    assert b"output" not in msgspec.json.encode(LINEAR), "digests of files that do not name it stay"
+    assert b"output" not in msgspec.json.encode(LINEAR), "digests of files without it stay"
     text = (tmp_path / "c.json").read_text().replace('"clip"', '"relu"')
     (tmp_path / "c.json").write_text(text)
     with pytest.raises(InputError, match=r"c\.json: expected a strategy file .*'relu'.*output"):
         Strategy.read(tmp_path / "c.json")
 
 
-def test_jobs_that_come_before_any_node_are_counted_within_the_arrays(tmp_path: Path) -> None:
-    """A broker begins with no node and so no partition: kernels write to row 0 of what a partition has."""
+def test_jobs_before_the_first_node_are_counted_in_bounds(tmp_path: Path) -> None:
+    """A broker begins with no node and so no partition: kernels write to row 0 of partition arrays."""
     LINEAR.write(tmp_path / "one.json")
     scheduler = load_scheduler(Policy("tuned", dials=str(tmp_path / "one.json")))
     state = ClusterState([], OrderedQueue(scheduler.order))
@@ -143,7 +143,7 @@ def test_jobs_that_come_before_any_node_are_counted_within_the_arrays(tmp_path: 
     assert state.num_partitions == 1
 
 
-def test_a_policy_is_sent_with_its_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_is_sent_with_its_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     LINEAR.write(tmp_path / "mine.json")
     (tmp_path / "mine.toml").write_text('base = "easy"\ndials = "mine.json"\n')
     (tmp_path / "elsewhere").mkdir()
@@ -153,13 +153,13 @@ def test_a_policy_is_sent_with_its_strategy(tmp_path: Path, monkeypatch: pytest.
     there = Policy.parse(sent.toml, name=sent.name)
     assert (there.name, there) == ("mine", sent)
     assert Strategy.of_setting(there.settings.dials) == LINEAR
-    assert to_send(there) == with_whole_paths(there) == there, "as it is"
+    assert to_send(there) == with_whole_paths(there) == there, "unchanged"
     strategy = there.rule.strategy
     assert strategy is not None
     assert strategy.digest == LINEAR.digest
 
 
-def test_a_strategy_is_judged_by_its_content_before_it_is_sent(tmp_path: Path) -> None:
+def test_strategy_is_checked_before_it_is_sent(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text("[1]")
     (tmp_path / "mine.toml").write_text('base = "easy"\ndials = "mine.json"\n')
     with pytest.raises(InputError, match=r"mine\.json: expected a strategy file"):

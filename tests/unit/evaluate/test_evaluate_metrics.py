@@ -1,4 +1,4 @@
-"""Metrics of hand-made schedules whose numbers are known."""
+"""Metrics of hand-made schedules with known results."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rlsched_envs.sim.job_table import JobTable
 NAN = float("nan")
 
 
-def a_trace() -> Trace:
+def make_trace() -> Trace:
     """Five jobs: two of 1 GPU, two of 2 GPUs, one that can never run."""
     return Trace.from_columns(
         name="five",
@@ -37,10 +37,10 @@ def a_trace() -> Trace:
     )
 
 
-def a_table(**changes: object) -> JobTable:
+def make_table(**changes: object) -> JobTable:
     """p 0-50, q 15-55, r 60-90, s 90-110, t rejected."""
     values: dict[str, object] = {
-        "trace": a_trace(),
+        "trace": make_trace(),
         "start_s": np.array([0.0, 15.0, 60.0, 90.0, NAN]),
         "end_s": np.array([50.0, 55.0, 90.0, 110.0, NAN]),
         "rejected": np.array([False, False, False, False, True]),
@@ -56,7 +56,7 @@ def a_table(**changes: object) -> JobTable:
 
 
 def test_headline_numbers() -> None:
-    one = schedule_metrics(a_table(), num_gpus=8, wall_s=1.5)
+    one = schedule_metrics(make_table(), num_gpus=8, wall_s=1.5)
     assert (one.jobs, one.rejected, one.unfinished) == (5, 1, 0)
     assert one.jct_mean_s == pytest.approx((50 + 45 + 70 + 80) / 4)
     assert one.jct_p50_s == pytest.approx(60.0)  # between 50 and 70
@@ -83,12 +83,12 @@ def test_headline_numbers() -> None:
 
 def test_bounded_slowdown_counts_short_jobs_as_ten_seconds() -> None:
     # JCT 50, 45, 70, 80 s of durations 50, 40, 30, 20 s.
-    one = schedule_metrics(a_table(), num_gpus=8)
+    one = schedule_metrics(make_table(), num_gpus=8)
     assert one.bounded_slowdown_mean == pytest.approx((1 + 45 / 40 + 70 / 30 + 4) / 4)
     assert one.bounded_slowdown_p99 == pytest.approx(70 / 30 + 0.97 * (4 - 70 / 30))
     assert one.by_vc["-"].bounded_slowdown_mean == pytest.approx(4.0)
-    brief = replace(a_trace(), duration_s=np.array([0.0, 8.0, 5.0, 10.0, 1.0]))
-    table = a_table(
+    brief = replace(make_trace(), duration_s=np.array([0.0, 8.0, 5.0, 10.0, 1.0]))
+    table = make_table(
         trace=brief,
         start_s=np.array([0.0, 11.0, 60.0, 90.0, NAN]),
         end_s=np.array([0.0, 19.0, 65.0, 100.0, NAN]),
@@ -98,21 +98,21 @@ def test_bounded_slowdown_counts_short_jobs_as_ten_seconds() -> None:
 
 def test_utilisation_runs_from_first_to_last_submission() -> None:
     # Submissions 0 to 100 s: p 50 x 1, q 40 x 2, r 30 x 1, s 10 x 2 of its 20 s.
-    one = schedule_metrics(a_table(), num_gpus=8)
+    one = schedule_metrics(make_table(), num_gpus=8)
     assert one.gpu_utilisation_frac == pytest.approx((50 + 80 + 30 + 20) / (8 * 100))
 
 
-def test_utilisation_of_a_window_counts_jobs_from_before() -> None:
+def test_utilisation_of_a_window_counts_earlier_jobs() -> None:
     measured = np.array([False, False, True, True, False])  # 20 to 30 s
-    one = schedule_metrics(a_table(), num_gpus=8, measured=measured)
+    one = schedule_metrics(make_table(), num_gpus=8, measured=measured)
     assert one.gpu_utilisation_frac == pytest.approx((10 * 1 + 10 * 2) / (8 * 10))
     assert one.jobs == 2
     assert one.queue_mean_s == pytest.approx(50.0)
     assert one.makespan_s == pytest.approx(90.0)
 
 
-def test_jobs_that_still_run_occupy_their_gpus_and_are_unfinished() -> None:
-    table = a_table(end_s=np.array([50.0, NAN, 90.0, 110.0, NAN]))
+def test_running_jobs_occupy_their_gpus_and_are_unfinished() -> None:
+    table = make_table(end_s=np.array([50.0, NAN, 90.0, 110.0, NAN]))
     one = schedule_metrics(table, num_gpus=8)
     assert (one.jobs, one.rejected, one.unfinished) == (5, 1, 1)
     assert one.jct_mean_s == pytest.approx((50 + 70 + 80) / 3)
@@ -120,7 +120,7 @@ def test_jobs_that_still_run_occupy_their_gpus_and_are_unfinished() -> None:
 
 
 def test_breakdowns_add_up() -> None:
-    one = schedule_metrics(a_table(), num_gpus=8)
+    one = schedule_metrics(make_table(), num_gpus=8)
     assert list(one.by_gpus) == ["1", "2", "64"]
     assert one.by_gpus["2"].queue_mean_s == pytest.approx(32.5)
     assert one.by_gpus["2"].queue_p50_s == pytest.approx(32.5)
@@ -136,9 +136,9 @@ def test_breakdowns_add_up() -> None:
     assert one.by_gpus["64"].queue_max_s is None
 
 
-def test_nothing_ended_is_none_not_zero() -> None:
+def test_without_ended_jobs_metrics_are_none() -> None:
     nothing = np.full(5, NAN)
-    one = schedule_metrics(a_table(start_s=nothing, end_s=nothing, decision_us=np.empty(0)), num_gpus=8)
+    one = schedule_metrics(make_table(start_s=nothing, end_s=nothing, decision_us=np.empty(0)), num_gpus=8)
     assert one.unfinished == 4
     assert one.jct_mean_s is None
     assert one.queue_max_s is None
@@ -151,7 +151,7 @@ def test_nothing_ended_is_none_not_zero() -> None:
 
 def test_one_instant_has_no_utilisation() -> None:
     measured = np.array([True, False, False, False, False])
-    assert schedule_metrics(a_table(), num_gpus=8, measured=measured).gpu_utilisation_frac is None
+    assert schedule_metrics(make_table(), num_gpus=8, measured=measured).gpu_utilisation_frac is None
 
 
 def test_quantiles_interpolate() -> None:
@@ -161,26 +161,26 @@ def test_quantiles_interpolate() -> None:
 
 
 def test_mean_over_seeds() -> None:
-    late = a_table(
+    late = make_table(
         start_s=np.array([0.0, 15.0, 60.0, 94.0, NAN]),
         by_source={"rule": 5, "guard": 2},
         decision_us=np.empty(0),
     )
-    both = mean_over_seeds([schedule_metrics(a_table(), num_gpus=8), schedule_metrics(late, num_gpus=8)])
+    both = mean_over_seeds([schedule_metrics(make_table(), num_gpus=8), schedule_metrics(late, num_gpus=8)])
     assert both.queue_mean_s == pytest.approx((105 / 4 + 109 / 4) / 2)
     assert both.by_gpus["2"].queue_mean_s == pytest.approx((65 / 2 + 69 / 2) / 2)
     assert both.jobs == 5
     assert both.decision_p99_us is None
     assert both.by_source == {"rule": 6, "guard": 1}
     assert both.over_time is not None
-    # Steps of 60 s: p and q in the first; r and 10 or 6 s of s in what is left, 40 s.
+    # Steps of 60 s: p and q in the first; r and 10 or 6 s of s in the remaining 40 s.
     assert both.over_time.gpus_allocated == pytest.approx([(50 + 80) / 60, (30 + 2 * 8) / 40])
 
 
 def test_rejected_jobs_are_counted_and_named() -> None:
     everyone = np.ones(5, dtype=np.bool_)
-    assert rejected_reasons(a_table(), everyone) == {"too large": 1}
-    assert rejected_lines(a_table(), everyone) == ["1 rejected: too large (t)"]
+    assert rejected_reasons(make_table(), everyone) == {"too large": 1}
+    assert rejected_lines(make_table(), everyone) == ["1 rejected: too large (t)"]
 
 
 def test_ratio_and_interval_of_equal_halves() -> None:
@@ -190,7 +190,7 @@ def test_ratio_and_interval_of_equal_halves() -> None:
     assert ratio_of_sums(np.ones(3), np.zeros(3)) is None
 
 
-def test_interval_covers_the_truth_as_often_as_it_says() -> None:
+def test_interval_has_its_nominal_coverage() -> None:
     rng = np.random.default_rng(1)
     hits = 0
     for trial in range(200):
@@ -233,13 +233,13 @@ def test_no_interval_from_fewer_than_ten() -> None:
 
 @pytest.mark.parametrize(("days", "interval"), [(9, False), (10, True)])
 def test_blocks_are_days_of_submissions(days: int, interval: bool) -> None:
-    # Three jobs on every other day of the trace: what counts is days with submissions, not the time between.
+    # Three jobs on every other day of the trace: days with submissions count, not the time between.
     submit_s = np.array([day * 2 * 86400.0 + hour * 3600.0 for day in range(days) for hour in (0, 1, 23)])
     ones = np.ones(len(submit_s))
     trace = Trace.from_columns(name="days", submit_s=submit_s, duration_s=60 * ones, num_gpus=ones)
 
     def waiting(wait_s: np.ndarray) -> JobTable:
-        return a_table(
+        return make_table(
             trace=trace,
             start_s=submit_s + wait_s,
             end_s=submit_s + wait_s + 60,
@@ -256,11 +256,11 @@ def test_blocks_are_days_of_submissions(days: int, interval: bool) -> None:
     assert (found.queue_mean_ratio.high is not None) == interval
 
 
-def test_comparison_counts_wins_and_leaves_out_what_did_not_end() -> None:
-    slower = a_table(
+def test_comparison_counts_wins_and_leaves_out_unfinished_jobs() -> None:
+    slower = make_table(
         start_s=np.array([10.0, 15.0, 50.0, 90.0, NAN]), end_s=np.array([60.0, 55.0, 80.0, NAN, NAN])
     )
-    found = compare([slower], [a_table()], np.ones(5, dtype=np.bool_))
+    found = compare([slower], [make_table()], np.ones(5, dtype=np.bool_))
     assert found.jobs == 3
     assert found.wins_frac == pytest.approx(1 / 3)
     assert found.losses_frac == pytest.approx(1 / 3)
@@ -271,7 +271,7 @@ def test_comparison_counts_wins_and_leaves_out_what_did_not_end() -> None:
 
 
 def test_windows() -> None:
-    trace = a_trace()
+    trace = make_trace()
     assert window_of(trace, None, None).measured(trace).all()
     assert window_of(trace, 10.0, 30.0).measured(trace).tolist() == [False, True, True, False, False]
     assert window_of(trace, 10.0, 30.0).replay_from_s == 0.0
@@ -285,14 +285,15 @@ def test_windows() -> None:
 )
 def test_empty_windows_are_refused(since: float, until: float | None, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        window_of(a_trace(), since, until)
+        window_of(make_trace(), since, until)
 
 
 def test_nodes_and_load_exclude_each_other() -> None:
     with pytest.raises(InputError, match="got both"):
-        scaled_cluster(a_trace(), ClusterSpec.uniform(2), MeasuredWindow(), nodes=1, load=0.5)
+        scaled_cluster(make_trace(), ClusterSpec.uniform(2), MeasuredWindow(), nodes=1, load=0.5)
     assert (
-        scaled_cluster(a_trace(), ClusterSpec.uniform(2), MeasuredWindow(), nodes=3, load=None).num_nodes == 3
+        scaled_cluster(make_trace(), ClusterSpec.uniform(2), MeasuredWindow(), nodes=3, load=None).num_nodes
+        == 3
     )
 
 
@@ -316,7 +317,7 @@ def rows_of(path: Path) -> list[list[str]]:
 
 def test_job_files(tmp_path: Path) -> None:
     spec = ClusterSpec.uniform(2, 4)
-    table = a_table(end_s=np.array([50.0, 55.5, 90.0, NAN, NAN]))
+    table = make_table(end_s=np.array([50.0, 55.5, 90.0, NAN, NAN]))
     write_jobs(table, spec, np.array([False, True, True, True, True]), tmp_path / "new", "fifo")
     rows = rows_of(tmp_path / "new" / "fifo.csv")
     header = "job_id,submit_time,start_time,end_time,node,gpus,share,sm_clock_frac,energy_j"
@@ -337,7 +338,7 @@ def test_job_files(tmp_path: Path) -> None:
 
 
 def test_only_policies_that_differ_by_seed_run_more_than_once() -> None:
-    trace = a_trace()
+    trace = make_trace()
     predictions = PredictedTimes(trace.duration_s, np.zeros(len(trace)))
     policies = distinct([Policy("fifo"), Policy("random"), Policy("fifo")])
     tasks = replay_tasks(trace, ClusterSpec.uniform(1), MeasuredWindow(), predictions, policies, [4, 5])

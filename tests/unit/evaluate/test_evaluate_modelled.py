@@ -1,4 +1,4 @@
-"""What models add to the numbers of a schedule, by hand: shared GPUs, energy, GPUs at work, clocks."""
+"""Metrics of schedules under models, by hand: shared GPUs, energy, busy GPUs, clocks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ KWH_J = 3.6e6
 def by_hand() -> JobTable:
     """Eight GPUs. a has 0 and 1 from 0 to 100 s; b joins it from 40 to 140; c has 1 GPU from 100 to 200.
 
-    d and e each ask for half a GPU, on GPU 5, from 0 to 50; f has no GPUs; g runs alone, where a and b were,
-    from the second at which b leaves.
+    d and e each request half a GPU, on GPU 5, from 0 to 50; f has no GPUs; g runs unshared, on the GPUs of a
+    and b, from the second at which b leaves.
     """
     names = ["a", "b", "c", "d", "e", "f", "g"]
     trace = Trace.from_columns(
@@ -76,7 +76,7 @@ def by_hand() -> JobTable:
     )
 
 
-def test_gpus_that_jobs_share_are_held_once() -> None:
+def test_shared_gpus_are_held_once() -> None:
     held = gpu_holds(by_hand())
     found = sorted(zip(held.attempt.tolist(), held.start_s.tolist(), held.end_s.tolist(), strict=True))
     assert found == [
@@ -85,11 +85,11 @@ def test_gpus_that_jobs_share_are_held_once() -> None:
         (3, 100.0, 150.0),
         (4, 100.0, 150.0),
         (5, 150.0, 160.0),
-        (6, 140.0, 200.0),  # g comes when b leaves: a hold of its own
+        (6, 140.0, 200.0),  # g starts when b leaves: a separate hold
     ]
 
 
-def test_a_hold_goes_on_while_anybody_is_left() -> None:
+def test_hold_lasts_until_its_last_job_ends() -> None:
     table = by_hand()
     assert table.log is not None
     ends_s = table.log.end_s.copy()
@@ -117,7 +117,7 @@ def test_numbers() -> None:
     assert one.energy_kwh == pytest.approx(28)
     assert one.energy_per_job_kwh == pytest.approx(4)
     assert (one.cluster_energy_kwh, one.idle_energy_kwh, one.replay_s) == pytest.approx((38, 10, 200))
-    assert one.shared_frac == pytest.approx(2 / 4), "a and b, of those with whole GPUs"
+    assert one.shared_frac == pytest.approx(2 / 4), "a and b, among jobs with whole GPUs"
     clocks = 2 * 100 + 2 * 80 + 100 + 50 + 50 + 2 * 30
     assert one.sm_clock_mean_frac == pytest.approx(clocks / (2 * 100 + 2 * 100 + 100 + 50 + 50 + 2 * 60))
     assert one.lost_gpu_s == pytest.approx(5 * 2)
@@ -142,7 +142,7 @@ def test_only_measured_jobs_have_energy_and_clocks() -> None:
     assert one.gpu_used_frac == pytest.approx(used / (8 * 100))
 
 
-def test_an_attempt_without_length_is_no_division_by_zero() -> None:
+def test_attempt_without_length_is_no_division_by_zero() -> None:
     table = by_hand()
     assert table.log is not None
     log = replace(table.log, end_s=np.where(np.arange(7) == 2, 100.0, table.log.end_s))
@@ -151,8 +151,8 @@ def test_an_attempt_without_length_is_no_division_by_zero() -> None:
     schedule_metrics(replace(table, log=log), 8)
 
 
-def test_whole_gpus_are_fragments_once_where_they_are_shared() -> None:
-    """Without d and e, which ask for halves: free GPUs are 6, 5 and 6, 5 for the time of c."""
+def test_shared_whole_gpus_are_fragments_once() -> None:
+    """Without d and e, which request halves: free GPUs are 6, 5 and 6, 5 during the time of c."""
     table = by_hand()
     keep = np.array([0, 1, 2, 6])
     assert table.log is not None
@@ -184,7 +184,7 @@ def test_energy_is_compared_on_the_same_jobs() -> None:
     assert compare([replace(half, energy=None)], [table], measured).energy_ratio is None
 
 
-def test_share_of_measured_cells_counts_the_fields_that_a_result_used() -> None:
+def test_share_of_measured_cells_counts_the_used_fields() -> None:
     table = by_hand()
     measured = np.ones(7, np.bool_)
     models = Models(workload_seed=4)
@@ -196,7 +196,7 @@ def test_share_of_measured_cells_counts_the_fields_that_a_result_used() -> None:
     always = ("util_frac", "dynamic_w", "cores_each")
 
     def expected(*more: str, kinds: Sequence[str] = ("V100",)) -> float:
-        """One GPU is on one node: what more of them cost is no figure behind such a job."""
+        """A job of one GPU is on one node, so that the cost of several nodes is no figure behind it."""
         of_all = catalogue.cells_behind(workloads, kinds, (*always, *more))
         of_gangs = catalogue.cells_behind(gangs, kinds, ["node_penalty"])
         return (of_all[0] + of_gangs[0]) / (of_all[1] + of_gangs[1])

@@ -23,7 +23,7 @@ def replayed(trace: Trace, spec: ClusterSpec, *, keep_placements: bool = True) -
 
 
 def by_hand() -> JobTable:
-    """Two nodes of 4 GPUs: 3 GPUs for 100 s, then 4 for 60 s beside it; submissions from 0 to 200 s."""
+    """Two nodes of 4 GPUs: 3 GPUs for 100 s, then 4 for 60 s on the other; submissions from 0 to 200 s."""
     trace = Trace.from_columns(
         name="hand",
         submit_s=[0.0, 50.0, 200.0, 200.0],
@@ -40,7 +40,7 @@ def test_fragmentation_by_hand() -> None:
     # Free on the node of the 3-GPU job and on the other: 1 and 4 for 50 s, 1 and 0 for 50 s,
     # 4 and 0 for 10 s, 4 and 4 for 90 s.
     free = 50 * 5 + 50 * 1 + 10 * 4 + 90 * 8
-    # The single GPU beside 3 taken ones is of no use to 3, 4 and 8 (whole nodes), for 100 s.
+    # The single GPU next to 3 taken ones is of no use to 3, 4 and 8 (whole nodes), for 100 s.
     assert one.fragmentation_frac == pytest.approx(100 * 0.75 / free)
     assert {size: group.fragmentation_frac for size, group in one.by_gpus.items()} == pytest.approx(
         {"1": 0.0, "3": 100 / free, "4": 100 / free, "8": 100 / free}
@@ -57,7 +57,7 @@ def test_fragmentation_by_hand() -> None:
     )
 
 
-def test_jobs_without_gpus_leave_fragmentation_as_it_is_and_shares_make_it_unknown() -> None:
+def test_jobs_without_gpus_keep_fragmentation_and_shares_make_it_unknown() -> None:
     """Shares of one GPU are not whole ones: three of them once made the free GPUs of a node negative."""
     asks = {"plain": [2.0, 4.0, 1.0], "cpu": [2.0, 4.0, 1.0, 0.0], "shares": [2.0, 4.0, 1.0, 0.4, 0.3, 0.3]}
     found = {}
@@ -79,7 +79,7 @@ def test_jobs_without_gpus_leave_fragmentation_as_it_is_and_shares_make_it_unkno
     assert found["shares"].gpu_utilisation_frac > found["plain"].gpu_utilisation_frac
 
 
-def test_without_placements_fragmentation_is_unknown_and_allocation_is_not() -> None:
+def test_without_placements_only_fragmentation_is_unknown() -> None:
     table = by_hand()
     bare = replayed(table.trace, table.spec, keep_placements=False)
     one, other = schedule_metrics(table, num_gpus=8), schedule_metrics(bare, num_gpus=8)
@@ -117,7 +117,7 @@ def test_one_instant_has_no_steps() -> None:
 
 
 @pytest.mark.parametrize("span_s", [1.0, 12_000.0, 12_001.0, 3e6, 86_400.0 * 200, 86_400.0 * 201, 1e9])
-def test_steps_are_few(span_s: float) -> None:
+def test_number_of_steps_is_limited(span_s: float) -> None:
     step_s = step_length_s(span_s)
     assert step_s in STEPS_S
     assert span_s <= step_s * MAX_STEPS or step_s == STEPS_S[-1]
@@ -190,8 +190,8 @@ def test_fragmentation_second_by_second(seed: int) -> None:
     assert 0 < found.unusable_gpu_s.sum() < found.free_gpu_s.sum()
 
 
-def test_the_order_in_which_a_job_was_given_its_gpus_is_of_no_account() -> None:
-    """On two nodes in turn, each has as many taken as if they had been given one after the other."""
+def test_order_of_a_job_s_gpus_does_not_matter() -> None:
+    """On two nodes alternately, each has as many taken as in consecutive order."""
     table, found = by_hand(), []
     for first, second in (((0, 1, 4), (2, 3, 5, 6)), ((0, 4, 1), (2, 5, 3, 6)), ((4, 1, 0), (6, 3, 5, 2))):
         moved = replace(table, gpus=[first, second, *table.gpus[2:]])

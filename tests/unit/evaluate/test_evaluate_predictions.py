@@ -1,4 +1,4 @@
-"""Which policies a history is made for, and that the others do not miss it."""
+"""Policies that need a history of predictions, and policies that run without one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FED = (
 UNFED = tuple(Policy(name) for name in ("fifo", "fifo-backfill", "sjf", "sjf-backfill", "srtf"))
 
 
-def test_a_history_is_made_only_where_somebody_is_fed_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_is_computed_only_where_a_policy_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     trace, spec = synthesize("helios", 60, 0.9, 16, seed=1)
     asked: list[float] = []
 
@@ -53,7 +53,7 @@ def test_a_history_is_made_only_where_somebody_is_fed_from_it(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("policy", UNFED, ids=lambda policy: policy.name)
-def test_who_is_fed_no_history_decides_alike_with_any(policy: Policy) -> None:
+def test_other_policies_decide_alike_with_any_history(policy: Policy) -> None:
     trace, spec = synthesize("helios", 400, 1.1, 32, seed=2)
     rng, found = np.random.default_rng(0), []
     for predicted_s in (np.full(400, PRIOR_S), rng.exponential(3600, 400), rng.exponential(60, 400)):

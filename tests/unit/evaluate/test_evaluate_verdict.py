@@ -1,4 +1,4 @@
-"""What `rlsched evaluate` says in words: the verdict, its cautions, what was recorded, what columns say."""
+"""Texts of `rlsched evaluate`: the verdict, its cautions, recorded schedules, legends of columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLAIMS = ("least", "soonest", "less (", "times as long")
 
 @pytest.fixture(scope="module")
 def report() -> EvaluationReport:
-    """Two policies on jobs of a month, in which the narrow ones wait behind wide ones; hours and not days."""
+    """Two policies on jobs of a month, in which narrow jobs wait behind wide ones; hours and not days."""
     rng = np.random.default_rng(1)
     count = 600
     trace = rs.Trace.from_columns(
@@ -48,14 +48,14 @@ def report() -> EvaluationReport:
 
 
 def with_ratios(report: EvaluationReport, **ratios: Any) -> EvaluationReport:
-    """Two policies, with these in place of what was measured of the second."""
+    """Two policies, with these values in place of the second one's."""
     one = msgspec.structs.replace(report.paired["qssf-backfill"], **ratios)
     policies = {name: report.policies[name] for name in ("fifo", "qssf-backfill")}
     return msgspec.structs.replace(report, policies=policies, paired={"qssf-backfill": one}, fed_truth=[])
 
 
 def with_others(report: EvaluationReport, **ratios: Ratio) -> EvaluationReport:
-    """Policies of these names beside the baseline, with these ratios."""
+    """Policies with these names next to the baseline, with these ratios."""
     one, mine = report.paired["qssf-backfill"], report.policies["qssf-backfill"]
     paired = {name: msgspec.structs.replace(one, queue_mean_ratio=ratio) for name, ratio in ratios.items()}
     policies = {"fifo": report.policies["fifo"], **dict.fromkeys(ratios, mine)}
@@ -65,7 +65,7 @@ def with_others(report: EvaluationReport, **ratios: Ratio) -> EvaluationReport:
 # ---- verdict -------------------------------------------------------------------------------------
 
 
-def test_what_is_shown_is_said_with_its_interval(report: EvaluationReport) -> None:
+def test_verdict_has_the_result_with_its_interval(report: EvaluationReport) -> None:
     said = verdict_of(report)
     assert said.startswith("Jobs wait least under qssf-backfill: ")
     ratio = report.paired["qssf-backfill"].queue_mean_ratio
@@ -77,7 +77,7 @@ def test_what_is_shown_is_said_with_its_interval(report: EvaluationReport) -> No
     assert report.verdict == said
 
 
-def test_the_sentence_says_who_loses(report: EvaluationReport) -> None:
+def test_sentence_names_the_slower_jobs(report: EvaluationReport) -> None:
     made = with_ratios(report, losses_frac=0.123)
     sizes = report.policies["fifo"].by_gpus
     worse = {
@@ -93,7 +93,7 @@ def test_the_sentence_says_who_loses(report: EvaluationReport) -> None:
     few = {size: msgspec.structs.replace(one, jobs=LEAST_JOBS - 1) for size, one in worse.items()}
     mine = msgspec.structs.replace(mine, by_gpus=few)
     said = verdict_of(msgspec.structs.replace(made, policies={"fifo": base, "qssf-backfill": mine}))
-    assert "; 12.3 % of the jobs wait longer, and the longest" in said, "the mean of so few is chance"
+    assert "; 12.3 % of the jobs wait longer, and the longest" in said, "the mean of this few is chance"
     alike = verdict_of(msgspec.structs.replace(made, policies={"fifo": base, "qssf-backfill": base}))
     assert alike.endswith("; 12.3 % of the jobs wait longer, but no size of job does on average.")
     lost = with_ratios(report, queue_mean_ratio=Ratio(1.5, 1.2, 1.9))
@@ -101,29 +101,27 @@ def test_the_sentence_says_who_loses(report: EvaluationReport) -> None:
 
 
 @pytest.mark.parametrize("ends", [(0.90, 1.02), (0.5, 1.0), (0.98, 1.3)])
-def test_nothing_is_claimed_where_the_interval_holds_1(
-    ends: tuple[float, float], report: EvaluationReport
-) -> None:
+def test_no_claim_where_the_interval_contains_1(ends: tuple[float, float], report: EvaluationReport) -> None:
     said = verdict_of(with_ratios(report, queue_mean_ratio=Ratio(0.99, *ends)))
     assert said.startswith("No difference is shown between qssf-backfill and fifo")
     assert f"from {ends[0]:.2f} to {ends[1]:.2f}" in said
     assert not any(claim in said for claim in CLAIMS)
 
 
-def test_intervals_that_are_narrow_are_told_with_more_digits(report: EvaluationReport) -> None:
+def test_narrow_intervals_have_more_digits(report: EvaluationReport) -> None:
     said = verdict_of(with_ratios(report, queue_mean_ratio=Ratio(1.0, 0.9998, 1.0003)))
     assert "from 0.9998 to 1.0003 (" in said
     same = verdict_of(with_ratios(report, queue_mean_ratio=Ratio(1.0, 0.99999, 1.00001)))
     assert same.startswith("qssf-backfill and fifo come to the same: jobs wait ")
 
 
-def test_the_reference_may_be_the_best(report: EvaluationReport) -> None:
+def test_reference_may_be_the_best(report: EvaluationReport) -> None:
     said = verdict_of(with_ratios(report, queue_mean_ratio=Ratio(1.5, 1.2, 1.9)))
     assert said.startswith("Jobs wait least under fifo, the baseline: ")
     assert "1.50 times as long (1.20 to 1.90, " in said
 
 
-def test_the_reference_is_not_the_best_where_another_is_not_told_apart_from_it(
+def test_reference_is_not_the_best_if_another_cannot_be_distinguished(
     report: EvaluationReport,
 ) -> None:
     made = with_others(
@@ -134,7 +132,7 @@ def test_the_reference_is_not_the_best_where_another_is_not_told_apart_from_it(
     assert not any(claim in said for claim in CLAIMS)
 
 
-def test_whom_the_best_is_not_told_apart_from_is_said(report: EvaluationReport) -> None:
+def test_policies_not_distinguished_from_the_best_are_named(report: EvaluationReport) -> None:
     made = with_others(
         report, easy=Ratio(0.5, 0.4, 0.6), srtf=Ratio(0.55, 0.45, 0.7), las=Ratio(0.9, 0.8, 0.95)
     )
@@ -143,12 +141,12 @@ def test_whom_the_best_is_not_told_apart_from_is_said(report: EvaluationReport) 
     assert note.startswith("easy has the least mean, and its interval overlaps with that of srtf:")
     apart = with_others(report, easy=Ratio(0.5, 0.4, 0.6), las=Ratio(0.9, 0.8, 0.95))
     assert not any("--baseline" in one for one in cautions_of(apart))
-    for ratio in (Ratio(0.5, 0.4, 1.6), Ratio(1.5, 1.4, 1.6), Ratio(0.5, None, None)):  # nothing is claimed
+    for ratio in (Ratio(0.5, 0.4, 1.6), Ratio(1.5, 1.4, 1.6), Ratio(0.5, None, None)):  # no claim
         assert not any("--baseline" in one for one in cautions_of(with_others(report, easy=ratio, las=ratio)))
 
 
 @pytest.mark.parametrize(("ratio", "first"), [(0.5, "qssf-backfill"), (1.5, "fifo")])
-def test_few_days_claim_nothing_beyond_them(ratio: float, first: str, report: EvaluationReport) -> None:
+def test_few_days_limit_the_claim(ratio: float, first: str, report: EvaluationReport) -> None:
     said = verdict_of(with_ratios(report, queue_mean_ratio=Ratio(ratio, None, None), blocks=3))
     assert said.startswith(f"Here jobs wait least under {first}")
     assert "there are 3 days of submissions, too few to claim more (10 are needed)" in said
@@ -159,7 +157,7 @@ def test_few_days_claim_nothing_beyond_them(ratio: float, first: str, report: Ev
     )
 
 
-def test_means_that_read_alike_are_not_told_apart(report: EvaluationReport) -> None:
+def test_means_that_print_alike_are_not_distinguished(report: EvaluationReport) -> None:
     few = with_ratios(report, queue_mean_ratio=Ratio(0.99999, None, None), blocks=3)
     base = few.policies["fifo"]
     same = msgspec.structs.replace(few, policies={"fifo": base, "qssf-backfill": base})
@@ -167,7 +165,7 @@ def test_means_that_read_alike_are_not_told_apart(report: EvaluationReport) -> N
     assert "least" not in verdict_of(same)
 
 
-def test_days_on_which_jobs_waited_are_counted(report: EvaluationReport) -> None:
+def test_days_with_waiting_jobs_are_counted(report: EvaluationReport) -> None:
     trace = rs.Trace.from_columns(
         name="t", submit_s=[86_400.0 * day for day in (0, 0, 1, 2)], duration_s=[9] * 4, num_gpus=[8] * 4
     )
@@ -188,7 +186,7 @@ def test_policies_that_preempt_are_compared_by_jct(report: EvaluationReport) -> 
     assert "20 % less (10 % to 30 %" in verdict_of(made)
 
 
-def test_there_may_be_nothing_to_compare(report: EvaluationReport) -> None:
+def test_single_policy_has_no_comparison(report: EvaluationReport) -> None:
     alone = msgspec.structs.replace(report, policies={"fifo": report.policies["fifo"]}, paired={})
     assert "give another --policy to compare it with" in verdict_of(alone)
     idle = with_ratios(report, queue_mean_ratio=None)
@@ -203,7 +201,7 @@ def test_there_may_be_nothing_to_compare(report: EvaluationReport) -> None:
 # ---- cautions ------------------------------------------------------------------------------------
 
 
-def test_a_load_above_1_is_warned_of_with_what_it_means(report: EvaluationReport) -> None:
+def test_load_above_1_is_warned_about_and_explained(report: EvaluationReport) -> None:
     assert report.load_frac is not None
     assert report.load_frac < 1
     assert not any("offered load" in one for one in report.cautions)
@@ -213,7 +211,7 @@ def test_a_load_above_1_is_warned_of_with_what_it_means(report: EvaluationReport
     assert crowded[1:] == report.cautions
 
 
-def test_a_crowded_vc_is_named(report: EvaluationReport) -> None:
+def test_crowded_vc_is_named(report: EvaluationReport) -> None:
     trace = rs.Trace.from_columns(
         name="vcs", submit_s=[0, 100], duration_s=[300, 50], num_gpus=[1, 1], vc=["full", "free"]
     )
@@ -225,7 +223,7 @@ def test_a_crowded_vc_is_named(report: EvaluationReport) -> None:
     assert "(full 1.50)" in said
 
 
-def test_bounds_and_jobs_that_did_not_end_are_said(report: EvaluationReport) -> None:
+def test_bounds_and_unfinished_jobs_are_reported(report: EvaluationReport) -> None:
     assert any(one.startswith("sjf: fed the true run times") for one in report.cautions)
     late = msgspec.structs.replace(report.policies["fifo"], unfinished=7)
     some = msgspec.structs.replace(report, policies={**report.policies, "fifo": late})
@@ -234,10 +232,10 @@ def test_bounds_and_jobs_that_did_not_end_are_said(report: EvaluationReport) -> 
     )
 
 
-# ---- what was recorded ---------------------------------------------------------------------------
+# ---- recorded schedule ---------------------------------------------------------------------------
 
 
-def test_what_happened_at_the_site_has_a_row_and_a_reservation(report: EvaluationReport) -> None:
+def test_recorded_schedule_has_a_row_and_a_caution(report: EvaluationReport) -> None:
     known = report.recorded
     assert known is not None
     assert (known.jobs, known.of_jobs, known.scaled) == (400, 600, True)
@@ -251,7 +249,7 @@ def test_what_happened_at_the_site_has_a_row_and_a_reservation(report: Evaluatio
     assert rows[0][-8:] == ["2.0", "h"] * 4
 
 
-def test_recorded_are_jobs_that_the_replay_has_too() -> None:
+def test_recorded_jobs_are_the_replayed_ones() -> None:
     trace = rs.Trace.from_columns(
         name="t",
         submit_s=[0, 1, 2],
@@ -267,11 +265,11 @@ def test_recorded_are_jobs_that_the_replay_has_too() -> None:
     assert rs.simulate(bare, CLUSTER, ["fifo"]).compare().recorded is None
 
 
-# ---- what people and machines read ---------------------------------------------------------------
+# ---- tables, pages and files ---------------------------------------------------------------------
 
 
 def heads_of(text: str) -> set[str]:
-    """Heads of the tables of policies that were printed."""
+    """Heads of the printed tables of policies."""
     lines = [line for line in text.splitlines() if line.startswith(" policy ")]
     return {head.strip() for line in lines for head in line.split("  ")[1:] if head.strip()}
 
@@ -292,7 +290,7 @@ def test_every_column_has_a_legend(report: EvaluationReport) -> None:
     assert {"saved, kWh", "lost GPU-h", "energy", "queue p99.9"} <= explained
 
 
-def test_times_have_units_and_the_verdict_stands_above_the_tables(report: EvaluationReport) -> None:
+def test_times_have_units_and_the_verdict_is_above_the_tables(report: EvaluationReport) -> None:
     text = str(report)
     assert text.index(report.verdict[:40]) < text.index("all jobs") < text.index("Columns of the tables")
     assert "seconds" not in text.partition("Columns of the tables")[0]
@@ -300,7 +298,7 @@ def test_times_have_units_and_the_verdict_stands_above_the_tables(report: Evalua
     assert " h " in row
 
 
-def test_the_page_and_the_file_have_it_too(tmp_path: Path) -> None:
+def test_page_and_file_have_the_verdict_too(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     trace, cluster = rs.synthesize("helios", jobs=120, load=1.2, gpus=16, seed=1)
     runs = rs.simulate(trace, cluster, ["fifo", "qssf"])
@@ -318,7 +316,7 @@ def test_the_page_and_the_file_have_it_too(tmp_path: Path) -> None:
     assert {"recorded", "fed_truth", "crowded_vcs"} <= written.keys()
 
 
-def test_colours_of_who_gained_are_no_policy_and_the_caption_names_all_parts(tmp_path: Path) -> None:
+def test_colours_of_gains_are_no_policy_s_and_the_caption_names_all_parts(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     trace, cluster = rs.synthesize("helios", jobs=120, load=1.2, gpus=16, seed=1)
     rs.simulate(trace, cluster, ["fifo", "qssf"]).to_html(tmp_path / "r.html")
@@ -344,10 +342,10 @@ def test_bars_of_times_are_linear_and_have_their_values() -> None:
     assert tall / low == pytest.approx(20.0, rel=0.01)
 
 
-# ---- progress where there is no terminal ---------------------------------------------------------
+# ---- progress without a terminal ---------------------------------------------------------
 
 
-def test_a_log_has_the_first_word_at_once_and_then_lines_now_and_then(
+def test_log_has_the_first_message_at_once_and_then_periodic_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     now_s = 100.0
@@ -372,7 +370,7 @@ def test_a_log_has_the_first_word_at_once_and_then_lines_now_and_then(
     assert capsys.readouterr().err == ""
 
 
-def test_evaluate_says_that_it_goes_on(tmp_path: Path) -> None:
+def test_evaluate_reports_progress(tmp_path: Path) -> None:
     trace, cluster = rs.synthesize("helios", jobs=50, load=0.9, gpus=16, seed=1)
     trace.write(tmp_path / "t.csv")
     cluster.write(tmp_path / "c.toml")

@@ -1,4 +1,4 @@
-"""A store of decisions gives back the task that it was made with."""
+"""A store of decisions returns the task that it was made with."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlsched_envs.sim.engine import PredictedTimes
 
 
 @pytest.mark.parametrize("origin", [None, datetime(2024, 3, 1, 9), datetime(2024, 3, 1, 9, tzinfo=UTC)])
-def test_the_trace_comes_back(origin: datetime | None, tmp_path: Path) -> None:
+def test_trace_is_restored(origin: datetime | None, tmp_path: Path) -> None:
     drawn, spec = synthesize("helios", 20, 0.9, 64, seed=1)
     trace = Trace(**({one.name: getattr(drawn, one.name) for one in fields(drawn)} | {"origin": origin}))
     task = Task(

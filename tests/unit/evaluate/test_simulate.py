@@ -1,4 +1,4 @@
-"""`simulate`: several policies on one workload, and what came of it."""
+"""`simulate`: several policies on one workload, and their results."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_runs_are_by_name_in_the_order_given(runs: Runs) -> None:
     assert np.allclose(jobs.jct_s, jobs.end_s - jobs.submit_s, equal_nan=True)
 
 
-def test_a_comparison_prints_as_tables(runs: Runs) -> None:
+def test_comparison_prints_as_tables(runs: Runs) -> None:
     report = runs.compare(baseline="easy")
     assert set(report.paired) == {"fifo", "<ours>"}
     assert "ratios to easy" in str(report)
@@ -42,7 +42,7 @@ def test_a_comparison_prints_as_tables(runs: Runs) -> None:
         runs.compare("sjf")
 
 
-def test_what_is_written_is_what_is_compared(runs: Runs, tmp_path: Path) -> None:
+def test_written_results_equal_the_comparison(runs: Runs, tmp_path: Path) -> None:
     runs.to_json(tmp_path / "r.json", baseline="easy")
     written = json.loads((tmp_path / "r.json").read_text())
     assert written["baseline"] == "easy"
@@ -53,7 +53,7 @@ def test_what_is_written_is_what_is_compared(runs: Runs, tmp_path: Path) -> None
     assert (tmp_path / "easy.csv").read_bytes() == (tmp_path / "all" / "easy.csv").read_bytes()
 
 
-def test_a_page_shows_every_policy_and_asks_nothing_of_the_network(runs: Runs, tmp_path: Path) -> None:
+def test_page_shows_every_policy_and_loads_nothing_from_the_network(runs: Runs, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     runs.to_html(tmp_path / "r.html", baseline="easy")
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
@@ -68,7 +68,7 @@ def test_a_page_shows_every_policy_and_asks_nothing_of_the_network(runs: Runs, t
         runs.to_html(tmp_path / "nowhere" / "r.html")
 
 
-def test_a_figure_draws_every_policy(runs: Runs, tmp_path: Path) -> None:
+def test_figure_draws_every_policy(runs: Runs, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     figure = runs.plot()
     figure.savefig(tmp_path / "runs.svg")
@@ -76,14 +76,14 @@ def test_a_figure_draws_every_policy(runs: Runs, tmp_path: Path) -> None:
     assert [len(axes.get_lines()) for axes in figure.axes[1:3]] == [3, 3]
 
 
-def test_policies_of_one_name_are_told_apart() -> None:
+def test_policies_of_one_name_are_distinguished() -> None:
     trace, _ = synthesize("philly", 50, 1.0, 64, seed=2)
     runs = simulate(trace, CLUSTER, ["easy", Policy("easy", order="area"), Policy("easy", order="predicted")])
     assert len(runs) == 3
     assert len({run.policy.digest for run in runs.values()}) == 3
 
 
-def test_what_does_not_go_together_is_refused() -> None:
+def test_conflicting_arguments_are_refused() -> None:
     trace, _ = synthesize("philly", 20, 1.0, 64, seed=2)
     with pytest.raises(InputError, match="expected a policy or more"):
         simulate(trace, CLUSTER, [])

@@ -1,4 +1,4 @@
-"""Every column of what a policy sees, in hand-made states."""
+"""Every column of a policy's observation, in hand-made states."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class TestColumns:
     def test_wait(self, state: ClusterState) -> None:
         row_is(job_candidates(state, 0, NOW_S), 0, self.PARTITION | {"is_wait": 1, "free_after_frac": 5 / 12})
 
-    def test_the_reference(self, state: ClusterState) -> None:
+    def test_reference(self, state: ClusterState) -> None:
         row_is(
             job_candidates(state, 0, NOW_S),
             1,
@@ -98,7 +98,7 @@ class TestColumns:
             },
         )
 
-    def test_another_that_fits(self, state: ClusterState) -> None:
+    def test_another_job_that_fits(self, state: ClusterState) -> None:
         set_held_since(state, 5, 800.0)
         row_is(
             job_candidates(state, 0, NOW_S),
@@ -121,8 +121,8 @@ class TestColumns:
             },
         )
 
-    def test_enough_free_but_apart(self, state: ClusterState) -> None:
-        """GPUs come free within 60 s (3), 480 s (6), 960 s (7): the first for a job that misses none."""
+    def test_enough_free_gpus_on_different_nodes(self, state: ClusterState) -> None:
+        """GPUs become free within 60 s (3), 480 s (6), 960 s (7): the first for a job that misses none."""
         row_is(
             job_candidates(state, 0, NOW_S),
             3,
@@ -161,7 +161,7 @@ class TestColumns:
             },
         )
 
-    def test_a_gang_over_nodes_fits_when_enough_of_them_are_wholly_free(self, state: ClusterState) -> None:
+    def test_gang_fits_when_enough_nodes_are_wholly_free(self, state: ClusterState) -> None:
         """Nodes are free in 300, 500 and 50 s: 9 GPUs need all three."""
         state.remove_waiting(4)
         row = job_candidates(state, 0, NOW_S).features[0]
@@ -215,8 +215,8 @@ class TestColumns:
         assert row[columns.LARGEST_HOLE] == pytest.approx(1 / 4)
         assert window.reasons[window.seqs.tolist().index(3)] == reasons.NO_HOLE
 
-    def test_everything_is_finite_in_the_end(self) -> None:
-        """No prediction, no GPU open: extremes stay finite."""
+    def test_all_columns_stay_finite(self) -> None:
+        """No prediction, no usable GPU: extremes stay finite."""
         state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(Order(by="area")))
         run(state, [0], predicted_s=0.0, start_s=NOW_S)
         add(state, 1, 0.0, submit_s=NOW_S + 5, spread=0.0)

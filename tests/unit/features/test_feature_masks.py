@@ -1,4 +1,4 @@
-"""What a policy may choose: the guards of the mask, and holds."""
+"""Legal choices of a policy: the guards of the mask, and holds."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class TestMasks:
         ]
         assert job_candidates(self.state(taken=7), 0, NOW_S).legal.tolist() == [True, True, True, False]
 
-    def test_half_of_what_is_up(self) -> None:
+    def test_half_is_of_nodes_that_are_up(self) -> None:
         state = self.state(taken=7)
         state.drain_node(1)  # 4 of 8 are free then
         assert not job_candidates(state, 0, NOW_S).legal[0]
 
-    def test_waiting_is_legal_where_nothing_fits(self) -> None:
+    def test_waiting_is_legal_where_no_job_fits(self) -> None:
         state = self.state(taken=6)
         state.remove_waiting(1)
         state.remove_waiting(2)
@@ -63,12 +63,12 @@ class TestMasks:
         assert window.reference == 2
         assert window.features[:, columns.IS_REFERENCE].tolist() == [0, 0, 1, 0]
 
-    def test_a_second_earlier_there_is_a_choice(self) -> None:
+    def test_one_second_earlier_there_is_a_choice(self) -> None:
         state = self.state(taken=7)
         set_held_since(state, 1, NOW_S - MAX_HOLD_S + 1)
         assert job_candidates(state, 0, NOW_S).legal.tolist() == [True, True, True, False]
 
-    def test_overdue_but_it_does_not_fit(self) -> None:
+    def test_overdue_job_that_does_not_fit(self) -> None:
         state = self.state(taken=7)
         set_held_since(state, 3, NOW_S - MAX_HOLD_S)
         assert job_candidates(state, 0, NOW_S).legal.tolist() == [True, True, True, False]
@@ -81,7 +81,7 @@ class TestMasks:
         assert window.legal.tolist() == [False, True, True, False]
         assert window.reference == 1
 
-    def test_an_overdue_job_is_shown_wherever_it_stands(self) -> None:
+    def test_overdue_job_is_shown_at_any_position(self) -> None:
         state = crowded()
         set_held_since(state, 9, NOW_S - MAX_HOLD_S)
         window = job_candidates(state, 0, NOW_S)
@@ -96,7 +96,7 @@ class TestHolds:
         hold(state, job_candidates(state, 0, NOW_S), NOW_S)
         return state
 
-    def test_jobs_that_were_passed_over_are_kept_back(self) -> None:
+    def test_passed_over_jobs_are_held(self) -> None:
         state = self.waited()
         assert not has_startable(state, 0, NOW_S)
         assert not has_startable(state, 0, NOW_S + HOLD_S - 1)
@@ -115,7 +115,7 @@ class TestHolds:
         assert window.features[:, columns.HELD] == pytest.approx([0, log(60, 12), log(60, 12), 0])
         assert window.reference == 0
 
-    def test_what_arrives_meanwhile_may_start(self) -> None:
+    def test_later_arrivals_may_start(self) -> None:
         state = self.waited()
         seq = add(state, 1, 999)
         window = job_candidates(state, 0, NOW_S + 60)
@@ -125,7 +125,7 @@ class TestHolds:
         )
         assert has_startable(state, 0, NOW_S + 60)
 
-    def test_a_hold_is_for_the_blocked_job_and_ends_when_that_starts(self) -> None:
+    def test_hold_is_for_the_blocked_job_and_ends_when_that_starts(self) -> None:
         state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(Order(by="area")))
         long = run(state, [0, 1, 2, 3])
         run(state, [4])
@@ -138,13 +138,13 @@ class TestHolds:
         assert window.seqs[window.legal].tolist() == [-1, small], "though less than half is free again"
         assert has_startable(state, 0, NOW_S + 60)
 
-    def test_a_hold_ends_when_the_blocked_job_leaves(self) -> None:
+    def test_hold_ends_when_the_blocked_job_leaves(self) -> None:
         state = self.waited()
         state.remove_waiting(3)
         assert job_candidates(state, 0, NOW_S + 60).legal.tolist() == [True, True, True]
         assert has_startable(state, 0, NOW_S + 60)
 
-    def test_with_nothing_blocked_it_lasts_its_time(self) -> None:
+    def test_hold_without_a_blocked_job_lasts_its_time(self) -> None:
         state = ClusterState.from_spec(ClusterSpec.uniform(1, 4), OrderedQueue(Order(by="area")))
         run(state, [0, 1, 2])
         add(state, 1, 100)
@@ -161,7 +161,7 @@ class TestHolds:
             == [reasons.GUARD_HALF_FREE] + [reasons.LEGAL] * 3
         )
 
-    def test_the_first_wait_counts_for_the_longest_hold(self) -> None:
+    def test_first_wait_counts_for_the_longest_hold(self) -> None:
         state = self.waited()
         later = NOW_S + HOLD_S + 5
         hold(state, job_candidates(state, 0, later), later)
@@ -169,7 +169,7 @@ class TestHolds:
         window = job_candidates(state, 0, later)
         assert window.features[window.seqs == 1, columns.HELD] == pytest.approx(log(HOLD_S + 5, 12))
 
-    def test_a_new_attempt_starts_afresh(self) -> None:
+    def test_new_attempt_starts_a_new_hold(self) -> None:
         state = self.waited()
         state.start(1, [8], NOW_S + 5)
         state.requeue(1, NOW_S + 10)
@@ -177,7 +177,7 @@ class TestHolds:
         assert window.reasons[window.seqs == 1] == reasons.LEGAL
         assert window.features[window.seqs == 1, columns.HELD] == 0
 
-    def test_jobs_outside_the_window_are_not_kept_back(self) -> None:
+    def test_jobs_outside_the_window_are_not_held(self) -> None:
         state = crowded()
         hold(state, job_candidates(state, 0, NOW_S), NOW_S)
         window = job_candidates(state, 0, NOW_S)

@@ -1,4 +1,4 @@
-"""The schema of the features: names, hash and room; and no column knows the truth."""
+"""The schema of the features: names, hash and room; and no column contains true run times."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ class TestSchema:
         with pytest.raises(ValueError):
             SCHEMA.column("true_duration")
 
-    def test_every_meaning_is_told(self) -> None:
+    def test_every_column_has_a_meaning(self) -> None:
         assert len({meaning for _, meaning in ACTOR_FEATURES}) == NUM_FEATURES
 
-    def test_the_hash_is_of_the_content_alone(self) -> None:
+    def test_hash_depends_only_on_the_content(self) -> None:
         copy = msgspec.json.decode(msgspec.json.encode(SCHEMA), type=FeatureSchema)
         assert copy == SCHEMA
         assert copy.hash == SCHEMA.hash
@@ -119,7 +119,7 @@ class TestSchema:
         hashes = {msgspec.structs.replace(SCHEMA, features=changed).hash for changed in variants}
         assert len(hashes | {SCHEMA.hash}) == 5
 
-    def test_a_schema_serves_what_lacks_its_last_columns(self) -> None:
+    def test_schema_accepts_networks_without_its_last_columns(self) -> None:
         shorter = msgspec.structs.replace(SCHEMA, version=SERVED_SINCE, features=ACTOR_FEATURES[:42])
         assert SCHEMA.begins_with(shorter)
         assert SCHEMA.begins_with(SCHEMA)
@@ -129,7 +129,7 @@ class TestSchema:
         assert not SCHEMA.begins_with(replace(shorter, version=SERVED_SINCE - 1))
         assert not SCHEMA.begins_with(replace(shorter, hold_s=900.0))
 
-    def test_the_observation_has_room_for_all(self) -> None:
+    def test_observation_has_room_for_all(self) -> None:
         box, rows = row_spaces()
         assert box.shape == (WINDOW_ROWS, NUM_FEATURES)
         assert row_spaces(oracle=True)[0].shape == (WINDOW_ROWS, NUM_FEATURES + NUM_CRITIC)
@@ -138,7 +138,7 @@ class TestSchema:
 
 
 class Watcher(Scheduler):
-    """A scheduler that acts like another and notes every window it is asked in."""
+    """A scheduler that acts like another and records every window."""
 
     order = Order(by="area")
 
@@ -163,7 +163,7 @@ class TestNoTruthInFeatures:
 
     @pytest.mark.parametrize("name", quick(["qssf-backfill", "random"], "qssf-backfill".__eq__))
     @pytest.mark.parametrize("restamp", [False, True])
-    def test_windows_are_the_same_until_the_first_end_that_differs(self, name: str, restamp: bool) -> None:
+    def test_windows_are_equal_until_the_first_different_end(self, name: str, restamp: bool) -> None:
         trace, spec = synthesize("helios", jobs=300, load=1.3, gpus=32, seed=2)
         predictions = predict_trace(trace, spec)
         before, start_s = self.windows_of(trace, spec, predictions, name)

@@ -1,4 +1,4 @@
-"""The rows that are shown: jobs of a window, and the ways to place one."""
+"""Rows of a window: jobs, and ways to place one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TestRows:
         assert len(window.seqs) == WINDOW_ROWS
         assert window.legal.tolist() == [True] + [True] * 12 + [True, False, True] + [False] * 8
 
-    def test_the_oldest_are_not_shown_twice(self) -> None:
+    def test_oldest_jobs_are_not_shown_twice(self) -> None:
         state = crowded()
         for seq in range(2, 39, 2):
             state.remove_waiting(seq)
@@ -38,7 +38,7 @@ class TestRows:
             state.remove_waiting(seq)
         assert job_candidates(state, 0, NOW_S).seqs.tolist() == [-1, *range(39, 13, -2), 40]
 
-    def test_padding_is_zero_in_buffers_that_were_used_before(self) -> None:
+    def test_padding_is_zero_in_reused_buffers(self) -> None:
         state = crowded()
         buffers = arrays.empty_window()
         for_state(windows.job_window, state)(state.arrays, 0, NOW_S, buffers)
@@ -55,14 +55,14 @@ class TestRows:
         assert buffers.info[:2].tolist() == [1, 0]
         assert not buffers.features[1:].any()
 
-    def test_looking_changes_nothing(self) -> None:
+    def test_filling_a_window_changes_no_state(self) -> None:
         state = crowded()
         before = state.digest()
         job_candidates(state, 0, NOW_S)
         variant_candidates(state, 0, 39, NOW_S)
         assert state.digest() == before
 
-    def test_every_reason_has_words(self) -> None:
+    def test_every_reason_has_a_text(self) -> None:
         codes = [
             reasons.LEGAL,
             reasons.TOO_FEW_FREE,
@@ -82,9 +82,7 @@ class TestRows:
         st.lists(st.tuples(st.integers(1, 9), st.integers(1, 50)), min_size=1, max_size=30),
         st.sampled_from(["qssf-backfill", "fifo-backfill"]),
     )
-    def test_the_reference_is_the_rule(
-        self, taken: list[int], jobs: list[tuple[int, int]], name: str
-    ) -> None:
+    def test_reference_is_the_rule(self, taken: list[int], jobs: list[tuple[int, int]], name: str) -> None:
         rule = load_scheduler(name)
         state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), OrderedQueue(rule.order))
         for node, count in enumerate(taken):
@@ -150,14 +148,14 @@ class TestVariants:
         seq = add(state, 1, 50)
         assert variant_candidates(state, 0, seq, 0.0).nodes.tolist() == [0]
 
-    def test_only_nodes_that_hold_it(self) -> None:
+    def test_only_nodes_that_hold_the_job(self) -> None:
         state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), OrderedQueue(Order(by="area")))
         run(state, [0, 1, 2])
         run(state, [4])
         seq = add(state, 2, 50)
         assert variant_candidates(state, 0, seq, 0.0).nodes.tolist() == [1, 2]
 
-    def test_a_gang_over_nodes_has_one_way(self) -> None:
+    def test_gang_of_several_nodes_has_one_way(self) -> None:
         state = ClusterState.from_spec(ClusterSpec.uniform(3, 2), OrderedQueue(Order(by="area")))
         run(state, [0])
         seq = add(state, 3, 50)
@@ -167,7 +165,7 @@ class TestVariants:
         assert window.legal.tolist() == [True]
 
 
-def test_a_gang_over_small_nodes_of_its_type_starts_at_every_clock() -> None:
+def test_gang_on_small_nodes_of_its_type_starts_at_every_clock() -> None:
     large, small = (NodeGroup(count=2, gpus=gpus, gpu_type=kind) for gpus, kind in ((8, "V100"), (4, "P100")))
     state = ClusterState.from_spec(
         ClusterSpec(name="c", nodes=(large, small)), OrderedQueue(Order(by="area"))

@@ -1,4 +1,4 @@
-"""Logarithms eight at a time are those of the standard library, to the last bit."""
+"""Logarithms eight at a time equal the standard library's, to the last bit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_any_number(x: list[float]) -> None:
     assert logs(x, 12.0) == [float(np.float32(math.log1p(one) / 12.0)) for one in x]
 
 
-def test_only_the_entries_asked_for() -> None:
+def test_only_the_requested_entries() -> None:
     scratch = log_arrays(8)
     scratch.x[:] = 1.0
     scaled_log1p(scratch, 2, 5, 1.0)

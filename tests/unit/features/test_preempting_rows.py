@@ -1,4 +1,4 @@
-"""Rows that start a job by preempting others: which there are, what they say, and whom they preempt."""
+"""Rows that start a job by preempting others: which rows exist, their columns, and the preempted jobs."""
 
 from __future__ import annotations
 
@@ -45,14 +45,16 @@ def one(draw: st.DrawFn) -> One:
 
 
 def preempting(spec: ClusterSpec) -> ClusterState:
-    """A cluster whose queue goes by the index, under a policy that may preempt."""
+    """A cluster whose queue is ordered by the index, under a policy that may preempt."""
     state = ClusterState.from_spec(spec, OrderedQueue(RULE.order), slots=64)
     state.permit(preemption=True)
     return state
 
 
 def made(jobs: list[One]) -> ClusterState:
-    """Three nodes of 4 GPUs by the index; jobs start while they fit, as they come, and the others wait."""
+    """Three nodes of 4 GPUs by the index; jobs start while they fit, in order of arrival, and the others
+    wait.
+    """
     state = preempting(ClusterSpec.uniform(3, 4))
     for job in jobs:
         seq = state.add_job(
@@ -75,7 +77,7 @@ def column(window: arrays.WindowArrays, row: int, name: str) -> float:
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(one(), min_size=4, max_size=16))
-def test_rows_are_what_the_rule_could_do(jobs: list[One]) -> None:
+def test_rows_equal_the_options_of_the_rule(jobs: list[One]) -> None:
     state = made(jobs)
     s, queue = state.arrays, state.queue(0)
     window = arrays.empty_window()
@@ -124,19 +126,19 @@ def test_rows_are_what_the_rule_could_do(jobs: list[One]) -> None:
         assert reference == 0
 
 
-def test_what_a_job_has_had_is_told_and_counts() -> None:
+def test_attained_service_is_a_column_and_counts() -> None:
     state = preempting(ClusterSpec.uniform(1, 4))
     seq = state.add_job(num_gpus=4, submit_s=0.0, predicted_s=100.0, spread=1.0)
     other = state.add_job(num_gpus=4, submit_s=0.0, predicted_s=100.0, spread=1.0)
     state.start(seq, [0, 1, 2, 3], 0.0)
     state.preempt(seq, NOW_S)
     rows = job_candidates(state, 0, NOW_S)
-    assert rows.seqs.tolist() == [-1, other, seq], "it has used up more than its prediction"
+    assert rows.seqs.tolist() == [-1, other, seq], "it has used more than its prediction"
     attained = rows.features[:, SCHEMA.column("attained_log")].tolist()
     assert attained == pytest.approx([0.0, 0.0, math.log1p(NOW_S) / 12])
 
 
-def test_a_wait_does_not_keep_back_those_who_could_preempt() -> None:
+def test_wait_does_not_hold_jobs_that_could_preempt() -> None:
     state = preempting(ClusterSpec.uniform(1, 4))
     long = state.add_job(num_gpus=3, submit_s=0.0, predicted_s=90_000.0, spread=1.0)
     state.start(long, [0, 1, 2], 0.0)

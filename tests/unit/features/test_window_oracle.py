@@ -1,4 +1,4 @@
-"""Windows of any number of rows against the same thing in plain Python, on states drawn at random."""
+"""Windows of any number of rows against the same windows in plain Python, on random states."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rlsched.decide.schema import (
 from tests.support.sim.states import NOW_S, add, run
 
 BUFFERS = {rows: arrays.empty_window(rows) for rows in (8, 24, 64)}
-"""Used again and again, as in an environment: what one state leaves behind must not show in the next."""
+"""Reused as in an environment: leftovers of one state must not show in the next."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ def waiting(draw: st.DrawFn) -> Waiting:
 
 
 def made(taken: list[int], jobs: list[Waiting]) -> ClusterState:
-    """Three nodes of 4 GPUs of which so many are taken, and jobs that wait."""
+    """Three nodes of 4 GPUs of which this many are taken, and waiting jobs."""
     state = ClusterState.from_spec(ClusterSpec.uniform(3, 4), OrderedQueue(Order(by="area")), slots=256)
     for node, count in enumerate(taken):
         for gpu in range(count):
@@ -80,7 +80,7 @@ def log(x: float, scale: float) -> float:
     st.lists(st.integers(0, 4), min_size=3, max_size=3),
     st.lists(waiting(), max_size=90),
 )
-def test_windows_are_what_the_schema_says(rows: int, taken: list[int], jobs: list[Waiting]) -> None:
+def test_windows_match_the_schema(rows: int, taken: list[int], jobs: list[Waiting]) -> None:
     state = made(taken, jobs)
     free, half_free = 12 - sum(taken), 12 - sum(taken) >= GUARD_FREE_FRAC * 12
     order = sorted(jobs, key=lambda job: (job.predicted_s * job.gpus, job.seq))
@@ -96,7 +96,7 @@ def test_windows_are_what_the_schema_says(rows: int, taken: list[int], jobs: lis
     shown += [job for job in order if not can[job.seq] and job not in shown][: rows - 1 - len(shown)]
 
     window = BUFFERS[rows]
-    arrays.nobody(window.own)  # job numbers begin anew with every state
+    arrays.nobody(window.own)  # job numbers restart with every state
     fill(state, NOW_S, window)
     used = int(window.info[0])
     seqs = np.where(window.slot >= 0, state.arrays.job.seq[window.slot], -1)
@@ -143,8 +143,8 @@ def test_windows_are_what_the_schema_says(rows: int, taken: list[int], jobs: lis
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=3, max_size=3), st.lists(waiting(), min_size=1, max_size=40))
-def test_what_was_remembered_changes_nothing(taken: list[int], jobs: list[Waiting]) -> None:
-    """A window that remembers jobs, one that has room for two of them, and a new one: the same bytes."""
+def test_cached_columns_change_nothing(taken: list[int], jobs: list[Waiting]) -> None:
+    """A window with a cache of jobs, one whose cache holds two of them, and a new one: the same bytes."""
     state = made(taken, jobs)
     remembers, forgets = arrays.empty_window(24, 64), arrays.empty_window(24, 2)
     for now_s in (NOW_S, NOW_S + 1.5, NOW_S + 4000.0):
@@ -155,7 +155,7 @@ def test_what_was_remembered_changes_nothing(taken: list[int], jobs: list[Waitin
         assert remembers.reason.tolist() == forgets.reason.tolist() == fresh.reason.tolist()
 
 
-def test_columns_behind_the_actors_are_the_callers() -> None:
+def test_columns_after_the_actor_s_belong_to_the_caller() -> None:
     state = made([4, 4, 3], [Waiting(1, 60.0, 0.0, math.nan, -math.inf) for _ in range(30)])
     wide = arrays.empty_window(24)._replace(features=np.zeros((24, NUM_FEATURES + NUM_CRITIC), np.float32))
     fill(state, NOW_S, wide)

@@ -1,4 +1,4 @@
-"""Bursts: how much their jobs share is learned, what is known of some tells of the others."""
+"""Bursts: the common share of their jobs is learned, and ended jobs inform about the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EACH = 20
 
 
 def bursts_of(share: float, many: int, known: int = EACH, seed: int = 0) -> tuple[Bursts, np.ndarray]:
-    """So many bursts of 20 jobs whose scores share so much; of the last one only some have ended."""
+    """This many bursts of 20 jobs whose scores share this much; of the last one only some have ended."""
     draws = np.random.default_rng(seed)
     u, own = draws.standard_normal((many, 1)), draws.standard_normal((many, EACH))
     score = np.sqrt(share) * u + np.sqrt(1.0 - share) * own
@@ -28,13 +28,13 @@ def places(bursts: Bursts, rows: list[int], outlived: list[float], samples: int 
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7])
-def test_what_is_common_is_learned_from_bursts_that_ended(share: float) -> None:
+def test_common_share_is_learned_from_ended_bursts(share: float) -> None:
     bursts, _ = bursts_of(share, 400)
     assert bursts.shares[0] == pytest.approx(share, abs=0.06)
-    assert bursts.shares[3] == FIRST_SHARE, "nothing is known of eight GPUs"
+    assert bursts.shares[3] == FIRST_SHARE, "no burst of eight GPUs is known"
 
 
-def test_jobs_of_a_burst_share_their_luck_and_each_alone_keeps_its_distribution() -> None:
+def test_jobs_of_a_burst_share_their_luck_and_each_keeps_its_distribution() -> None:
     bursts, _ = bursts_of(0.7, 400, known=0)
     mine = places(bursts, [-1, -1, 7980, 7981, 7982], [0.0] * 5)
     for row in mine:
@@ -45,10 +45,10 @@ def test_jobs_of_a_burst_share_their_luck_and_each_alone_keeps_its_distribution(
     assert abs(alike[0, 1]) < 0.2, "jobs of no burst"
     assert abs(alike[0, 2]) < 0.2
     width = [np.ptp(np.quantile(rows.mean(axis=0), (0.1, 0.9))) for rows in (mine[2:], mine[[0, 1]])]
-    assert width[0] > width[1], "the mean of three alike is as unsure as each"
+    assert width[0] > width[1], "the mean of three equal ones is as unsure as each"
 
 
-def test_siblings_that_ended_soon_and_late_tell_of_those_that_wait() -> None:
+def test_short_and_long_ended_siblings_revise_waiting_jobs() -> None:
     means = []
     for seed in range(40):
         bursts, score = bursts_of(0.7, 100, known=10, seed=seed)
@@ -60,7 +60,7 @@ def test_siblings_that_ended_soon_and_late_tell_of_those_that_wait() -> None:
     assert said[seen < -0.7].max() < 0.4
 
 
-def test_siblings_that_still_run_make_a_waiting_job_longer_and_what_runs_is_drawn_from_what_is_left() -> None:
+def test_running_siblings_lengthen_a_waiting_job_and_are_drawn_from_their_remaining_time() -> None:
     bursts, _ = bursts_of(0.7, 100, known=0)
     rows = [99 * EACH + k for k in range(6)]
     fresh = places(bursts, rows, [0.0] * 6)
@@ -72,7 +72,9 @@ def test_siblings_that_still_run_make_a_waiting_job_longer_and_what_runs_is_draw
 
 
 def test_intervals_of_the_sum_of_a_burst_cover_the_truth() -> None:
-    """80 % of sums of ten uniform places, given five siblings, are inside; drawn alone far fewer are."""
+    """80 % of sums of ten uniform places, given five siblings, are inside; with independent draws far fewer
+    are.
+    """
     inside = alone = 0
     for seed in range(150):
         bursts, _ = bursts_of(0.6, 60, known=5, seed=seed)
@@ -90,7 +92,7 @@ def test_intervals_of_the_sum_of_a_burst_cover_the_truth() -> None:
     assert alone / 150 < 0.6
 
 
-def test_a_choice_of_every_fourth_future_is_as_even_and_jobs_are_drawn_apart() -> None:
+def test_every_fourth_future_is_as_even_and_jobs_are_drawn_independently() -> None:
     lucks = strata(np.arange(200), 64)
     for every in (1, 2, 4, 16):
         some = np.sort(lucks[:, ::every], axis=1)

@@ -1,4 +1,4 @@
-"""What came of forecasts: corrections, scores, and simple rules beside."""
+"""Record of past forecasts: corrections, scores, and comparison with simple rules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rlsched.forecast.world import Ahead
 from rlsched.workload.predict.distribution import lognormal, quantile_s
 
 
-def seen(
+def past_forecast(
     at_s: float,
     raw: tuple[float, float, float],
     truth_s: float,
@@ -52,59 +52,59 @@ def seen(
 
 
 def corrected(record: Record, raw: tuple[float, ...], gpus: float = 1.0) -> tuple[float, ...]:
-    """As said, where list scheduling says the median."""
+    """Unchanged where list scheduling gives the median."""
     return record.corrected(raw, raw[1], record.correction("start", gpus))
 
 
-def test_forecasts_that_are_half_of_the_truth_are_doubled() -> None:
+def test_forecasts_of_half_the_truth_are_doubled() -> None:
     record, draws = Record(), np.random.default_rng(0)
     for k in range(200):
         truth = float(draws.lognormal(9.0, 0.5))
-        record.add(seen(float(k), (1_000.0, 4_000.0, 9_000.0), truth))
+        record.add(past_forecast(float(k), (1_000.0, 4_000.0, 9_000.0), truth))
     made = corrected(record, (1_000.0, 4_000.0, 9_000.0))
     wanted = np.quantile(np.exp(9.0 + 0.5 * np.random.default_rng(0).standard_normal(200)), (0.1, 0.5, 0.9))
     assert np.array(made) == pytest.approx(wanted, rel=0.05)
 
 
-def test_a_class_with_few_goes_by_all_of_them_and_an_empty_record_corrects_nothing() -> None:
+def test_class_with_few_forecasts_uses_all_and_an_empty_record_corrects_nothing() -> None:
     record = Record()
     assert record.correction("start", 8.0) == UNCORRECTED
     for k in range(FEWEST):
-        record.add(seen(float(k), (600.0, 600.0, 600.0), 6_000.0))
+        record.add(past_forecast(float(k), (600.0, 600.0, 600.0), 6_000.0))
     assert corrected(record, (600.0,) * 3, 8.0) == pytest.approx((6_000.0,) * 3)
     assert record.correction("end", 1.0) == UNCORRECTED
 
 
-def test_what_is_not_within_the_horizon_stays_so_and_quantiles_keep_their_order() -> None:
+def test_beyond_the_horizon_stays_so_and_quantiles_keep_their_order() -> None:
     made = Record.corrected((60.0, 50.0, math.inf), 1.0, Correction(1.0, np.array([3.0, 0.0, 0.5])))
     assert made[0] <= made[1]
     assert made[2] == math.inf
     assert Record.corrected((math.inf,) * 3, 1.0, UNCORRECTED) == (math.inf,) * 3
 
 
-def test_not_within_the_horizon_is_no_last_word_where_such_jobs_started_after_a_day() -> None:
+def test_beyond_the_horizon_is_corrected_where_such_jobs_started_after_a_day() -> None:
     record = Record()
     for k in range(FEWEST):
-        record.add(seen(float(k), (6_000.0, math.inf, math.inf), 86_400.0))
+        record.add(past_forecast(float(k), (6_000.0, math.inf, math.inf), 86_400.0))
     made = corrected(record, (6_000.0, math.inf, math.inf))
     assert made == pytest.approx((86_400.0,) * 3)
 
 
-def test_a_class_with_some_goes_by_them_and_by_others_for_the_rest() -> None:
-    """20 of one GPU took twice as long as said, 400 of eight GPUs nine times: 10 of these count."""
+def test_class_with_some_forecasts_is_filled_up_with_others() -> None:
+    """20 of one GPU took twice as long as forecast, 400 of eight GPUs nine times: 10 of these count."""
     record = Record()
     for k in range(20):
-        record.add(seen(float(k), (60_000.0,) * 3, 120_000.0))
+        record.add(past_forecast(float(k), (60_000.0,) * 3, 120_000.0))
     for k in range(400):
-        record.add(seen(float(k), (60_000.0,) * 3, 540_000.0, gpus=8.0))
+        record.add(past_forecast(float(k), (60_000.0,) * 3, 540_000.0, gpus=8.0))
     low, median, high = corrected(record, (60_000.0,) * 3)
     assert (low, median) == pytest.approx((120_000.0, 120_000.0), rel=1e-3)
     assert high == pytest.approx(540_000.0, rel=1e-3)
 
 
 @pytest.mark.parametrize(("futures_know", "least", "most"), [(True, 0.7, 1.0), (False, 0.0, 0.3)])
-def test_the_blend_follows_whoever_knows_more(futures_know: bool, least: float, most: float) -> None:
-    """One of the two says the truth give or take a factor of 1.2, the other an hour whatever comes."""
+def test_blend_follows_the_better_forecast(futures_know: bool, least: float, most: float) -> None:
+    """One of the two gives the truth within a factor of 1.2, the other always an hour."""
     record, draws = Record(), np.random.default_rng(0)
     losses: dict[str, list[float]] = {"blend": [], "knows": [], "not": []}
     for k in range(300):
@@ -115,14 +115,14 @@ def test_the_blend_follows_whoever_knows_more(futures_know: bool, least: float, 
         if k >= 100:
             for name, said in (("blend", made), ("knows", (near_s,) * 3), ("not", (blind_s,) * 3)):
                 losses[name].append(pinball_s(np.array([said]), np.array([truth_s])))
-        record.add(seen(float(k), (raw_s,) * 3, truth_s, list_s=list_s))
+        record.add(past_forecast(float(k), (raw_s,) * 3, truth_s, list_s=list_s))
     assert least <= record.correction("start", 1.0).share <= most
     mean = {name: np.mean(some) for name, some in losses.items()}
     assert mean["blend"] < 1.1 * mean["knows"] < 0.3 * mean["not"]
 
 
-def test_corrected_intervals_of_a_stream_cover_what_they_should() -> None:
-    """Both say half of the truth, and are surer than they should be."""
+def test_corrected_intervals_of_a_stream_have_their_coverage() -> None:
+    """Both give half of the truth, and are surer than they should be."""
     record, draws, inside = Record(), np.random.default_rng(1), []
     for k in range(600):
         truth_s = float(draws.lognormal(9.0, 1.0))
@@ -130,16 +130,16 @@ def test_corrected_intervals_of_a_stream_cover_what_they_should() -> None:
         if k >= 100:
             made = record.corrected((raw_s,) * 3, list_s, record.correction("start", 1.0))
             inside.append(made[0] <= truth_s <= made[2])
-        record.add(seen(float(k), (raw_s,) * 3, truth_s, list_s=list_s))
+        record.add(past_forecast(float(k), (raw_s,) * 3, truth_s, list_s=list_s))
     assert np.mean(inside) == pytest.approx(0.8, abs=0.05)
 
 
-def test_of_one_refresh_no_more_teach_than_a_few_of_all_along() -> None:
-    """A burst of 1,000 that came ten times too late weighs no more than another refresh."""
+def test_one_refresh_contributes_only_a_few_forecasts() -> None:
+    """A burst of 1,000 jobs that started ten times too late weighs no more than another refresh."""
     record = Record()
     for k in range(40):
-        record.recall([seen(10_000.0 * k + 600.0, (600.0,) * 3, 600.0) for _ in range(OF_ONE)])
-    record.recall([seen(450_000.0 + 6_000.0, (600.0,) * 3, 6_000.0) for _ in range(1_000)])
+        record.recall([past_forecast(10_000.0 * k + 600.0, (600.0,) * 3, 600.0) for _ in range(OF_ONE)])
+    record.recall([past_forecast(450_000.0 + 6_000.0, (600.0,) * 3, 6_000.0) for _ in range(1_000)])
     assert len(record.seen) == 40 * OF_ONE + 1_000
     low, median, high = corrected(record, (600.0,) * 3)
     assert (low, median, high) == pytest.approx((600.0,) * 3)
@@ -149,13 +149,13 @@ def test_of_one_refresh_no_more_teach_than_a_few_of_all_along() -> None:
     assert (picked[0], picked[-1]) == (0, 999)
 
 
-def test_few_refreshes_make_wide_intervals_however_many_forecasts_each_has() -> None:
-    """With as many forecasts, those of five refreshes say less of the next one than those of forty do."""
+def test_few_refreshes_make_wide_intervals_regardless_of_their_forecasts() -> None:
+    """With as many forecasts, five refreshes predict the next one less well than forty do."""
     widths = []
     for said_at_once in (OF_ONE, 1):
         record = Record()
         for k, truth_s in enumerate(np.exp(np.linspace(8.0, 10.0, 40)).tolist()):
-            one = seen(float(k), (3_600.0,) * 3, truth_s)
+            one = past_forecast(float(k), (3_600.0,) * 3, truth_s)
             record.add(msgspec.structs.replace(one, said_s=float(k // said_at_once)))
         low, _, high = corrected(record, (3_600.0,) * 3)
         widths.append(math.log(high / low))
@@ -163,8 +163,8 @@ def test_few_refreshes_make_wide_intervals_however_many_forecasts_each_has() -> 
     assert 1.5 < widths[1] < 1.9
 
 
-def test_forecasts_of_a_burst_that_teach_are_chosen_when_they_are_said() -> None:
-    """Which come true first is no choice: those are the early ones."""
+def test_contributing_forecasts_of_a_burst_are_chosen_when_made() -> None:
+    """The first ones to come true are no choice: those jobs started early."""
     keeping, jobs = Keeping(), 100
     live = {seq: LiveJob(str(seq), 1.0) for seq in range(jobs)}
     times = np.tile(np.linspace(1_000.0, 5_000.0, jobs)[:, None], 10)
@@ -174,18 +174,18 @@ def test_forecasts_of_a_burst_that_teach_are_chosen_when_they_are_said() -> None
         keeping.saw(str(seq), times[seq, 0], math.nan)
         keeping.settled()
     known = keeping.record.correction("start", 1.0)
-    assert known == UNCORRECTED, "eight are fewer than are asked for"
+    assert known == UNCORRECTED, "eight are fewer than the limit"
     assert len(keeping.record.seen) == jobs
 
 
-def test_forecasts_that_are_late_count_as_late_by_so_much_already() -> None:
+def test_overdue_forecasts_count_as_late_by_their_current_delay() -> None:
     record = Record()
     for k in range(FEWEST):
-        record.add(seen(float(k), (600.0,) * 3, 600.0))
+        record.add(past_forecast(float(k), (600.0,) * 3, 600.0))
     assert record.correction("start", 1.0).shifts == pytest.approx(np.zeros(3))
     late = np.log1p(np.tile([600.0, 600.0, 600.0, 600.0, 6_000.0, 0.0], (FEWEST, 1)) / 60.0)
     young = np.log1p(np.tile([600.0, 600.0, 600.0, 600.0, 60.0, 0.0], (FEWEST, 1)) / 60.0)
-    late[:, 5] = young[:, 5] = 1e6 + np.arange(FEWEST)  # each of a refresh of its own
+    late[:, 5] = young[:, 5] = 1e6 + np.arange(FEWEST)  # each of a separate refresh
     made = record.corrected((600.0,) * 3, 600.0, record.correction("start", 1.0, late))
     assert made == pytest.approx((600.0, 600.0, 6_000.0), rel=0.01)
     assert record.correction("start", 1.0, young).shifts == pytest.approx(np.zeros(3))
@@ -193,7 +193,7 @@ def test_forecasts_that_are_late_count_as_late_by_so_much_already() -> None:
 
 def test_coverage_and_loss_by_hand() -> None:
     said = (10.0, 20.0, 30.0)
-    found = score([seen(1.0, said, 20.0, list_s=40.0), seen(2.0, said, 40.0, list_s=80.0)])
+    found = score([past_forecast(1.0, said, 20.0, list_s=40.0), past_forecast(2.0, said, 40.0, list_s=80.0)])
     assert found is not None
     assert found.covered_frac == 0.5
     assert found.loss_s == pytest.approx((0.1 * 10 + 0 + 0.1 * 10 + 0.1 * 30 + 0.5 * 20 + 0.9 * 10) / 6)
@@ -227,7 +227,7 @@ def test_only_the_first_forecast_of_a_job_is_measured() -> None:
     assert keeping.open_jobs() == []
 
 
-def test_run_times_are_those_of_the_distribution_given_the_age() -> None:
+def test_run_times_follow_the_distribution_given_the_age() -> None:
     at = strata(np.array([3]), 2_000)
     chances, none = lognormal(3_600.0, 1.0)[None, :], np.array([math.nan])
     args = (np.array([3_600.0]), np.array([1.0]), none)
@@ -242,7 +242,7 @@ def test_run_times_are_those_of_the_distribution_given_the_age() -> None:
     assert run_times(chances, *args[:2], np.array([60.0]), np.zeros(1), at).max() == 60.0
 
 
-def test_luck_is_a_jobs_own_and_fills_every_part() -> None:
+def test_luck_belongs_to_a_job_and_fills_every_part() -> None:
     one, other = strata(np.array([1, 2]), 64), strata(np.array([2, 5]), 64)
     assert (one[1] == other[0]).all()
     assert (np.floor(np.sort(one, axis=1) * 64) == np.arange(64)).all()

@@ -1,4 +1,4 @@
-"""A state played forward: a world whose future is known, and what holds of any other."""
+"""A state played forward: a world with a known future, and invariants of any other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlsched_envs.sim.play_forward import PlayForward, go_on
 def world_of(
     jobs: list[tuple[int, float, float, float]], now_s: float, past: RecentJobs | None = None, gpus: int = 2
 ) -> World:
-    """Jobs (GPUs, predicted, spread, limit) that came at 0 to one node; what fits has started then."""
+    """Jobs (GPUs, predicted, spread, limit) that came at 0 to one node; jobs that fit have started."""
     scheduler = load_scheduler("fifo")
     state = ClusterState.from_spec(ClusterSpec.uniform(1, gpus), OrderedQueue(scheduler.order))
     permit(state, scheduler)
@@ -37,7 +37,7 @@ def world_of(
     return World(state, scheduler.rule, now_s, {}, past or RecentJobs())
 
 
-def test_what_is_certain_is_foreseen_to_the_second() -> None:
+def test_certain_jobs_are_foreseen_to_the_second() -> None:
     world = world_of([(2, 100.0, 0.0, math.nan), (1, 50.0, 0.0, math.nan), (2, 30.0, 0.0, math.nan)], 40.0)
     ahead = PlayForward(8).play(world)
     assert ahead.running.tolist() == [True, False, False]
@@ -46,7 +46,7 @@ def test_what_is_certain_is_foreseen_to_the_second() -> None:
     assert PlayForward(1).listed(world).start_s[:, 0] == pytest.approx([0.0, 100.0, 150.0], abs=1e-3)
 
 
-def test_a_job_that_has_outlived_its_prediction_ends_by_its_limit() -> None:
+def test_job_beyond_its_prediction_ends_by_its_limit() -> None:
     world = world_of([(2, 10.0, 1.0, 600.0), (2, 10.0, 1.0, math.nan)], 590.0)
     ahead = PlayForward(32).play(world)
     assert (ahead.end_s[0] > 590.0).all()
@@ -54,14 +54,14 @@ def test_a_job_that_has_outlived_its_prediction_ends_by_its_limit() -> None:
     assert (ahead.start_s[1] <= 600.0).all()
 
 
-def test_what_never_fits_is_not_within_the_horizon() -> None:
+def test_job_that_never_fits_is_beyond_the_horizon() -> None:
     world = world_of([(2, 30 * 86_400.0, 0.0, math.nan), (2, 10.0, 0.0, math.nan)], 60.0)
     ahead = PlayForward(32).play(world)
     assert np.isinf(ahead.start_s[1]).all()
     assert np.isinf(ahead.end_s).all()
 
 
-def test_the_state_is_left_as_it_is_and_a_future_can_be_played_again() -> None:
+def test_state_stays_unchanged_and_a_future_can_be_played_again() -> None:
     world = world_of([(1, 100.0, 1.0, math.nan)] * 6, 10.0)
     before = world.state.digest()
     player = PlayForward(16)
@@ -71,7 +71,7 @@ def test_the_state_is_left_as_it_is_and_a_future_can_be_played_again() -> None:
     assert (first.end_s == second.end_s).all()
 
 
-def test_a_job_that_nobody_has_submitted_waits_behind_those_that_wait() -> None:
+def test_hypothetical_job_waits_behind_the_queue() -> None:
     world = world_of([(2, 100.0, 0.0, math.nan), (2, 50.0, 0.0, math.nan)], 40.0)
     ahead = PlayForward(4).play(world, HypotheticalJob(Demand(gpus=1), "", 40.0, 20.0, 0.0))
     assert ahead.seqs[-1] == -1
@@ -79,10 +79,10 @@ def test_a_job_that_nobody_has_submitted_waits_behind_those_that_wait() -> None:
     assert ahead.end_s[-1] == pytest.approx([170.0] * 4, abs=1e-3)
     later = PlayForward(4).play(world, HypotheticalJob(Demand(gpus=1), "", 4_000.0, 20.0, 0.0))
     assert later.start_s[-1] == pytest.approx([4_000.0] * 4, abs=1e-3)
-    assert world.state.waiting(0) == [1], "nothing was queued"
+    assert world.state.waiting(0) == [1], "no job was queued"
 
 
-def test_list_scheduling_of_a_job_that_nobody_has_submitted() -> None:
+def test_list_scheduling_of_a_hypothetical_job() -> None:
     world = world_of([(2, 100.0, 0.0, math.nan), (2, 50.0, 0.0, math.nan)], 40.0)
     listed = PlayForward(1).listed(world, HypotheticalJob(Demand(gpus=1), "", 40.0, 20.0, 1.0))
     assert listed.start_s[:, 0] == pytest.approx([0.0, 100.0, 150.0], abs=1e-3)
@@ -101,9 +101,7 @@ def test_list_scheduling_of_a_job_that_nobody_has_submitted() -> None:
         ({"gpu_memory_mib": 60 << 10}, 100.0),
     ],
 )
-def test_cores_memory_and_type_of_what_nobody_has_submitted_count(
-    beside: dict[str, object], start_s: float
-) -> None:
+def test_cores_memory_and_type_of_a_hypothetical_job_count(beside: dict[str, object], start_s: float) -> None:
     """The GPUs of the T4 node are free, and its cores and memory are not; the H100 is taken until 100 s."""
     scheduler = load_scheduler("fifo")
     nodes = [
@@ -127,8 +125,8 @@ def test_cores_memory_and_type_of_what_nobody_has_submitted_count(
         assert ahead.start_s[-1] == pytest.approx(start_s, abs=1e-3)
 
 
-def test_a_job_that_nobody_has_submitted_to_an_empty_cluster() -> None:
-    """The first of those that came, of 10 s, comes again with it and may go before it."""
+def test_hypothetical_job_on_an_empty_cluster() -> None:
+    """The first of the recorded arrivals, of 10 s, comes again with it and may start before it."""
     alone = world_of([], 10_000.0)
     past, state = RecentJobs(), alone.state
     demand, vc = state.demand_number(Demand(gpus=2)), state.vc_number("")
@@ -142,8 +140,8 @@ def test_a_job_that_nobody_has_submitted_to_an_empty_cluster() -> None:
     assert ahead.end_s - ahead.start_s == pytest.approx(20.0, abs=1e-3)
 
 
-def test_a_burst_of_jobs_alike_makes_the_last_start_as_unsure_as_one_job() -> None:
-    """Bursts of ten ran alike. Ten that wait in a row: all are short, or all are long."""
+def test_burst_of_equal_jobs_makes_the_last_start_as_unsure_as_one_job() -> None:
+    """Earlier bursts of ten ran alike. Ten jobs wait: all are short, or all are long."""
     now_s = 500_000.0
     alone = world_of([(2, 3_600.0, 1.0, math.nan)] * 11, 0.0)
     past, state, draws = RecentJobs(), alone.state, np.random.default_rng(0)
@@ -164,7 +162,7 @@ def test_a_burst_of_jobs_alike_makes_the_last_start_as_unsure_as_one_job() -> No
     assert spreads[1] > 1.5 * spreads[0]
 
 
-def test_jobs_that_came_lately_come_again() -> None:
+def test_recent_arrivals_come_again() -> None:
     """Jobs that all ran 100 s came every 100 s of the last day, as many as there is room for."""
     alone = world_of([(2, 86_450.0, 0.0, math.nan), (2, 50.0, 0.0, math.nan)], 86_400.0)
     past, state = RecentJobs(), alone.state
@@ -178,8 +176,8 @@ def test_jobs_that_came_lately_come_again() -> None:
     assert (waits > 60.0).mean() > 0.5
 
 
-def test_jobs_come_again_to_the_nodes_that_serve_them_now() -> None:
-    """Nodes of a VC have come since, which takes the number that the shared partition had."""
+def test_arrivals_come_again_to_the_current_nodes() -> None:
+    """Nodes of a VC have joined since, which takes the number of the shared partition."""
     alone = world_of([(2, 86_450.0, 0.0, math.nan)], 86_400.0)
     past, state = RecentJobs(), alone.state
     demand, vc = state.demand_number(Demand(gpus=2)), state.vc_number("")
@@ -197,7 +195,7 @@ def test_jobs_come_again_to_the_nodes_that_serve_them_now() -> None:
     assert (waits[""] > 10.0).all()
 
 
-def test_a_future_that_was_stopped_goes_on_as_a_longer_one() -> None:
+def test_stopped_future_continues_as_a_longer_one() -> None:
     inf = math.inf
     start = np.array([[5.0, 20.0, inf, 30.0], [inf, 50.0, inf, inf]])
     end = start + 1.0
@@ -220,7 +218,7 @@ PLAYER = PlayForward(4)
 @pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(st.lists(job, min_size=1, max_size=12), st.floats(1.0, 1e5))
-def test_nothing_is_forecast_before_now_and_nothing_outlives_its_limit(
+def test_no_forecast_is_before_now_and_no_job_outlives_its_limit(
     jobs: list[tuple[int, float, float, float]], now_s: float
 ) -> None:
     ahead = PLAYER.play(world_of(jobs, now_s, gpus=4))

@@ -30,8 +30,8 @@ def test_times_count_with_their_offsets() -> None:
     assert conversion.origin == "2023-02-28 16:18:22 UTC"
 
 
-def test_kalos_counts_the_waiting_into_the_column_duration() -> None:
-    """The published examples say 18 and 82 s; they ran for 8 and 70 s, after waiting for 10 and 12 s."""
+def test_kalos_includes_waiting_in_the_column_duration() -> None:
+    """The published examples give 18 and 82 s; they ran for 8 and 70 s, after waiting for 10 and 12 s."""
     conversion = convert(KALOS)
     assert conversion.trace.duration_s.tolist() == [8, 70, 60]
     assert conversion.trace.extra["queue_s"].tolist() == [10, 12, 0]

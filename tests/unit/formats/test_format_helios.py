@@ -23,7 +23,7 @@ PUBLISHED = (  # two rows of the publisher's example
 )
 
 
-def test_the_published_example(tmp_path: Path) -> None:
+def test_published_example(tmp_path: Path) -> None:
     trace = convert_text("helios", tmp_path / "cluster_log.csv", HEADER + PUBLISHED, strict=True).trace
     assert trace.job_id.tolist() == ["1425511", "1425512"]
     assert trace.user.tolist() == ["uXBbc", "uVMrF"]
@@ -46,7 +46,7 @@ def test_jobs_of_one_second_keep_their_order_and_cpu_jobs_stay() -> None:
     assert skipped(conversion.accounts[0]) == {"never started": [5]}
 
 
-def test_the_rare_states_stay_and_a_suspended_job_ran_from_start_to_end() -> None:
+def test_rare_states_stay_and_a_suspended_job_ran_from_start_to_end() -> None:
     """Note 2 of the publisher: TIMEOUT and NODE_FAIL are very rare, SUSPENDED happens once, in Uranus."""
     conversion = convert(HELIOS)
     assert conversion.trace.status.tolist()[3:] == ["TIMEOUT", "NODE_FAIL", "SUSPENDED"]
@@ -54,7 +54,7 @@ def test_the_rare_states_stay_and_a_suspended_job_ran_from_start_to_end() -> Non
     assert noted(conversion.accounts[0]) == {"the column duration is not end - start, which is used": [8]}
 
 
-def test_columns_may_stand_in_another_order_and_names_are_taken_where_they_are(tmp_path: Path) -> None:
+def test_columns_in_any_order_and_names_are_read(tmp_path: Path) -> None:
     """Copies of the log in the artifacts of later papers have job names, and durations instead of ends."""
     text = "duration,submit_time,state,gpu_num,vc,user,jobname,job_id\n"
     text += "60,2020-09-01 00:00:00,COMPLETED,2,v,u,bert,7\n"
@@ -64,15 +64,15 @@ def test_columns_may_stand_in_another_order_and_names_are_taken_where_they_are(t
     assert np.isnan(trace.num_cpus[0])
 
 
-def test_a_start_before_the_submission_leaves_the_waiting_blank(tmp_path: Path) -> None:
+def test_start_before_the_submission_leaves_the_waiting_blank(tmp_path: Path) -> None:
     row = "1,u,v,1,1,1,COMPLETED,2020-06-09 18:41:01,2020-06-09 18:41:00,2020-06-09 18:42:00,60,0\n"
     conversion = convert_text("helios", tmp_path / "cluster_log.csv", HEADER + row)
     assert "queue_s" not in conversion.trace.extra
     assert noted(conversion.accounts[0]) == {"started before it was submitted, queue_s left blank": [2]}
 
 
-def test_the_cluster_is_that_of_the_day_in_the_middle() -> None:
-    """VCs change from day to day; on the day taken, one has a part of a node, and one has nothing left."""
+def test_cluster_is_taken_from_the_day_in_the_middle() -> None:
+    """VCs change from day to day; on the chosen day, one has a part of a node, and one has no node left."""
     conversion = convert(HELIOS, cluster_name="venus")
     spec = conversion.cluster
     assert spec is not None
@@ -95,7 +95,7 @@ def test_the_cluster_is_that_of_the_day_in_the_middle() -> None:
         ("day,vcJkd\n2020-06-09,8\n", TraceError, "line 1: expected a header with date, total"),
     ],
 )
-def test_a_table_of_days_that_makes_no_cluster(
+def test_table_of_days_without_a_valid_cluster(
     table: str, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "cluster_gpu_number.csv").write_text(table)

@@ -12,29 +12,29 @@ from tests.support.sim.samples import DAMAGED, WHOLE, convert, skipped
 OPENB, DAMAGED_OPENB = WHOLE[3], DAMAGED[3]
 
 
-def test_gpus_whole_shared_and_none() -> None:
-    """`gpu_milli` is 1000 for a pod with eight GPUs, too: it is meant a GPU, and says more only of one."""
+def test_whole_shared_and_no_gpus() -> None:
+    """`gpu_milli` is 1000 also for a pod with eight GPUs: it is per GPU, and matters only for one GPU."""
     trace = convert(OPENB).trace
     assert trace.num_gpus.tolist() == [1, 0.46, 0, 8, 1]
     assert trace.num_cpus.tolist() == [12, 6, 20, 88, 16]
     assert trace.extra["memory_mib"].tolist() == [16384, 12288, 65536, 327680, 32768]
 
 
-def test_a_pod_runs_from_scheduling_to_deletion() -> None:
+def test_pod_runs_from_scheduling_to_deletion() -> None:
     trace = convert(OPENB).trace
     assert trace.submit_s.tolist() == [0, 426961, 2759574, 9437397, 9966958]
     assert trace.duration_s.tolist() == [12537396, 12475799, 10143284, 1332357, 1512]
     assert trace.extra["queue_s"].tolist() == [0, 100, 2, 0, 5]
 
 
-def test_types_that_will_do_and_quality_of_service() -> None:
+def test_accepted_types_and_quality_of_service() -> None:
     trace = convert(OPENB).trace
     assert trace.gpu_type.tolist() == ["", "", "", "", "V100M16|V100M32"]
     assert trace.extra["x_qos"].tolist() == ["LS", "LS", "LS", "Burstable", "Guaranteed"]
     assert trace.status.tolist() == ["Running", "Running", "Running", "Succeeded", "Failed"]
 
 
-def test_a_pending_pod_has_no_scheduling_time_and_never_ran() -> None:
+def test_pending_pod_has_no_scheduling_time_and_never_ran() -> None:
     assert skipped(convert(OPENB).accounts[0]) == {"never scheduled": [7]}
 
 

@@ -22,7 +22,7 @@ from tests.support.sim.samples import DAMAGED, SAMPLES, WHOLE, convert, convert_
 PAI, DAMAGED_PAI = WHOLE[2], DAMAGED[2]
 
 
-def test_plans_are_percent_an_instance_and_add_up_over_a_job() -> None:
+def test_plans_are_percent_of_an_instance_and_add_up_for_a_job() -> None:
     """Job 2: three workers of half a GPU and 8 cores, two parameter servers and an evaluator of 4 cores."""
     conversion = convert(PAI)
     trace = conversion.trace
@@ -34,14 +34,14 @@ def test_plans_are_percent_an_instance_and_add_up_over_a_job() -> None:
     assert noted(conversion.accounts[0]) == {"GPUs rounded up to a whole number": [2]}
 
 
-def test_a_job_runs_from_its_first_instance_to_its_last() -> None:
+def test_job_runs_from_its_first_instance_to_its_last() -> None:
     trace = convert(PAI).trace
     assert trace.duration_s.tolist() == [570, 7200, 70]
     assert trace.extra["queue_s"].tolist() == [20, 100, 30]
     assert trace.submit_s.tolist() == [0, 100, 200]
 
 
-def test_without_instances_and_tags_tasks_are_what_is_known(tmp_path: Path) -> None:
+def test_without_instances_and_tags_only_tasks_are_used(tmp_path: Path) -> None:
     for name in ("pai_job_table.csv", "pai_task_table.csv"):
         shutil.copy(SAMPLES / "pai" / name, tmp_path)
     conversion = convert_original("pai", Request(tmp_path))
@@ -55,8 +55,8 @@ def test_without_instances_and_tags_tasks_are_what_is_known(tmp_path: Path) -> N
     ]
 
 
-def test_the_gpu_type_is_the_one_that_was_asked_for() -> None:
-    """gpu_type of a task is what it was given; gpu_type_spec of a tag is what was asked for, if anything."""
+def test_gpu_type_is_the_requested_one() -> None:
+    """gpu_type of a task is the allocated type; gpu_type_spec of a tag is the requested type, if any."""
     trace = convert(PAI).trace
     assert trace.gpu_type.tolist() == ["", "P100", ""]
     assert trace.extra["x_gpu_type"].tolist() == ["MISC", "P100", "V100"]
@@ -64,7 +64,7 @@ def test_the_gpu_type_is_the_one_that_was_asked_for() -> None:
     assert trace.extra["x_workload"].tolist() == ["nmt", "", ""]
 
 
-def test_what_never_ran_or_never_ended() -> None:
+def test_jobs_that_never_ran_or_never_ended() -> None:
     """Job 6 has a task whose start is 0, which stands for unknown; jobs 5 and 7 have no task."""
     accounts = {account.path.name: account for account in convert(PAI).accounts}
     assert skipped(accounts["pai_job_table.csv"]) == {
@@ -77,7 +77,7 @@ def test_what_never_ran_or_never_ended() -> None:
     assert skipped(accounts["pai_instance_table.csv"]) == {"of a job that the job table lacks": [9]}
 
 
-def test_damage_of_each_table_is_told_by_its_own_lines() -> None:
+def test_damaged_lines_are_reported_by_table() -> None:
     accounts = {account.path.name: account for account in convert(DAMAGED_PAI).accounts}
     assert skipped(accounts["pai_job_table.csv"]) == {
         "malformed: number of fields": [2],
@@ -88,7 +88,7 @@ def test_damage_of_each_table_is_told_by_its_own_lines() -> None:
     assert skipped(accounts["pai_instance_table.csv"]) == {"malformed: other bytes than UTF-8": [2]}
 
 
-def test_a_job_table_alone_is_not_enough(tmp_path: Path) -> None:
+def test_job_table_without_the_others_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"expected pai_task_table next to pai_job_table\.csv, got no such file"
     ):
@@ -106,8 +106,8 @@ def test_machines() -> None:
     assert spec.nodes[0].memory_mib == 512 * 1024
 
 
-def test_what_a_plan_leaves_blank_is_unknown_and_no_zero(tmp_path: Path) -> None:
-    """A blank plan_gpu asks for no GPU, as the servers of job 2 do; a blank plan_cpu is not known."""
+def test_blanks_of_a_plan_are_unknown_and_not_zero(tmp_path: Path) -> None:
+    """A blank plan_gpu requests no GPU, as the servers of job 2 do; a blank plan_cpu is unknown."""
     shutil.copytree(SAMPLES / "pai", tmp_path / "pai", ignore=shutil.ignore_patterns("damaged"))
     tasks = tmp_path / "pai" / "pai_task_table.csv"
     tasks.write_text(
@@ -127,7 +127,7 @@ def test_what_a_plan_leaves_blank_is_unknown_and_no_zero(tmp_path: Path) -> None
     }
 
 
-def test_a_task_that_is_there_twice_is_one_task(tmp_path: Path) -> None:
+def test_repeated_task_is_one_task(tmp_path: Path) -> None:
     shutil.copytree(SAMPLES / "pai", tmp_path / "pai", ignore=shutil.ignore_patterns("damaged"))
     for file in (tmp_path / "pai").iterdir():
         file.write_text("".join(line * 2 for line in file.read_text().splitlines(keepends=True)))

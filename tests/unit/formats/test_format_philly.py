@@ -1,8 +1,8 @@
 """Philly's `cluster_job_log` and `cluster_machine_list`.
 
 Keys, notes and the example follow msr-fiddle/philly-traces, README.md, commit
-29a1b87fa2d9ed80b83c9e3a37f3a88d382b031d; what stands for an unknown time, and what the publisher calls the
-run time: analysis/Philly Trace Analysis.ipynb, commit 73877391f3127393d4dc130c9c8ca9a86ca89822.
+29a1b87fa2d9ed80b83c9e3a37f3a88d382b031d; the spelling of an unknown time, and the publisher's definition of
+the run time: analysis/Philly Trace Analysis.ipynb, commit 73877391f3127393d4dc130c9c8ca9a86ca89822.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def job(attempts: Any, submitted: Any = "2017-10-07 01:11:39", **other: Any) -> 
 
 
 def convert_jobs(tmp_path: Path, *jobs: Any, **options: Any) -> Conversion:
-    """Convert a log of one line that holds these jobs, and one that is whole."""
+    """Convert a log with one line of these jobs, and with one complete job."""
     whole = job(
         [attempt("2017-12-01 00:00:00", "2017-12-01 00:01:00", 1)], "2017-12-01 00:00:00", jobid="whole"
     )
     return convert_text("philly", tmp_path / "cluster_job_log", json.dumps([*jobs, whole]), **options)
 
 
-def test_the_published_example_runs_while_its_attempts_do() -> None:
+def test_published_example_runs_during_its_attempts() -> None:
     """2 days 5:41:33 from first start to last end, of which 7 seconds lie between the attempts."""
     trace = convert(PHILLY).trace
     assert trace.job_id[0] == "application_1506638472019_10001"
@@ -51,7 +51,7 @@ def test_the_published_example_runs_while_its_attempts_do() -> None:
     assert (trace.user[0], trace.vc[0], trace.status[0]) == ("c0ffee", "aa11bb", "Pass")
 
 
-def test_what_the_publisher_says_may_be_missing() -> None:
+def test_missing_fields_of_the_publisher() -> None:
     """No attempts; no end of the last one; and GPUs that no attempt records."""
     assert skipped(convert(PHILLY).accounts[0]) == {
         "no attempt recorded: it never started": [49],
@@ -60,7 +60,7 @@ def test_what_the_publisher_says_may_be_missing() -> None:
     }
 
 
-def test_an_attempt_without_start_is_left_out_of_the_run_time() -> None:
+def test_attempt_without_start_is_left_out_of_the_run_time() -> None:
     conversion = convert(PHILLY)
     row = conversion.trace.job_id.tolist().index("application_1506638472019_10006")
     assert conversion.trace.duration_s[row] == 300
@@ -68,7 +68,7 @@ def test_an_attempt_without_start_is_left_out_of_the_run_time() -> None:
     assert noted(conversion.accounts[0]) == {"an attempt without start or end is not in the run time": [157]}
 
 
-def test_the_hour_that_was_there_twice() -> None:
+def test_repeated_hour_at_the_end_of_summer_time() -> None:
     """On 5 November 2017 clocks went from 01:59:59 PDT to 01:00:00 PST."""
     trace = convert(PHILLY).trace
     jobs = trace.job_id.tolist()
@@ -78,7 +78,7 @@ def test_the_hour_that_was_there_twice() -> None:
     assert convert(PHILLY).origin == "2017-10-07 08:11:39 UTC"
 
 
-def test_a_zone_behind_a_time_and_another_zone_for_those_without(tmp_path: Path) -> None:
+def test_zone_after_a_time_and_another_zone_for_times_without(tmp_path: Path) -> None:
     assert convert(PHILLY).trace.extra["queue_s"][-1] == 30  # 13:00:00 PST to 13:00:30 PST
     conversion = convert_jobs(
         tmp_path, job([attempt("2017-11-05 00:30:00", "2017-11-05 02:30:00", 1)]), timezone="UTC"
@@ -87,7 +87,7 @@ def test_a_zone_behind_a_time_and_another_zone_for_those_without(tmp_path: Path)
 
 
 @pytest.mark.parametrize("unknown", [None, "None", ""])
-def test_ways_to_write_that_a_time_is_unknown(unknown: Any, tmp_path: Path) -> None:
+def test_spellings_of_an_unknown_time(unknown: Any, tmp_path: Path) -> None:
     open_end = job([attempt("2017-10-07 01:12:09", unknown, 1)])
     no_start = job([attempt(unknown, "2017-10-07 01:12:09", 1)])
     unsubmitted = job([attempt("2017-10-07 01:12:09", "2017-10-07 01:13:09", 1)], unknown)
@@ -99,7 +99,7 @@ def test_ways_to_write_that_a_time_is_unknown(unknown: Any, tmp_path: Path) -> N
     ]
 
 
-def test_gpus_are_those_of_the_first_attempt_that_has_any(tmp_path: Path) -> None:
+def test_gpus_are_taken_from_the_first_attempt_with_any(tmp_path: Path) -> None:
     times = [(f"2017-10-07 0{hour}:00:00", f"2017-10-07 0{hour}:30:00") for hour in (2, 3, 4)]
     attempts = [attempt(*times[0]), attempt(*times[1], 4, 4), attempt(*times[2], 4)]
     conversion = convert_jobs(tmp_path, job(attempts))
@@ -129,7 +129,7 @@ def test_gpus_are_those_of_the_first_attempt_that_has_any(tmp_path: Path) -> Non
         ),
     ],
 )
-def test_a_job_of_another_shape_is_malformed(broken: Any, message: str, tmp_path: Path) -> None:
+def test_job_with_other_keys_is_malformed(broken: Any, message: str, tmp_path: Path) -> None:
     account = convert_jobs(tmp_path, broken).accounts[0]
     assert (account.rows, account.kept) == (2, 1)
     ((reason, tally),) = account.skipped.items()
@@ -139,7 +139,7 @@ def test_a_job_of_another_shape_is_malformed(broken: Any, message: str, tmp_path
         convert_jobs(tmp_path, broken, strict=True)
 
 
-def test_damage_costs_one_job_and_the_list_goes_on_behind_it() -> None:
+def test_damage_loses_one_job_and_reading_continues() -> None:
     conversion = convert(DAMAGED_PHILLY)
     assert skipped(conversion.accounts[0]) == {
         "malformed: JSON": [2, 166],
@@ -150,7 +150,7 @@ def test_damage_costs_one_job_and_the_list_goes_on_behind_it() -> None:
     assert conversion.trace.job_id.tolist() == ["application_1506638472019_10006"]
 
 
-def test_a_log_that_breaks_off_between_jobs_says_so(tmp_path: Path) -> None:
+def test_log_truncated_between_jobs_is_reported(tmp_path: Path) -> None:
     whole = (SAMPLES / "philly" / "cluster_job_log").read_text()
     account = convert_text("philly", tmp_path / "cluster_job_log", whole.rstrip()[:-1]).accounts[0]
     assert (
@@ -160,7 +160,7 @@ def test_a_log_that_breaks_off_between_jobs_says_so(tmp_path: Path) -> None:
     assert account.kept == PHILLY.jobs
 
 
-def test_brackets_without_end_are_no_crash(tmp_path: Path) -> None:
+def test_unclosed_brackets_are_one_error(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="kept none of 1 rows"):
         convert_text("philly", tmp_path / "cluster_job_log", "[" * 200_000)
 

@@ -27,7 +27,7 @@ def convert_lines(tmp_path: Path, *lines: str, header: str = HEADER, **options: 
     return convert_text("sacct", tmp_path / "jobs.txt", text, **options)
 
 
-def test_what_becomes_of_the_fields() -> None:
+def test_conversion_of_the_fields() -> None:
     trace = convert(SACCT).trace
     assert trace.job_id.tolist() == ["101", "102_1", "102_2", "103", "104", "104#2"]
     assert trace.job_name[0] == "train resnet"
@@ -42,8 +42,8 @@ def test_what_becomes_of_the_fields() -> None:
     assert trace.extra["x_account"].tolist()[1] == "nlp"
 
 
-def test_typed_gpus_are_not_counted_twice_and_a_type_binds_if_it_was_asked_for() -> None:
-    """AllocTRES of job 101 has gres/gpu:a100=8 beside gres/gpu=8; ReqTRES has only gres/gpu=8."""
+def test_typed_gpus_are_not_counted_twice_and_a_requested_type_binds() -> None:
+    """AllocTRES of job 101 has gres/gpu:a100=8 next to gres/gpu=8; ReqTRES has only gres/gpu=8."""
     trace = convert(SACCT).trace
     assert trace.gpu_type.tolist() == ["", "v100", "v100", "", "", ""]
     assert trace.extra["x_gpu_type"].tolist() == ["a100", "v100", "v100", "", "", ""]
@@ -58,12 +58,12 @@ def test_steps_pending_tasks_and_running_jobs_are_no_jobs_of_the_trace() -> None
     }
 
 
-def test_an_array_is_known_by_its_number() -> None:
+def test_array_is_identified_by_its_number() -> None:
     assert convert(SACCT).trace.extra["array_id"].tolist() == ["", "102", "102", "", "", ""]
 
 
-def test_a_requeued_job_was_submitted_once_and_runs_as_long_as_its_last_attempt() -> None:
-    """The page says of Submit: it is reset when a job is requeued; --duplicates shows the original one."""
+def test_requeued_job_was_submitted_once_and_runs_as_long_as_its_last_attempt() -> None:
+    """From the man page, Submit: it is reset when a job is requeued; --duplicates shows the original one."""
     trace = convert(SACCT).trace
     row = trace.job_id.tolist().index("103")
     assert trace.submit_s[row] == 3600
@@ -73,14 +73,14 @@ def test_a_requeued_job_was_submitted_once_and_runs_as_long_as_its_last_attempt(
     assert trace.extra["x_lost_s"][row] == "1800"
 
 
-def test_a_number_that_was_given_again_is_another_job() -> None:
-    """The page says of --duplicates: job ids may be reset; the time of submission then tells jobs apart."""
+def test_reused_number_is_another_job() -> None:
+    """From the man page, --duplicates: job ids may be reset; the submission time then distinguishes jobs."""
     conversion = convert(SACCT)
     assert noted(conversion.accounts[0])["a job number that was given again: #2, #3, ... added to it"] == [14]
     assert conversion.trace.user.tolist()[-2:] == ["eve", "zoe"]
 
 
-def test_the_attempts_of_a_job_may_stand_in_any_order(tmp_path: Path) -> None:
+def test_attempts_of_a_job_may_be_in_any_order(tmp_path: Path) -> None:
     lines = (
         "7|a|ann|COMPLETED|@12:00:00|@12:00:30|@12:30:00|gres/gpu=1",
         "7|a|ann|NODE_FAIL|@11:00:00|@11:00:10|@12:00:00|gres/gpu=1",
@@ -102,8 +102,8 @@ def test_the_attempts_of_a_job_may_stand_in_any_order(tmp_path: Path) -> None:
         None,
     ],
 )
-def test_a_requeued_job_that_has_not_ended_since_is_none(open_line: str | None, tmp_path: Path) -> None:
-    """Seen with a real Slurm 22.05.8: between the attempts, sacct lists the one that was requeued, alone."""
+def test_requeued_job_without_an_end_is_skipped(open_line: str | None, tmp_path: Path) -> None:
+    """Seen with a real Slurm 22.05.8: between the attempts, sacct lists only the requeued one."""
     lines = [
         "8|b|bob|COMPLETED|@13:00:00|@13:00:00|@13:01:00|gres/gpu=1",
         "7|a|ann|REQUEUED|@10:00:00|@10:00:20|@11:00:00|gres/gpu=1",
@@ -113,7 +113,7 @@ def test_a_requeued_job_that_has_not_ended_since_is_none(open_line: str | None, 
     assert skipped(conversion.accounts[0])["requeued, and not ended since"] == [3]
 
 
-def test_a_failed_node_ends_a_job_unless_it_goes_on(tmp_path: Path) -> None:
+def test_node_failure_ends_a_job_unless_it_is_requeued(tmp_path: Path) -> None:
     failed = "7|a|ann|NODE_FAIL|@10:00:00|@10:00:20|@11:00:00|gres/gpu=1"
     other = "8|b|bob|COMPLETED|@13:00:00|@13:00:00|@13:01:00|gres/gpu=1"
     assert convert_lines(tmp_path, failed, other).trace.status.tolist() == ["NODE_FAIL", "COMPLETED"]
@@ -121,7 +121,7 @@ def test_a_failed_node_ends_a_job_unless_it_goes_on(tmp_path: Path) -> None:
     assert convert_lines(tmp_path, failed, other, going_on).trace.status.tolist() == ["COMPLETED"]
 
 
-def test_a_job_that_was_cancelled_while_it_waited_may_have_equal_times(tmp_path: Path) -> None:
+def test_job_cancelled_while_waiting_may_have_equal_times(tmp_path: Path) -> None:
     """Seen with a real Slurm 22.05.8: a held job gets the time of its cancellation as Start and End."""
     header = "JobID|State|Submit|Start|End|ElapsedRaw|NodeList|ReqTRES|AllocTRES"
     held = "9|CANCELLED by 0|@09:00:00|@09:10:00|@09:10:00|0|None assigned|cpu=1,gres/gpu=1,mem=4000M,node=1|"
@@ -132,14 +132,14 @@ def test_a_job_that_was_cancelled_while_it_waited_may_have_equal_times(tmp_path:
     assert conversion.trace.extra["memory_mib"].tolist() == [4096]
 
 
-def test_the_time_of_a_suspension_is_not_run_time() -> None:
+def test_suspended_time_is_no_run_time() -> None:
     conversion = convert(SACCT)
     assert conversion.trace.duration_s[-1] == 300
     remark = "Elapsed, which is used, is not End - Start: suspended, or clocks were changed"
     assert noted(conversion.accounts[0])[remark] == [14]
 
 
-def test_a_zone_makes_nights_with_a_change_of_clocks_as_long_as_they_were(tmp_path: Path) -> None:
+def test_zone_makes_nights_with_a_change_of_clocks_as_long_as_they_were(tmp_path: Path) -> None:
     line = "1|a|ann|COMPLETED|2024-03-30T23:00:00|2024-03-31T00:00:00|2024-03-31T06:00:00|gres/gpu=1"
     assert convert_lines(tmp_path, line).trace.duration_s.tolist() == [21600]
     there = convert_lines(tmp_path, line, timezone="Europe/Berlin")
@@ -195,7 +195,7 @@ def test_gpus_in_trackable_resources(tres: str, gpus: int, tmp_path: Path) -> No
         ),
     ],
 )
-def test_a_malformed_line_is_named(line: str, message: str, tmp_path: Path) -> None:
+def test_malformed_line_is_named(line: str, message: str, tmp_path: Path) -> None:
     good = "2|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1"
     account = convert_lines(tmp_path, line, good).accounts[0]
     ((reason, tally),) = account.skipped.items()
@@ -217,8 +217,8 @@ ONE = "1|train|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1"
 
 
 @pytest.mark.parametrize("job", ["102", "102_7", "102_[1-9]", "102.batch", "102_7.0", "9+1", "9+1.extern"])
-def test_a_line_that_was_cut_short_with_the_next_one_behind_it_is_malformed(job: str, tmp_path: Path) -> None:
-    """... and never a job with a long name."""
+def test_truncated_line_joined_with_the_next_is_malformed(job: str, tmp_path: Path) -> None:
+    """It is never read as a job with a long name."""
     after = f"{job}|other|bob|COMPLETED|@10:00:00|@10:00:00|@10:01:00|cpu=1,gres/gpu=4"
     good = "2|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1"
     lines = [ONE[:cut] + after for cut in range(len("1|"), len(ONE))]
@@ -241,7 +241,7 @@ def test_a_line_that_was_cut_short_with_the_next_one_behind_it_is_malformed(job:
         (HEADER, "1|run1|b|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|cpu=1"),
     ],
 )
-def test_bars_that_may_belong_elsewhere_are_not_guessed(header: str, line: str, tmp_path: Path) -> None:
+def test_ambiguous_bars_are_not_guessed(header: str, line: str, tmp_path: Path) -> None:
     good = "|".join(
         "2" if name == "JobID" else "@09:00:00" if name in ("Submit", "Start", "End") else "cpu=1"
         for name in header.split("|")
@@ -274,7 +274,7 @@ def line_of(
     )
 
 
-def test_a_line_of_two_overlapping_exports_is_one_job(tmp_path: Path) -> None:
+def test_line_in_two_overlapping_exports_is_one_job(tmp_path: Path) -> None:
     month = [FULL, line_of(1), line_of(2)]
     conversion = convert_lines(tmp_path, line_of(1), line_of(2), line_of(2), line_of(3), header=FULL)
     assert conversion.trace.job_id.tolist() == ["1", "2", "3"]
@@ -286,8 +286,8 @@ def test_a_line_of_two_overlapping_exports_is_one_job(tmp_path: Path) -> None:
     assert (there.exports, sum(account.kept for account in there.accounts)) == (2, 3)
 
 
-def test_exports_in_one_file_have_their_own_header_lines(tmp_path: Path) -> None:
-    """As `cat january.txt february.txt` makes them, the second with its columns in another order."""
+def test_exports_in_one_file_have_separate_header_lines(tmp_path: Path) -> None:
+    """As written by `cat january.txt february.txt`, the second with its columns in another order."""
     turned = "AllocTRES|JobID|JobName|User|State|Submit|Start|End"
     first = "1|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00|gres/gpu=1"
     again = "gres/gpu=1|1|a|ann|COMPLETED|@09:00:00|@09:00:00|@09:01:00"
@@ -299,19 +299,19 @@ def test_exports_in_one_file_have_their_own_header_lines(tmp_path: Path) -> None
     assert conversion.accounts[0].rows == 4
 
 
-def test_other_lines_of_one_number_are_other_jobs(tmp_path: Path) -> None:
+def test_different_lines_of_one_number_are_different_jobs(tmp_path: Path) -> None:
     trace = convert_lines(tmp_path, line_of(7), line_of(7, run_s=61), header=FULL).trace
     assert trace.job_id.tolist() == ["7", "7#2"]
 
 
 @pytest.mark.parametrize("name", ["nan", "None", "null", "NA", "Unknown", "N/A", 'say "hi"', '"', " a b "])
-def test_the_text_of_people_is_kept_as_it_is(name: str, tmp_path: Path) -> None:
-    """sacct --parsable2 puts nothing in quotes, and escapes nothing."""
+def test_text_of_users_is_kept_unchanged(name: str, tmp_path: Path) -> None:
+    """sacct --parsable2 neither quotes nor escapes text."""
     trace = convert_lines(tmp_path, line_of(1, name=name, user=name), header=FULL).trace
     assert (trace.job_name[0], trace.user[0]) == (name, name)
 
 
-def test_what_sacct_itself_prints_for_nothing_is_blank(tmp_path: Path) -> None:
+def test_sacct_s_texts_for_no_value_are_blank(tmp_path: Path) -> None:
     line = line_of(1).replace("|normal|", "|Unknown|")
     never = line_of(2, run_s=0).replace("|n1|gres/gpu=1", "|None assigned|")
     conversion = convert_lines(tmp_path, line, never, header=FULL)
@@ -319,7 +319,7 @@ def test_what_sacct_itself_prints_for_nothing_is_blank(tmp_path: Path) -> None:
     assert skipped(conversion.accounts[0]) == {"never started": [3]}
 
 
-def test_a_job_without_recorded_resources_is_not_a_job_without_gpus(tmp_path: Path) -> None:
+def test_job_without_recorded_resources_is_not_a_job_without_gpus(tmp_path: Path) -> None:
     blank = line_of(1).replace("gres/gpu=1", "")
     account = convert_lines(tmp_path, blank, line_of(2), header=FULL).accounts[0]
     assert skipped(account) == {"no resources recorded: AllocTRES and ReqTRES are blank": [2]}
@@ -337,7 +337,7 @@ def test_a_job_without_recorded_resources_is_not_a_job_without_gpus(tmp_path: Pa
         ("COMPLETED", 60, "Partition_Limit", None, "", None),
     ],
 )
-def test_a_limit_that_did_not_bind_does_not_cut_a_replay(
+def test_exceeded_limit_does_not_cut_a_replay(
     state: str, run_s: int, limit: str, limit_s: float | None, asked: str, remark: str | None, tmp_path: Path
 ) -> None:
     conversion = convert_lines(tmp_path, line_of(1, state=state, run_s=run_s, limit=limit), header=FULL)

@@ -19,7 +19,7 @@ from tests.support.sim.samples import WHOLE, convert, convert_text, noted, skipp
 SWF = WHOLE[7]
 
 
-def test_fields_and_what_minus_one_leaves_blank() -> None:
+def test_fields_and_blanks_for_minus_one() -> None:
     trace = convert(SWF).trace
     assert trace.job_id.tolist() == ["1", "2", "3", "5"]
     assert trace.submit_s.tolist() == [0, 50, 60, 80]
@@ -36,15 +36,15 @@ def test_fields_and_what_minus_one_leaves_blank() -> None:
     assert trace.extra["x_think_time_s"].tolist() == ["", "", "60", ""]
 
 
-def test_processors_are_cores_or_if_one_says_so_gpus() -> None:
+def test_processors_are_cores_or_on_request_gpus() -> None:
     cores, gpus = convert(SWF).trace, convert(SWF, processors="gpus").trace
     assert (cores.num_gpus.tolist(), cores.num_cpus.tolist()) == ([0, 0, 0, 0], [4, 8, 16, 2])
     assert gpus.num_gpus.tolist() == [4, 8, 16, 2]
     assert np.isnan(gpus.num_cpus).all()
 
 
-def test_a_job_that_was_swapped_out_counts_once() -> None:
-    """Its line of code 0 or 1 sums up those of codes 2, 3 and 4."""
+def test_swapped_out_job_counts_once() -> None:
+    """Its line of code 0 or 1 sums up those with codes 2, 3 and 4."""
     assert skipped(convert(SWF).accounts[0]) == {
         "part of a job that another line sums up": [13, 14],
         "cancelled before it started": [15],
@@ -53,11 +53,11 @@ def test_a_job_that_was_swapped_out_counts_once() -> None:
     }
 
 
-def test_comments_are_no_rows_and_say_when_the_log_starts() -> None:
+def test_comments_are_no_rows_and_contain_the_start_of_the_log() -> None:
     assert convert(SWF).origin == "second 0 of the log, 2001-09-09 01:46:40 UTC"
 
 
-def test_the_header_gives_the_nodes_if_processors_are_gpus() -> None:
+def test_header_gives_the_nodes_if_processors_are_gpus() -> None:
     spec = convert(SWF, processors="gpus", cluster_name="log").cluster
     assert spec is not None
     assert [(group.count, group.gpus) for group in spec.nodes] == [(4, 8)]
@@ -68,7 +68,7 @@ def test_the_header_gives_the_nodes_if_processors_are_gpus() -> None:
 @pytest.mark.parametrize(
     "header", ["", "; MaxNodes: 3\n; MaxProcs: 32\n", "; MaxNodes: 1\n; MaxProcs: 128\n"]
 )
-def test_a_header_that_does_not_make_nodes(header: str, tmp_path: Path) -> None:
+def test_header_without_usable_nodes(header: str, tmp_path: Path) -> None:
     line = "1 0 10 100 4 -1 -1 4 3600 2048 1 5 2 1 1 0 -1 -1\n"
     with pytest.raises(
         InputError, match="expected comments MaxNodes and MaxProcs that make nodes of 1 to 64"
@@ -76,14 +76,14 @@ def test_a_header_that_does_not_make_nodes(header: str, tmp_path: Path) -> None:
         convert_text("swf", tmp_path / "l.swf", header + line, processors="gpus", cluster_name="c")
 
 
-def test_a_second_line_of_one_number_is_not_a_second_job(tmp_path: Path) -> None:
+def test_second_line_of_one_number_is_not_a_second_job(tmp_path: Path) -> None:
     line = "1 0 10 100 4 -1 -1 4 3600 2048 1 5 2 1 1 0 -1 -1\n"
     account = convert_text("swf", tmp_path / "l.swf", line * 3 + line.replace("100", "99")).accounts[0]
     assert skipped(account) == {AGAIN: [2, 3], "job id of an earlier row": [4]}
 
 
-def test_a_requested_time_is_a_limit_only_where_it_was_kept(tmp_path: Path) -> None:
-    """0 and -1 are no limit, and a job that ran longer than it asked for was not bound by it."""
+def test_requested_time_is_a_limit_only_where_it_was_kept(tmp_path: Path) -> None:
+    """0 and -1 are no limit, and a job that ran longer than its requested time was not bound by it."""
     lines = [
         f"{job} 0 10 {run_s} 4 -1 -1 4 {asked_s} 2048 1 5 2 1 1 0 -1 -1"
         for job, run_s, asked_s in ((1, 100, 3600), (2, 100, 0), (3, 100, -1), (4, 7200, 3600), (5, 60, 60))
@@ -100,7 +100,7 @@ def test_a_requested_time_is_a_limit_only_where_it_was_kept(tmp_path: Path) -> N
     )
 
 
-def test_a_replay_runs_as_long_as_the_log_says(tmp_path: Path) -> None:
+def test_replay_runs_as_long_as_the_log(tmp_path: Path) -> None:
     lines = [
         f"{job} 0 10 {run_s} 1 -1 -1 1 {asked_s} -1 1 5 2 1 1 0 -1 -1"
         for job, run_s, asked_s in ((1, 7200, 3600), (2, 600, 0), (3, 600, -1))
@@ -112,7 +112,7 @@ def test_a_replay_runs_as_long_as_the_log_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), [("1 0", "-1 0"), ("1 0", "1.5 0"), (" 1 5", " 0.5 5")])
-def test_numbers_of_jobs_and_states_are_whole(old: str, new: str, tmp_path: Path) -> None:
+def test_numbers_of_jobs_and_states_are_integers(old: str, new: str, tmp_path: Path) -> None:
     good = "1 0 10 100 4 -1 -1 4 3600 2048 1 5 2 1 1 0 -1 -1\n"
     account = convert_text("swf", tmp_path / "l.swf", good.replace(old, new, 1) + good).accounts[0]
     ((reason, tally),) = account.skipped.items()
@@ -120,7 +120,7 @@ def test_numbers_of_jobs_and_states_are_whole(old: str, new: str, tmp_path: Path
     assert tally.lines == [1]
 
 
-def test_the_origin_is_known_where_the_header_has_it(tmp_path: Path) -> None:
+def test_origin_is_read_from_the_header(tmp_path: Path) -> None:
     assert convert(SWF).trace.origin == datetime(2001, 9, 9, 1, 46, 40, tzinfo=UTC)
     line = "1 0 10 100 4 -1 -1 4 3600 2048 1 5 2 1 1 0 -1 -1\n"
     assert convert_text("swf", tmp_path / "l.swf", line).trace.origin is None

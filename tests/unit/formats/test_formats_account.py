@@ -1,4 +1,4 @@
-"""What holds for every format: rows in = kept + named skips, damage costs one line, strict stops there."""
+"""Rules of every format: rows in = kept + named skips, damage costs one line, strict mode stops there."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rows_by_hand(sample: Sample) -> int:
     return len(lines) - (sample.name in ("helios", "openb", "acme", "sacct"))
 
 
-def test_every_format_has_a_whole_and_a_damaged_sample() -> None:
+def test_every_format_has_a_complete_and_a_damaged_sample() -> None:
     assert {one.name for one in WHOLE} == {one.name for one in DAMAGED} == set(FORMATS) == set(FIRST_DAMAGE)
 
 
@@ -55,7 +55,7 @@ def test_rows_in_are_kept_or_skipped_by_name(sample: Sample) -> None:
 
 
 @every_sample
-def test_the_trace_is_in_the_normal_form(sample: Sample, tmp_path: Path) -> None:
+def test_trace_is_in_the_normal_form(sample: Sample, tmp_path: Path) -> None:
     trace = convert(sample).trace
     assert trace.submit_s[0] == 0
     assert (np.diff(trace.submit_s) >= 0).all()
@@ -67,7 +67,7 @@ def test_the_trace_is_in_the_normal_form(sample: Sample, tmp_path: Path) -> None
 
 
 @every_sample
-def test_a_packed_copy_gives_the_same(sample: Sample, tmp_path: Path) -> None:
+def test_compressed_copy_gives_the_same(sample: Sample, tmp_path: Path) -> None:
     shutil.copytree(sample.path.parent, tmp_path / "packed", ignore=shutil.ignore_patterns("damaged"))
     packed = tmp_path / "packed" / (sample.path.name + ".gz")
     packed.write_bytes(gzip.compress((packed.parent / sample.path.name).read_bytes()))
@@ -80,31 +80,31 @@ def test_a_packed_copy_gives_the_same(sample: Sample, tmp_path: Path) -> None:
 
 
 @every_sample
-def test_a_file_is_recognised(sample: Sample) -> None:
+def test_file_is_recognised(sample: Sample) -> None:
     assert recognise(sample.path) == sample.name
 
 
 @pytest.mark.parametrize("name", ["helios", "philly", "pai", "openb"])
-def test_a_publishers_folder_is_recognised(name: str) -> None:
+def test_publisher_s_folder_is_recognised(name: str) -> None:
     assert recognise(SAMPLES / name) == name
     sample = next(one for one in WHOLE if one.name == name)
     assert len(convert_original(name, Request(SAMPLES / name)).trace) == sample.jobs
 
 
 @pytest.mark.parametrize("sample", WHOLE, ids=lambda one: f"{one.name}-{one.file}")
-def test_a_whole_file_passes_the_strict_reading(sample: Sample) -> None:
+def test_complete_file_passes_the_strict_reading(sample: Sample) -> None:
     assert len(convert(sample, strict=True).trace) == sample.jobs
 
 
 @pytest.mark.parametrize("sample", DAMAGED, ids=lambda one: one.name)
-def test_the_strict_reading_stops_at_the_first_malformed_line(sample: Sample) -> None:
+def test_strict_reading_stops_at_the_first_malformed_line(sample: Sample) -> None:
     with pytest.raises(TraceError) as caught:
         convert(sample, strict=True)
     assert str(caught.value).startswith(f"{sample.path}: {FIRST_DAMAGE[sample.name]}")
 
 
 @pytest.mark.parametrize("sample", DAMAGED, ids=lambda one: one.name)
-def test_of_a_malformed_line_number_and_fault_are_kept(sample: Sample) -> None:
+def test_number_and_fault_of_a_malformed_line_are_kept(sample: Sample) -> None:
     account = convert(sample).accounts[0]
     malformed = [tally for reason, tally in account.skipped.items() if reason.startswith("malformed: ")]
     assert malformed
@@ -113,7 +113,7 @@ def test_of_a_malformed_line_number_and_fault_are_kept(sample: Sample) -> None:
     assert f"line {first.lines[0]}: {first.example}".startswith(FIRST_DAMAGE[sample.name])
 
 
-def test_lines_are_remembered_up_to_ten_and_all_are_counted(tmp_path: Path) -> None:
+def test_ten_malformed_lines_are_kept_and_all_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "log.swf"
     path.write_text(" ".join(["1"] * 18) + "\n" + "broken\n" * 25)
     account = convert_original("swf", Request(path)).accounts[0]
@@ -145,9 +145,7 @@ def test_lines_are_remembered_up_to_ten_and_all_are_counted(tmp_path: Path) -> N
         ),
     ],
 )
-def test_a_file_of_which_nothing_can_be_kept(
-    name: str, file: str, text: str, message: str, tmp_path: Path
-) -> None:
+def test_file_without_a_usable_line(name: str, file: str, text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / file
     path.write_text(text)
     with pytest.raises(TraceError) as caught:
@@ -157,7 +155,7 @@ def test_a_file_of_which_nothing_can_be_kept(
     assert "\n" not in str(caught.value)
 
 
-def test_a_damaged_gzip_file_says_after_which_line(tmp_path: Path) -> None:
+def test_damaged_gzip_file_reports_the_last_good_line(tmp_path: Path) -> None:
     lines = [f"{job} {job} 0 60 1 -1 -1 1 60 -1 1 1 1 -1 1 -1 -1 -1" for job in range(1, 5_000)]
     path = tmp_path / "log.swf.gz"
     path.write_bytes(gzip.compress("\n".join(lines).encode())[:-200])
@@ -167,7 +165,7 @@ def test_a_damaged_gzip_file_says_after_which_line(tmp_path: Path) -> None:
         convert_original("swf", Request(path))
 
 
-def test_what_a_format_does_not_have_is_refused(tmp_path: Path) -> None:
+def test_missing_parts_of_a_format_are_refused(tmp_path: Path) -> None:
     seren = SAMPLES / "acme" / "trace_seren.csv"
     for name, request, message in (
         ("acme", Request(seren, cluster_name="c"), "acme does not describe nodes; leave out --cluster-out"),
@@ -201,7 +199,7 @@ def test_what_a_format_does_not_have_is_refused(tmp_path: Path) -> None:
         assert message in str(caught.value)
 
 
-def test_what_is_not_recognised_is_taken_for_the_normal_form_or_asked_about(tmp_path: Path) -> None:
+def test_unrecognised_file_is_read_as_the_normal_form_or_refused(tmp_path: Path) -> None:
     assert recognise(tmp_path / "missing.csv.gz") == "normal"
     assert recognise(tmp_path / "any.parquet") == "normal"
     for text in ("job_id,submit_time,duration,num_gpus\na,0,1,1\n", "anything\n", ""):

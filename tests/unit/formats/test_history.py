@@ -1,4 +1,4 @@
-"""A history is read in whatever form it is in, and what is missing of it is said in one line."""
+"""A history is read in any known form, and missing parts are reported in one line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLUSTER = 'name = "c"\n[[nodes]]\ncount = 2\ngpus = 8\n'
 
 
 def sacct(path: Path, jobs: int, gpus: int = 1) -> Path:
-    """A history of Slurm's, a job an hour, and a step that is no job."""
+    """A history of Slurm, one job an hour, and a step that is no job."""
     tres = f"cpu=4,gres/gpu={gpus}" if gpus else "cpu=4"
     lines = [HEAD, f"1.batch|p|COMPLETED|2024-01-01T00:00:00|2024-01-01T00:00:00|2024-01-01T00:10:00|{tres}"]
     for number in range(jobs):
@@ -27,20 +27,20 @@ def sacct(path: Path, jobs: int, gpus: int = 1) -> Path:
     return path
 
 
-def test_slurms_own_output_is_read_as_it_is(tmp_path: Path) -> None:
+def test_slurm_output_is_read_directly(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(CLUSTER)
     found = JobHistory.read(sacct(tmp_path / "sacct.csv", 48), tmp_path / "c.toml")
     assert (found.format, len(found.trace), found.skipped, found.cluster.num_gpus) == ("sacct", 48, 1, 16)
 
 
-def test_the_normal_form_is_a_history_too(tmp_path: Path) -> None:
+def test_normal_form_is_a_history_too(tmp_path: Path) -> None:
     trace, cluster = synthesize("helios", 300, 0.9, 64, seed=1)
     trace.write(tmp_path / "t.csv.gz")
     cluster.write(tmp_path / "c.toml")
     assert len(JobHistory.read(tmp_path / "t.csv.gz", tmp_path / "c.toml").trace) == 300
 
 
-def test_the_last_fifth_of_a_history_confirms(tmp_path: Path) -> None:
+def test_last_fifth_of_a_history_is_for_confirmation(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(CLUSTER)
     said: list[str] = []
     (mine,) = read_data([], [tmp_path / "c.toml"], [sacct(tmp_path / "s.txt", 500)], tell=said.append)
@@ -51,11 +51,11 @@ def test_the_last_fifth_of_a_history_confirms(tmp_path: Path) -> None:
     assert parts[0].submit_s[-1] < parts[1].submit_s[0] <= parts[1].submit_s[-1] < parts[2].submit_s[0]
     other = JobHistory.read(tmp_path / "s.txt", tmp_path / "c.toml")
     trace = TrainingData.cut(other.trace, other.cluster)
-    assert trace.uses[0].test_s[0] >= trace.uses[0].validation_s[1] > 0, "a trace leaves its last fifth alone"
+    assert trace.uses[0].test_s[0] >= trace.uses[0].validation_s[1] > 0, "a trace keeps its last fifth apart"
     early = other.trace.select(other.trace.submit_s < mine.uses[0].train_s[1])
     alone = TrainingData.cut(early, other.cluster, own=True).train.predictions.predicted_s
     known = mine.train.predictions.predicted_s[: alone.size]
-    assert (known == alone).all(), "predictions know nothing of what comes later"
+    assert (known == alone).all(), "predictions use no later jobs"
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,7 @@ def test_the_last_fifth_of_a_history_confirms(tmp_path: Path) -> None:
         ("some words\n", True, "looks like none of the known formats"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
-    content: str | None, cluster: bool, said: str, tmp_path: Path
-) -> None:
+def test_errors_are_one_line(content: str | None, cluster: bool, said: str, tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(CLUSTER)
     path = sacct(tmp_path / "h.txt", 48, 0 if content is None else 1)
     if content:

@@ -1,4 +1,6 @@
-"""`rlsched cluster import`: nodes of a Slurm 22.05.8 as a cluster, downtimes as events, asked or as text."""
+"""`rlsched cluster import`: nodes of a Slurm 22.05.8 as a cluster, downtimes as events, from commands or as
+text.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def test_nodes_of_scontrol() -> None:
     )
 
 
-def test_sinfo_and_one_line_a_node_say_the_same() -> None:
+def test_sinfo_and_one_line_per_node_agree() -> None:
     found = imported(sample("nodes.txt"), "lab", "nodes.txt")
     lines = "\n".join(" ".join(record.split()) for record in sample("nodes.txt").split("\n\n"))
     assert imported(lines, "lab", "nodes.txt") == found
@@ -64,7 +66,7 @@ def test_sinfo_and_one_line_a_node_say_the_same() -> None:
         ("n1|gpu|64|1000|gpu:a100:65|idle\n", "expected at most 64 GPUs in a node, got 65"),
     ],
 )
-def test_what_is_no_list_of_nodes(text: str, said: str) -> None:
+def test_invalid_list_of_nodes(text: str, said: str) -> None:
     with pytest.raises(InputError, match=r"n\.txt") as error:
         imported(text, "lab", "n.txt")
     assert said in str(error.value)
@@ -90,7 +92,7 @@ def test_downtimes_count_from_the_trace_and_close() -> None:
     }
 
 
-def test_a_cluster_file_with_its_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cluster_file_with_its_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "c.toml"
     files = [str(SAMPLES / "nodes.txt"), "--events", str(SAMPLES / "events.txt"), "--origin", ORIGIN]
     assert run(["cluster", "import", *files, "-o", str(out), "--json"]) == 0
@@ -106,7 +108,7 @@ def test_a_cluster_file_with_its_events(tmp_path: Path, capsys: pytest.CaptureFi
 def test_downtimes_count_from_the_origin_of_a_trace(
     zone: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The trace has the time with its offset or as written; given a zone, both commands mean the same."""
+    """The trace has the time with its offset or as written; given a zone, both commands agree."""
     origin = TimeParser(zone).instant(TimeParser(zone).read(ORIGIN, "") or 0.0)
     trace = Trace.from_columns(name="t", submit_s=[0.0], duration_s=[1.0], num_gpus=[1.0], origin=origin)
     trace.write(tmp_path / "t.csv.gz")
@@ -126,14 +128,14 @@ def test_downtimes_count_from_the_origin_of_a_trace(
 
 
 def on_path(folder: Path, name: str, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command of that name that does as told, and nothing else of that name."""
+    """A command of that name with this script, before any other of that name."""
     command = folder / name
     command.write_text(f"#!/bin/sh\n{body}\n")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
-def test_scontrol_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scontrol_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_path(
         tmp_path, "scontrol", f'test "$*" = "show node --oneliner" && cat {SAMPLES}/nodes.txt', monkeypatch
     )
@@ -141,7 +143,7 @@ def test_scontrol_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert ClusterSpec.read(tmp_path / "c.toml").num_gpus == 24
 
 
-def test_why_there_is_no_answer(
+def test_missing_output_has_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = ["-o", str(tmp_path / "c.toml")]
@@ -156,7 +158,7 @@ def test_why_there_is_no_answer(
     assert not (tmp_path / "c.toml").exists()
 
 
-def test_sacct_is_asked(
+def test_sacct_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     jobs = SAMPLES.parent / "sacct" / "jobs.txt"

@@ -1,4 +1,4 @@
-"""The catalogue of workloads: figures with status and source, draws keyed by the job, pairs as measured."""
+"""The catalogue of workloads: figures with status and source, draws keyed by the job, measured pairs."""
 
 from __future__ import annotations
 
@@ -91,20 +91,20 @@ def test_every_source_and_reason_is_used(catalogue: Catalogue) -> None:
     assert set(read_sources()) - used == set()
 
 
-def test_only_the_speed_on_the_reference_type_is_so_by_definition(catalogue: Catalogue) -> None:
+def test_only_the_speed_on_the_reference_type_is_1_by_definition(catalogue: Catalogue) -> None:
     defined = {key[1:] for key, cell in catalogue.cells.items() if cell.status == DEFINED}
     assert defined == {(REFERENCE_TYPE, "speed")}
     assert {catalogue.cells[name, REFERENCE_TYPE, "speed"].value for name in catalogue.names} == {1.0}
 
 
-def test_most_of_what_is_used_on_a_v100_and_a_p100_is_measured_or_fitted(catalogue: Catalogue) -> None:
+def test_most_used_figures_of_v100_and_p100_are_measured_or_fitted(catalogue: Catalogue) -> None:
     everything = range(1, len(catalogue.names) + 1)
     assert catalogue.measured_share(everything, ["V100"]) >= 0.6
     assert catalogue.measured_share(everything, ["P100"]) >= 0.6
     assert catalogue.measured_share(everything, ["generic"]) == 0.0
 
 
-def test_a_cell_counts_as_often_as_its_workload_occurs(catalogue: Catalogue) -> None:
+def test_cell_counts_as_often_as_its_workload_occurs(catalogue: Catalogue) -> None:
     sure, guessed = catalogue.number("resnet50-imagenet-b64"), catalogue.number("a3c-pong-b4")
     share = catalogue.measured_share([sure, sure, sure, guessed], ["V100"], ["util_frac"])
     assert share == 0.75
@@ -131,9 +131,7 @@ def test_numbers_are_rows_and_zero_is_no_workload(catalogue: Catalogue) -> None:
     ("name", "near"),
     [("resnet50-b64", "resnet50-imagenet-b64"), ("GPT2-b4", "gpt2-b4"), ("squad", "bert-base-squad")],
 )
-def test_an_unknown_name_is_an_error_that_lists_near_matches(
-    catalogue: Catalogue, name: str, near: str
-) -> None:
+def test_unknown_name_is_an_error_that_lists_near_matches(catalogue: Catalogue, name: str, near: str) -> None:
     with pytest.raises(InputError, match=near):
         catalogue.number(name)
 
@@ -150,7 +148,7 @@ def test_gpu_types_by_the_names_of_clusters(kind: str, stands_for: str) -> None:
     assert catalogue_type(kind) == stands_for
 
 
-def test_arrays_have_a_row_a_workload_and_a_column_a_type(catalogue: Catalogue) -> None:
+def test_arrays_have_a_row_per_workload_and_a_column_per_type(catalogue: Catalogue) -> None:
     arrays = catalogue.arrays(["P100", "V100", "P100"])
     size = 1 + len(catalogue.names)
     assert isinstance(arrays, ModelArrays)
@@ -167,7 +165,7 @@ def test_arrays_have_a_row_a_workload_and_a_column_a_type(catalogue: Catalogue) 
         np.testing.assert_equal(arrays.trait[field][:, 0], arrays.trait[field][:, 2])
 
 
-def test_the_unknown_workload_has_the_medians_and_is_a_stranger(catalogue: Catalogue) -> None:
+def test_unknown_workload_has_the_medians_and_is_a_stranger(catalogue: Catalogue) -> None:
     trait = catalogue.traits(["V100"])
     for field in FIELDS:
         if field in LATENT:
@@ -177,7 +175,7 @@ def test_the_unknown_workload_has_the_medians_and_is_a_stranger(catalogue: Catal
     assert np.isnan(catalogue.pair_speeds(["V100"])[:, 0, :]).all()
 
 
-def test_assumed_scale_moves_assumed_cells_only_and_within_bounds(catalogue: Catalogue) -> None:
+def test_assumed_scale_changes_only_assumed_cells_and_within_bounds(catalogue: Catalogue) -> None:
     low, high = load_catalogue(assumed_scale=0.7), load_catalogue(assumed_scale=1.3)
     moved = 0
     for key, cell in catalogue.cells.items():
@@ -194,7 +192,7 @@ def test_assumed_scale_moves_assumed_cells_only_and_within_bounds(catalogue: Cat
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.inf, math.nan])
-def test_a_scale_that_is_no_positive_number_is_an_error(scale: float) -> None:
+def test_invalid_scale_is_an_error(scale: float) -> None:
     with pytest.raises(InputError, match="above 0"):
         load_catalogue(assumed_scale=scale)
 
@@ -202,7 +200,7 @@ def test_a_scale_that_is_no_positive_number_is_an_error(scale: float) -> None:
 # --- the draw
 
 
-def test_a_draw_is_the_same_for_the_same_seed_and_another_for_another(catalogue: Catalogue) -> None:
+def test_draw_depends_only_on_the_seed(catalogue: Catalogue) -> None:
     trace = jobs(500)
     first = catalogue.draw(trace, 1)
     assert first.dtype == np.int32
@@ -212,7 +210,7 @@ def test_a_draw_is_the_same_for_the_same_seed_and_another_for_another(catalogue:
     assert first.max() <= len(catalogue.names)
 
 
-def test_a_draw_is_keyed_by_the_job_not_by_its_place(catalogue: Catalogue) -> None:
+def test_draw_is_keyed_by_the_job_not_by_its_row(catalogue: Catalogue) -> None:
     trace = jobs(400, apart_s=100.0)
     some = np.arange(3, 400, 7)
     np.testing.assert_array_equal(catalogue.draw(trace.select(some), 5), catalogue.draw(trace, 5)[some])
@@ -232,7 +230,7 @@ def test_large_gangs_are_large_models_and_small_short_jobs_leave_gpus_idle(catal
     assert np.mean(usual) > 0.9
 
 
-def test_shares_of_the_draw_are_those_of_the_weights(catalogue: Catalogue) -> None:
+def test_shares_of_the_draw_equal_the_weights(catalogue: Catalogue) -> None:
     count = 20_000
     drawn = np.bincount(catalogue.draw(jobs(count), 7), minlength=1 + len(catalogue.names))[1:] / count
     rows = class_weights(catalogue.traits([REFERENCE_TYPE])["util_frac"][1:, 0])
@@ -247,7 +245,7 @@ def test_jobs_without_gpus_have_no_workload(catalogue: Catalogue) -> None:
     )
 
 
-def test_a_burst_is_mostly_of_one_workload(catalogue: Catalogue) -> None:
+def test_burst_is_mostly_of_one_workload(catalogue: Catalogue) -> None:
     count = 2000
     burst = Trace.from_columns(
         name="t",
@@ -261,7 +259,7 @@ def test_a_burst_is_mostly_of_one_workload(catalogue: Catalogue) -> None:
     assert np.bincount(numbers).max() / count == pytest.approx(BURST_SHARE, abs=0.05)
 
 
-def test_a_named_workload_is_taken_and_a_wrong_one_is_an_error(catalogue: Catalogue) -> None:
+def test_named_workload_is_used_and_an_unknown_one_is_an_error(catalogue: Catalogue) -> None:
     def trace(names: list[str]) -> Trace:
         return Trace.from_columns(
             name="t",
@@ -281,7 +279,7 @@ def test_a_named_workload_is_taken_and_a_wrong_one_is_an_error(catalogue: Catalo
 # --- against the facts
 
 
-def test_pairs_are_as_measured(catalogue: Catalogue, shared_data: Path) -> None:
+def test_pairs_equal_the_measurements(catalogue: Catalogue, shared_data: Path) -> None:
     jobs_of = {
         "resnet18-cifar10-b32": "ResNet-18 (batch size 32)",
         "resnet50-imagenet-b64": "ResNet-50 (batch size 64)",
@@ -307,7 +305,7 @@ def test_pairs_are_as_measured(catalogue: Catalogue, shared_data: Path) -> None:
     assert seen > 100
 
 
-def test_measured_cells_are_as_measured(catalogue: Catalogue, shared_data: Path) -> None:
+def test_measured_cells_equal_the_measurements(catalogue: Catalogue, shared_data: Path) -> None:
     wanted = {("V100", 64): "V100", ("P100", 64): "P100"}
     time_s: dict[str, float] = {}
     with (shared_data / "facts" / "power_limit_curves.csv").open(encoding="utf-8", newline="") as file:

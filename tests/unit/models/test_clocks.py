@@ -1,4 +1,4 @@
-"""The clock model: its limits, what holds for any job and GPU, and the measured V100."""
+"""The clock model: its limits, properties for any job and GPU, and the measured V100."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_time_at_half_the_clock_by_hand() -> None:
 
 @given(rho=st.floats(0.05, 1.0), x=st.floats(clocks.MIN_CLOCK_FRAC, 0.95))
 @settings(deadline=None)
-def test_the_clock_bound_share_is_found_from_one_lower_clock(rho: float, x: float) -> None:
+def test_clock_bound_share_is_found_from_one_lower_clock(rho: float, x: float) -> None:
     assert clocks.clock_bound_of(clocks.relative_time(rho, x), x) == pytest.approx(rho, abs=1e-3)
 
 
-def test_a_noisy_time_gives_a_share_within_its_bounds() -> None:
+def test_noisy_time_gives_a_share_within_its_bounds() -> None:
     assert clocks.clock_bound_of(0.97, 0.7) == 0.0
     assert clocks.clock_bound_of(3.0, 0.7) == pytest.approx(1.0)
 
@@ -58,7 +58,7 @@ def test_voltage_falls_to_the_knee_and_no_further() -> None:
 
 @given(rho=shares, low=clock_fracs, high=clock_fracs)
 @settings(deadline=None)
-def test_a_lower_clock_is_never_faster_and_never_slower_than_in_proportion(
+def test_lower_clock_is_never_faster_and_at_most_proportionally_slower(
     rho: float, low: float, high: float
 ) -> None:
     low, high = min(low, high), max(low, high)
@@ -79,7 +79,7 @@ def test_power_never_falls_as_the_clock_rises(
 
 @given(kind=kinds, rho=shares, dynamic_w=watts, x=clock_fracs, speed=shares)
 @settings(deadline=None)
-def test_dynamic_power_is_that_of_the_formula_times_speed(
+def test_dynamic_power_is_the_formula_times_speed(
     kind: int, rho: float, dynamic_w: float, x: float, speed: float
 ) -> None:
     g = GPU[kind]
@@ -114,7 +114,7 @@ def test_parts_by_hand() -> None:
 
 @given(kind=kinds, rho=shares, dynamic_w=st.floats(1.0, 500.0), cap_w=st.floats(30.0, 700.0))
 @settings(deadline=None)
-def test_a_cap_holds_and_is_used_up(kind: int, rho: float, dynamic_w: float, cap_w: float) -> None:
+def test_power_cap_is_kept_and_used_up(kind: int, rho: float, dynamic_w: float, cap_w: float) -> None:
     x = clocks.capped_clock(GPU, kind, rho, dynamic_w, cap_w)
     assert clocks.MIN_CLOCK_FRAC <= x <= 1.0
     drawn = clocks.power_at(GPU, kind, rho, dynamic_w, x)
@@ -129,7 +129,7 @@ def test_a_cap_holds_and_is_used_up(kind: int, rho: float, dynamic_w: float, cap
 
 @given(kind=kinds, rho=shares, dynamic_w=watts, budget=budgets)
 @settings(deadline=None)
-def test_the_best_level_keeps_its_budget_and_no_other_within_it_is_better(
+def test_best_level_keeps_its_budget_and_no_other_within_it_is_better(
     kind: int, rho: float, dynamic_w: float, budget: float
 ) -> None:
     levels = GPU[kind]["levels_frac"]
@@ -140,9 +140,9 @@ def test_the_best_level_keeps_its_budget_and_no_other_within_it_is_better(
             assert energy(kind, rho, dynamic_w, levels[level]) <= energy(kind, rho, dynamic_w, x)
 
 
-def test_no_budget_leaves_a_clock_bound_job_at_full_clock() -> None:
+def test_zero_budget_leaves_a_clock_bound_job_at_full_clock() -> None:
     assert clocks.best_level(GPU, V100, 0.8, 150.0, 0.0) == 0
-    assert clocks.best_level(GPU, V100, 0.0, 150.0, 0.0) == NUM_LEVELS - 1  # rho = 0: nothing is lost
+    assert clocks.best_level(GPU, V100, 0.0, 150.0, 0.0) == NUM_LEVELS - 1  # rho = 0: no time is lost
 
 
 @given(
@@ -154,7 +154,7 @@ def test_no_budget_leaves_a_clock_bound_job_at_full_clock() -> None:
     energy_price=st.floats(0.0, 1.0),
 )
 @settings(deadline=None)
-def test_the_priced_level_costs_least(
+def test_priced_level_costs_least(
     kind: int, rho: float, dynamic_w: float, overhead_w: float, time_price: float, energy_price: float
 ) -> None:
     levels = GPU[kind]["levels_frac"]
@@ -167,15 +167,15 @@ def test_the_priced_level_costs_least(
     assert cost[level] <= min(cost) * (1 + 1e-12)
 
 
-def test_prices_at_their_ends() -> None:
-    """Free energy asks for full clock, free time for least energy; a node's own power asks for speed."""
+def test_limits_of_prices() -> None:
+    """Free energy gives full clock, free time gives least energy; a node's own power favours speed."""
     assert clocks.priced_level(GPU, V100, 0.8, 150.0, 0.0, 1.0, 0.0) == 0
     free_time = clocks.priced_level(GPU, V100, 0.8, 150.0, 0.0, 0.0, 1.0)
     assert free_time == clocks.best_level(GPU, V100, 0.8, 150.0, math.inf) > 0
     assert clocks.priced_level(GPU, V100, 0.8, 150.0, 5000.0, 0.0, 1.0) == 0
 
 
-def test_a_level_below_half_the_clock_is_never_chosen() -> None:
+def test_level_below_half_the_clock_is_never_chosen() -> None:
     gpu = gpu_models(["V100"])
     gpu["levels_frac"] = (1.0, 0.45, 0.4, 0.3)
     assert clocks.best_level(gpu, 0, 0.0, 150.0, math.inf) == 0

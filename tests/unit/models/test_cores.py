@@ -23,7 +23,7 @@ def test_enough_cores_are_exactly_full_speed(needed: float, extra: float) -> Non
     assert input_speed(needed + extra, needed) == 1.0
 
 
-def test_unknown_cores_are_enough() -> None:
+def test_unknown_number_of_cores_is_enough() -> None:
     assert input_speed(0.0, 8.0) == 1.0
 
 
@@ -45,11 +45,11 @@ def test_cores_needed_where_the_curve_meets_the_gpu() -> None:
     assert 3.5 < needed < 3.65
 
 
-def test_a_language_job_needs_one_core() -> None:
+def test_language_job_needs_one_core() -> None:
     assert cores_needed([CoreRow(1, 1.0), CoreRow(24, 1.0)]) == FEWEST_CORES
 
 
 @pytest.mark.parametrize("rows", [[], [CoreRow(1, 0.0)], [CoreRow(1, float("nan"))]])
-def test_a_profile_without_throughput_is_refused(rows: list[CoreRow]) -> None:
+def test_profile_without_throughput_is_refused(rows: list[CoreRow]) -> None:
     with pytest.raises(ValueError, match="expected at least one row"):
         cores_needed(rows)

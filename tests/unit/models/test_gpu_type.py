@@ -1,4 +1,4 @@
-"""Which GPU type a job starts on: worked out by hand from the speeds of the catalogue."""
+"""The GPU type of a start: computed by hand from the speeds of the catalogue."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def chosen(state: ClusterState, seq: int, o: StartOptions) -> int:
 
 
 def speed(state: ClusterState, workload: str, kind: str) -> float:
-    """Of a workload on a type, that on V100s being 1."""
+    """Speed of a workload on a type, relative to V100s."""
     table = state.arrays.models.trait.speed[CATALOGUE.number(workload)]
     return float(table[state.kind_names.index(kind)] / table[state.kind_names.index("V100")])
 
@@ -55,12 +55,12 @@ def test_fastest_first() -> None:
     assert chosen(state, seq, FASTEST) == 1, "the A100s are taken"
 
 
-def test_without_the_setting_the_placement_rule_says_where() -> None:
+def test_without_the_setting_the_placement_rule_chooses() -> None:
     state = cluster()
     assert chosen(state, waiting(state, "resnet50-imagenet-b64"), PLAIN_START) == -1
 
 
-def test_at_a_price_of_1_a_job_goes_where_it_gains_more_than_others() -> None:
+def test_at_a_price_of_1_a_job_uses_the_type_of_its_relative_gain() -> None:
     state = cluster()
     kinds = state.kind_names
     for workload in ("resnet50-imagenet-b64", "a2c-b64", "gpt2-b4"):
@@ -81,19 +81,19 @@ def test_at_a_price_of_1_a_job_goes_where_it_gains_more_than_others() -> None:
         assert np.log(state.arrays.models.gpu.usual_speed) == pytest.approx(usual)
 
 
-def test_of_one_type_the_fullest_node_that_holds_it() -> None:
+def test_fullest_fitting_node_of_the_type_is_used() -> None:
     state = modelled(node("a0", 4, "A100"), node("a1", 4, "A100"), node("v", 4, "V100"))
     running(state, "resnet50-imagenet-b64", [4, 5])
     assert chosen(state, waiting(state, "resnet50-imagenet-b64", 2), FASTEST) == 1
     assert chosen(state, waiting(state, "resnet50-imagenet-b64", 3), FASTEST) == 0
 
 
-def test_a_gang_of_several_nodes_is_left_to_the_placement_rule() -> None:
+def test_gang_of_several_nodes_is_left_to_the_placement_rule() -> None:
     state = cluster()
     assert chosen(state, waiting(state, "resnet50-imagenet-b64", 8), FASTEST) == -1
 
 
-def test_a_price_out_of_range() -> None:
+def test_price_out_of_range() -> None:
     with pytest.raises(InputError, match=r"types\.price: expected a price from 0 to 4, got -1"):
         Policy("tuned", types={"price": -1})
 

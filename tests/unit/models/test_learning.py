@@ -1,4 +1,4 @@
-"""What is learnt from observed pairs: right on data with a known truth, exact in its limits, the same after a
+"""Learning from observed pairs: right on data with a known truth, exact in its limits, the same after a
 restart."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def test_strangers_run_at_the_speed_of_the_population() -> None:
     assert PairKnowledge().predicted_speed("a", "b", GPU) == pytest.approx(1 / (1 + 0.8 * 0.8))
 
 
-def test_introduced_factors_are_used_as_given() -> None:
+def test_given_factors_are_used_unchanged() -> None:
     known = PairKnowledge()
     known.introduce("a", GPU, 0.5, 0.3)
     known.introduce("b", GPU, 0.9, 1.2)
@@ -36,7 +36,7 @@ def test_introduced_factors_are_used_as_given() -> None:
     assert known.predicted_speed("a", "b", "p100") == pytest.approx(1 / (1 + 0.8 * 0.8))
 
 
-def test_a_pair_seen_often_is_predicted_as_it_was_seen() -> None:
+def test_frequent_pair_is_predicted_as_observed() -> None:
     known = PairKnowledge()
     for _ in range(50):
         known.observe(Observed("a", "b", GPU, 0.35))
@@ -53,10 +53,10 @@ def test_one_observation_moves_both_workloads_towards_it(speed: float) -> None:
         assert min(before, speed) - 1e-9 <= after <= max(before, speed) + 1e-9
         assert (after - before) * (speed - before) >= 0
     assert known.factors("a", GPU).sensitivity_sd <= STRANGER.sensitivity_sd
-    assert known.factors("a", GPU).log_pressure == STRANGER.log_pressure  # its pressure was not seen
+    assert known.factors("a", GPU).log_pressure == STRANGER.log_pressure  # its pressure was not observed
 
 
-def test_who_is_better_known_moves_less() -> None:
+def test_better_known_workload_moves_less() -> None:
     known = PairKnowledge()
     known.introduce("old", GPU, 0.8, 0.8, sd=0.05)
     known.observe(Observed("new", "old", GPU, 0.3))
@@ -94,7 +94,7 @@ def test_true_factors_are_found_from_noisy_pairs() -> None:
     assert error() < 0.05 < 0.15 < at_first
 
 
-def test_a_job_that_differs_from_its_workload_is_learnt_by_a_shrunk_ratio() -> None:
+def test_job_that_differs_from_its_workload_is_learnt_by_a_shrunk_ratio() -> None:
     known = PairKnowledge()
     known.introduce("a", GPU, 0.5, 0.5, sd=0.05)
     known.introduce("b", GPU, 0.5, 0.5, sd=0.05)
@@ -108,7 +108,7 @@ def test_a_job_that_differs_from_its_workload_is_learnt_by_a_shrunk_ratio() -> N
 
 
 @pytest.mark.parametrize("speed", [0.0, -1.0, math.nan, math.inf])
-def test_a_speed_that_is_none_is_refused_and_changes_nothing(speed: float) -> None:
+def test_invalid_speed_is_refused_and_changes_nothing(speed: float) -> None:
     known = PairKnowledge()
     with pytest.raises(InputError, match="'a' next to 'b' must be a positive number"):
         known.observe(Observed("a", "b", GPU, speed))
@@ -133,7 +133,7 @@ events = st.builds(
 
 @settings(deadline=None)
 @given(st.lists(events, max_size=40))
-def test_whatever_is_observed_predictions_stay_speeds_and_survive_a_restart(seen: list[Observed]) -> None:
+def test_after_any_observations_predictions_are_valid_and_survive_a_restart(seen: list[Observed]) -> None:
     known = PairKnowledge()
     for event in seen:
         known.observe(event)
@@ -146,12 +146,12 @@ def test_whatever_is_observed_predictions_stay_speeds_and_survive_a_restart(seen
 
 
 @pytest.mark.parametrize("kept", [{}, {"form": 99}, {"form": 1}, {"form": 1, "factors": [[1]]}])
-def test_what_is_damaged_is_refused(kept: dict[str, object]) -> None:
+def test_damaged_state_is_refused(kept: dict[str, object]) -> None:
     with pytest.raises(InputError, match="knowledge of pairs"):
         PairKnowledge.from_dict(kept)
 
 
-def test_pairs_beyond_the_bound_are_forgotten_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_beyond_the_limit_are_forgotten_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "MAX_PAIRS", 2)
     known = PairKnowledge()
     for partner in ("b", "c", "b", "d"):
@@ -160,7 +160,7 @@ def test_pairs_beyond_the_bound_are_forgotten_oldest_first(monkeypatch: pytest.M
 
 
 @given(st.floats(-4, 4), st.floats(0.001, 1.0), st.floats(0.002, 0.998))
-def test_the_likeliest_product_is_where_the_likelihood_is_flat(
+def test_likeliest_product_is_where_the_likelihood_is_flat(
     before: float, variance: float, speed: float
 ) -> None:
     def cost(z: float) -> float:
@@ -171,7 +171,7 @@ def test_the_likeliest_product_is_where_the_likelihood_is_flat(
     assert cost(z) <= min(cost(z - 1e-3), cost(z + 1e-3)) + 1e-6
 
 
-def test_what_was_learnt_reaches_the_engines_arrays() -> None:
+def test_learned_factors_reach_the_engine_s_arrays() -> None:
     trait = np.zeros((3, 1), TRAIT)
     trait["sensitivity"] = trait["pressure"] = math.nan
     pair = np.full((1, 3, 3), math.nan)
@@ -190,7 +190,7 @@ def test_what_was_learnt_reaches_the_engines_arrays() -> None:
     assert np.isnan(pair[0, 1, 2])
 
 
-def test_a_node_needs_no_compiler_to_learn() -> None:
-    """Nodes have no numba: learning runs on their telemetry too."""
+def test_node_needs_no_compiler_to_learn() -> None:
+    """Nodes have no numba, and learn from their own telemetry too."""
     code = "import sys, rlsched.models.learning; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0

@@ -1,4 +1,4 @@
-"""Memory admission with its margin, and whose fault ends whose job."""
+"""Memory admission with its margin, and failures that end neighbours."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ untimed = settings(deadline=None)
 mib = st.floats(0.0, 2e5)
 
 
-def test_one_job_may_use_all_of_a_gpu() -> None:
+def test_single_job_may_use_all_of_a_gpu() -> None:
     assert memory.fits_memory(16_160.0, 0.0, 0, 16_160.0)
     assert not memory.fits_memory(16_160.0, 0.0, 0, 16_161.0)
 
 
-def test_two_leave_the_margin_free() -> None:
+def test_two_jobs_leave_the_margin_free() -> None:
     assert memory.fits_memory(10_000.0, 4_000.0, 1, 5_000.0)
     assert not memory.fits_memory(10_000.0, 4_000.0, 1, 5_001.0)
 
 
 @pytest.mark.parametrize("tenants", [0, 1, 3])
-def test_a_job_of_unknown_memory_shares_with_nobody(tenants: int) -> None:
+def test_job_with_unknown_memory_does_not_share(tenants: int) -> None:
     assert memory.fits_memory(10_000.0, 10.0, tenants, math.nan) == (tenants == 0)
 
 
-def test_beside_one_of_unknown_memory_nobody_fits() -> None:
+def test_no_job_fits_next_to_unknown_memory() -> None:
     assert not memory.fits_memory(10_000.0, math.nan, 1, 1.0)
 
 
-def test_a_gpu_of_unknown_memory_refuses_nobody() -> None:
+def test_gpu_with_unknown_memory_refuses_no_job() -> None:
     assert memory.fits_memory(math.nan, 1e9, 3, 1e9)
 
 
 @untimed
 @given(mib, mib, st.integers(0, 4), mib, mib)
-def test_a_smaller_job_fits_wherever_a_larger_one_does(
+def test_smaller_job_fits_wherever_a_larger_one_does(
     gpu: float, used: float, tenants: int, one: float, other: float
 ) -> None:
     small, large = sorted((one, other))
@@ -50,14 +50,12 @@ def test_a_smaller_job_fits_wherever_a_larger_one_does(
 
 @untimed
 @given(mib, mib, mib)
-def test_what_is_admitted_to_a_shared_gpu_fits_with_room_to_spare(
-    gpu: float, used: float, job: float
-) -> None:
+def test_jobs_admitted_to_a_shared_gpu_leave_a_margin(gpu: float, used: float, job: float) -> None:
     if memory.fits_memory(gpu, used, 1, job):
         assert used + job <= gpu * (1 - memory.MARGIN_FRAC)
 
 
-def test_whose_fault_ends_whose_job() -> None:
+def test_jobs_ended_by_a_fault() -> None:
     shared = dict(zip(memory.SHARING_MODES, memory.FAULT_SHARED, strict=True))
     assert shared == {"time-sliced": False, "mps": True, "mig": False}
     assert memory.SHARING_MODES[memory.MPS] == "mps"
@@ -66,5 +64,5 @@ def test_whose_fault_ends_whose_job() -> None:
     assert all(memory.DEVICE_FAULT_SHARED)
 
 
-def test_a_context_comes_on_top_of_what_a_framework_reports() -> None:
+def test_context_is_added_to_the_memory_of_a_framework() -> None:
     assert memory.process_mib(1_000.0) == 1_000.0 + memory.CONTEXT_MIB

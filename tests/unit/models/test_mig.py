@@ -1,4 +1,4 @@
-"""MIG slices: which layouts there are, and speeds against the measured ones."""
+"""MIG slices: existing layouts, and speeds against the measured ones."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ demand = st.floats(0.0, 1.0)
 def test_combined_throughput_as_measured(
     model: str, batch: int, sevens: float, threes: float, twos: float
 ) -> None:
-    """7 x 1g, 3 x 2g and 2 x 3g of one A100: over 3 for small jobs, about 1 for transformers."""
+    """7 x 1g, 3 x 2g and 2 x 3g of one A100: above 3 for small jobs, about 1 for transformers."""
     ours = [mig.combined_throughput(model, batch, compute) for compute in (1, 2, 3)]
     assert ours == pytest.approx([sevens, threes, twos], abs=0.006, nan_ok=True)
 
@@ -49,13 +49,13 @@ def test_seven_slices_triple_the_work_of_a_third_of_the_cases() -> None:
     assert np.median(made) == pytest.approx(2.16, abs=0.005)
 
 
-def test_what_was_not_measured_is_not_known() -> None:
+def test_unmeasured_speeds_are_unknown() -> None:
     assert math.isnan(mig.measured_speed("no such model", 1, 1))
     assert math.isnan(mig.measured_speed("no such model", 1, 7))
     assert mig.measured_speed("bert", 8, 7) == 1.0
 
 
-def test_the_table_is_the_published_one(shared_data: Path) -> None:
+def test_table_equals_the_publication(shared_data: Path) -> None:
     columns = ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb")
     with (shared_data / "facts" / "mig_slice_speed_a100.csv").open() as file:
         published = {
@@ -67,8 +67,8 @@ def test_the_table_is_the_published_one(shared_data: Path) -> None:
         assert mig.MEASURED_A100[case] == pytest.approx(speeds, abs=0, nan_ok=True)
 
 
-def test_the_formula_follows_the_measured_speeds() -> None:
-    """One demand a row, from all its slices but the one that is asked for: mean error .03 over all rows."""
+def test_formula_follows_the_measured_speeds() -> None:
+    """One demand a row, from all its slices but the tested one: mean error .03 for all rows."""
     errors = []
     for (model, _), speeds in mig.MEASURED_A100.items():
         known = [(c, s) for c, s in zip(SIZES, speeds, strict=True) if not math.isnan(s)]
@@ -83,37 +83,37 @@ def test_the_formula_follows_the_measured_speeds() -> None:
 
 @untimed
 @given(demand)
-def test_the_whole_gpu_runs_at_exactly_its_own_speed(needs: float) -> None:
+def test_whole_gpu_has_exactly_full_speed(needs: float) -> None:
     assert mig.slice_speed(needs, 7) == 1.0
 
 
 @pytest.mark.parametrize("compute", SIZES)
-def test_a_job_that_needs_nothing_runs_anywhere_and_one_that_needs_all_runs_by_size(compute: int) -> None:
+def test_job_of_no_demand_is_fast_anywhere_and_one_of_full_demand_runs_by_size(compute: int) -> None:
     assert mig.slice_speed(0.0, compute) == 1.0
     assert mig.slice_speed(1.0, compute) == pytest.approx(mig.SIZE_FRAC[compute])
 
 
 @untimed
 @given(demand)
-def test_a_larger_slice_is_never_slower(needs: float) -> None:
+def test_larger_slice_is_never_slower(needs: float) -> None:
     speeds = [mig.slice_speed(needs, compute) for compute in (*SIZES, 7)]
     assert all(0 < small <= large <= 1 for small, large in pairwise(speeds))
 
 
 @untimed
 @given(demand, demand, st.sampled_from(SIZES))
-def test_a_hungrier_job_is_never_faster(one: float, other: float, compute: int) -> None:
+def test_higher_demand_is_never_faster(one: float, other: float, compute: int) -> None:
     low, high = sorted((one, other))
     assert mig.slice_speed(high, compute) <= mig.slice_speed(low, compute) + 1e-12
 
 
 @untimed
 @given(st.floats(0.1, 1.0), st.sampled_from(SIZES))
-def test_demand_and_speed_are_each_others_inverse(needs: float, compute: int) -> None:
+def test_demand_and_speed_are_inverse_functions(needs: float, compute: int) -> None:
     assert mig.slice_demand(mig.slice_speed(needs, compute), compute) == pytest.approx(needs, rel=1e-6)
 
 
-def test_a_slice_faster_than_the_whole_needs_nothing() -> None:
+def test_slice_faster_than_the_whole_has_no_demand() -> None:
     assert mig.slice_demand(1.0035, 3) == 0.0
 
 
@@ -124,7 +124,7 @@ def test_a_slice_faster_than_the_whole_needs_nothing() -> None:
         ((4, 3), True),
         ((4, 4), False),
         ((3, 3), True),
-        ((3, 3, 1), False),  # compute would do, but both halves of the memory are taken
+        ((3, 3, 1), False),  # compute suffices, but both halves of the memory are taken
         ((4, 2, 1), True),
         ((2, 2, 2, 1), True),
         ((2, 2, 2, 2), False),
@@ -134,7 +134,7 @@ def test_a_slice_faster_than_the_whole_needs_nothing() -> None:
         ((7, 1), False),
     ],
 )
-def test_layouts_that_there_are(layout: tuple[int, ...], fits: bool) -> None:
+def test_existing_layouts(layout: tuple[int, ...], fits: bool) -> None:
     assert mig.layout_fits(layout) is fits
 
 
@@ -149,7 +149,7 @@ def test_profiles_agree_with_the_layouts(gpu: str) -> None:
         assert 0.85 * label_gb * 1e9 / 2**20 < profile.memory_mib < label_gb * 1024
 
 
-def test_the_smallest_slice_that_holds_a_job() -> None:
+def test_smallest_slice_that_holds_a_job() -> None:
     for memory_mib, name in ((4_000, "1g.5gb"), (5_000, "2g.10gb"), (12_000, "3g.20gb"), (30_000, "7g.40gb")):
         profile = mig.smallest_slice("A100-40GB", memory_mib)
         assert profile is not None

@@ -1,4 +1,4 @@
-"""Learning in compiled runs does what `PairKnowledge` does, on the arrays of the models."""
+"""Learning in compiled runs equals `PairKnowledge`, on the arrays of the models."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def product_models(seed: int) -> ModelArrays:
     return models
 
 
-def test_runs_learn_what_pair_knowledge_learns() -> None:
-    """A workload beside its own kind among them. Means of pairs are kept in single precision."""
+def test_runs_learn_as_pair_knowledge_does() -> None:
+    """Including pairs of one workload. Means of pairs are kept in single precision."""
     rng, models, known = np.random.default_rng(2), product_models(1), PairKnowledge()
     for a in range(1, W):
         for kind in range(2):
@@ -43,7 +43,7 @@ def test_runs_learn_what_pair_knowledge_learns() -> None:
         np.testing.assert_allclose(models.trait.beside[1:, kind, 1:W], told, rtol=1e-6)
 
 
-def test_other_gpu_types_and_unknown_workloads_stay_as_they_are() -> None:
+def test_other_gpu_types_and_unknown_workloads_are_unchanged() -> None:
     models = product_models(3)
     before = models.trait.copy()
     observe(models, 1, 2, 3, 0.4)
@@ -53,7 +53,7 @@ def test_other_gpu_types_and_unknown_workloads_stay_as_they_are() -> None:
     assert abs(models.trait.beside[2, 1, 3] / 0.4 - 1) < 0.05
 
 
-def test_what_is_forgotten_leaves_no_trace() -> None:
+def test_forgotten_pairs_leave_no_trace() -> None:
     models = product_models(4)
     before = models.trait.copy()
     for a, b in ((1, 2), (2, 1), (3, 3), (1, 2)):
@@ -75,7 +75,7 @@ def test_pairs_of_the_table_stay_and_strangers_start_from_the_formula() -> None:
     assert now[a, b] == pytest.approx(0.5 * before[a, 0, b], rel=0.1)
     others = ~measured[a] & (np.arange(size) != b)
     others[0] = False
-    assert (now[a, others] < before[a, 0, :size][others]).all(), "it suffers more than the formula says"
+    assert (now[a, others] < before[a, 0, :size][others]).all(), "it slows down more than by the formula"
     untouched = ~measured
     untouched[a] = untouched[:, b] = False
     np.testing.assert_allclose(now[untouched], before[:, 0, :size][untouched], rtol=1e-15)

@@ -1,4 +1,4 @@
-"""Whole plans: what each is worth, which is taken, and what a record keeps of them; worked out by hand."""
+"""Whole plans: the value of each, the chosen one, and their records; computed by hand."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ COMPARED, ONE_BY_ONE = TYPED._replace(share=BETTER), TYPED._replace(share=BLOCKE
 
 
 def waiting(state: ClusterState, workload: str, gpus: int = 1, **more: float) -> int:
-    """A job whose run time is of V100s."""
+    """A job whose run time is for V100s."""
     seq = add(state, workload, gpus, **more)
     state.arrays.job.reference_kind[state.slot_of(seq)] = state.kind_names.index("V100")
     return seq
 
 
 def partner(state: ClusterState, seq: int, o: StartOptions) -> int:
-    """Number of the job whose GPUs one that fits shares, -1: it starts on free ones."""
+    """Number of the job whose GPUs a fitting job shares, -1: it starts on free ones."""
     find = for_state(start_of_best, state)
     slot = int(find(state.arrays, 0, state.slot_of(seq), o, 1.0)[2])
     return int(state.arrays.job.seq[slot]) if slot >= 0 else -1
@@ -48,7 +48,7 @@ def worth(state: ClusterState, seq: int, kind: str, o: StartOptions) -> float:
     return float(find(state.arrays, 0, state.slot_of(seq), state.kind_names.index(kind), o))
 
 
-def test_shared_fast_gpus_are_taken_where_they_are_worth_more_than_free_slow_ones() -> None:
+def test_shared_fast_gpus_are_used_where_they_are_worth_more_than_free_slow_ones() -> None:
     state = modelled(node("p", 1, "P100"), node("a", 1, "A100"))
     state.arrays.job.reference_kind[:] = 0
     holder, seq = running(state, LIGHT, [1]), add(state, HEAVY)
@@ -63,24 +63,24 @@ def test_shared_fast_gpus_are_taken_where_they_are_worth_more_than_free_slow_one
     dear = COMPARED._replace(type_price=4.0)
     assert partner(state, seq, dear) == -1, "fast GPUs cost too much"
     shut = COMPARED._replace(gate=NO_GATE._replace(is_shut=True, pair=2.0, more=2.0))
-    assert partner(state, seq, shut) == -1, "it adds less than is asked"
+    assert partner(state, seq, shut) == -1, "its gain is below the threshold"
 
 
-def test_on_one_type_free_gpus_are_worth_more_whatever_they_share() -> None:
+def test_on_one_type_free_gpus_are_worth_more_than_shared_ones() -> None:
     state = modelled(node("v", 2), node("a", 1, "A100"))
     running(state, LIGHT, [0])
     running(state, HEAVY, [2])
     assert partner(state, waiting(state, LIGHT), COMPARED._replace(type_price=4.0)) == -1
 
 
-def test_later_is_worth_the_share_of_the_time_that_it_runs() -> None:
+def test_later_start_is_worth_its_share_of_the_time() -> None:
     state = modelled(node("p", 1, "P100"), node("a", 1, "A100"))
     running(state, HEAVY, [1], predicted_s=600.0)
     patient = TYPED._replace(later=2.0)
     for predicted_s, waits in ((300.0, False), (100_000.0, True)):
         seq = waiting_on_p100(state, predicted_s)
         slow, fast = (worth(state, seq, kind, TYPED) for kind in ("P100", "A100"))
-        run_s = predicted_s / fast  # on the type that its run time is of it is 1
+        run_s = predicted_s / fast  # on the type of its run time it is 1
         assert slow == 1.0
         expected = fast * run_s / (run_s + 2.0 * 599.0)
         find = for_state(later_worth, state)
@@ -104,7 +104,7 @@ def waiting_on_p100(state: ClusterState, predicted_s: float) -> int:
     return seq
 
 
-# ---- what a record keeps --------------------------------------------------------------------------
+# ---- records --------------------------------------------------------------------------
 
 
 def listed(
@@ -113,7 +113,7 @@ def listed(
     return plans_of(state, 0, seq, o, 1.0, action)
 
 
-def test_a_job_that_does_not_fit_has_no_room_and_fits_later() -> None:
+def test_job_that_does_not_fit_has_no_room_and_fits_later() -> None:
     state = modelled(node("v", 2))
     holder = running(state, BUSY, [0, 1], predicted_s=50.0)
     seq = waiting(state, BUSY, 2)
@@ -163,7 +163,7 @@ def mixed_engine(policy: Policy) -> Engine:
     )
 
 
-def test_what_is_taken_is_worth_most_of_what_was_open() -> None:
+def test_chosen_plan_is_worth_most_of_the_open_ones() -> None:
     policy = Policy("tuned")
     records: list[DecisionRecord] = []
     mixed_engine(policy).run(RuleScheduler(policy), on_record=records.append)
@@ -182,7 +182,7 @@ def test_what_is_taken_is_worth_most_of_what_was_open() -> None:
     assert {record.prices["gpu_types"] for record in records} == {0.3}
 
 
-def test_a_record_whose_plans_cannot_be_listed_is_made_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_is_made_even_if_its_plans_cannot_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> list[PlanSeen]:
         raise ValueError("no plans today")
 
@@ -203,7 +203,7 @@ def test_a_record_whose_plans_cannot_be_listed_is_made_all_the_same(monkeypatch:
 
 @pytest.mark.slow
 def test_on_a_cluster_of_one_type_comparing_plans_changes_nothing() -> None:
-    """Shared GPUs of the same type are never worth more than free ones: the tuned rule of before."""
+    """Shared GPUs of the same type are never worth more than free ones: equal to the older tuned rule."""
     trace, spec = synthesize("helios", jobs=300, load=1.0, gpus=32, seed=5)
     blocked = {**PRESETS["tuned"].settings["share"], "when": "blocked"}
     ends = []
@@ -216,7 +216,7 @@ def test_on_a_cluster_of_one_type_comparing_plans_changes_nothing() -> None:
     np.testing.assert_array_equal(*ends)
 
 
-def test_prices_are_those_of_today() -> None:
+def test_prices_equal_the_current_ones() -> None:
     state = modelled(node("v", 1))
     state.arrays.dials.dial.type_price[0], state.arrays.dials.dial.gpu_price[0] = 0.25, np.log(2.0)
     assert prices_of(state, 0, TYPED._replace(type_price=0.5)) == {

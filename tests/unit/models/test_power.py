@@ -1,4 +1,4 @@
-"""The table of GPU types, the names that they go by, and the power of nodes."""
+"""The table of GPU types, their alternative names, and the power of nodes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_names_as_traces_and_drivers_write_them(name: str, kind: str) -> None:
     assert canonical_kind(name) == kind
 
 
-def test_every_type_goes_by_its_own_name() -> None:
+def test_every_type_is_found_by_its_name() -> None:
     assert [canonical_kind(name) for name in GPU_FIGURES] == list(GPU_FIGURES)
 
 
@@ -95,7 +95,7 @@ def test_every_model_is_sound() -> None:
     assert np.all(gpu["levels_frac"] >= MIN_CLOCK_FRAC)
 
 
-def test_every_figure_says_where_it_comes_from() -> None:
+def test_every_figure_has_a_source() -> None:
     fields = set(GPU_MODEL.names or ()) - {"levels_frac", "sliced", "cap_w", "usual_speed"}
     for kind, figures in GPU_FIGURES.items():
         assert set(figures) == fields
@@ -108,8 +108,8 @@ def test_every_figure_says_where_it_comes_from() -> None:
     assert GPU_FIGURES["H100"]["theta"].status == ASSUMED
 
 
-def test_an_idle_node_of_eight_v100() -> None:
-    """0.6 to 0.8 kW: what is reported of such nodes."""
+def test_idle_node_of_eight_v100() -> None:
+    """0.6 to 0.8 kW: the reported range of such nodes."""
     node = NodePower()
     idle_w = node.idle_w(40, 8, 41.0)
     assert idle_w == pytest.approx(300 + 40 * 2 + 8 * 41)
@@ -121,5 +121,5 @@ def test_an_idle_node_of_eight_v100() -> None:
     assert node.asleep_w < 0.05 * idle_w
 
 
-def test_a_busy_core_adds_what_it_draws_more_than_an_idle_one() -> None:
+def test_busy_core_adds_its_difference_to_an_idle_one() -> None:
     assert NodePower(cpu_idle_w_per_core=2.0, cpu_active_w_per_core=6.75).busy_core_w == 4.75

@@ -1,4 +1,4 @@
-"""Profiles of jobs: signatures, what is learnt in which order, and what the catalogue fills."""
+"""Profiles of jobs: signatures, learning and its order, and defaults from the catalogue."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from rlsched.models.catalogue.catalogue import load_catalogue
 SIGNATURE = ("ann", "python train.py")
 
 
-def test_a_signature_has_no_numbers_and_is_its_users_own() -> None:
+def test_signature_has_no_numbers_and_belongs_to_its_user() -> None:
     one = signature_of("ann", ["python", "train.py", "--seed", "12", "--out", "run 7"])
     assert one == signature_of("ann", ["python", "train.py", "--seed", "9", "--out", "run 123"])
     assert one != signature_of("bob", ["python", "train.py", "--seed", "12", "--out", "run 7"])
     assert one != signature_of("ann", ["python", "train.py", "--seed", "12"])
 
 
-def test_what_is_learnt_comes_near_the_truth_with_its_spread() -> None:
+def test_learned_values_approach_the_truth_with_their_spread() -> None:
     draw, known = random.Random(1), Profiles()
     for _ in range(10):
         seen = {"util_frac": 0.8 * math.exp(draw.gauss(0, 0.03)), "memory_mib": 20_000.0, "cores_each": 3.5}
@@ -67,7 +67,7 @@ def test_programs_change_and_old_attempts_fade() -> None:
 
 
 @pytest.mark.parametrize("nonsense", [math.nan, math.inf, -1.0])
-def test_nonsense_teaches_nothing_and_nothing_is_a_value(nonsense: float) -> None:
+def test_invalid_values_are_ignored_and_zero_is_a_value(nonsense: float) -> None:
     known = Profiles()
     known.observe(SIGNATURE, "A100", {"util_frac": nonsense, "dynamic_w": 0.0, "no_such_field": 1.0})
     found = known.of(SIGNATURE)["A100"]
@@ -76,7 +76,7 @@ def test_nonsense_teaches_nothing_and_nothing_is_a_value(nonsense: float) -> Non
     assert found.dynamic_w.value == pytest.approx(0.0, abs=1e-5)
 
 
-def test_what_is_kept_is_the_same_to_the_last_bit_and_goes_on_alike() -> None:
+def test_saved_profiles_are_exact_and_continue_alike() -> None:
     draw, known = random.Random(2), Profiles()
     for number in range(50):
         signature = (f"u{number % 3}", "c")
@@ -89,7 +89,7 @@ def test_what_is_kept_is_the_same_to_the_last_bit_and_goes_on_alike() -> None:
     assert again.of(("u1", "c")) == known.of(("u1", "c"))
 
 
-def test_the_signature_that_was_not_seen_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_recently_seen_signature_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profiles, "MAX_SIGNATURES", 3)
     known = Profiles()
     for name in ("a", "b", "c", "a", "d"):
@@ -97,7 +97,7 @@ def test_the_signature_that_was_not_seen_for_longest_is_forgotten(monkeypatch: p
     assert [name for name in "abcd" if known.of(("u", name))] == ["a", "c", "d"]
 
 
-def test_the_catalogue_fills_what_was_not_learnt() -> None:
+def test_catalogue_fills_unlearned_values() -> None:
     catalogue = load_catalogue()
     name = catalogue.names[5]
     known = Profiles()
@@ -119,6 +119,6 @@ def test_the_catalogue_fills_what_was_not_learnt() -> None:
     assert WorkloadProfile().known() == {}
 
 
-def test_nodes_and_clients_may_read_them_without_numba() -> None:
+def test_nodes_and_clients_read_profiles_without_numba() -> None:
     code = "import sys, rlsched.broker.base.profiles; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Speed over nodes and GPUs: limits, and the constants against Gavel's throughputs."""
+"""Speed on several nodes and GPUs: limits, and the constants against Gavel's throughputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ sizes = st.integers(1, 512)
 
 @given(penalty=penalties, nodes=sizes)
 @settings(deadline=None)
-def test_the_fewest_nodes_are_exactly_full_speed(penalty: float, nodes: int) -> None:
+def test_fewest_nodes_are_exactly_full_speed(penalty: float, nodes: int) -> None:
     assert node_spread_speed(penalty, nodes, nodes) == 1.0
 
 
@@ -31,7 +31,7 @@ def test_each_doubling_of_nodes_adds_the_same_time() -> None:
 
 @given(overhead=penalties, gpus=sizes)
 @settings(deadline=None)
-def test_a_gang_is_faster_than_one_gpu_but_no_gpu_is_faster_in_it(overhead: float, gpus: int) -> None:
+def test_gang_is_faster_than_one_gpu_but_no_gpu_is_faster_in_it(overhead: float, gpus: int) -> None:
     assert gang_efficiency(overhead, 1) == 1.0
     assert 0.0 < gang_efficiency(overhead, gpus) <= 1.0
     assert gang_efficiency(overhead, 2 * gpus) <= gang_efficiency(overhead, gpus)

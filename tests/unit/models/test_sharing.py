@@ -24,7 +24,7 @@ util = st.floats(0.0, 1.0)
 
 
 def models() -> ModelArrays:
-    """One GPU type; 1 was measured beside 2, 1 to 3 have latent factors, 0 and 4 only a utilisation."""
+    """One GPU type; 1 was measured next to 2, 1 to 3 have latent factors, 0 and 4 only a utilisation."""
     trait = np.zeros((5, 1), TRAIT)
     trait["util_frac"] = [[0.5], [0.4], [0.9], [0.7], [0.6]]
     trait["sensitivity"] = [[math.nan], [1.1], [0.8], [0.5], [math.nan]]
@@ -39,74 +39,74 @@ def speed(workload: int, *others: int) -> float:
 
 
 @pytest.mark.parametrize("workload", range(5))
-def test_a_job_alone_runs_at_exactly_its_own_speed(workload: int) -> None:
+def test_unshared_job_has_exactly_full_speed(workload: int) -> None:
     assert speed(workload) == 1.0
 
 
 @untimed
 @given(util)
-def test_the_formula_is_exactly_one_without_others(mine: float) -> None:
+def test_formula_is_exactly_one_without_others(mine: float) -> None:
     assert sharing.stranger_speed(mine, 0.0) == 1.0
     assert sharing.latent_speed(mine, 0.0) == 1.0
 
 
-def test_a_measured_pair_is_returned_as_it_stands() -> None:
+def test_measured_pair_is_returned_unchanged() -> None:
     assert speed(TABLED, LATENT) == 0.71
     assert speed(LATENT, TABLED) == 1.02  # a little above 1: measured so
 
 
-def test_latent_factors_where_there_are_both() -> None:
+def test_latent_factors_are_used_where_both_jobs_have_them() -> None:
     assert speed(LATENT, LATENT_TOO) == pytest.approx(1 / (1 + 0.8 * 0.7))
     assert speed(LATENT_TOO, LATENT) == pytest.approx(1 / (1 + 0.5 * 0.6))
 
 
 @pytest.mark.parametrize(("mine", "other"), [(UNKNOWN, UNKNOWN), (STRANGER, TABLED), (TABLED, STRANGER)])
-def test_the_formula_for_strangers(mine: int, other: int) -> None:
+def test_formula_for_strangers(mine: int, other: int) -> None:
     utils = models().trait["util_frac"][:, 0]
     assert speed(mine, other) == pytest.approx(sharing.stranger_speed(utils[mine], utils[other]))
 
 
-def test_of_more_partners_utilisations_add_up() -> None:
+def test_utilisations_of_several_partners_add_up() -> None:
     assert speed(STRANGER, TABLED, LATENT, UNKNOWN) == pytest.approx(
         sharing.stranger_speed(0.6, 0.4 + 0.9 + 0.5)
     )
 
 
-def test_of_more_partners_pressures_add_up() -> None:
+def test_pressures_of_several_partners_add_up() -> None:
     assert speed(LATENT, LATENT_TOO, LATENT) == pytest.approx(sharing.latent_speed(0.8, 0.7 + 0.6))
 
 
-def test_of_more_partners_measured_slowdowns_add_up() -> None:
+def test_measured_slowdowns_of_several_partners_add_up() -> None:
     assert 1 / speed(TABLED, LATENT, LATENT) - 1 == pytest.approx(2 * (1 / 0.71 - 1))
 
 
 @untimed
 @given(st.integers(0, 4), st.lists(st.sampled_from([0, 1, 3, 4]), max_size=4), st.integers(1, 4))
 def test_one_more_partner_never_makes_a_job_faster(mine: int, others: list[int], more: int) -> None:
-    if mine == LATENT:  # its measured speed beside workload 1 is above 1
+    if mine == LATENT:  # its measured speed next to workload 1 is above 1
         others, more = [o for o in others if o != TABLED], max(more, LATENT)
     assert 0 < speed(mine, *others, more) <= speed(mine, *others) <= 1
 
 
-def test_the_order_of_partners_does_not_matter() -> None:
+def test_order_of_partners_does_not_matter() -> None:
     assert speed(TABLED, LATENT, UNKNOWN, STRANGER) == pytest.approx(speed(TABLED, STRANGER, LATENT, UNKNOWN))
 
 
 @untimed
 @given(util, st.lists(st.floats(0.0, 4.0), min_size=2, max_size=8))
-def test_the_formula_falls_with_the_others_utilisation(mine: float, loads: list[float]) -> None:
+def test_formula_falls_with_the_others_utilisation(mine: float, loads: list[float]) -> None:
     speeds = [sharing.stranger_speed(mine, load) for load in sorted(loads)]
     assert all(0 < b <= a <= 1 for a, b in pairwise(speeds))
 
 
 @untimed
 @given(util, util, util)
-def test_a_busier_job_suffers_more(one: float, other: float, load: float) -> None:
+def test_busier_job_slows_down_more(one: float, other: float, load: float) -> None:
     low, high = sorted((one, other))
     assert sharing.stranger_speed(high, load) <= sharing.stranger_speed(low, load) + 1e-12
 
 
-def test_the_formula_keeps_to_the_one_that_it_replaces() -> None:
+def test_formula_agrees_with_the_older_fit() -> None:
     """The solo-normalised fit of Lucid's pairs (RTX 3090) wherever that is measured: 0.05 to 1, both jobs."""
     u, v = np.meshgrid(np.linspace(0.05, 1, 20), np.linspace(0.05, 1, 20))
     original = 1 / (1 + 0.83 * np.logaddexp(0, 4.4 * (u + v - 1.37)) / 4.4 + 0.11 * v)
@@ -115,7 +115,7 @@ def test_the_formula_keeps_to_the_one_that_it_replaces() -> None:
     assert np.abs(ours - original).max() < 0.032
 
 
-def test_the_formula_keeps_to_the_measured_bands() -> None:
+def test_formula_stays_in_the_measured_bands() -> None:
     """Mean combined throughput of the measured pairs by u1 + u2, pairs spread evenly over each band."""
     centre = (np.arange(60) + 0.5) / 60
     u, v = np.meshgrid(centre, centre)
@@ -129,12 +129,12 @@ def test_the_formula_keeps_to_the_measured_bands() -> None:
 
 
 def test_four_small_jobs_make_three_and_a_half() -> None:
-    """What the replaced formula gave by extrapolation: 3.4 for u = .3; u = .5 never beyond 2.4."""
+    """Results of the replaced formula by extrapolation: 3.4 for u = .3; u = .5 never beyond 2.4."""
     assert 4 * sharing.stranger_speed(0.3, 0.9) == pytest.approx(3.4, abs=0.1)
     assert max(n * sharing.stranger_speed(0.5, (n - 1) * 0.5) for n in (2, 3, 4)) < 2.4
 
 
-def test_the_formula_is_nearly_a_product_of_factors() -> None:
+def test_formula_is_nearly_a_product_of_factors() -> None:
     utils = np.linspace(0.05, 1, 20)
     factors = [sharing.factors_of_util(float(u)) for u in utils]
     for u, (sensitivity, _) in zip(utils, factors, strict=True):
@@ -186,14 +186,14 @@ key = st.integers(0, 2**64 - 1)
 
 @untimed
 @given(key, key)
-def test_noise_is_of_the_pair_not_of_its_order(a: int, b: int) -> None:
+def test_noise_depends_on_the_pair_not_on_its_order(a: int, b: int) -> None:
     first = sharing.pair_noise(np.uint64(a), np.uint64(b))
     assert first == sharing.pair_noise(np.uint64(b), np.uint64(a))
     assert math.isfinite(first)
 
 
 def test_noise_is_standard_normal_and_uncorrelated() -> None:
-    """Keys as they come: small consecutive numbers."""
+    """Consecutive small numbers as keys."""
     count = 150
     table = np.array(
         [
@@ -220,14 +220,14 @@ def test_noisy_speeds_stay_in_bounds(clean: float, deviate: float) -> None:
     assert sharing.with_noise(clean, 0.0) == clean
 
 
-def test_noise_has_the_spread_that_is_stated() -> None:
+def test_noise_has_the_stated_spread() -> None:
     deviates = np.random.default_rng(1).standard_normal(4000)
     logs = np.log([sharing.with_noise(0.5, z) / 0.5 for z in deviates])
     assert logs.std() == pytest.approx(sharing.RESIDUAL_SD, rel=0.05)
 
 
 def test_deviates_of_pairs_are_standard_normal_and_mostly_of_their_workloads() -> None:
-    """Over the same workloads in many jobs, over all workloads, and over other luck."""
+    """For the same workloads in many jobs, for all workloads, and with other luck."""
     rng = np.random.default_rng(3)
     jobs = rng.standard_normal((2, 40, 40))
 
@@ -251,12 +251,12 @@ def test_deviates_of_pairs_are_standard_normal_and_mostly_of_their_workloads() -
     assert np.corrcoef(first.ravel(), again.ravel())[0, 1] == pytest.approx(same, abs=0.04)
     for unlike in (other, deviates(jobs[1], 0, kind=1)):
         assert abs(np.corrcoef((first - sharing.OF_JOBS * jobs[0]).ravel(), unlike.ravel())[0, 1]) < 0.3
-    rows = first - first.mean()  # what each workload suffers and presses
+    rows = first - first.mean()  # slowdown and pressure of each workload
     by_singles = rows.mean(1)[:, None] + rows.mean(0)[None]
     assert 1 - (rows - by_singles).var() / rows.var() == pytest.approx(sharing.OF_SINGLES**2, abs=0.15)
 
 
-def test_deviates_of_unknown_workloads_are_of_the_jobs_alone() -> None:
+def test_deviates_of_unknown_workloads_depend_only_on_the_jobs() -> None:
     assert sharing.share_deviate(np.uint64(5), 0, 0, 3, 0.7) == 0.7
     assert sharing.share_deviate(np.uint64(5), 0, 3, 0, 0.7) == 0.7
     assert sharing.share_deviate(np.uint64(5), 0, 3, 3, 0.7) != 0.7

@@ -1,4 +1,4 @@
-"""A gang that joins another one keeps its GPUs when that has ended: small jobs pay, unless it is priced."""
+"""A gang that joins another one keeps its GPUs when that has ended: small jobs wait, unless it is priced."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PRICED = Policy("pack", share={"min_speed": 0.5, "min_gain": 0.0, "by_hold": 5.0
 
 
 def replay(policy: Policy, gang_s: float, shares: str = "") -> JobTable:
-    """Two gangs have a node each, for an hour and for ten; a third one comes, and then a job of one GPU.
+    """Two gangs have a node each, for an hour and for ten; a third one arrives, and then a job of one GPU.
 
-    `shares`: what the third one says of sharing.
+    `shares`: whether the third one may share.
     """
     duration_s = np.array([HOUR_S, 10 * HOUR_S, gang_s, 60.0])
     trace = Trace.from_columns(
@@ -43,21 +43,21 @@ def replay(policy: Policy, gang_s: float, shares: str = "") -> JobTable:
     return engine.run_rule(policy.rule)
 
 
-def test_a_long_gang_that_joins_keeps_the_node_from_small_jobs() -> None:
+def test_long_gang_that_joins_keeps_the_node_from_small_jobs() -> None:
     table = replay(UNPRICED, 5 * HOUR_S)
     assert table.gpus[2] == table.gpus[0], "it has joined the gang that ends first"
     assert table.start_s[2] == 60.0
     assert table.end_s[0] < 2 * HOUR_S
-    assert table.start_s[3] == table.end_s[2] > 5 * HOUR_S, "the node has not been free for a moment"
+    assert table.start_s[3] == table.end_s[2] > 5 * HOUR_S, "the node was never free"
 
 
-def test_a_gang_that_does_not_share_waits_for_a_node_of_its_own() -> None:
+def test_gang_that_does_not_share_waits_for_a_free_node() -> None:
     table = replay(UNPRICED, 5 * HOUR_S, "false")
     assert table.end_s[0] == HOUR_S
     assert table.start_s[2] >= HOUR_S
 
 
-def test_priced_it_waits_and_the_small_job_gets_its_turn() -> None:
+def test_priced_gang_waits_and_the_small_job_starts() -> None:
     table = replay(PRICED, 5 * HOUR_S)
     assert table.end_s[0] == HOUR_S
     assert table.start_s[3] == table.end_s[0]
@@ -65,7 +65,7 @@ def test_priced_it_waits_and_the_small_job_gets_its_turn() -> None:
 
 
 @pytest.mark.parametrize("policy", [UNPRICED, PRICED], ids=["unpriced", "priced"])
-def test_a_gang_that_is_soon_over_joins_in_either_case(policy: Policy) -> None:
+def test_short_gang_joins_in_either_case(policy: Policy) -> None:
     table = replay(policy, 120.0)
     assert table.start_s[2] == 60.0
     assert table.end_s[0] == pytest.approx(HOUR_S, rel=0.05)

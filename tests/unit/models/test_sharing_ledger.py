@@ -1,4 +1,4 @@
-"""Sharing, clocks and cores in the ledger: what is refused changes nothing, what is given comes back."""
+"""Sharing, clocks and cores in the ledger: refused calls change nothing, given resources are returned."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_clocks_outside_of_the_range_are_refused(clock: float) -> None:
     both(state, second, [0], "expected an SM clock of 0.5 to 1", sm_clock_frac=clock, share_with=first)
 
 
-def test_who_cannot_share() -> None:
+def test_jobs_that_cannot_share() -> None:
     state = modelled(
         node("n0", 2), node("n1", 2, vc="a"), node("n2", 2, "A100"), node("n3", 2, memory_mib=1000)
     )
@@ -87,7 +87,7 @@ def test_who_cannot_share() -> None:
     assert state.arrays.node.memory_free_mib[3] == 0
 
 
-def test_nobody_joins_on_a_node_that_takes_no_new_jobs() -> None:
+def test_no_job_joins_on_a_node_that_takes_no_new_jobs() -> None:
     state = modelled(node("n0", 2), node("n1", 2))
     first = running(state, LIGHT, [0, 1, 2, 3])
     other = add(state, LIGHT, 4)
@@ -98,20 +98,20 @@ def test_nobody_joins_on_a_node_that_takes_no_new_jobs() -> None:
     assert state.gpus_of(other) == [0, 1, 2, 3]
 
 
-def test_a_gang_over_two_gpu_types_shares_with_nobody() -> None:
+def test_gang_on_two_gpu_types_does_not_share() -> None:
     state = modelled(node("n0", 1), node("n1", 1, "A100"))
     first, other = running(state, LIGHT, [0, 1]), add(state, LIGHT, 2)
     both(state, other, [0, 1], "of one type", share_with=first)
 
 
-def test_of_another_partition() -> None:
+def test_job_of_another_partition_cannot_join() -> None:
     state = modelled(node("n0", 1, vc="a"), node("n1", 1))
     mine = state.add_job(num_gpus=1, vc="a", submit_s=0.0, predicted_s=1.0, spread=1.0)
     state.start(mine, [0], 0.0)
     both(state, add(state, LIGHT), [0], "does not serve its VC", share_with=mine)
 
 
-def test_four_share_at_most() -> None:
+def test_at_most_four_jobs_share() -> None:
     state = modelled(node("n0", 1))
     first = running(state, LIGHT, [0])
     for count in (2, 3, 4):
@@ -122,7 +122,7 @@ def test_four_share_at_most() -> None:
     both(state, add(state, LIGHT), [0], "4 jobs share", share_with=first)
 
 
-def test_cores_that_are_not_there_are_refused() -> None:
+def test_unavailable_cores_are_refused() -> None:
     state = modelled(node("n0", 2, cpus=8))
     first, second, third = (add(state, LIGHT, cores=4) for _ in range(3))
     both(state, first, [0], "fewer cores free than 1 x 8.001", cpu_milli_each=8001)
@@ -134,15 +134,15 @@ def test_cores_that_are_not_there_are_refused() -> None:
     both(state, third, [0], "fewer cores to spare", share_with=first, cpu_milli_each=1)
     state.start(third, [0], 1.0, share_with=first)
     state.release(first, 2.0)
-    assert state.arrays.node.cpu_free_milli[0] == 0  # who stays has the cores that both had
+    assert state.arrays.node.cpu_free_milli[0] == 0  # the remaining job has the cores of both
     assert state.arrays.job.cpu_milli_each[state.slot_of(third)] == 1000
     state.release(second, 2.0)
     state.release(third, 2.0)
     assert state.arrays.node.cpu_free_milli[0] == 8000
 
 
-def test_a_job_that_counts_do_not_answer_for_cannot_have_cores_that_are_not_there() -> None:
-    """Its demand fits, but what it is given does not."""
+def test_job_outside_the_core_counts_cannot_have_unavailable_cores() -> None:
+    """Its demand fits, but its given cores do not."""
     state = modelled(node("n0", 2, cpus=8, memory_mib=100))
     odd = add(state, LIGHT, cores=4, memory_mib=90)
     assert not state.arrays.demand.plain[state.arrays.job.demand[state.slot_of(odd)]]
@@ -162,8 +162,10 @@ def test_gpus_in_any_order_are_grouped_by_node() -> None:
     assert state.arrays.node.cpu_free_milli.tolist() == [2000, 0]
 
 
-def test_attained_service_is_counted_by_the_share_of_the_time() -> None:
-    """Alone for 100 s, by two for 200 s, by three for 30 s, by two, alone again: nothing is forgotten."""
+def test_attained_service_counts_the_share_of_the_time() -> None:
+    """Unshared for 100 s, with one other for 200 s, with two for 30 s, with one, unshared again: all of it
+    counts.
+    """
     state = modelled(node("n0", 2))
     first = running(state, LIGHT, [0, 1])
     job, slot = state.arrays.job, state.slot_of(first)

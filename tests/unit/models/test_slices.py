@@ -37,13 +37,13 @@ def test_names_of_slices() -> None:
         ("H200", "H200-141GB"),
     ],
 )
-def test_gpu_types_that_can_be_cut(name: str, known: str) -> None:
+def test_gpu_types_that_support_mig(name: str, known: str) -> None:
     smallest = PROFILES[known][0]
     assert slice_of(f"{name}/{smallest.name}") == (known, smallest)
     assert layout_fault(name, (smallest.name,) * 7) == ""
 
 
-def test_layouts_that_cannot_be_made() -> None:
+def test_invalid_layouts() -> None:
     assert layout_fault("V100", ("1g.5gb",)) == (
         "no slices are known of GPU type 'V100'; they are of A100-40GB, A100-80GB, H100-80GB, H200-141GB"
     )
@@ -62,7 +62,7 @@ def test_layouts_that_cannot_be_made() -> None:
 
 
 @pytest.mark.parametrize(("name", "most", "memory"), LAYOUTS)
-def test_slices_share_out_what_the_gpu_draws(name: str, most: int, memory: int) -> None:
+def test_slices_divide_the_power_of_the_gpu(name: str, most: int, memory: int) -> None:
     """Idle power by memory slices, the limit above it by compute slices; together no more than the GPU."""
     whole, cut = gpu_models(["A100-40GB", f"A100-40GB/{name}"])
     for field in ("idle_w", "static_w"):
@@ -79,7 +79,7 @@ def test_slices_share_out_what_the_gpu_draws(name: str, most: int, memory: int) 
     assert whole.idle_w == GPU_FIGURES["A100"]["idle_w"].value
 
 
-def test_measured_speeds_are_used_where_there_are_any() -> None:
+def test_measured_speeds_are_used_where_available() -> None:
     whole, cut = CATALOGUE.traits(["A100-40GB", "A100-40GB/3g.20gb"]).T
     for workload, row in MEASURED_AS.items():
         k = CATALOGUE.number(workload)
@@ -103,7 +103,7 @@ def test_traits_of_a_slice_follow_the_work_done() -> None:
     assert (ones.speed < sevens.speed).all()
 
 
-def test_the_assumed_demand_is_scaled_with_the_assumed_figures() -> None:
+def test_assumed_demand_is_scaled_with_the_assumed_figures() -> None:
     """Where no speed was measured the utilisation is an assumption, and with it the speed on a slice."""
     for gpu_type in ("A100", "H100"):
         for name in {*CATALOGUE.names} - {*MEASURED_AS}:

@@ -1,4 +1,4 @@
-"""How rules start jobs: whose GPUs they share, at which clock, with how many cores; worked out by hand."""
+"""Start options of rules: partners, clocks and cores; computed by hand."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ FOUR = SHARE._replace(max_jobs=4)
 BY_LUCID = PLAIN_START._replace(share=LUCID)
 CORES = PLAIN_START._replace(cores=True)
 LIGHT, MEDIUM, HEAVY = "a2c-b64", "resnet101", "gpt2-b4"
-"""Of which no pair is measured; solo utilisation 0.03, 0.57 and 0.96 on a V100."""
+"""Workloads without measured pairs; solo utilisation 0.03, 0.57 and 0.96 on a V100."""
 
 
 def value(state: ClusterState, waiting: int, holder: int, o: StartOptions = SHARE) -> float:
-    """Predicted speeds of both together; of more, 1 more than what the newcomer adds; 0: they may not."""
+    """Predicted speeds of both together; for more jobs, 1 more than the newcomer adds; 0: not allowed."""
     find = for_state(shared_plan, state)
     plan = Plan(*find(state.arrays, state.slot_of(waiting), state.slot_of(holder), o, 1.0, -math.inf))
     return 1.0 + plan.gain if plan.verdict == TAKEN_OR_OPEN else 0.0
@@ -64,7 +64,7 @@ def pair(state: ClusterState, o: StartOptions = SHARE, *, blocks: bool = False) 
 
 
 def move(state: ClusterState, o: StartOptions) -> Move:
-    """What `fifo-backfill` does next."""
+    """Next action of `fifo-backfill`."""
     next_move = for_state(greedy.next_move, state)
     return Move(*next_move(state.arrays, 0, PLAIN._replace(start=o), 1.0))
 
@@ -75,10 +75,10 @@ def trait(name: str, field: str) -> float:
     return cell.value
 
 
-# ---- whom to share with ---------------------------------------------------------------------------
+# ---- partners ---------------------------------------------------------------------------
 
 
-def test_a_measured_pair_counts_as_measured() -> None:
+def test_measured_pair_counts_as_measured() -> None:
     known = next(one for one in CATALOGUE.pairs if one.gpu_type == "V100" and one.a != one.b)
     state = modelled(node("n0", 1))
     holder, waiting = running(state, known.b, [0]), add(state, known.a)
@@ -97,7 +97,7 @@ def test_strangers_count_by_the_formula() -> None:
     assert 1.9 < expected < 2.0
 
 
-def test_two_heavy_jobs_do_not_share_unless_little_is_asked() -> None:
+def test_two_heavy_jobs_share_only_at_a_low_threshold() -> None:
     state = modelled(node("n0", 1))
     holder, waiting = running(state, HEAVY, [0]), add(state, HEAVY)
     assert value(state, waiting, holder) == 0.0
@@ -116,13 +116,13 @@ def test_memory_admits_all_but_a_tenth() -> None:
     assert value(state, add(state, LIGHT), holder, ANY) > 1.0
 
 
-def test_who_is_no_partner() -> None:
+def test_jobs_that_are_no_partners() -> None:
     state = modelled(node("n0", 2), node("n1", 2), node("n2", 2, "A100"), node("n3", 4))
     two = running(state, LIGHT, [0, 1])
     assert value(state, add(state, LIGHT), two) == 0.0  # another number of GPUs
     half = add(state, LIGHT, share_milli=500)
     state.start(half, [2], 0.0)
-    assert value(state, add(state, LIGHT), half) == 0.0  # a share of its own
+    assert value(state, add(state, LIGHT), half) == 0.0  # a fractional GPU
     assert partner(state, add(state, LIGHT, share_milli=500)) == -1
     assert value(state, add(state, LIGHT, memory_mib=5), running(state, LIGHT, [3])) == 0.0
     picky = add(state, LIGHT, 2, gpu_types=("A100",))
@@ -131,18 +131,18 @@ def test_who_is_no_partner() -> None:
     waiting = add(state, LIGHT, 2)
     assert partner(state, waiting) == two
     state.drain_node(0)
-    assert value(state, waiting, two) == 0.0  # it takes no new jobs
+    assert value(state, waiting, two) == 0.0  # its node takes no new jobs
     state.resume_node(0)
     state.start(add(state, LIGHT, 2), [0, 1], 1.0, share_with=two)
     assert value(state, waiting, two) == 0.0  # pairs only
 
 
 def gated(**asks: float) -> StartOptions:
-    """Sharing by what it gains, whatever speed the jobs keep."""
+    """Sharing by its gain, whatever speed the jobs keep."""
     return ANY._replace(max_jobs=4, gate=NO_GATE._replace(is_shut=True, **asks))
 
 
-def test_a_second_job_has_to_add_what_is_asked() -> None:
+def test_second_job_has_to_add_the_threshold() -> None:
     state = modelled(node("n0", 1))
     holder, waiting = running(state, HEAVY, [0]), add(state, HEAVY)
     gain = value(state, waiting, holder, ANY) - 1.0
@@ -153,7 +153,7 @@ def test_a_second_job_has_to_add_what_is_asked() -> None:
     assert value(state, waiting, holder, gated(more=9.0)) == 1.0 + gain, "it is the second"
 
 
-def test_a_third_job_has_a_gate_of_its_own() -> None:
+def test_third_job_has_a_separate_gate() -> None:
     state = modelled(node("n0", 1))
     first, third = running(state, LIGHT, [0]), add(state, LIGHT)
     state.start(add(state, LIGHT), [0], 0.0, share_with=first)
@@ -172,7 +172,7 @@ def test_a_third_job_has_a_gate_of_its_own() -> None:
         ("by_slowest", None, 60.0, 100.0, 0),
     ],
 )
-def test_tilts_add_to_what_is_asked(
+def test_tilts_add_to_the_threshold(
     tilt: str, by: float | None, predicted_s: float, left_s: float, others: int
 ) -> None:
     state = modelled(node("n0", 2))
@@ -197,7 +197,7 @@ def test_tilts_add_to_what_is_asked(
     [(36_000.0, 601.0), (600.0, 36_001.0)],
     ids=["the newcomer stays when the other has left", "the newcomer slows the other"],
 )
-def test_what_holds_gpus_for_longer_has_to_add_more(predicted_s: float, left_s: float) -> None:
+def test_longer_holds_of_gpus_have_to_add_more(predicted_s: float, left_s: float) -> None:
     """A gang of half of the cluster is priced, one of a quarter by an eighth of that."""
     for nodes, share in ((2, 1.0), (4, 0.5**3)):
         state = modelled(*(node(f"n{k}", 2) for k in range(nodes)))
@@ -213,7 +213,7 @@ def test_what_holds_gpus_for_longer_has_to_add_more(predicted_s: float, left_s: 
             assert (value(state, waiting, holder, asked) > 0) == opens, nodes
 
 
-def test_settings_make_the_gate() -> None:
+def test_settings_set_the_gate() -> None:
     assert Policy("pack").rule.options.start.gate == NO_GATE
     gate = Policy("pack", share={"min_gain": 0.3, "by_left": 0.1, "by_hold": 5.0}).rule.options.start.gate
     assert gate == NO_GATE._replace(is_shut=True, pair=0.3, more=0.3, by_left=0.1, by_hold=5.0)
@@ -223,7 +223,7 @@ def test_settings_make_the_gate() -> None:
         Policy("pack", share={"min_gain": 5.0})
 
 
-def test_the_best_partner_keeps_most_speed_and_ties_go_to_the_first() -> None:
+def test_best_partner_keeps_most_speed_and_ties_go_to_the_first() -> None:
     state = modelled(node("n0", 4))
     medium = running(state, MEDIUM, [0])
     first, second = running(state, LIGHT, [2]), running(state, LIGHT, [1])
@@ -236,7 +236,7 @@ def test_the_best_partner_keeps_most_speed_and_ties_go_to_the_first() -> None:
     assert partner(state, waiting) in (medium, -1)
 
 
-def test_more_than_two_share_where_they_may_and_all_keep_enough() -> None:
+def test_more_than_two_share_where_allowed_and_all_keep_enough() -> None:
     """Four light jobs, a gang of two GPUs each: the fifth finds the GPUs full."""
     state = modelled(node("n0", 2))
     first = running(state, LIGHT, [0, 1])
@@ -257,7 +257,7 @@ def test_more_than_two_share_where_they_may_and_all_keep_enough() -> None:
     assert value(state, add(state, LIGHT, 2), first, FOUR) == 0.0
 
 
-def test_memory_holds_all_who_share() -> None:
+def test_memory_holds_all_sharing_jobs() -> None:
     state = modelled(node("n0", 1))
     four = FOUR._replace(min_speed=0.0)
     memory = {name: trait(name, "memory_mib") for name in CATALOGUE.names}
@@ -270,8 +270,8 @@ def test_memory_holds_all_who_share() -> None:
     assert value(state, add(state, LIGHT), first, four) > 0.0 or memory[LIGHT] + 2 * memory[name] > capacity
 
 
-def test_cores_of_all_who_share_are_counted() -> None:
-    """Two bring all that they need. A third brings what it needs, if the node has it."""
+def test_cores_of_all_sharing_jobs_are_counted() -> None:
+    """Two jobs bring all the cores that they need. A third brings its need, if the node has it."""
     needs = trait(MEDIUM, "cores_each")
     state = modelled(node("n0", 1, cpus=math.ceil(3 * needs) + 1))
     first = running(state, MEDIUM, [0], cores=needs)
@@ -284,7 +284,7 @@ def test_cores_of_all_who_share_are_counted() -> None:
     assert join_cores(state.arrays, state.slot_of(third), slot, 0) == pytest.approx(1000 * needs, abs=4)
 
 
-def test_short_cores_are_shared_by_need_and_can_keep_jobs_apart() -> None:
+def test_short_cores_are_divided_by_need_and_can_prevent_sharing() -> None:
     """Both need 5.56 cores; with 8 for the two of them each has 8 / 11.12 of what it needs."""
     state = modelled(node("n0", 1, cpus=8))
     need = trait(MEDIUM, "cores_each")
@@ -325,17 +325,17 @@ def test_lucid_packs_up_to_eight_gpus() -> None:
         assert (value(state, waiting, holder, BY_LUCID) > 0.0) == allowed
 
 
-def test_the_first_of_the_order_that_has_a_partner() -> None:
+def test_first_job_of_the_order_with_a_partner_starts() -> None:
     state = modelled(node("n0", 1))
     holder = running(state, LIGHT, [0])
     add(state, LIGHT, 2)
     second = add(state, LIGHT)
     assert pair(state) == (second, holder)
-    assert pair(state, blocks=True) == (-1, -1)  # the first has nobody
+    assert pair(state, blocks=True) == (-1, -1)  # the first has no partner
     assert pair(state, PLAIN_START) == (-1, -1)
 
 
-def test_only_so_many_jobs_are_looked_at() -> None:
+def test_number_of_examined_jobs_is_limited() -> None:
     for before, found in ((LOOK_AT - 1, True), (LOOK_AT, False)):
         state = modelled(node("n0", 1))
         holder = running(state, LIGHT, [0])
@@ -345,7 +345,7 @@ def test_only_so_many_jobs_are_looked_at() -> None:
         assert pair(state) == ((last, holder) if found else (-1, -1))
 
 
-def test_free_gpus_come_first_but_for_lucid() -> None:
+def test_free_gpus_come_first_except_for_lucid() -> None:
     for o, joins in ((SHARE, False), (BY_LUCID, True)):
         state = modelled(node("n0", 2))
         holder, waiting = running(state, LIGHT, [0]), add(state, LIGHT)
@@ -364,13 +364,13 @@ def chosen_clock(state: ClusterState, seq: int, o: StartOptions) -> float:
     return float(for_state(clock_for, state)(state.arrays, 0, state.slot_of(seq), 0, o))
 
 
-def by(rule: int, value: float) -> StartOptions:
+def clock_options(rule: int, value: float) -> StartOptions:
     """Options that choose clocks by a rule."""
     return PLAIN_START._replace(clock=rule, clock_value=value)
 
 
 def level_of_least_energy(state: ClusterState, name: str, slowdown: float) -> float:
-    """By the formulas of the model, over all levels."""
+    """By the formulas of the model, for all levels."""
     g = state.arrays.models.gpu[0]
     rho, dynamic_w = trait(name, "clock_bound"), trait(name, "dynamic_w")
     costs = {}
@@ -386,25 +386,27 @@ def level_of_least_energy(state: ClusterState, name: str, slowdown: float) -> fl
 def test_clocks_by_rule() -> None:
     state = modelled(node("n0", 2))
     seq = add(state, HEAVY)
-    assert chosen_clock(state, seq, by(FIXED, 0.63)) == 0.63
+    assert chosen_clock(state, seq, clock_options(FIXED, 0.63)) == 0.63
     levels = state.arrays.models.gpu.levels_frac[0].tolist()
     for slowdown in (0.0, 0.02, 0.05, 0.1, 0.3, 1.0):
         expected = level_of_least_energy(state, HEAVY, slowdown)
-        assert chosen_clock(state, seq, by(SLOWDOWN, slowdown)) == expected
-        assert chosen_clock(state, seq, by(LULL, slowdown)) == expected
-    assert chosen_clock(state, seq, by(SLOWDOWN, 0.0)) == 1.0
-    assert chosen_clock(state, seq, by(SLOWDOWN, 1.0)) < 1.0
-    assert set(levels) >= {chosen_clock(state, seq, by(SLOWDOWN, 0.1))}
-    add(state, LIGHT)  # somebody waits behind it
-    assert chosen_clock(state, seq, by(LULL, 1.0)) == 1.0
-    assert chosen_clock(state, seq, by(SLOWDOWN, 1.0)) < 1.0
+        assert chosen_clock(state, seq, clock_options(SLOWDOWN, slowdown)) == expected
+        assert chosen_clock(state, seq, clock_options(LULL, slowdown)) == expected
+    assert chosen_clock(state, seq, clock_options(SLOWDOWN, 0.0)) == 1.0
+    assert chosen_clock(state, seq, clock_options(SLOWDOWN, 1.0)) < 1.0
+    assert set(levels) >= {chosen_clock(state, seq, clock_options(SLOWDOWN, 0.1))}
+    add(state, LIGHT)  # a job waits behind it
+    assert chosen_clock(state, seq, clock_options(LULL, 1.0)) == 1.0
+    assert chosen_clock(state, seq, clock_options(SLOWDOWN, 1.0)) < 1.0
     assert chosen_clock(state, seq, SHARE) == 1.0
 
 
 def test_weighing_time_and_energy() -> None:
     state = modelled(node("n0", 2))
     seq = add(state, HEAVY)
-    clocks = [chosen_clock(state, seq, by(WEIGHED, weight)) for weight in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    clocks = [
+        chosen_clock(state, seq, clock_options(WEIGHED, weight)) for weight in (0.0, 0.25, 0.5, 0.75, 1.0)
+    ]
     assert clocks[0] == 1.0
     assert clocks == sorted(clocks, reverse=True)
     assert clocks[-1] == level_of_least_energy(state, HEAVY, 9.0) < 1.0
@@ -413,76 +415,85 @@ def test_weighing_time_and_energy() -> None:
 # ---- cores ----------------------------------------------------------------------------------------
 
 
-def given(state: ClusterState, seq: int, gpus: list[int], o: StartOptions = CORES) -> int:
+def cores_given(state: ClusterState, seq: int, gpus: list[int], o: StartOptions = CORES) -> int:
     return int(for_state(cores_for, state)(state.arrays, state.slot_of(seq), np.array(gpus, np.int32), o))
 
 
 def test_cores_by_need() -> None:
-    """Two GPUs, 16 cores, 8 asked for with each: gpt2 needs 1, resnet101 5.56, resnet18 on ImageNet 8.66."""
+    """Two GPUs, 16 cores, 8 requested with each: gpt2 needs 1, resnet101 5.56, resnet18 on ImageNet 8.66."""
     state = modelled(node("n0", 2, cpus=16))
     few, enough, many = (add(state, name, cores=8) for name in (HEAVY, MEDIUM, "resnet18-imagenet-b128"))
-    assert given(state, few, [0]) == 1000
-    assert given(state, enough, [0]) == math.ceil(1000 * trait(MEDIUM, "cores_each")) < 8000
-    assert given(state, many, [0]) == 8000  # nothing is idle: the other GPU has 8 to come
-    assert given(state, many, [0], SHARE) == given(state, few, [0], SHARE) == 8000
+    assert cores_given(state, few, [0]) == 1000
+    assert cores_given(state, enough, [0]) == math.ceil(1000 * trait(MEDIUM, "cores_each")) < 8000
+    assert cores_given(state, many, [0]) == 8000  # no core is idle: the other GPU will need 8
+    assert cores_given(state, many, [0], SHARE) == cores_given(state, few, [0], SHARE) == 8000
     state.start(few, [0], 0.0, cpu_milli_each=1000)
     wanted = math.ceil(1000 * trait("resnet18-imagenet-b128", "cores_each"))
-    assert given(state, many, [1]) == wanted > 8000  # of the 7 that the first has left
+    assert cores_given(state, many, [1]) == wanted > 8000  # of the 7 that the first has left
     assert wanted < 15_000
 
 
-def test_cores_that_are_lent_are_missed_by_all_free_gpus_alike() -> None:
+def test_lent_cores_reduce_the_share_of_all_free_gpus_alike() -> None:
     state = modelled(node("n0", 4, cpus=16))
     small = [add(state, HEAVY, cores=4) for _ in range(3)]
     large = add(state, "resnet18-imagenet-b128", cores=4)
     for g, seq in enumerate(small):
         state.start(seq, [g], 0.0, cpu_milli_each=1000)
-    state.start(large, [3], 0.0, cpu_milli_each=given(state, large, [3]))
+    state.start(large, [3], 0.0, cpu_milli_each=cores_given(state, large, [3]))
     lent = int(state.arrays.job.cpu_milli_each[state.slot_of(large)])
     assert lent == math.ceil(1000 * trait("resnet18-imagenet-b128", "cores_each"))
     for seq in small[:2]:
         state.release(seq, 1.0)
     free = 16_000 - lent - 1000
     first, second = (add(state, "resnet18-imagenet-b128", cores=4) for _ in range(2))
-    assert given(state, first, [0]) == free // 2 < 4000
+    assert cores_given(state, first, [0]) == free // 2 < 4000
     state.start(first, [0], 1.0, cpu_milli_each=free // 2)
-    assert given(state, second, [1]) == free - free // 2
-    assert given(state, second, [1]) > 0
+    assert cores_given(state, second, [1]) == free - free // 2
+    assert cores_given(state, second, [1]) > 0
 
 
-def test_a_gang_takes_what_each_of_its_nodes_has() -> None:
+def test_gang_takes_the_available_cores_of_each_node() -> None:
     state = modelled(node("n0", 2, cpus=16), node("n1", 2, cpus=16))
     running(state, HEAVY, [0], cores=1)
     gang = add(state, "resnet18-imagenet-b128", 3, cores=8)
-    assert given(state, gang, [1, 2, 3]) == 8000  # the second node has nothing beyond two fair parts
+    assert cores_given(state, gang, [1, 2, 3]) == 8000  # the second node has nothing beyond two fair parts
 
 
-def test_cores_that_nobody_told_are_never_short() -> None:
+def test_unknown_cores_are_never_short() -> None:
     state = modelled(node("n0", 2))
     seq = add(state, "resnet18-imagenet-b128", cores=2)
-    assert given(state, seq, [0]) == math.ceil(1000 * trait("resnet18-imagenet-b128", "cores_each"))
-    assert given(state, add(state, MEDIUM), [0]) == 0  # who asked for none gets none
+    assert cores_given(state, seq, [0]) == math.ceil(1000 * trait("resnet18-imagenet-b128", "cores_each"))
+    assert cores_given(state, add(state, MEDIUM), [0]) == 0  # a job that requests no cores gets none
 
 
-def test_who_joins_brings_what_both_lack_and_the_node_can_spare() -> None:
+def test_joining_job_brings_the_cores_that_both_lack() -> None:
     state = modelled(node("n0", 2, cpus=16))
     holder, waiting = running(state, MEDIUM, [0], cores=4), add(state, MEDIUM, cores=4)
 
     def brings() -> int:
         return int(join_cores(state.arrays, state.slot_of(waiting), state.slot_of(holder), 0))
 
-    assert brings() == 4000  # 12 are free, 8 of them for the other GPU; 7.12 would be wanted
+    assert brings() == 4000  # 12 are free, 8 of them for the other GPU; the job needs 7.12
     state.start(add(state, HEAVY, cores=1), [1], 0.0)
     assert brings() == math.ceil(1000 * 2 * trait(MEDIUM, "cores_each")) - 4000
     nothing = add(state, MEDIUM)
     assert join_cores(state.arrays, state.slot_of(nothing), state.slot_of(holder), 0) == 0
 
 
-# ---- where models are not -------------------------------------------------------------------------
+# ---- without models -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "o", [SHARE, ANY, by(FIXED, 0.6), by(SLOWDOWN, 0.2), by(LULL, 0.2), CORES, by(WEIGHED, 0.9)]
+    "o",
+    [
+        SHARE,
+        ANY,
+        clock_options(FIXED, 0.6),
+        clock_options(SLOWDOWN, 0.2),
+        clock_options(LULL, 0.2),
+        CORES,
+        clock_options(WEIGHED, 0.9),
+    ],
 )
 def test_options_do_nothing_without_models(o: StartOptions) -> None:
     state = ClusterState.from_spec(ClusterSpec.uniform(1, 2), OrderedQueue(Order()))
@@ -495,7 +506,7 @@ def test_options_do_nothing_without_models(o: StartOptions) -> None:
     assert move(state, o) == start_of(state.slot_of(second), -1)
 
 
-def test_an_action_to_join_is_legal_as_it_stands() -> None:
+def test_action_to_join_is_legal_unchanged() -> None:
     state = modelled(node("n0", 2, cpus=16))
     holder, waiting = running(state, MEDIUM, [1], cores=4), add(state, LIGHT, cores=4)
     action = join_action(state, 0, waiting, holder, SHARE._replace(clock=FIXED, clock_value=0.8))

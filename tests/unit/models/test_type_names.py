@@ -1,4 +1,4 @@
-"""Names of GPU types: as jobs ask for them, and as drivers and cluster files call them."""
+"""Names of GPU types: in requests of jobs, and in drivers and cluster files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rlsched.workload.trace import Trace
         ("A40+T4", "A40+T4"),
     ],
 )
-def test_who_asks_so_means_these(asked: str, name: str) -> None:
+def test_request_matches_these_types(asked: str, name: str) -> None:
     assert stands_for(asked, name)
     assert Demand(gpus=1, gpu_types=("nothing", asked)).accepts(name)
 
@@ -53,18 +53,18 @@ def test_who_asks_so_means_these(asked: str, name: str) -> None:
         ("80GB H100", "NVIDIA A100-SXM4-80GB"),
     ],
 )
-def test_and_no_others(asked: str, name: str) -> None:
+def test_request_matches_no_other_types(asked: str, name: str) -> None:
     assert not stands_for(asked, name)
     assert not Demand(gpus=1, gpu_types=(asked,)).accepts(name)
 
 
-def test_a_type_of_the_table_is_spelt_as_there() -> None:
+def test_type_of_the_table_has_its_spelling() -> None:
     assert [asked_type(one) for one in (" h100 ", "nvidia_a100", "rtx-6000", "h100-80gb", "G2")] == [
         "H100", "A100", "RTX6000", "h100-80gb", "G2",
     ]  # fmt: skip
 
 
-def test_a_trace_may_name_types_as_jobs_do() -> None:
+def test_trace_may_name_types_as_jobs_do() -> None:
     spec = ClusterSpec(name="x", nodes=(NodeGroup(count=1, gpus=4, gpu_type="NVIDIA H100 80GB HBM3"),))
     asked = ["H100", "h100-80gb", "A100|H100", "A100", ""]
     trace = Trace.from_columns(

@@ -1,4 +1,4 @@
-"""Notices: what is told of which jobs, in which order, once a receiver is there again, over restarts."""
+"""Notices: recipients, order, retries until a receiver is back, and restarts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOTICE = Notice(
 
 
 class Receiver:
-    """Takes notices, or raises what a test says."""
+    """Accepts notices, or raises an error of the test."""
 
     def __init__(self) -> None:
         self.taken: list[Notice] = []
@@ -43,7 +43,7 @@ class Receiver:
         self.taken.append(notice)
 
     @property
-    def told(self) -> list[tuple[int, str, str]]:
+    def notices(self) -> list[tuple[int, str, str]]:
         return [(one.job, one.event, one.state) for one in self.taken]
 
 
@@ -83,7 +83,7 @@ def follow(tmp_path: Path, receiver: Receiver) -> Iterator[Callable[[], NoticeFo
         file.close()
 
 
-def test_each_job_is_told_of_as_it_asked(
+def test_each_job_is_notified_as_requested(
     broker: HandBroker, receiver: Receiver, follow: Callable[[], NoticeFollower]
 ) -> None:
     follow().step()
@@ -97,7 +97,7 @@ def test_each_job_is_told_of_as_it_asked(
     broker.says("n0", launched(5))
     broker.says("n0", ended(5, exit_code=0))
     follow().step()
-    assert receiver.told == [
+    assert receiver.notices == [
         (3, "start", "running"),
         (1, "fail", "failed"),
         (5, "start", "running"),
@@ -111,7 +111,7 @@ def test_each_job_is_told_of_as_it_asked(
     assert all(one.id.startswith(f"{broker.state.identity}-") for one in receiver.taken)
 
 
-def test_a_job_that_loses_its_node_is_told_of_and_a_launch_that_never_ran_is_not(
+def test_lost_node_is_notified_and_a_failed_launch_is_not(
     broker: HandBroker, receiver: Receiver, follow: Callable[[], NoticeFollower]
 ) -> None:
     follow().step()
@@ -125,11 +125,11 @@ def test_a_job_that_loses_its_node_is_told_of_and_a_launch_that_never_ran_is_not
     for _ in range(20):
         broker.wait(5.0, "n0")
     follow().step()
-    assert receiver.told == [(1, "requeue", "queued")]
+    assert receiver.notices == [(1, "requeue", "queued")]
     assert "n0" in receiver.taken[0].reason
 
 
-def test_a_cancelled_job_is_over(
+def test_cancelled_job_has_ended(
     broker: HandBroker, receiver: Receiver, follow: Callable[[], NoticeFollower]
 ) -> None:
     from rlsched.wire.messages import Cancel
@@ -139,11 +139,11 @@ def test_a_cancelled_job_is_over(
     broker.ask(submit(4, notify="end,fail"))
     broker.ask(Cancel(job=2))
     follow().step()
-    assert receiver.told == [(2, "end", "cancelled")]
+    assert receiver.notices == [(2, "end", "cancelled")]
     assert receiver.taken[0].attempt == 0
 
 
-def test_a_first_start_begins_at_the_end_and_knows_the_jobs_that_live(
+def test_first_start_begins_at_the_end_and_loads_live_jobs(
     broker: HandBroker, receiver: Receiver, follow: Callable[[], NoticeFollower]
 ) -> None:
     for number in (1, 2):
@@ -151,14 +151,14 @@ def test_a_first_start_begins_at_the_end_and_knows_the_jobs_that_live(
         broker.says("n0", launched(number))
     broker.says("n0", ended(1))
     follow().step()
-    assert receiver.told == []
+    assert receiver.notices == []
     broker.says("n0", ended(2))
     follow().step()
-    assert receiver.told == [(2, "end", "completed")]
+    assert receiver.notices == [(2, "end", "completed")]
 
 
-def test_it_may_be_there_before_the_journal(tmp_path: Path, receiver: Receiver) -> None:
-    """Then all that happens is news, also before it looks again."""
+def test_follower_may_start_before_the_journal(tmp_path: Path, receiver: Receiver) -> None:
+    """Then all events are news, also before it reads again."""
     file, stop = CursorFile(tmp_path / "cursor.json"), threading.Event()
     follower = NoticeFollower(tmp_path / "journal.sqlite", file, receiver, stop)
     thread = threading.Thread(target=follower.run, args=(0.01,))
@@ -171,8 +171,8 @@ def test_it_may_be_there_before_the_journal(tmp_path: Path, receiver: Receiver) 
         broker.ask(submit(notify="end"))
         broker.says("n0", launched(1))
         broker.says("n0", ended(1))
-        until(lambda: receiver.taken, "the end is told")
-        assert receiver.told == [(1, "end", "completed")]
+        until(lambda: receiver.taken, "the end is notified")
+        assert receiver.notices == [(1, "end", "completed")]
         journal.close()
     finally:
         stop.set()
@@ -180,7 +180,7 @@ def test_it_may_be_there_before_the_journal(tmp_path: Path, receiver: Receiver) 
         file.close()
 
 
-def test_a_receiver_that_is_away_gets_all_of_it_in_order_when_it_is_back(
+def test_absent_receiver_gets_all_notices_in_order_later(
     broker: HandBroker, receiver: Receiver, follow: Callable[[], NoticeFollower]
 ) -> None:
     follow().step()
@@ -192,15 +192,15 @@ def test_a_receiver_that_is_away_gets_all_of_it_in_order_when_it_is_back(
     receiver.refuses = lambda _: away if receiver.tries % 7 else None
     follow().step()
     assert receiver.tries == 42
-    assert receiver.told == [(k, event, state) for k in (1, 2, 3) for event, state in (
+    assert receiver.notices == [(k, event, state) for k in (1, 2, 3) for event, state in (
         ("start", "running"), ("end", "completed"))]  # fmt: skip
 
 
 @pytest.mark.parametrize("at", range(6))
-def test_whenever_it_is_killed_nothing_is_lost_and_at_most_the_last_is_told_again(
+def test_kill_loses_no_notice_and_repeats_at_most_the_last(
     at: int, broker: HandBroker, receiver: Receiver, follow: Callable[[], NoticeFollower]
 ) -> None:
-    """The kill comes after the receiver took notice `at`, before the cursor says so."""
+    """The kill comes after the receiver accepted notice `at`, before the cursor is written."""
     follow().step()
     for number in (1, 2, 3):
         broker.ask(submit(notify="start,end"))
@@ -221,14 +221,14 @@ def test_whenever_it_is_killed_nothing_is_lost_and_at_most_the_last_is_told_agai
         follower.step()
     follow().step()
     ids = [one.id for one in receiver.taken]
-    assert ids[at] == ids[at + 1], "told again"
+    assert ids[at] == ids[at + 1], "repeated"
     del ids[at]
     assert len(ids) == len(set(ids)) == 6
     follow().step()
     assert len(receiver.taken) == 7, "and not once more"
 
 
-def test_what_is_not_taken_is_told_by_the_next_step_of_the_same_process(
+def test_refused_notice_is_retried_by_the_next_step(
     broker: HandBroker, receiver: Receiver, follow: Callable[[], NoticeFollower]
 ) -> None:
     follower = follow()
@@ -244,10 +244,10 @@ def test_what_is_not_taken_is_told_by_the_next_step_of_the_same_process(
             follower.step(patiently=False)
     receiver.refuses = lambda _: None
     follower.step(patiently=False)
-    assert receiver.told == [(1, "start", "running"), (1, "end", "completed")]
+    assert receiver.notices == [(1, "start", "running"), (1, "end", "completed")]
 
 
-def test_a_notice_that_will_never_be_taken_is_left_out_and_the_next_is_told(
+def test_permanently_refused_notice_is_skipped(
     broker: HandBroker,
     receiver: Receiver,
     follow: Callable[[], NoticeFollower],
@@ -262,11 +262,11 @@ def test_a_notice_that_will_never_be_taken_is_left_out_and_the_next_is_told(
     receiver.refuses = lambda notice: odd if notice.job == 1 else None
     follow().step()
     assert receiver.tries == 4
-    assert receiver.told == [(2, "end", "completed")]
+    assert receiver.notices == [(2, "end", "completed")]
     assert "of job 1 is skipped: it answers 400" in caplog.text
 
 
-def test_a_restored_journal_is_told_from_where_it_differs(
+def test_restored_journal_is_notified_from_where_it_differs(
     broker: HandBroker,
     journal: Journal,
     receiver: Receiver,
@@ -294,7 +294,7 @@ def test_a_restored_journal_is_told_from_where_it_differs(
         for _ in range(3):
             new.wait(5.0, "n0")
         follow().step()
-        assert [(job, event) for job, event, _ in receiver.told] == [(1, "requeue")]
+        assert [(job, event) for job, event, _ in receiver.notices] == [(1, "requeue")]
         number = new.state.last_number + 1
         new.ask(submit(notify="end"))
         follow().step()
@@ -305,7 +305,7 @@ def test_a_restored_journal_is_told_from_where_it_differs(
         again.close()
 
 
-def test_a_damaged_row_is_not_told_and_not_passed_over(
+def test_damaged_row_is_neither_notified_nor_skipped(
     broker: HandBroker, journal: Journal, follow: Callable[[], NoticeFollower]
 ) -> None:
     follow().step()
@@ -315,7 +315,7 @@ def test_a_damaged_row_is_not_told_and_not_passed_over(
         follow().step()
 
 
-def test_one_process_goes_by_a_cursor(tmp_path: Path) -> None:
+def test_cursor_belongs_to_one_process(tmp_path: Path) -> None:
     first = CursorFile(tmp_path / "cursor.json")
     with pytest.raises(InputError, match="another `rlsched notify` uses this cursor"):
         CursorFile(tmp_path / "cursor.json")
@@ -329,7 +329,7 @@ def test_one_process_goes_by_a_cursor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asked", ["nonsense", "end,", "END", "end;fail", "end\n", "e" * 65])
-def test_what_cannot_be_told_is_refused_in_one_line(broker: HandBroker, asked: str) -> None:
+def test_invalid_notification_is_one_line(broker: HandBroker, asked: str) -> None:
     reply = broker.ask(submit(notify=asked))
     assert isinstance(reply, Refused)
     assert "notify" in reply.message
@@ -353,7 +353,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST  # noqa: N815 - the handler's own form
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Do not log."""
 
 
 class Server(ThreadingHTTPServer):
@@ -379,7 +379,7 @@ def server() -> Iterator[Server]:
     server.close()
 
 
-def test_a_webhook_gets_json_with_an_id(server: Server) -> None:
+def test_webhook_gets_json_with_an_id(server: Server) -> None:
     Webhook(server.url, 5.0, "secret")(NOTICE)
     ((headers, body),) = server.heard
     assert headers["Idempotency-Key"] == NOTICE.id
@@ -394,9 +394,7 @@ def test_a_webhook_gets_json_with_an_id(server: Server) -> None:
     ("answer", "passing"),
     [(500, True), (503, True), (404, True), (302, True), (429, True), (400, False), (413, False)],
 )
-def test_what_a_webhook_answers_says_whether_another_try_can_help(
-    server: Server, answer: int, passing: bool
-) -> None:
+def test_status_of_a_webhook_decides_about_a_retry(server: Server, answer: int, passing: bool) -> None:
     server.answer = answer
     with pytest.raises(NotDeliveredError, match=f"it answers {answer}") as error:
         Webhook(server.url, 5.0)(NOTICE)
@@ -404,12 +402,12 @@ def test_what_a_webhook_answers_says_whether_another_try_can_help(
     assert len(server.heard) == 1, "a redirect is not followed"
 
 
-def test_a_webhook_that_has_it_already_is_content(server: Server) -> None:
+def test_webhook_that_has_the_notice_already_is_done(server: Server) -> None:
     server.answer = 409
     Webhook(server.url, 5.0)(NOTICE)
 
 
-def test_a_webhook_that_nobody_serves_may_be_back_later() -> None:
+def test_unreachable_webhook_is_retried() -> None:
     with pytest.raises(NotDeliveredError, match="no answer") as error:
         Webhook("http://127.0.0.1:1/", 5.0)(NOTICE)
     assert error.value.is_passing
@@ -428,13 +426,13 @@ def test_a_webhook_that_nobody_serves_may_be_back_later() -> None:
         "http://a:99999/",
     ],
 )
-def test_what_is_no_url_is_one_line(url: str) -> None:
+def test_invalid_url_is_one_line(url: str) -> None:
     with pytest.raises(InputError, match="expected a URL") as error:
         Webhook(url, 1.0)
     assert "\n" not in str(error.value)
 
 
-def test_a_command_gets_json_on_standard_input_and_no_shell(tmp_path: Path) -> None:
+def test_command_gets_json_on_standard_input_and_no_shell(tmp_path: Path) -> None:
     out = tmp_path / "out"
     Command(f"dd 'of={out}'", 20.0)(NOTICE)
     assert json.loads(out.read_bytes())["id"] == NOTICE.id
@@ -449,13 +447,13 @@ def test_a_command_gets_json_on_standard_input_and_no_shell(tmp_path: Path) -> N
         ("sleep 60", True, "not done in 0.2 s"),
     ],
 )
-def test_how_a_command_ends_says_whether_another_try_can_help(words: str, passing: bool, why: str) -> None:
+def test_exit_code_of_a_command_decides_about_a_retry(words: str, passing: bool, why: str) -> None:
     with pytest.raises(NotDeliveredError, match=why) as error:
         Command(words, 0.2 if "sleep" in words else 20.0)(NOTICE)
     assert error.value.is_passing == passing
 
 
 @pytest.mark.parametrize("words", ["", "  ", "sh -c 'x"])
-def test_what_is_no_command_is_one_line(words: str) -> None:
+def test_invalid_command_is_one_line(words: str) -> None:
     with pytest.raises(InputError, match="--command"):
         Command(words, 1.0)

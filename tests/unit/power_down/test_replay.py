@@ -37,7 +37,7 @@ def test_slots_by_hand() -> None:
     assert one.wake_ups_a_day == DAY_SLOTS / 4
 
 
-def test_many_rules_at_once_give_what_each_gives_alone() -> None:
+def test_many_rules_at_once_equal_each_separately() -> None:
     rng = np.random.default_rng(1)
     demand = np.clip(200 + np.cumsum(rng.integers(-6, 7, 600)), 0, 300).astype(float)
     total, peaks = np.full(600, 300.0), TrailingMaximum(6).peaks(demand)
@@ -52,8 +52,8 @@ def test_many_rules_at_once_give_what_each_gives_alone() -> None:
     assert len({one.nodes_asleep for one in together}) > 6
 
 
-def test_the_service_keeps_as_many_as_the_replay_by_slots_when_nodes_take_no_time() -> None:
-    """Demand that is steady within slots, nodes that boot at once: both count alike."""
+def test_service_equals_the_replay_by_slots_without_boot_times() -> None:
+    """Demand is constant within slots, and nodes boot at once: both count alike."""
     rng = np.random.default_rng(5)
     slots = np.clip(20 + np.cumsum(rng.integers(-3, 4, 200)), 1, 40)
     series = minutes(np.repeat(slots, 10).tolist(), 40)
@@ -68,7 +68,7 @@ def test_the_service_keeps_as_many_as_the_replay_by_slots_when_nodes_take_no_tim
     assert outcome.nodes_asleep == pytest.approx(by_slots.nodes_asleep, abs=0.5)
 
 
-def test_a_rise_waits_for_the_boot_and_no_longer() -> None:
+def test_rise_waits_exactly_for_the_boot() -> None:
     """One busy of ten for two hours, then three; eight sleep and boot for five minutes."""
     series = minutes([1] * 120 + [4] * 60)
     rule = KeepRule(buffer_nodes=1, wake_buffer_nodes=2, ramp_nodes=0, falling_slots=0)
@@ -123,7 +123,7 @@ HEADER = "time,active,total\n"
         (HEADER + "nan,1,4\n", "line 2: expected a time"),
     ],
 )
-def test_a_bad_series_is_one_clear_line(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_series_is_one_line(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "demand.csv"
     path.write_text(text)
     with pytest.raises(TraceError, match=words) as caught:
@@ -131,14 +131,14 @@ def test_a_bad_series_is_one_clear_line(tmp_path: Path, text: str, words: str) -
     assert "\n" not in str(caught.value)
 
 
-def test_a_damaged_archive_is_one_clear_line(tmp_path: Path) -> None:
+def test_damaged_archive_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "demand.csv.gz"
     path.write_bytes(b"\x1f\x8b\x08\x00broken")
     with pytest.raises(TraceError, match="cannot be read"):
         NodeDemand.read(path)
 
 
-def test_slots_take_the_highest_and_bridge_gaps(tmp_path: Path) -> None:
+def test_slots_take_the_highest_value_and_fill_gaps(tmp_path: Path) -> None:
     path = tmp_path / "demand.csv"
     path.write_text(
         "time,busy,total\n2017-10-03 00:00:00,3,9\n2017-10-03 00:09:00,5,9\n2017-10-03 00:35:00,1,8\n"

@@ -1,4 +1,4 @@
-"""The service on scripted sequences: who sleeps, who wakes, and when nothing happens."""
+"""The service on scripted sequences: which nodes sleep, which wake, and when no node changes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FAST = PowerByState(idle_w=600, asleep_w=10, boot_w=600, boot_s=300, shutdown_s=
 
 
 class Cluster:
-    """Five nodes, and what the service did to them."""
+    """Five nodes, and the actions of the service on them."""
 
     def __init__(self, rule: KeepRule, nodes: int = 5) -> None:
         self.service = PowerDownService(rule, Persistence())
         self.states = NodeStates(nodes, FAST)
 
     def review(self, now_s: float, busy: set[int], waiting: int = 0) -> list[Command]:
-        """Nodes run and end jobs as said, then the service is asked and obeyed."""
+        """Run and end jobs as given, then review and obey."""
         self.states.advance(now_s)
         for node in range(len(self.states.state)):
             if node in busy and not self.states.busy[node]:
@@ -39,13 +39,13 @@ class Cluster:
         return commands
 
 
-def test_a_scripted_day() -> None:
-    """Idle nodes sleep from the highest down; jobs that wait wake the lowest; boots are counted."""
+def test_scripted_day() -> None:
+    """Idle nodes sleep from the highest down; waiting jobs wake the lowest; boots are counted."""
     cluster = Cluster(AT_ONCE)
     assert cluster.review(0, {0, 1}) == []  # no slot has ended
     assert cluster.review(600, {0, 1}) == [Drain(4), Sleep(4), Drain(3), Sleep(3)]
     assert cluster.review(1200, {0, 1}) == []  # two busy and a buffer of one
-    assert cluster.review(1800, {0, 1, 2}) == []  # all awake ones are busy, none waits
+    assert cluster.review(1800, {0, 1, 2}) == []  # all awake nodes are busy, no job waits
     assert cluster.review(2400, {0, 1, 2}, waiting=1) == [Wake(3), Wake(4)]
     assert cluster.states.next_due_s() == 2700.0
     assert cluster.review(2460, {0, 1, 2}, waiting=1) == []  # they boot: not woken again
@@ -54,7 +54,7 @@ def test_a_scripted_day() -> None:
     assert (cluster.states.wake_up_events, cluster.states.nodes_booted) == (1, 2)
 
 
-def test_more_is_woken_than_waits_but_no_more_than_sleeps() -> None:
+def test_more_nodes_wake_than_jobs_wait_for_but_no_more_than_sleep() -> None:
     cluster = Cluster(AT_ONCE, nodes=8)
     cluster.review(0, {0})
     assert len(cluster.review(600, {0})) == 2 * 6
@@ -62,14 +62,14 @@ def test_more_is_woken_than_waits_but_no_more_than_sleeps() -> None:
     assert cluster.review(720, {0, 1}, waiting=50) == [Wake(5), Wake(6), Wake(7)]
 
 
-def test_busy_nodes_are_left_alone_whatever_their_number() -> None:
+def test_busy_nodes_are_never_put_to_sleep() -> None:
     cluster = Cluster(KeepRule(buffer_nodes=0, wake_buffer_nodes=0, ramp_nodes=0, falling_slots=0))
     cluster.review(0, {4})
     assert cluster.review(600, {4}) == [command for n in (3, 2, 1, 0) for command in (Drain(n), Sleep(n))]
     assert cluster.states.state.tolist() == [ASLEEP] * 4 + [ON]
 
 
-def test_a_node_that_was_drained_by_hand_sleeps_once_it_is_idle_and_is_taken_back_first() -> None:
+def test_manually_drained_node_sleeps_when_idle_and_is_resumed_first() -> None:
     cluster = Cluster(AT_ONCE)
     cluster.review(0, {0, 1, 2, 3})
     cluster.states.apply(Drain(3), 10.0)
@@ -79,7 +79,7 @@ def test_a_node_that_was_drained_by_hand_sleeps_once_it_is_idle_and_is_taken_bac
     assert cluster.review(40, {0, 1}) == [Sleep(4)]
 
 
-def test_the_ramp_limits_what_falls_asleep() -> None:
+def test_ramp_limits_the_nodes_put_to_sleep() -> None:
     cluster = Cluster(KeepRule(buffer_nodes=0, ramp_nodes=2, falling_slots=0), nodes=9)
     cluster.review(0, set())
     slept = [len(cluster.review(600.0 * slot, set())) // 2 for slot in range(1, 7)]
@@ -90,13 +90,13 @@ def test_nodes_sleep_only_while_demand_falls() -> None:
     rule = KeepRule(buffer_nodes=0, wake_buffer_nodes=0, ramp_nodes=0, falling_slots=2)
     cluster = Cluster(rule)
     assert cluster.review(0, {0}) == []
-    assert cluster.review(600, {0}) == []  # one slot: falling is not known
+    assert cluster.review(600, {0}) == []  # one slot: the trend is unknown
     assert cluster.review(1200, {0, 1}) == []  # steady at 1
     assert cluster.review(1800, {0}) == []  # 1, 2: rising
     assert cluster.review(2400, {0}) == [c for n in (4, 3, 2, 1) for c in (Drain(n), Sleep(n))]  # 2, 1
 
 
-def test_least_times_awake_and_asleep() -> None:
+def test_minimum_times_awake_and_asleep() -> None:
     rule = KeepRule(
         buffer_nodes=0,
         wake_buffer_nodes=0,
@@ -140,7 +140,7 @@ def test_slots_without_a_review_repeat_the_one_before() -> None:
 
 
 class Remembering(TrailingMaximum):
-    """Keeps what it was shown, and looks at all of it."""
+    """Keeps its observations, and reads all of them."""
 
     @property
     def needs_slots(self) -> int:
@@ -176,7 +176,7 @@ def test_falling_by_hand() -> None:
 @given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from([30.0, 60.0, 600.0, 4000.0])), max_size=80))
 @settings(max_examples=80, deadline=None)
 def test_commands_are_legal_and_no_node_with_a_job_sleeps(steps: list[tuple[int, float]]) -> None:
-    """Ten nodes, any demand: `NodeStates` refuses nothing, and waiting jobs are heard at every review."""
+    """Ten nodes, any demand: `NodeStates` refuses no command, and every review counts the waiting jobs."""
     rule = KeepRule(buffer_nodes=1, wake_buffer_nodes=2, ramp_nodes=3, falling_slots=2, headroom_nodes=1)
     service, states, now_s = PowerDownService(rule, TrailingMaximum(3)), NodeStates(10), 0.0
     for demand, wait_s in steps:

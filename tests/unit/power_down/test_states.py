@@ -1,4 +1,4 @@
-"""The states of nodes: what follows what, what is refused, what is counted, and the energy."""
+"""The states of nodes: transitions, refused changes, counts, and energy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def asleep(nodes: int, *which: int) -> NodeStates:
     return states
 
 
-def test_a_draining_node_finishes_its_job_and_then_sleeps() -> None:
+def test_draining_node_finishes_its_job_and_then_sleeps() -> None:
     states = NodeStates(2, POWER)
     states.started(1, 10.0)
     states.apply(Drain(1), 20.0)
@@ -51,13 +51,13 @@ def test_booting_takes_its_time() -> None:
     assert states.since_s[2] == 1300.0
 
 
-def test_a_node_on_its_way_down_ends_that_before_it_boots() -> None:
+def test_node_powering_down_finishes_before_it_boots() -> None:
     states = asleep(1, 0)
     states.apply(Wake(0), 20.0)
     assert states.next_due_s() == 60.0 + 300.0
 
 
-def test_a_draining_node_comes_back_at_once_and_counts_as_no_boot() -> None:
+def test_draining_node_returns_at_once_and_counts_as_no_boot() -> None:
     states = NodeStates(1, POWER)
     states.started(0, 0.0)
     states.apply(Drain(0), 5.0)
@@ -74,7 +74,7 @@ def test_nodes_woken_together_are_one_event() -> None:
 
 
 @pytest.mark.parametrize("command", [Sleep(0), Wake(0), Drain(1), Sleep(1), Drain(2), Wake(-1)])
-def test_what_a_state_does_not_allow_changes_nothing(command: Drain | Sleep | Wake) -> None:
+def test_refused_transition_changes_nothing(command: Drain | Sleep | Wake) -> None:
     states = asleep(2, 1)
     before = (states.state.tolist(), states.since_s.tolist(), states.next_due_s())
     with pytest.raises(NodeStateError, match=rf"node {command.node}"):
@@ -108,7 +108,7 @@ STEPS = st.lists(
 
 @given(STEPS, st.integers(1, 7))
 @settings(max_examples=150, deadline=None)
-def test_whatever_comes_no_sleeping_node_works_and_energy_is_independent_of_the_steps(
+def test_no_sleeping_node_works_and_energy_is_independent_of_the_steps(
     steps: list[tuple[str, int, float]], pieces: int
 ) -> None:
     states, fine, now_s = NodeStates(4, POWER), NodeStates(4, POWER), 0.0
@@ -136,7 +136,7 @@ def test_whatever_comes_no_sleeping_node_works_and_energy_is_independent_of_the_
     assert states.energy_j >= 4 * 10 * now_s - 1e-6
 
 
-def test_an_idle_node_is_that_of_the_power_model() -> None:
+def test_idle_node_equals_the_power_model() -> None:
     """Eight V100 and forty cores: 8 x 41 + 300 + 40 x 2 W; a node of another kind has other figures."""
     usual = PowerByState.of()
     assert usual.idle_w == usual.boot_w == 708.0

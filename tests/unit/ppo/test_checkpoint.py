@@ -40,7 +40,7 @@ def weights() -> Weights:
 
 
 def rewrite(path: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
-    """Change members of a checkpoint behind its back."""
+    """Change members of a checkpoint and keep its card."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     change(members)
@@ -67,7 +67,7 @@ def test_same_content_gives_the_same_bytes(tmp_path: Path, weights: Weights) -> 
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
 
 
-def test_a_folder_gets_the_zip_and_a_card_to_read(tmp_path: Path, weights: Weights) -> None:
+def test_folder_gets_the_zip_and_a_card_to_read(tmp_path: Path, weights: Weights) -> None:
     save_checkpoint(tmp_path / "default", CARD, weights)
     text = (tmp_path / "default" / "CARD.md").read_text(encoding="utf-8")
     assert SCHEMA.hash in text
@@ -76,7 +76,7 @@ def test_a_folder_gets_the_zip_and_a_card_to_read(tmp_path: Path, weights: Weigh
     assert load_checkpoint(tmp_path / "default").card.name == "tiny"
 
 
-def test_the_default_is_found_in_the_package_before_the_root(
+def test_default_is_found_in_the_package_before_the_root(
     tmp_path: Path, weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "agents" / "rlsched_agents"
@@ -89,7 +89,7 @@ def test_the_default_is_found_in_the_package_before_the_root(
     assert load_checkpoint("default").card.name == "packed"
 
 
-def test_nothing_is_left_of_a_save_that_failed(
+def test_failed_save_leaves_no_file(
     tmp_path: Path, weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_checkpoint(tmp_path / "a.zip", CARD, weights)
@@ -111,7 +111,7 @@ def schema_with_another_column(members: dict[str, bytes]) -> None:
     members["card.json"] = msgspec.json.encode(msgspec.structs.replace(card, schema_hash=other.hash))
 
 
-def test_another_schema_names_hashes_columns_and_the_way_out(tmp_path: Path, weights: Weights) -> None:
+def test_another_schema_names_hashes_columns_and_the_remedy(tmp_path: Path, weights: Weights) -> None:
     save_checkpoint(tmp_path / "a.zip", CARD, weights)
     rewrite(tmp_path / "a.zip", schema_with_another_column)
     with pytest.raises(CheckpointError) as caught:
@@ -125,7 +125,7 @@ def test_another_schema_names_hashes_columns_and_the_way_out(tmp_path: Path, wei
 
 
 def repacked(weights: Weights) -> Callable[[dict[str, bytes]], None]:
-    """Put these weights in, with a card that vouches for them."""
+    """Replace the weights, with a card that matches them."""
 
     def change(members: dict[str, bytes]) -> None:
         import hashlib
@@ -156,7 +156,7 @@ def test_weights_that_are_not_finite_or_of_other_shapes_are_refused(tmp_path: Pa
             load_checkpoint(path)
 
 
-def test_a_pickle_among_the_weights_is_not_loaded(tmp_path: Path, weights: Weights) -> None:
+def test_pickle_among_the_weights_is_not_loaded(tmp_path: Path, weights: Weights) -> None:
     save_checkpoint(tmp_path / "a.zip", CARD, weights)
 
     def change(members: dict[str, bytes]) -> None:
@@ -193,7 +193,7 @@ def test_missing_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
-def test_a_changed_byte_anywhere_is_noticed_or_harmless(tmp_path: Path, weights: Weights) -> None:
+def test_changed_byte_is_detected_or_harmless(tmp_path: Path, weights: Weights) -> None:
     save_checkpoint(tmp_path / "a.zip", CARD, weights)
     good = (tmp_path / "a.zip").read_bytes()
     refused = 0
@@ -210,7 +210,7 @@ def test_a_changed_byte_anywhere_is_noticed_or_harmless(tmp_path: Path, weights:
     assert refused > len(good) / 37 * 0.8
 
 
-def test_weights_swapped_for_others_are_noticed(tmp_path: Path, weights: Weights) -> None:
+def test_swapped_weights_are_detected(tmp_path: Path, weights: Weights) -> None:
     save_checkpoint(tmp_path / "a.zip", CARD, weights)
     save_checkpoint(tmp_path / "b.zip", CARD, initial_weights(CONFIG, 1))
     other = read_members(tmp_path / "b.zip", ("weights.npz",))["weights.npz"]

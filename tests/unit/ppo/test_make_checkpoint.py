@@ -1,4 +1,4 @@
-"""`make checkpoint` is a command of `rlsched train`: on real traces where there are any."""
+"""`make checkpoint` is a command of `rlsched train`: on real traces where available."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.make_checkpoint import words
 from benchmarks.training_data import REAL
 
 
-def test_it_trains_on_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_trains_on_available_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLSCHED_DATA", str(tmp_path))
     said = words(["--recipe", "quick"])
     assert said[0] == "train"

@@ -1,4 +1,4 @@
-"""The numpy forward pass, the first weights and the draw of a row, against what they must be."""
+"""The numpy forward pass, initial weights and the draw of a row, against their definitions."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_untrained_network_takes_the_reference_row(kind: int, count: int) -> Non
         assert np.argmax(Forward(initial_weights(CONFIG, seed), CONFIG).logits(rows)) == count // 2
 
 
-def test_columns_that_a_network_never_saw_weigh_nothing() -> None:
-    """Neither where they are cut off as it is served, nor where it is widened to learn on."""
+def test_columns_unknown_to_a_network_have_no_weight() -> None:
+    """Neither where they are cut off when it is served, nor where it is widened for training."""
     old = NetworkConfig(features=NUM_FEATURES - 7)
     new = NetworkConfig()
     weights = initial_weights(old, 4)
@@ -51,7 +51,7 @@ def test_columns_that_a_network_never_saw_weigh_nothing() -> None:
     np.testing.assert_allclose(one.logits(other), two.logits(rows), rtol=1e-12)
 
 
-def test_prior_has_its_own_strength_in_each_half() -> None:
+def test_prior_has_a_separate_strength_in_each_half() -> None:
     config = NetworkConfig(prior_job=2.0, prior_variant=7.0)
     weights = initial_weights(config, 0)
     weights["actor.score.weight"][:] = 0
@@ -60,7 +60,7 @@ def test_prior_has_its_own_strength_in_each_half() -> None:
     assert forward.logits(job_rows(3, reference=0, kind=IS_VARIANT)).tolist() == [7, 0, 0]
 
 
-def test_models_add_to_the_prior_of_the_first_half_alone() -> None:
+def test_models_add_only_to_the_prior_of_the_first_half() -> None:
     config = NetworkConfig(prior_job=2.0, prior_variant=7.0, prior_modelled=3.0)
     weights = initial_weights(config, 0)
     weights["actor.score.weight"][:] = 0
@@ -73,8 +73,8 @@ def test_models_add_to_the_prior_of_the_first_half_alone() -> None:
         assert forward.logits(rows).tolist() == [0, modelled, 0]
 
 
-def test_the_prior_may_grow_with_the_rows_that_could_be_taken_instead() -> None:
-    """So that an untrained policy that draws follows the reference as often among many rows as among few."""
+def test_prior_may_grow_with_the_number_of_other_rows() -> None:
+    """An untrained policy that draws follows the reference as often among many rows as among few."""
     config = NetworkConfig(prior_job=1.0, prior_rows=1.0)
     weights = initial_weights(config, 0)
     weights["actor.score.weight"][:] = 0
@@ -87,7 +87,7 @@ def test_the_prior_may_grow_with_the_rows_that_could_be_taken_instead() -> None:
         chance = np.exp(logits) / np.exp(logits).sum()
         assert chance[1] == pytest.approx(np.e / (np.e + 1))
     rows[:, FEASIBLE] = 0
-    assert forward.logits(rows)[3] == 1.0, "nothing but the reference's row"
+    assert forward.logits(rows)[3] == 1.0, "only the reference's row"
 
 
 def test_order_of_rows_and_padding_change_nothing() -> None:
@@ -102,11 +102,11 @@ def test_order_of_rows_and_padding_change_nothing() -> None:
     assert not forward.logits(padded)[25:].any()
 
 
-def test_a_window_of_padding_alone_scores_zero() -> None:
+def test_window_of_only_padding_scores_zero() -> None:
     assert Forward(trained_like(), CONFIG).logits(np.zeros((4, NUM_FEATURES), np.float32)).tolist() == [0] * 4
 
 
-def test_results_stay_the_callers_when_the_buffers_are_used_again() -> None:
+def test_results_stay_valid_when_buffers_are_reused() -> None:
     forward = Forward(trained_like(), CONFIG)
     first = forward.logits(job_rows(10, 2, seed=1))
     kept = first.copy()
@@ -123,13 +123,13 @@ def test_same_seed_same_first_weights_and_orthogonal() -> None:
     np.testing.assert_allclose(matrix @ matrix.T, 2 * np.eye(len(matrix)), atol=1e-5)
 
 
-def test_arg_max_looks_at_legal_rows_alone() -> None:
+def test_arg_max_uses_only_legal_rows() -> None:
     legal = np.array([True, False, True, True])
     assert choose(np.array([1.0, 9.0, 3.0, 3.0]), legal, temperature=0, seed=0, number=0, half=0) == 2
 
 
-def test_a_drawn_row_is_that_of_the_keyed_draw() -> None:
-    """Four equal rows: the row is the quarter in which the decision's own number falls, half by half."""
+def test_drawn_row_follows_the_keyed_draw() -> None:
+    """Four equal rows: the row is the quarter that contains the decision's number, half by half."""
     logits, legal = np.zeros(4), np.ones(4, np.bool_)
     for key in [(seed, number, half) for seed in (0, 1) for number in (0, 7, 2**40) for half in (0, 1)]:
         seed, number, half = key
@@ -145,7 +145,7 @@ def test_draws_follow_the_softmax_at_the_temperature() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_output_that_is_not_finite_is_refused(bad: float) -> None:
+def test_non_finite_output_is_refused(bad: float) -> None:
     with pytest.raises(FloatingPointError, match="not finite"):
         choose(np.array([0.0, bad]), np.array([True, False]), temperature=0, seed=0, number=7, half=0)
 
@@ -156,6 +156,6 @@ def test_no_legal_row_is_refused() -> None:
 
 
 def trained_like() -> dict[str, NDArray[np.float32]]:
-    """Weights as far from the first ones as training leaves them: no zero bias, no small last layer."""
+    """Weights as far from the initial ones as after training: no zero bias, no small last layer."""
     rng = np.random.default_rng(9)
     return {name: rng.normal(0, 0.2, shape).astype(np.float32) for name, shape in CONFIG.shapes().items()}

@@ -1,4 +1,4 @@
-"""What the torch network may and may not look at; that numpy agrees: `property/test_forward_agrees.py`."""
+"""Permitted inputs of the torch network; agreement with numpy: `property/test_forward_agrees.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rng() -> Rng:
 
 
 def some_weights(rng: Rng) -> Weights:
-    """As large as training leaves them, biases included."""
+    """As large as after training, biases included."""
     return {
         name: (rng.normal(0, 1, shape) / np.sqrt(shape[-1])).astype(np.float32)
         for name, shape in CONFIG.shapes().items()
@@ -50,7 +50,7 @@ def network_of(weights: Weights) -> CandidateNetwork:
     return network
 
 
-def test_critic_columns_leave_the_logits_alone_to_the_last_bit(rng: Rng) -> None:
+def test_critic_columns_do_not_change_the_logits(rng: Rng) -> None:
     weights = some_weights(rng)
     network = network_of(weights)
     batch = observations(rng, 8, 24)
@@ -65,7 +65,7 @@ def test_critic_columns_leave_the_logits_alone_to_the_last_bit(rng: Rng) -> None
     assert (forward.logits(batch[0]) == forward.logits(changed[0])).all()
 
 
-def test_logits_follow_the_rows_when_these_change_places(rng: Rng) -> None:
+def test_logits_follow_permuted_rows(rng: Rng) -> None:
     network = network_of(some_weights(rng))
     batch = torch.from_numpy(observations(rng, 4, 24))
     order = torch.from_numpy(rng.permutation(24))
@@ -85,7 +85,7 @@ def test_other_states_of_the_batch_change_nothing(rng: Rng) -> None:
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
 
 
-def test_a_state_of_padding_alone_stays_finite_and_has_a_gradient() -> None:
+def test_state_of_only_padding_stays_finite_and_has_a_gradient() -> None:
     network = CandidateNetwork(CONFIG)
     logits, values = network(torch.zeros(2, 24, NUM_FEATURES + NUM_CRITIC))
     assert torch.equal(logits, torch.zeros(2, 24))
@@ -100,7 +100,7 @@ def test_actor_and_critic_share_no_parameter(rng: Rng) -> None:
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in network.actor.parameters())
 
 
-def test_sizes_are_those_of_the_recipe() -> None:
+def test_sizes_equal_the_recipe() -> None:
     network = CandidateNetwork(CONFIG)
     wide, narrow = CONFIG.width, CONFIG.critic_width
     actor = NUM_FEATURES * wide + 5 * wide**2 + 5 * wide  # row1; row2, context, mixes; four biases, score

@@ -1,4 +1,4 @@
-"""The `ppo` scheduler on real cluster states: what it asks, draws, records and refuses."""
+"""The `ppo` scheduler on real cluster states: network calls, draws, records and refusals."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_untrained_is_the_reference_rule_decision_by_decision() -> None:
             pytest.fail("it never ran out of room")
 
 
-def test_what_fits_at_once_starts_without_asking_the_network() -> None:
+def test_without_contention_jobs_start_without_the_network() -> None:
     state = busy_cluster(waiting=0)
     seq = state.add_job(num_gpus=2, submit_s=5, predicted_s=100, spread=1)
     broken = {name: np.full_like(array, np.nan) for name, array in initial_weights(CONFIG, 0).items()}
@@ -83,13 +83,13 @@ def test_what_fits_at_once_starts_without_asking_the_network() -> None:
     assert decision.record.halves == []
 
 
-def test_output_that_is_not_finite_is_raised_for_the_guard() -> None:
+def test_non_finite_output_is_raised_for_the_guard() -> None:
     broken = {name: np.full_like(array, np.nan) for name, array in initial_weights(CONFIG, 0).items()}
     with pytest.raises(FloatingPointError, match="not finite"):
         scheduler(broken).decide(busy_cluster(), 0, 100.0)
 
 
-def test_record_holds_the_very_rows_and_logits_and_explains_the_choice() -> None:
+def test_record_has_the_exact_rows_and_logits_and_explains_the_choice() -> None:
     state = busy_cluster()
     policy = scheduler(lively_weights())
     window = job_candidates(state, 0, 100.0)
@@ -115,7 +115,7 @@ def test_record_holds_the_very_rows_and_logits_and_explains_the_choice() -> None
     assert policy.decide(state, 0, 100.0).action == decision.action, "recording changes nothing"
 
 
-def test_every_action_is_accepted_by_the_ledger_and_a_wait_marks_what_it_passed_over() -> None:
+def test_every_action_is_accepted_by_the_ledger_and_a_wait_marks_passed_over_jobs() -> None:
     waits = starts = 0
     for seed in range(30):
         state = busy_cluster(seed)
@@ -148,7 +148,7 @@ def test_draws_depend_on_the_decision_number_and_survive_a_restart() -> None:
     assert len(seen) > 1
 
 
-def test_names_find_the_default_the_untrained_and_a_path(
+def test_names_of_the_default_the_untrained_and_a_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = lively_weights()
@@ -176,7 +176,7 @@ def test_names_find_the_default_the_untrained_and_a_path(
     assert untrained.policy_id == "untrained-7"
 
 
-def test_untrained_needs_no_checkpoint_and_a_missing_path_is_one_clear_line(
+def test_untrained_needs_no_checkpoint_and_a_missing_path_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:

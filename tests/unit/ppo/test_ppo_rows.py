@@ -1,4 +1,4 @@
-"""The layers over packed rows, against what torch says itself."""
+"""The layers for packed rows, against torch's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlsched_agents.ppo.rows import RowLinear, pool
 
 
 @pytest.mark.parametrize("count", [30, 2_048, 2_049])
-def test_a_layer_over_rows_is_the_linear_one_forward_and_back(count: int) -> None:
+def test_layer_for_packed_rows_equals_the_linear_one(count: int) -> None:
     torch.manual_seed(count)
     mine, theirs = RowLinear(49, 64), nn.Linear(49, 64)
     mine.load_state_dict(theirs.state_dict())
@@ -26,7 +26,7 @@ def test_a_layer_over_rows_is_the_linear_one_forward_and_back(count: int) -> Non
 
 
 def pooled_by_torch(rows: Tensor, state: Tensor, batch: int) -> Tensor:
-    """Mean and maximum by torch's own means."""
+    """Mean and maximum by torch's own functions."""
     none = rows.new_zeros(batch, rows.shape[1])
     count = torch.bincount(state, minlength=batch).clamp(min=1).unsqueeze(1)
     most = none.scatter_reduce(0, state.unsqueeze(1).expand_as(rows), rows, "amax")
@@ -34,7 +34,7 @@ def pooled_by_torch(rows: Tensor, state: Tensor, batch: int) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_pooling_and_its_gradient_are_those_of_torch(dtype: torch.dtype) -> None:
+def test_pooling_and_its_gradient_equal_torch(dtype: torch.dtype) -> None:
     torch.manual_seed(1)
     sizes = torch.tensor([3, 1, 0, 24, 7])
     state, first = torch.repeat_interleave(torch.arange(5), sizes), torch.zeros(6, dtype=torch.long)
@@ -50,7 +50,7 @@ def test_pooling_and_its_gradient_are_those_of_torch(dtype: torch.dtype) -> None
     assert torch.equal(rows, rows_before)
 
 
-def test_packed_rows_have_few_sizes_and_nothing_behind_the_real_ones() -> None:
+def test_packed_rows_have_few_sizes_and_zeros_after_the_real_ones() -> None:
     sizes = set()
     for real in range(1, 600):
         observations = torch.zeros(25, 24, 58)

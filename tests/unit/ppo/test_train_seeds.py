@@ -1,4 +1,4 @@
-"""Several runs of other seeds: the best by validation is written, ended ones are not repeated."""
+"""Several runs with different seeds: the best by validation is written, ended ones are not repeated."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 
 NETWORK = NetworkConfig(width=8, critic_width=8)
 RATIOS = {5: (0.9, 0.95), 6: (0.8, 1.3), 7: (0.85, 0.99)}
-"""Seed -> queueing over the reference's, and that on the worst trace."""
+"""By seed: queueing relative to the reference's, and the same on the worst trace."""
 
 
 class Trainer:
@@ -47,7 +47,7 @@ def files(tmp_path: Path) -> RunFiles:
     return RunFiles(logdir=tmp_path / "log", out=tmp_path / "out.zip")
 
 
-def test_the_best_that_loses_on_no_trace_is_written(files: RunFiles) -> None:
+def test_best_run_without_a_loss_on_any_trace_is_written(files: RunFiles) -> None:
     trainer = Trainer()
     result = train_seeds(trainer, 5, 3, files, 0.02, resume=False)
     assert trainer.asked == [(5, False), (6, False), (7, False)]
@@ -56,7 +56,7 @@ def test_the_best_that_loses_on_no_trace_is_written(files: RunFiles) -> None:
     assert result.card.weights_sha256 == own.weights_sha256
 
 
-def test_a_stopped_run_goes_on_and_ended_ones_are_left_alone(files: RunFiles) -> None:
+def test_stopped_run_resumes_and_ended_ones_are_not_repeated(files: RunFiles) -> None:
     result = train_seeds(Trainer(stops_at=6), 5, 3, files, 0.02, resume=False)
     assert result.stopped
     assert not files.out.exists()
@@ -66,7 +66,7 @@ def test_a_stopped_run_goes_on_and_ended_ones_are_left_alone(files: RunFiles) ->
     assert result.card.seeds == (7,)
 
 
-def test_one_run_stands_where_it_always_did(files: RunFiles) -> None:
+def test_single_run_has_the_usual_folder(files: RunFiles) -> None:
     train_seeds(Trainer(), 5, 1, files, 0.02, resume=False)
     assert files.last.exists()
     assert load_checkpoint(files.out).card.seeds == (5,)

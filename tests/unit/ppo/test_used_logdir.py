@@ -1,4 +1,4 @@
-"""A folder of an earlier training: refused in one line, or cleared of what trainings left there."""
+"""A folder of an earlier training: refused in one line, or cleared of the files of trainings."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def used(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_whatever_a_training_left_is_not_written_over(name: str, tmp_path: Path) -> None:
+def test_files_of_a_training_are_not_overwritten(name: str, tmp_path: Path) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("")
     with pytest.raises(
@@ -43,13 +43,13 @@ def test_whatever_a_training_left_is_not_written_over(name: str, tmp_path: Path)
         check_logdir(tmp_path, resume=True, overwrite=True)
 
 
-def test_a_folder_of_something_else_is_free(tmp_path: Path) -> None:
+def test_folder_with_other_files_is_free(tmp_path: Path) -> None:
     check_logdir(tmp_path / "none", resume=False, overwrite=False)
     (tmp_path / "notes.md").write_text("mine")
     check_logdir(tmp_path, resume=False, overwrite=False)
 
 
-def test_what_others_keep_there_stays(used: Path) -> None:
+def test_other_files_in_the_folder_stay(used: Path) -> None:
     clear(used)
     assert sorted(str(path.relative_to(used)) for path in used.rglob("*") if path.is_file()) == [
         "notes.md",

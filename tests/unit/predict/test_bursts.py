@@ -1,4 +1,4 @@
-"""Nearest bursts: rhythms by hand, and that what was submitted alike is what counts."""
+"""Nearest bursts: rhythms by hand, and the weight of jobs submitted in a similar way."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_gaps_and_the_burst_by_hand() -> None:
     assert after([], 5.0)[0] == 15.0
 
 
-def test_a_period_that_was_kept_is_found() -> None:
+def test_regular_period_is_found() -> None:
     probes = [600.0 * k for k in range(10)]
     noise = [1111.0, 1120.0, 3456.0, 4000.0]
     *_, period, kept = after(sorted(probes + noise), 6001.0)
@@ -60,7 +60,7 @@ class TestNearest:
             [9.0, 9.5, 10.0, 11.0, 0.0, 0.0, 0.0] if pause else [1.0, 1.5, 2.5, 4.0, 2.0, 0.0, 0.0]
         )
 
-    def test_what_was_submitted_alike_counts(self) -> None:
+    def test_jobs_submitted_alike_count(self) -> None:
         model = self.fed()
         long = model.probabilities(KEY, JobFacts("x", 1), self.context(True), 1e6, EVEN)
         short = model.probabilities(KEY, JobFacts("x", 1), self.context(False), 1e6, EVEN)
@@ -68,11 +68,11 @@ class TestNearest:
         assert short[bin_of(70.0)] > 0.7
         assert long.sum() == pytest.approx(1.0)
 
-    def test_of_an_unknown_key_nothing_is_known(self) -> None:
+    def test_unknown_key_gives_no_prediction(self) -> None:
         got = self.fed().probabilities(("other",), JobFacts("x", 1), self.context(True), 1e6, EVEN)
         assert got.tolist() == EVEN.tolist()
 
-    def test_ones_own_jobs_are_nearer(self) -> None:
+    def test_jobs_of_the_same_user_are_nearer(self) -> None:
         model = NearestBursts()
         for k in range(80):
             job = JobFacts(str(k), 1, user="ann" if k % 4 else "bob")
@@ -80,7 +80,7 @@ class TestNearest:
         got = model.probabilities(KEY, JobFacts("x", 1, user="bob"), self.context(False), 1e6, EVEN)
         assert got[bin_of(70.0)] > 0.6
 
-    def test_a_neighbour_that_runs_counts_as_long_as_it_has(self) -> None:
+    def test_running_neighbour_counts_with_its_age(self) -> None:
         model = NearestBursts()
         for k in range(40):
             number = model.start(KEY, JobFacts(str(k), 1), self.context(False), 0.0)
@@ -89,7 +89,7 @@ class TestNearest:
         got = model.probabilities(KEY, JobFacts("x", 1), self.context(False), 90_000.0, EVEN)
         assert got[bin_of(90_000.0) :].sum() == pytest.approx(0.5, abs=0.15)
 
-    def test_an_end_that_comes_after_its_place_was_given_away_is_let_go(self) -> None:
+    def test_end_after_its_place_was_reused_is_ignored(self) -> None:
         model = NearestBursts()
         first = model.start(KEY, JobFacts("first", 1), self.context(True), 0.0)
         for k in range(MEMORY):

@@ -1,4 +1,4 @@
-"""Distributions on the grid: read-offs against samples, ages against conditional samples."""
+"""Distributions on the grid: quantiles against samples, ages against conditional samples."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_thresholds_are_edges() -> None:
     ("duration_s", "expected"),
     [(0.0, 0), (1.0, 0), (19.9, 0), (20.0, 1), (600.0, 4), (599.9, 3), (1e9, BINS - 1)],
 )
-def test_an_edge_belongs_to_the_bin_above_it(duration_s: float, expected: int) -> None:
+def test_edge_belongs_to_the_bin_above_it(duration_s: float, expected: int) -> None:
     assert bin_of(duration_s) == expected
 
 
-def test_read_offs_agree_with_samples() -> None:
+def test_quantiles_agree_with_samples() -> None:
     row = SHAPE[None, :]
     assert mean_s(row)[0] == pytest.approx(SAMPLES.mean(), rel=0.01)
     assert mean_ln(row)[0] == pytest.approx(np.log(SAMPLES).mean(), abs=0.02)
@@ -71,14 +71,14 @@ def test_shortfall_of_its_own_samples_is_uniform() -> None:
     assert np.abs(below - np.linspace(0, 1, len(below))).max() < 0.015
 
 
-def test_a_lognormal_has_its_median_and_its_tail() -> None:
+def test_lognormal_has_its_median_and_its_tail() -> None:
     row = lognormal(3600.0, 1.5)[None, :]
     assert quantile_s(row, 0.5)[0] == pytest.approx(3600.0, rel=0.01)
     assert p_longer(row)[0].tolist() == pytest.approx([0.884, 0.5, 0.178, 0.017], abs=0.001)
 
 
 @pytest.mark.parametrize("age_s", [5.0, 700.0, 50_000.0, 500_000.0])
-def test_an_age_conditions(age_s: float) -> None:
+def test_age_conditions_a_distribution(age_s: float) -> None:
     older = SAMPLES[np.greater(SAMPLES, age_s)]
     assert remaining_s(SHAPE, age_s) == pytest.approx(older.mean() - age_s, rel=0.02)
     left = given_age(SHAPE, age_s)
@@ -87,21 +87,21 @@ def test_an_age_conditions(age_s: float) -> None:
     assert left[-1] == pytest.approx((older >= EDGES_S[-2]).mean(), abs=0.01)
 
 
-def test_a_job_that_has_outlived_its_distribution_still_has_one() -> None:
+def test_job_beyond_its_distribution_still_has_one() -> None:
     certain = np.eye(BINS)[2]
     assert given_age(certain, 4000.0).tolist() == np.eye(BINS)[bin_of(4000.0)].tolist()
     assert 0 < remaining_s(certain, 4000.0) < EDGES_S[bin_of(4000.0) + 1]
     assert remaining_s(certain, 10 * EDGES_S[-1]) >= 0
 
 
-def test_a_forecast_reads_its_row() -> None:
+def test_forecast_reads_its_row() -> None:
     forecast = Forecast.of(SHAPE)
     assert forecast.mean_s == mean_s(SHAPE[None, :])[0]
     assert forecast.p_longer == tuple(p_longer(SHAPE[None, :])[0])
     assert forecast.remaining_s(700.0) == remaining_s(SHAPE, 700.0)
 
 
-def test_the_remaining_median_splits_what_is_left_in_half() -> None:
+def test_remaining_median_halves_the_remaining_probability() -> None:
     probabilities = lognormal(1000.0, 1.0)
     assert remaining_median_s(probabilities, 0.0) == pytest.approx(quantile_s(probabilities[None, :], 0.5)[0])
     for age_s in (5.0, 100.0, 900.0, 1500.0, 7000.0):

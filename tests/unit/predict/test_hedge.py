@@ -1,4 +1,4 @@
-"""The hedge: it follows whoever has lately been right, and a job's survival counts before its end."""
+"""The hedge: it follows the recently best predictor, and a job's survival counts before its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BOTH = np.stack([SHORT, LONG])
 
 
 def play(hedge: Hedge, durations_s: Floats, said: Floats, first: int = 0) -> list[float]:
-    """Jobs one after another; the mixture's loss of each."""
+    """Run jobs one after another. Returns the mixture's loss of each."""
     losses, now_s = [], first * 1e7
     for k, duration_s in enumerate(durations_s.tolist(), start=first):
         mixed = hedge.mix(str(k), 1.0, said)
@@ -29,7 +29,7 @@ def test_weights_begin_even_and_sum_to_one() -> None:
     assert Hedge(4).weights(1.0) == pytest.approx([0.25] * 4)
 
 
-def test_it_believes_who_is_right_and_follows_when_that_changes() -> None:
+def test_hedge_follows_the_best_predictor_and_its_changes() -> None:
     hedge = Hedge(2)
     play(hedge, np.full(60, 60.0), BOTH)
     assert hedge.weights(1.0)[0] > 0.95
@@ -37,7 +37,7 @@ def test_it_believes_who_is_right_and_follows_when_that_changes() -> None:
     assert hedge.weights(1.0)[1] > 0.95
 
 
-def test_sizes_are_weighed_apart() -> None:
+def test_sizes_have_separate_weights() -> None:
     hedge = Hedge(2)
     play(hedge, np.full(60, 60.0), BOTH)
     assert hedge.weights(8.0) == pytest.approx([0.5, 0.5])
@@ -55,8 +55,8 @@ def test_outliving_a_threshold_counts_before_the_end() -> None:
     assert hedge.weights(1.0)[1] > 0.9
 
 
-def test_the_parts_of_a_loss_sum_to_the_loss() -> None:
-    """What a job costs a predictor over its life is -ln P(its bin), whatever thresholds it passed."""
+def test_parts_of_a_loss_sum_to_the_loss() -> None:
+    """A job's total loss for a predictor is -ln P(its bin), regardless of the thresholds it passed."""
     hedge = Hedge(1)
     wide = lognormal(3000.0, 1.5)
     hedge.mix("a", 1.0, wide[None, :])
@@ -68,8 +68,8 @@ def test_the_parts_of_a_loss_sum_to_the_loss() -> None:
 
 
 @pytest.mark.parametrize("turns", [1, 4])
-def test_drift_cannot_make_it_much_worse_than_any_of_its_predictors(turns: int) -> None:
-    """One that is right half of the time and terribly wrong else, beside one that is always fair."""
+def test_drift_cannot_make_it_much_worse_than_its_predictors(turns: int) -> None:
+    """One predictor that is right half of the time and else very wrong, with one that is always fair."""
     rng = np.random.default_rng(0)
     fair = lognormal(3000.0, 2.2)
     expert = lognormal(60.0, 0.3)
@@ -82,7 +82,7 @@ def test_drift_cannot_make_it_much_worse_than_any_of_its_predictors(turns: int) 
     assert np.mean(losses) < expert_loss
 
 
-def test_jobs_that_are_forgotten_say_nothing() -> None:
+def test_forgotten_jobs_have_no_effect() -> None:
     hedge = Hedge(2)
     hedge.mix("a", 1.0, BOTH)
     hedge.start("a", 0.0)
@@ -92,7 +92,7 @@ def test_jobs_that_are_forgotten_say_nothing() -> None:
     assert hedge.weights(1.0) == pytest.approx([0.5, 0.5])
 
 
-def test_a_threshold_outlived_before_a_new_start_is_not_counted_twice() -> None:
+def test_threshold_outlived_before_a_restart_is_not_counted_twice() -> None:
     one, two = Hedge(2), Hedge(2)
     for hedge in (one, two):
         hedge.mix("a", 1.0, BOTH)

@@ -1,4 +1,4 @@
-"""Who predicts, by name: the default, and what is kept of a fit."""
+"""Predictors by name: the default, and cached fits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rlsched_envs.sim.engine import predict_trace
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where predictions are kept."""
+    """Directory of cached predictions."""
     monkeypatch.setattr(kinds, "_folder", lambda: tmp_path / "kept")
     return tmp_path / "kept"
 
@@ -38,7 +38,7 @@ def drawn(seed: int = 1) -> tuple[Trace, ClusterSpec]:
     return synthesize("helios", 250, 0.9, 32, seed=seed, habit=0.8)
 
 
-def test_the_default_does_not_depend_on_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_does_not_depend_on_installed_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     named, spec = drawn()
     assert chosen_kind(None) == chosen_kind(HEDGE) == kind_for(named) == HEDGE
     assert chosen_kind(RUNNING_MEAN) == RUNNING_MEAN
@@ -51,16 +51,14 @@ def test_the_default_does_not_depend_on_what_is_installed(monkeypatch: pytest.Mo
     ):
         with pytest.raises(InputError, match=r"needs scikit-learn.* install .*--prediction running-mean"):
             needs_it()
-    assert simulate(named, spec, ["fifo"]).prediction == HEDGE, "no policy is fed a prediction"
+    assert simulate(named, spec, ["fifo"]).prediction == HEDGE, "no policy gets a prediction"
     predicted, _ = synthesize("helios", 250, 0.9, 32, seed=1, predictability=1.0)
     assert predict_trace(predicted, spec, kind=HEDGE).predicted_s is not None
     with pytest.raises(InputError, match="unknown --prediction 'oracle'; known: running-mean, hedge"):
         chosen_kind("oracle")
 
 
-def test_a_fit_is_kept_for_the_same_jobs_and_the_same_history(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fit_is_cached_for_the_same_jobs_and_history(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace, _ = drawn()
     end_s, done = recorded_end_s(trace), list[float]()
     first = said_at_submission(trace, end_s, HEDGE, progress=done.append)
@@ -83,7 +81,7 @@ def test_a_fit_is_kept_for_the_same_jobs_and_the_same_history(
     assert len(fits) == 2
 
 
-def test_a_damaged_file_is_made_anew_and_old_ones_go(folder: Path) -> None:
+def test_damaged_file_is_made_again_and_old_ones_are_removed(folder: Path) -> None:
     trace, _ = drawn()
     end_s = recorded_end_s(trace)
     first = said_at_submission(trace, end_s, HEDGE)
@@ -100,7 +98,7 @@ def test_a_damaged_file_is_made_anew_and_old_ones_go(folder: Path) -> None:
         assert set(file.files) == {"predicted_s", "spread"}
 
 
-def test_a_place_that_cannot_be_written_costs_the_time_alone(folder: Path) -> None:
+def test_unwritable_cache_costs_only_time(folder: Path) -> None:
     folder.write_text("a file where the folder should be")
     trace, _ = drawn()
     predicted_s, _ = said_at_submission(trace, recorded_end_s(trace), HEDGE)
@@ -108,7 +106,7 @@ def test_a_place_that_cannot_be_written_costs_the_time_alone(folder: Path) -> No
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_simulation_says_who_predicted_and_takes_what_the_trace_says_first() -> None:
+def test_simulation_names_the_predictor_and_prefers_the_trace() -> None:
     trace, spec = drawn()
     mean = predict_trace(trace, spec)
     np.testing.assert_array_equal(mean.predicted_s, predict_trace(trace, spec, kind=RUNNING_MEAN).predicted_s)
@@ -129,7 +127,7 @@ def test_a_simulation_says_who_predicted_and_takes_what_the_trace_says_first() -
     np.testing.assert_array_equal(predict_trace(told, spec, kind=HEDGE).predicted_s, told.predicted_s)
 
 
-def test_the_running_mean_is_its_own() -> None:
+def test_running_mean_is_a_separate_predictor() -> None:
     trace, _ = drawn()
     end_s = recorded_end_s(trace)
     for mine, theirs in zip(

@@ -1,4 +1,6 @@
-"""The predictor: one implementation for replay and online, no future, calibrated where the truth is known."""
+"""The predictor: one implementation for replay and online, no future data, calibrated where the truth is
+known.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ NAMES = {"probe": (90.0, 1.2), "sweep": (1200.0, 1.3), "train": (9000.0, 1.2), "
 
 
 def drawn(jobs: int, seed: int = 0) -> Trace:
-    """Jobs whose distribution is known: lognormal, by name."""
+    """Jobs with a known distribution: lognormal, by name."""
     rng = np.random.default_rng(seed)
     name = rng.choice(list(NAMES), size=jobs, p=[0.4, 0.3, 0.2, 0.1])
     median, spread = np.array([NAMES[one] for one in name]).T
@@ -81,7 +83,7 @@ def test_as_sharp_as_the_truth_allows(known: tuple[Trace, AtSubmission]) -> None
 
 
 def test_bins_of_p_longer_are_right_one_by_one(known: tuple[Trace, AtSubmission]) -> None:
-    """Reliability: among the jobs that were given about p, about p were longer."""
+    """Reliability: among jobs with a probability of about p, a share of about p were longer."""
     trace, predictions = known
     late = np.arange(len(trace)) >= 1500
     said, longer = predictions.p_longer[late, 2], trace.duration_s[late] >= 14_400
@@ -92,7 +94,7 @@ def test_bins_of_p_longer_are_right_one_by_one(known: tuple[Trace, AtSubmission]
 
 
 def replayed(trace: Trace, end_s: Floats, model: str = "hedge") -> Floats:
-    """What a broker would have been told, one event after another."""
+    """Predictions that a broker would have made, one event after another."""
     predictor, facts, out = Predictor(model), facts_of(trace), []
     events = sorted(
         [(float(end), 0, row) for row, end in enumerate(end_s) if math.isfinite(end)]
@@ -116,7 +118,7 @@ def replayed(trace: Trace, end_s: Floats, model: str = "hedge") -> Floats:
     return np.array(out)
 
 
-def test_online_and_replay_are_one() -> None:
+def test_online_equals_replay() -> None:
     """Job by job, and in batches: the same numbers, with two fits in between."""
     trace = drawn(420, seed=1)
     end_s = recorded_end_s(trace) + np.random.default_rng(1).exponential(3000.0, size=len(trace)).round()
@@ -127,7 +129,7 @@ def test_online_and_replay_are_one() -> None:
 
 
 @pytest.mark.parametrize("cut_s", quick([3e4, 1e5], lambda cut_s: cut_s == 3e4))
-def test_no_stamp_knows_what_has_not_ended(cut_s: float) -> None:
+def test_no_stamp_uses_unfinished_jobs(cut_s: float) -> None:
     trace = drawn(500, seed=2)
     end_s = recorded_end_s(trace)
     later = end_s > cut_s
@@ -141,7 +143,7 @@ def test_no_stamp_knows_what_has_not_ended(cut_s: float) -> None:
     assert not np.array_equal(one.probabilities, two.probabilities)
 
 
-def test_the_running_mean_among_the_experts_is_the_running_mean() -> None:
+def test_running_mean_among_the_experts_is_the_running_mean() -> None:
     trace = drawn(60)
     predictions = predict_at_submission(trace, np.full(len(trace), math.nan), model="running-mean")
     expected = lognormal(*RunningMean().predict("", 1))
@@ -168,7 +170,7 @@ def test_the_same_seed_gives_the_same_stamps() -> None:
     np.testing.assert_array_equal(one, two)
 
 
-def test_what_remains_grows_with_age_for_heavy_tails() -> None:
+def test_remaining_time_grows_with_age_for_heavy_tails() -> None:
     predictor = Predictor("survival")
     for k in range(40):
         predictor.predict(JobFacts(str(k), 1), float(k))
@@ -184,7 +186,7 @@ def test_what_remains_grows_with_age_for_heavy_tails() -> None:
     assert old > 1.5 * young
 
 
-def test_a_job_that_ended_without_a_start_and_one_that_went() -> None:
+def test_job_that_ended_without_a_start_and_removed_job() -> None:
     predictor = Predictor("survival")
     for job_id in ("a", "b"):
         predictor.predict(JobFacts(job_id, 1), 0.0)
@@ -196,7 +198,7 @@ def test_a_job_that_ended_without_a_start_and_one_that_went() -> None:
         predictor.predict(JobFacts("b", 1), 90.0)
 
 
-def test_written_columns_come_back(tmp_path: Path) -> None:
+def test_written_columns_are_read_back(tmp_path: Path) -> None:
     trace = dataclasses.replace(drawn(50), time_limit_s=np.full(50, 1000.0))
     predictions = predict_at_submission(trace, recorded_end_s(trace), model="nearest")
     for point, column in (("mean", predictions.mean_s), ("median", predictions.median_s)):
@@ -208,12 +210,12 @@ def test_written_columns_come_back(tmp_path: Path) -> None:
         np.testing.assert_allclose(longer, predictions.p_longer[:, 2], atol=1e-4)
 
 
-def test_an_unknown_model_lists_the_known_ones() -> None:
+def test_unknown_model_lists_the_known_ones() -> None:
     with pytest.raises(InputError, match="unknown model 'magic'; known: hedge, running-mean"):
         Predictor("magic")
 
 
-def test_without_scikit_learn_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_scikit_learn_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
     for model in ("hedge", "boosting"):
         with pytest.raises(InputError, match=r"install .*\[predict\]', or take --model"):
@@ -243,8 +245,8 @@ def test_calibrated_on_a_real_trace(shared_data: Path) -> None:
         assert row["auc"] > its["auc"]
 
 
-def test_what_was_said_once_rebuilds_the_same_hedge() -> None:
-    """A later life that is handed what was said weighs as this one does, though nothing is fitted in it."""
+def test_recorded_predictions_rebuild_the_same_hedge() -> None:
+    """A later life that reads the recorded predictions has the same weights, though it fits no model."""
     trace = drawn(320, seed=4)
     end_s, facts = recorded_end_s(trace), facts_of(trace)
     live, again = Predictor(), Predictor()
@@ -269,7 +271,7 @@ def test_what_was_said_once_rebuilds_the_same_hedge() -> None:
     np.testing.assert_array_equal(one.lasted_s, two.lasted_s)
 
 
-def test_jobs_of_one_instant_are_foreseen_together_as_one_by_one() -> None:
+def test_jobs_of_one_instant_are_predicted_together_as_one_by_one() -> None:
     trace = drawn(260, seed=6)
     together, apart = Predictor(), Predictor()
     for one in (together, apart):
@@ -284,7 +286,7 @@ def test_jobs_of_one_instant_are_foreseen_together_as_one_by_one() -> None:
     assert together.foresee([], 600.0) == []
 
 
-def test_a_job_that_waits_again_has_no_age_and_counts_as_one_start() -> None:
+def test_requeued_job_has_no_age_and_counts_as_one_start() -> None:
     predictor = Predictor("survival")
     predictor.predict(JobFacts("a", 1), 0.0)
     predictor.observe_start("a", 10.0)
@@ -298,7 +300,7 @@ def test_a_job_that_waits_again_has_no_age_and_counts_as_one_start() -> None:
     assert predictor.history.survival.ages_s(("vc_gpus", "", "1"), 6200.0) == []
 
 
-def test_a_fit_that_came_to_nothing_is_due_again() -> None:
+def test_failed_fit_is_due_again() -> None:
     predictor = Predictor()
     for k in range(200):
         predictor.predict(JobFacts(str(k), 1), float(k))

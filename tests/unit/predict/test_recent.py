@@ -1,4 +1,4 @@
-"""Recent quality: what has ended lately, nothing made up where little has."""
+"""Recent quality of predictions: recently ended jobs, without figures where there are few."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def filled(jobs: int, gap_s: float) -> Recent:
     return recent
 
 
-def test_nothing_is_said_of_fewer_than_twenty_jobs() -> None:
+def test_no_figures_for_fewer_than_twenty_jobs() -> None:
     for one in Recent().compared(0.0):
         assert one == (0, None, None, None)
     last, week = filled(MIN_JOBS - 1, 1.0).compared(100.0)
     assert last == week == (MIN_JOBS - 1, 0.0, None, None)
 
 
-def test_the_last_jobs_and_the_last_week() -> None:
+def test_last_jobs_and_the_last_week() -> None:
     recent = filled(400, 3600.0)
     now_s = 400 * 3600.0
     last, week = recent.compared(now_s)
@@ -39,7 +39,7 @@ def test_the_last_jobs_and_the_last_week() -> None:
     assert last.running_mean["longer_than_median_frac"] == 1.0
 
 
-def test_it_is_worked_out_anew_when_a_job_ends_and_when_time_passes() -> None:
+def test_figures_are_updated_when_a_job_ends_and_when_time_passes() -> None:
     recent = filled(MIN_JOBS, 1.0)
     first = recent.compared(30.0)
     assert recent.compared(31.0) is first
@@ -48,5 +48,5 @@ def test_it_is_worked_out_anew_when_a_job_ends_and_when_time_passes() -> None:
     assert recent.compared(30.0 + WEEK_S)[1].jobs == 1
 
 
-def test_it_forgets() -> None:
+def test_old_jobs_are_forgotten() -> None:
     assert filled(MAX_JOBS + 10, 0.001).compared(10.0)[1].jobs == MAX_JOBS

@@ -1,4 +1,4 @@
-"""What a fit may use is kept as before, in arrays: beside a plain list, and by what an ended job costs."""
+"""Remembered jobs of a fit in arrays: against a plain list, and the memory of an ended job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlsched.workload.predict.remembered import JobsInOrder
 
 
 class Plain:
-    """The same with an object a job."""
+    """The same with one object per job."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, list[float]] = {}  # first feature, start, duration
@@ -32,7 +32,7 @@ class Plain:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_same_jobs_in_the_same_order_whatever_happens(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_jobs_in_the_same_order_for_any_events(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remembered, "BLOCK", 8)
     rng, ours, plain = np.random.default_rng(seed), JobsInOrder(), Plain()
     live: list[str] = []
@@ -67,11 +67,11 @@ def test_the_same_jobs_in_the_same_order_whatever_happens(seed: int, monkeypatch
     got = np.array([features, start_s, duration_s]).T
     np.testing.assert_array_equal(got, np.array(plain.begun()))
     assert len(got) > 100
-    assert len(ours._blocks) < 1_500 // 8 / 1.5, "blocks of forgotten jobs are gone"
+    assert len(ours._blocks) < 1_500 // 8 / 1.5, "blocks of forgotten jobs are freed"
 
 
-def test_an_ended_job_leaves_no_object_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its features and two times remain, in arrays; they go when there are more than are remembered."""
+def test_ended_job_leaves_no_object_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its features and two times remain, in arrays, until more jobs have ended than are remembered."""
     monkeypatch.setattr(predictors, "sklearn_installed", lambda: True)
     predictor = Predictor("hedge")
     live = [str(number) for number in range(20)]

@@ -1,4 +1,4 @@
-"""Predicted run times: the running mean by hand, and that no prediction knows the future."""
+"""Predicted run times: the running mean by hand, without knowledge of the future."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pulled(logs: list[float], mean: float, variance: float, weight: float) -> tu
 
 
 class TestRunningMean:
-    def test_the_prior_before_anything_has_ended(self) -> None:
+    def test_prior_before_any_job_has_ended(self) -> None:
         assert RunningMean().predict("a", 8) == pytest.approx((PRIOR_S, PRIOR_SPREAD))
 
     def test_one_job_moves_every_level(self) -> None:
@@ -42,14 +42,14 @@ class TestRunningMean:
             assert model.predict(vc, gpus) == pytest.approx((math.exp(mean), math.sqrt(variance)))
 
     def test_one_job_by_hand(self) -> None:
-        """A job as long as e times the prior: everything 1/4 of the way, then 1/6 of what is left, twice."""
+        """A job as long as e times the prior: everything 1/4 of the way, then 1/6 of the rest, twice."""
         model = RunningMean()
         model.observe("a", 1, PRIOR_S * math.e)
         assert model.predict("b", 4)[0] == pytest.approx(PRIOR_S * math.exp(1 / 4))
         assert model.predict("b", 1)[0] == pytest.approx(PRIOR_S * math.exp(1 / 4 + 3 / 4 / 6))
         assert model.predict("a", 1)[0] == pytest.approx(PRIOR_S * math.exp(1 - 3 / 4 * 5 / 6 * 5 / 6))
 
-    def test_many_jobs_own_their_key(self) -> None:
+    def test_many_jobs_determine_their_key(self) -> None:
         model = RunningMean()
         for _ in range(2000):
             model.observe("a", 1, 100.0)
@@ -58,7 +58,7 @@ class TestRunningMean:
         assert model.predict("a", 8)[0] == pytest.approx(10_000.0, rel=0.02)
         assert model.predict("a", 1)[1] < 0.3
 
-    def test_a_median_that_one_long_job_does_not_own(self) -> None:
+    def test_median_is_not_dominated_by_one_long_job(self) -> None:
         model = RunningMean()
         for duration in [60.0] * 20 + [30 * 86_400.0]:
             model.observe("a", 1, duration)
@@ -87,7 +87,7 @@ def trace_of(submit: list[float], duration: list[float], **optional: list[float]
 
 
 class TestStamps:
-    def test_only_jobs_that_have_ended_count(self) -> None:
+    def test_only_ended_jobs_count(self) -> None:
         trace = trace_of([0, 5, 10, 11], [10, 1000, 1, 1])
         predicted, spread = causal_predictions(trace, np.array([10.0, 1005.0, 12.0, 13.0]))
         after_one = RunningMean()
@@ -100,7 +100,7 @@ class TestStamps:
         )
         assert predicted[3] == predicted[2]
 
-    def test_a_job_that_never_ends_never_counts(self) -> None:
+    def test_job_that_never_ends_never_counts(self) -> None:
         trace = trace_of([0, 50], [10, 10])
         predicted, _ = causal_predictions(trace, np.array([math.nan, 60.0]))
         assert predicted.tolist() == pytest.approx([PRIOR_S, PRIOR_S])
@@ -111,7 +111,7 @@ class TestStamps:
         assert predicted.tolist() == pytest.approx([60, PRIOR_S, PRIOR_S])
         assert spread.tolist() == [PRIOR_SPREAD] * 3
 
-    def test_a_trace_may_bring_its_own(self) -> None:
+    def test_trace_may_have_predictions(self) -> None:
         spec = ClusterSpec.uniform(1, 1)
         trace = trace_of(
             [0, 1], [10, 10], predicted_s=[7, 70], predicted_spread=[0.5, 0.25], time_limit_s=[60, 60]
@@ -120,15 +120,15 @@ class TestStamps:
         assert predictions.predicted_s.tolist() == [7, 60]
         assert predictions.spread.tolist() == [0.5, 0.25]
 
-    def test_gaps_in_its_own_are_filled(self) -> None:
+    def test_gaps_in_its_predictions_are_filled(self) -> None:
         trace = trace_of([0, 1, 19], [10, 10, 10], predicted_s=[7, math.nan, math.nan])
         predictions = predict_trace(trace, ClusterSpec.uniform(1, 1))
         seen = RunningMean()
         seen.observe("", 1, 10.0)
         assert predictions.predicted_s.tolist() == [7, pytest.approx(PRIOR_S), seen.predict("", 1)[0]]
 
-    def test_a_prediction_without_a_spread_gets_that_of_the_own_ones(self) -> None:
-        """Whether or not other jobs lack a prediction: those count for the running mean alone."""
+    def test_prediction_without_a_spread_gets_the_spread_of_the_trace_s(self) -> None:
+        """Regardless of jobs without a prediction: those count only for the running mean."""
         e2 = math.e**2
         trace = trace_of([0, 1, 2, 80], [10 * e2, 10, 10, 10], predicted_s=[10, math.nan, 10, 10])
         predictions = predict_trace(trace, ClusterSpec.uniform(3, 1))
@@ -136,7 +136,7 @@ class TestStamps:
         seen = predict_trace(trace_of([0], [1]), ClusterSpec.uniform(1, 1))
         assert predictions.spread[1] == seen.spread[0] == PRIOR_SPREAD
 
-    def test_a_spread_without_a_prediction_is_not_taken(self) -> None:
+    def test_spread_without_a_prediction_is_ignored(self) -> None:
         trace = trace_of([0], [10], predicted_spread=[0.25])
         assert predict_trace(trace, ClusterSpec.uniform(1, 1)).spread[0] == pytest.approx(PRIOR_SPREAD)
 
@@ -160,7 +160,7 @@ class TestStamps:
         seen.observe("", 1, 10.0)
         assert predictions.predicted_s.tolist() == [*[pytest.approx(PRIOR_S)] * 2, seen.predict("", 1)[0]]
 
-    def test_the_oracle_knows_the_truth(self) -> None:
+    def test_oracle_has_the_true_run_times(self) -> None:
         trace = trace_of([0, 1], [10, 20], predicted_s=[1, 1])
         predictions = predict_trace(trace, ClusterSpec.uniform(1, 1), oracle=True)
         assert predictions.predicted_s.tolist() == [10, 20]
@@ -177,7 +177,7 @@ JOB = st.tuples(st.integers(0, 200), st.integers(0, 100), st.integers(1, 3), st.
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(JOB, min_size=2, max_size=30), st.integers(0, 200), st.data())
-def test_stamps_do_not_know_what_has_not_ended(
+def test_stamps_do_not_use_unfinished_jobs(
     jobs: list[tuple[int, int, int, str]], now_s: int, data: st.DataObject
 ) -> None:
     submit, duration, gpus, vc = (list(column) for column in zip(*jobs, strict=True))

@@ -15,7 +15,7 @@ OWN = LEVELS.index("vc_gpus")
 
 
 def fed(durations_s: list[float], running_s: list[float], now_s: float = 1e6) -> Survival:
-    """Jobs that ended after so long, and jobs that have run for so long at `now_s`."""
+    """Jobs that ended after these times, and jobs that have run for these times at `now_s`."""
     model = Survival()
     for k, lasted_s in enumerate(durations_s):
         started = model.start(f"e{k}", JOB, 0.0)
@@ -44,26 +44,26 @@ def test_probabilities_sum_to_one_at_every_level() -> None:
     assert got.sum(axis=1) == pytest.approx(np.ones(len(LEVELS)))
 
 
-def test_ended_jobs_teach_their_share() -> None:
+def test_ended_jobs_count_with_their_share() -> None:
     got = longer(fed([30.0] * 60 + [5000.0] * 60, []))
     assert got[0] == pytest.approx(0.5, abs=0.12)
     assert got[2] < 0.1
 
 
-def test_a_job_that_still_runs_is_no_short_job() -> None:
-    """30 jobs ended in a minute, 30 still run after 5 hours: without those, all would look short."""
+def test_running_job_is_no_short_job() -> None:
+    """30 jobs ended in a minute, 30 still run after 5 hours: without the latter, all would look short."""
     without, with_them = longer(fed([30.0] * 30, [])), longer(fed([30.0] * 30, [18_000.0] * 30))
     assert without[2] < 0.05
     assert with_them[2] == pytest.approx(0.5, abs=0.1)
 
 
-def test_a_running_job_counts_no_bin_that_it_has_not_outlived() -> None:
+def test_running_job_counts_no_bin_that_it_has_not_outlived() -> None:
     fresh = fed([30.0] * 30, [5.0] * 30)
     assert longer(fresh) == pytest.approx(longer(fed([30.0] * 30, [])), abs=0.12)
 
 
-def test_a_long_job_counts_as_a_short_one_of_its_time() -> None:
-    """A job fades from its start on: one that ended long after the others of its time weighs as they do."""
+def test_long_job_weighs_as_a_short_one_of_its_time() -> None:
+    """A job fades from its start on: a job that ended long after others of its time weighs as they do."""
     model = Survival()
     started = [model.start(f"j{k}", JOB, float(k)) for k in range(2)]
     for k in range(200):
@@ -76,14 +76,14 @@ def test_a_long_job_counts_as_a_short_one_of_its_time() -> None:
     assert longer(model)[3] < 0.03
 
 
-def test_a_key_without_jobs_is_as_the_wider_one() -> None:
+def test_key_without_jobs_equals_the_wider_one() -> None:
     model = fed([30.0] * 50, [])
     other = keys_of(JobFacts("b", 1, vc="v", user="u", name="n"))
     got = model.probabilities(other, 1e6)
     assert got[LEVELS.index("name")].tolist() == got[OWN].tolist()
 
 
-def test_a_fact_that_is_unknown_makes_no_key() -> None:
+def test_unknown_fact_makes_no_key() -> None:
     keys = dict(zip(LEVELS, keys_of(JobFacts("a", 2)), strict=True))
     assert [name for name, key in keys.items() if key is not None] == ["all", "vc_gpus"]
     assert None not in keys_of(JobFacts("a", 2, vc="v", user="u", name="n5_1", command="true"))
@@ -101,12 +101,12 @@ def test_a_fact_that_is_unknown_makes_no_key() -> None:
         ("resnet50", "train.py", ["name", "command", "words", "exact"]),
     ],
 )
-def test_a_key_is_none_where_a_wider_one_says_as_much(name: str, command: str, narrow: list[str]) -> None:
+def test_key_equal_to_a_wider_one_is_dropped(name: str, command: str, narrow: list[str]) -> None:
     keys = dict(zip(LEVELS, keys_of(JobFacts("a", 2, user="u", name=name, command=command)), strict=True))
     assert [level for level, key in keys.items() if key is not None][3:] == narrow
 
 
-def test_the_habit_of_a_name_is_learnt_whatever_counts_its_runs() -> None:
+def test_habit_of_a_name_is_learned_for_any_run_numbers() -> None:
     """`net5` runs for hours and `net7` for a minute; each run has a number, in the name or in the command."""
     for name, command in (("net{}", ""), ("net{}_{run}", ""), ("python", "net{}.py --seed {run}")):
 
@@ -125,7 +125,7 @@ def test_the_habit_of_a_name_is_learnt_whatever_counts_its_runs() -> None:
         assert short[1] < 0.25
 
 
-def test_of_more_keys_than_are_remembered_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_keys_are_forgotten_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survival, "MAX_KEYS", 10)
     model = Survival()
     first = keys_of(JobFacts("first", 1, name="n0_x"))
@@ -138,15 +138,15 @@ def test_of_more_keys_than_are_remembered_the_oldest_go(monkeypatch: pytest.Monk
     assert len(model._index) == 10
     assert len(model._starts) == 10
     model.drop("first", first)
-    model.end(first, number, 90_000.0)  # its own key has gone; the wider ones hear of it
+    model.end(first, number, 90_000.0)  # its own key was forgotten; the wider ones count it
     assert p_longer(model.probabilities(first, 1e6))[OWN][3] > 0.0
     assert model.start("first", first, 40.0)[LEVELS.index("words")] == 1
 
 
-def test_a_job_that_resumes_after_its_key_was_forgotten_counts_as_one(
+def test_job_that_resumes_after_its_key_was_forgotten_counts_as_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its number is of the key's earlier life, and higher than any of the new one."""
+    """Its number is from the key's earlier life, and higher than any of the new one."""
     monkeypatch.setattr(survival, "MAX_KEYS", 10)
     model = Survival()
     keys = keys_of(JobFacts("long", 1, name="n0_x"))

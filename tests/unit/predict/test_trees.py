@@ -1,4 +1,4 @@
-"""Boosted trees as arrays: what the kernel says is what scikit-learn says."""
+"""Boosted trees as arrays: the kernel equals scikit-learn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ensemble = pytest.importorskip("sklearn.ensemble")
 JOBS, COLUMNS = 400, np.array([0, 2, 3])
 
 
-def test_the_kernel_says_what_the_library_says() -> None:
+def test_kernel_equals_the_library() -> None:
     rng = np.random.default_rng(0)
     features = rng.normal(size=(JOBS, 4)).astype(np.float32)
     features[rng.random(features.shape) < 0.2] = np.nan
@@ -30,4 +30,4 @@ def test_the_kernel_says_what_the_library_says() -> None:
     hazards = fitted.predict_proba(rows)[:, 1].reshape(JOBS, BINS - 1)
     expected = hazards_to_probabilities(np.column_stack([hazards, np.ones(JOBS)]))
     np.testing.assert_allclose(got, expected, rtol=1e-12)
-    assert np.ptp(expected[:, 0]) > 0.1, "the trees tell jobs apart"
+    assert np.ptp(expected[:, 0]) > 0.1, "the trees distinguish jobs"

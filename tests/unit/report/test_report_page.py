@@ -1,4 +1,4 @@
-"""The page of `rlsched trace describe --html`: whole, self-contained, and honest about what is missing."""
+"""The page of `rlsched trace describe --html`: complete, self-contained, and clear about missing data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VOID = {"meta", "br", "img", "link", "input", "hr"}
 
 
 class Reader(HTMLParser):
-    """Checks that elements nest, and notes what the page holds."""
+    """Checks that elements nest, and collects the contents of the page."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -79,8 +79,8 @@ def html_of(trace: Trace, spec: ClusterSpec | None = None, origin: datetime | No
     return page(report, sections(report))
 
 
-def a_full_trace() -> tuple[Trace, ClusterSpec]:
-    """Synthetic jobs with every column that a section asks for."""
+def make_full_trace() -> tuple[Trace, ClusterSpec]:
+    """Synthetic jobs with every column that a section needs."""
     drawn, spec = synthesize("philly", 300, 0.9, 32, predictability="causal")
     rng = np.random.default_rng(0)
     columns = {field: getattr(drawn, field) for field in ("user", "job_name", "status", "predicted_s")}
@@ -95,17 +95,17 @@ def a_full_trace() -> tuple[Trace, ClusterSpec]:
     ), spec
 
 
-def a_bare_trace() -> Trace:
-    """Three jobs with nothing but what has to be there."""
+def make_bare_trace() -> Trace:
+    """Three jobs with only the required columns."""
     return Trace.from_columns(name="bare", submit_s=[0, 60, 7200], duration_s=[60, 9, 60], num_gpus=[1, 1, 8])
 
 
 @pytest.fixture(scope="module")
 def full() -> str:
-    return html_of(*a_full_trace())
+    return html_of(*make_full_trace())
 
 
-def test_every_section_is_there_with_a_plot(full: str) -> None:
+def test_every_section_has_a_plot(full: str) -> None:
     reader = read(full)
     assert tuple(reader.text["h2"]) == TITLES
     assert "Without data" not in full
@@ -115,7 +115,7 @@ def test_every_section_is_there_with_a_plot(full: str) -> None:
         assert "<table>" in one
 
 
-def test_the_page_asks_nothing_of_the_network(full: str) -> None:
+def test_page_loads_nothing_from_the_network(full: str) -> None:
     reader = read(full)
     for tag, attributes in reader.tags:
         assert tag not in ("script", "link", "iframe", "img", "object", "embed")
@@ -129,7 +129,7 @@ def test_the_page_asks_nothing_of_the_network(full: str) -> None:
     assert "default-src 'none'" in full
 
 
-def test_ids_are_unique_and_every_reference_is_met(full: str) -> None:
+def test_ids_are_unique_and_every_reference_has_a_target(full: str) -> None:
     reader = read(full)
     ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -138,7 +138,7 @@ def test_ids_are_unique_and_every_reference_is_met(full: str) -> None:
     assert named <= set(ids)
 
 
-def test_plots_can_be_read_aloud_and_take_the_colours_of_the_page(full: str) -> None:
+def test_plots_have_text_alternatives_and_the_colours_of_the_page(full: str) -> None:
     reader = read(full)
     plots = [attributes for tag, attributes in reader.tags if tag == "svg"]
     assert all(plot.get("role") == "img" and plot.get("aria-label") for plot in plots)
@@ -151,8 +151,8 @@ def test_plots_can_be_read_aloud_and_take_the_colours_of_the_page(full: str) -> 
     assert "prefers-color-scheme: dark" in full
 
 
-def test_what_a_trace_lacks_is_said_with_the_column_it_would_need() -> None:
-    text = html_of(a_bare_trace())
+def test_missing_columns_of_a_trace_are_named() -> None:
+    text = html_of(make_bare_trace())
     assert tuple(read(text).text["h2"]) == TITLES
     parts = dict(zip(TITLES, re.findall(r"<section.*?</section>", text, re.DOTALL), strict=True))
     for title, column in (
@@ -172,8 +172,8 @@ def test_what_a_trace_lacks_is_said_with_the_column_it_would_need() -> None:
     assert text.count('<a href="#waiting">') == 2
 
 
-def test_a_known_origin_gives_weekdays() -> None:
-    text = html_of(a_bare_trace(), origin=datetime(2024, 4, 1, 8))
+def test_known_origin_gives_weekdays() -> None:
+    text = html_of(make_bare_trace(), origin=datetime(2024, 4, 1, 8))
     assert "Monday" in text
     assert "second 0 is 2024-04-01T08:00:00" in text
 
@@ -205,7 +205,7 @@ def test_names_cannot_break_the_page() -> None:
         ([0, 1e-3], [3, 1e12], [1, 1e9], [0, 1e15]),
     ],
 )
-def test_odd_traces_have_a_page(
+def test_unusual_traces_have_a_page(
     submit_s: list[float], duration_s: list[float], num_gpus: list[float], queue_s: list[float]
 ) -> None:
     trace = Trace.from_columns(
@@ -215,18 +215,18 @@ def test_odd_traces_have_a_page(
 
 
 @pytest.mark.slow
-def test_the_same_trace_gives_the_same_page(full: str) -> None:
-    assert html_of(*a_full_trace()) == full
+def test_same_trace_gives_the_same_page(full: str) -> None:
+    assert html_of(*make_full_trace()) == full
 
 
 # ---- the command ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_the_command_writes_the_page_and_the_same_numbers_as_json(
+def test_command_writes_the_page_and_the_same_numbers_as_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trace, spec = a_full_trace()
+    trace, spec = make_full_trace()
     trace.write(tmp_path / "t.csv.gz")
     (tmp_path / "c.toml").write_text(spec.to_toml())
     where = [str(tmp_path / "t.csv.gz"), "--cluster", str(tmp_path / "c.toml")]
@@ -242,7 +242,7 @@ def test_the_command_writes_the_page_and_the_same_numbers_as_json(
     assert "Waiting of 300 jobs" in capsys.readouterr().out
 
 
-def test_without_matplotlib_the_extra_is_named(
+def test_missing_matplotlib_names_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
@@ -256,10 +256,8 @@ def test_without_matplotlib_the_extra_is_named(
     assert install_command("report") in said
 
 
-def test_a_place_that_cannot_be_written_to_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    a_bare_trace().write(tmp_path / "t.csv")
+def test_unwritable_path_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_bare_trace().write(tmp_path / "t.csv")
     out = tmp_path / "nowhere" / "r.html"
     assert run(["trace", "describe", str(tmp_path / "t.csv"), "--html", str(out)]) == 2
     said = capsys.readouterr().err
@@ -280,7 +278,7 @@ def test_real_traces_have_a_page(name: str, shared_data: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_a_million_jobs_take_no_more_than_minutes(tmp_path: Path) -> None:
+def test_a_million_jobs_take_at_most_minutes(tmp_path: Path) -> None:
     trace, spec = synthesize("helios", 1_000_000, 0.9, 1024, predictability="causal")
     began = time.process_time()
     write_page(describe(trace, spec), tmp_path / "r.html")

@@ -1,4 +1,4 @@
-"""`sb3:PATH` of a model that PPO trained on `rlsched/Cluster-v0`: dials are set as its own library would."""
+"""`sb3:PATH` of a PPO model of `rlsched/Cluster-v0`: dials equal the library's actions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def env() -> gymnasium.Env[Any, Any]:
 
 
 def saved(env: Any, path: Path, **kwargs: Any) -> PPO:
-    """A model, its last layer made so large that many actions are clipped."""
+    """A model with a last layer so large that many actions are clipped."""
     model = PPO("MlpPolicy", env, n_steps=8, batch_size=8, seed=3, device="cpu", **kwargs)
     with torch.no_grad():
         model.policy.action_net.weight *= 200.0  # type: ignore[operator, union-attr]
@@ -59,7 +59,7 @@ def model(env: gymnasium.Env[Any, Any], tmp_path_factory: pytest.TempPathFactory
 
 
 def recorded(env: gymnasium.Env[Any, Any], model: BaseAlgorithm) -> NDArray[np.float32]:
-    """(N, F) what a model sees in an episode that it plays."""
+    """(N, F) observations of a model in an episode that it plays."""
     seen, _ = env.reset(seed=5)
     out, done = [seen], False
     while not done:
@@ -69,7 +69,7 @@ def recorded(env: gymnasium.Env[Any, Any], model: BaseAlgorithm) -> NDArray[np.f
 
 
 def set_by(scheduler: RuleScheduler, seen: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(N, D) what the served policy sets where it sees this, by its own kernel."""
+    """(N, D) dials of the served policy for these observations, by its own kernel."""
     from rlsched.decide.dials import turning
 
     assert scheduler.strategy is not None
@@ -98,7 +98,7 @@ def set_by(scheduler: RuleScheduler, seen: NDArray[np.float32]) -> NDArray[np.fl
     ],
     ids=["default", "linear", "widening", "narrowing", "sde", "squashed"],
 )
-def test_it_sets_what_its_own_library_would(
+def test_dials_equal_the_library_s_actions(
     kwargs: dict[str, Any], env: gymnasium.Env[Any, Any], tmp_path: Path
 ) -> None:
     theirs = saved(env, tmp_path / "m.zip", **kwargs)
@@ -115,7 +115,7 @@ def test_it_sets_what_its_own_library_would(
         assert (found[on_the_edge] == wanted[on_the_edge]).all()
 
 
-def test_a_model_of_a2c_is_served_likewise(env: gymnasium.Env[Any, Any], tmp_path: Path) -> None:
+def test_a2c_model_is_served_likewise(env: gymnasium.Env[Any, Any], tmp_path: Path) -> None:
     theirs = A2C("MlpPolicy", env, n_steps=4, seed=1, device="cpu")
     theirs.learn(8)
     theirs.save(tmp_path / "a.zip")
@@ -127,8 +127,8 @@ def test_a_model_of_a2c_is_served_likewise(env: gymnasium.Env[Any, Any], tmp_pat
     )
 
 
-def test_in_a_ledger_the_dials_stand_where_the_model_puts_them(model: Path) -> None:
-    """What a broker does: an observation of its own, through the network, into the dials."""
+def test_model_sets_the_dials_in_a_ledger(model: Path) -> None:
+    """As in a broker: its own observation, through the network, into the dials."""
     scheduler = load_scheduler(Policy.of(f"sb3:{model}"))
     assert isinstance(scheduler, RuleScheduler)
     state = ClusterState.from_spec(rs.Cluster.uniform(2, 4), OrderedQueue(scheduler.order))
@@ -146,7 +146,7 @@ def test_in_a_ledger_the_dials_stand_where_the_model_puts_them(model: Path) -> N
     assert dials.dial.refused[0] == 0
 
 
-def test_it_is_a_policy_as_any_other(model: Path) -> None:
+def test_model_is_a_policy_like_any_other(model: Path) -> None:
     trace, cluster = rs.synthesize("helios", jobs=150, load=1.2, gpus=16, seed=2)
     runs = rs.simulate(trace, cluster, ["tuned", f"sb3:{model}"])
     assert runs[f"sb3:{model}"].metrics.unfinished == 0
@@ -158,8 +158,8 @@ def test_it_is_a_policy_as_any_other(model: Path) -> None:
         load_scheduler(Policy.of(f"sb3:{model}").changed(["order=area"]))
 
 
-def test_its_strategy_can_stand_beside_another_rule(model: Path, tmp_path: Path) -> None:
-    """As a file, which `dials` of any policy names."""
+def test_strategy_can_be_combined_with_another_rule(model: Path, tmp_path: Path) -> None:
+    """As a file that `dials` of any policy names."""
     strategy = read_strategy(model)
     strategy.write(tmp_path / "mine.json")
     assert Strategy.read(tmp_path / "mine.json") == strategy
@@ -169,15 +169,13 @@ def test_its_strategy_can_stand_beside_another_rule(model: Path, tmp_path: Path)
     assert strategy.arrays(1).who[0] == CLIPPED
 
 
-def test_a_strategy_without_output_is_what_it_was() -> None:
+def test_strategy_without_output_kind_is_unchanged() -> None:
     plain = Strategy.of(np.zeros((9, 57)))
     assert plain.arrays(1).who[0] == NETWORK
-    assert plain.digest == "407923889c07", "files that name no output keep their names"
+    assert plain.digest == "407923889c07", "files without an output kind keep their digests"
 
 
-def test_models_that_cannot_be_served_are_refused(
-    env: gymnasium.Env[Any, Any], model: Path, tmp_path: Path
-) -> None:
+def test_unsupported_models_are_refused(env: gymnasium.Env[Any, Any], model: Path, tmp_path: Path) -> None:
     def refused(path: Path, said: str) -> None:
         with pytest.raises(CheckpointError, match=said) as found:
             load_scheduler(Policy.of(f"sb3:{path}"))
@@ -215,7 +213,7 @@ def test_models_that_cannot_be_served_are_refused(
     refused(path, "its policy_kwargs needs code outside torch and Stable-Baselines3")
 
 
-def test_weights_that_are_no_numbers_are_refused(env: gymnasium.Env[Any, Any], tmp_path: Path) -> None:
+def test_nan_weights_are_refused(env: gymnasium.Env[Any, Any], tmp_path: Path) -> None:
     model = PPO("MlpPolicy", env, n_steps=8, batch_size=8, device="cpu")
     with torch.no_grad():
         model.policy.action_net.bias[0] = torch.nan  # type: ignore[index, union-attr]

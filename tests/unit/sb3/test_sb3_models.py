@@ -1,4 +1,4 @@
-"""`sb3:PATH`: a model of MaskablePPO decides as its own library says, and its file runs no code."""
+"""`sb3:PATH`: a model of MaskablePPO decides as in its own library, and its file runs no code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def source() -> EpisodeSource:
 
 
 def saved(source: EpisodeSource, path: Path, *, oracle: bool = False, **kwargs: Any) -> Path:
-    """A model as it is before training, which is as far from the reference rule as can be."""
+    """An untrained model, which differs from the reference rule as much as possible."""
     env = gymnasium.make("rlsched/Rows-v0", sources=[source], oracle=oracle)
     MaskablePPO("MlpPolicy", env, n_steps=8, batch_size=8, seed=3, policy_kwargs=kwargs, device="cpu").save(
         path
@@ -54,7 +54,7 @@ def model(source: EpisodeSource, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return saved(source, tmp_path_factory.mktemp("model") / "m.zip", **KWARGS)
 
 
-def test_its_content_is_sent_without_the_optimiser_and_served_by_itself(model: Path, tmp_path: Path) -> None:
+def test_content_is_sent_without_the_optimiser_and_is_complete(model: Path, tmp_path: Path) -> None:
     copy = tmp_path / "m.zip"
     copy.write_bytes(model.read_bytes())
     before = load_scheduler(Policy.of(f"sb3:{copy}"))
@@ -71,7 +71,7 @@ def test_its_content_is_sent_without_the_optimiser_and_served_by_itself(model: P
 
 
 def crowded(policy: Policy) -> list[DecisionRecord]:
-    """Records of what it decides where many jobs wait for few GPUs, and some of them end."""
+    """Records of its decisions where many jobs wait for few GPUs, and some of them end."""
     scheduler = load_scheduler(policy)
     state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(scheduler.order))
     permit(state, scheduler)
@@ -89,7 +89,7 @@ def crowded(policy: Policy) -> list[DecisionRecord]:
     return found
 
 
-def test_it_takes_the_rows_that_its_own_library_would(model: Path) -> None:
+def test_rows_equal_the_library_s_actions(model: Path) -> None:
     theirs, asked, unlike = MaskablePPO.load(model, device="cpu"), 0, 0
     for record in crowded(Policy.of(f"sb3:{model}")):
         for half in record.halves:
@@ -107,7 +107,7 @@ def test_it_takes_the_rows_that_its_own_library_would(model: Path) -> None:
     assert unlike, "it is no copy of the rule"
 
 
-def test_it_is_a_policy_as_any_other(model: Path) -> None:
+def test_model_is_a_policy_like_any_other(model: Path) -> None:
     trace, cluster = rs.synthesize("helios", jobs=120, load=1.2, gpus=16, seed=2)
     runs = rs.simulate(trace, cluster, ["qssf-backfill", f"sb3:{model}"])
     assert runs[f"sb3:{model}"].metrics.unfinished == 0
@@ -115,15 +115,15 @@ def test_it_is_a_policy_as_any_other(model: Path) -> None:
     scheduler, fallback = load_policy(Policy.of(f"sb3:{model}"), None, 10_000.0)
     assert isinstance(scheduler, Guarded)
     assert (scheduler.name, fallback) == (f"sb3:{model}", "qssf-backfill")
-    bare = Policy.of(f"sb3:{model.with_suffix('')}")  # as `save` and `load` let it be written
+    bare = Policy.of(f"sb3:{model.with_suffix('')}")  # as `save` and `load` allow
     assert load_scheduler(bare).policy_id == load_scheduler(Policy.of(f"sb3:{model}")).policy_id
 
 
 class OwnLayer(torch.nn.ReLU):
-    """What a model file may name and not bring."""
+    """A class that a model file may name but cannot contain."""
 
 
-def test_models_that_cannot_be_served_are_refused(source: EpisodeSource, tmp_path: Path) -> None:
+def test_unsupported_models_are_refused(source: EpisodeSource, tmp_path: Path) -> None:
     saved(source, tmp_path / "oracle.zip", oracle=True)
     saved(source, tmp_path / "own.zip", activation_fn=OwnLayer)
     (tmp_path / "text.zip").write_text("no zip")
@@ -141,7 +141,7 @@ def test_models_that_cannot_be_served_are_refused(source: EpisodeSource, tmp_pat
             load_scheduler(Policy.of(f"sb3:{tmp_path / 'none.zip'}").changed([setting]))
 
 
-class Shot:
+class CommandPickle:
     """A pickle that runs a command."""
 
     def __init__(self, path: Path) -> None:
@@ -151,14 +151,14 @@ class Shot:
         return os.system, (f"touch {self.path}",)
 
 
-def test_a_model_file_runs_no_code(model: Path, tmp_path: Path) -> None:
+def test_model_file_runs_no_code(model: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(model) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     for key in ("policy_class", "policy_kwargs", "clip_range", "observation_space"):
         data = json.loads(members["data"])
         mark = tmp_path / key
         before = data[key] if isinstance(data[key], dict) else {}
-        shot = base64.b64encode(pickle.dumps(Shot(mark))).decode()
+        shot = base64.b64encode(pickle.dumps(CommandPickle(mark))).decode()
         data[key] = {**before, ":serialized:": shot, ":type:": "x"}
         with zipfile.ZipFile(tmp_path / f"{key}.zip", "w") as archive:
             for name, content in {**members, "data": json.dumps(data).encode()}.items():
@@ -186,12 +186,12 @@ def pickled(stream: bytes) -> dict[str, str]:
     return {":serialized:": base64.b64encode(stream).decode(), ":type:": "x"}
 
 
-def test_a_model_file_calls_no_class_and_reaches_none_through_another_module(
+def test_model_file_calls_no_class_and_reaches_none_through_another_module(
     model: Path, tmp_path: Path
 ) -> None:
     made: list[int] = []
     hook = torch.nn.modules.module.register_module_module_registration_hook(
-        lambda *_: made.append(1)  # a network that is made of others
+        lambda *_: made.append(1)  # a network that contains others
     )
     named = b"\x80\x04\x8c\x17torch.nn.modules.module\x8c\x14torch.fx.GraphModule\x93."
     called = pickle.dumps(torch.nn.Sequential(torch.nn.ReLU()), protocol=4)
@@ -209,7 +209,7 @@ def test_a_model_file_calls_no_class_and_reaches_none_through_another_module(
         hook.remove()
 
 
-def test_a_damaged_model_is_one_line(model: Path, tmp_path: Path) -> None:
+def test_damaged_model_is_one_line(model: Path, tmp_path: Path) -> None:
     odd = {"observation_space": {"_shape": 5}}
     altered(model, tmp_path / "shape.zip", **odd)
     content = bytearray(model.read_bytes())

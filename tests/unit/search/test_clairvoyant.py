@@ -1,4 +1,4 @@
-"""`clairvoyant`: it knows what comes, finds a known optimum by that, and says where it cannot."""
+"""`clairvoyant`: it uses true future arrivals, finds a known optimum, and is refused where it cannot."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def queueing(table: JobTable) -> float:
 
 
 def least_queueing(trace: Trace, gpus: int) -> float:
-    """The optimum of a few jobs on one node: the best list schedule over all orders.
+    """The optimum of a few jobs on one node: the best list schedule of all orders.
 
-    Jobs go in the order of the list, each as early as it fits behind its submission, beside those before it.
-    For a regular measure like this one some order gives an optimum.
+    Jobs are placed in the order of the list, each as early as it fits after its submission, next to the jobs
+    before it. For a regular measure like this one some order gives an optimum.
     """
     best = np.inf
     jobs = list(zip(trace.submit_s, trace.duration_s, trace.num_gpus, strict=True))
@@ -78,35 +78,35 @@ def least_queueing(trace: Trace, gpus: int) -> float:
 
 
 TOYS = {
-    "a job that is still to come": trace_of((0, 300, 3), (20, 36_000, 1), (100, 600, 4)),
-    "a gang that is worth waiting for": trace_of((0, 300, 3), (10, 600, 4), (20, 36_000, 1)),
-    "short ones that pass in time": trace_of((0, 3000, 3), (10, 3000, 4), (20, 60, 1), (30, 2500, 1)),
-    "one that is not the first": trace_of((0, 100, 4), (20, 2000, 1), (30, 700, 4)),
+    "a later job": trace_of((0, 300, 3), (20, 36_000, 1), (100, 600, 4)),
+    "a gang worth waiting for": trace_of((0, 300, 3), (10, 600, 4), (20, 36_000, 1)),
+    "short jobs that pass in time": trace_of((0, 3000, 3), (10, 3000, 4), (20, 60, 1), (30, 2500, 1)),
+    "a short job behind a long one": trace_of((0, 100, 4), (20, 2000, 1), (30, 700, 4)),
 }
 
 
 @pytest.mark.parametrize("name", list(TOYS)[1:])
-def test_on_a_toy_it_has_the_optimum(name: str) -> None:
+def test_it_has_the_optimum_of_a_toy(name: str) -> None:
     found = queueing(run(TOYS[name], ONE_NODE, Clairvoyant()))
     assert found == pytest.approx(least_queueing(TOYS[name], 4))
 
 
-def test_the_toys_are_none_for_the_reference() -> None:
+def test_reference_does_not_have_the_optimum_of_the_toys() -> None:
     plain = Policy("qssf-backfill")
     worse = [queueing(run(toy, ONE_NODE, plain)) > least_queueing(toy, 4) for toy in TOYS.values()]
     assert worse == [True, True, False, True]
 
 
-def test_what_is_not_contested_starts_at_once_whatever_comes() -> None:
-    """As for every policy: it is asked where not all that waits fits."""
-    table = run(TOYS["a job that is still to come"], ONE_NODE, Clairvoyant())
+def test_uncontested_jobs_start_at_once() -> None:
+    """As for every policy: it is called where not all waiting jobs fit."""
+    table = run(TOYS["a later job"], ONE_NODE, Clairvoyant())
     assert table.start_s.tolist() == [0, 20, 36_020]
 
 
 @pytest.mark.slow
-def test_a_longer_future_is_never_worse_than_what_it_follows() -> None:
-    """With all that comes in the future, no decision makes the run longer than the reference's (sequential
-    improvement: Bertsekas, Tsitsiklis and Wu, 1997), and the best of the rules is met where it starts."""
+def test_longer_future_is_never_worse_than_its_reference() -> None:
+    """With all arrivals in the future, no decision makes the run longer than the reference's (sequential
+    improvement: Bertsekas, Tsitsiklis and Wu, 1997), and the best of the rules is reached from the start."""
     for seed in (3, 4, 5):
         trace, spec = synthesize(
             "helios", jobs=150, load=1.1, gpus=16, seed=seed, predictability="informative"
@@ -128,7 +128,7 @@ RESERVE = Policy("reserve", leave_free={"longer_than": "10m", "share": 0.25})
     ],
     ids=lambda one: getattr(one, "name", ""),
 )
-def test_a_rule_that_follows_runs_as_it_does_in_the_engine(policy: Policy, follower: FollowedRule) -> None:
+def test_rule_that_follows_runs_as_in_the_engine(policy: Policy, follower: FollowedRule) -> None:
     """Two ways: played on in a copy in the true future, and replayed by the engine."""
     trace, spec = synthesize("helios", jobs=120, load=1.2, gpus=16, seed=8, predictability="informative")
     whole = run(trace, spec, policy)
@@ -177,7 +177,7 @@ def test_followed_rules_are_the_named_ones() -> None:
         assert follower[1:] == tuple(getattr(rule.options, name) for name in FollowedRule._fields[1:])
 
 
-def test_it_is_refused_where_the_future_does_not_follow() -> None:
+def test_it_is_refused_with_nodes_that_change() -> None:
     trace, spec = synthesize("helios", jobs=20, load=1.0, gpus=16, seed=1, predictability="informative")
     logged = Engine(trace, spec, order=Clairvoyant.order, oracle=True, rules=RunRules(always=True))
     with pytest.raises(InputError, match="expected a run without models"):
@@ -190,7 +190,7 @@ def test_it_is_refused_where_the_future_does_not_follow() -> None:
         load_policy(Policy("clairvoyant"), None, 100.0)
 
 
-def test_evaluate_runs_it_once_whatever_the_seeds() -> None:
+def test_evaluate_runs_it_once_for_all_seeds() -> None:
     trace, spec = synthesize("helios", jobs=60, load=1.1, gpus=16, seed=2, predictability="informative")
     tasks = replay_tasks(
         trace, spec, MeasuredWindow(), predict_trace(trace, spec), [Policy("clairvoyant")], [0, 1]

@@ -1,4 +1,4 @@
-"""Look-ahead of networks that reserve: EASY goes on in their futures, with reservations and holds."""
+"""Look-ahead of networks that reserve: EASY continues in their futures, with reservations and holds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ RESERVES = Permissions(reservations=True)
 SIZE = Order(by="area", gpus_power=0.7)
 
 
-def test_what_follows_is_the_reference_rule_of_what_it_may_do() -> None:
+def test_futures_follow_the_reference_rule_of_the_abilities() -> None:
     easy = RESERVES.rule()
     assert (easy.order, easy.options.reserve_after_s) == (SIZE, PATIENCE_S)
     assert rule_to_follow(RESERVES) == EASY
@@ -61,7 +61,7 @@ def test_what_follows_is_the_reference_rule_of_what_it_may_do() -> None:
 
 
 class Watched(Scheduler):
-    """A network that reserves, and waits as often as not; EASY with holds is compared with its mask."""
+    """A network that reserves, and waits in half of the cases; EASY with holds is compared with its mask."""
 
     name = policy_id = "watched"
     order = SIZE
@@ -74,7 +74,7 @@ class Watched(Scheduler):
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         s, window = state.arrays, job_candidates(state, partition, now_s)
-        if GUARD_HOLD not in window.reasons:  # then those that are overdue come first
+        if GUARD_HOLD not in window.reasons:  # then overdue jobs come first
             at = NEXT_BY_EASY(s, partition, PLAIN_START, now_s, PATIENCE_S, True)
             slot = s.derived.queue[partition, at] if at >= 0 else -1
             assert slot == window.arrays.slot[window.reference]
@@ -87,7 +87,7 @@ class Watched(Scheduler):
         return self.inner.decide(state, partition, now_s, record=record)
 
 
-def test_easy_that_keeps_holds_starts_what_the_mask_names_first() -> None:
+def test_easy_with_holds_starts_the_first_job_of_the_mask() -> None:
     trace, spec = synthesize("helios", jobs=500, load=1.1, gpus=32, seed=7, predictability="informative")
     watched = Watched()
     Engine(trace, spec, order=SIZE).run(watched)
@@ -105,7 +105,7 @@ def gang_blocked(gang_submit_s: float) -> ClusterState:
 
 
 def costs_of(state: ClusterState, end_s: float, rule: FollowedRule) -> list[float]:
-    """Job-seconds ahead of *wait* and of the rule at once, at time 0; what runs ends at `end_s`."""
+    """Job-seconds ahead of *wait* and of the rule at once, at time 0; running jobs end at `end_s`."""
     copies = LookAhead()
     copies.take(state, 0, 0, 0.0)
     none = np.empty((1, 0))
@@ -124,8 +124,8 @@ def costs_of(state: ClusterState, end_s: float, rule: FollowedRule) -> list[floa
     return found
 
 
-def test_a_wait_keeps_its_hold_while_easy_goes_on() -> None:
-    """The gang has not waited for long enough to have a reservation: but for the hold, the small job goes."""
+def test_wait_keeps_its_hold_while_easy_continues() -> None:
+    """The gang has not waited long enough for a reservation: without the hold, the small job starts."""
     state = gang_blocked(0.0)
     digest = state.digest()
     waits, starts = costs_of(state, 300.0, EASY)
@@ -135,7 +135,7 @@ def test_a_wait_keeps_its_hold_while_easy_goes_on() -> None:
     assert state.digest() == digest
 
 
-def test_who_has_waited_for_long_has_the_reservation_in_the_copy_too() -> None:
+def test_long_waiting_gang_has_its_reservation_in_the_copy_too() -> None:
     """By then the small job runs on one of the four GPUs: it delays the gang, and is not started."""
     fresh, patient = gang_blocked(-PATIENCE_S + 1.0), gang_blocked(-1e5 + 300.0)
     assert costs_of(fresh, 300.0, EASY)[1] == 36_000
@@ -145,7 +145,7 @@ def test_who_has_waited_for_long_has_the_reservation_in_the_copy_too() -> None:
 
 @pytest.mark.parametrize("patience", ["1h", "10m"])
 def test_in_the_true_future_the_copy_runs_as_the_engine_does(patience: str) -> None:
-    """Those that come later get reservations in the copy as they do in the engine."""
+    """Later arrivals get reservations in the copy as in the engine."""
     trace, spec = synthesize("helios", jobs=200, load=1.2, gpus=16, seed=8, predictability="informative")
     rule = Policy("easy", order="area^0.7", reserve_after=patience).rule
     engine = Engine(trace, spec, order=SIZE, predictions=predict_trace(trace, spec))
@@ -185,7 +185,7 @@ def test_without_time_it_is_the_network_job_for_job() -> None:
     assert searched.start_s.tolist() != alone.start_s.tolist()
 
 
-def test_what_would_delay_the_reservation_is_never_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_that_delay_the_reservation_are_never_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     best, seen = RowSearch.best, [0, 0]
 
     def watched(
@@ -208,7 +208,7 @@ def test_what_would_delay_the_reservation_is_never_proposed(monkeypatch: pytest.
     records: list[DecisionRecord] = []
     table = Engine(trace, spec, order=SIZE).run(policy, on_record=records.append)
     assert np.isfinite(table.start_s).all()
-    assert seen[0] > 30, "of windows with such jobs, so many were searched"
+    assert seen[0] > 30, "share of windows with such jobs that were searched"
     assert seen[1] > 3
     taken = [half for record in records if record.source == "search" for half in record.halves[:1]]
     assert len(taken) == seen[1]
@@ -216,7 +216,7 @@ def test_what_would_delay_the_reservation_is_never_proposed(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("search", [{"samples": 8}, {"time_ms": 5.0}])
-def test_it_is_asked_for_by_settings(search: dict[str, float]) -> None:
+def test_settings_turn_it_on(search: dict[str, float]) -> None:
     policy = load_scheduler(Policy("ppo", checkpoint="untrained", search=search))
     assert isinstance(policy, PpoScheduler)
     assert msgspec.structs.replace(policy.order, until_declared=False, index=SIZE.index) == SIZE
@@ -224,13 +224,13 @@ def test_it_is_asked_for_by_settings(search: dict[str, float]) -> None:
     assert policy._search.follow == EASY
 
 
-def test_a_checkpoint_that_reserves_by_itself_searches() -> None:
+def test_reserving_checkpoint_searches() -> None:
     network = NetworkConfig(width=16, critic_width=8, order="predicted_size", prior_job=3.5)
     policy = PpoScheduler(initial_weights(network, 0), network, search=EIGHT)
     assert replay(BLOCKED_GANG, policy)[0].start_s.tolist() == [0, 300, 900]
 
 
-def test_a_broker_searches_with_easy_behind_it() -> None:
+def test_broker_searches_with_easy_as_fallback() -> None:
     asked = Policy("ppo", name="p", checkpoint="untrained", search={"time_ms": 5.0})
     scheduler, fallback = load_policy(asked, None, 100.0)
     assert (scheduler.name, fallback) == ("p", "reference")

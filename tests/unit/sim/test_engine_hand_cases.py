@@ -88,7 +88,7 @@ def test_qssf_orders_by_service(name: str, starts: list[float]) -> None:
 
 
 class TestTies:
-    def test_an_end_frees_gpus_for_an_arrival_of_the_same_second(self) -> None:
+    def test_end_frees_gpus_for_an_arrival_of_the_same_second(self) -> None:
         assert play([(0, 10, 1), (10, 5, 1)], ClusterSpec.uniform(1, 1)).start_s.tolist() == [0, 10]
 
     def test_arrivals_of_an_instant_are_sorted_before_anything_starts(self) -> None:
@@ -107,7 +107,7 @@ class TestTies:
     def test_row_order_breaks_equal_keys(self, name: str) -> None:
         assert play([(0, 3, 1)] * 4, ClusterSpec.uniform(1, 1), name).start_s.tolist() == [0, 3, 6, 9]
 
-    def test_equal_durations_go_by_submission(self) -> None:
+    def test_equal_durations_are_ordered_by_submission(self) -> None:
         jobs = [(0, 10, 1), (4, 3, 1), (1, 3, 1)]
         table = play(jobs, ClusterSpec.uniform(1, 1), "sjf")
         assert table.trace.submit_s.tolist() == [0, 1, 4]
@@ -132,20 +132,20 @@ class TestPartitions:
         assert table.start_s.tolist() == [0, 10]
         assert table.gpus == [(0, 1), (0, 1)]
 
-    def test_a_vc_without_nodes_uses_the_shared_ones(self) -> None:
+    def test_vc_without_nodes_uses_the_shared_ones(self) -> None:
         assert play([(0, 10, 1)], self.SPEC, "fifo", ["stranger"]).gpus == [(0,)]
 
-    def test_a_blocked_head_blocks_its_own_partition_only(self) -> None:
+    def test_blocked_head_blocks_only_its_partition(self) -> None:
         spec = ClusterSpec(name="two", nodes=(NodeGroup(gpus=2, vc="a"), NodeGroup(gpus=2, vc="b")))
         jobs = [(0, 10, 1), (1, 5, 2), (2, 5, 1), (2, 5, 1)]
         assert play(jobs, spec, "fifo", ["a", "a", "a", "b"]).start_s.tolist() == [0, 10, 15, 2]
 
-    def test_a_gang_stays_inside_one_partition(self) -> None:
+    def test_gang_stays_inside_one_partition(self) -> None:
         table = play([(0, 10, 4), (0, 10, 2)], self.SPEC, "fifo", ["a", "a"])
         assert table.rejected.tolist() == [True, False]
         assert table.reject_reason[0] == "gang of 4 GPUs is larger than VC 'a' holds"
 
-    def test_a_vc_named_shared_keeps_its_nodes(self) -> None:
+    def test_vc_named_shared_keeps_its_nodes(self) -> None:
         spec = ClusterSpec(name="odd", nodes=(NodeGroup(gpus=1, vc="a"), NodeGroup(gpus=1, vc="shared")))
         table = play([(0, 10, 1), (0, 10, 1), (0, 10, 1)], spec, "fifo", ["a", "a", "shared"])
         assert table.start_s.tolist() == [0, 10, 0]
@@ -165,7 +165,7 @@ class TestGangs:
         skipping = play(jobs, ClusterSpec.uniform(3, 2), "fifo-backfill")
         assert skipping.start_s.tolist() == [0, 0, 10, 2]
 
-    def test_free_gpus_apart_do_not_hold_a_job(self) -> None:
+    def test_free_gpus_on_different_nodes_do_not_hold_a_job(self) -> None:
         jobs = [(0, 5, 1), (0, 10, 1), (0, 5, 1), (0, 10, 1), (6, 1, 2)]
         table = play(jobs, ClusterSpec.uniform(2, 2))
         assert table.gpus[:4] == [(0,), (1,), (2,), (3,)]
@@ -173,7 +173,7 @@ class TestGangs:
 
 
 class TestRejections:
-    def test_named_and_nothing_else_changes(self) -> None:
+    def test_rejected_jobs_are_named_and_change_nothing_else(self) -> None:
         jobs = [(0, 5, 12), (0, 5, 0), (0, 5, 1), (0, 5, 9), (1, 5, 2)]
         table = play(jobs, ClusterSpec.uniform(2, 4), "fifo")
         assert table.rejected.tolist() == [True, True, False, True, False]
@@ -189,7 +189,7 @@ class TestRejections:
         assert table.gpus[0] == table.gpus[3] == ()
         assert table.decisions == 2
 
-    def test_a_vc_that_no_node_serves(self) -> None:
+    def test_vc_without_any_nodes(self) -> None:
         spec = ClusterSpec(name="a", nodes=(NodeGroup(gpus=2, vc="a"),))
         table = play([(0, 5, 1), (0, 5, 1), (0, 5, 1)], spec, "fifo", ["a", "z", ""])
         assert table.rejected.tolist() == [False, True, True]
@@ -210,15 +210,17 @@ class TestTimes:
             4,
         ]
 
-    def test_a_trace_that_begins_late(self) -> None:
-        table = play([(1e6, 4, 1), (1e6 + 1, 4, 1)], ClusterSpec.uniform(1, 1))
-        assert table.start_s.tolist() == [1e6, 1e6 + 4]
-
-    def test_a_gap_without_jobs(self) -> None:
-        assert play([(0, 4, 1), (1000, 4, 1)], ClusterSpec.uniform(1, 1)).start_s.tolist() == [0, 1000]
+    @pytest.mark.parametrize(
+        ("submit_s", "start_s"),
+        [([1e6, 1e6 + 1], [1e6, 1e6 + 4]), ([0, 1000], [0, 1000])],
+        ids=["late-begin", "gap-without-jobs"],
+    )
+    def test_idle_times(self, submit_s: list[float], start_s: list[float]) -> None:
+        table = play([(at_s, 4, 1) for at_s in submit_s], ClusterSpec.uniform(1, 1))
+        assert table.start_s.tolist() == start_s
 
     @pytest.mark.parametrize("compiled", [True, False])
-    def test_no_duration_holds_the_gpu_for_no_time(self, compiled: bool) -> None:
+    def test_zero_duration_holds_the_gpu_for_no_time(self, compiled: bool) -> None:
         table = play([(0, 0, 1), (0, 5, 1), (0, 0, 1)], ClusterSpec.uniform(1, 1), compiled=compiled)
         assert table.start_s.tolist() == [0, 0, 5]
         assert table.end_s.tolist() == [0, 5, 5]
@@ -241,7 +243,7 @@ def test_more_live_jobs_than_slots(jobs: int, compiled: bool) -> None:
     assert not np.isnan(table.end_s).any()
 
 
-def test_an_engine_keeps_one_order() -> None:
+def test_engine_keeps_one_order() -> None:
     engine = Engine(trace_of([(0, 1, 1)]), ClusterSpec.uniform(1, 1), order=Order())
     with pytest.raises(ValueError, match="by='area'"):
         engine.run_rule(Policy("qssf").rule)

@@ -1,4 +1,4 @@
-"""When a run looks whether all wanted jobs are done: as often as ever, but at no job twice."""
+"""Checks of a run whether all wanted jobs have ended: at the usual times, but no job twice."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ ROWS = 5000
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_stops_at_the_first_look_at_which_all_wanted_are_done(seed: int) -> None:
-    """Jobs are done some time after they have arrived, in any order."""
+def test_it_stops_at_the_first_check_after_all_wanted_jobs_ended(seed: int) -> None:
+    """Jobs end some time after they have arrived, in any order."""
     rng = np.random.default_rng(seed)
     wanted = rng.random(ROWS) < (0.5, 1.0)[seed % 2]
     wanted[ROWS - 1500 :] = False
@@ -42,7 +42,7 @@ def test_without_wanted_jobs_it_never_stops() -> None:
     assert not stop.now()
 
 
-def test_nothing_wanted_is_done_at_the_first_look() -> None:
+def test_empty_list_of_wanted_jobs_stops_at_the_first_check() -> None:
     run, done_s = records(1, RUN), np.full(ROWS, np.nan)
     stop = _Stop(run, done_s, np.zeros(ROWS, np.bool_))
     assert not stop.now()

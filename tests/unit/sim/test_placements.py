@@ -1,4 +1,4 @@
-"""The GPUs of many jobs read like a list of tuples, also of some of them."""
+"""The GPUs of many jobs, or of a selection, can be read like a list of tuples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_it_reads_like_the_list(placements: Placements) -> None:
 @pytest.mark.parametrize(
     "part", [slice(0, 3), slice(2, None), slice(None, None, 2), slice(0, 0), slice(None)]
 )
-def test_a_slice_is_a_part_of_it(placements: Placements, part: slice) -> None:
+def test_slice_is_a_part_of_it(placements: Placements, part: slice) -> None:
     assert isinstance(placements[part], Placements)
     assert placements[part] == TUPLES[part]
 
@@ -41,7 +41,7 @@ def test_all_of_them_are_not_copied(placements: Placements) -> None:
     assert placements.take(np.arange(5)) is placements
 
 
-def test_rows_that_are_not_kept_have_none() -> None:
+def test_unkept_rows_are_empty() -> None:
     at, gpu = np.array([0, 2, 3, 4]), np.array([8, 9, 5, 6], np.int32)
     kept = np.array([True, False, True])
     assert Placements.of_rows(5, np.array([0, 2, 4]), kept, at, gpu) == [(8, 9), (), (), (), (6,)]

@@ -46,7 +46,7 @@ def test_mean_waiting_time_of_an_mmc_queue(servers: int, busy_frac: float) -> No
     batches = waited[JOBS // 20 :].reshape(-1, JOBS // BATCHES // 2).mean(axis=1)
     error = batches.std(ddof=1) / math.sqrt(len(batches))
     expected = erlang_c(servers, servers * busy_frac) * service_s / (servers * (1 - busy_frac))
-    assert error < 0.1 * expected, "enough jobs to tell a difference"
+    assert error < 0.1 * expected, "enough jobs to show a difference"
     assert batches.mean() == pytest.approx(expected, abs=4 * error)
     waits = erlang_c(servers, servers * busy_frac)
     assert (waited[JOBS // 20 :] > 0).mean() == pytest.approx(waits, abs=0.02)

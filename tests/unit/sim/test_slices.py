@@ -1,4 +1,4 @@
-"""Runs on MIG slices: speeds and ends by hand, who gets which slice, clocks, sharing and energy."""
+"""Runs on MIG slices: speeds and ends by hand, assignment of slices, clocks, sharing and energy."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ def run(trace: Trace, spec: ClusterSpec, policy: Policy = FIFO, *, models: bool 
 
 
 def kinds_of(table: JobTable) -> list[str]:
-    """The type of the GPU that each job had, "" for none."""
+    """GPU type of each job, "" for none."""
     nodes = table.spec.expand()
     return [nodes[table.gpu_node[gpus[0]]].gpu_type if gpus else "" for gpus in table.gpus]
 
 
 def test_two_jobs_on_two_slices_of_one_gpu() -> None:
-    """Each at its own speed, measured or by the formula, whatever runs on the other."""
+    """Each at its own speed, measured or by the formula, regardless of the job on the other."""
     table = run(jobs([SMALL, LARGE]), cluster(threes()))
     assert table.start_s.tolist() == [0.0, 0.0]
     util_frac = CATALOGUE.cells[LARGE, "A100", "util_frac"].value
@@ -81,7 +81,7 @@ def test_two_jobs_on_two_slices_of_one_gpu() -> None:
 
 
 def test_run_times_are_of_the_whole_gpu() -> None:
-    """Not of a slice, even where most GPUs are slices; but where a slice is asked for, they are of that."""
+    """Not of a slice, even where most GPUs are slices; but if a job requests a slice, of that slice."""
     whole = NodeGroup(gpus=1, gpu_type="A100-40GB")
     old = NodeGroup(count=3, gpus=1, gpu_type="V100")
     asked = ["A100-40GB", "V100", "", THREES]
@@ -95,7 +95,7 @@ def test_run_times_are_of_the_whole_gpu() -> None:
     assert table.end_s[2] == pytest.approx(1000 * on["V100"] / on[kinds_of(table)[2]], rel=1e-12)
 
 
-def test_a_whole_gpu_is_asked_for_by_its_name_and_a_slice_by_its_own() -> None:
+def test_whole_gpu_and_slice_are_requested_by_name() -> None:
     spec = cluster(threes(), NodeGroup(gpus=2, gpu_type="A100-40GB"))
     table = run(jobs([SMALL] * 4, types=["A100-40GB", THREES, THREES, "A100-40GB"]), spec)
     assert kinds_of(table) == ["A100-40GB", THREES, THREES, "A100-40GB"]
@@ -121,7 +121,7 @@ def test_gangs_and_shares_get_no_slices(models: bool) -> None:
     assert ONES in kinds[3:]
 
 
-def test_the_ledger_gives_no_slice_to_a_gang() -> None:
+def test_ledger_gives_no_slice_to_a_gang() -> None:
     spec = cluster(threes(), NodeGroup(gpus=2, gpu_type="V100"))
     state = ClusterState.from_spec(spec, OrderedQueue(Order()))
     gang = state.add_job(num_gpus=2, submit_s=0.0, predicted_s=1.0, spread=0.0)
@@ -132,7 +132,7 @@ def test_the_ledger_gives_no_slice_to_a_gang() -> None:
     assert state.can_ever_run("", Demand(gpus=1, gpu_types=(THREES,)))
 
 
-def test_a_node_that_joins_with_slices_changes_what_any_type_means() -> None:
+def test_node_that_joins_with_slices_changes_the_meaning_of_any_type() -> None:
     state = ClusterState([NodeSpec(name="a", gpus=1, gpu_type="V100")], OrderedQueue(Order()))
     gang = state.add_job(num_gpus=2, submit_s=0.0, predicted_s=1.0, spread=0.0)
     state.add_node(NodeSpec(name="b", gpus=2, gpu_type=THREES, slices=2))
@@ -141,9 +141,9 @@ def test_a_node_that_joins_with_slices_changes_what_any_type_means() -> None:
 
 
 class TestMemory:
-    """bert-base-squad-b8 does not fit 1g.5gb; a job may use 90 % of a slice that it did not ask for."""
+    """bert-base-squad-b8 does not fit 1g.5gb; a job may use 90 % of a slice that it did not request."""
 
-    def test_a_job_that_does_not_fit_waits_for_what_holds_it(self) -> None:
+    def test_job_that_does_not_fit_waits_for_a_larger_slice(self) -> None:
         row = CATALOGUE.number(LARGE)
         memory_mib = CATALOGUE.traits(["A100"]).memory_mib[row, 0]
         assert memory_mib > PROFILES["A100-40GB"][0].memory_mib
@@ -154,7 +154,7 @@ class TestMemory:
         assert table.start_s.tolist() == [0.0, 1000.0, 0.0, 0.0]
         assert kinds_of(table)[2:] == [ONES] * 2
 
-    def test_where_nothing_holds_it_the_reason_is_told(self) -> None:
+    def test_job_too_large_for_all_has_a_reason(self) -> None:
         trace = jobs([LARGE, SMALL, SMALL], types=["", ONES, ""], after="0")
         table = run(trace, cluster(ones()))
         assert table.rejected.tolist() == [True, False, True]
@@ -165,13 +165,13 @@ class TestMemory:
         assert table.reject_reason[2] == "depends on job 0, which can never run"
         assert runnable_mask(trace, cluster(ones())).mask.all()
 
-    def test_the_margin_is_for_those_who_did_not_ask(self) -> None:
+    def test_margin_applies_only_without_a_request(self) -> None:
         near, slice_mib = "resnet50-imagenet-b32", PROFILES["A100-40GB"][0].memory_mib
         assert 0.9 * slice_mib < CATALOGUE.cells[near, "A100", "memory_mib"].value <= slice_mib
         table = run(jobs([near, near], types=["", ONES]), cluster(ones()))
         assert table.rejected.tolist() == [True, False]
 
-    def test_without_models_nobody_knows_the_memory(self) -> None:
+    def test_without_models_memory_is_unknown(self) -> None:
         table = run(jobs([LARGE] * 7), cluster(ones()), models=False)
         assert table.end_s.tolist() == [1000.0] * 7
 
@@ -197,7 +197,7 @@ def test_slices_are_not_shared_and_have_the_full_clock(settings: dict[str, Any])
     np.testing.assert_allclose(table.log.books.share_s, length_s, rtol=1e-12)
 
 
-def test_the_ledger_takes_no_lower_clock_and_no_second_job() -> None:
+def test_ledger_refuses_a_lower_clock_and_a_second_job() -> None:
     state = ClusterState.from_spec(cluster(threes()), OrderedQueue(Order()))
     state.use_models(CATALOGUE.arrays(state.kind_names))
     one, two = (state.add_job(num_gpus=1, submit_s=0.0, predicted_s=1.0, spread=0.0) for _ in range(2))
@@ -225,7 +225,7 @@ def test_energy_of_a_cut_gpu() -> None:
 
 
 def test_slices_change_nothing_elsewhere() -> None:
-    """A job on a whole GPU beside slices runs as it does without them."""
+    """A job on a whole GPU runs the same with and without slices on other nodes."""
     whole = NodeGroup(gpus=2, gpu_type="A100-40GB")
     trace = jobs([LARGE, SMALL], types=["A100-40GB"] * 2)
     alone, beside = run(trace, cluster(whole)), run(trace, cluster(whole, ones()))

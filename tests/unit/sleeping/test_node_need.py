@@ -1,4 +1,4 @@
-"""Nodes that the jobs that wait would fill, counted by hand."""
+"""Number of nodes that the waiting jobs would fill, counted by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EIGHT = NodeSpec(name="n", gpus=8, gpu_type="V100", cpus=48, memory_mib=64_000)
         (Demand(gpus=0, cpu_milli=60_000), 0.0),
     ],
 )
-def test_nodes_that_one_job_fills(demand: Demand, nodes: float) -> None:
+def test_nodes_filled_by_one_job(demand: Demand, nodes: float) -> None:
     assert nodes_filled(demand, EIGHT) == pytest.approx(nodes)
 
 
@@ -49,7 +49,7 @@ SPEC = ClusterSpec(
 
 
 def needed(jobs: list[tuple[float, str, str]], busy: tuple[int, int, int, int] = (0, 0, 0, 0)) -> list[int]:
-    """Jobs as (GPUs, VC, type), all of which wait."""
+    """Jobs as (GPUs, VC, type), all waiting."""
     trace = Trace.from_columns(
         name="hand",
         submit_s=[0.0] * len(jobs),
@@ -59,12 +59,12 @@ def needed(jobs: list[tuple[float, str, str]], busy: tuple[int, int, int, int] =
         gpu_type=[job[2] for job in jobs],
     )
     engine = Engine(trace, SPEC, order=Order(), oracle=True)
-    assert engine.advance() == bool(jobs)  # all are submitted, nothing is decided
+    assert engine.advance() == bool(jobs)  # all are submitted, none is decided
     need = NodeNeed(node_sets(engine.state))
     return need.waiting_nodes(engine.state.arrays, engine.state.demands, np.array(busy)).tolist()
 
 
-def test_sets_are_nodes_that_are_alike() -> None:
+def test_sets_are_equal_nodes() -> None:
     trace = Trace.from_columns(name="one", submit_s=[0.0], duration_s=[1.0], num_gpus=[1.0])
     sets = node_sets(Engine(trace, SPEC, oracle=True).state)
     assert [one.nodes.tolist() for one in sets] == [[0, 1, 2, 3], [4, 5, 6], [7, 8], [9]]
@@ -75,18 +75,22 @@ def test_sets_are_nodes_that_are_alike() -> None:
     [
         ([], (0, 0, 0, 0), [0, 0, 0, 0]),
         ([(1.0, "a", "")], (0, 0, 0, 0), [0, 1, 0, 0]),  # the smallest nodes that hold it
-        ([(1.0, "", "")], (0, 0, 0, 0), [0, 0, 1, 0]),  # no VC: shared nodes alone
+        ([(1.0, "", "")], (0, 0, 0, 0), [0, 0, 1, 0]),  # no VC: only shared nodes
         ([(1.0, "", "A100")], (0, 0, 0, 0), [0, 0, 0, 1]),
-        ([(4.0, "a", "")] * 2, (0, 0, 0, 0), [1, 0, 0, 0]),  # two of VC a's eight hold what two do not
+        (
+            [(4.0, "a", "")] * 2,
+            (0, 0, 0, 0),
+            [1, 0, 0, 0],
+        ),  # two of VC a's eight hold it, two nodes of the other set do not
         ([(5.0, "a", "")] * 2, (0, 0, 0, 0), [2, 0, 0, 0]),
-        ([(5.0, "a", "")] * 2, (3, 0, 0, 0), [1, 0, 1, 0]),  # one beside the busy nodes, one elsewhere
+        ([(5.0, "a", "")] * 2, (3, 0, 0, 0), [1, 0, 1, 0]),  # one next to the busy nodes, one elsewhere
         ([(16.0, "a", "")], (0, 0, 0, 0), [2, 0, 0, 0]),  # a gang: largest nodes first
-        ([(1.0, "a", "")] * 7, (0, 0, 0, 0), [1, 3, 0, 0]),  # six in pairs, the seventh beside
-        ([(8.0, "a", "")] * 99, (4, 3, 2, 1), [0, 0, 0, 0]),  # no more than all there are
+        ([(1.0, "a", "")] * 7, (0, 0, 0, 0), [1, 3, 0, 0]),  # six in pairs, the seventh on a third node
+        ([(8.0, "a", "")] * 99, (4, 3, 2, 1), [0, 0, 0, 0]),  # no more than exist
         ([(8.0, "a", "")] * 99, (0, 0, 0, 0), [4, 0, 2, 1]),
     ],
 )
-def test_where_waiting_jobs_are_counted(
+def test_sets_where_waiting_jobs_are_counted(
     jobs: list[tuple[float, str, str]], busy: tuple[int, int, int, int], nodes: list[int]
 ) -> None:
     assert needed(jobs, busy) == nodes

@@ -1,4 +1,4 @@
-"""Plans of power-down as settings, and how a cluster's buffers are split."""
+"""Plans of power-down as settings, and the division of a cluster's buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlsched_envs.sim.modelling import Models
 
 
 def read(path: Path, settings: str) -> PowerDownPlan:
-    """The plan of a models file with these settings of it."""
+    """The plan of a models file with these settings."""
     (path / "models.toml").write_text(f"power_down = {{ {settings} }}\n")
     plan = Models.read(path / "models.toml").power_down
     assert plan is not None
@@ -71,7 +71,7 @@ def test_plans_as_settings(tmp_path: Path, settings: str, forecast: object, rule
         ("buffer = 1", "unknown setting 'power_down.buffer'; did you mean 'buffer_nodes'?"),
     ],
 )
-def test_other_settings_are_refused_with_what_was_expected(
+def test_other_settings_are_refused_with_the_expected_ones(
     tmp_path: Path, settings: str, message: str
 ) -> None:
     with pytest.raises(InputError) as raised:
@@ -89,7 +89,7 @@ def rules_of(plan: PowerDownPlan, sizes: list[int]) -> list[tuple[int, int, int]
     ]
 
 
-def test_the_default_scales_with_the_cluster_and_given_nodes_are_split() -> None:
+def test_default_scales_with_the_cluster_and_given_nodes_are_divided() -> None:
     assert rules_of(PowerDownPlan(), [420]) == [(25, 40, 2)]
     assert rules_of(PowerDownPlan(), [210, 42]) == [(13, 20, 1), (3, 4, 1)]
     given = PowerDownPlan(buffer_nodes=10, wake_buffer_nodes=20, ramp_nodes=4)
@@ -98,8 +98,8 @@ def test_the_default_scales_with_the_cluster_and_given_nodes_are_split() -> None
     assert rules_of(none, [30, 10]) == [(0, 0, 0), (0, 0, 0)]
 
 
-def test_a_node_sleeps_once_it_has_been_idle_for_so_long() -> None:
-    """Slots of a second, and at any time: what is left to wait for is that the node has rested."""
+def test_node_sleeps_after_its_idle_time() -> None:
+    """Slots of a second, and at any time: the only remaining condition is the node's rest."""
     plan = PowerDownPlan(
         slot=Seconds(1.0), over=Seconds(1.0), falling=Seconds(0.0), idle=Seconds(10.0), buffer_nodes=0
     )

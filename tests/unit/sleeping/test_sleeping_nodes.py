@@ -31,11 +31,13 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 KWH = 3.6e6
 IDLE_W, BASE_W, ASLEEP_W = 708.0, 380.0, 10.0
-"""A node with eight V100 that does nothing; the same less its GPUs; asleep. `docs/how-to/power-down.md`."""
+"""Power of an idle node with eight V100; of the same node without its GPUs; asleep.
+`docs/how-to/power-down.md`.
+"""
 
 
 class Scripted:
-    """Says at each review what the script has for then; without one wakes everybody while jobs wait."""
+    """Returns at each review the script's commands; without any, wakes all nodes while jobs wait."""
 
     def __init__(self, script: Mapping[float, Sequence[Command]], *, wakes: bool = True) -> None:
         self._script, self._wakes = script, wakes
@@ -86,7 +88,7 @@ TWO_JOBS = ((0.0, 2000.0, 8.0), (600.0, 100.0, 8.0))
 NIGHT = Script(script={60.0: (Drain(1), Sleep(1))})
 
 
-def test_a_night_by_hand() -> None:
+def test_night_by_hand() -> None:
     """Node 1 drains at 60 s, is off at 120, woken by a job at 600, up at 1050, where the job runs."""
     table = hand_run(NIGHT, TWO_JOBS, power=NodePower(boot_w=800.0))
     assert table.start_s.tolist() == [0.0, 1050.0]
@@ -104,7 +106,7 @@ def test_a_night_by_hand() -> None:
     assert energy.cluster_j == pytest.approx(energy.idle_j + energy.job_j.sum())
 
 
-def test_it_stays_up_without_the_rule() -> None:
+def test_node_stays_up_without_the_rule() -> None:
     table = engine_of(trace_of(TWO_JOBS), None).run_rule(FIRST_COME)
     assert table.start_s.tolist() == [0.0, 600.0]
     assert table.slept is None
@@ -112,7 +114,7 @@ def test_it_stays_up_without_the_rule() -> None:
     assert table.energy.idle_j == pytest.approx(BASE_W * 2100.0 + IDLE_W * 1900.0)
 
 
-def test_what_is_left_of_a_power_down_is_waited_for() -> None:
+def test_power_down_in_progress_is_finished_first() -> None:
     """Off at 120 s at the earliest: woken at the review of 120 s for a job of 90 s, up 450 s after."""
     table = hand_run(NIGHT, ((0.0, 2000.0, 8.0), (90.0, 100.0, 8.0)), power=NodePower(shutdown_s=100.0))
     assert table.start_s.tolist() == [0.0, 160.0 + 450.0]
@@ -120,18 +122,18 @@ def test_what_is_left_of_a_power_down_is_waited_for() -> None:
     assert table.slept.asleep_node_s == 0.0
 
 
-def test_a_draining_node_ends_its_job_and_sleeps_then() -> None:
-    """Drained at 60 s with a job until 500: nothing starts beside it, it sleeps at 540, and is off at 600."""
+def test_draining_node_ends_its_job_and_then_sleeps() -> None:
+    """Drained at 60 s with a job until 500: no other job starts on it; asleep at 540, off at 600."""
     plan = Script(script={60.0: (Drain(0), Drain(1), Sleep(1)), 120.0: ()}, wakes=False)
     table = hand_run(plan, ((0.0, 500.0, 4.0), (100.0, 50.0, 4.0), (2000.0, 1.0, 4.0)))
     assert table.end_s[0] == 500.0
-    assert np.isnan(table.start_s[1:]).all()  # and nobody ever wakes a node: the run ends all the same
+    assert np.isnan(table.start_s[1:]).all()  # no review wakes a node: the run ends all the same
     assert table.slept is not None
     assert table.energy is not None
     assert table.slept.asleep_node_s == pytest.approx(2 * table.energy.span_s - 120.0 - 600.0)
 
 
-def test_a_draining_node_is_taken_back_at_once() -> None:
+def test_draining_node_is_resumed_at_once() -> None:
     plan = Script(script={60.0: (Drain(0), Drain(1), Sleep(1))})
     table = hand_run(plan, ((0.0, 500.0, 4.0), (100.0, 50.0, 4.0)))
     assert table.start_s.tolist() == [0.0, 120.0]  # at the review that sees it wait
@@ -151,7 +153,7 @@ GANG = 24
 RULE = PowerDownPlan(buffer_nodes=1, wake_buffer_nodes=2, ramp_nodes=0)
 
 
-def test_a_gang_wakes_nodes_and_waits_for_the_boot_alone() -> None:
+def test_gang_wakes_nodes_and_waits_only_for_the_boot() -> None:
     table = engine_of(calm(), RULE, nodes=8).run_rule(FIRST_COME)
     queued_s = table.start_s - table.trace.submit_s
     assert queued_s[GANG] == 450.0  # submitted at a review
@@ -165,11 +167,11 @@ def test_a_gang_wakes_nodes_and_waits_for_the_boot_alone() -> None:
     ended_s = without.energy.span_s
     late_j = table.energy.cluster_j + table.slept.saved_j - without.energy.cluster_j
     assert table.energy.span_s == ended_s
-    assert late_j == pytest.approx(0.0, abs=1.0)  # what it says it saved is what it saved
+    assert late_j == pytest.approx(0.0, abs=1.0)  # reported savings equal real savings
     assert table.energy.cluster_j < 0.6 * without.energy.cluster_j
 
 
-def test_a_rule_that_keeps_all_nodes_changes_nothing() -> None:
+def test_rule_that_keeps_all_nodes_changes_nothing() -> None:
     keeps = engine_of(calm(), PowerDownPlan(forecast="persistence", buffer_nodes=8), nodes=8).run_rule(
         FIRST_COME
     )
@@ -228,7 +230,7 @@ def test_compiled_and_decision_by_decision_agree(policy: Policy) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiresias", "easy"])
-def test_rules_that_preempt_or_look_ahead_meet_sleeping_nodes(name: str) -> None:
+def test_preemption_and_look_ahead_work_with_sleeping_nodes(name: str) -> None:
     rule = Policy(name).rule
     assert rule.options.preempts == (name == "tiresias")
     engine = Engine(busy_weekend(2), TWO_KINDS, order=rule.order, oracle=True, models=Models(power_down=RULE))
@@ -241,7 +243,7 @@ def test_rules_that_preempt_or_look_ahead_meet_sleeping_nodes(name: str) -> None
     assert energy.cluster_j == pytest.approx(energy.idle_j + energy.job_j.sum(), rel=1e-9)
 
 
-def test_nodes_that_fail_are_refused_beside_nodes_that_sleep() -> None:
+def test_node_failures_are_refused_together_with_sleeping_nodes() -> None:
     rules = RunRules(node_events=(NodeEvent(5.0, 0, NODE_UP),))
     with pytest.raises(InputError, match="node events"):
         Engine(calm(), TWO_KINDS, rules=rules, oracle=True, models=Models(power_down=RULE))

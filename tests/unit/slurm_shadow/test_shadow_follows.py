@@ -1,4 +1,4 @@
-"""A shadow over a Slurm in memory: its book is Slurm's truth; its policy is asked before Slurm's starts."""
+"""A shadow of a Slurm in memory: its book equals Slurm's state; its policy decides before Slurm's starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench.close()
 
 
-def test_a_start_is_adopted_as_slurm_made_it_and_compared_with_the_wish_before_it(bench: Bench) -> None:
+def test_start_is_adopted_from_slurm_and_compared_with_the_wish_before_it(bench: Bench) -> None:
     key = bench.slurm.submit(2)
     bench.slurm.now_s += 5.0
     bench.slurm.start(key, "n2", [1, 3])
@@ -37,7 +37,7 @@ def test_a_start_is_adopted_as_slurm_made_it_and_compared_with_the_wish_before_i
     assert compared.at_s == BEGAN_S + 5.0
 
 
-def test_the_policy_sees_the_state_of_each_instant_however_late_the_look_is(bench: Bench) -> None:
+def test_policy_sees_the_state_of_each_instant_for_late_polls(bench: Bench) -> None:
     first = bench.slurm.submit(4)
     bench.slurm.start(first, "n1", [0, 1, 2, 3])
     blocked = bench.slurm.submit(4, "blocked")
@@ -57,7 +57,7 @@ def test_the_policy_sees_the_state_of_each_instant_however_late_the_look_is(benc
     assert bench.compared()["other"].wanted_nodes == []
 
 
-def test_what_slurm_starts_out_of_the_policys_order_was_not_wanted(tmp_path: Path) -> None:
+def test_start_out_of_the_policy_s_order_was_not_wanted(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "shadow", SlurmInMemory(nodes=1), policy="fifo")
     bench.look()
     running = bench.slurm.submit(2)
@@ -73,7 +73,7 @@ def test_what_slurm_starts_out_of_the_policys_order_was_not_wanted(tmp_path: Pat
     bench.close()
 
 
-def test_a_job_of_which_slurm_says_no_gpus_has_none_of_those_that_it_says_of_others(bench: Bench) -> None:
+def test_job_without_gpus_in_slurm_gets_none_of_other_jobs(bench: Bench) -> None:
     known, short = bench.slurm.submit(1), bench.slurm.submit(2)
     bench.slurm.start(short, "n1", [2, 3])
     bench.slurm.now_s += 1.0
@@ -86,7 +86,7 @@ def test_a_job_of_which_slurm_says_no_gpus_has_none_of_those_that_it_says_of_oth
     assert bench.compared()[short].gpus == []
 
 
-def test_ends_requeues_and_cancels_are_slurms(bench: Bench) -> None:
+def test_ends_requeues_and_cancels_follow_slurm(bench: Bench) -> None:
     slurm = bench.slurm
     failed, requeued, cancelled, gone = (slurm.submit(1) for _ in range(4))
     for gpu, key in enumerate((failed, requeued, gone)):
@@ -108,7 +108,7 @@ def test_ends_requeues_and_cancels_are_slurms(bench: Bench) -> None:
     assert bench.states()[requeued] == "running n2[0]"
 
 
-def test_a_job_that_came_and_went_between_two_looks_is_compared(bench: Bench) -> None:
+def test_job_between_two_polls_is_compared(bench: Bench) -> None:
     key = bench.slurm.submit(1)
     bench.slurm.start(key, "n1", [0])
     bench.slurm.end(key)
@@ -131,14 +131,14 @@ def test_a_job_that_came_and_went_between_two_looks_is_compared(bench: Bench) ->
         {"gpus_asked": 0},
     ],
 )
-def test_what_slurm_would_not_start_is_not_offered(bench: Bench, said: dict[str, object]) -> None:
+def test_job_that_slurm_would_not_start_is_not_offered(bench: Bench, said: dict[str, object]) -> None:
     key = bench.slurm.submit(1)
     bench.slurm.change(key, **said)
     bench.look(10.0)
     assert bench.states() == {}
 
 
-def test_a_job_whose_limit_is_reached_leaves_the_queue_and_comes_back(bench: Bench) -> None:
+def test_job_at_a_limit_leaves_the_queue_and_returns(bench: Bench) -> None:
     key = bench.slurm.submit(1)
     bench.look(10.0)
     bench.slurm.change(key, reason="QOSMaxGRESPerUser")
@@ -149,10 +149,10 @@ def test_a_job_whose_limit_is_reached_leaves_the_queue_and_comes_back(bench: Ben
     assert bench.states() == {key: "queued"}
     reader = StoreReader(bench.directory / "decisions")
     reader.refresh()
-    assert reader.timeline.jobs[key].state == ""  # for people it has waited all the time
+    assert reader.timeline.jobs[key].state == ""  # for users it has waited all the time
 
 
-def test_of_an_array_only_so_many_tasks_are_offered_as_may_run(bench: Bench) -> None:
+def test_only_runnable_tasks_of_an_array_are_offered(bench: Bench) -> None:
     for task in range(4):
         bench.slurm.submit(1, f"9_{task}", array=9, array_limit=2)
     bench.look(10.0)
@@ -170,7 +170,7 @@ def test_gpus_of_jobs_that_only_slurm_can_place_are_not_wanted(bench: Bench) -> 
     assert bench.states() == {wide: "queued", small: "queued"}
 
 
-def test_a_drained_node_is_not_wanted_and_what_runs_there_stays(bench: Bench) -> None:
+def test_drained_node_is_not_wanted_and_its_jobs_stay(bench: Bench) -> None:
     key = bench.slurm.submit(4)
     bench.slurm.start(key, "n1", [0, 1, 2, 3])
     bench.slurm.why["n2"] = "drain in Slurm: fan"
@@ -184,7 +184,7 @@ def test_a_drained_node_is_not_wanted_and_what_runs_there_stays(bench: Bench) ->
     assert bench.states()[key] == "running n1[0,1,2,3]"
 
 
-def test_a_job_whose_epilog_runs_has_left_its_gpus(bench: Bench) -> None:
+def test_job_in_its_epilog_has_left_its_gpus(bench: Bench) -> None:
     ended, follows = bench.slurm.submit(4), bench.slurm.submit(4)
     bench.slurm.start(ended, "n1", [0, 1, 2, 3])
     bench.look(10.0)
@@ -199,7 +199,7 @@ def test_a_job_whose_epilog_runs_has_left_its_gpus(bench: Bench) -> None:
     assert bench.states()[ended] == "queued"  # it was requeued
 
 
-def test_a_start_where_others_are_is_given_up_at_the_second_look(bench: Bench) -> None:
+def test_start_on_used_gpus_is_dropped_at_the_second_poll(bench: Bench) -> None:
     one, two = bench.slurm.submit(1), bench.slurm.submit(1)
     bench.slurm.start(one, "n1", [0])
     bench.slurm.start(two, "n1", [0])
@@ -211,7 +211,7 @@ def test_a_start_where_others_are_is_given_up_at_the_second_look(bench: Bench) -
     assert bench.states()[one] == "running n1[0]"
 
 
-def test_a_slurm_that_is_away_loses_nothing(bench: Bench) -> None:
+def test_unreachable_slurm_loses_nothing(bench: Bench) -> None:
     key = bench.slurm.submit(2)
     bench.slurm.start(key, "n1", [0, 1])
     bench.look(10.0)
@@ -225,7 +225,7 @@ def test_a_slurm_that_is_away_loses_nothing(bench: Bench) -> None:
     assert bench.states() == {key: "completed n1[0,1]"}
 
 
-def test_a_shadow_that_was_killed_goes_on_with_what_ended_and_began_meanwhile(tmp_path: Path) -> None:
+def test_killed_shadow_catches_up_on_ends_and_starts(tmp_path: Path) -> None:
     first = Bench(tmp_path / "shadow")
     first.look()
     slurm = first.slurm
@@ -256,7 +256,7 @@ def test_a_shadow_that_was_killed_goes_on_with_what_ended_and_began_meanwhile(tm
     )
 
 
-def test_a_slurm_that_starts_what_the_policy_wants_agrees_on_every_gpu(tmp_path: Path) -> None:
+def test_slurm_that_starts_the_policy_s_choice_agrees_on_every_gpu(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "shadow", policy="tuned")
     bench.look()
     ends: list[tuple[float, str]] = []
@@ -281,17 +281,17 @@ def test_a_slurm_that_starts_what_the_policy_wants_agrees_on_every_gpu(tmp_path:
     bench.close()
 
 
-def test_decisions_are_kept_once_for_as_long_as_they_stand(bench: Bench) -> None:
+def test_unchanged_decisions_are_recorded_once(bench: Bench) -> None:
     bench.slurm.submit(1, "wanted")
     for _ in range(5):
-        bench.slurm.submit(8, depends=True)  # something that changes nothing
+        bench.slurm.submit(8, depends=True)  # an event without effect
         bench.look(10.0)
     reader = StoreReader(bench.directory / "decisions")
     reader.refresh()
     assert [reader.cells(row)["job"] for row in range(len(reader))] == ["wanted"]
 
 
-def test_what_was_looked_at_is_noted(bench: Bench) -> None:
+def test_polls_are_recorded(bench: Bench) -> None:
     bench.slurm.submit(1)
     bench.look(10.0)
     bench.shadow.note()
@@ -299,7 +299,7 @@ def test_what_was_looked_at_is_noted(bench: Bench) -> None:
     assert (watched[0].looks, watched[0].asked, list(watched[0].standing)) == (2, 1, ["1"])
 
 
-def test_a_slurm_that_forgets_jobs_before_the_next_look_is_refused() -> None:
+def test_slurm_that_forgets_jobs_before_the_next_poll_is_refused() -> None:
     assert forgets_after_s({"MinJobAge": "300 sec"}, 60.0) == 300.0
     with pytest.raises(InputError, match=r"--poll-s 60: .* expected at most 15"):
         forgets_after_s({"MinJobAge": "30 sec"}, 60.0)

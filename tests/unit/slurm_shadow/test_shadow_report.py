@@ -1,4 +1,4 @@
-"""The report of a shadow: what its notes add up to, and days replayed from their midnights."""
+"""The report of a shadow: totals of its notes, and days replayed from their midnights."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def start(
     )  # fmt: skip
 
 
-def test_starts_are_sorted_by_when_the_policy_wanted_them() -> None:
+def test_starts_are_classified_by_the_time_of_the_policy_s_wish() -> None:
     found = agreement(
         [
             start("same", 100.0, 95.0),
@@ -55,7 +55,7 @@ def test_starts_are_sorted_by_when_the_policy_wanted_them() -> None:
     assert (found.instants, found.next, found.earlier_median_s) == (3, 2, 60.0)
 
 
-def test_guard_and_features_are_added_up() -> None:
+def test_guard_and_features_are_summed() -> None:
     def outside(share: float) -> list[ColumnOutOfRange]:
         return [ColumnOutOfRange(column="queue", share_frac=share, value=9.0, low=0.0, high=5.0)]
 
@@ -75,7 +75,7 @@ def test_guard_and_features_are_added_up() -> None:
     assert (feature.feature, feature.minutes, feature.most_frac) == ("queue", 2, 0.4)
 
 
-def test_notes_are_read_once_each_also_after_a_crash_cut_one_short(tmp_path: Path) -> None:
+def test_notes_are_read_once_each_also_after_a_truncated_one(tmp_path: Path) -> None:
     notes = Notes(tmp_path)
     notes.add([start("1", 10.0, None)])
     notes.close()
@@ -116,7 +116,7 @@ def history(rule: str, days: int = 3) -> JournalHistory:
     return JournalHistory(trace, cluster, [], midnight_s, float(table.end_s.max()))
 
 
-def test_the_sites_rule_is_found_and_the_same_rule_changes_nothing() -> None:
+def test_site_s_rule_is_found_and_the_same_rule_changes_nothing() -> None:
     told = replay(history("fifo-backfill"), Policy("fifo-backfill"))
     assert told.rule == "fifo-backfill"
     assert told.all.grade == "A"
@@ -126,7 +126,7 @@ def test_the_sites_rule_is_found_and_the_same_rule_changes_nothing() -> None:
     assert told.all.blocks == "hours"
 
 
-def test_a_policy_that_starts_short_jobs_first_would_have_changed_that() -> None:
+def test_policy_with_short_jobs_first_would_have_changed_it() -> None:
     told = replay(history("fifo-backfill"), Policy("qssf-backfill"))
     ratio = told.all.ratio
     assert ratio is not None
@@ -136,18 +136,18 @@ def test_a_policy_that_starts_short_jobs_first_would_have_changed_that() -> None
     assert sum(day.jobs for day in told.by_day.values()) == told.all.jobs
 
 
-def test_of_starts_that_no_rule_explains_nothing_is_claimed() -> None:
+def test_no_claim_for_starts_that_no_rule_explains() -> None:
     made = history("fifo-backfill")
     waits_s = made.trace.extra["queue_s"]
     waits_s[:] = np.random.default_rng(1).permutation(waits_s) * 3.0
     short = made.trace.duration_s
-    short[:] = 1.0  # so that they can have happened on these nodes
+    short[:] = 1.0  # so that they are possible on these nodes
     told = replay(made, Policy("qssf-backfill"))
     assert told.all.grade == NO_CLAIMS
     assert told.all.ratio is None
 
 
-def test_a_node_that_is_drained_is_drained_in_the_replay() -> None:
+def test_drained_node_is_drained_in_the_replay() -> None:
     made = history("fifo-backfill")
     drained = JournalHistory(
         made.trace, made.cluster, [NodeChange(0.0, 1, "drain")], made.origin_s, made.until_s
@@ -155,7 +155,7 @@ def test_a_node_that_is_drained_is_drained_in_the_replay() -> None:
     assert replay(drained, Policy("fifo")).all.site_s > replay(made, Policy("fifo")).all.site_s
 
 
-def test_a_shadows_journal_is_a_history(tmp_path: Path) -> None:
+def test_shadow_s_journal_is_a_history(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "shadow")
     bench.look()
     slurm = bench.slurm
@@ -184,7 +184,7 @@ def test_a_shadows_journal_is_a_history(tmp_path: Path) -> None:
     assert JobHistory.read(bench.directory, None).format == "journal"
 
 
-def test_the_report_says_what_it_cannot_claim(tmp_path: Path) -> None:
+def test_report_states_its_limits(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "shadow")
     bench.look()
     with pytest.raises(InputError, match="has no data yet"):

@@ -1,4 +1,4 @@
-"""`rlsched engine slurm --shadow` where it cannot begin: one line each, exit code 2, and nothing is made."""
+"""`rlsched engine slurm --shadow` with errors at its start: one line, exit code 2, no file is made."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG = {
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Slurm's commands in a PATH with nothing else; each can be written anew."""
+    """Slurm's commands in a PATH of only them; each can be rewritten."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in PROGRAMS:
@@ -46,7 +46,7 @@ def _configure(folder: Path, **changes: str) -> None:
 
 
 def refused(directory: Path, *options: str) -> str:
-    """What is said where it cannot begin."""
+    """The error at its start."""
     words = ["--shadow", "--partition", "gpu", "--dir", str(directory / "shadow"), *options]
     with pytest.raises(InputError) as caught:
         slurm.main(words, standalone_mode=False)
@@ -60,18 +60,30 @@ def test_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no Slurm here: squeue, sinfo, scontrol, scancel not found in PATH" in refused(tmp_path)
 
 
-def test_a_controller_that_is_away(tmp_path: Path, commands: Path) -> None:
-    _write(commands, "scontrol", "echo 'slurm_load_ctl_conf error: Unable to contact controller' >&2; exit 1")
-    assert "Unable to contact controller; is slurmctld up" in refused(tmp_path)
+@pytest.mark.parametrize(
+    ("command", "script", "error"),
+    [
+        (
+            "scontrol",
+            "echo 'slurm_load_ctl_conf error: Unable to contact controller' >&2; exit 1",
+            "Unable to contact controller; is slurmctld up",
+        ),
+        ("squeue", "echo not JSON", "`squeue --json` says what cannot be read"),
+    ],
+    ids=["unreachable-controller", "invalid-json"],
+)
+def test_failed_command(tmp_path: Path, commands: Path, command: str, script: str, error: str) -> None:
+    _write(commands, command, script)
+    assert error in refused(tmp_path)
 
 
-def test_an_unknown_version(tmp_path: Path, commands: Path) -> None:
+def test_unknown_version(tmp_path: Path, commands: Path) -> None:
     _configure(commands, SLURM_VERSION="19.05.1")
     assert refused(tmp_path) == "Slurm 19.05.1: expected 21.08 to 25.11, whose JSON is known"
 
 
 @pytest.mark.usefixtures("commands")
-def test_an_unknown_partition(tmp_path: Path) -> None:
+def test_unknown_partition(tmp_path: Path) -> None:
     assert refused(tmp_path, "--partition", "gpus") == "partition 'gpus': this Slurm has cpu, gpu"
 
 
@@ -84,18 +96,12 @@ def test_no_rights_to_see_the_jobs_of_others(
 
 
 @pytest.mark.usefixtures("commands")
-def test_looks_that_are_too_rare(tmp_path: Path) -> None:
+def test_polls_that_are_too_rare(tmp_path: Path) -> None:
     assert "forgets jobs 300 s after their end (MinJobAge)" in refused(tmp_path, "--poll-s", "200")
 
 
 @pytest.mark.usefixtures("commands")
-def test_json_that_cannot_be_read(tmp_path: Path, commands: Path) -> None:
-    _write(commands, "squeue", "echo not JSON")
-    assert "`squeue --json` says what cannot be read" in refused(tmp_path)
-
-
-@pytest.mark.usefixtures("commands")
-def test_options_that_do_not_go_together(tmp_path: Path) -> None:
+def test_conflicting_options(tmp_path: Path) -> None:
     assert "--shadow: give one of them" in refused(tmp_path, "--remove")
 
 
@@ -105,7 +111,7 @@ def test_no_nodes_with_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("policy", "why"), [("nobody", "nobody"), ("pack", "which a broker does not have")])
-def test_a_policy_that_cannot_decide(tmp_path: Path, commands: Path, policy: str, why: str) -> None:
+def test_policy_that_cannot_decide(tmp_path: Path, commands: Path, policy: str, why: str) -> None:
     node = '{"name": "n1", "gres": "gpu:4", "partitions": ["gpu"], "state": "idle"}'
     _write(commands, "sinfo", f'case "$1" in -h) echo gpu;; *) echo \'{{"nodes": [{node}]}}\';; esac')
     assert why in refused(tmp_path, "--policy", policy)

@@ -1,4 +1,4 @@
-"""Stages of a curriculum: what they narrow, when they end, what is refused, and that none changes nothing."""
+"""Stages of a curriculum: their ranges, their ends, refused settings; and no stages change nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_stages_end_by_the_share_of_the_run_and_the_whole_mixture_follows() -> N
     assert stage_at((), 0.0) == 0
 
 
-def test_a_stage_narrows_loads_nodes_and_predictions_and_leaves_the_rest(
+def test_stage_narrows_loads_nodes_and_predictions_and_nothing_else(
     sources: list[EpisodeSource],
 ) -> None:
     stage = Stage(
@@ -68,17 +68,17 @@ def test_a_stage_narrows_loads_nodes_and_predictions_and_leaves_the_rest(
 
 
 @pytest.mark.slow
-def test_an_environment_draws_from_the_stage_it_has_entered(sources: list[EpisodeSource]) -> None:
+def test_environment_draws_from_its_current_stage(sources: list[EpisodeSource]) -> None:
     nodes, names = episodes(sources, None)
     assert nodes == {2, 3, 4, 5, 6}
     assert names == {"helios-like", "philly-like", "philly"}
     stage = Stage(until_frac=1.0, nodes_high=3, sources={"philly": 0.0, "philly-like": 2.0})
     nodes, names = episodes(sources, stage)
     assert nodes == {2, 3}
-    assert names == {"helios-like", "philly-like"}, "the longest beginning that fits says so"
+    assert names == {"helios-like", "philly-like"}, "the longest matching prefix is used"
 
 
-def test_a_stage_that_narrows_nothing_and_one_that_is_over_change_no_draw(
+def test_stage_without_limits_and_an_ended_one_change_no_draw(
     sources: list[EpisodeSource],
 ) -> None:
     plain, other = (RowsVecEnv(sources, 8, seed=3, config=EPISODE) for _ in range(2))
@@ -106,7 +106,7 @@ def test_a_stage_that_narrows_nothing_and_one_that_is_over_change_no_draw(
         ("nodes_high = 5", "missing required field `until_frac`"),
     ],
 )
-def test_a_bad_curriculum_is_one_clear_line(stages: str, message: str, tmp_path: Path) -> None:
+def test_invalid_curriculum_is_one_line(stages: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(f"[episode]\nagent_jobs = 100\n[[curriculum]]\n{stages}\n")
     with pytest.raises(InputError, match=message) as caught:
@@ -115,7 +115,7 @@ def test_a_bad_curriculum_is_one_clear_line(stages: str, message: str, tmp_path:
     assert "\n" not in str(caught.value)
 
 
-def test_stages_that_do_not_fit_what_is_trained_on_are_met_before_the_run(
+def test_stages_that_contradict_the_training_data_are_refused_before_the_run(
     sources: list[EpisodeSource],
 ) -> None:
     venv = RowsVecEnv(sources, 2, config=EPISODE)
@@ -128,7 +128,7 @@ def test_stages_that_do_not_fit_what_is_trained_on_are_met_before_the_run(
         Lessons(ToyVecEnv(2), late, 100)
 
 
-def test_the_recipe_that_grows_differs_from_its_model_in_the_curriculum_alone() -> None:
+def test_growing_recipe_differs_from_its_model_only_in_the_curriculum() -> None:
     growing = RECIPES["growing"]
     assert len(growing.curriculum) == 2
     assert msgspec.structs.replace(growing, curriculum=()) == RECIPES["reserving"]

@@ -1,4 +1,4 @@
-"""Episodes put together from blocks of jobs, and predictions of a drawn quality: counted and correlated."""
+"""Episodes made of blocks of jobs, and predictions of a drawn quality: counted and correlated."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def source() -> EpisodeSource:
 
 
 def numbered(source: EpisodeSource) -> EpisodeSource:
-    """The same submissions; each job's run time, prediction and spread say which job it is."""
+    """The same submissions; each job's run time, prediction and spread identify the job."""
     number = np.arange(source.submit_s.size, dtype=np.float64) + 1.0
     predictions = source.predictions._replace(predicted_s=number, spread=number / 1e6)
     return replace(source, duration_s=number, predictions=predictions)
 
 
-def test_a_window_as_recorded_is_one_run_of_jobs(source: EpisodeSource) -> None:
+def test_recorded_window_is_consecutive_jobs(source: EpisodeSource) -> None:
     window = draw_window(numbered(source), AS_RECORDED, np.random.default_rng(0))
     assert (np.diff(window.duration_s) == 1).all()
 
 
-def test_blocks_are_runs_of_jobs_that_keep_their_stamps_and_gaps(source: EpisodeSource) -> None:
+def test_blocks_are_consecutive_jobs_with_their_stamps_and_gaps(source: EpisodeSource) -> None:
     jobs = numbered(source)
     window = draw_window(jobs, BLOCKS, np.random.default_rng(0))
     assert window.submit_s.size == BLOCKS.rows
     steps = np.diff(window.duration_s)
     joints = np.flatnonzero(steps != 1)
-    assert set((joints + 1) % BLOCK) == {0}, "jobs follow one another but where two blocks meet"
+    assert set((joints + 1) % BLOCK) == {0}, "jobs are consecutive except where two blocks meet"
     assert joints.size == BLOCKS.rows // BLOCK
     np.testing.assert_array_equal(window.predicted_s, window.duration_s)
     np.testing.assert_allclose(window.spread, window.duration_s / 1e6)
@@ -55,14 +55,14 @@ def test_blocks_are_runs_of_jobs_that_keep_their_stamps_and_gaps(source: Episode
     np.testing.assert_allclose(gaps, own[1:] * stretch, atol=1.0)
 
 
-def test_no_two_draws_are_alike_even_from_a_trace_as_short_as_a_window(source: EpisodeSource) -> None:
+def test_no_two_draws_are_equal_even_from_a_trace_as_short_as_a_window(source: EpisodeSource) -> None:
     short, rng = source.rows(slice(0, BLOCKS.rows)), np.random.default_rng(1)
     recorded = {draw_window(short, AS_RECORDED, rng).duration_s.tobytes() for _ in range(20)}
     blocks = {draw_window(short, BLOCKS, rng).duration_s.tobytes() for _ in range(20)}
     assert (len(recorded), len(blocks)) == (1, 20)
 
 
-def test_the_load_is_that_asked_for_with_blocks_too(source: EpisodeSource) -> None:
+def test_load_is_exact_with_blocks_too(source: EpisodeSource) -> None:
     config = msgspec.structs.replace(BLOCKS, load_low=0.9, load_high=0.9)
     window = draw_window(source, config, np.random.default_rng(2))
     offered = (window.duration_s * window.gpus).sum() / (window.submit_s[-1] * window.nodes * 8)
@@ -70,7 +70,7 @@ def test_the_load_is_that_asked_for_with_blocks_too(source: EpisodeSource) -> No
 
 
 def ranks(source: EpisodeSource, known: float) -> tuple[float, float, float]:
-    """Means over episodes: rank correlation, median spread beside it, spread that the errors have."""
+    """Means over episodes: rank correlation, median spread, spread of the errors."""
     config = msgspec.structs.replace(BLOCKS, known_low=known, known_high=known, as_made_frac=0.0)
     rng = np.random.default_rng(3)
     windows = [draw_window(source, config, rng) for _ in range(20)]
@@ -88,16 +88,16 @@ def ranks(source: EpisodeSource, known: float) -> tuple[float, float, float]:
     )
 
 
-def test_drawn_predictions_are_as_good_as_asked_for_and_their_spread_says_so(source: EpisodeSource) -> None:
+def test_drawn_predictions_have_the_requested_quality_and_spread(source: EpisodeSource) -> None:
     poor, good = ranks(source, 0.3), ranks(source, 0.9)
     assert poor[0] == pytest.approx(0.3, abs=0.12)
     assert good[0] == pytest.approx(0.9, abs=0.08)
     for _, spread, error in (poor, good):
         assert spread == pytest.approx(error, rel=0.15)
-    assert good[1] < 0.7 * poor[1], "what the policy sees of their quality"
+    assert good[1] < 0.7 * poor[1], "the policy's observation of their quality"
 
 
-def test_some_episodes_keep_the_predictions_as_they_are(source: EpisodeSource) -> None:
+def test_some_episodes_keep_the_predictions_unchanged(source: EpisodeSource) -> None:
     config = msgspec.structs.replace(AS_RECORDED, known_low=0.9, known_high=0.9, as_made_frac=0.4)
     rng, kept = np.random.default_rng(5), 0
     for _ in range(200):
@@ -106,7 +106,7 @@ def test_some_episodes_keep_the_predictions_as_they_are(source: EpisodeSource) -
     assert 55 < kept < 105
 
 
-def test_without_them_the_draws_are_those_of_before(source: EpisodeSource) -> None:
+def test_without_the_options_the_draws_are_unchanged(source: EpisodeSource) -> None:
     """The two options draw nothing where they are off: one more episode field must not change a run."""
     rng, same = np.random.default_rng(7), np.random.default_rng(7)
     draw_window(source, AS_RECORDED, rng)

@@ -1,4 +1,4 @@
-"""What policies would have made of the last fifth: against the site's rule, by group, on fewer nodes."""
+"""Results of policies on the last fifth: against the site's rule, by group, on fewer nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.sim.histories import easy_history
 
 
 def quiet(what: str, done: float) -> None:
-    """Progress that nobody follows."""
+    """Progress without output."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def replay(trace_of: JobTable, spec: ClusterSpec) -> JobTable:
     return Engine(trace_of.trace, spec, order=rule.order).run_rule(rule)
 
 
-def test_the_smallest_cluster_is_the_smallest() -> None:
+def test_smallest_cluster_is_the_smallest() -> None:
     trace, spec = easy_history(1500, 0.7, 128)
     rule = Policy("fifo-backfill").rule
     full = Engine(trace, spec, order=rule.order).run_rule(rule)
@@ -79,7 +79,7 @@ def test_the_smallest_cluster_is_the_smallest() -> None:
     assert fewer(spec, lambda one: replay(full, one), everyone, -1.0, lambda _: None) is None
 
 
-def test_nodes_that_are_never_used_could_sleep() -> None:
+def test_unused_nodes_could_sleep() -> None:
     trace, _ = easy_history(500, 0.7, 64)
     rule = Policy("fifo-backfill").rule
     since_s = float(trace.submit_s[len(trace) // 2])
@@ -109,7 +109,7 @@ def under(name: str, ratio: Ratio | None, *groups: JobGroup) -> Under:
     )
 
 
-def test_the_verdict_claims_what_is_shown() -> None:
+def test_verdict_claims_only_the_shown_result() -> None:
     site = under("easy-limits", None)
     sure, unsure = under("tuned", Ratio(0.5, 0.4, 0.6)), under("easy", Ratio(0.4, 0.1, 1.2))
     bound = under("srtf", Ratio(0.1, 0.1, 0.2))
@@ -124,7 +124,7 @@ def test_the_verdict_claims_what_is_shown() -> None:
     assert verdict(site, [unsure], "", 9, "B", None).startswith("nothing is claimed: the last fifth has")
 
 
-def test_the_verdict_names_who_loses() -> None:
+def test_verdict_names_the_slower_jobs() -> None:
     longer = JobGroup(
         kind="size",
         name="33-64",
@@ -139,7 +139,7 @@ def test_the_verdict_names_who_loses() -> None:
     assert "longer would wait jobs of 33-64 GPUs (2.0 min instead of 1.0 min)" in said
 
 
-def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     trace, spec = easy_history(1500, 0.9, 64)
     trace.write(tmp_path / "h.csv")
@@ -159,7 +159,7 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said["verdict"] in text or said["policies"][0]["policy"] == "qssf-backfill"
 
 
-def test_the_verb_claims_nothing_of_another_cluster(
+def test_verb_claims_nothing_about_another_cluster(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace, spec = easy_history(1500, 0.9, 64)

@@ -1,4 +1,4 @@
-"""Which rule a site went by is found from its recorded starts, and wrong capacities are refused."""
+"""The rule of a site is found from its recorded starts, and wrong capacities are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JOBS, GPUS = 2500, 64
 
 
 def quiet(what: str, done: float) -> None:
-    """Progress that nobody follows."""
+    """Progress without output."""
 
 
 def explained(trace: Trace, spec: ClusterSpec) -> tuple[Recorded, Explained]:
@@ -35,17 +35,17 @@ def explained(trace: Trace, spec: ClusterSpec) -> tuple[Recorded, Explained]:
     return recorded, explain(recorded, RunRules(), MeasuredWindow(time_split(trace).test[0]), quiet)
 
 
-def test_the_rule_is_found_though_the_site_is_late() -> None:
+def test_rule_is_found_though_the_site_is_late() -> None:
     trace, spec = easy_history(JOBS, 0.8, GPUS, late_s=30.0)
     _, found = explained(trace, spec)
     assert found.best.rule == "easy-limits"
     assert found.best.grade in "AB"
     assert {fit.grade for fit in found.fits[1:]} == {NO_CLAIMS}
     assert found.best.stretches is not None
-    assert found.best.stretches.by_job_frac < found.best.all.by_job_frac  # months in one go drift away
+    assert found.best.stretches.by_job_frac < found.best.all.by_job_frac  # months in one replay diverge
 
 
-def test_a_replay_of_the_very_rule_has_no_error() -> None:
+def test_replay_of_the_same_rule_has_no_error() -> None:
     trace, spec = easy_history(JOBS, 0.8, GPUS)
     _, found = explained(trace, spec)
     assert found.best.rule == "easy-limits"
@@ -56,13 +56,13 @@ def test_a_replay_of_the_very_rule_has_no_error() -> None:
     assert sum(pair.jobs for pair in found.best.by_size.values()) == JOBS
 
 
-def test_a_cluster_with_a_fifth_too_few_gpus_is_refused() -> None:
+def test_cluster_with_a_fifth_too_few_gpus_is_refused() -> None:
     trace, spec = easy_history(JOBS, 0.8, GPUS, late_s=30.0)
     with pytest.raises(InputError, match=r"has 48 GPUs, and 64 were busy at once"):
         Recorded.of(trace, scaled_to_nodes(spec, round(0.8 * spec.num_nodes)))
 
 
-def test_a_cluster_with_a_fifth_too_many_gpus_is_refused() -> None:
+def test_cluster_with_a_fifth_too_many_gpus_is_refused() -> None:
     trace, spec = easy_history(JOBS, 0.8, GPUS, late_s=30.0)
     larger = scaled_to_nodes(spec, round(1.2 * spec.num_nodes))
     recorded, found = explained(trace, larger)
@@ -89,7 +89,7 @@ def test_ends_come_before_starts_of_the_same_second() -> None:
     assert Recorded.of(small([0.0], ["a"]), ClusterSpec.uniform(1)).most_busy == 8
 
 
-def test_a_vc_cannot_hold_more_than_its_nodes() -> None:
+def test_vc_cannot_hold_more_than_its_nodes() -> None:
     spec = ClusterSpec(name="two", nodes=(NodeGroup(gpus=8, vc="a"), NodeGroup(gpus=8, vc="b")))
     trace = small([1800.0, 0.0], ["a"])
     with pytest.raises(InputError, match=r"jobs of a may use 8 GPUs, and 16 were busy at once"):
@@ -103,13 +103,13 @@ def test_a_vc_cannot_hold_more_than_its_nodes() -> None:
         (small([0.0], ["a"], gpus=16), "200 of 200 jobs ran and can never run there, such as 0: gang of 16"),
     ],
 )
-def test_what_no_replay_can_be_compared_with(trace: Trace, said: str) -> None:
+def test_histories_that_no_replay_can_be_compared_with(trace: Trace, said: str) -> None:
     with pytest.raises(InputError, match="small") as error:
         Recorded.of(trace, ClusterSpec.uniform(1))
     assert said in str(error.value)
 
 
-def test_errors_are_shares_of_what_was_waited() -> None:
+def test_errors_are_shares_of_the_waiting_time() -> None:
     trace = small([600.0, 1800.0], ["a", "b"])
     wait_s = np.asarray(trace.extra["queue_s"])
     swapped = wait_s.reshape(-1, 2)[:, ::-1].ravel()
@@ -119,7 +119,7 @@ def test_errors_are_shares_of_what_was_waited() -> None:
     assert found.grade == NO_CLAIMS
 
 
-def test_use_is_forgotten_by_half_lives() -> None:
+def test_usage_decays_by_half_lives() -> None:
     trace = Trace.from_columns(
         name="use",
         submit_s=[0.0, 100.0, 200.0, 200.0],
@@ -134,8 +134,8 @@ def test_use_is_forgotten_by_half_lives() -> None:
     assert fading[1] == pytest.approx(2 * 100 * 0.5 / np.log(2.0))
 
 
-def test_stretches_begin_where_the_site_was() -> None:
-    """FIFO of jobs on one GPU: what runs and what waits at a cut is all that the next stretch depends on."""
+def test_stretches_begin_with_the_site_s_state() -> None:
+    """FIFO of jobs on one GPU: the next stretch depends only on the running and waiting jobs at a cut."""
     rng = np.random.default_rng(5)
     jobs = 3000
     trace = Trace.from_columns(
@@ -158,7 +158,7 @@ def test_stretches_begin_where_the_site_was() -> None:
 
 
 @pytest.mark.parametrize("name", ["limits-first", "fair-share", "fifo-backfill"])
-def test_rules_are_told_apart(name: str) -> None:
+def test_rules_are_distinguished(name: str) -> None:
     trace, spec = easy_history(2000, 0.9, 64)
     recorded = Recorded.of(trace, spec)
     rule = next(rule for rule in site_rules(recorded) if rule.policy.name == name)
@@ -166,5 +166,5 @@ def test_rules_are_told_apart(name: str) -> None:
     history = replace(trace, extra={**trace.extra, "queue_s": start_s - trace.submit_s})
     _, found = explained(history, spec)
     assert found.best.rule == name
-    if name != "fair-share":  # what was used by then follows from the record, and the record is another now
+    if name != "fair-share":  # usage until then follows from the record, and the record now differs
         assert found.best.all.by_job_frac == pytest.approx(0.0, abs=1e-9)

@@ -22,7 +22,7 @@ DAY = 86400.0
 NAN = float("nan")
 
 
-def a_day() -> Trace:
+def make_day() -> Trace:
     """Four jobs on two GPUs; the third waits an hour for the second, the last one's wait is unknown."""
     return Trace.from_columns(
         name="a day",
@@ -40,19 +40,19 @@ def a_day() -> Trace:
 # ---- GPUs over time ---------------------------------------------------------------------------------------
 
 
-def test_held_is_the_area_below_the_steps() -> None:
+def test_held_gpus_are_the_area_below_the_steps() -> None:
     held = HeldGpus(np.array([0.0, 10.0]), np.array([20.0, 5.0]), np.array([1.0, 4.0]))
     assert held.gpu_seconds(np.array([-5.0, 0, 10, 12, 20, 30])).tolist() == [0, 10, 10, 8 + 12, 0]
 
 
-def test_held_stays_exact_for_times_since_1970() -> None:
+def test_held_gpus_stay_exact_for_times_since_1970() -> None:
     since = 1.7e9
     held = HeldGpus(since + np.arange(1000.0), np.full(1000, 0.5), np.full(1000, 0.25))
     assert held.gpu_seconds(np.array([since + 500, since + 501])).tolist() == [0.125]
 
 
-def test_utilisation_counts_the_jobs_whose_wait_is_known() -> None:
-    found = describe(a_day(), ClusterSpec.uniform(1, 2))["utilisation"]
+def test_utilisation_counts_jobs_with_a_known_wait() -> None:
+    found = describe(make_day(), ClusterSpec.uniform(1, 2))["utilisation"]
     assert (found["jobs"], found["left_out"], found["capacity_gpus"]) == (3, 1, 2)
     assert found["by_hour_gpus"][:5] == [2, 2, 2, 0, None]
     assert found["by_hour_of_week_gpus"][0][:4] == [2, 2, 2, 0]
@@ -95,7 +95,7 @@ def test_load_over_time_sums_to_the_offered_load() -> None:
 
 
 def test_offered_demand_and_held_in_hours() -> None:
-    found = describe(a_day(), ClusterSpec.uniform(1, 2))["over_time"]
+    found = describe(make_day(), ClusterSpec.uniform(1, 2))["over_time"]
     assert found["start_s"] == [0, HOUR, 2 * HOUR, 3 * HOUR]
     assert found["jobs"] == [2, 1, 0, 1]
     assert found["offered_gpus"] == [4, 2, 0, 1]
@@ -122,7 +122,7 @@ def test_one_instant_has_no_time() -> None:
 
 
 def test_hours_are_relative_to_the_origin_unless_it_is_known() -> None:
-    trace = a_day()
+    trace = make_day()
     jobs = describe(trace)["week"]["jobs_per_hour"]
     assert jobs[0][:5] == [2, 1, 0, 0, 1]
     assert describe(trace)["clock"] == {"origin": None, "days": [f"day {k}" for k in range(1, 8)]}
@@ -133,7 +133,7 @@ def test_hours_are_relative_to_the_origin_unless_it_is_known() -> None:
     assert known["arrivals"]["by_hour_of_day"][22:] == [2, 1]
 
 
-def test_an_hour_that_comes_twice_counts_half() -> None:
+def test_repeated_hour_counts_half() -> None:
     trace = Trace.from_columns(
         name="weeks", submit_s=[0, 7 * DAY, 7 * DAY + 60], duration_s=[HOUR, 0, 0], num_gpus=[8, 1, 1]
     )
@@ -182,11 +182,11 @@ def test_duration_curves_by_hand() -> None:
     assert curves["sizes"][1]["jobs_frac"][-2:] == [0, 1]
 
 
-# ---- who, again, and how it ended -------------------------------------------------------------------------
+# ---- users, repetition and outcomes -----------------------------------------------------------------------
 
 
 def test_users_and_virtual_clusters_by_hand() -> None:
-    report = describe(a_day())
+    report = describe(make_day())
     users = report["by_user"]
     assert (users["users"], users["jobs"], users["left_out"], users["jobs_max"]) == (2, 3, 1, 2)
     assert users["largest"][0] == {
@@ -210,8 +210,8 @@ def test_users_and_virtual_clusters_by_hand() -> None:
     ]
 
 
-def test_repeated_jobs_are_of_one_user_under_one_name() -> None:
-    found = describe(a_day())["repeats"]
+def test_repeated_jobs_have_one_user_and_one_name() -> None:
+    found = describe(make_day())["repeats"]
     assert (found["names"], found["runs_max"]) == (3, 2)
     assert found["repeated_jobs_frac"] == 0.5
     assert found["repeated_gpu_time_frac"] == pytest.approx(4 / 7)
@@ -221,7 +221,7 @@ def test_repeated_jobs_are_of_one_user_under_one_name() -> None:
     assert found["ln_duration_sd_within"] == pytest.approx(half)
 
 
-def test_a_name_that_tells_the_duration_leaves_no_spread() -> None:
+def test_name_that_determines_the_duration_leaves_no_spread() -> None:
     trace = Trace.from_columns(
         name="t",
         submit_s=[0, 1, 2, 3],
@@ -251,7 +251,7 @@ def test_bursts_end_with_a_gap_another_vc_or_another_size() -> None:
 
 
 def test_waiting_by_hand() -> None:
-    found = describe(a_day())["waiting"]
+    found = describe(make_day())["waiting"]
     assert (found["jobs"], found["left_out"], found["max_s"]) == (3, 1, HOUR)
     assert found["waited_frac"] == pytest.approx(1 / 3)
     assert found["over_1h_frac"] == 0
@@ -262,7 +262,7 @@ def test_waiting_by_hand() -> None:
 
 
 def test_outcomes_by_hand() -> None:
-    found = describe(a_day())["outcomes"]
+    found = describe(make_day())["outcomes"]
     assert (found["jobs"], found["left_out"]) == (3, 1)
     rows = {row["outcome"]: row for row in found["outcomes"]}
     assert rows["failed"]["gpu_time_h"] == 2

@@ -1,4 +1,4 @@
-"""What jobs ask of nodes beside whole GPUs: types, shares, cores, memory, and none at all; solved by hand."""
+"""Requests of jobs other than whole GPUs: types, shares, cores, memory, and no GPU; solved by hand."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def state_of(spec: ClusterSpec) -> ClusterState:
 class TestTypes:
     SPEC = spec_of((1, 2, "T4", 0, 0), (1, 2, "V100", 0, 0))
 
-    def test_a_job_waits_for_its_type_and_others_pass_it(self) -> None:
+    def test_job_waits_for_its_type_and_others_pass_it(self) -> None:
         trace = trace_of(
             [(0, 10, 2), (0, 5, 1), (1, 5, 1), (1, 5, 1)], gpu_type=["V100", "V100", "T4|V100", "T4"]
         )
@@ -72,11 +72,11 @@ class TestTypes:
         assert table.start_s.tolist() == [0, 10, 1, 1]
         assert table.gpus[:] == [(2, 3), (2,), (0,), (1,)]
 
-    def test_a_blocking_rule_waits_for_the_type(self) -> None:
+    def test_blocking_rule_waits_for_the_type(self) -> None:
         trace = trace_of([(0, 10, 2), (0, 5, 1), (1, 5, 1)], gpu_type=["V100", "V100", "T4"])
         assert play(trace, self.SPEC, "fifo").start_s.tolist() == [0, 10, 10]
 
-    def test_a_type_that_is_not_there_is_rejected_by_name(self) -> None:
+    def test_missing_type_is_rejected_by_name(self) -> None:
         trace = trace_of([(0, 5, 1), (0, 5, 4)], gpu_type=["A100", "T4"])
         runnable = runnable_mask(trace, self.SPEC)
         assert runnable.reasons.tolist() == [
@@ -84,12 +84,12 @@ class TestTypes:
             "asks for more than nodes of the cluster hold together: 4 GPUs, T4",
         ]
 
-    def test_a_gang_over_nodes_of_one_type(self) -> None:
+    def test_gang_on_nodes_of_one_type(self) -> None:
         spec = spec_of((2, 2, "T4", 0, 0), (2, 2, "V100", 0, 0))
         table = play(trace_of([(0, 5, 3), (0, 5, 4)], gpu_type=["V100", "T4"]), spec)
         assert table.gpus[:] == [(4, 5, 6), (0, 1, 2, 3)]
 
-    def test_every_type_of_the_cluster_is_any_type(self) -> None:
+    def test_all_types_of_the_cluster_equal_any_type(self) -> None:
         state = state_of(self.SPEC)
         both, one = (state.demand_number(Demand.of(1, gpu_type=kind)) for kind in ("V100|T4", "V100"))
         assert state.arrays.demand.plain[[both, one]].tolist() == [1, 0]
@@ -104,17 +104,17 @@ class TestShares:
         assert table.gpus[:] == [(0,), (0,), (1,), (0,), (2,)]
         assert table.start_s.tolist() == [0, 0, 0, 0, 1]
 
-    def test_a_share_waits_until_one_gpu_has_it(self) -> None:
+    def test_share_waits_until_one_gpu_has_room(self) -> None:
         trace = trace_of([(0, 10, 0.6), (0, 20, 0.6), (1, 5, 0.7), (1, 5, 0.4)])
         table = play(trace, spec_of((1, 2, "T4", 0, 0)))
         assert table.start_s.tolist() == [0, 0, 10, 1]
         assert table.gpus[2] == (0,)
 
-    def test_a_whole_gpu_needs_it_free_of_shares(self) -> None:
+    def test_whole_gpu_must_have_no_shares(self) -> None:
         table = play(trace_of([(0, 10, 0.1), (1, 5, 1)]), spec_of((1, 1, "T4", 0, 0)))
         assert table.start_s.tolist() == [0, 10]
 
-    def test_a_gpu_takes_eight_jobs_at_most(self) -> None:
+    def test_gpu_takes_at_most_eight_jobs(self) -> None:
         table = play(trace_of([(0, 10, 0.05)] * 9), spec_of((1, 1, "T4", 0, 0)))
         assert table.start_s.tolist() == [0] * 8 + [10]
 
@@ -131,17 +131,17 @@ class TestShares:
 
 
 class TestCoresAndMemory:
-    def test_cores_can_be_what_is_short(self) -> None:
+    def test_cores_can_be_short(self) -> None:
         trace = trace_of([(0, 10, 1), (0, 10, 1), (1, 5, 1)], num_cpus=[6, 4, 2])
         table = play(trace, spec_of((1, 4, "T4", 8, 0)))
         assert table.start_s.tolist() == [0, 10, 1]
 
-    def test_memory_can_be_what_is_short(self) -> None:
+    def test_memory_can_be_short(self) -> None:
         trace = trace_of([(0, 10, 1), (0, 10, 1)], extra={"memory_mib": [700, 400]})
         assert play(trace, spec_of((1, 4, "T4", 0, 1000))).start_s.tolist() == [0, 10]
         assert play(trace, spec_of((1, 4, "T4", 0, 0))).start_s.tolist() == [0, 0], "unknown: not counted"
 
-    def test_a_gang_takes_its_cores_with_its_gpus(self) -> None:
+    def test_gang_takes_its_cores_with_its_gpus(self) -> None:
         """6 GPUs with 2 cores each: 4 on one node, 2 on the other, which has 4 cores left for another."""
         trace = trace_of([(0, 10, 6), (0, 10, 1), (0, 10, 1)], num_cpus=[12, 4, 1])
         table = play(trace, spec_of((2, 4, "T4", 8, 0)))
@@ -149,14 +149,14 @@ class TestCoresAndMemory:
         assert table.gpus[0] == (0, 1, 2, 3, 4, 5)
 
     def test_fair_shares_are_answered_from_counts(self) -> None:
-        """As long as nobody takes more cores a GPU than nodes have a GPU, cores are never short."""
+        """As long as no job takes more cores per GPU than nodes have, cores are never short."""
         state = state_of(spec_of((2, 4, "T4", 8, 0)))
         fair = state.demand_number(Demand.of(1, num_cpus=2))
         assert state.arrays.demand.plain[fair]
         state.demand_number(Demand.of(1, num_cpus=3))
-        assert not state.arrays.demand.plain[fair], "one greedy class, and all have to be looked at"
+        assert not state.arrays.demand.plain[fair], "one greedy class, and all have to be checked"
 
-    def test_cores_are_given_back(self) -> None:
+    def test_cores_are_returned(self) -> None:
         state = state_of(spec_of((1, 4, "T4", 8, 100)))
         seq = state.add_job(
             demand=Demand.of(2, num_cpus=7, memory_mib=50), submit_s=0.0, predicted_s=1.0, spread=1.0
@@ -178,7 +178,7 @@ class TestCoresAndMemory:
 
 
 class TestNoGpus:
-    def test_cpu_jobs_go_where_no_gpus_are_first(self) -> None:
+    def test_cpu_jobs_prefer_nodes_without_gpus(self) -> None:
         trace = trace_of([(0, 10, 0), (0, 10, 0), (1, 5, 0), (1, 5, 1)], num_cpus=[4, 4, 8, 1])
         table = play(trace, spec_of((1, 1, "T4", 8, 0), (1, 0, "none", 8, 0)))
         assert table.start_s.tolist() == [0, 0, 1, 6]
@@ -209,7 +209,7 @@ class TestTheLedgerRefuses:
             state.start(seq, [0], 0.0)
         state.start(seq, [2], 0.0)
 
-    def test_cores_that_are_not_there(self) -> None:
+    def test_unavailable_cores(self) -> None:
         state = self.state()
         state.start(self.add(state, Demand.of(1, num_cpus=3)), [0], 0.0)
         with pytest.raises(AllocationError, match="n0 has too few resources"):
@@ -224,7 +224,7 @@ class TestTheLedgerRefuses:
         with pytest.raises(AllocationError, match="GPU 0 on node n0 is taken"):
             state.start(self.add(state, Demand.of(0.6)), [0], 0.0)
 
-    def test_a_job_without_gpus_needs_a_node(self) -> None:
+    def test_job_without_gpus_needs_a_node(self) -> None:
         state = self.state()
         seq = self.add(state, Demand.of(0, num_cpus=2))
         with pytest.raises(AllocationError, match="there is no node number -1"):

@@ -1,4 +1,4 @@
-"""What `rlsched trace describe` reports, by hand on a small trace."""
+"""The report of `rlsched trace describe`, by hand on a small trace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlsched.workload.describe import describe, spearman
 from rlsched.workload.trace import Trace
 
 
-def a_trace() -> Trace:
+def make_trace() -> Trace:
     return Trace.from_columns(
         name="small",
         submit_s=[0, 0, 3600, 7200, 7200],
@@ -26,9 +26,9 @@ def a_trace() -> Trace:
     )
 
 
-def test_the_whole_report() -> None:
+def test_whole_report() -> None:
     spec = ClusterSpec(name="two", nodes=(NodeGroup(gpus=8, vc="a"), NodeGroup(gpus=8, vc="b")))
-    report = describe(a_trace(), spec)
+    report = describe(make_trace(), spec)
     assert report["jobs"] == 5
     assert report["span_s"] == 7200
     assert report["gpu_time_h"] == 1 + 16 + 0.5 + 160
@@ -83,7 +83,7 @@ def test_spearman_by_hand() -> None:
     assert spearman(a, np.ones(4)) is None
 
 
-def test_how_numbers_are_shown() -> None:
+def test_formats_of_numbers() -> None:
     assert [in_words(x) for x in (0.0, 59, 90, 5400, 200000, None, float("nan"))] == [
         "0 s",
         "59 s",

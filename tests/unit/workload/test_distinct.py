@@ -1,4 +1,4 @@
-"""Different rows of columns, as `np.unique` finds them, and whether texts surely differ."""
+"""Distinct rows of columns, as `np.unique` finds them, and whether texts surely differ."""
 
 from __future__ import annotations
 

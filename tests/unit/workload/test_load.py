@@ -67,7 +67,7 @@ def test_load_of_a_single_instant_is_unknown() -> None:
         ({}, 1, False),
     ],
 )
-def test_what_a_partition_holds(sizes: dict[int, int], gpus: int, fits: bool) -> None:
+def test_capacity_of_a_partition(sizes: dict[int, int], gpus: int, fits: bool) -> None:
     from collections import Counter
 
     assert holds(Counter(sizes), gpus) is fits
@@ -86,12 +86,12 @@ def test_vcs_are_hard_partitions() -> None:
     ]
 
 
-def test_a_gang_does_not_span_its_vc_and_the_shared_nodes() -> None:
+def test_gang_does_not_span_its_vc_and_the_shared_nodes() -> None:
     spec = spec_of((1, 8, "red"), (1, 8, None))
     assert runnable_mask(trace_of([16, 8], vc=["red", "red"]), spec).mask.tolist() == [False, True]
 
 
-def test_a_vc_without_nodes_and_a_job_without_vc() -> None:
+def test_vc_without_nodes_and_a_job_without_vc() -> None:
     reasons = runnable_mask(trace_of([1, 1], vc=["blue", ""]), spec_of((1, 8, "red"))).reasons
     assert reasons.tolist() == ["VC 'blue' has no nodes", "has no VC, and every node belongs to one"]
 
@@ -133,7 +133,7 @@ def test_nodes_for_load_counts_work_for_the_shared_nodes_where_the_vc_is_too_sma
 
 
 @pytest.mark.parametrize("load", [0.0, -1.0, float("nan"), float("inf")])
-def test_nodes_for_load_refuses_what_is_no_load(load: float) -> None:
+def test_nodes_for_load_refuses_invalid_loads(load: float) -> None:
     with pytest.raises(InputError, match="a load above 0"):
         nodes_for_load(trace_of([1, 1]), spec_of((1, 8, None)), load)
 

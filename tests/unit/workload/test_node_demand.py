@@ -1,4 +1,4 @@
-"""Forecasts of node demand: exact on series whose answer is known, and blind to what has not ended."""
+"""Forecasts of node demand: exact on series with known answers, without use of later data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def restless(slots: int, seed: int = 3) -> np.ndarray:
 
 
 @each
-def test_what_has_not_ended_changes_no_forecast(forecast: DemandForecast) -> None:
+def test_later_values_change_no_forecast(forecast: DemandForecast) -> None:
     demand = restless(1500)
     other = demand.copy()
     other[1100:] = restless(400, seed=9) + 100
@@ -50,7 +50,7 @@ def test_what_has_not_ended_changes_no_forecast(forecast: DemandForecast) -> Non
 
 
 @each
-def test_now_is_the_last_of_the_series(forecast: DemandForecast) -> None:
+def test_forecast_starts_at_the_last_value(forecast: DemandForecast) -> None:
     demand = restless(1500)
     peaks = forecast.peaks(demand)
     for now in (0, 1, 4, 250, 999, 1000, 1001, 1499):
@@ -67,7 +67,7 @@ def test_known_answers() -> None:
     assert np.isnan(future_peaks(demand, 2)[4:]).all()
     # After slot 3 the rises over two slots are known from slots 0 and 1: 7 - 3 and 5 - 7.
     assert RecentRises(2, 10, 0.5).peaks(demand).tolist()[3] == 1.0 + 1.0
-    # A window of one slot sees the latest of them alone.
+    # A window of one slot sees only the latest of them.
     assert RecentRises(2, 1, 0.5).peaks(demand).tolist()[3] == 1.0 - 2.0
 
 
@@ -83,7 +83,7 @@ def test_boosting_learns_a_day_that_persistence_cannot_see() -> None:
     assert off.mean() < 4.0
 
 
-def test_a_higher_quantile_covers_more() -> None:
+def test_higher_quantile_covers_more() -> None:
     demand = restless(3000)
     truth = future_peaks(demand, 6)[1500:-6]
     covered = [

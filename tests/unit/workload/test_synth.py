@@ -1,4 +1,4 @@
-"""The synthetic generator: what it promises for every profile, size and seed."""
+"""The synthetic generator: its promises for every profile, size and seed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_promise(like: str, jobs: int, load: float, gpus: int, per_node: i
 
 
 @pytest.mark.parametrize("like", LIKES)
-def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, like: str) -> None:
+def test_same_seed_gives_the_same_bytes(tmp_path: Path, like: str) -> None:
     for name, seed in (("one", 7), ("two", 7), ("other", 8)):
         trace, _ = synthesize(like, 400, 0.9, 32, seed=seed, predictability="informative")
         trace.write(tmp_path / f"{name}.csv.gz")
@@ -52,7 +52,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, like: str) -> None:
     assert one != other
 
 
-def test_predictability_leaves_the_jobs_as_they_are() -> None:
+def test_predictability_does_not_change_the_jobs() -> None:
     plain, _ = synthesize("helios", 500, 0.9, 64, seed=1)
     for level in ("causal", "informative", 1.0):
         other, _ = synthesize("helios", 500, 0.9, 64, seed=1, predictability=level)
@@ -63,7 +63,7 @@ def test_predictability_leaves_the_jobs_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("like", LIKES)
-def test_how_well_durations_are_predicted(like: str) -> None:
+def test_quality_of_predicted_durations(like: str) -> None:
     rank = {}
     for level in ("causal", "informative", 0.3, 0.8):
         trace, _ = synthesize(like, 20_000, 0.9, 256, seed=2, predictability=level)
@@ -75,7 +75,7 @@ def test_how_well_durations_are_predicted(like: str) -> None:
     assert (rank[0.3] or 0) > (rank[0.8] or 0) > (rank["causal"] or 0)
 
 
-def test_a_spread_of_zero_predicts_exactly() -> None:
+def test_spread_of_zero_predicts_exactly() -> None:
     trace, _ = synthesize("philly", 500, 0.9, 64, predictability=0.0)
     np.testing.assert_array_equal(trace.predicted_s, trace.duration_s)
     assert (trace.predicted_spread == 0).all()
@@ -100,12 +100,12 @@ def test_names_are_repeated_and_name_their_gpus() -> None:
         assert len(np.unique(trace.num_gpus[trace.job_name == name])) == 1
 
 
-def test_the_verb_offers_every_profile() -> None:
+def test_verb_offers_every_profile() -> None:
     (like,) = (one for one in synth.params if one.name == "like")
     assert list(like.type.choices) == list(PROFILES)  # type: ignore[attr-defined]
 
 
-def test_the_habits_of_users_are_as_strong_as_is_said() -> None:
+def test_habits_of_users_have_the_stated_strength() -> None:
     for habit in (0.0, 0.7, 1.0):
         trace, _ = synthesize("helios", 20_000, 0.9, 512, seed=3, habit=habit)
         _, name = np.unique(trace.job_name, return_inverse=True)
@@ -117,7 +117,7 @@ def test_the_habits_of_users_are_as_strong_as_is_said() -> None:
         assert habit - 0.1 <= told <= habit + by_chance + 1e-3, habit
 
 
-def test_an_llm_cluster_is_as_published() -> None:
+def test_llm_cluster_is_as_published() -> None:
     trace, _ = synthesize("acme", 100_000, 0.9, 2432, seed=0)
     gpus, duration_s = trace.num_gpus, trace.duration_s
     work = gpus * duration_s / np.sum(gpus * duration_s)
@@ -150,7 +150,7 @@ def test_days_and_nights() -> None:
     assert by_hour[10:18].mean() > 2.5 * by_hour[0:4].mean()
 
 
-def test_a_hundred_thousand_jobs_take_no_minute() -> None:
+def test_a_hundred_thousand_jobs_take_less_than_a_minute() -> None:
     began = time.process_time()
     synthesize("helios", 100_000, 0.9, 1024, predictability="informative")
     assert time.process_time() - began < 60.0

@@ -1,4 +1,4 @@
-"""Reading traces: what is accepted, and how each kind of bad input is named."""
+"""Reading traces: accepted input, and the error for each kind of bad input."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_optional_columns(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("first", ["a,,,,0,1,1,,", 'a,"",,,0,1,1,,'], ids=["plain", "quoted"])
-def test_a_bad_value_is_named_with_its_place(
+def test_invalid_value_is_named_with_its_place(
     tmp_path: Path, first: str, row: str, column: str, expected: str
 ) -> None:
     path = write(tmp_path, HEADER + first + "\n" + row + "\n")
@@ -96,7 +96,7 @@ def test_a_bad_value_is_named_with_its_place(
     assert caught.value.exit_code == 2
 
 
-def test_the_row_is_the_line_even_after_blank_lines_and_line_breaks_in_quotes(tmp_path: Path) -> None:
+def test_row_is_the_line_even_after_blank_lines_and_line_breaks_in_quotes(tmp_path: Path) -> None:
     path = write(tmp_path, HEADER + 'a,"two\nlines",,,0,1,1,,\n\nb,,,,1,-1,1,,\n')
     with pytest.raises(TraceError, match="row 5, column 'duration'"):
         Trace.read(path)
@@ -126,7 +126,7 @@ def test_the_row_is_the_line_even_after_blank_lines_and_line_breaks_in_quotes(tm
         ),
     ],
 )
-def test_a_bad_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_file_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(TraceError) as caught:
         Trace.read(path)
@@ -134,14 +134,14 @@ def test_a_bad_file_is_named(tmp_path: Path, text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_other_bytes_than_utf8(tmp_path: Path) -> None:
+def test_invalid_utf8(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(HEADER.encode() + b"a,\xff\xfe,,,0,1,1,,\n")
     with pytest.raises(TraceError, match="row 2: expected UTF-8"):
         Trace.read(path)
 
 
-def test_a_damaged_gzip_file(tmp_path: Path) -> None:
+def test_damaged_gzip_file(tmp_path: Path) -> None:
     path = tmp_path / "t.csv.gz"
     whole = gzip.compress((HEADER + "a,,,,0,1,1,,\n").encode())
     for damaged in (b"not gzip", whole[:-9], whole[:12] + b"\0\0\0" + whole[15:]):
@@ -150,7 +150,7 @@ def test_a_damaged_gzip_file(tmp_path: Path) -> None:
             Trace.read(path)
 
 
-def test_a_missing_file_and_another_suffix(tmp_path: Path) -> None:
+def test_missing_file_and_another_suffix(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot read this trace: No such file"):
         Trace.read(tmp_path / "none.csv")
     with pytest.raises(TraceError, match="cannot read this trace: No such file"):
@@ -159,7 +159,7 @@ def test_a_missing_file_and_another_suffix(tmp_path: Path) -> None:
         Trace.read(tmp_path / "t.xlsx")
 
 
-def test_a_parquet_file_that_is_none(tmp_path: Path) -> None:
+def test_invalid_parquet_file(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     path.write_bytes(b"PAR1 or not")
     with pytest.raises(TraceError, match="not a Parquet file"):
@@ -186,7 +186,7 @@ def test_from_columns_checks_like_a_file() -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize("user", ["ann", "zoë", '"ann, b"'])
-def test_lines_may_end_and_cells_be_written_in_any_way(tmp_path: Path, end: str, user: str) -> None:
+def test_any_line_endings_and_cell_formats(tmp_path: Path, end: str, user: str) -> None:
     lines = [HEADER.strip(), f"a,{user},,,0,1e1,1,+2,ok", f"b,{user},,,3.5,20.25,0.5,,"]
     path = tmp_path / "t.csv"
     path.write_bytes(end.join([*lines, ""]).encode())
@@ -198,17 +198,17 @@ def test_lines_may_end_and_cells_be_written_in_any_way(tmp_path: Path, end: str,
     assert np.isnan(trace.num_cpus[1])
 
 
-def test_what_is_read_by_its_bytes_is_no_longer_than_a_cell_may_be() -> None:
+def test_cells_read_as_bytes_keep_the_length_limit() -> None:
     assert plain_csv.LONGEST <= validate.MAX_TEXT
 
 
-def test_a_file_without_an_end_of_line_and_with_a_byte_order_mark(tmp_path: Path) -> None:
+def test_file_without_an_end_of_line_and_with_a_byte_order_mark(tmp_path: Path) -> None:
     trace = Trace.read(write(tmp_path, "\ufeff" + HEADER + "a,,,,0,1,1,,\nb,,,,1,12345.75,1,,last"))
     assert trace.duration_s.tolist() == [1, 12345.75]
     assert trace.status.tolist() == ["", "last"]
 
 
-def test_a_trace_has_arrays_of_its_own() -> None:
+def test_trace_has_its_own_arrays() -> None:
     submit_s, user = np.array([0.0, 1.0]), np.array(["ann", "bob"])
     trace = Trace.from_columns(name="t", submit_s=submit_s, duration_s=submit_s, num_gpus=[1, 1], user=user)
     submit_s[0], user[0] = 9.0, "eve"
@@ -216,7 +216,7 @@ def test_a_trace_has_arrays_of_its_own() -> None:
     assert trace.user.tolist() == ["ann", "bob"]
 
 
-def test_a_selection_of_all_jobs_is_the_trace_itself() -> None:
+def test_selection_of_all_jobs_is_the_trace_itself() -> None:
     trace = Trace.from_columns(name="t", submit_s=[0, 5], duration_s=[1, 2], num_gpus=[1, 2])
     for everything in (slice(None), slice(0, 2), slice(0, 9), np.array([True, True])):
         assert trace.select(everything) is trace
@@ -242,14 +242,14 @@ def test_select_keeps_times_and_all_columns() -> None:
     assert trace.select(slice(0, 1)).submit_s.tolist() == [0]
 
 
-def test_the_origin_is_that_of_any_row(tmp_path: Path) -> None:
+def test_origin_is_read_from_any_row(tmp_path: Path) -> None:
     path = write(tmp_path, WITH_ORIGIN + "a,5,1,1,\nb,0,1,1,2024-03-01T09:00:00+01:00\n")
     origin = datetime(2024, 3, 1, 8, tzinfo=UTC)
     assert Trace.read(path).origin == Trace.read(path).select([1]).origin == origin
     assert Trace.read(write(tmp_path, WITH_ORIGIN + "a,5,1,1,\n")).origin is None
 
 
-def test_names_that_look_like_nothing_are_names(tmp_path: Path) -> None:
+def test_names_that_look_like_missing_values_are_names(tmp_path: Path) -> None:
     names = ["nan", "None", "null", "NA", "N/A", "-1"]
     rows = "".join(f"{k},{name},{name},{name},0,1,1,,{name}\n" for k, name in enumerate(names))
     trace = Trace.read(write(tmp_path, HEADER + rows))

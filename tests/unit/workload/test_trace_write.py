@@ -1,4 +1,4 @@
-"""Writing traces: the bytes, and what comes back."""
+"""Writing traces: the bytes, and reading them back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlsched.workload.trace import Trace
 SUFFIXES = (".csv", ".csv.gz", ".parquet")
 
 
-def a_trace() -> Trace:
+def make_trace() -> Trace:
     return Trace.from_columns(
         name="t",
         job_id=["a", 'b,"c"'],
@@ -28,7 +28,7 @@ def a_trace() -> Trace:
 
 
 def test_whole_seconds_are_written_as_integers_and_unknown_as_blank(tmp_path: Path) -> None:
-    a_trace().write(tmp_path / "t.csv")
+    make_trace().write(tmp_path / "t.csv")
     assert (tmp_path / "t.csv").read_text(encoding="utf-8") == (
         "job_id,user,vc,name,submit_time,duration,num_gpus,num_cpus,status,predicted_duration,x_note\n"
         'a,,v1,,0,3600,8,,,100,"line\nbreak"\n'
@@ -37,8 +37,8 @@ def test_whole_seconds_are_written_as_integers_and_unknown_as_blank(tmp_path: Pa
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_what_is_written_reads_back(tmp_path: Path, suffix: str) -> None:
-    trace, path = a_trace(), tmp_path / f"t{suffix}"
+def test_written_trace_is_read_back(tmp_path: Path, suffix: str) -> None:
+    trace, path = make_trace(), tmp_path / f"t{suffix}"
     trace.write(path)
     back = Trace.read(path)
     assert back.name == "t"
@@ -49,21 +49,21 @@ def test_what_is_written_reads_back(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_equal_traces_give_equal_bytes(tmp_path: Path, suffix: str) -> None:
-    a_trace().write(tmp_path / f"one{suffix}")
-    a_trace().write(tmp_path / f"two{suffix}")
+    make_trace().write(tmp_path / f"one{suffix}")
+    make_trace().write(tmp_path / f"two{suffix}")
     assert (tmp_path / f"one{suffix}").read_bytes() == (tmp_path / f"two{suffix}").read_bytes()
 
 
-def test_a_place_that_cannot_be_written_to(tmp_path: Path) -> None:
+def test_unwritable_path(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot write this trace: No such file or directory"):
-        a_trace().write(tmp_path / "nowhere" / "t.csv")
+        make_trace().write(tmp_path / "nowhere" / "t.csv")
     (tmp_path / "dir.csv").mkdir()
     with pytest.raises(TraceError, match="cannot write this trace"):
-        a_trace().write(tmp_path / "dir.csv")
+        make_trace().write(tmp_path / "dir.csv")
     assert list(tmp_path.glob("*.part")) == []
 
 
-def test_a_bad_value_in_parquet_is_named_with_its_row(tmp_path: Path) -> None:
+def test_invalid_value_in_parquet_is_named_with_its_row(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     table = pyarrow.table(

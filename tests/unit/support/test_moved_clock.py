@@ -1,4 +1,4 @@
-"""The clock that tests move: every clock of Python goes by it, and no wait for a length of time does."""
+"""The clock that tests move: every clock of Python follows it, and no wait for a length of time does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def clocks() -> list[float]:
     return [time.time(), time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME), 0.0]
 
 
-def test_every_clock_is_ahead_also_of_interpreters_that_are_started(clock: MovedClock) -> None:
+def test_every_clock_is_ahead_also_in_child_interpreters(clock: MovedClock) -> None:
     child = "subprocess.run([sys.executable, '-I', '-c', sys.argv[1]], env={}, check=True)"
     clock.advance(HOUR_S)
     before = clocks()
@@ -59,12 +59,12 @@ busy.join()
 """
 
 
-def test_waits_are_as_long_as_they_are_asked_for(clock: MovedClock) -> None:
+def test_waits_have_their_real_length(clock: MovedClock) -> None:
     clock.advance(HOUR_S)
     subprocess.run(clock.command(WAITS), check=True, timeout=60.0)
 
 
-def test_a_wait_for_a_signal_ends_when_the_clock_is_moved_past_its_end(clock: MovedClock) -> None:
+def test_wait_for_a_signal_ends_when_the_clock_is_moved_past_its_end(clock: MovedClock) -> None:
     wait = (
         "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]); print(flush=True); "
         "found = signal.sigtimedwait([signal.SIGUSR1], 3000.0); print(found and found.si_signo, flush=True)"
@@ -73,7 +73,7 @@ def test_a_wait_for_a_signal_ends_when_the_clock_is_moved_past_its_end(clock: Mo
         with subprocess.Popen(clock.command(wait), stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
             child.stdout.readline()
-            while is_moved and child.poll() is None:  # it may not wait yet when the clock is moved first
+            while is_moved and child.poll() is None:  # it may not wait yet when the clock is first moved
                 clock.advance(HOUR_S)
                 time.sleep(0.02)
             child.send_signal(signal.SIGUSR1)

@@ -56,13 +56,13 @@ CARD = Card(
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    """A folder as training leaves it: the network, and what resuming needs."""
+    """A folder as training leaves it: the network, and the files for resuming."""
     folder = tmp_path / "client" / "mine"
     save_checkpoint(folder, CARD, initial_weights(NETWORK, 0), {"state.bin": os.urandom(1 << 20)})
     return folder
 
 
-def asked(policy: Policy) -> SetPolicy:
+def request_of(policy: Policy) -> SetPolicy:
     """Request of a client."""
     sent = to_send(policy)
     return SetPolicy(policy=sent.toml, name=sent.name)
@@ -73,7 +73,7 @@ def settings(home: Path, directory: str = "broker") -> BrokerSettings:
 
 
 def decides(home: Path, directory: str = "broker") -> str:
-    """Who decides in a broker that starts; its id, which names the weights."""
+    """The policy of a starting broker; its id, which names the weights."""
     with closing(Broker(settings(home, directory))) as broker:
         assert broker._machine.scheduler.name == broker.started.policy
         return broker._machine.scheduler.policy_id
@@ -84,7 +84,7 @@ def starts(directory: Path) -> list[BrokerStarted]:
     return [entry for entry in entries if isinstance(entry, BrokerStarted)]
 
 
-def test_a_checkpoint_is_sent_without_what_only_training_reads(mine: Path) -> None:
+def test_checkpoint_is_sent_without_training_files(mine: Path) -> None:
     here, sent = Policy.of(f"ppo:{mine}"), to_send(Policy.of(f"ppo:{mine}"))
     assert (sent.name, len(sent.toml) < 1 << 17) == (here.name, True)
     assert sent == to_send(Policy.of(f"ppo:{mine / 'policy.zip'}")), "equal content, equal policy"
@@ -94,7 +94,7 @@ def test_a_checkpoint_is_sent_without_what_only_training_reads(mine: Path) -> No
     assert to_send(sent) == sent
 
 
-def test_every_file_of_a_policy_file_is_sent_and_its_own_settings_too(mine: Path) -> None:
+def test_every_file_of_a_policy_file_and_its_settings_are_sent(mine: Path) -> None:
     weights = np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
     Strategy.of(weights).write(mine.parent / "dials.json")
     (mine.parent / "rule.toml").write_text('base = "easy"\nreserve_after = "1s"\ndials = "dials.json"\n')
@@ -113,7 +113,7 @@ def cut(path: Path) -> None:
 
 
 def change(path: Path) -> None:
-    """Another byte in the middle of a member."""
+    """Change a byte in the middle of a member."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0xFF
     path.write_bytes(bytes(content))
@@ -134,7 +134,7 @@ def without_weights(path: Path) -> None:
         (without_weights, r"policy\.zip: not a checkpoint of rlsched: .*weights\.npz"),
     ],
 )
-def test_a_damaged_file_is_refused_in_one_line_before_anything_is_sent(
+def test_damaged_file_is_refused_in_one_line_before_it_is_sent(
     damage: Callable[[Path], object], says: str, mine: Path
 ) -> None:
     damage(mine / "policy.zip")
@@ -143,12 +143,12 @@ def test_a_damaged_file_is_refused_in_one_line_before_anything_is_sent(
     assert "\n" not in str(found.value)
 
 
-def test_a_file_that_is_not_here_stays_a_path_for_the_broker(tmp_path: Path) -> None:
+def test_missing_file_stays_a_path_for_the_broker(tmp_path: Path) -> None:
     for text in ("ppo", "ppo:default", f"ppo:{tmp_path / 'none'}", "sb3:none.zip", "easy"):
         assert to_send(Policy.of(text)) == Policy.of(text)
 
 
-def test_content_that_was_changed_on_its_way_is_refused_by_the_broker(tmp_path: Path, mine: Path) -> None:
+def test_content_changed_in_transit_is_refused_by_the_broker(tmp_path: Path, mine: Path) -> None:
     sent = to_send(Policy.of(f"ppo:{mine}"))
     text = sent.settings.checkpoint
     with closing(Broker(settings(tmp_path))) as broker:
@@ -162,7 +162,7 @@ def test_content_that_was_changed_on_its_way_is_refused_by_the_broker(tmp_path: 
         assert (broker.started.policy, broker.started.epoch) == ("fifo", 1)
 
 
-def test_what_is_too_large_is_refused_on_both_sides(tmp_path: Path, mine: Path) -> None:
+def test_too_large_content_is_refused_on_both_sides(tmp_path: Path, mine: Path) -> None:
     policy = Policy.of(f"ppo:{mine}")
     large = NetworkConfig(width=256, critic_width=256)
     save_checkpoint(mine, msgspec.structs.replace(CARD, network=large), initial_weights(large, 0))
@@ -171,15 +171,15 @@ def test_what_is_too_large_is_refused_on_both_sides(tmp_path: Path, mine: Path) 
     with Client("tcp://127.0.0.1:9", home=tmp_path) as client, pytest.raises(InputError, match=says):
         client.set_policy(policy)
     with closing(Broker(settings(tmp_path))) as broker:
-        refused = broker._set_policy(asked(policy))
+        refused = broker._set_policy(request_of(policy))
     assert isinstance(refused, Refused)
     assert "expected at most 960 KiB" in refused.message
 
 
-def test_a_broker_keeps_the_content_in_its_journal_once(tmp_path: Path, mine: Path) -> None:
+def test_broker_keeps_the_content_in_its_journal_once(tmp_path: Path, mine: Path) -> None:
     policy = Policy.of(f"ppo:{mine}")
     with closing(Broker(settings(tmp_path))) as broker:
-        assert broker._set_policy(asked(policy)) == Ok()
+        assert broker._set_policy(request_of(policy)) == Ok()
         network = broker._machine.scheduler.policy_id
     assert network.startswith("tiny@")
     shutil.rmtree(mine)
@@ -191,9 +191,9 @@ def test_a_broker_keeps_the_content_in_its_journal_once(tmp_path: Path, mine: Pa
     assert load_scheduler(decider_at(stored, 1e12)).policy_id == network
 
 
-def test_a_backup_and_a_base_have_the_content(tmp_path: Path, mine: Path) -> None:
+def test_backup_and_base_have_the_content(tmp_path: Path, mine: Path) -> None:
     with closing(Broker(settings(tmp_path))) as broker:
-        broker._set_policy(asked(Policy.of(f"ppo:{mine}")))
+        broker._set_policy(request_of(Policy.of(f"ppo:{mine}")))
         network = broker._machine.scheduler.policy_id
     shutil.rmtree(mine)
     assert decides(tmp_path) == network
@@ -212,7 +212,7 @@ def test_a_backup_and_a_base_have_the_content(tmp_path: Path, mine: Path) -> Non
     assert [decides(tmp_path, "other") for _ in range(2)] == [network, network]
 
 
-def test_the_largest_policy_and_access_list_fit_messages_to_a_standby(tmp_path: Path) -> None:
+def test_largest_policy_and_access_list_fit_messages_to_a_standby(tmp_path: Path) -> None:
     rule = Policy("easy").toml
     policy = rule + "#" * (MAX_POLICY_BYTES - len(rule))
     assert not SetPolicy(policy=policy, name="mine").too_large()
@@ -242,10 +242,10 @@ def test_the_largest_policy_and_access_list_fit_messages_to_a_standby(tmp_path: 
     assert [answer.access == files for answer in answers] == [False, True]  # type: ignore[union-attr]
 
 
-def test_python_code_is_not_sent_and_the_refusal_says_where_to_put_it(tmp_path: Path) -> None:
+def test_python_code_is_not_sent_and_the_refusal_names_its_place(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text("from rlsched.decide.rules.parts import next_move\n")
-    request = asked(Policy.of(f"{file}"))
+    request = request_of(Policy.of(f"{file}"))
     assert "import" not in request.policy
     assert missing_code(Policy.of(str(file))) == ""
     file.unlink()

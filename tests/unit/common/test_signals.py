@@ -1,4 +1,4 @@
-"""Handlers of signals are put back: by the context manager, and by the verbs that use it."""
+"""Signal handlers are restored: by the context manager, and by the verbs that use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rlsched.signals import END, on_signals
 
 
-def test_the_handler_is_called_and_then_what_there_was_is_back() -> None:
+def test_handler_is_called_and_then_the_previous_one_is_restored() -> None:
     seen: list[int] = []
     outer: list[int] = []
     with on_signals(lambda number, _: outer.append(number), [signal.SIGTERM]):
@@ -21,7 +21,7 @@ def test_the_handler_is_called_and_then_what_there_was_is_back() -> None:
     assert (seen, outer) == ([signal.SIGTERM, signal.SIGINT], [signal.SIGTERM])
 
 
-def test_an_exception_puts_them_back_too() -> None:
+def test_exception_restores_them_too() -> None:
     before = signal.getsignal(signal.SIGTERM)
 
     def end(number: int, _: object) -> None:
@@ -32,7 +32,7 @@ def test_an_exception_puts_them_back_too() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_no_signal_is_none_and_not_the_usual_ones() -> None:
+def test_empty_list_of_signals_is_not_the_default() -> None:
     before = [signal.getsignal(number) for number in END]
     with on_signals(lambda *_: None, []):
         assert [signal.getsignal(number) for number in END] == before

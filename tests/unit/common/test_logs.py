@@ -1,4 +1,4 @@
-"""Logs: a record is one line whatever it holds, as text or as JSON, and says where it belongs."""
+"""Logs: a record is one line for any content, as text or as JSON, and names its job, node or user."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_no_text_ends_a_line_of_json(fields: dict[str, str]) -> None:
     assert line["exception"].endswith(f"ValueError: {EVIL}")
 
 
-def test_no_text_looks_like_a_line_of_text_of_its_own() -> None:
+def test_no_text_looks_like_a_separate_line() -> None:
     text = TextLines("%(message)s").format(
         record("set aside: %s", EVIL, exc_info=failed("y\nbroker: all is well"))
     )
@@ -68,7 +68,7 @@ def test_no_text_looks_like_a_line_of_text_of_its_own() -> None:
     assert not any(mark in text for mark in "\r\x1b\u2028\x85")
 
 
-def test_where_a_record_belongs_is_found_in_its_arguments() -> None:
+def test_context_of_a_record_is_found_in_its_arguments() -> None:
     line = json.loads(JsonLines().format(record("attempt %s cannot be started", Key(7, 2, 1, "c"))))
     assert (line["job"], line["attempt"], line["rank"]) == (7, 2, 1)
     line = json.loads(JsonLines().format(record("%s", "n1", extra={"node": "n1", "job": 4})))

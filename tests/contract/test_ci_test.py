@@ -1,4 +1,4 @@
-"""`.ci/test`: which failures count, and what is said of those that do not."""
+"""`.ci/test`: which failures count, and the report of the others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_broken():
         ("import no_such", 2, False),
     ],
 )
-def test_a_failure_counts_where_it_comes_again(tmp_path: Path, tests: str, code: int, flaky: bool) -> None:
+def test_repeated_failure_counts(tmp_path: Path, tests: str, code: int, flaky: bool) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "test_it.py").write_text(tests + "\ndef test_sound():\n    pass\n")
     runner = tmp_path / "pytest"
@@ -50,4 +50,5 @@ def test_a_failure_counts_where_it_comes_again(tmp_path: Path, tests: str, code:
     )
     assert done.returncode == code, done.stdout + done.stderr
     named = [line for line in done.stdout.splitlines() if line.startswith("flaky: ")]
-    assert named == ["flaky: failed, and passed when run again alone: test_it.py::test_flaky"] * flaky
+    flaky_line = "flaky: failed, and passed when run again alone: test_it.py::test_flaky"  # prose: quoted
+    assert named == [flaky_line] * flaky

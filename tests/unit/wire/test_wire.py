@@ -1,4 +1,4 @@
-"""Messages on the wire: every one survives the way there and back, and no bytes crash the reader."""
+"""Messages on the wire: every message is decoded unchanged, and no bytes crash the reader."""
 
 from __future__ import annotations
 
@@ -67,22 +67,22 @@ EXAMPLES: list[Message] = [
 
 
 @pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
-def test_there_and_back(message: Message) -> None:
+def test_every_message_is_decoded_unchanged(message: Message) -> None:
     assert decode(encode(message, 42)) == Envelope(PROTOCOL_VERSION, 42, message)
 
 
-def test_every_message_has_a_tag_of_its_own() -> None:
+def test_every_message_has_a_separate_tag() -> None:
     tags = [kind.__struct_config__.tag for kind in Message.__args__]
     assert len(set(tags)) == len(tags)
 
 
-def test_another_version_is_named() -> None:
+def test_other_version_is_named() -> None:
     frame = msgspec.msgpack.encode([PROTOCOL_VERSION + 1, 0, {"type": "ok"}])
     with pytest.raises(WireError, match=rf"protocol version {PROTOCOL_VERSION + 1}; this side speaks"):
         decode(frame)
 
 
-def test_an_unknown_field_is_named() -> None:
+def test_unknown_field_is_named() -> None:
     frame = msgspec.msgpack.encode([PROTOCOL_VERSION, 0, {"type": "cancel", "job": 1, "force": True}])
     with pytest.raises(WireError, match="`force`"):
         decode(frame)
@@ -106,7 +106,7 @@ def test_any_bytes_are_a_message_or_one_clear_error(data: bytes) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(EXAMPLES), st.data())
-def test_a_damaged_message_is_a_message_or_one_clear_error(message: Message, data: st.DataObject) -> None:
+def test_damaged_message_is_a_message_or_one_clear_error(message: Message, data: st.DataObject) -> None:
     frame = bytearray(encode(message, 7))
     for _ in range(data.draw(st.integers(1, 4))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
@@ -129,14 +129,14 @@ def test_deep_nesting_is_refused() -> None:
         decode(b"\x93\x01\x00" + b"\x91" * 500_000)
 
 
-def test_a_submission_without_new_fields_is_one_that_older_brokers_know() -> None:
+def test_submission_without_new_fields_is_valid_for_older_brokers() -> None:
     plain = msgspec.msgpack.decode(encode(Submit(token="t", command=["x"], num_gpus=1)))[2]
     assert set(plain) == {"type", "token", "command", "num_gpus"}
     asking = msgspec.msgpack.decode(encode(Submit(token="t", command=["x"], num_gpus=1, speed_energy=0.0)))[2]
     assert asking["speed_energy"] == 0.0, "0 is not the default, which is the broker's"
 
 
-def test_a_field_that_the_other_side_does_not_know_is_named() -> None:
+def test_field_unknown_to_the_other_side_is_named() -> None:
     frame = msgspec.msgpack.encode(
         [PROTOCOL_VERSION, 1, {"type": "submit", "token": "t", "command": ["x"], "num_gpus": 1, "later": 1}]
     )
@@ -144,7 +144,7 @@ def test_a_field_that_the_other_side_does_not_know_is_named() -> None:
         decode(frame)
 
 
-def test_a_frame_above_the_limit_is_not_made() -> None:
+def test_frame_above_the_limit_is_not_made() -> None:
     room = MAX_MESSAGE_BYTES - len(encode(LogData(data=b"", offset=0, eof=False))) - 3
     assert len(encode(LogData(data=b"x" * room, offset=0, eof=False))) == MAX_MESSAGE_BYTES
     with pytest.raises(WireError, match="message 'log_data' of 1,048,577 bytes: expected at most 1,048,576"):
@@ -161,13 +161,11 @@ ANSWERS: list[tuple[Message, type[msgspec.Struct]]] = [
 
 
 @pytest.mark.parametrize(("message", "expected"), ANSWERS)
-def test_an_answer_is_read_whether_or_not_it_is_the_expected_one(
-    message: Message, expected: type[msgspec.Struct]
-) -> None:
+def test_answer_of_an_unexpected_kind_is_read(message: Message, expected: type[msgspec.Struct]) -> None:
     assert decode_answer(encode(message, 42), expected) == (42, message)
 
 
-def test_a_malformed_answer_is_refused_with_the_same_line() -> None:
+def test_malformed_answer_is_refused_with_the_same_line() -> None:
     for frame in (
         b"",
         encode(Submitted(job=3))[:-1],
@@ -181,7 +179,7 @@ def test_a_malformed_answer_is_refused_with_the_same_line() -> None:
         assert str(by_one.value) == str(by_all.value)
 
 
-def test_each_name_is_there_and_no_other() -> None:
+def test_names_are_complete() -> None:
     for name in messages.__all__:
         assert getattr(messages, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Literal'"):

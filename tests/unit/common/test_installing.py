@@ -1,4 +1,4 @@
-"""The command that installs an extra: as it has to be typed in a checkout, and elsewhere."""
+"""The command that installs an extra: for a checkout, and for other installations."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ def pip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlsched.installing._pip", lambda: "pip")
 
 
-def test_a_checkout_keeps_its_pins_and_stays_editable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkout_keeps_its_pins_and_stays_editable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "constraints.txt").touch()
     monkeypatch.chdir(tmp_path)
@@ -28,11 +26,11 @@ def test_a_checkout_keeps_its_pins_and_stays_editable(
     assert install_command("report", tmp_path) == f"pip install -c {pins} -e {package}"
 
 
-def test_elsewhere_it_is_the_distribution(tmp_path: Path) -> None:
+def test_other_installations_use_the_distribution(tmp_path: Path) -> None:
     assert install_command("broker,node", tmp_path) == "pip install 'rlsched[broker,node]'"
 
 
-def test_the_pip_of_another_python_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pip_of_another_python_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     folder = tmp_path / ".venv" / "bin"
     folder.mkdir(parents=True)

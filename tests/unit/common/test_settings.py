@@ -1,4 +1,4 @@
-"""Settings as data: what is written reads back as the same."""
+"""Settings as data: written settings are read back unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMES = (0.0, 60, 5400, 129_600, 1_234_567, 90.5, 123_456.78, 1e-5, 1e12, math.i
 
 
 @pytest.mark.parametrize("after_s", TIMES)
-def test_times_read_back_as_the_same(after_s: float) -> None:
+def test_times_are_read_back_unchanged(after_s: float) -> None:
     policy = Policy("easy", reserve_after=after_s)
     assert policy.settings.reserve_after == after_s
     assert Policy.parse(policy.toml) == policy
@@ -24,6 +24,6 @@ def test_times_read_back_as_the_same(after_s: float) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0s"), (90, "90s"), (5400, "90m"), (172_800, "2d"), (1_234_567, "1234567s")]
 )
-def test_a_time_has_the_largest_unit_that_it_is_a_multiple_of(seconds: float, text: str) -> None:
+def test_time_has_the_largest_unit_that_divides_it(seconds: float, text: str) -> None:
     assert Seconds(seconds).text == text
     assert Seconds.of(text) == seconds

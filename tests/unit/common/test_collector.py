@@ -10,7 +10,7 @@ import pytest
 from rlsched.collector import imported, no_garbage
 
 
-def test_the_collector_is_as_it_was_afterwards() -> None:
+def test_collector_is_restored_afterwards() -> None:
     assert gc.isenabled()
     with no_garbage():
         assert not gc.isenabled()
@@ -21,12 +21,12 @@ def test_the_collector_is_as_it_was_afterwards() -> None:
 
 
 def module(folder: Path, name: str, text: str) -> str:
-    """Write a module that notes whether the collector is on."""
+    """Write a module that records whether the collector is on."""
     (folder / f"{name}.py").write_text(f"import gc\ncollects = gc.isenabled()\n{text}\n")
     return name
 
 
-def test_a_module_is_imported_with_the_collector_paused(
+def test_module_is_imported_with_the_collector_paused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))

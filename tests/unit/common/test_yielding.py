@@ -1,4 +1,4 @@
-"""Processes beside the broker give way, by the kernel's own answer: niceness, session, time that is left."""
+"""Priority of processes next to the broker, as the kernel reports it: niceness, session, CPU share."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def stat(pid: int) -> list[str]:
 
 
 def groups_sessions() -> bool:
-    """Whether the kernel shares the processor out between sessions."""
+    """Whether the kernel divides the processor among sessions."""
     return GROUPS.exists() and GROUPS.read_text().strip() == "1"
 
 
 def niceness(pid: int) -> tuple[int, int | None]:
-    """Of a process and of its session; None where the kernel groups none, or not this one.
+    """Niceness of a process and of its session; None where the kernel groups no sessions, or not this one.
 
-    What a machine started before its first session is in none: the suite itself may be.
+    Processes started before the machine's first session have none: the suite itself may be one.
     """
     own = int(stat(pid)[16])
     if not groups_sessions():
@@ -46,19 +46,19 @@ def niceness(pid: int) -> tuple[int, int | None]:
 
 
 def lowered(by: int) -> tuple[int, int | None]:
-    """What a process of ours has that leads a session and gives way by so much."""
+    """Expected values of a child process that leads a session and lowers its priority by this much."""
     own = min(os.getpriority(os.PRIO_PROCESS, 0) + by, 19)
     return own, own if groups_sessions() else None
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time that it has had."""
+    """CPU time used so far."""
     return sum(map(int, stat(pid)[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a process in a session of its own; returns its number."""
+    """Start a process in a separate session. Returns its number."""
     started: list[subprocess.Popen[bytes]] = []
 
     def begin(command: Sequence[str]) -> int:
@@ -80,7 +80,7 @@ def start() -> Iterator[Start]:
 
 
 @pytest.mark.parametrize("command", [fit_command(60.0), forecast_command()], ids=["fit", "forecaster"])
-def test_a_process_of_the_broker_gives_way_with_its_session(start: Start, command: Sequence[str]) -> None:
+def test_process_of_the_broker_lowers_its_session_s_priority(start: Start, command: Sequence[str]) -> None:
     pid = start(command)
     until(lambda: niceness(pid) == lowered(BACKGROUND), f"it has {lowered(BACKGROUND)}")
 
@@ -91,8 +91,8 @@ def test_compaction_runs_in_the_background() -> None:
     assert made == background_command("rlsched.broker.compaction.process", *words)
 
 
-def test_a_process_gives_way_before_it_imports_its_module(tmp_path: Path) -> None:
-    """The imports of a forecaster take seconds, and came before it gave way."""
+def test_process_lowers_its_priority_before_it_imports_its_module(tmp_path: Path) -> None:
+    """The imports of a forecaster take seconds, and came before it lowered its priority."""
     (tmp_path / "probe.py").write_text(
         "import os, sys\nprint(os.getpriority(os.PRIO_PROCESS, 0), __name__, *sys.argv[1:])\n"
     )
@@ -103,7 +103,7 @@ def test_a_process_gives_way_before_it_imports_its_module(tmp_path: Path) -> Non
     assert ran.stdout.split() == [str(lowered(BACKGROUND)[0]), "__main__", "a", "b", "c"]
 
 
-def test_a_replay_of_the_board_gives_way_with_its_session(tmp_path: Path) -> None:
+def test_replay_of_the_board_lowers_its_session_s_priority(tmp_path: Path) -> None:
     replays = ReplayRunner((sys.executable, "-c", "import time; time.sleep(600)"))
     ticket = replays.start(tmp_path, 1, 1, 1.0)["ticket"]
     try:
@@ -112,7 +112,7 @@ def test_a_replay_of_the_board_gives_way_with_its_session(tmp_path: Path) -> Non
         replays.stop(ticket)
 
 
-def test_the_one_that_gives_way_gets_little_beside_one_of_another_session(start: Start) -> None:
+def test_lowered_process_gets_little_cpu_next_to_another_session(start: Start) -> None:
     """Both on one core: without sessions' niceness each would get a half."""
     core = min(os.sched_getaffinity(0))
     usual, yields = (start((sys.executable, "-c", HOG, str(by))) for by in (0, 10))
@@ -124,7 +124,7 @@ def test_the_one_that_gives_way_gets_little_beside_one_of_another_session(start:
     assert cpu_s(yields) - began_s[1] < 0.3 * (cpu_s(usual) - began_s[0])
 
 
-def test_one_in_another_s_session_changes_its_own_niceness_alone() -> None:
+def test_process_in_another_session_changes_only_its_own_niceness() -> None:
     ours = niceness(os.getpid())
     waits = (
         "import sys; from rlsched.yielding import give_way; give_way(7); print(flush=True); sys.stdin.read()"
