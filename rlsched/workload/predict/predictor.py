@@ -252,9 +252,8 @@ class Predictor:
 
     def said(self, queries: Sequence[SubmissionQuery]) -> Floats:
         """(N, EXPERTS, BINS) forecasts of the predictors; boosting repeats survival until its first fit."""
-        out = np.empty((len(queries), len(EXPERTS), BINS))
-        for rows, one in zip(out, queries, strict=True):
-            rows[0], rows[1], rows[2], rows[3] = one.running_mean, one.nearest, one.survival, one.survival
+        rows = [row for one in queries for row in (one.running_mean, one.nearest, one.survival, one.survival)]
+        out = np.concatenate(rows).reshape(len(queries), len(EXPERTS), BINS)
         if self._boosting is not None:
             out[:, -1] = self._boosting.probabilities(np.stack([query.features for query in queries]))
         return out

@@ -115,11 +115,14 @@ class Survival:
         levels: list[int] = []
         running: list[float] = []  # alternately start and number
         for level, key in enumerate(keys):
-            row = self._index.get(key, -1) if key is not None else -1
-            if key is not None and row >= 0 and level >= _CENSORED_FROM and (live := self._running.get(key)):
+            row = -1 if key is None else self._index.get(key, -1)
+            if key is None or row < 0:
+                levels += (-1, 0, len(running) // 2)
+                continue
+            if level >= _CENSORED_FROM and (live := self._running.get(key)):
                 for one in islice(reversed(live.values()), MAX_RUNNING):
                     running += one
-            levels += (row, self._starts[row] if row >= 0 else 0, len(running) // 2)
+            levels += (row, self._starts[row], len(running) // 2)
         out = np.empty((len(LEVELS), BINS))
         survive(
             self._counts,
