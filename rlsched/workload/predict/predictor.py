@@ -134,9 +134,7 @@ class Predictor:
         Returns:
             (BINS,) the resulting forecast.
         """
-        self._check_new(job)
-        self.history.resubmit(job, now_s)
-        self._remember(job, features)
+        self.note_recalled(job, features, now_s)
         self.hedge.settle(now_s)
         return self.mix(job, experts)
 
@@ -226,6 +224,12 @@ class Predictor:
         query = self.history.submit(job, now_s)
         self._remember(job, query.features)
         return query
+
+    def note_recalled(self, job: JobFacts, features: Floats, now_s: float) -> None:
+        """Record a submission of an earlier process in the history; `features` as in `SubmissionForecast`."""
+        self._check_new(job)
+        self.history.resubmit(job, now_s)
+        self._remember(job, features)
 
     def _check_new(self, job: JobFacts) -> None:
         if self.history.knows(job.job_id):
