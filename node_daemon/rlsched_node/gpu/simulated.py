@@ -60,6 +60,7 @@ class SimulatedGpus:
         self._traits: dict[str, dict[str, float]] = {}
         self._power_w = [self._figures["idle_w"]] * count
         self._lock = threading.Lock()  # shared by the daemon and its meter
+        self._trait("")  # reads the catalogue, for which the first job would wait otherwise
 
     @property
     def count(self) -> int:
@@ -156,7 +157,7 @@ class SimulatedGpus:
             held = self._held.get(gpu, ())
             busy, parts = self._at_work(held)
             processes = tuple(
-                GpuProcess(tenant.pid, int(self._trait(tenant)["memory_mib"]), part)
+                GpuProcess(tenant.pid, int(self._trait(tenant.workload)["memory_mib"]), part)
                 for tenant, part in zip(held, parts, strict=True)
             )
             return GpuReading(
@@ -185,22 +186,22 @@ class SimulatedGpus:
     def close(self) -> None:
         """Does nothing."""
 
-    def _trait(self, tenant: Tenant) -> dict[str, float]:
-        """The catalogue row of its workload on this type."""
-        found = self._traits.get(tenant.workload)
+    def _trait(self, workload: str) -> dict[str, float]:
+        """The catalogue row of a workload on this type."""
+        found = self._traits.get(workload)
         if found is None:
             from rlsched.models.catalogue.catalogue import load_catalogue  # numpy, only for simulated GPUs
 
             catalogue = load_catalogue()
-            number = catalogue.number(tenant.workload) if tenant.workload in catalogue.names else 0
+            number = catalogue.number(workload) if workload in catalogue.names else 0
             row = catalogue.traits([self._type])[number, 0]
             fields = ("util_frac", "memory_mib", "clock_bound", "dynamic_w")
-            found = self._traits[tenant.workload] = {field: float(row[field]) for field in fields}
+            found = self._traits[workload] = {field: float(row[field]) for field in fields}
         return found
 
     def _at_work(self, held: Sequence[Tenant]) -> tuple[float, list[float]]:
         """Share of time in which a GPU works, and the part of each tenant, 0 to 1."""
-        alone = [self._trait(tenant)["util_frac"] for tenant in held]
+        alone = [self._trait(tenant.workload)["util_frac"] for tenant in held]
         idle = 1.0
         for one in alone:
             idle *= 1.0 - one
@@ -215,7 +216,7 @@ class SimulatedGpus:
         _, parts = self._at_work(held)
         added_w = 0.0
         for tenant, part in zip(held, parts, strict=True):
-            trait = self._trait(tenant)
+            trait = self._trait(tenant.workload)
             time = relative_time(trait["clock_bound"], x)
             speed_frac = part / trait["util_frac"]
             added_w += dynamic_w(trait["dynamic_w"], figures["theta"], time, voltage, x, speed_frac)

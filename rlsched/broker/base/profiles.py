@@ -103,9 +103,14 @@ class KeptProfile(msgspec.Struct, frozen=True, array_like=True):
 
 def signature_of(user: str, command: Sequence[str]) -> Signature:
     """Return the signature of a user's command."""
+    return user, _stem_of(command_line(command))
+
+
+@lru_cache(maxsize=128)
+def _stem_of(line: str) -> str:
     from rlsched.workload.predict.facts import stem  # imports numpy, which readers of entries do not need
 
-    return user, stem(command_line(command))
+    return stem(line)
 
 
 def command_line(command: Sequence[str]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from rlsched.broker.base.entries import (
     AttemptOver,
@@ -77,7 +76,6 @@ from rlsched.wire.messages import (
 )
 
 _log = logging.getLogger("rlsched.broker")
-_Kind = TypeVar("_Kind")
 LISTENS_EVERY_S = 0.5
 """Longest time between batches while the broker receives messages; a longer gap means that it did not."""
 
@@ -211,26 +209,26 @@ class Machine:
             ValueError: `now_s` is not later than that of the batch before.
         """
         self._begin(now_s)
+        batch = _Batch(events)
         # 1. Reports of nodes: ends first, so that their GPUs are free for the decisions of this batch.
-        for event in sorted(_of_kind(events, NodeSaid), key=_is_greeting):
+        for event in sorted(batch.reports, key=_is_greeting):
             self._node_reported(event)
         # 2. Whether submissions are accepted: the journal's disk may be full.
-        for intake in _of_kind(events, Intake):
+        for intake in batch.intakes:
             self._requests.submitting.refusal = intake.refusal
         # 3. Changes by clients, in order. Submissions that follow each other are predicted together.
-        asked = _of_kind(events, ClientAsked)
-        self._requests.change([one for one in asked if isinstance(one.message, CHANGES)], now_s)
+        self._requests.change(batch.changes, now_s)
         # 4. Questions are queued; `answer` answers them once the output of this batch has left.
-        for question in asked:
-            if not isinstance(question.message, CHANGES) and not self.backlog.add(question):
+        for question in batch.questions:
+            if not self.backlog.add(question):
                 self._out.reply(question.peer, question.request, Refused(message=TOO_MANY))
         # 5. Results of the commands that power nodes up and down.
-        for done in _of_kind(events, PowerDone):
+        for done in batch.powered:
             self._sleepers.done(done, now_s)
         # 6. Timers: leases, drains, launch time-outs, and the time that the scheduler asked for.
-        if _of_kind(events, Tick):
+        if batch.has_tick:
             self._tick()
-        elif _of_kind(events, Due):
+        elif batch.is_due:
             self._dirty = self._dirty or now_s >= self._ask_again_s
         # 7. Jobs whose GPUs have been left by preempted jobs are launched; GPUs of others are held.
         self._launch_seated()
@@ -535,12 +533,44 @@ class Machine:
             self.soft_errors.count("told", what, error)
 
 
-def _of_kind(events: Sequence[Event], kind: type[_Kind]) -> list[_Kind]:
-    return [event for event in events if isinstance(event, kind)]
+class _Batch:
+    """The events of a batch by kind, each kind in order.
+
+    Attributes:
+        reports: Messages of nodes.
+        intakes: Whether submissions are accepted.
+        changes: Requests of clients that change something.
+        questions: All other requests of clients.
+        powered: Results of the commands that power nodes up and down.
+        has_tick: Whether there is a tick.
+        is_due: Whether the time that the scheduler asked for has come.
+    """
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self.reports: list[NodeSaid] = []
+        self.intakes: list[Intake] = []
+        self.changes: list[ClientAsked] = []
+        self.questions: list[ClientAsked] = []
+        self.powered: list[PowerDone] = []
+        self.has_tick = self.is_due = False
+        for event in events:
+            match event:
+                case ClientAsked():
+                    (self.changes if isinstance(event.message, CHANGES) else self.questions).append(event)
+                case NodeSaid():
+                    self.reports.append(event)
+                case Tick():
+                    self.has_tick = True
+                case Due():
+                    self.is_due = True
+                case Intake():
+                    self.intakes.append(event)
+                case PowerDone():
+                    self.powered.append(event)
 
 
 def _is_greeting(event: NodeSaid) -> bool:
-    return isinstance(event.message, Hello | Heartbeat)
+    return isinstance(event.message, (Hello, Heartbeat))
 
 
 def _contested(decision: Decision) -> bool:

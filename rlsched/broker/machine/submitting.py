@@ -181,13 +181,15 @@ class Submitting:
                 continue
             try:
                 draft = self._draft(self._state.last_number + 1 + numbered + len(found.entries), message)
-                self._state.quotas.check(owner_of(draft), draft.num_gpus, beside)
+                owner = owner_of(draft)
+                self._state.quotas.check(owner, draft.num_gpus, beside)
             except InputError as error:
                 found.refused[token] = str(error)
                 continue
             found.entries[token] = draft
             if not draft.rejected:
-                beside.update(owner_of(draft).parties())
+                for party in owner.parties():
+                    beside[party] += 1
         return found
 
     def _is_known(self, token: str) -> bool:

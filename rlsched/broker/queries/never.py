@@ -22,8 +22,10 @@ def unknown_vc(state: BrokerState, vc: str) -> str:
     VCs are declared by nodes (`rlsched node --vc`), and by quotas if nodes do so. If no node has a VC, any
     name is accepted, as a label.
     """
+    if not vc:
+        return ""
     known = {name for name in state.cluster.partition_names if name != SHARED_PARTITION}
-    if not vc or not known:
+    if not known:
         return ""
     known |= state.quotas.named("vc")
     if vc in known:

@@ -76,6 +76,8 @@ REST_S = 0.004
 """Pause after a turn of heartbeats only, seconds: else each heartbeat of thousands of nodes takes a turn."""
 TICK_S = 0.25
 FLUSH_S = 5.0
+_OF_THE_LOOP = (SetPolicy, ReadJournal, LaterBroker)
+"""Messages that the loop answers itself; `LaterBroker` unless a node sends it."""
 QUESTIONS_S = 0.005
 """Time for questions in a turn of the loop, seconds; the remaining questions wait for the next turn."""
 
@@ -337,10 +339,11 @@ class Broker:
         pauses = ShortPauses()
         while not self._stopping:
             heard, emptied = self._transport.receive(0 if self._machine.backlog else POLL_MS, MAX_BATCH)
+            for_itself = [one for one in heard if _is_the_loops(one)]
             events: list[Event] = [
                 *self._held.take(),
                 *self._power.step(),
-                *(_event(one) for one in heard if not _is_the_loops(one)),
+                *(_event(one) for one in heard if not for_itself or not _is_the_loops(one)),
             ]
             if self._disk.refusal() != self._intake:
                 self._intake = self._disk.refusal()
@@ -352,7 +355,7 @@ class Broker:
             if events or self._clock.peek() >= self._machine.due_s():
                 self._step(events)
             self._answer()
-            for one in filter(_is_the_loops, heard):
+            for one in for_itself:
                 self._answer_itself(one)
             self._shipping.step()
             self._superseded.by(self._machine.later_epoch(), "most nodes obey it")
@@ -538,8 +541,8 @@ def nobody_waits(heard: Sequence[Heard]) -> bool:
 
 def _is_the_loops(heard: Heard) -> bool:
     message = heard.envelope.message
-    return isinstance(message, SetPolicy | ReadJournal) or (
-        isinstance(message, LaterBroker) and heard.peer.role != "node"
+    return isinstance(message, _OF_THE_LOOP) and (
+        not isinstance(message, LaterBroker) or heard.peer.role != "node"
     )
 
 

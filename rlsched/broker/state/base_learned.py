@@ -14,7 +14,6 @@ import numpy as np
 from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.state.base import BaseJob, Learned, PredictorSample
 from rlsched.broker.state.predictions import FEATURES_BYTES, Predictions
-from rlsched.workload.predict.distribution import BINS
 from rlsched.workload.predict.facts import JobFacts, stem
 from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.predictor import EXPERTS, Predictor
@@ -39,9 +38,9 @@ class _Event(NamedTuple):
 class Noting(Predictions):
     """Predictions that also record the data for a base.
 
-    past: Latest jobs that ended.
-        live: Live jobs, by number.
-        live: Jobs that have not, by number.
+    Attributes:
+        past: Latest jobs that ended.
+        live: Jobs that have not ended, by number.
     """
 
     def __init__(self, kind: str | None = None) -> None:
@@ -152,23 +151,28 @@ _ENDS, _COMES, _STARTS, _AFTER_ALL = 0, 1, 2, 100
 
 
 def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> list[_Event]:
+    """Events of a past job for the history. The hedge skips it: the base has the losses, but it settles live
+    jobs at the same times as ever."""
     facts = JobFacts(job_id, past.gpus, past.vc, past.user, past.name, past.command, past.limit_s)
 
-    def comes() -> object:
-        if len(past.features) != FEATURES_BYTES:
-            return predictor.foresee([facts], past.submit_s)
-        features = np.frombuffer(past.features, "<f4")
-        return predictor.recall(facts, _NOTHING_SAID, features, past.submit_s)
+    def comes() -> None:
+        predictor.hedge.settle(past.submit_s)
+        if len(past.features) == FEATURES_BYTES:
+            predictor.note_recalled(facts, np.frombuffer(past.features, "<f4"), past.submit_s)
+        else:
+            predictor.enquire(facts, past.submit_s)
+
+    def ends() -> None:
+        predictor.hedge.settle(past.end_s)
+        predictor.note_end(job_id, past.duration_s, past.end_s)
 
     began_s = past.submit_s if math.isnan(past.start_s) else past.start_s
-    ends = _ENDS if past.end_s > began_s else _AFTER_ALL
     events = [
         _Event(past.submit_s, _COMES, comes),
-        _Event(past.end_s, ends, lambda: predictor.observe_end(job_id, past.duration_s, past.end_s)),
+        _Event(past.end_s, _ENDS if past.end_s > began_s else _AFTER_ALL, ends),
     ]
     if not math.isnan(past.start_s):
-        starts = lambda: predictor.observe_start(job_id, past.start_s)  # noqa: E731
-        events.append(_Event(past.start_s, _STARTS, starts))
+        events.append(_Event(past.start_s, _STARTS, lambda: predictor.note_start(job_id, past.start_s)))
     return events
 
 
@@ -179,6 +183,3 @@ def _live_events(predictions: Predictions, job: BaseJob) -> list[_Event]:
         tell_of = predictions.started if what == "start" else predictions.stopped
         events.append(_Event(when_s, _STARTS + place, partial(tell_of, entry.job, when_s)))
     return events
-
-
-_NOTHING_SAID: Final = np.full((len(EXPERTS), BINS), 1.0 / BINS)

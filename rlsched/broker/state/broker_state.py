@@ -113,7 +113,19 @@ class BrokerState(Known):
             already_decided: A `Decided` whose action the decision loop has applied to `cluster` itself.
         """
         self.now_s = now_s
-        match entry:
+        match entry:  # the most frequent facts first: each case takes time
+            case JobSubmitted() if entry.tasks:
+                self._on_array_submitted(entry, now_s)
+            case JobSubmitted():
+                self._on_submitted(entry, now_s)
+            case Decided():
+                self._on_decided(entry, now_s, already_decided)
+            case RankLaunched():
+                self._on_rank_launched(entry)
+            case RankEnded():
+                self._on_rank_ended(entry, now_s)
+            case AttemptOver():
+                self._on_attempt_over(entry, now_s)
             case BrokerStarted():
                 self._on_broker_started(entry)
             case Restored():
@@ -126,10 +138,6 @@ class BrokerState(Known):
                 self._on_node(node_entry)
             case GpusHeld():
                 self.held.set(entry, self.nodes[entry.name], now_s)
-            case JobSubmitted() if entry.tasks:
-                self._on_array_submitted(entry, now_s)
-            case JobSubmitted():
-                self._on_submitted(entry, now_s)
             case TaskSubmitted():
                 self._on_submitted(self.arrays.live[entry.array].task(entry), now_s)
             case JobHeld():
@@ -144,18 +152,10 @@ class BrokerState(Known):
                 self._on_cancelled(entry, now_s)
             case JobsRanked():
                 self.priorities.rank(entry, now_s)
-            case Decided():
-                self._on_decided(entry, now_s, already_decided)
-            case RankLaunched():
-                self._on_rank_launched(entry)
             case RankClocked():
                 self._on_rank_clocked(entry)
-            case RankEnded():
-                self._on_rank_ended(entry, now_s)
             case AttemptEnding():
                 self._on_attempt_ending(entry)
-            case AttemptOver():
-                self._on_attempt_over(entry, now_s)
             case QuotaSet():
                 self.quotas.set(entry, now_s)
             case MemberSet():

@@ -94,6 +94,7 @@ class Predictions:
             for job in ("1", "2"):
                 said = toy.foresee([JobFacts(job, 1.0)], 60.0)[0].probabilities
                 toy.observe_start(job, 60.0)
+            toy.observe_end(job, 60.0, 120.0)
         point_and_spread(said[None, :], np.array([math.nan]))
 
     # ---- predictions -------------------------------------------------------------------------------------

@@ -6,10 +6,12 @@ submissions predict much about a job, before any job of its own burst has ended.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlsched.workload.predict.compiled import become, rhythm_of
 from rlsched.workload.predict.distribution import BINS, Floats, bin_of
@@ -88,7 +90,7 @@ class NearestBursts:
         """Record the start of a job of the key; pass the returned number to `end`."""
         past = self._past.setdefault(key, _Past())
         at = past.count % MEMORY
-        past.context[at], past.owner[at], past.start_s[at], past.bin[at] = context, _owner(job), now_s, -1
+        past.context[at], past.owner[at], past.start_s[at], past.bin[at] = context, _owner_of(job), now_s, -1
         past.count += 1
         return past.count - 1
 
@@ -119,7 +121,7 @@ class NearestBursts:
             past.bin,
             past.count,
             context,
-            np.array(_owner(job)),
+            _owner_of(job),
             otherwise,
             self._WEIGHT,
             self._STRANGER,
@@ -131,6 +133,12 @@ class NearestBursts:
         return out
 
 
-def _owner(job: JobFacts) -> tuple[int, ...]:
-    told = (job.user, stem(job.name), words(job.name), words(job.command))
-    return tuple(crc32(text.encode()) for text in told)
+def _owner_of(job: JobFacts) -> NDArray[np.int64]:
+    """(4,) checksums of user, of the name in two forms, and of the command."""
+    return _owner(job.user, job.name, job.command)
+
+
+@lru_cache(maxsize=512)
+def _owner(user: str, name: str, command: str) -> NDArray[np.int64]:
+    told = (user, stem(name), words(name), words(command))
+    return np.array([crc32(text.encode()) for text in told], np.int64)

@@ -36,6 +36,51 @@ def end_from_hazards(row: Floats) -> None:
 
 
 @kernel
+def fade_rows(counts: Floats, rows: NDArray[np.int64], fades: Floats) -> None:
+    """Multiply the counts of each level by its factor.
+
+    Args:
+        counts: (K, 2, BINS) ends and jobs at risk, changed in place.
+        rows: (L,) row of each level in `counts`, -1: none.
+        fades: (L,) factors.
+    """
+    for level in range(len(rows)):
+        row = rows[level]
+        if row >= 0:
+            for part in range(2):
+                for at in range(BINS):
+                    counts[row, part, at] *= fades[level]
+
+
+@kernel
+def count_end(
+    counts: Floats, rows: NDArray[np.int64], weights: Floats, narrow_from: int, near: Floats, bin_: int
+) -> None:
+    """Count a job that ended.
+
+    Args:
+        counts: (K, 2, BINS) ends and jobs at risk, changed in place.
+        rows: (L,) row of each level in `counts`, -1: none.
+        weights: (L,) weight of the job.
+        narrow_from: From this level on, the job counts in bins near its own too.
+        near: (2, BINS) ends and jobs at risk that it contributes there.
+        bin_: Bin of its run time.
+    """
+    for level in range(len(rows)):
+        row, weight = rows[level], weights[level]
+        if row < 0:
+            continue
+        if level >= narrow_from:
+            for part in range(2):
+                for at in range(BINS):
+                    counts[row, part, at] += weight * near[part, at]
+        else:
+            counts[row, 0, bin_] += weight
+            for at in range(bin_ + 1):
+                counts[row, 1, at] += weight
+
+
+@kernel
 def survive(
     counts: Floats,
     levels: NDArray[np.int64],

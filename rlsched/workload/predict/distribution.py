@@ -7,6 +7,7 @@ so that every quantity below is a closed form, and a mixture of distributions is
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ EDGES_S: Final = np.array([
 last."""
 BINS: Final = len(EDGES_S) - 1
 
+_EDGES_S: Final = EDGES_S.tolist()
 _LN: Final = np.log(EDGES_S)
 _MIDDLE_LN: Final = (_LN[1:] + _LN[:-1]) / 2
 _VARIANCE_LN: Final = np.diff(_LN) ** 2 / 12
@@ -47,7 +49,7 @@ def clip(values: NDArray[Any], low: float, high: float) -> NDArray[Any]:
 
 def bin_of(duration_s: float) -> int:
     """Return the bin of a run time; an edge belongs to the bin above it."""
-    return min(max(int(np.searchsorted(EDGES_S, duration_s, side="right")) - 1, 0), BINS - 1)
+    return min(max(bisect_right(_EDGES_S, duration_s) - 1, 0), BINS - 1)
 
 
 def lognormal(median_s: float, spread: float) -> Floats:

@@ -53,19 +53,24 @@ def words(text: str) -> str:
 
 def keys_of(job: JobFacts) -> tuple[Key | None, ...]:
     """(LEVELS,) the job's key at every level; None: its facts add nothing to a wider level."""
-    gpus = f"{job.gpus:g}"
-    who = (job.vc, job.user, gpus)
-    name, worded = stem(job.name), words(job.name)
-    command = words(job.command)
-    told = (name if command else worded, command)
+    return _keys(job.gpus, job.vc, job.user, job.name, job.command)
+
+
+@lru_cache(maxsize=512)
+def _keys(gpus: float, vc: str, user: str, name: str, command: str) -> tuple[Key | None, ...]:
+    """Cached: jobs of a sweep, and tasks of an array, have the same facts."""
+    size = f"{gpus:g}"
+    who = (vc, user, size)
+    plain, worded, command_words = stem(name), words(name), words(command)
+    told = (plain if command_words else worded, command_words)
     return (
         ("all",),
-        ("gpus", gpus) if job.vc else None,
-        ("vc", job.vc) if job.vc else None,
-        ("vc_gpus", job.vc, gpus),
-        ("user", *who) if job.user else None,
-        ("name", *who, name) if name else None,
-        ("command", *who, name, command) if command else None,
-        ("words", *who, worded) if worded != name else None,
-        ("exact", *who, job.name, job.command) if (job.name, job.command) != told else None,
+        ("gpus", size) if vc else None,
+        ("vc", vc) if vc else None,
+        ("vc_gpus", vc, size),
+        ("user", *who) if user else None,
+        ("name", *who, plain) if plain else None,
+        ("command", *who, plain, command_words) if command_words else None,
+        ("words", *who, worded) if worded != plain else None,
+        ("exact", *who, name, command) if (name, command) != told else None,
     )

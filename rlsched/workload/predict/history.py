@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from rlsched.workload.predict.bursts import CONTEXT, NearestBursts, Rhythm
-from rlsched.workload.predict.distribution import SAID, Floats, lognormal, read_off
+from rlsched.workload.predict.distribution import BINS, SAID, Floats, lognormal, read_off
 from rlsched.workload.predict.facts import LEVELS, JobFacts, Key, keys_of
 from rlsched.workload.predict.running_mean import RunningMean
 from rlsched.workload.predict.survival import MAX_KEYS, Started, Survival
@@ -36,9 +36,11 @@ FEATURES: Final = (
     *(f"{level}_{name}" for level in LEVELS[_FIRST_LEVEL:] for name in _PER_LEVEL),
 )
 """Columns of a job's row of features; nan if its facts lack the value."""
+_VC: Final = LEVELS.index("vc")
 _VC_GPUS: Final = LEVELS.index("vc_gpus")
 _NAME: Final = LEVELS.index("name")
-_UNKNOWN: Final = [math.nan] * 3
+_UNKNOWN: Final = (math.nan, math.nan, math.nan)
+_NONE_RUNS: Final = (0.0, math.nan, math.nan)
 
 
 class SubmissionQuery(NamedTuple):
@@ -121,7 +123,7 @@ class EventHistory:
 
     def _submitted(self, live: _Live, rhythm: Rhythm, now_s: float) -> None:
         rhythm.submit(now_s)
-        for key in (live.keys[LEVELS.index("vc")] or ("all",), ("user", live.job.user)):
+        for key in (live.keys[_VC] or ("all",), ("user", live.job.user)):
             self._submitted_s[key] = now_s
         self._live[live.job.job_id] = live
 
@@ -193,32 +195,29 @@ class EventHistory:
         levels: Floats,
         near: Floats,
     ) -> list[float]:
-        vc, own = keys[LEVELS.index("vc")] or ("all",), keys[_VC_GPUS]
+        vc, own = keys[_VC] or ("all",), keys[_VC_GPUS]
         assert own is not None
         row = [math.log1p(job.gpus), now_s / 3600 % 24, now_s / 86400 % 7, *context.tolist()]
-        row += [self._gap_ln(vc, now_s), self._gap_ln(("user", job.user), now_s) if job.user else math.nan]
+        row += (self._gap_ln(vc, now_s), self._gap_ln(("user", job.user), now_s) if job.user else math.nan)
         ages = self.survival.ages_s(own, now_s)
-        row.append(math.log1p(len(ages)))
         if ages:
-            row += [math.log1p(ages[0]), math.log1p(sorted(ages)[len(ages) // 2])]
+            row += (math.log1p(len(ages)), math.log1p(ages[0]), math.log1p(sorted(ages)[len(ages) // 2]))
         else:
-            row += [math.nan, math.nan]
+            row += _NONE_RUNS
         told = len(LEVELS) if any(keys[_NAME:]) else _NAME + 1
-        stacked = np.empty((1 + told - _FIRST_LEVEL, len(near)))
+        stacked, read = np.empty((1 + told - _FIRST_LEVEL, BINS)), np.empty((1 + told - _FIRST_LEVEL, SAID))
         stacked[0], stacked[1:] = near, levels[_FIRST_LEVEL:told]
-        read = np.empty((len(stacked), SAID))
         read_off(stacked, read)
-        said = read.tolist()
-        row += said[0]
-        for level in range(_FIRST_LEVEL, told):
-            key = keys[level]
+        said = iter(read.tolist())
+        row += next(said)
+        for key, of_level in zip(keys[_FIRST_LEVEL:told], said, strict=True):
             recent = self._recent.get(key) if key is not None else None
             if recent is None:
                 row += _UNKNOWN
             else:
                 logs = recent.logs
-                row += [logs[-1], sum(logs) / len(logs), math.log1p(now_s - recent.at_s)]
-            row += said[1 + level - _FIRST_LEVEL]
+                row += (logs[-1], sum(logs) / len(logs), math.log1p(now_s - recent.at_s))
+            row += of_level
         return row + [math.nan] * (len(FEATURES) - len(row))  # of a job without name and command
 
     def _gap_ln(self, key: Key, now_s: float) -> float:

@@ -134,9 +134,7 @@ class Predictor:
         Returns:
             (BINS,) the resulting forecast.
         """
-        self._check_new(job)
-        self.history.resubmit(job, now_s)
-        self._remember(job, features)
+        self.note_recalled(job, features, now_s)
         self.hedge.settle(now_s)
         return self.mix(job, experts)
 
@@ -227,6 +225,12 @@ class Predictor:
         self._remember(job, query.features)
         return query
 
+    def note_recalled(self, job: JobFacts, features: Floats, now_s: float) -> None:
+        """Record a submission of an earlier process in the history; `features` as in `SubmissionForecast`."""
+        self._check_new(job)
+        self.history.resubmit(job, now_s)
+        self._remember(job, features)
+
     def _check_new(self, job: JobFacts) -> None:
         if self.history.knows(job.job_id):
             raise ValueError(f"job {job.job_id} was submitted before, and has not ended")
@@ -252,9 +256,8 @@ class Predictor:
 
     def said(self, queries: Sequence[SubmissionQuery]) -> Floats:
         """(N, EXPERTS, BINS) forecasts of the predictors; boosting repeats survival until its first fit."""
-        out = np.empty((len(queries), len(EXPERTS), BINS))
-        for rows, one in zip(out, queries, strict=True):
-            rows[0], rows[1], rows[2], rows[3] = one.running_mean, one.nearest, one.survival, one.survival
+        rows = [row for one in queries for row in (one.running_mean, one.nearest, one.survival, one.survival)]
+        out = np.concatenate(rows).reshape(len(queries), len(EXPERTS), BINS)
         if self._boosting is not None:
             out[:, -1] = self._boosting.probabilities(np.stack([query.features for query in queries]))
         return out

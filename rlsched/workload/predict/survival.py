@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from rlsched.workload.predict.compiled import survive
+from rlsched.workload.predict.compiled import count_end, fade_rows, survive
 from rlsched.workload.predict.distribution import BINS, Floats, bin_of
 from rlsched.workload.predict.facts import LEVELS, Key
 
@@ -65,17 +65,19 @@ class Survival:
 
     def start(self, job_id: str, keys: tuple[Key | None, ...], now_s: float) -> Started:
         """Record that a job has started; pass the result to `drop` and `end`."""
-        numbers = []
+        numbers, rows = [], []
         for level, key in enumerate(keys):
             if key is None:
                 numbers.append(0)
+                rows.append(-1)
                 continue
             row = self._row(key)
             self._starts[row] += 1
-            self._counts[row] *= _FADE[level]
             numbers.append(self._starts[row])
+            rows.append(row)
             if level >= _CENSORED_FROM:
                 self._running.setdefault(key, {})[job_id] = (now_s, self._starts[row])
+        fade_rows(self._counts, np.array(rows), _FADES)
         return tuple(numbers)
 
     def resume(self, job_id: str, keys: tuple[Key | None, ...], started: Started, now_s: float) -> None:
@@ -94,16 +96,13 @@ class Survival:
     def end(self, keys: tuple[Key | None, ...], started: Started, duration_s: float) -> None:
         """Record that a job has ended; it decays from its start on, so that a long job counts no longer."""
         bin_ = bin_of(duration_s)
-        for level, key in enumerate(keys):
-            row = self._index.get(key) if key is not None else None
-            if row is not None:
-                weight = _FADE[level] ** max(self._starts[row] - started[level], 0)
-                counts = self._counts[row]
-                if level >= _NARROW_FROM:
-                    counts += weight * _NEAR_BINS[bin_]
-                else:
-                    counts[0, bin_] += weight
-                    counts[1, : bin_ + 1] += weight
+        rows = [-1 if key is None else self._index.get(key, -1) for key in keys]
+        weights = [
+            0.0 if row < 0 else fade ** max(self._starts[row] - number, 0)
+            for row, fade, number in zip(rows, _FADE, started, strict=True)
+        ]
+        near = _NEAR_BINS[bin_]
+        count_end(self._counts, np.array(rows), np.array(weights), _NARROW_FROM, near, bin_)
 
     def ages_s(self, key: Key, now_s: float) -> list[float]:
         """Ages of the key's running jobs, the latest to start first."""
@@ -115,11 +114,14 @@ class Survival:
         levels: list[int] = []
         running: list[float] = []  # alternately start and number
         for level, key in enumerate(keys):
-            row = self._index.get(key, -1) if key is not None else -1
-            if key is not None and row >= 0 and level >= _CENSORED_FROM and (live := self._running.get(key)):
+            row = -1 if key is None else self._index.get(key, -1)
+            if key is None or row < 0:
+                levels += (-1, 0, len(running) // 2)
+                continue
+            if level >= _CENSORED_FROM and (live := self._running.get(key)):
                 for one in islice(reversed(live.values()), MAX_RUNNING):
                     running += one
-            levels += (row, self._starts[row] if row >= 0 else 0, len(running) // 2)
+            levels += (row, self._starts[row], len(running) // 2)
         out = np.empty((len(LEVELS), BINS))
         survive(
             self._counts,

@@ -60,6 +60,13 @@ def test_simulated_gpus_follow_the_ranks_and_integrate_energy() -> None:
     assert gpus.power_w(1) == idle_w
 
 
+def test_the_first_job_does_not_wait_for_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = SimulatedGpus(1, "n0", gpu_type="V100")
+    monkeypatch.delattr("rlsched.models.catalogue.catalogue.load_catalogue")
+    gpus.follow({0: [Tenant(17)]})
+    assert gpus.utilisation_frac(0) > 0.0
+
+
 def test_simulated_gpus_follow_the_simulators_models() -> None:
     kind, figures = ["A100"], GPU_FIGURES["A100"]
     catalogue = load_catalogue()
