@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlsched.errors import InputError
 from rlsched.models.node_power import PowerByState
-from rlsched.power_down.service import KeepRule, PowerDownService, falling
+from rlsched.power_down.service import KeepRule, PowerDownService
 from rlsched.power_down.states import Command, Drain, NodeState, NodeStates, Sleep, Wake
 from rlsched.workload.predict.node_demand import Persistence, TrailingMaximum
 
@@ -96,24 +96,6 @@ def test_nodes_sleep_only_while_demand_falls() -> None:
     assert cluster.review(2400, {0}) == [c for n in (4, 3, 2, 1) for c in (Drain(n), Sleep(n))]  # 2, 1
 
 
-def test_least_times_awake_and_asleep() -> None:
-    rule = KeepRule(
-        buffer_nodes=0,
-        wake_buffer_nodes=0,
-        ramp_nodes=0,
-        falling_slots=0,
-        headroom_nodes=1,
-        min_awake_s=1500,
-        min_asleep_s=3000,
-    )
-    cluster = Cluster(rule, nodes=2)
-    assert cluster.review(0, {0}) == []
-    assert cluster.review(600, {0}) == []  # awake for 600 s only
-    assert cluster.review(1800, {0}) == [Drain(1), Sleep(1)]
-    assert cluster.review(2400, {0}) == []  # no headroom left, but it has slept for 600 s only
-    assert cluster.review(2460, {0}, waiting=1) == [Wake(1)]  # a job waits
-
-
 def test_headroom_wakes_before_jobs_wait() -> None:
     rule = KeepRule(buffer_nodes=2, wake_buffer_nodes=3, ramp_nodes=0, falling_slots=0, headroom_nodes=1)
     cluster = Cluster(rule)
@@ -139,38 +121,20 @@ def test_slots_without_a_review_repeat_the_one_before() -> None:
     assert service.review(3000, busy & False, 0, states) == [Drain(4), Sleep(4)]
 
 
-class Remembering(TrailingMaximum):
-    """Keeps what it was shown, and looks at all of it."""
-
-    @property
-    def needs_slots(self) -> int:
-        return 0
-
-    def peak(self, demand: np.ndarray) -> float:
-        seen.append(demand)
-        return 5.0
-
-
-seen: list[np.ndarray] = []
-
-
-def test_history_is_cut_by_whole_weeks() -> None:
-    """A hundred days, of which the first is busier: four weeks are dropped, and the last slots stay."""
-    seen.clear()
-    service, states = PowerDownService(AT_ONCE, Remembering(1)), NodeStates(5)
+def test_history_has_the_slots_of_the_rule_and_the_forecast() -> None:
+    """A hundred days between two reviews: three slots are kept, and the peak of the last two."""
+    rule = KeepRule(buffer_nodes=1, wake_buffer_nodes=2, ramp_nodes=0, falling_slots=3)
+    service, states = PowerDownService(rule, TrailingMaximum(2)), NodeStates(5)
     busy = np.ones(5, dtype=np.bool_)
-    for day, nodes in ((0, 5), (89, 3), (90, 2), (100, 1)):
+    for day, nodes in ((0, 5), (99, 3), (100, 2)):
         service.review(86400.0 * day, busy & (np.arange(5) < nodes), 0, states)
-    assert [len(one) // 144 for one in seen] == [89, 90, 72]
-    assert seen[-1][:: 61 * 144].tolist() == [5, 3]
-    assert seen[-1][-1] == 2
+    assert len(service._demand) == 3
 
 
 def test_falling_by_hand() -> None:
-    demand = np.array([5.0, 5.0, 4.9, 4.5, 5.0])
-    assert falling(demand, 2).tolist() == [False, False, False, True, False]
-    assert falling(demand, 0).all()
-    assert not falling(demand[:1], 2).any()
+    demand, rule = np.array([5.0, 5.0, 4.9, 4.5, 5.0]), KeepRule(falling_slots=2)
+    assert [rule.is_falling(demand[: 1 + slot]) for slot in range(5)] == [False, False, False, True, False]
+    assert KeepRule(falling_slots=0).is_falling(demand)
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from([30.0, 60.0, 600.0, 4000.0])), max_size=80))
