@@ -18,7 +18,7 @@ QUICK = ("table/helios/plain/", "records/mixed/plain/", "journal/")
 """Where the cases of `make test` begin: one trace, nothing but the rules. The slow set has all others."""
 TUNED = ("table/philly/models/tuned", "table/mixed/models/tuned")
 """And the default policy with models, on one GPU type and on several."""
-SLOW = ("rollout", "clairvoyant", "-moving")
+SLOW = ("rollout", "clairvoyant")
 """Where the cases end that compile what no other quick test needs."""
 
 

@@ -53,7 +53,6 @@ _WORDS: Final[dict[str, Callable[[str], list[str]]]] = {
     "weight": _clock("weighed", "energy_weight"),
     "cores": lambda _: ["cores=true"],
     "revise": lambda _: ["predictions=revised"],
-    "repack": lambda _: ["migrate={}"],
     "search": lambda much: [
         f"search.time_ms={much.removesuffix('ms')}" if much.endswith("ms") else f"search.samples={much or 8}"
     ],

@@ -20,7 +20,6 @@ EVERY = sorted(presets())
 MANY = Policy(
     "gittins",
     preempt={"spread": 1.0, "tick": "30s"},
-    migrate={"first": True},
     share={"max_jobs": 3},
     clock={"rule": "lull", "slowdown": 0.1},
     profile={"run": "80s"},
