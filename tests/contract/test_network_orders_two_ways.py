@@ -27,7 +27,7 @@ from rlsched.decide.rules.reservation import copy_nodes, predicted_end_s
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.decide.schema import NUM_FEATURES
 from rlsched.decide.settings import SearchSettings
-from rlsched.errors import InputError, UnknownPolicyError
+from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.training import first_weights
@@ -103,18 +103,6 @@ def test_the_trained_network_still_serves() -> None:
 def test_futures_know_no_preemption() -> None:
     with pytest.raises(InputError, match="futures do not support preemption"):
         untrained(PREEMPTION, SearchSettings(samples=8))
-
-
-@pytest.mark.parametrize("name", ["ppo+preempt", "ppo:untrained+preempt", "ppo+reserve"])
-def test_what_it_may_do_is_no_part_of_its_name(name: str) -> None:
-    with pytest.raises(UnknownPolicyError, match="there is one `ppo`: its permissions follow"):
-        Policy.of(name)
-
-
-@pytest.mark.parametrize("name", ["fifo+preempt", "qssf+reserve"])
-def test_names_that_mean_nothing_are_refused(name: str) -> None:
-    with pytest.raises(UnknownPolicyError, match="settings are no part of a name"):
-        Policy.of(name)
 
 
 def test_behind_it_stands_the_rule_that_it_follows() -> None:

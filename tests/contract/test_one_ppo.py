@@ -119,6 +119,3 @@ def test_a_broker_changes_with_the_first_submission_and_keeps_to_it(tmp_path: Pa
 def test_its_order_is_not_the_users_to_choose() -> None:
     with pytest.raises(InputError, match="order: the queue order of ppo follows from the cluster"):
         Policy("ppo", order="area")
-    for gone in ("ppo+preempt", "ppo+reserve"):
-        with pytest.raises(InputError, match="there is one `ppo`"):
-            Policy(gone)

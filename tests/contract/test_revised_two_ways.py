@@ -17,7 +17,7 @@ from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.policies.permissions import Permissions
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
-from rlsched.errors import InputError, UnknownPolicyError
+from rlsched.errors import InputError
 from rlsched.wire.messages import DownNode, Ok
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from rlsched.workload.synth import synthesize
@@ -117,9 +117,6 @@ def test_it_is_a_setting_of_any_policy_that_is_not_fed_the_truth() -> None:
     assert not load_scheduler(UNTRAINED).order.revised
     for policy in (REVISED, Policy("ppo")):
         assert load_policy(policy, None, 100.0)[0].order.revised, "as a broker has it"
-    for name in ("qssf+revise", "ppo:untrained+reserve+revise"):
-        with pytest.raises(UnknownPolicyError, match=r"--set predictions=revised"):
-            Policy.of(name)
     assert not Policy("srtf", predictions="revised").oracle, "either the truth, or revised"
     with pytest.raises(InputError, match="predictions: expected submitted or revised, got oracle"):
         load_scheduler(UNTRAINED.with_settings(predictions="oracle"))

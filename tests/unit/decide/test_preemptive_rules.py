@@ -16,7 +16,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.steps import RULES
 from rlsched.decide.scheduler import Scheduler
-from rlsched.errors import InputError, UnknownPolicyError
+from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_arrays import PREEMPTED
@@ -117,11 +117,6 @@ class TestTiresias:
             InputError, match=f"threshold_gpu_s: expected GPU-seconds, 0 or more, got {threshold:g}"
         ):
             tiresias(threshold)
-
-    @pytest.mark.parametrize("name", ["tiresias:600.5", "tiresias:600.5,clear"])
-    def test_a_threshold_in_the_name_is_refused_with_what_to_write(self, name: str) -> None:
-        with pytest.raises(UnknownPolicyError, match=r"--set preempt\.threshold_gpu_s=600\.5"):
-            Policy.of(name)
 
 
 class TestByService:
@@ -283,10 +278,6 @@ class TestShortestRemainingTimeFirst:
             ("a", 10, 150),
             ("b", 150, 150 + 40 + 190),
         ]
-
-    def test_its_name_takes_no_argument(self) -> None:
-        with pytest.raises(UnknownPolicyError, match="settings are no part of a name any more"):
-            Policy.of("srtf:3")
 
 
 def test_both_are_schedulers_that_preempt() -> None:

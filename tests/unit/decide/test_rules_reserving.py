@@ -18,7 +18,7 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.rules.backfill import reservation
 from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits
-from rlsched.errors import InputError, UnknownPolicyError
+from rlsched.errors import InputError
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.engine import Engine, PredictedTimes
 
@@ -185,17 +185,3 @@ class TestSettings:
             Policy("reserve", leave_free={"share": share})
         with pytest.raises(InputError, match=r"leave_free\.share: expected `float`, got `str`"):
             Policy("reserve", leave_free={"share": "25%"})
-
-    @pytest.mark.parametrize(
-        ("name", "says"),
-        [
-            ("easy:size,1h", r"--policy easy --set order=area\^0\.7 --set reserve_after=1h"),
-            ("easy:3h", r"--policy easy --set reserve_after=3h"),
-            ("reserve:4h,0.25", r"--set leave_free\.longer_than=4h --set leave_free\.share=0\.25"),
-            ("sgf-age", "it was removed; `easy` with reserve_after=12h comes nearest"),
-            ("sgf-age:24h", "it was removed; `easy` with reserve_after=12h comes nearest"),
-        ],
-    )
-    def test_names_of_before_are_refused_with_what_to_write(self, name: str, says: str) -> None:
-        with pytest.raises(UnknownPolicyError, match=says):
-            Policy.of(name)

@@ -248,7 +248,5 @@ def test_its_settings_are_no_part_of_its_name() -> None:
     assert isinstance(scheduler, Rollout)
     assert scheduler.name == "sixteen"
     assert scheduler._search.budget.at_once == 16
-    with pytest.raises(UnknownPolicyError, match="write --policy rollout --set samples=16"):
+    with pytest.raises(UnknownPolicyError):
         Policy.of("rollout:16")
-    with pytest.raises(UnknownPolicyError, match="it is called `clairvoyant` now"):
-        Policy.of("rollout:clairvoyant")

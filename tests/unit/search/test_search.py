@@ -21,7 +21,7 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import job_candidates
 from rlsched.decide.settings import SearchSettings as Amount
-from rlsched.errors import InputError, UnknownPolicyError
+from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.evaluate.run import _needs_seeds
 from rlsched_agents.runtime.network import initial_weights
@@ -274,15 +274,6 @@ def test_a_wrong_amount_is_said(search: dict[str, Any], says: str) -> None:
 def test_rules_take_no_search(name: str) -> None:
     with pytest.raises(InputError, match="search: only ppo looks ahead; leave it out"):
         Policy(name, search={"samples": 8})
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [("ppo+search=8", r"search\.samples=8"), ("ppo+search=5ms", r"search\.time_ms=5,")],
-)
-def test_a_search_is_no_part_of_the_name(name: str, says: str) -> None:
-    with pytest.raises(UnknownPolicyError, match=rf"write --policy ppo --set {says}"):
-        Policy.of(name)
 
 
 def test_a_broker_searches_within_the_time_of_a_decision() -> None:
