@@ -16,10 +16,10 @@ import os
 import sys
 from pathlib import Path
 
+from benchmarks.fixed_sequence import REFERENCE, run_sequence, write_sequence
 from benchmarks.training_data import Lesson, default_data
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError, RlschedError
-from rlsched_agents.evaluate.fixed_sequence import REFERENCE, run_sequence, write_sequence
 from rlsched_agents.ppo.recipes import load_recipe
 from rlsched_agents.ppo.training import RunFiles
 

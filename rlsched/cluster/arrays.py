@@ -192,7 +192,7 @@ JOB: Final = np.dtype(
             "moved_for",
             np.int64,
         ),  # preempted to make room for the job of this number, until it starts again; -1: no
-        ("moved_attempt", np.int64),  # the job of `moved_for` precedes others until this attempt of it starts
+        ("moved_attempt", np.int64),  # the attempt of the job of `moved_for` at that time
         ("key", np.float64),  # its key in the queue order, set when it is queued
         ("submit_s", np.float64),
         ("predicted_s", np.float64),  # set at submission, and again when it is revised

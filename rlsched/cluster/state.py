@@ -358,8 +358,8 @@ class ClusterState(ClusterShape):
         Args:
             seq: Its number.
             now_s: Current time.
-            moved_for: Number of the waiting job that it makes room for, if it will restart elsewhere at once
-                (`rules.migration`); -1: it is preempted to wait.
+            moved_for: Number of the waiting job that it makes room for, if it will restart elsewhere at once;
+                -1: it is preempted to wait.
 
         Raises:
             AllocationError: see `check_preempt`.

@@ -38,9 +38,8 @@ class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
 
     Attributes:
         seq: The job's sequence number.
-        moved_for: Number of the waiting job that it makes room for when it is moved: the waiting job starts
-            next, and the moved job restarts before all others on GPUs that are free elsewhere
-            (`rules.migration`). -1: it is preempted and waits in the queue.
+        moved_for: Number of the waiting job that it makes room for, if it restarts elsewhere at once; for
+            records and messages. -1: it waits in the queue.
     """
 
     seq: int

@@ -16,8 +16,6 @@ PREEMPTING: Final[Any] = compile_time("PREEMPTING")
 RESERVING: Final[Any] = compile_time("RESERVING")
 """Whether jobs that do not fit may get reservations (`config.reserve_after_s`)."""
 
-MIGRATES: Final[Any] = compile_time("MIGRATES")
-"""Whether a rule moves running jobs to defragment GPUs for a gang (`options.migration`)."""
 
 DIALLED: Final[Any] = compile_time("DIALLED")
 """Whether dials adjust the settings of a rule (`rlsched.decide.dials`)."""

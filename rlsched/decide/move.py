@@ -18,7 +18,6 @@ class Move(NamedTuple):
         start: Waiting slot to start now; a move either preempts or starts.
         share_with: Running slot whose GPUs the start shares.
         for_job: Waiting slot that the preempted job makes room for, if the rule chose one.
-        for_gang: Waiting slot of the gang that the job makes room for, if the job restarts elsewhere at once.
         place: Node of the start; -1: the placement rule chooses it.
         clock: SM clock of the start, of the maximum, or BY_OPTIONS.
     """
@@ -27,7 +26,6 @@ class Move(NamedTuple):
     start: int
     share_with: int
     for_job: int
-    for_gang: int
     place: int
     clock: float
 
@@ -35,22 +33,16 @@ class Move(NamedTuple):
 @kernel
 def nothing() -> Move:
     """Return the move that does nothing more now."""
-    return Move(-1, -1, -1, -1, -1, -1, BY_OPTIONS)
+    return Move(-1, -1, -1, -1, -1, BY_OPTIONS)
 
 
 @kernel
 def start_of(slot: int, share_with: int) -> Move:
     """Start a job on free GPUs, or on the GPUs of a running job; slot -1: do nothing."""
-    return Move(-1, slot, share_with, -1, -1, -1, BY_OPTIONS)
+    return Move(-1, slot, share_with, -1, -1, BY_OPTIONS)
 
 
 @kernel
 def preempt_of(slot: int, for_job: int) -> Move:
     """Stop a running job; `for_job`: waiting slot that it makes room for, -1 if for several."""
-    return Move(slot, -1, -1, for_job, -1, -1, BY_OPTIONS)
-
-
-@kernel
-def move_of(slot: int, for_gang: int) -> Move:
-    """Stop a running job, which restarts elsewhere, to defragment GPUs for a gang."""
-    return Move(slot, -1, -1, for_gang, for_gang, -1, BY_OPTIONS)
+    return Move(slot, -1, -1, for_job, -1, BY_OPTIONS)

@@ -89,21 +89,6 @@ class StartOptions(NamedTuple):
     later: float
 
 
-class MigrationOptions(NamedTuple):
-    """When running jobs are moved to defragment GPUs for a gang.
-
-    Attributes:
-        dwell_s: Least duration of a job's attempt before it is moved, seconds.
-        gain: Least ratio of the gang's GPUs times its predicted wait otherwise to the GPU-seconds of the
-            restarts.
-        first: Whether jobs are moved before any is preempted to wait; else only if no job can be preempted.
-    """
-
-    dwell_s: float
-    gain: float
-    first: bool
-
-
 class RuleOptions(NamedTuple):
     """Options of all rules; each rule reads the ones that concern it.
 
@@ -116,7 +101,6 @@ class RuleOptions(NamedTuple):
         tick_s: Decisions are taken at multiples of this time, seconds; 0: at every event.
         preempts: Whether jobs may be preempted.
         start: How jobs are started.
-        migration: When running jobs are moved.
         own: (n,) numbers for a user-defined rule.
     """
 
@@ -128,15 +112,11 @@ class RuleOptions(NamedTuple):
     tick_s: float
     preempts: bool
     start: StartOptions
-    migration: MigrationOptions
     own: NDArray[np.float64]
 
 
 PLAIN_START: Final = StartOptions(NEVER, 2, KEEP_FRAC, FULL, 1.0, False, NO_GATE, False, 0.0, math.inf)
-NO_MIGRATION: Final = MigrationOptions(math.inf, math.inf, False)
-PLAIN: Final = RuleOptions(
-    False, math.inf, math.inf, 0.0, math.inf, 0.0, False, PLAIN_START, NO_MIGRATION, np.zeros(0)
-)
+PLAIN: Final = RuleOptions(False, math.inf, math.inf, 0.0, math.inf, 0.0, False, PLAIN_START, np.zeros(0))
 """Options of a rule that starts jobs on free GPUs and continues past a job that does not fit."""
 
 

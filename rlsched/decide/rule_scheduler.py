@@ -61,7 +61,6 @@ class RuleScheduler(Scheduler):
         self.abilities = Abilities(
             preempts=rule.options.preempts,
             reserve_after_s=rule.options.reserve_after_s,
-            migrates=rule.steps.migrates,
             shares=rule.options.start.share != NEVER,
             needs_models=rule.needs_models,
         )
@@ -84,9 +83,8 @@ class RuleScheduler(Scheduler):
         bound = rule.steps.bound
         move = Move(*for_state(first_move, state, **bound)(arrays, partition, rule.options, now_s))
         if move.preempt >= 0:
-            gang = int(number[move.for_gang]) if move.for_gang >= 0 else -1
             made_room_for = int(number[move.for_job]) if move.for_job >= 0 else -1
-            return Preempt(seq=int(number[move.preempt]), moved_for=gang), made_room_for
+            return Preempt(seq=int(number[move.preempt])), made_room_for
         if move.start < 0:
             look_s = math.inf
             if rule.steps.looks:

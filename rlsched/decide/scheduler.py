@@ -51,7 +51,6 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
         preempts: It may return `Preempt`; it is asked at every event and timer at which jobs wait.
         reserve_after_s: Waiting time, seconds, after which a job that does not fit gets a reservation, which
             no start delays; infinite: never.
-        migrates: It moves running jobs to defragment GPUs for a gang.
         shares: If models predict speeds, it may start jobs on GPUs that others use; it is asked even if no
             GPU is free.
         needs_models: It shares GPUs, sets clocks or moves cores based on models.
@@ -62,7 +61,6 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
 
     preempts: bool = False
     reserve_after_s: float = math.inf
-    migrates: bool = False
     shares: bool = False
     needs_models: bool = False
     stochastic: bool = False

@@ -115,21 +115,6 @@ class PreemptSettings(_Part, frozen=True, kw_only=True):
     declared: bool = False
 
 
-class Migrate(_Part, frozen=True, kw_only=True):
-    """Running jobs are moved to defragment GPUs for a gang (`rules.migration`).
-
-    Attributes:
-        dwell: Least duration of a job's attempt before it is moved.
-        gain: Least ratio of the gang's GPUs times its predicted wait otherwise to the GPU-seconds of the
-            restarts.
-        first: Whether jobs are moved before any is preempted to wait; else only if no job can be preempted.
-    """
-
-    dwell: Seconds = Seconds(120.0)
-    gain: float = 2.0
-    first: bool = False
-
-
 class Types(_Part, frozen=True, kw_only=True):
     """Jobs start on the GPU type that is worth most to them, if there are several and models know them.
 
@@ -183,7 +168,6 @@ class Settings(_Part, frozen=True, kw_only=True):
             delays.
         leave_free: Long jobs leave a share of the GPUs free.
         preempt: Running jobs are preempted.
-        migrate: Running jobs are moved.
         share: Jobs share GPUs.
         clock: SM clocks below the highest.
         cores: Input-bound jobs get idle CPU cores, and other jobs release cores that they cannot use.
@@ -207,7 +191,6 @@ class Settings(_Part, frozen=True, kw_only=True):
     reserve_after: Seconds | None = None
     leave_free: LeaveFree | None = None
     preempt: PreemptSettings | None = None
-    migrate: Migrate | None = None
     share: Share | None = None
     clock: ClockSettings | None = None
     cores: bool = False
@@ -241,7 +224,6 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     "preempt.margin": (0.0, 10.0, "a figure from 0 to 10"),
     "preempt.age_step": (1.01, 1000.0, "a factor above 1"),
     "preempt.threshold_gpu_s": (0.0, math.inf, "GPU-seconds, 0 or more"),
-    "migrate.gain": (0.0, 1e9, "a figure of 0 or more"),
     "types.price": (0.0, 4.0, "a price from 0 to 4"),
     "types.later": (0.1, math.inf, "a factor of 0.1 or more"),
     "profile.max_gpus": (1, 1e6, "1 GPU or more"),
@@ -281,10 +263,6 @@ def check(settings: Settings, where: str) -> None:
         raise InputError(
             f"{where}: preempt.threshold_gpu_s: preempt by service needs the attained service of the first "
             "level, such as 18000"
-        )
-    if settings.migrate is not None and not by_index and settings.rule != "ppo":
-        raise InputError(
-            f"{where}: migrate needs preempt by gittins, service or priority: add preempt, or leave it out"
         )
     if settings.order not in (None, "index") and by_index and not declared:
         raise InputError(

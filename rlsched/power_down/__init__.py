@@ -1,8 +1,8 @@
 """Puts idle nodes to sleep: node states, the service that decides, replays on demand series.
 
 `NodeStates` (module `states`) has the possible changes of a node; `PowerDownService` (module `service`)
-decides how many to keep; `replay_slots` (module `replay`) and `replay_states` (module `minutes`) measure both
-on a series of `NodeDemand` (module `series`); module `helios` has the published rule.
+decides how many to keep; `replay_states` (module `minutes`) measures both on a series of `NodeDemand` (module
+`series`).
 """
 
 from rlsched.power_down.service import KeepRule, PowerDown, PowerDownService

@@ -7,7 +7,8 @@ limit on the nodes put to sleep per review, so that a dip does not empty the clu
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import math
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -15,19 +16,16 @@ from numpy.typing import NDArray
 
 from rlsched.errors import InputError
 from rlsched.power_down.states import Command, Drain, NodeState, NodeStates, Sleep, Wake
-from rlsched.workload.predict.node_demand import DAY_SLOTS, SLOT_S, DemandForecast, TrailingMaximum
+from rlsched.workload.predict.node_demand import SLOT_S, DemandForecast, TrailingMaximum
 
 Floats = NDArray[np.float64]
-_KEPT_SLOTS = 90 * DAY_SLOTS
-_DROPPED_SLOTS = 28 * DAY_SLOTS
-"""Slots to drop at once: four weeks of old slots, so that weekdays and the fits between them stay aligned."""
 
 
 class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How many nodes to keep awake, given a forecast.
 
     The defaults are for the trailing maximum of three hours: chosen on Philly before December 2017, for 420
-    nodes and half a wake-up a day (`studies/power_down/ces_replay.py`). Scale the nodes with the cluster.
+    nodes and half a wake-up a day. Scale the nodes with the cluster.
 
     Raises:
         InputError: a value is out of its range.
@@ -43,12 +41,8 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Nodes sleep only while demand is below its mean over these last slots; 0: at any time."""
     headroom_nodes: int = 0
     """Wake nodes as soon as fewer than this many awake nodes are free, before jobs wait."""
-    min_awake_s: float = 0.0
-    """Minimum time between a node's wake-up and its next sleep, seconds."""
     min_idle_s: float = 0.0
     """Idle time after which a node may sleep, seconds."""
-    min_asleep_s: float = 0.0
-    """Minimum time asleep, seconds, unless jobs wait."""
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
@@ -57,41 +51,30 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                     f"keeping nodes: {field} must be a finite number >= 0, got {getattr(self, field)}"
                 )
 
-    def kept(self, awake: Any, peak: Any, last: Any, falling: Any) -> Any:
-        """Return how many nodes stay awake; numbers, or arrays of one shape.
+    def kept(self, awake: int, peak: float, last: float, falling: bool) -> int:
+        """Return how many nodes stay awake.
 
         Args:
             awake: Nodes awake now.
             peak: Forecast of the highest demand.
             last: Demand of the last slot.
-            falling: Whether demand is below its recent mean, as `falling` returns it.
+            falling: Whether demand is below its recent mean, as `is_falling` returns it.
         """
-        return kept(awake, peak, last, falling, self.buffer_nodes, self.ramp_nodes)
+        target = math.ceil(max(peak, last)) + self.buffer_nodes
+        if not falling or awake <= target:
+            return awake
+        return max(target, awake - self.ramp_nodes) if self.ramp_nodes else target
 
     def is_falling(self, demand: Floats) -> bool:
-        """Return whether the last slot of `demand` (N,) is below the mean of the last `falling_slots`."""
-        return self.falling_slots == 0 or bool(falling(demand[-self.falling_slots :], self.falling_slots)[-1])
+        """Return whether the last slot of `demand` (N,) is below the mean of the last `falling_slots`.
 
-
-def kept(awake: Any, peak: Any, last: Any, is_falling: Any, buffer: Any, ramp: Any) -> Any:
-    """`KeepRule.kept` for numbers, or for arrays of one shape, such as a value for each of many settings."""
-    target = np.ceil(np.maximum(peak, last)) + buffer
-    slowest = np.where(np.equal(ramp, 0), target, np.subtract(awake, ramp))
-    return np.where(is_falling & (awake > target), np.maximum(target, slowest), awake)
-
-
-def falling(demand: Floats, slots: int) -> NDArray[np.bool_]:
-    """Return (N,) whether each slot is a tenth of a node or more below the mean of the last `slots`.
-
-    The mean includes the slot; the tenth is from Helios' code. 0: true; false until `slots` have passed.
-    """
-    if slots == 0:
-        return np.ones(len(demand), dtype=np.bool_)
-    out = np.zeros(len(demand), dtype=np.bool_)
-    if len(demand) >= slots:
-        means = np.lib.stride_tricks.sliding_window_view(demand, slots).mean(axis=1)
-        out[slots - 1 :] = means - demand[slots - 1 :] >= 0.1
-    return out
+        The mean includes the slot; the least difference of a tenth of a node is from Helios' code. False if
+        fewer slots are known.
+        """
+        if self.falling_slots == 0:
+            return True
+        recent = demand[-self.falling_slots :]
+        return len(recent) == self.falling_slots and bool(recent.mean() - recent[-1] >= 0.1)
 
 
 class PowerDown(Protocol):
@@ -151,21 +134,17 @@ class PowerDownService:
         up = (state == NodeState.ON) | (state == NodeState.BOOTING)
         awake = int(up.sum())
         if demand > awake - self.rule.headroom_nodes:
-            return self._wake(now_s, demand + self.rule.wake_buffer_nodes - awake, waiting_nodes > 0, states)
+            return self._wake(demand + self.rule.wake_buffer_nodes - awake, states)
         done: list[Command] = [
             Sleep(int(node)) for node in np.flatnonzero((state == NodeState.DRAINING) & ~busy_nodes)
         ]
         if not ended:
             return done
-        seen = self.forecast.needs_slots
-        history = np.array(self._demand[-max(seen, self.rule.falling_slots, 1) :] if seen else self._demand)
-        keep = int(
-            self.rule.kept(
-                awake, self.forecast.peak(history), max(history[-1], demand), self.rule.is_falling(history)
-            )
+        history = np.array(self._demand)
+        keep = self.rule.kept(
+            awake, self.forecast.peak(history), max(history[-1], demand), self.rule.is_falling(history)
         )
-        rested = now_s - states.since_s >= self.rule.min_awake_s
-        rested &= now_s - states.idle_since_s >= self.rule.min_idle_s
+        rested = now_s - states.idle_since_s >= self.rule.min_idle_s
         idle = np.flatnonzero((state == NodeState.ON) & ~busy_nodes & rested)[::-1][: awake - keep]
         for node in idle.tolist():
             done += (Drain(node), Sleep(node))
@@ -179,15 +158,12 @@ class PowerDownService:
             self._slot = slot
             return False
         self._demand += [self._highest] * (slot - self._slot)
-        excess = len(self._demand) - _KEPT_SLOTS
-        if excess > 0:
-            del self._demand[: -(-excess // _DROPPED_SLOTS) * _DROPPED_SLOTS]
+        del self._demand[: -max(self.forecast.needs_slots, self.rule.falling_slots)]
         self._slot, self._highest = slot, demand
         return True
 
-    def _wake(self, now_s: float, wanted: int, waiting: bool, states: NodeStates) -> list[Command]:
+    def _wake(self, wanted: int, states: NodeStates) -> list[Command]:
         """Wake `wanted` nodes, draining nodes first."""
-        rested = waiting | (now_s - states.since_s >= self.rule.min_asleep_s)
         draining = np.flatnonzero(states.state == NodeState.DRAINING)
-        asleep = np.flatnonzero((states.state == NodeState.ASLEEP) & rested)
+        asleep = np.flatnonzero(states.state == NodeState.ASLEEP)
         return [Wake(int(node)) for node in np.concatenate([draining, asleep])[: max(wanted, 0)]]

@@ -60,7 +60,6 @@ COUNTED: Final[tuple[tuple[str, Callable[[], list[str]], int], ...]] = (
     ("adapter classes", in_source.adapters, 1),
     ("probes", in_source.probes, 0),
     ("index constants", in_source.index_constants, 59),
-    ("spellings of policies that are no presets", in_source.spellings, 0),
     ("files that a trace row passes", row_files, 20),
     ("modules in circles of imports", in_source.circles, 0),
     ("rooms in circles of imports", in_source.rooms_in_circles, 0),

@@ -9,17 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from rlsched.decide.policies.policy import Policy
-from rlsched.decide.policies.presets import PRESETS
-from rlsched.errors import InputError
-
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("rlsched", "envs/rlsched_envs", "agents/rlsched_agents", "node_daemon/rlsched_node")
 KERNELS: Final = {"kernel", "array_kernel"}
 ASKED: Final = re.compile(r"scheduler|policy|fallback", re.IGNORECASE)
-SENTENCE: Final = re.compile(r"([a-z][a-z-]*)(?::[^\s:]+|\+[a-z][^\s+]*)+")
-BEHIND: Final = re.compile(r"--policy[ =]+[`'\"]?([\w.:+=,/-]+)")
-QUOTED: Final = re.compile(r"`([^`\s]+)`")
 
 
 @cache
@@ -146,35 +139,6 @@ def _is_index(node: ast.expr) -> bool:
         return all(map(_is_index, node.elts))
     number = isinstance(node, ast.Constant) and type(node.value) is int
     return number or (isinstance(node, ast.Call) and _last_name(node.func) in ("column", "range"))
-
-
-def spellings() -> list[str]:
-    """Text spellings of policies, in tests and pages, that the product accepts."""
-    found: list[tuple[Path, int, str]] = []
-    for path in sorted([*ROOT.glob("tests/**/*.py"), *ROOT.glob("studies/tests/**/*.py")]):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found += [(path, node.lineno, text) for text in (node.value, *BEHIND.findall(node.value))]
-    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("studies/**/*.md")]
-    for path in sorted(pages):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-            found += [(path, number, text) for text in (*BEHIND.findall(line), *QUOTED.findall(line))]
-    return [f"{path.relative_to(ROOT)}:{line}: {text}" for path, line, text in found if _is_sentence(text)]
-
-
-def _is_sentence(text: str) -> bool:
-    found = SENTENCE.fullmatch(text)
-    checkpoint = text.startswith("ppo:") and "+" not in text
-    named = found is not None and found[1] in (*PRESETS, "sgf-age") and not checkpoint
-    return named and not _is_refused(text)
-
-
-def _is_refused(text: str) -> bool:
-    try:
-        Policy.of(text)
-    except InputError:
-        return True
-    return False
 
 
 def circles() -> list[str]:

@@ -23,13 +23,9 @@ from threadpoolctl import threadpool_limits
 from rlsched.models import cores, mig, scaling
 from rlsched.models.catalogue.table import ASSUMED, FAMILY_OF, FITTED, MEASURED, REFERENCE_TYPE, read_cells
 from rlsched.models.power import gpu_models
-from rlsched.power_down.series import NodeDemand
-from rlsched.power_down.service import KeepRule
-from rlsched.workload.predict.node_demand import TrailingMaximum
 from studies.models import fit_models, fit_sharing, sharing_curves
 from studies.models.catalogue_facts import Facts
 from studies.models.catalogue_fits import Fits
-from studies.power_down import ces_replay
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -186,46 +182,6 @@ def gangs(axes: list[Axes], folder: Path) -> None:
     label(axes[0], "GPUs", "throughput of each GPU, single = 1")
 
 
-def power_down(axes: list[Axes], folder: Path) -> None:
-    """Rules on the maximum of three hours: all on the test days, and the rules chosen before."""
-    replays = ces_replay.Replays(NodeDemand.read(folder / "philly_node_sequence.csv.gz"))
-    peaks = TrailingMaximum().peaks(replays.demand)
-    outcomes = replays.on_test(peaks, ces_replay.RULES)
-    before = replays.before(peaks, ces_replay.RULES)
-    wakes, used = np.array([(one.wake_ups_a_day, 100 * one.utilisation_frac) for one in outcomes]).T
-    axes[0].plot(wakes, used, "o", color=GREY, alpha=0.15, label=f"{len(outcomes)} settings, test days")
-    picked = []
-    for budget in ces_replay.BUDGETS:
-        legal = [at for at, (wake_ups, _) in enumerate(before) if wake_ups <= budget]
-        picked.append(min(legal, key=lambda at: before[at][1]))
-    axes[0].plot(wakes[picked], used[picked], "o-", color="C0", markersize=6, label="chosen before December")
-    (default,) = replays.on_test(peaks, [KeepRule()])
-    axes[0].plot(
-        default.wake_ups_a_day,
-        100 * default.utilisation_frac,
-        "s",
-        color="C2",
-        markersize=7,
-        label="the default",
-    )
-    published = ces_replay.PUBLISHED
-    axes[0].plot(
-        published["wake_ups_a_day"],
-        100 * published["utilisation_frac"],
-        "*",
-        color="C1",
-        markersize=11,
-        label="Helios, published",
-    )
-    first, last = replays.test
-    always_on = 100 * float((replays.demand[first:last] / replays.total[first:last]).mean())
-    axes[0].axhline(always_on, color="C3", linewidth=1.2, label="no power-down")
-    axes[0].set_xscale("symlog", linthresh=1.0)
-    axes[0].set_xticks([0, 0.5, 1, 2, 4, 8], ["0", "0.5", "1", "2", "4", "8"], minor=False)
-    axes[0].legend(loc="lower right")
-    label(axes[0], "wake-up events a day", "utilisation of nodes awake, %")
-
-
 def catalogue(axes: list[Axes], folder: Path) -> None:
     """Utilisation on a V100: its relation to power, and the source of each workload's figure."""
     fits = Fits(Facts(folder))
@@ -264,7 +220,6 @@ PLOTS = {
     "mig": Plot("MIG slices of an A100: MISO's measurements (dots) and the model (lines)", 2, slices),
     "cores": Plot("CPU cores: Synergy's profiles (dots) and min(G, 0.40 c^0.83)", 2, core_speeds),
     "gangs": Plot("Gangs: Gavel's K80 and P100", 1, gangs),
-    "power-down": Plot("Nodes that sleep: Philly, 420 nodes", 1, power_down),
     "catalogue": Plot("The catalogue's utilisation", 2, catalogue),
 }
 

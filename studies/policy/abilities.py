@@ -21,7 +21,6 @@ class Ability(NamedTuple):
 
 CORES: Final = Ability("cores", {"cores": True})
 REVISED: Final = Ability("revised", {"predictions": "revised"})
-MIGRATING: Final = Ability("migrating", {"migrate": {}})
 SHARING: Final = Ability("share", {"share": {}})
 
 

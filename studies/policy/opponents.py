@@ -37,8 +37,8 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
         measure: Mean to minimise: queueing for rules that start a job once and unshared, JCT for
             rules that preempt or share, whose first start is no measure.
         models: Whether it runs under models, with the default draw of workloads.
-        slow: Whether it looks ahead, and takes hours on whole windows: it is tuned on stretches of them
-            (`tune_rollout`), and compared only on `SHORT_TRACES` unless requested.
+        slow: Whether it looks ahead, and takes hours on whole windows: it was tuned on stretches of them,
+            and is compared only on `SHORT_TRACES` unless requested.
         preemptible_frac: Share of the jobs that may be preempted.
         predictions: Quality of the predicted durations.
     """

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from rlsched.decide.registry import load_scheduler
-from rlsched.decide.schema import SCHEMA
-from rlsched.errors import InputError
-from rlsched_agents.evaluate.fixed_sequence import (
+from benchmarks.fixed_sequence import (
     FixedSequence,
     read_sequence,
     run_sequence,
     write_sequence,
 )
+from rlsched.decide.registry import load_scheduler
+from rlsched.decide.schema import SCHEMA
+from rlsched.errors import InputError
 from rlsched_agents.runtime.checkpoint import default_checkpoint, load_checkpoint
 
 TOLERATED = 0.02

@@ -72,7 +72,7 @@ def test_policy_is_a_scheduler_of_its_name(base: str, settings: dict[str, Any]) 
     assert scheduler.oracle == policy.oracle
 
 
-@pytest.mark.parametrize("name", ["sjf*", "srtf*", "", "nosuch"])
+@pytest.mark.parametrize("name", ["sjf*", "srtf*", "", "nosuch", "easy:size,1h", "ppo:"])
 def test_unknown_policy_is_named(name: str) -> None:
     with pytest.raises(UnknownPolicyError, match=r"unknown policy '.*expected one of .*fifo-backfill"):
         load_scheduler(name)

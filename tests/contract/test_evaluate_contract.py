@@ -371,28 +371,6 @@ def test_table_cuts_no_number_in_a_narrow_terminal(
         (["--policy", "fifo", "--set", "search.time_ms=5"], InputError, "search: only ppo looks ahead"),
         (["--policy", "ppo", "--set", "search.samples"], InputError, "expected PATH=VALUE"),
         (["--set", "order=area", "--policy", "ppo"], SystemExit, "expected a --policy before it"),
-        (
-            ["--policy", "ppo:untrained+search=8"],
-            UnknownPolicyError,
-            "--set search.samples=8",
-        ),
-        (
-            ["--policy", "ppo", "--search-ms", "5"],
-            SystemExit,
-            "write --set search.time_ms=B after",
-        ),
-        (["--policy", "ppo", "--search-samples", "8"], SystemExit, "write --set search.samples=N after"),
-        (
-            ["--policy", "fifo", "--placement", "spread"],
-            SystemExit,
-            "into the cluster file: placement =",
-        ),
-        (["--policy", "fifo", "--max-retries", "1"], SystemExit, "into the cluster file: max_retries = N"),
-        (
-            ["--policy", "fifo", "--node-events", "e.csv"],
-            SystemExit,
-            'cluster file: node_events = "',
-        ),
     ],
 )
 def test_bad_input(

@@ -366,7 +366,7 @@ def test_workload_outside_the_catalogue(workload: Files, tmp_path: Path) -> None
         (("ppo order=area",), InputError, "order: the queue order of ppo follows from the cluster"),
         (("pack share.min_speed=2",), InputError, "share.min_speed: expected a speed from 0 to 1"),
         (("lucid profile.run=soon",), InputError, "expected a time such as 90s"),
-        (("fifo+tenants=3",), UnknownPolicyError, "write --policy fifo --set share.max_jobs=3"),
+        (("fifo+fly",), UnknownPolicyError, "unknown policy 'fifo+fly'; did you mean 'fifo'?"),
     ],
 )
 def test_bad_options_are_refused_before_the_run(
@@ -421,26 +421,3 @@ def check_refused(
     assert message in str(result.exception)
     assert "\n" not in str(result.exception)
     assert not (folder / "out.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("flag", "instead"),
-    [
-        ("--assumed-scale 0.7", "assumed_scale = X"),
-        ("--workload-seed 1", "workload_seed = K"),
-        ("--energy-weight 0.5", "energy_weight = W"),
-        ("--power-cap 0.5", "power_cap_frac = F"),
-        ("--sharing-mode mps", 'sharing_mode = "mps"'),
-        ("--no-noise", "noise = false"),
-        ("--no-learning", "learning = false"),
-        ("--power-down default", "power_down = {}"),
-    ],
-)
-def test_removed_flag_names_its_replacement(workload: Files, flag: str, instead: str) -> None:
-    result = run(workload, "fifo", "--models", flag)
-    assert result.exit_code == 2
-    name = flag.split(" ")[0]
-    assert (
-        f"{name} was removed: write it into a file, {instead}, and pass that file with --models"
-        in result.output
-    )

@@ -47,7 +47,6 @@ RULES = {
     "srtf": Policy("srtf"),
     "gittins": Policy("gittins"),
     "gittins-revised": Policy("gittins", predictions="revised"),
-    "gittins-moving": Policy("gittins", migrate={}),
 }
 """Rules that need no models."""
 MODELLED_RULES = {
@@ -72,9 +71,6 @@ MODELLED_RULES = {
         predictions="revised",
     ),
     "gittins-share-cores": Policy("gittins", share={"min_speed": 0.5}, cores=True),
-    "gittins-share-weighed-moving": Policy(
-        "gittins", share={}, clock={"rule": "weighed", "energy_weight": 0.4}, migrate={}
-    ),
     "tuned": Policy("tuned"),
 }
 PREEMPTING = "ppo-preempting"
@@ -261,9 +257,9 @@ def cases() -> dict[str, Callable[[], Content]]:
     for configuration in EPISODES:
         found[f"steps/{configuration}"] = partial(_steps, configuration)
     for mode, recorded in (
-        ("plain", ("easy", "gittins-moving", "srtf", "ppo", "ppo-preempting", "random")),
+        ("plain", ("easy", "gittins", "srtf", "ppo", "ppo-preempting", "random")),
         ("attempts", ("tiresias", "reserve", "ppo")),
-        ("models", ("pack", "gittins-share-weighed-moving", "qssf-weighed", "tuned", "ppo", "random")),
+        ("models", ("pack", "gittins-share-cores", "qssf-weighed", "tuned", "ppo", "random")),
     ):
         for name in recorded:
             policy = {**RULES, **MODELLED_RULES, **NETWORKS}[name]

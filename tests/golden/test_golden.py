@@ -18,7 +18,7 @@ QUICK = ("table/helios/plain/", "records/mixed/plain/", "journal/")
 """Prefixes of the cases of `make test`: one trace, only rules. The slow set has all others."""
 TUNED = ("table/philly/models/tuned", "table/mixed/models/tuned")
 """And the default policy with models, on one GPU type and on several."""
-SLOW = ("rollout", "clairvoyant", "-moving")
+SLOW = ("rollout", "clairvoyant")
 """Suffixes of cases that compile kernels which no other quick test needs."""
 
 

@@ -20,7 +20,6 @@ from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.callbacks import Table
 from rlsched_agents.ppo.normalize import ReturnNormalizer
 from rlsched_agents.ppo.recipes import RECIPES, Recipe, load_recipe
-from rlsched_agents.ppo.toy import TOY_STEPS, ToyVecEnv
 from rlsched_agents.ppo.training import RunFiles, TrainingResult, build_model, train
 from rlsched_agents.runtime.card import Card, TraceUse
 from rlsched_agents.runtime.checkpoint import load_checkpoint
@@ -31,6 +30,7 @@ from rlsched_envs.training.curriculum import Stage
 from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
 from rlsched_envs.training.vector import RowsVecEnv
 from tests.support.event_files import assert_all_are_described_and_none_is_always_0, event_values
+from tests.support.sim.toy import TOY_STEPS, ToyVecEnv
 
 FAST = Recipe(
     num_envs=32, rollout_steps=32, batch_size=256, gamma=0.9, gae_lambda=0.9, learning_rate=3e-3, entropy=0.0

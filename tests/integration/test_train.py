@@ -168,7 +168,7 @@ def test_training_changes_a_plainly_wrong_setting(data: list[TrainingData], tmp_
         drawn=change(SMOKE.drawn, jobs=300, load_low=1.0, preemptible_fracs=(0.0,), energy_weights=(0.0,)),
         choosing=24,
         confirming=200,
-        settings=("share.min_gain=0.3", "share.min_gain=0.9", "migrate.gain=3", "types.price=0.5"),
+        settings=("share.min_gain=0.3", "share.min_gain=0.9", "leave_free.share=0.3", "types.price=0.5"),
         constants=change(SMOKE.constants, generations=0),
         following=change(SMOKE.following, generations=0),
     )

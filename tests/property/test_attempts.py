@@ -36,11 +36,6 @@ SPEC = ClusterSpec(
 TOTAL_GPUS = 10
 EXACT_S = 1e-6
 GREEDY = ("fifo", "sjf", "qssf", "fifo-backfill", "sjf-backfill", "qssf-backfill")
-MOVING = Policy(
-    preempt={"spread": 1.0, "trust": 0.5, "margin": 0.2, "first_age": "4s", "tick": "3s"},
-    migrate={"dwell": "1s", "gain": 0.0},
-)
-"""For jobs of seconds, which may be moved early."""
 
 
 class Restless(Scheduler):
@@ -130,7 +125,7 @@ def run(trace: Trace, rules: RunRules, name: str, seed: int) -> JobTable:
         made = engine(trace, rules)
         table = made.run(Restless(seed))
     else:
-        rule = MOVING.rule if name == "moving" else Policy(name).rule
+        rule = Policy(name).rule
         made = engine(trace, rules, rule.order)
         table = made.run_rule(rule)
     free = made.state.arrays.node.free
@@ -147,7 +142,7 @@ def attempts_of(table: JobTable, job: int) -> AttemptTable:
 @settings(max_examples=60, deadline=None)
 @given(
     workloads(),
-    st.sampled_from(["restless", "restless", "fifo", "qssf-backfill", "moving"]),
+    st.sampled_from(["restless", "restless", "fifo", "qssf-backfill", "gittins"]),
     st.integers(0, 99),
 )
 def test_invariants_hold_on_random_traces(workload: tuple[Trace, RunRules], name: str, seed: int) -> None:

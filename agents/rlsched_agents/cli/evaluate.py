@@ -2,38 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import ClassVar
-
 import click
 
 from rlsched.cli.shared.policies import PolicyCommand, complete_policy, said, setting
 
-_MODELS = "write it into a file, {}, and pass that file with --models FILE"
-_CLUSTER = "write it into the cluster file: {}"
 
-
-class _Evaluate(PolicyCommand):
-    gone: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            **PolicyCommand.gone,
-            "--assumed-scale": _MODELS.format("assumed_scale = X"),
-            "--workload-seed": _MODELS.format("workload_seed = K"),
-            "--energy-weight": _MODELS.format("energy_weight = W"),
-            "--no-noise": _MODELS.format("noise = false"),
-            "--no-learning": _MODELS.format("learning = false"),
-            "--power-cap": _MODELS.format("power_cap_frac = F"),
-            "--sharing-mode": _MODELS.format('sharing_mode = "mps"'),
-            "--power-down": _MODELS.format("power_down = {}"),
-            "--placement": _CLUSTER.format('placement = "best-fit"'),
-            "--node-events": _CLUSTER.format('node_events = "events.csv"'),
-            "--max-retries": _CLUSTER.format("max_retries = N"),
-        }
-    )
-
-
-@click.command(cls=_Evaluate)
+@click.command(cls=PolicyCommand)
 @click.option("--trace", required=True, metavar="T", help="Trace to replay: .csv, .csv.gz or .parquet.")
 @click.option(
     "--cluster", required=True, metavar="C", help="Cluster file (TOML): nodes, placement, failures."

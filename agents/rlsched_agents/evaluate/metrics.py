@@ -115,8 +115,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
             drawn at random could not have used (`occupancy.fragmentation`). None if placements were not kept,
             or no GPU was free.
         over_time: Allocation and fragmentation in steps of time; None if the time span is zero.
-        migrations: Preemptions whose job started again at the same instant, either moved (`migrate`) or
-            placed elsewhere by `gittins`; they also count in `preemptions`.
+        migrations: Preemptions whose job started again at the same instant, placed elsewhere; they also count
+            in `preemptions`.
         by_end: Number of jobs that ended, by outcome: `completed`, `timeout` (killed at the time limit),
             `failed` (a failure, and no retry left).
         energy_per_job_kwh: Mean over the measured jobs that ended. This and the following fields are None

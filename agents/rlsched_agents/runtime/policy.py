@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
-from rlsched.decide.move import Move
-from rlsched.decide.options import MigrationOptions
 from rlsched.decide.policies.permissions import Permissions
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import Half, Source
@@ -29,11 +27,10 @@ from rlsched.decide.rows.candidates import (
     weighs_energy,
 )
 from rlsched.decide.rows.columns import PREDICTED, QUEUE, WORK
-from rlsched.decide.rules import migration as migrating
 from rlsched.decide.rules.gittins import next_age_look_s
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.schema import SCHEMA
-from rlsched.decide.settings import Migrate, SearchSettings, Settings
+from rlsched.decide.settings import SearchSettings, Settings
 from rlsched.errors import InputError
 from rlsched_agents.runtime.checkpoint import Checkpoint, load_checkpoint
 from rlsched_agents.runtime.choose import choose
@@ -81,12 +78,11 @@ class PpoScheduler(Scheduler):
         permissions: Permitted actions, which also determine the reference rule; None: permissions of the
             cluster and its jobs (`NetworkConfig.served`).
         revised: Whether predictions of waiting jobs are revised; None: as configured in the network.
-        migrate: When to move running jobs for a gang that would otherwise wait; None: never.
         search: Settings of the look-ahead; None: no look-ahead.
         scores: Scores rows; None: the network with these weights, in numpy.
 
     Raises:
-        InputError: migration or look-ahead is requested, and the permissions do not allow it.
+        InputError: look-ahead is requested, and the permissions do not allow it.
     """
 
     def __init__(
@@ -100,7 +96,6 @@ class PpoScheduler(Scheduler):
         seed: int = 0,
         permissions: Permissions | None = None,
         revised: bool | None = None,
-        migrate: Migrate | None = None,
         search: SearchSettings | None = None,
         scores: Scores | None = None,
     ) -> None:
@@ -110,24 +105,14 @@ class PpoScheduler(Scheduler):
         self.columns = tuple(name for name, _ in SCHEMA.features[: network.features])
         self.permissions = permissions or network.served
         revised = network.revises if revised is None else revised
-        self.reference = self.permissions.reference(revised=revised, migrate=migrate)
+        self.reference = self.permissions.reference(revised=revised)
         rule = self.permissions.rule(revised=revised)
         self.order = rule.order
         self._forward: Scores = Forward(weights, network) if scores is None else scores
         self._search = self._look_ahead_by(search)
-        self._migration: MigrationOptions | None = None
-        preempts = self.permissions.preemption or self.permissions.declared
-        if migrate is not None:
-            if not preempts:
-                raise InputError(
-                    f"policy {name!r}: migrate: expected a policy with preemption, which moving jobs needs; "
-                    "this policy has none"
-                )
-            self._migration = MigrationOptions(float(migrate.dwell), float(migrate.gain), migrate.first)
         self.abilities = Abilities(
-            preempts=preempts,
+            preempts=self.permissions.preemption or self.permissions.declared,
             reserve_after_s=rule.options.reserve_after_s,
-            migrates=migrate is not None,
             shares=True,
             stochastic=temperature != 0 or self._search is not None,
             search_ms=search.time_ms if search is not None and not search.samples else 0.0,
@@ -190,13 +175,9 @@ class PpoScheduler(Scheduler):
         """
         recording = Recording(state, partition, now_s, wanted=record)
         asked = _Asked()
-        preempts = self._preempts(state)
-        if self._search is not None and not preempts:
+        if self._search is not None and not self._preempts(state):
             self._search.remember(state)
-        if self._migration is None or not preempts:
-            action = self._act(state, partition, now_s, asked, record)
-        else:
-            action = self._act_migrating(self._migration, state, partition, now_s, asked, record)
+        action = self._act(state, partition, now_s, asked, record)
         source: Source = "policy" if asked.times else "automatic"
         return recording.decision(
             action,
@@ -217,23 +198,16 @@ class PpoScheduler(Scheduler):
         now_s: float,
         asked: _Asked,
         record: bool,
-        promised: bool = False,
     ) -> Action:
-        """The network's action; `promised`: GPUs still in use are promised to other jobs and stay theirs."""
+        """The network's action."""
         all_fit = not contested(state, partition) and has_startable(state, partition, now_s)
-        if all_fit and not promised:
+        if all_fit:
             seq = first_in_order(state, partition, now_s)
             if not weighs_energy(state, seq):
                 return variant_action(state, partition, seq)
         else:
             jobs = job_candidates(state, partition, now_s)
-            row = jobs.reference if all_fit else self._pick(jobs, state.decisions, asked, record)
-            if promised:
-                kept = self._beside_promises(state, partition, jobs, row, asked)
-                if kept == 0:
-                    asked.holds = kept == row and jobs.passes_over
-                    return Wait(until_s=self._look_s(state, partition, now_s) if kept == row else None)
-                return variant_action(state, partition, int(jobs.seqs[kept]))
+            row = self._pick(jobs, state.decisions, asked, record)
             if self._search is not None and asked.times and not self._preempts(state):
                 row = self._look_ahead(self._search, state, partition, now_s, jobs, row, asked)
             seq, out = int(jobs.seqs[row]), int(jobs.arrays.out[row])
@@ -245,61 +219,6 @@ class PpoScheduler(Scheduler):
         variants = variant_candidates(state, partition, seq, now_s)
         row = self._pick(variants, state.decisions, asked, record) if len(variants.nodes) > 1 else 0
         return variants.action(state, partition, row)
-
-    def _act_migrating(
-        self,
-        options: MigrationOptions,
-        state: ClusterState,
-        partition: int,
-        now_s: float,
-        asked: _Asked,
-        record: bool,
-    ) -> Action:
-        """Continue running migrations; otherwise the network's action, or a new migration if none starts."""
-        arrays, number = state.arrays, state.arrays.job.seq
-        move = Move(*migrating.owed(arrays, partition, now_s, options))
-        if move.preempt >= 0:
-            return Preempt(seq=int(number[move.preempt]), moved_for=int(number[move.for_gang]))
-        if move.start >= 0:
-            return variant_action(state, partition, int(number[move.start]))
-        promised = not migrating.may_still_start(arrays, partition, -1)
-        action = self._act(state, partition, now_s, asked, record, promised)
-        waits = isinstance(action, Wait) and not has_startable(state, partition, now_s)
-        if waits or (isinstance(action, Preempt) and options.first):
-            out, gang = migrating.next_migration(arrays, partition, now_s, options)
-            if out >= 0:
-                asked.halves = [msgspec.structs.replace(half, choice=-1) for half in asked.halves]
-                return Preempt(seq=int(number[out]), moved_for=int(number[gang]))
-        if isinstance(action, Wait):
-            look_s = min(
-                math.inf if action.until_s is None else action.until_s,
-                float(migrating.next_migration_look_s(arrays, partition, now_s, options)),
-            )
-            return Wait(until_s=look_s if math.isfinite(look_s) else None)
-        return action
-
-    @staticmethod
-    def _beside_promises(
-        state: ClusterState, partition: int, jobs: CandidateRows, row: int, asked: _Asked
-    ) -> int:
-        """The row, or if it breaks a promise, the best-scored job that breaks none; 0 if there is none.
-
-        For equal scores, and without a network call, the first of the window.
-        """
-
-        def keeps(at: int) -> bool:
-            slot = int(jobs.arrays.slot[at])
-            return int(jobs.arrays.out[at]) < 0 and bool(
-                migrating.may_still_start(state.arrays, partition, slot)
-            )
-
-        if row == 0 or keeps(row):
-            return row
-        logits = asked.logits if asked.times else np.zeros(len(jobs.seqs))
-        others = [at for at in range(1, len(jobs.seqs)) if jobs.legal[at]]
-        kept = next((at for at in sorted(others, key=lambda at: -logits[at]) if keeps(at)), 0)
-        asked.halves = [msgspec.structs.replace(half, choice=kept) for half in asked.halves]
-        return kept
 
     def _preempts(self, state: ClusterState) -> bool:
         """Whether running jobs may be preempted at this time."""
@@ -373,7 +292,6 @@ def _asked_for(settings: Settings) -> dict[str, Any]:
     """The network options in a policy's settings, apart from its checkpoint."""
     return {
         "revised": True if settings.predictions == "revised" else None,
-        "migrate": settings.migrate,
         "search": settings.search,
     }
 
@@ -390,7 +308,7 @@ def make_ppo(policy: Policy, seed: int) -> PpoScheduler:
         CheckpointError: the checkpoint is not usable.
         InputError: settings are in conflict.
     """
-    policy.check_read("checkpoint", "predictions", "migrate", "search")
+    policy.check_read("checkpoint", "predictions", "search")
     settings = policy.settings
     if policy.oracle:
         raise InputError(

@@ -81,7 +81,7 @@ def decide(sim: SimArrays, o: Any) -> None:
                 move = next_move(s, p, o, now_s)
                 while move.preempt >= 0 or move.start >= 0:
                     if move.preempt >= 0:
-                        preempt(sim, move.preempt, move.for_gang)
+                        preempt(sim, move.preempt)
                         again = True
                     elif not start(sim, p, move, o.start):
                         break

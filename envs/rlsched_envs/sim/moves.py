@@ -106,8 +106,8 @@ def note_start(sim: SimArrays, slot: int) -> None:
 
 
 @kernel
-def preempt(sim: SimArrays, slot: int, for_gang: int) -> None:
-    """Preempt a running job and requeue it; `for_gang`: waiting slot that it makes room for, or -1.
+def preempt(sim: SimArrays, slot: int) -> None:
+    """Preempt a running job and requeue it.
 
     Without an attempt log the job has saved all of its work. Its restart cost counts as queueing at once,
     less the unpaid part of the previous one: at the end of a run, `queued_s` is the JCT in excess of the
@@ -123,7 +123,6 @@ def preempt(sim: SimArrays, slot: int, for_gang: int) -> None:
     s.job.preemptions[slot] += 1
     _charge_restart(sim, slot)
     queue.requeue(s, slot, now_s)
-    ledger.note_moved(s, slot, for_gang)
 
 
 @kernel

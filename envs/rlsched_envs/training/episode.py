@@ -18,7 +18,7 @@ from rlsched.compile.jit import compile_time, kernel
 from rlsched.compile.reference import by_reference
 from rlsched.decide.constants import MODELLED, PREEMPTING, RESERVING
 from rlsched.decide.move import BY_OPTIONS, Move
-from rlsched.decide.options import MigrationOptions, RuleOptions, energy_weight, policy_start
+from rlsched.decide.options import RuleOptions, energy_weight, policy_start
 from rlsched.decide.plans.holds import any_released, first_sharing, first_startable, next_hold
 from rlsched.decide.rows.arrays import WindowArrays
 from rlsched.decide.rows.reasons import LEGAL
@@ -192,7 +192,6 @@ def _reference_options(e: EpisodeArrays) -> RuleOptions:
         0.0,
         True,
         policy_start(e.sim.state),
-        MigrationOptions(math.inf, math.inf, False),
         e.curve.instant.at_s[:0],
     )
 
@@ -246,7 +245,7 @@ def only_choice(w: WindowArrays) -> int:
 @kernel
 def _start(e: EpisodeArrays, slot: int, node: int, clock: float, partner: int) -> None:
     """Start a job that can start."""
-    move = Move(-1, slot, partner, -1, -1, node, clock)
+    move = Move(-1, slot, partner, -1, node, clock)
     start(e.sim, e.turn[0].partition, move, policy_start(e.sim.state))
 
 
@@ -273,7 +272,7 @@ def apply_choice(e: EpisodeArrays, row: int) -> bool:
         return False
     slot = w.slot[row]
     if PREEMPTING and w.out[row] >= 0:
-        preempt(e.sim, w.out[row], -1)
+        preempt(e.sim, w.out[row])
         return False
     if num_variants(s, p, slot, now_s) == 1:
         _start(e, slot, -1, BY_OPTIONS, w.partner[row])

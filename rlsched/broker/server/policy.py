@@ -103,12 +103,6 @@ def _check_fallback(policy: Scheduler, fallback: Scheduler) -> None:
             f"--fallback {fallback.name!r} preempts jobs, --policy {policy.name!r} does not; "
             "choose a fallback that does not either"
         )
-    if policy.abilities.migrates != fallback.abilities.migrates:
-        moves, does_not = (policy, fallback) if policy.abilities.migrates else (fallback, policy)
-        raise InputError(
-            f"policy {moves.name!r} moves running jobs, {does_not.name!r} moves none; set migrate in both, "
-            "or in neither"
-        )
 
 
 def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:

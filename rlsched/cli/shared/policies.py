@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
@@ -44,28 +44,11 @@ class PolicyArgument(NamedTuple):
 
 
 class PolicyCommand(click.Command):
-    """A verb with `--policy` and `--set`: a setting belongs to the policy before it.
-
-    Attributes:
-        gone: Removed options, and what to use instead.
-    """
-
-    gone: ClassVar[Mapping[str, str]] = {
-        "--search-ms": "write --set search.time_ms=B after the policy",
-        "--search-samples": "write --set search.samples=N after the policy",
-        "--reclock-s": "running jobs keep their clocks",
-    }
+    """A verb with `--policy` and `--set`: a setting belongs to the policy before it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, and record the order of policies and settings."""
-        try:
-            _, _, order = self.make_parser(ctx).parse_args(list(args))
-        except click.NoSuchOption as error:
-            if error.option_name in self.gone:
-                raise click.UsageError(
-                    f"{error.option_name} was removed: {self.gone[error.option_name]}", ctx
-                ) from None
-            raise
+        _, _, order = self.make_parser(ctx).parse_args(list(args))
         ctx.meta[_SAID] = [str(one.name) for one in order]
         return super().parse_args(ctx, args)
 

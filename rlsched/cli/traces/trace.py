@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from rlsched.cli.traces.convert import convert
-from rlsched.cli.traces.node_demand import nodes as nodes_verb
 from rlsched.cli.traces.predict import predict
 from rlsched.terminal.show import in_words, percent, print_json, print_table
 
@@ -29,7 +28,6 @@ def trace() -> None:
 
 
 trace.add_command(predict)
-trace.add_command(nodes_verb)
 
 
 @trace.command()

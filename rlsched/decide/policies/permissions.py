@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rlsched.decide.policies.policy import Policy
-from rlsched.decide.settings import Migrate
 
 if TYPE_CHECKING:  # a network at run time does not need kernels
     from rlsched.decide.order.keys import Order
@@ -28,14 +27,13 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
     reservations: bool = False
     declared: bool = False
 
-    def reference(self, *, revised: bool = False, migrate: Migrate | None = None) -> Policy:
+    def reference(self, *, revised: bool = False) -> Policy:
         """Return the strongest rule within these permissions: an untrained policy decides like it.
 
         Args:
             revised: Whether predictions of waiting jobs are revised by other jobs of their burst.
-            migrate: When running jobs are moved, if preemption is permitted.
         """
-        return _reference(self, revised, migrate)
+        return _reference(self, revised)
 
     def rule(self, *, revised: bool = False) -> CompiledRule:
         """The reference rule, compiled."""
@@ -47,7 +45,7 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def _reference(permissions: Permissions, revised: bool, migrate: Migrate | None) -> Policy:
+def _reference(permissions: Permissions, revised: bool) -> Policy:
     """See `Permissions.reference`."""
     if permissions.preemption:
         base = Policy("gittins")
@@ -58,7 +56,5 @@ def _reference(permissions: Permissions, revised: bool, migrate: Migrate | None)
     more: dict[str, Any] = {"predictions": "revised"} if revised else {}
     if permissions.declared and not permissions.preemption:
         more["preempt"] = {"declared": True}
-    if migrate is not None and (permissions.preemption or permissions.declared):
-        more["migrate"] = migrate
     made = base.with_settings(**more)
     return made.named("reference") if made != base else made

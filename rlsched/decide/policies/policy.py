@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from rlsched.decide.own import NO_PATHS, decides_itself, file_of, is_inline, is_own, moved, name_of
-from rlsched.decide.policies.old_names import new_spelling
 from rlsched.decide.policies.presets import PRESETS, Preset
 from rlsched.decide.settings import Settings, check
 from rlsched.errors import InputError, UnknownPolicyError
@@ -71,7 +70,7 @@ class Policy:
             return cls.read(text)
         if is_own(text):
             return cls(name=name_of(text), rule=text)
-        if base == "ppo" and argument and "+" not in argument:
+        if base == "ppo" and argument:
             return cls("ppo", name=text, checkpoint=argument)
         if base == "sb3" and argument:
             return cls(name=text, rule="sb3", checkpoint=argument)
@@ -246,9 +245,6 @@ def _preset(name: str) -> Preset:
 def unknown(name: str) -> str:
     """Error text for a name that no preset has."""
     known = ", ".join(PRESETS)
-    now = new_spelling(name, PRESETS)
-    if now:
-        return f"unknown policy {name!r}: {now}"
     near = difflib.get_close_matches(name, PRESETS, 1)
     meant = f"did you mean {near[0]!r}? " if near else ""
     return (

@@ -4,7 +4,6 @@ The waiting jobs of a partition are considered in order of their index (`decide.
 first. The first job that fits starts. A job that does not fit may share GPUs, if the start options allow it;
 else jobs whose index is higher by a margin are preempted for it, the cheapest ones that make room
 (`rules.victims`). Jobs stay that are not preemptible, that started at this instant, or whose node is not up.
-With migration, running jobs are moved to defragment GPUs for a gang (`rules.migration`).
 """
 
 from __future__ import annotations
@@ -17,14 +16,11 @@ from rlsched.cluster.arrays import Records, StateArrays
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
 from rlsched.cluster.placement import class_fits
 from rlsched.compile.jit import array_kernel, kernel
-from rlsched.decide.constants import MIGRATES
 from rlsched.decide.move import Move
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.order.gittins import next_step_s
 from rlsched.decide.order.keys import index_key
-from rlsched.decide.rules.migration import next_migration_look_s, next_with_migration
-from rlsched.decide.rules.migration_plan import FAR
-from rlsched.decide.rules.preempting import look_tick_s, may_claim, most_preemptible, next_by_key
+from rlsched.decide.rules.preempting import FAR, look_tick_s, may_claim, most_preemptible, next_by_key
 from rlsched.decide.rules.victims import find_victims
 
 LOOKS = True
@@ -74,8 +70,6 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
     No job is preempted for a job that fits the other partition that it waits for: it starts there.
     """
-    if MIGRATES:
-        return next_with_migration(s, p, now_s, o)
     return next_by_key(s, p, s.derived.slot.key, o, True, now_s)
 
 
@@ -88,10 +82,7 @@ def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> N
 @kernel
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
     """Return when ages next change the rule's decision for partition `p`, at a tick; infinite: never."""
-    look_s = next_age_look_s(s, p, now_s) if o.preempts else math.inf
-    if MIGRATES:
-        look_s = min(look_s, next_migration_look_s(s, p, now_s, o.migration))
-    return look_s
+    return next_age_look_s(s, p, now_s) if o.preempts else math.inf
 
 
 @kernel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
@@ -21,11 +20,9 @@ from rlsched.decide.options import (
     LULL,
     NEVER,
     NO_GATE,
-    NO_MIGRATION,
     SLOWDOWN,
     WEIGHED,
     Gate,
-    MigrationOptions,
     RuleOptions,
     StartOptions,
 )
@@ -47,8 +44,6 @@ def make_rule(settings: Settings) -> CompiledRule:
         InputError: a user-defined rule cannot be loaded.
     """
     steps = own_steps(settings.rule) if settings.rule else RULES[_kind(settings)]
-    if settings.migrate is not None:
-        steps = replace(steps, migrates=True)
     profile = settings.profile
     made = CompiledRule(
         steps,
@@ -101,7 +96,7 @@ def _index(preempt: PreemptSettings) -> Gittins:
 
 
 def _options(settings: Settings) -> RuleOptions:
-    preempt, leave, move = settings.preempt, settings.leave_free, settings.migrate
+    preempt, leave = settings.preempt, settings.leave_free
     after = settings.reserve_after
     return RuleOptions(
         blocks=settings.blocks,
@@ -112,7 +107,6 @@ def _options(settings: Settings) -> RuleOptions:
         tick_s=float(preempt.tick) if preempt else 0.0,
         preempts=preempt is not None,
         start=_start(settings),
-        migration=MigrationOptions(float(move.dwell), float(move.gain), move.first) if move else NO_MIGRATION,
         own=np.array(settings.own, np.float64),
     )
 

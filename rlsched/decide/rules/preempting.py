@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +22,10 @@ from rlsched.decide.plans.best import (
     start_of_best,
     waits_for_better,
 )
-from rlsched.decide.rules.migration_plan import FAR
 from rlsched.decide.rules.victims import find_victims
+
+FAR: Final = 1 << 30
+"""More GPUs than any cluster has: the initial value of a minimum."""
 
 
 @kernel

@@ -23,7 +23,6 @@ class Steps:
         skips_quiet: Whether to skip a partition in which nothing has changed since the rule last had nothing
             to do there.
         sorted_queue: Whether it reads the sorted queue; else the heaps of the demand classes suffice.
-        migrates: Whether it moves running jobs.
         dialled: Whether dials adjust its settings.
     """
 
@@ -34,7 +33,6 @@ class Steps:
     looks: bool = False
     skips_quiet: bool = False
     sorted_queue: bool = True
-    migrates: bool = False
     dialled: bool = False
 
     @classmethod
@@ -64,7 +62,6 @@ class Steps:
             "next_move": self.next_move,
             "after": self.after,
             "next_look_s": self.next_look_s,
-            "MIGRATES": self.migrates,
             "DIALLED": self.dialled,
         }
 

@@ -19,7 +19,6 @@ TITLES = {
     "mig": "2g to 4g: MAE 0.037",
     "cores": "res50: needs 3.6",
     "gangs": "ResNet-18: c 0.095",
-    "power-down": "Helios, published",
     "catalogue": "families held out",
 }
 """Words of a figure, as in the documents of the models."""

@@ -143,7 +143,7 @@ def test_compiled_preemption_keeps_work() -> None:
         slot = int(engine.state.queue(0)[0])
         assert start(engine.arrays, 0, start_of(slot, -1), PLAIN_START)
     run_now.now_s = 15.0
-    preempt(engine.arrays, 1, -1)
+    preempt(engine.arrays, 1)
     assert engine.state.waiting(0) == [1]
     assert log.jobs.saved_s.tolist() == [0.0, 5.0]
     assert engine.advance()

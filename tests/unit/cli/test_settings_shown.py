@@ -11,7 +11,7 @@ import pytest
 from rlsched.cli.main import run
 from rlsched.cli.shared.settings_shown import meanings, sentences, shown
 from rlsched.decide.policies.policy import Policy, presets
-from rlsched.decide.settings import Migrate, PreemptSettings, Settings, Share
+from rlsched.decide.settings import PreemptSettings, Settings, Share
 
 
 @pytest.mark.parametrize("name", list(presets()))
@@ -24,8 +24,8 @@ def test_shown_file_is_the_policy_itself(name: str, tmp_path: Path) -> None:
 
 
 def test_every_setting_of_a_rule_has_a_line_and_an_explanation() -> None:
-    text = shown(Policy("tuned", migrate={}))
-    for kind in (PreemptSettings, Share, Migrate):
+    text = shown(Policy("tuned"))
+    for kind in (PreemptSettings, Share):
         for name in kind.__struct_fields__:
             assert re.search(rf"^(# )?{name} = \S+.*  # \S", text, re.M), name
     left_out = {"checkpoint", "search", "samples", "own"}

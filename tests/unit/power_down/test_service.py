@@ -1,4 +1,4 @@
-"""The service on scripted sequences: which nodes sleep, which wake, and when no node changes."""
+"""The service on scripted sequences: who sleeps, who wakes, and when nothing happens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlsched.errors import InputError
 from rlsched.models.node_power import PowerByState
-from rlsched.power_down.service import KeepRule, PowerDownService, falling
+from rlsched.power_down.service import KeepRule, PowerDownService
 from rlsched.power_down.states import Command, Drain, NodeState, NodeStates, Sleep, Wake
 from rlsched.workload.predict.node_demand import Persistence, TrailingMaximum
 
@@ -19,14 +19,14 @@ FAST = PowerByState(idle_w=600, asleep_w=10, boot_w=600, boot_s=300, shutdown_s=
 
 
 class Cluster:
-    """Five nodes, and the actions of the service on them."""
+    """Five nodes, and what the service did to them."""
 
     def __init__(self, rule: KeepRule, nodes: int = 5) -> None:
         self.service = PowerDownService(rule, Persistence())
         self.states = NodeStates(nodes, FAST)
 
     def review(self, now_s: float, busy: set[int], waiting: int = 0) -> list[Command]:
-        """Run and end jobs as given, then review and obey."""
+        """Nodes run and end jobs as said, then the service is asked and obeyed."""
         self.states.advance(now_s)
         for node in range(len(self.states.state)):
             if node in busy and not self.states.busy[node]:
@@ -39,13 +39,13 @@ class Cluster:
         return commands
 
 
-def test_scripted_day() -> None:
-    """Idle nodes sleep from the highest down; waiting jobs wake the lowest; boots are counted."""
+def test_a_scripted_day() -> None:
+    """Idle nodes sleep from the highest down; jobs that wait wake the lowest; boots are counted."""
     cluster = Cluster(AT_ONCE)
     assert cluster.review(0, {0, 1}) == []  # no slot has ended
     assert cluster.review(600, {0, 1}) == [Drain(4), Sleep(4), Drain(3), Sleep(3)]
     assert cluster.review(1200, {0, 1}) == []  # two busy and a buffer of one
-    assert cluster.review(1800, {0, 1, 2}) == []  # all awake nodes are busy, no job waits
+    assert cluster.review(1800, {0, 1, 2}) == []  # all awake ones are busy, none waits
     assert cluster.review(2400, {0, 1, 2}, waiting=1) == [Wake(3), Wake(4)]
     assert cluster.states.next_due_s() == 2700.0
     assert cluster.review(2460, {0, 1, 2}, waiting=1) == []  # they boot: not woken again
@@ -54,7 +54,7 @@ def test_scripted_day() -> None:
     assert (cluster.states.wake_up_events, cluster.states.nodes_booted) == (1, 2)
 
 
-def test_more_nodes_wake_than_jobs_wait_for_but_no_more_than_sleep() -> None:
+def test_more_is_woken_than_waits_but_no_more_than_sleeps() -> None:
     cluster = Cluster(AT_ONCE, nodes=8)
     cluster.review(0, {0})
     assert len(cluster.review(600, {0})) == 2 * 6
@@ -62,14 +62,14 @@ def test_more_nodes_wake_than_jobs_wait_for_but_no_more_than_sleep() -> None:
     assert cluster.review(720, {0, 1}, waiting=50) == [Wake(5), Wake(6), Wake(7)]
 
 
-def test_busy_nodes_are_never_put_to_sleep() -> None:
+def test_busy_nodes_are_left_alone_whatever_their_number() -> None:
     cluster = Cluster(KeepRule(buffer_nodes=0, wake_buffer_nodes=0, ramp_nodes=0, falling_slots=0))
     cluster.review(0, {4})
     assert cluster.review(600, {4}) == [command for n in (3, 2, 1, 0) for command in (Drain(n), Sleep(n))]
     assert cluster.states.state.tolist() == [ASLEEP] * 4 + [ON]
 
 
-def test_manually_drained_node_sleeps_when_idle_and_is_resumed_first() -> None:
+def test_a_node_that_was_drained_by_hand_sleeps_once_it_is_idle_and_is_taken_back_first() -> None:
     cluster = Cluster(AT_ONCE)
     cluster.review(0, {0, 1, 2, 3})
     cluster.states.apply(Drain(3), 10.0)
@@ -79,7 +79,7 @@ def test_manually_drained_node_sleeps_when_idle_and_is_resumed_first() -> None:
     assert cluster.review(40, {0, 1}) == [Sleep(4)]
 
 
-def test_ramp_limits_the_nodes_put_to_sleep() -> None:
+def test_the_ramp_limits_what_falls_asleep() -> None:
     cluster = Cluster(KeepRule(buffer_nodes=0, ramp_nodes=2, falling_slots=0), nodes=9)
     cluster.review(0, set())
     slept = [len(cluster.review(600.0 * slot, set())) // 2 for slot in range(1, 7)]
@@ -90,28 +90,10 @@ def test_nodes_sleep_only_while_demand_falls() -> None:
     rule = KeepRule(buffer_nodes=0, wake_buffer_nodes=0, ramp_nodes=0, falling_slots=2)
     cluster = Cluster(rule)
     assert cluster.review(0, {0}) == []
-    assert cluster.review(600, {0}) == []  # one slot: the trend is unknown
+    assert cluster.review(600, {0}) == []  # one slot: falling is not known
     assert cluster.review(1200, {0, 1}) == []  # steady at 1
     assert cluster.review(1800, {0}) == []  # 1, 2: rising
     assert cluster.review(2400, {0}) == [c for n in (4, 3, 2, 1) for c in (Drain(n), Sleep(n))]  # 2, 1
-
-
-def test_minimum_times_awake_and_asleep() -> None:
-    rule = KeepRule(
-        buffer_nodes=0,
-        wake_buffer_nodes=0,
-        ramp_nodes=0,
-        falling_slots=0,
-        headroom_nodes=1,
-        min_awake_s=1500,
-        min_asleep_s=3000,
-    )
-    cluster = Cluster(rule, nodes=2)
-    assert cluster.review(0, {0}) == []
-    assert cluster.review(600, {0}) == []  # awake for 600 s only
-    assert cluster.review(1800, {0}) == [Drain(1), Sleep(1)]
-    assert cluster.review(2400, {0}) == []  # no headroom left, but it has slept for 600 s only
-    assert cluster.review(2460, {0}, waiting=1) == [Wake(1)]  # a job waits
 
 
 def test_headroom_wakes_before_jobs_wait() -> None:
@@ -139,44 +121,26 @@ def test_slots_without_a_review_repeat_the_one_before() -> None:
     assert service.review(3000, busy & False, 0, states) == [Drain(4), Sleep(4)]
 
 
-class Remembering(TrailingMaximum):
-    """Keeps its observations, and reads all of them."""
-
-    @property
-    def needs_slots(self) -> int:
-        return 0
-
-    def peak(self, demand: np.ndarray) -> float:
-        seen.append(demand)
-        return 5.0
-
-
-seen: list[np.ndarray] = []
-
-
-def test_history_is_cut_by_whole_weeks() -> None:
-    """A hundred days, of which the first is busier: four weeks are dropped, and the last slots stay."""
-    seen.clear()
-    service, states = PowerDownService(AT_ONCE, Remembering(1)), NodeStates(5)
+def test_history_has_the_slots_of_the_rule_and_the_forecast() -> None:
+    """A hundred days between two reviews: three slots are kept, and the peak of the last two."""
+    rule = KeepRule(buffer_nodes=1, wake_buffer_nodes=2, ramp_nodes=0, falling_slots=3)
+    service, states = PowerDownService(rule, TrailingMaximum(2)), NodeStates(5)
     busy = np.ones(5, dtype=np.bool_)
-    for day, nodes in ((0, 5), (89, 3), (90, 2), (100, 1)):
+    for day, nodes in ((0, 5), (99, 3), (100, 2)):
         service.review(86400.0 * day, busy & (np.arange(5) < nodes), 0, states)
-    assert [len(one) // 144 for one in seen] == [89, 90, 72]
-    assert seen[-1][:: 61 * 144].tolist() == [5, 3]
-    assert seen[-1][-1] == 2
+    assert len(service._demand) == 3
 
 
 def test_falling_by_hand() -> None:
-    demand = np.array([5.0, 5.0, 4.9, 4.5, 5.0])
-    assert falling(demand, 2).tolist() == [False, False, False, True, False]
-    assert falling(demand, 0).all()
-    assert not falling(demand[:1], 2).any()
+    demand, rule = np.array([5.0, 5.0, 4.9, 4.5, 5.0]), KeepRule(falling_slots=2)
+    assert [rule.is_falling(demand[: 1 + slot]) for slot in range(5)] == [False, False, False, True, False]
+    assert KeepRule(falling_slots=0).is_falling(demand)
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from([30.0, 60.0, 600.0, 4000.0])), max_size=80))
 @settings(max_examples=80, deadline=None)
 def test_commands_are_legal_and_no_node_with_a_job_sleeps(steps: list[tuple[int, float]]) -> None:
-    """Ten nodes, any demand: `NodeStates` refuses no command, and every review counts the waiting jobs."""
+    """Ten nodes, any demand: `NodeStates` refuses nothing, and waiting jobs are heard at every review."""
     rule = KeepRule(buffer_nodes=1, wake_buffer_nodes=2, ramp_nodes=3, falling_slots=2, headroom_nodes=1)
     service, states, now_s = PowerDownService(rule, TrailingMaximum(3)), NodeStates(10), 0.0
     for demand, wait_s in steps:

@@ -248,3 +248,5 @@ def test_name_and_samples_are_settings() -> None:
     assert isinstance(scheduler, Rollout)
     assert scheduler.name == "sixteen"
     assert scheduler._search.budget.at_once == 16
+    with pytest.raises(UnknownPolicyError):
+        Policy.of("rollout:16")

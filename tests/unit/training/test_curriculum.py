@@ -14,10 +14,10 @@ from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.lessons import Lessons
 from rlsched_agents.ppo.recipes import RECIPES, load_recipe
-from rlsched_agents.ppo.toy import ToyVecEnv
 from rlsched_envs.training.curriculum import Stage, stage_at
 from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource, draw_window
 from rlsched_envs.training.vector import RowsVecEnv
+from tests.support.sim.toy import ToyVecEnv
 
 EPISODE = EpisodeConfig(
     warmup_jobs=40, agent_jobs=60, tail_jobs=20, nodes_low=2, nodes_high=6, load_low=0.9, load_high=1.2

@@ -20,7 +20,6 @@ from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Decision, Scheduler
-from rlsched.decide.settings import Migrate, Seconds
 from rlsched.errors import InputError
 from tests.quick import quick
 
@@ -38,7 +37,6 @@ def ppo(**settings: object) -> Policy:
 def test_default_fallback_is_the_rule_that_the_policy_follows() -> None:
     for policy, follows in (
         (ppo(), "reference"),
-        (ppo(migrate={}), "reference"),
         (Policy("random"), "qssf-backfill"),
         (Policy("rollout", samples=2), "qssf-backfill"),
     ):
@@ -56,7 +54,7 @@ def test_configured_fallback_guards_the_policy() -> None:
 EVERY_KIND = (
     *(Policy(name) for name in ("fifo", "easy", "tiresias", "gittins", "random")),
     Policy("rollout", samples=2),
-    *(ppo(), ppo(search={"samples": 2}), ppo(migrate={})),
+    *(ppo(), ppo(search={"samples": 2})),
 )
 
 
@@ -155,69 +153,6 @@ def test_fallback_with_another_queue_order_is_refused() -> None:
         "--fallback 'qssf-backfill' keeps the queue by predicted run time x GPUs, --policy 'fifo' by "
         "submission time; choose a fallback of the same order"
     )
-
-
-MIGRATING = (
-    Policy("tiresias", preempt={"by": "service", "threshold_gpu_s": 3600.0}, migrate={}),
-    Policy("gittins", preempt={"spread": 2.5}, migrate={}),
-    Policy("gittins", migrate={}, predictions="revised"),
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("policy", MIGRATING, ids=lambda policy: policy.name)
-def test_migrating_rule_needs_no_fallback(policy: Policy) -> None:
-    scheduler, fallback = load(policy)
-    assert (scheduler.name, fallback) == (policy.name, "")
-    assert (scheduler.abilities.preempts, scheduler.abilities.migrates) == (True, True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("migrate", [{}, {"dwell": "5m", "first": True}])
-def test_fallback_of_a_migrating_network_migrates_too(
-    migrate: dict[str, object],
-) -> None:
-    policy = ppo(migrate=migrate)
-    scheduler, fallback = load(policy)
-    assert (scheduler.abilities.migrates, fallback) == (True, "reference")
-    reference = registry.load_scheduler(policy).reference
-    declared = {"declared": True}
-    assert reference == Policy(
-        "easy", order="area^0.7", reserve_after="1h", preempt=declared, migrate=migrate
-    )
-    assert reference is not None
-    assert reference.settings.migrate == Migrate(
-        dwell=Seconds(300.0 if migrate else 120.0), first=bool(migrate)
-    )
-
-
-@pytest.mark.parametrize(
-    ("policy", "fallback", "says"),
-    [
-        (
-            Policy("gittins"),
-            Policy("gittins", name="moving", migrate={}),
-            "policy 'moving' moves running jobs, 'gittins' moves none; set migrate in both, or in neither",
-        ),
-        (
-            Policy("gittins", name="moving", migrate={}),
-            Policy("gittins"),
-            "policy 'moving' moves running jobs, 'gittins' moves none; set migrate in both, or in neither",
-        ),
-        (
-            Policy("gittins", name="moving", preempt={"spread": 2.5}, migrate={}),
-            Policy("fifo-backfill"),
-            "--fallback 'fifo-backfill' keeps the queue by submission time, --policy 'moving' by Gittins "
-            "index; choose a fallback of the same order",
-        ),
-    ],
-)
-def test_policy_and_fallback_must_both_migrate_or_neither(
-    policy: Policy, fallback: Policy, says: str
-) -> None:
-    with pytest.raises(InputError) as error:
-        load(policy, fallback)
-    assert str(error.value) == says
 
 
 def test_unknown_policy_lists_the_known_ones() -> None:

@@ -1,1 +1,0 @@
-"""Number of nodes that may sleep."""
