@@ -1,8 +1,9 @@
-"""Value of dials: static settings and an evolution strategy, on held-out windows.
+"""Value of dials: static settings, an evolution strategy and PPO, on held-out windows.
 
     .venv/bin/python -m studies.policy.dials static             # experiment 1: settings of the gate
     .venv/bin/python -m studies.policy.dials static --part train    # the same on the selecting windows
     .venv/bin/python -m studies.policy.dials linear --seed 1    # experiment 2: an evolution strategy
+    .venv/bin/python -m studies.policy.dials ppo --seed 1       # experiment 3: PPO on the same dials
 
 Training windows are cut from the training parts of four clusters, judging windows from the validation parts
 of these and of others. Intervals are bootstrap over stretches of the traces. Tables are kept in OUT.
@@ -22,11 +23,12 @@ import msgspec
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.dials.strategy import Strategy
+from rlsched.decide.dials.strategy import NUM_DIALS, Strategy
 from rlsched.decide.policies.policy import Policy
 from rlsched.workload.split import time_split
 from rlsched_agents.dials.evolution import Evolution, EvolutionConfig
 from rlsched_agents.dials.judging import ALL_ZERO, Floats, Judge, Layers
+from rlsched_agents.dials.ppo import PpoConfig, train_ppo
 from rlsched_agents.dials.verdict import StrategyComparison, compared
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.windows import Drawn, Windows, draw_setting
@@ -153,18 +155,35 @@ def linear(teaching: Sequence[Windows], seed: int) -> Floats:
     return evolution.found
 
 
+def by_ppo(sources: Sequence[EpisodeSource], seed: int, rollouts: int, mixed_frac: float) -> list[Floats]:
+    """Result of PPO, started with all dials at 0."""
+    began = time.monotonic()
+
+    def tell(number: int, reward: float, spread: float) -> None:
+        print(
+            f"{number} of {rollouts}: reward {reward:+.3f} a rollout, half a pair's difference {spread:.3f}, "
+            f"{time.monotonic() - began:.0f} s",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    drawn = msgspec.structs.replace(DRAWN, mixed_frac=mixed_frac)
+    return train_ppo(sources, drawn, POLICY, PpoConfig(rollouts=rollouts), seed, np.zeros(NUM_DIALS), tell)
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Read the command line, train, judge, print; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="dials", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("static", "linear"))
+    parser.add_argument("what", choices=("static", "linear", "ppo"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--each", type=int, default=90, help="training windows of each cluster")
     parser.add_argument("--judged", type=int, default=50, help="judging windows of each cluster")
     parser.add_argument(
         "--mixed", type=float, default=0.5, help="share of windows on clusters of several types"
     )
+    parser.add_argument("--rollouts", type=int, default=40, help="rollouts of PPO")
     parser.add_argument(
         "--part",
         choices=("train", "validation"),
@@ -188,9 +207,11 @@ def _dials(arguments: argparse.Namespace) -> int:
         )
         return 0
     teachers, label = [source(folder, name, "train") for name in TRACES], f"{arguments.what}-{arguments.seed}"
-    layers: Layers = [
-        linear(windows(teachers, arguments.each, arguments.seed, arguments.mixed), arguments.seed)
-    ]
+    layers: Layers
+    if arguments.what == "linear":
+        layers = [linear(windows(teachers, arguments.each, arguments.seed, arguments.mixed), arguments.seed)]
+    else:
+        layers = by_ppo(teachers, arguments.seed, arguments.rollouts, arguments.mixed)
     Strategy.of(*layers).write(out / f"{label}.json")
     judge = Judge(fresh)
     try:

@@ -54,7 +54,7 @@ def test_why_names_the_job_that_gets_the_gpus(journal: Journal) -> None:
     assert state_of(broker, 2) == "launching"
     job = broker.state.jobs[2]
     assert (job.preemptions, job.moves, job.retries) == (1, 1, 0)
-    assert f"1 of these times it was moved, to go on elsewhere; last moved by decision {number}" in told(
+    assert f"1 of these times it was moved, to go on elsewhere; last moved by decision {number}" in explained(
         broker, 2
     )
 
