@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -13,7 +14,7 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.decide.policies.presets import PRESETS
 from rlsched.errors import InputError
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("rlsched", "envs/rlsched_envs", "agents/rlsched_agents", "node_daemon/rlsched_node")
 KERNELS: Final = {"kernel", "array_kernel"}
 ASKED: Final = re.compile(r"scheduler|policy|fallback", re.IGNORECASE)
@@ -32,6 +33,19 @@ def sources() -> dict[str, tuple[Path, ast.Module]]:
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             found[name] = path, ast.parse(path.read_text(encoding="utf-8"))
     return found
+
+
+@contextmanager
+def reading(root: Path) -> Iterator[None]:
+    """Count in another tree of files meanwhile."""
+    global ROOT
+    before, ROOT = ROOT, root
+    sources.cache_clear()
+    try:
+        yield
+    finally:
+        ROOT = before
+        sources.cache_clear()
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -184,11 +198,10 @@ def circles() -> list[str]:
 
 def rooms_in_circles() -> list[str]:
     """Folders and modules of the same folder that import each other; a folder stands for all in it."""
-    imports = [(name, other) for name, (_, tree) in sources().items() for other in _imported(tree)]
-    found = set[str]()
+    imports, found = imported_pairs(), set[str]()
     for folder in {"", *(name.rpartition(".")[0] for name in sources())}:
         after: dict[str, set[str]] = {}
-        for one, other in ((_room(name, folder), _room(other, folder)) for name, other in imports):
+        for one, other in ((room(name, folder), room(other, folder)) for name, other in imports):
             if one and other and one != other:
                 after.setdefault(one, set()).add(other)
                 after.setdefault(other, set())
@@ -196,7 +209,12 @@ def rooms_in_circles() -> list[str]:
     return sorted(found)
 
 
-def _room(name: str, folder: str) -> str:
+def imported_pairs() -> list[tuple[str, str]]:
+    """(module, imported module) of the product; imports inside functions and only for types count."""
+    return [(name, other) for name, (_, tree) in sources().items() for other in _imported(tree)]
+
+
+def room(name: str, folder: str) -> str:
     """The folder or module right below `folder` that a module is in; "" for all that is not below it."""
     below = f"{folder}." if folder else ""
     return below + name.removeprefix(below).partition(".")[0] if name.startswith(below) else ""
