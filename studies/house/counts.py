@@ -30,6 +30,8 @@ counted by the same code. Spellings and the files of a trace row need the produc
   modules that define states. The ones left are the same word in another meaning: a state of another thing (a
   training, an attempt of a trace), a status that a publisher writes, a key or heading of a report, a field of
   a state array, a tag of a message.
+- *Fields of a state with a literal.* Fields `state`, `outcome` and `ending` that are compared with, matched
+  with, or set to such a text in the place of a name of `rlsched/wire/states.py`.
 - *Lines.* Of `.py` files of the product and of its tests, and of pages; by folder.
 
 *Files that a trace row passes* is measured: a trace of six jobs is read, replayed by `easy` with records, and
@@ -120,6 +122,7 @@ COUNTED: Final[tuple[tuple[str, Callable[[], Places], int | None], ...]] = (
     ("file names of several files", extent.files_of_one_name, None),
     ("public class names of several classes", extent.public_classes_of_one_name, None),
     ("private class names of several classes", extent.private_classes_of_one_name, None),
+    ("fields of a state with a literal", extent.states_as_literals, 0),
     ("literals of states", extent.state_literals, None),
     ("files with literals of states", extent.files_of_state_literals, None),
     ("library lines", extent.library_lines, None),

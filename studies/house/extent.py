@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from studies.house import in_source
-from studies.house.in_source import PACKAGES, imported_pairs, room, sources
+from studies.house.in_source import PACKAGES, imported_pairs, last_name, room, sources
 
 STATES: Final = frozenset(
     {"queued", "launching", "running", "completed", "failed", "cancelled", "rejected", "ended"}
@@ -18,6 +18,8 @@ STATES: Final = frozenset(
 """States of jobs and ranks, `rlsched/wire/states.py`; that they agree is tested."""
 DEFINED: Final = frozenset({"rlsched.wire.states", "rlsched.broker.base.states"})
 """Modules that define states and their transitions."""
+FIELDS: Final = frozenset({"state", "outcome", "ending"})
+"""Fields that hold a state of a job or a rank."""
 NO_CODE: Final = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
     | {tokenize.ENCODING, tokenize.ENDMARKER}
@@ -82,6 +84,38 @@ def state_literals() -> list[str]:
     ]
 
 
+def states_as_literals() -> list[str]:
+    """Fields of a state that are compared with, matched with, or set to a literal."""
+    return sorted(
+        {
+            f"{path.relative_to(in_source.ROOT)}:{text.lineno}: {text.value}"
+            for module, (path, tree) in sources().items()
+            if module not in DEFINED
+            for node in ast.walk(tree)
+            for value in _values_of_states(node)
+            for text in ast.walk(value)
+            if isinstance(text, ast.Constant) and text.value in STATES
+        }
+    )
+
+
+def _values_of_states(node: ast.AST) -> list[ast.AST]:
+    """Values that this comparison, call, pattern or assignment has for a field of a state."""
+    match node:
+        case ast.Compare() if any(last_name(side) in FIELDS for side in (node.left, *node.comparators)):
+            return [node.left, *node.comparators]
+        case ast.Call():
+            return [one.value for one in node.keywords if one.arg in FIELDS]
+        case ast.MatchClass():
+            pairs = zip(node.kwd_attrs, node.kwd_patterns, strict=True)
+            return [pattern for name, pattern in pairs if name in FIELDS]
+        case ast.Assign() if any(last_name(target) in FIELDS for target in node.targets):
+            return [node.value]
+        case ast.AnnAssign() if last_name(node.target) in FIELDS and node.value is not None:
+            return [node.value]
+    return []
+
+
 def files_of_state_literals() -> list[str]:
     """Files of these texts."""
     return sorted({place.partition(":")[0] for place in state_literals()})
@@ -90,7 +124,8 @@ def files_of_state_literals() -> list[str]:
 def _texts(tree: ast.Module) -> list[ast.Constant]:
     parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
     every = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in parts]
-    return [node for node in every if isinstance(node.value, str)]
+    texts = [node for node in every if isinstance(node.value, str)]
+    return sorted(texts, key=lambda node: (node.lineno, node.col_offset))
 
 
 def library_lines() -> dict[str, int]:

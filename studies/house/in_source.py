@@ -65,7 +65,7 @@ def called_in_loops(node: ast.AST) -> set[str]:
     return {name for one in ast.walk(node) if isinstance(one, ast.For | ast.While) for name in calls(one)}
 
 
-def _last_name(node: ast.AST) -> str:
+def last_name(node: ast.AST) -> str:
     """`c` of `a.b.c`, and of `c`."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
@@ -75,7 +75,7 @@ def clock_loops() -> list[str]:
 
     def moves_it(node: ast.FunctionDef) -> bool:
         used = [one for one in ast.walk(node) if isinstance(one, ast.Attribute) and one.attr == "now_s"]
-        used = [one for one in used if _last_name(one.value) != "self"]
+        used = [one for one in used if last_name(one.value) != "self"]
         return {type(one.ctx) for one in used} == {ast.Load, ast.Store}
 
     every = list(functions())
@@ -100,7 +100,7 @@ def deciding_bodies() -> list[str]:
     return [
         f"{module}.{node.name}"
         for module, node in functions()
-        if any(_last_name(one) in KERNELS for one in node.decorator_list) and ".rules." not in module
+        if any(last_name(one) in KERNELS for one in node.decorator_list) and ".rules." not in module
         if called_in_loops(node) & ({"next_move", "start"} if module in starting else {"next_move"})
     ]
 
@@ -118,7 +118,7 @@ def adapters() -> list[str]:
 
 
 def _is_own_rule(node: ast.Attribute) -> bool:
-    return node.attr == "rule" and isinstance(node.ctx, ast.Store) and _last_name(node.value) == "self"
+    return node.attr == "rule" and isinstance(node.ctx, ast.Store) and last_name(node.value) == "self"
 
 
 def probes() -> list[str]:
@@ -127,8 +127,8 @@ def probes() -> list[str]:
         f"{module}:{node.lineno}"
         for module, (_, tree) in sources().items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and _last_name(node.func) in ("getattr", "hasattr")
-        if ASKED.search(_last_name(node.args[0])) and not module.startswith("rlsched_node")
+        if isinstance(node, ast.Call) and last_name(node.func) in ("getattr", "hasattr")
+        if ASKED.search(last_name(node.args[0])) and not module.startswith("rlsched_node")
     ]
 
 
@@ -145,12 +145,12 @@ def index_constants() -> list[str]:
         for node in tree.body:
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
-                names = [_last_name(name) for one in targets for name in ast.walk(one)]
+                names = [last_name(name) for one in targets for name in ast.walk(one)]
                 defined |= {f"{module}.{name}" for name in names if name and _is_index(node.value)}
         for one in ast.walk(tree):
             if isinstance(one, ast.Subscript):
                 entries = one.slice.elts if isinstance(one.slice, ast.Tuple) else [one.slice]
-                said = [name for entry in entries if (name := _last_name(entry)).isupper()]
+                said = [name for entry in entries if (name := last_name(entry)).isupper()]
                 used |= {from_where.get(name, f"{module}.{name}") for name in said}
     return sorted(defined & used)
 
@@ -159,7 +159,7 @@ def _is_index(node: ast.expr) -> bool:
     if isinstance(node, ast.Tuple):
         return all(map(_is_index, node.elts))
     number = isinstance(node, ast.Constant) and type(node.value) is int
-    return number or (isinstance(node, ast.Call) and _last_name(node.func) in ("column", "range"))
+    return number or (isinstance(node, ast.Call) and last_name(node.func) in ("column", "range"))
 
 
 def spellings() -> list[str]:

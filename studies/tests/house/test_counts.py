@@ -24,6 +24,7 @@ HOLD = {
     "modules in circles of imports",
     "rooms in circles of imports",
     "files in the largest folder",
+    "fields of a state with a literal",
 }
 """Counts whose targets are met and stay met."""
 OPTION = "--policy"
@@ -148,8 +149,13 @@ class Job:
         text = f"running {state}" + "it is running"
 
 def ended(job):
+    match job:
+        case Over(outcome="cancelled", by="running"):
+            return job.where == "queued"
     return job.state in ("completed",
                          "failed")
+
+job = Job(state="ended", name="running")
 '''
 
 
@@ -176,12 +182,24 @@ def test_rooms_names_literals_and_lines_are_counted_as_by_hand(tmp_path: Path) -
     assert extent.private_classes_of_one_name() == ["_Rank: rlsched.job, rlsched.low.job"]
     assert extent.state_literals() == [
         "rlsched/low/job.py:7: queued",
-        "rlsched/low/job.py:13: completed",
-        "rlsched/low/job.py:14: failed",
+        "rlsched/low/job.py:14: cancelled",
+        "rlsched/low/job.py:14: running",
+        "rlsched/low/job.py:15: queued",
+        "rlsched/low/job.py:16: completed",
+        "rlsched/low/job.py:17: failed",
+        "rlsched/low/job.py:19: ended",
+        "rlsched/low/job.py:19: running",
+    ]
+    assert extent.states_as_literals() == [
+        "rlsched/low/job.py:14: cancelled",
+        "rlsched/low/job.py:16: completed",
+        "rlsched/low/job.py:17: failed",
+        "rlsched/low/job.py:19: ended",
+        "rlsched/low/job.py:7: queued",
     ]
     assert extent.files_of_state_literals() == ["rlsched/low/job.py"]
     lines, code = extent.library_lines(), extent.code_lines()
-    assert (lines["rlsched/low"], code["rlsched/low"]) == (15, 8), "with the import in rlsched/low/one.py"
+    assert (lines["rlsched/low"], code["rlsched/low"]) == (20, 12), "with the import in rlsched/low/one.py"
     assert extent.lines_of_tests() == {"tests": 1}
     assert extent.lines_of_docs() == {}
 
