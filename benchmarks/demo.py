@@ -19,9 +19,9 @@ import click
 
 from rlsched.cli.shared.job_tables import job_lines
 from rlsched.client.client import Client
-from rlsched.client.following import OVER
 from rlsched.terminal.show import console, print_lines, print_table
 from rlsched.wire.messages import JobInfo, StatsReport
+from rlsched.wire.states import FINISHED
 
 NODES, GPUS_PER_NODE = 2, 4
 POLICIES = ("fifo", "fifo-backfill", "qssf", "qssf-backfill", "tuned")
@@ -146,7 +146,7 @@ def watch(client: Client, numbers: set[int]) -> list[JobInfo]:
     look_at = 0.0
     while True:
         jobs = [job for job in client.jobs(finished=True) if job.job in numbers]
-        if all(job.state in OVER for job in jobs) or time.monotonic() > deadline:
+        if all(job.state in FINISHED for job in jobs) or time.monotonic() > deadline:
             return jobs
         if time.monotonic() >= look_at:
             look_at = time.monotonic() + LOOK_EVERY_S
@@ -156,7 +156,7 @@ def watch(client: Client, numbers: set[int]) -> list[JobInfo]:
 
 def show(client: Client, jobs: list[JobInfo]) -> None:
     """Print running and waiting jobs, and why the largest waiting job waits."""
-    active = [job for job in jobs if job.state not in OVER]
+    active = [job for job in jobs if job.state not in FINISHED]
     waiting = [job for job in active if job.state == "queued"]
     done = len(jobs) - len(active)
     click.echo(

@@ -23,6 +23,7 @@ from rlsched.transport.keys import KeyHome
 from rlsched.transport.starting import is_starting, starting_at
 from rlsched.wire import messages
 from rlsched.wire.messages import Refused, Submitted
+from rlsched.wire.states import FINISHED
 
 if TYPE_CHECKING:
     from rlsched.decide.policies.policy import Policy
@@ -524,7 +525,7 @@ class Client:
             patience_s: Longest absence of the broker to wait for, seconds.
             seen: Called with the job at each query.
         """
-        from rlsched.client.following import OVER, POLL_S
+        from rlsched.client.following import POLL_S
 
         away_since: float | None = None
         while True:
@@ -533,7 +534,7 @@ class Client:
                 away_since = None
                 if seen is not None:
                     seen(info)
-                if info.state in OVER:
+                if info.state in FINISHED:
                     return info
             except BrokerUnavailableError:
                 away_since = away_since or time.monotonic()

@@ -9,11 +9,11 @@ from typing import Final, Protocol
 
 from rlsched.errors import BrokerUnavailableError, InputError
 from rlsched.wire.messages import JobInfo, LogChunk
+from rlsched.wire.states import FINISHED
 
 POLL_S: Final = 0.25
 PATIENCE_S: Final = 60.0
 """Longest absence of a broker to wait for, seconds."""
-OVER: Final = ("completed", "failed", "cancelled", "rejected")
 TAIL_BYTES: Final = 1 << 14
 """Bytes to read from each rank for the end of a job's output."""
 TAIL_RANKS: Final = 8
@@ -69,7 +69,7 @@ def follow(
             for piece in reader.new(client, number, attempt):
                 silent = False
                 yield piece
-        if silent and (info.state in OVER or not to_its_end):
+        if silent and (info.state in FINISHED or not to_its_end):
             yield from (rest for rank in ranks.values() if (rest := rank.rest()))
             unread = [f"rank {at}: {rank.unread}" for at, rank in ranks.items() if rank.unread]
             if unread:

@@ -9,9 +9,9 @@ from typing import Literal
 import msgspec
 
 from rlsched.wire.messages import JobUsage
+from rlsched.wire.states import FINISHED
 
 By = Literal["user", "vc", "account", "day"]
-OUTCOMES = ("completed", "failed", "cancelled", "rejected")
 _GPU_S_AN_HOUR = 3_600.0
 _J_A_KWH = 3.6e6
 
@@ -47,7 +47,7 @@ class _Group:
         self.gpu_s: list[float] = []
         self.energy_j: list[float] = []
         self.waits_s: list[float] = []
-        self.outcomes = dict.fromkeys(OUTCOMES, 0)
+        self.outcomes: dict[str, int] = dict.fromkeys(FINISHED, 0)
 
     def add(self, job: JobUsage) -> None:
         self.gpu_s.append(job.gpu_s)

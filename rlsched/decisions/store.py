@@ -14,6 +14,7 @@ from rlsched.decide.actions import Action, Preempt, Start
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeChange, StoreInfo, begin_store, schemas
 from rlsched.decisions.segments import SEGMENT_BYTES, SegmentWriter
+from rlsched.wire.states import QUEUED
 
 HELD_ROWS: Final = 1024
 HELD_S: Final = 0.1
@@ -161,7 +162,7 @@ class _Jobs(_Table):
                     self._live[row[self._job]] = [row]
                 case "start":
                     self._live[row[self._job]] = [*known[:1], row]
-                case _ if row[self._state] == "queued":
+                case _ if row[self._state] == QUEUED:
                     self._live[row[self._job]] = known[:1]
                 case _:
                     self._live.pop(row[self._job], None)

@@ -16,6 +16,7 @@ from rlsched.decisions.queued import queue_at, rows_around
 from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.timeline import AttemptSeen, JobSeen
 from rlsched.errors import InputError
+from rlsched.wire.states import QUEUED, RUNNING
 
 MOST_QUEUED: Final = 200
 J_PER_KWH: Final = 3.6e6
@@ -172,7 +173,7 @@ def state_of(job: JobSeen) -> str:
     """A job's state at the end of the store."""
     if job.state:
         return job.state
-    return "running" if job.attempts and job.attempts[-1].end_s == math.inf else "queued"
+    return RUNNING if job.attempts and job.attempts[-1].end_s == math.inf else QUEUED
 
 
 def _attempt(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any]:
@@ -191,7 +192,7 @@ def _attempt(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any]:
         "where": places(seen.nodes, seen.gpus),
         "share_milli": seen.share_milli,
         "sm_clock_frac": seen.sm_clock_frac,
-        "state": seen.state or "running",
+        "state": seen.state or RUNNING,
         "reason": seen.reason,
         "run_s": run_s,
         "energy_kwh": _finite(seen.energy_j / J_PER_KWH),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rlsched.decide.plans.words import span
+from rlsched.wire.states import COMPLETED
 
 MOST_LISTED: Final = 12
 LEAST_S: Final = 0.5
@@ -46,7 +47,7 @@ def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[s
         if attempt["end_s"] is not None
         else f" for {span(attempt['run_s'])}"
     )
-    if predicted_s and attempt["state"] == "completed":
+    if predicted_s and attempt["state"] == COMPLETED:
         seen += f", {attempt['run_s'] / predicted_s:.2f} times the prediction"
     if attempt["energy_kwh"] is not None:
         seen += f", {attempt['energy_kwh']:.3g} kWh"

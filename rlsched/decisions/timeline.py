@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.decisions.schema import JobEvent, NodeChange
+from rlsched.wire.states import QUEUED
 
 SIZE_CLASSES: Final = (1.0, 8.0, math.inf)
 """Largest number of GPUs of each class of jobs in the curves of the queue."""
@@ -243,7 +244,7 @@ class Timeline:
             self._busy.extend((time_s, -_held(attempt)))
             if run_s > 0.0 and energy_j >= 0.0:
                 self._drew(attempt)
-        if state == "queued":
+        if state == QUEUED:
             self._queue(seen, time_s, 1)
             return
         if not running and not math.isnan(seen.submit_s):

@@ -10,6 +10,7 @@ from rlsched.engine.orders import SlurmKey
 from rlsched.engine.partitions import held_by_others
 from rlsched.engine.steps import Say
 from rlsched.wire.messages import AttemptReport, Capabilities, Heartbeat, Held, Hello, Holding, Welcome
+from rlsched.wire.states import ENDED, RUNNING
 
 _log = logging.getLogger("rlsched.engine")
 RETRY_S = 1.0
@@ -78,7 +79,7 @@ class SlurmNodes:
                         job=number.job,
                         attempt=number.attempt,
                         rank=rank,
-                        state="ended" if attempt.end else "running",
+                        state=ENDED if attempt.end else RUNNING,
                         exit_code=code,
                         reason=reason,
                         ended_s=ended_s,

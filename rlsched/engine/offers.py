@@ -13,6 +13,7 @@ from rlsched.engine.orders import Offer, gpus_of, is_left, submission
 from rlsched.engine.steps import Ask
 from rlsched.transport.keys import KeyPair
 from rlsched.wire.messages import Cancel, JobInfo, Jobs, ListJobs, Refused, Submitted
+from rlsched.wire.states import CANCELLED, COMPLETED, LIVE, QUEUED
 
 _log = logging.getLogger("rlsched.engine")
 WITHDRAWN = "withdrawn by its engine"
@@ -20,7 +21,6 @@ WITHDRAWN = "withdrawn by its engine"
 PROOF_DIGITS = 32
 """Without proof, a user who guessed an offer's token could submit a job of another size before the
 gateway."""
-LIVE_STATES = ("queued", "launching", "running")
 
 
 def offer_secret(pair: KeyPair) -> bytes:
@@ -192,8 +192,8 @@ class Offers:
 
     def _listed(self, answer: Jobs, now_s: float) -> None:
         """Handle a page of the broker's jobs: jobs that it no longer has are queried one by one."""
-        self._live |= {job.job for job in answer.jobs if job.state in LIVE_STATES}
-        self._queued |= {job.job for job in answer.jobs if job.state == "queued"}
+        self._live |= {job.job for job in answer.jobs if job.state in LIVE}
+        self._queued |= {job.job for job in answer.jobs if job.state == QUEUED}
         self._pages.update((job.job, job.queue_key) for job in answer.jobs if job.queue_key is not None)
         if answer.omitted and answer.jobs:
             before = min(job.job for job in answer.jobs)
@@ -218,11 +218,11 @@ class Offers:
     def _over_there(self, offer: Offer, known: JobInfo) -> None:
         """Handle a job that has ended at the broker while Slurm still holds it."""
         job = self._desk.job(offer.key)
-        if known.state in LIVE_STATES or job is None or not self._desk.waits(job):
+        if known.state in LIVE or job is None or not self._desk.waits(job):
             return
         if known.reason == WITHDRAWN:  # withdrawn by this gateway, and the mark was lost
             self._desk.writer.mark(job.key, {**(job.marks or {}), "o": str(job.mark("o") + 1)})
-        elif known.state in ("cancelled", "completed"):
+        elif known.state in (CANCELLED, COMPLETED):
             _log.info(
                 "Slurm's job %s is cancelled: job %d of the broker is %s", offer.key, known.job, known.state
             )

@@ -25,6 +25,7 @@ from rlsched.broker.state.base import Base, read_base
 from rlsched.broker.state.jobs import called
 from rlsched.broker.state.tasks import Head, count
 from rlsched.broker.state.updates import updated
+from rlsched.wire.states import CANCELLED, FAILED, QUEUED, RUNNING
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,18 +143,18 @@ class JobWatch:
                 job = self._jobs[number]
                 if job.attempt != attempt:
                     job.attempt = attempt
-                    return self._told(row, job, "start", "running")
-            case AttemptOver(job=number, outcome="queued", attempt=attempt) if number in self._jobs:
-                job = self._jobs[number]
-                if job.attempt == attempt:  # an attempt that never ran needs no notice
-                    return self._told(row, job, "requeue", "queued")
+                    return self._told(row, job, "start", RUNNING)
+            case AttemptOver(outcome=outcome) as over if outcome == QUEUED and over.job in self._jobs:
+                job = self._jobs[over.job]
+                if job.attempt == over.attempt:  # an attempt that never ran needs no notice
+                    return self._told(row, job, "requeue", QUEUED)
             case AttemptOver(job=number, outcome=outcome) if number in self._jobs:
-                event = "fail" if outcome == "failed" else "end"
+                event = "fail" if outcome == FAILED else "end"
                 return self._told(row, self._jobs.pop(number), event, outcome)
             case JobCancelled(job=number) if number in self._arrays:
                 del self._arrays[number]
             case JobCancelled(job=number) if number in self._jobs:
-                return self._told(row, self._jobs.pop(number), "end", "cancelled")
+                return self._told(row, self._jobs.pop(number), "end", CANCELLED)
         return None
 
     def _came(self, number: int, tasks: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -27,6 +28,19 @@ def sources() -> dict[str, tuple[Path, ast.Module]]:
     return found
 
 
+@contextmanager
+def reading(root: Path) -> Iterator[None]:
+    """Count in another tree of files meanwhile."""
+    global ROOT
+    before, ROOT = ROOT, root
+    sources.cache_clear()
+    try:
+        yield
+    finally:
+        ROOT = before
+        sources.cache_clear()
+
+
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
     """Every function, with its module."""
     for name, (_, tree) in sources().items():
@@ -44,7 +58,7 @@ def called_in_loops(node: ast.AST) -> set[str]:
     return {name for one in ast.walk(node) if isinstance(one, ast.For | ast.While) for name in calls(one)}
 
 
-def _last_name(node: ast.AST) -> str:
+def last_name(node: ast.AST) -> str:
     """`c` of `a.b.c`, and of `c`."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
@@ -54,7 +68,7 @@ def clock_loops() -> list[str]:
 
     def moves_it(node: ast.FunctionDef) -> bool:
         used = [one for one in ast.walk(node) if isinstance(one, ast.Attribute) and one.attr == "now_s"]
-        used = [one for one in used if _last_name(one.value) != "self"]
+        used = [one for one in used if last_name(one.value) != "self"]
         return {type(one.ctx) for one in used} == {ast.Load, ast.Store}
 
     every = list(functions())
@@ -79,7 +93,7 @@ def deciding_bodies() -> list[str]:
     return [
         f"{module}.{node.name}"
         for module, node in functions()
-        if any(_last_name(one) in KERNELS for one in node.decorator_list) and ".rules." not in module
+        if any(last_name(one) in KERNELS for one in node.decorator_list) and ".rules." not in module
         if called_in_loops(node) & ({"next_move", "start"} if module in starting else {"next_move"})
     ]
 
@@ -97,7 +111,7 @@ def adapters() -> list[str]:
 
 
 def _is_own_rule(node: ast.Attribute) -> bool:
-    return node.attr == "rule" and isinstance(node.ctx, ast.Store) and _last_name(node.value) == "self"
+    return node.attr == "rule" and isinstance(node.ctx, ast.Store) and last_name(node.value) == "self"
 
 
 def probes() -> list[str]:
@@ -106,8 +120,8 @@ def probes() -> list[str]:
         f"{module}:{node.lineno}"
         for module, (_, tree) in sources().items()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and _last_name(node.func) in ("getattr", "hasattr")
-        if ASKED.search(_last_name(node.args[0])) and not module.startswith("rlsched_node")
+        if isinstance(node, ast.Call) and last_name(node.func) in ("getattr", "hasattr")
+        if ASKED.search(last_name(node.args[0])) and not module.startswith("rlsched_node")
     ]
 
 
@@ -124,12 +138,12 @@ def index_constants() -> list[str]:
         for node in tree.body:
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
                 targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
-                names = [_last_name(name) for one in targets for name in ast.walk(one)]
+                names = [last_name(name) for one in targets for name in ast.walk(one)]
                 defined |= {f"{module}.{name}" for name in names if name and _is_index(node.value)}
         for one in ast.walk(tree):
             if isinstance(one, ast.Subscript):
                 entries = one.slice.elts if isinstance(one.slice, ast.Tuple) else [one.slice]
-                said = [name for entry in entries if (name := _last_name(entry)).isupper()]
+                said = [name for entry in entries if (name := last_name(entry)).isupper()]
                 used |= {from_where.get(name, f"{module}.{name}") for name in said}
     return sorted(defined & used)
 
@@ -138,7 +152,7 @@ def _is_index(node: ast.expr) -> bool:
     if isinstance(node, ast.Tuple):
         return all(map(_is_index, node.elts))
     number = isinstance(node, ast.Constant) and type(node.value) is int
-    return number or (isinstance(node, ast.Call) and _last_name(node.func) in ("column", "range"))
+    return number or (isinstance(node, ast.Call) and last_name(node.func) in ("column", "range"))
 
 
 def circles() -> list[str]:
@@ -148,11 +162,10 @@ def circles() -> list[str]:
 
 def rooms_in_circles() -> list[str]:
     """Folders and modules of the same folder that import each other; a folder stands for all in it."""
-    imports = [(name, other) for name, (_, tree) in sources().items() for other in _imported(tree)]
-    found = set[str]()
+    imports, found = imported_pairs(), set[str]()
     for folder in {"", *(name.rpartition(".")[0] for name in sources())}:
         after: dict[str, set[str]] = {}
-        for one, other in ((_room(name, folder), _room(other, folder)) for name, other in imports):
+        for one, other in ((room(name, folder), room(other, folder)) for name, other in imports):
             if one and other and one != other:
                 after.setdefault(one, set()).add(other)
                 after.setdefault(other, set())
@@ -160,7 +173,12 @@ def rooms_in_circles() -> list[str]:
     return sorted(found)
 
 
-def _room(name: str, folder: str) -> str:
+def imported_pairs() -> list[tuple[str, str]]:
+    """(module, imported module) of the product; imports inside functions and only for types count."""
+    return [(name, other) for name, (_, tree) in sources().items() for other in _imported(tree)]
+
+
+def room(name: str, folder: str) -> str:
     """The folder or module right below `folder` that a module is in; "" for all that is not below it."""
     below = f"{folder}." if folder else ""
     return below + name.removeprefix(below).partition(".")[0] if name.startswith(below) else ""

@@ -21,12 +21,12 @@ import pytest
 from rlsched.broker.base.entries import AttemptOver, JobSubmitted, NodeUp
 from rlsched.broker.journal.replay import JournalEvents, journal_events, records_by_number
 from rlsched.client.client import Client
-from rlsched.client.following import OVER
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.actions import Start
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
+from rlsched.wire.states import FINISHED
 from rlsched.workload.trace import Trace
 from rlsched_agents.runtime.card import Card
 from rlsched_agents.runtime.checkpoint import save_checkpoint
@@ -111,7 +111,7 @@ def live_run(folder: Path, policy: str, gpu_types: tuple[str, ...] = ()) -> Path
                 client.submit(
                     ["sleep", str(seconds)], num_gpus=num_gpus, time_limit_s=time_limit_s, gpu_types=asks
                 )
-            while any(job.state not in OVER for job in client.jobs(finished=True)):
+            while any(job.state not in FINISHED for job in client.jobs(finished=True)):
                 assert time.monotonic() < deadline, "the jobs did not end"
                 time.sleep(0.05)
             assert all(job.state == "completed" for job in client.jobs(finished=True))

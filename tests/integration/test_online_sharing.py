@@ -11,9 +11,9 @@ import pytest
 
 from rlsched.broker.journal.replay import journal_events, records_by_number, redecide
 from rlsched.client.client import Client
-from rlsched.client.following import OVER
 from rlsched.decide.actions import Start
 from rlsched.decide.registry import load_scheduler
+from rlsched.wire.states import FINISHED
 from tests.support.online.cluster import Cluster, all_up, until
 
 pytestmark = pytest.mark.slow
@@ -60,9 +60,9 @@ def test_co_tenants_share_gpus_and_end_separately(tmp_path: Path) -> None:
 
         three = gated(client, tmp_path, "three", 7)
         (tmp_path / "three").touch()
-        until(lambda: state(client, three)[0] in OVER, "the third has ended")
+        until(lambda: state(client, three)[0] in FINISHED, "the third has ended")
         (tmp_path / "one").touch()
-        until(lambda: state(client, one)[0] in OVER, "the first has ended")
+        until(lambda: state(client, one)[0] in FINISHED, "the first has ended")
         assert (state(client, one), state(client, three)) == (("failed", 3), ("failed", 7))
 
 
@@ -79,13 +79,13 @@ def test_co_tenants_survive_broker_and_daemon(tmp_path: Path) -> None:
         cluster.start("broker")
         cluster.start("n0")
         with cluster.client() as client:
-            until(lambda: state(client, two)[0] in OVER, "the end of the second is known")
+            until(lambda: state(client, two)[0] in FINISHED, "the end of the second is known")
             assert (state(client, one)[0], client.job(one).attempt) == ("running", 1)
             three = gated(client, tmp_path, "three", 0)
             until(lambda: client.job(one).beside == [str(three)], "another one shares its GPUs")
             for name in ("one", "three"):
                 (tmp_path / name).touch()
-            until(lambda: all(state(client, job)[0] in OVER for job in (one, three)), "all have ended")
+            until(lambda: all(state(client, job)[0] in FINISHED for job in (one, three)), "all have ended")
             ends = [state(client, job) for job in (one, two, three)]
             assert ends == [("failed", 3), ("failed", 5), ("completed", 0)]
 
@@ -101,7 +101,7 @@ def test_live_journal_with_sharing_replays_bit_for_bit(tmp_path: Path) -> None:
                 workload=rng.choice((*WORKLOADS, "")),
                 share=rng.choice(("auto", "auto", "yes", "no")),
             )
-        until(lambda: all(job.state in OVER for job in client.jobs(finished=True)), "all have ended")
+        until(lambda: all(job.state in FINISHED for job in client.jobs(finished=True)), "all have ended")
         assert {job.state for job in client.jobs(finished=True)} == {"completed"}
     broker = tmp_path / "broker"
     live = records_by_number(broker)

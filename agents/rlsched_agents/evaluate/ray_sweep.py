@@ -1,7 +1,7 @@
 """The sweep of `run` on a Ray cluster: each policy and seed, except compiled rules, is a Ray task.
 
-A worker receives the jobs, the predictions and the bytes of a checkpoint, and returns bytes. Nodes only need
-the same rlsched. A worker with other code rejects the task, because its numbers would differ.
+A worker receives the jobs, the predictions and the files that a policy names, and returns bytes. Nodes only
+need the same rlsched. A worker with other code rejects the task, because its numbers would differ.
 """
 
 from __future__ import annotations
@@ -258,16 +258,23 @@ def _teller(number: int, reports: Any) -> Callable[[float], None]:
     return tell
 
 
-_FILE_NAMES: Final = {"checkpoint": "policy.zip", "rule": "own_rule.py"}
+_FILE_NAMES: Final = {"checkpoint": "policy.zip", "dials": "dials.json", "rule": "own_rule.py"}
 
 
 def _files_of(policy: Policy) -> dict[str, bytes]:
     """Contents of the files that a policy names; the default checkpoint is installed on all nodes."""
-    settings = policy.settings
-    checkpoint = settings.checkpoint
-    if policy.scheduler in SERVED and checkpoint not in NO_PATHS and not is_inline(checkpoint):
-        return {"checkpoint": checkpoint_file(checkpoint).read_bytes()}
-    return {"rule": file_of(settings.rule).read_bytes()} if is_own(settings.rule) else {}
+    settings, files = policy.settings, dict[str, bytes]()
+    if policy.scheduler in SERVED and _is_path(settings.checkpoint):
+        files["checkpoint"] = checkpoint_file(settings.checkpoint).read_bytes()
+    if _is_path(settings.dials):
+        files["dials"] = Path(settings.dials).read_bytes()
+    if is_own(settings.rule):
+        files["rule"] = file_of(settings.rule).read_bytes()
+    return files
+
+
+def _is_path(setting: str) -> bool:
+    return setting not in NO_PATHS and not is_inline(setting)
 
 
 @cache

@@ -15,6 +15,7 @@ from rlsched.decisions.schema import STORE_FILE, JobEvent, NodeChange, StoreInfo
 from rlsched.decisions.segments import SUFFIX
 from rlsched.decisions.store import DecisionStore
 from rlsched.errors import InputError
+from rlsched.wire.states import COMPLETED, ENDED, FAILED, QUEUED
 from rlsched_agents.evaluate.origin import JOBS_FILE, ORIGIN_FILE, keep_origin
 
 if TYPE_CHECKING:
@@ -195,5 +196,5 @@ def job_events(table: JobTable, predicted_s: NDArray[np.float64]) -> Iterator[Jo
 def _state(reason: str, *, again: bool) -> str:
     """State of a job after an attempt that ended for this reason."""
     if again or reason == "preempted":
-        return "queued"
-    return "completed" if reason == "ended" else "failed"
+        return QUEUED
+    return COMPLETED if reason == ENDED else FAILED

@@ -42,6 +42,7 @@ from rlsched.decisions.candidates import Candidate
 from rlsched.decisions.schema import JobEvent, NodeChange
 from rlsched.decisions.timeline import Timeline
 from rlsched.errors import InputError, RlschedError
+from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, QUEUED
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from rlsched_agents.search.futures import draw_time_left
 from rlsched_agents.whatif.course import Watch
@@ -49,7 +50,7 @@ from rlsched_agents.whatif.other_choice import other_decision
 
 STOP_S: Final = 1.0
 """Time between a request to stop a job and the release of its GPUs, seconds."""
-_OWN_ENDS: Final[dict[str, Outcome]] = {"completed": "completed", "failed": "failed"}
+_OWN_ENDS: Final[dict[str, Outcome]] = {COMPLETED: COMPLETED, FAILED: FAILED}
 
 
 class Ends:
@@ -71,9 +72,9 @@ class Ends:
         spec, ran_s = job.spec, 0.0
         seen = self._timeline.jobs.get(job.called)
         if seen is not None:
-            if seen.state == "cancelled":  # other attempts end when the cancellation arrives
+            if seen.state == CANCELLED:  # other attempts end when the cancellation arrives
                 as_it_was = bool(seen.attempts) and seen.attempts[-1].start_s == attempt.start_s
-                return (seen.end_s if as_it_was else math.inf), "cancelled"
+                return (seen.end_s if as_it_was else math.inf), CANCELLED
             own = _OWN_ENDS.get(seen.state)
             if not seen.attempts and own:  # it was running at the start of the journal
                 return seen.end_s, own
@@ -87,7 +88,7 @@ class Ends:
         self.by_predictions.add(job.number)
         run_s = ran_s + draw_time_left(0.5, ran_s, spec.predicted_s, spec.spread)
         limit_s = math.inf if spec.time_limit_s is None else spec.time_limit_s
-        return attempt.start_s + max(min(run_s, limit_s), ran_s), "completed"
+        return attempt.start_s + max(min(run_s, limit_s), ran_s), COMPLETED
 
 
 class _Waiting(Scheduler):
@@ -247,7 +248,7 @@ class Life:
         elif isinstance(decision.action, Preempt):
             job = state.job_of_seq[decision.action.seq]
             assert job.attempt is not None
-            heapq.heappush(self._planned, (now_s + STOP_S, job.number, job.attempt.number, "queued"))
+            heapq.heappush(self._planned, (now_s + STOP_S, job.number, job.attempt.number, QUEUED))
 
     def _plan(self, job: Job) -> None:
         attempt = job.active
@@ -255,7 +256,7 @@ class Life:
         end_s, outcome = self._ends.of(job, attempt)
         if attempt.ending:  # it is ending, or its end was requested
             left_s = self.state.now_s + STOP_S
-            end_s, outcome = min(end_s, left_s), "queued" if attempt.ending == "preempted" else attempt.ending
+            end_s, outcome = min(end_s, left_s), QUEUED if attempt.ending == "preempted" else attempt.ending
         heapq.heappush(self._planned, (end_s, job.number, attempt.number, outcome))
 
     def _end(self, number: int, attempt: int, outcome: Outcome, now_s: float) -> bool:
@@ -263,7 +264,7 @@ class Life:
         job = self.state.jobs.get(number)
         if job is None or job.active is None or job.active.number != attempt:
             return False
-        code = {"completed": 0, "failed": 1}.get(outcome)
+        code = {COMPLETED: 0, FAILED: 1}.get(outcome)
         for rank in job.active.live_ranks():
             self._note(
                 RankEnded(job=number, attempt=attempt, rank=rank, exit_code=code or 0, reason=""), now_s
@@ -278,7 +279,7 @@ class Life:
         if entry.job not in self.state.arrays.live:
             if job is None or not job.live:
                 return False
-            if job.state != "queued":
+            if job.state != QUEUED:
                 entry = msgspec.structs.replace(entry, begin_s=None, depends_on=None)
         return self._note(entry, now_s)
 
@@ -289,21 +290,21 @@ class Life:
             return self._note(entry, now_s)
         if isinstance(entry, JobCancelled | AttemptEnding):
             job = state.jobs.get(entry.job)
-            cancels = entry.outcome == "cancelled" if isinstance(entry, AttemptEnding) else True
+            cancels = entry.outcome == CANCELLED if isinstance(entry, AttemptEnding) else True
             follows = entry.reason.startswith(NEVER)  # from other jobs' outcomes, which may differ here
             if job is None or not job.live or not cancels or follows:
                 return False
             if job.active is not None:
                 if self._ends.of(job, job.active)[0] < math.inf:
                     return False  # it releases its GPUs at its recorded end
-                return self._end(job.number, job.active.number, "cancelled", now_s)
+                return self._end(job.number, job.active.number, CANCELLED, now_s)
             return self._note(JobCancelled(job=job.number, reason=entry.reason), now_s)
         if isinstance(entry, TasksHeld | TasksCancelled) and entry.array not in state.arrays.live:
             return False
         if isinstance(entry, JobUpdated):
             return self._updates(entry, now_s)
         if isinstance(entry, JobHeld) and (
-            entry.job not in state.jobs or state.jobs[entry.job].state != "queued"
+            entry.job not in state.jobs or state.jobs[entry.job].state != QUEUED
         ):
             return False
         self._note(entry, now_s)
@@ -312,5 +313,5 @@ class Life:
             for number in lost:
                 job = state.jobs[number]
                 if job.active is not None:
-                    self._end(number, job.active.number, "queued", now_s)
+                    self._end(number, job.active.number, QUEUED, now_s)
         return not isinstance(entry, BrokerStarted | MemberSet)

@@ -16,6 +16,7 @@ from rlsched.wire.messages import (
     RankUsage,
     TimeLimited,
 )
+from rlsched.wire.states import ENDED, LAUNCHING, RUNNING
 from rlsched_node.processes import shim
 
 EXIT_VANISHED = 137
@@ -61,9 +62,9 @@ class Phase(StrEnum):
 
     WAITING = "waiting"
     """Accepted, nothing on disk: a rank that is being ended still holds its GPUs."""
-    LAUNCHING = "launching"
-    RUNNING = "running"
-    ENDED = "ended"
+    LAUNCHING = LAUNCHING
+    RUNNING = RUNNING
+    ENDED = ENDED
 
 
 @dataclass(slots=True)
@@ -163,7 +164,7 @@ class LocalRank:
             job=self.key.job,
             attempt=self.key.attempt,
             rank=self.key.rank,
-            state="ended" if self.phase is Phase.ENDED else "running",
+            state=ENDED if self.phase is Phase.ENDED else RUNNING,
             exit_code=self.exit_code,
             reason=self.reason,
             ended_s=self.ended_s,

@@ -30,6 +30,7 @@ from rlsched.broker.queries.forecasts import Forecasts
 from rlsched.broker.state.jobs import Job
 from rlsched.decisions.schema import ForecastSeen
 from rlsched.wire.messages import DryRun, DryRunAnswer, ForecastReport, JobForecast, Refused
+from rlsched.wire.states import QUEUED
 from rlsched.yielding import background_command
 
 AFTER_S: Final = 10.0
@@ -87,7 +88,7 @@ class Forecasting(Forecasts):
         said = self._jobs.get(job.number) if job.live else None
         if said is None or job.attempt is None:
             return said
-        runs = job.state != "queued"
+        runs = job.state != QUEUED
         if runs and said.start_s is not None:
             return JobForecast(said_s=said.said_s, start_s=None, end_s=said.end_s)
         return None if not runs and said.start_s is None else said

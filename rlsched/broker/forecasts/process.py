@@ -51,6 +51,7 @@ from rlsched.forecast.keeping import Keeping, LiveJob
 from rlsched.forecast.record import SIZES, What, score, size_class, size_words
 from rlsched.forecast.world import Forecaster, HypotheticalJob, World, load_forecaster
 from rlsched.wire.messages import DryRow, DryRun, ForecastReport, ForecastScore, JobForecast
+from rlsched.wire.states import COMPLETED, FAILED
 from rlsched.workload.predict import RunningMean
 
 LOOK_S: Final = 0.25
@@ -184,7 +185,7 @@ class Process:
         over = self._state.ended()
         for ended in over:
             start_s = math.nan if ended.start_s is None else ended.start_s
-            own = ended.state in ("completed", "failed")
+            own = ended.state in (COMPLETED, FAILED)
             if own and ended.start_s is not None:
                 self._state.past.ran(ended.job, ended.end_s - start_s)
                 self._state.mean.observe(ended.vc, ended.num_gpus, ended.end_s - start_s)

@@ -48,6 +48,7 @@ from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.decisions.reading import read_records
 from rlsched.errors import JournalError
 from rlsched.wire.messages import Holding
+from rlsched.wire.states import CANCELLED, QUEUED
 
 Change = (
     NodeEntry
@@ -235,8 +236,8 @@ def _happen_to_arrays(arrays: Arrays, specs: dict[int, JobSubmitted], change: Ch
         case JobCancelled(job=job) if job in arrays.live:
             arrays.stop(job, change.reason, now_s)
         case JobCancelled(job=job):
-            arrays.over(specs[job], "cancelled", now_s)
-        case AttemptOver(job=job, outcome=outcome) if outcome != "queued":
+            arrays.over(specs[job], CANCELLED, now_s)
+        case AttemptOver(job=job, outcome=outcome) if outcome != QUEUED:
             arrays.over(specs[job], outcome, now_s)
 
 
@@ -299,17 +300,17 @@ def _happen(
             quotas.gone(seq_of[job], now_s)
             models.gone(job)
             priorities.gone(job)
-            gates.over(job, "cancelled", now_s)
+            gates.over(job, CANCELLED, now_s)
         case QuotaSet():
             quotas.set(change, now_s)
         case EligibilityReviewed():
             quotas.review(now_s)
             gates.review(now_s)
-        case AttemptOver(job=job, outcome="queued"):
+        case AttemptOver(job=job, outcome=outcome) if outcome == QUEUED:
             state.requeue(seq_of[job], now_s, change.gpu_memory_mib, alone=change.alone)
             quotas.over(seq_of[job], now_s, waits=True)
         case AttemptOver(job=job, outcome=outcome):
-            state.release(seq_of[job], now_s, ended=outcome != "cancelled")
+            state.release(seq_of[job], now_s, ended=outcome != CANCELLED)
             quotas.over(seq_of[job], now_s, waits=False)
             models.gone(job)
             priorities.gone(job)

@@ -16,6 +16,7 @@ from rlsched.broker.base.entries import (
 )
 from rlsched.decide.actions import Start
 from rlsched.decisions.schema import JobEvent, JobKind, NodeChange
+from rlsched.wire.states import REJECTED
 
 if TYPE_CHECKING:
     from rlsched.broker.state.broker_state import BrokerState
@@ -39,7 +40,7 @@ def happened(entry: Entry, state: BrokerState, now_s: float) -> list[Happened]:
         case JobSubmitted() | TaskSubmitted():
             job = state.jobs[entry.job]
             events: list[Happened] = [_event(job, "submit", now_s, predicted_s=entry.predicted_s)]
-            return [*events, _event(job, "end", now_s)] if job.state == "rejected" else events
+            return [*events, _event(job, "end", now_s)] if job.state == REJECTED else events
         case JobCancelled(job=number) if number in state.jobs:
             return [_event(state.jobs[entry.job], "end", now_s)]
         case Decided(action=Start() as start):

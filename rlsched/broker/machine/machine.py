@@ -74,6 +74,7 @@ from rlsched.wire.messages import (
     SayHello,
     TimeLimited,
 )
+from rlsched.wire.states import LAUNCHING, QUEUED, RUNNING
 
 _log = logging.getLogger("rlsched.broker")
 LISTENS_EVERY_S = 0.5
@@ -403,16 +404,16 @@ class Machine:
             if self.now_s - self._killed_s.setdefault(job.number, self.now_s) >= self.limits.kill_again_s:
                 self._killed_s[job.number] = self.now_s
                 self._attempts.kill(job)
-        elif job.state == "running":
+        elif job.state == RUNNING:
             self._time_limits.tell(job)
-        elif job.state == "launching" and not attempt.leaving:
-            nodes = {rank.node for rank in attempt.ranks if rank.state == "launching"}
+        elif job.state == LAUNCHING and not attempt.leaving:
+            nodes = {rank.node for rank in attempt.ranks if rank.state == LAUNCHING}
             back_s = max((self._members.engine_back_s(name, self.now_s) for name in nodes), default=0.0)
             waited_s = self.now_s - max(attempt.seated_s, launching_s, back_s)
             if waited_s >= self.limits.launch_timeout_s:
                 self._attempts.end(
                     job,
-                    "queued",
+                    QUEUED,
                     f"{', '.join(sorted(nodes))} did not start it within {self.limits.launch_timeout_s:g} s",
                     charged=self._members.are_own(nodes),
                 )
@@ -521,7 +522,7 @@ class Machine:
         self._keep_event(fact)
         is_rejected = isinstance(fact, JobSubmitted) and bool(fact.rejected)
         self._dirty = self._dirty or (fact.asks_scheduler and not is_rejected)
-        if isinstance(fact, AttemptOver) and fact.outcome == "queued":
+        if isinstance(fact, AttemptOver) and fact.outcome == QUEUED:
             self._rank_again(self.state.jobs[fact.job])
 
     def _keep_event(self, fact: Entry) -> None:

@@ -30,6 +30,7 @@ from rlsched.broker.state.updates import OF_TASKS, WHILE_RUNNING, WORDS, changes
 from rlsched.errors import InputError
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Cancel, DependsOn, Hold, JobOrder, Release, Requeue, Submit, Update
+from rlsched.wire.states import CANCELLED, QUEUED, RUNNING
 
 WITHDRAWN: Final = "withdrawn by its engine"
 """Reason of a job that is cancelled because its engine no longer offers it, see `rlsched.engine`."""
@@ -65,11 +66,11 @@ class JobOrders:
             InputError: the job has ended, or its state does not allow the order.
         """
         if not job.live:
-            if isinstance(order, Cancel) and job.state == "cancelled":
+            if isinstance(order, Cancel) and job.state == CANCELLED:
                 return
             raise InputError(f"job {job.called} has ended already: {job.state}")
         match order:
-            case Cancel(waiting=True) if job.state != "queued":
+            case Cancel(waiting=True) if job.state != QUEUED:
                 raise InputError(f"job {job.called} does not wait any more: it is {job.state}, and goes on")
             case Cancel():
                 self._cancel(job, by)
@@ -79,7 +80,7 @@ class JobOrders:
                 self._release(job.spec, by)
             case Requeue():
                 if job.active is not None:
-                    self._attempts.end(job, "queued", f"requeued by {by.person or by.name}", charged=False)
+                    self._attempts.end(job, QUEUED, f"requeued by {by.person or by.name}", charged=False)
             case Update():
                 self._update(order, job, by)
 
@@ -90,11 +91,11 @@ class JobOrders:
             InputError: the array has ended, or an admin holds it.
         """
         if array.end_s is not None:
-            if isinstance(order, Cancel) and array.state == "cancelled":
+            if isinstance(order, Cancel) and array.state == CANCELLED:
                 return
             raise InputError(f"array {array.number} has ended already: {array.state}")
         tasks = [self._state.jobs[number] for number in array.live.values()]
-        waiting = [job for job in tasks if job.state == "queued"]
+        waiting = [job for job in tasks if job.state == QUEUED]
         match order:
             case Cancel(waiting=True):
                 self._set_aside(array, msgspec.structs.replace(order, tasks=array.spec.tasks), by)
@@ -131,7 +132,7 @@ class JobOrders:
             self._say_over(order, array)
         passes_over = isinstance(order, Hold | Update) or (isinstance(order, Cancel) and order.waiting)
         if count(order.tasks) > 1 and passes_over:
-            jobs = [job for job in jobs if job.state == "queued"]  # a range skips running tasks
+            jobs = [job for job in jobs if job.state == QUEUED]  # a range skips running tasks
         for job in jobs:
             self.obey(msgspec.structs.replace(order, tasks=[]), job, by)
 
@@ -141,7 +142,7 @@ class JobOrders:
         if count(order.tasks) == 1:
             job = self._state.task(array, order.tasks[0].first)
             known = None if job is None else self._state.job(job)
-            is_gone = is_gone or (known is not None and known.state == "cancelled")
+            is_gone = is_gone or (known is not None and known.state == CANCELLED)
         if not (is_gone and isinstance(order, Cancel)):
             said = in_words(order.tasks)
             which = (
@@ -193,8 +194,8 @@ class JobOrders:
         return True
 
     def _update(self, order: Update, job: Job, by: Peer) -> None:
-        limits = order.time_limit_s is not None and job.state != "queued"
-        entry = self._update_of(order, job.spec, job.state == "queued", job.called, limits=limits)
+        limits = order.time_limit_s is not None and job.state != QUEUED
+        entry = self._update_of(order, job.spec, job.state == QUEUED, job.called, limits=limits)
         if limits and order.time_limit_s is not None:
             self._time_limits.check(job, order.time_limit_s, by_admin=by.role == "admin")
         self._out.record(entry)
@@ -270,13 +271,13 @@ class JobOrders:
                 left += array.live.values() if array is not None else ()
 
     def _cancel(self, job: Job, by: Peer) -> None:
-        if job.state == "queued":
+        if job.state == QUEUED:
             self._out.record(JobCancelled(job=job.number, reason=_why(by)))
         else:
-            self._attempts.end(job, "cancelled", _why(by))
+            self._attempts.end(job, CANCELLED, _why(by))
 
     def _hold(self, job: Job, by: Peer) -> None:
-        if job.state != "queued":
+        if job.state != QUEUED:
             raise InputError(
                 f"job {job.called} is {job.state}: only waiting jobs are held; "
                 f"`rlsched requeue {job.called}` ends it and queues it again"
@@ -348,7 +349,7 @@ class JobOrders:
         if job.end_s is not None:
             return is_met(one.kind, job.state)
         started_s = job.start_s if isinstance(job, JobArray) else job.first_start_s  # it may wait again
-        return None if started_s is None else is_met(one.kind, "running")
+        return None if started_s is None else is_met(one.kind, RUNNING)
 
 
 def _check_number(others: int) -> None:

@@ -71,6 +71,7 @@ from rlsched.wire.messages import (
     WhoServes,
     Why,
 )
+from rlsched.wire.states import QUEUED
 
 CHANGES = (
     *(Submit, SubmitMany, *JobOrder.__args__, Begin),
@@ -259,7 +260,7 @@ class Requests:
             case ListAccounts(first=first):
                 self._out.reply(asked.peer, asked.request, accounts_page(self._state.accounts, first))
             case Why(job=number) if (job := self._state.job(number)) is not None:
-                record = self._memory.of(job.seq, self._partitions(job) if job.state == "queued" else ())
+                record = self._memory.of(job.seq, self._partitions(job) if job.state == QUEUED else ())
                 late = self._time_limits.late(job)
                 metered = self._members.metered
                 said = explain(

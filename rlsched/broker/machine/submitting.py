@@ -25,6 +25,7 @@ from rlsched.broker.state.tasks import joined
 from rlsched.errors import InputError, RlschedError
 from rlsched.transport.roles import Peer, signed
 from rlsched.wire.messages import ClientReply, Refused, Submit, SubmitMany, Submitted, SubmittedMany
+from rlsched.wire.states import REJECTED
 
 _log = logging.getLogger("rlsched.broker")
 
@@ -141,7 +142,7 @@ class Submitting:
             if entry.tasks:
                 return Submitted(job=entry.job)
             job = self._state.jobs[entry.job]
-        if job.state == "rejected":
+        if job.state == REJECTED:
             return Refused(message=f"job {job.called} is rejected: {job.reason}")
         return Submitted(job=job.number)
 

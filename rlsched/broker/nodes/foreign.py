@@ -12,6 +12,7 @@ from typing import NamedTuple
 from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
 from rlsched.terminal.visible import visible
 from rlsched.wire.messages import Hello, NodeInfo
+from rlsched.wire.states import RUNNING
 
 _log = logging.getLogger("rlsched.broker")
 MOST = 10_000
@@ -37,7 +38,7 @@ class ForeignNodes:
 
     def hello(self, name: str, hello: Hello, now_s: float) -> None:
         """Note the cluster that a node belongs to."""
-        running = sum(report.state == "running" for report in hello.attempts)
+        running = sum(report.state == RUNNING for report in hello.attempts)
         known = self._seen.get(name)
         if running and (known is None or known.hello.cluster != hello.cluster):
             _log.warning(

@@ -49,7 +49,7 @@ from rlsched.wire.messages import (
     RankKey,
     encode,
 )
-from rlsched.wire.states import RankState
+from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, LAUNCHING, QUEUED, RUNNING, RankState
 
 MAX_RETRIES = 3
 MAX_LOSSES = 3
@@ -65,7 +65,7 @@ TIME_LIMIT = "time_limit"
 VANISHED = "vanished"
 OUT_OF_MEMORY = "out_of_memory"
 GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
-CANCELLED = "cancelled"
+CANCELLED_THERE = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
 """Ends of a rank after which the job is queued again without counting a retry, unless the job is done."""
 _DONE = "and left exit code 0: the job is done"
@@ -149,7 +149,7 @@ class Launches:
 
     def launched(self, node: str, message: Launched) -> None:
         """Record that a rank's process runs. If the broker has given it up, order the node to end it."""
-        if self._in_state(node, message.key, "launching", "running") is None:
+        if self._in_state(node, message.key, LAUNCHING, RUNNING) is None:
             order = Kill(
                 epoch=self._state.epoch,
                 job=message.job,
@@ -158,7 +158,7 @@ class Launches:
                 grace_s=self.grace_s(self._state.jobs.get(message.job)),
             )
             self._out.send(node, order)
-        elif self._in_state(node, message.key, "launching"):
+        elif self._in_state(node, message.key, LAUNCHING):
             self._out.record(
                 RankLaunched(
                     job=message.job,
@@ -172,7 +172,7 @@ class Launches:
 
     def clocked(self, node: str, message: ClockHeld) -> None:
         """A node has changed a running rank's clock, or failed to."""
-        if self._in_state(node, message.key, "running"):
+        if self._in_state(node, message.key, RUNNING):
             self._out.record(
                 RankClocked(
                     job=message.job,
@@ -194,7 +194,7 @@ class Launches:
         the node stays in service. If another node did, this node lacks the account. If this node did, it has
         lost the account (its directory service is down, for example), and the attempt does not count.
         """
-        found = self._in_state(node, message.key, "launching")
+        found = self._in_state(node, message.key, LAUNCHING)
         if found is None:
             return
         job, _, rank = found
@@ -211,7 +211,7 @@ class Launches:
         if message.is_about_owner:
             ran_on = self._state.ran_on.get(job.spec.user, 0)
             if not ran_on:
-                self.end(job, "failed", f"{node} refused to start it: {why}")
+                self.end(job, FAILED, f"{node} refused to start it: {why}")
                 return
             charged = not ran_on >> self._state.nodes[node].number & 1
         refusing, has_held = self._state.nodes[node], not set(held).isdisjoint(rank.gpus)
@@ -220,14 +220,14 @@ class Launches:
             reason = f"it refused to start a rank: {why}"
             self._out.record(NodeDrained(name=node, until_s=until_s, reason=reason))
         why = f"{node} refused to start rank {message.rank}: {why}"
-        self.end(job, "queued", why, charged=charged and not has_held)
+        self.end(job, QUEUED, why, charged=charged and not has_held)
 
     def ended(self, node: str, message: Ended, *, rebooted: bool = False) -> None:
         """A rank has ended. The report is acknowledged even if the attempt is no longer known.
 
         `rebooted`: the node was rebooted after it last registered.
         """
-        found = self._in_state(node, message.key, "launching", "running")
+        found = self._in_state(node, message.key, LAUNCHING, RUNNING)
         if found is not None:
             job, attempt, _ = found
             exit_code, reason = _plausible(message.exit_code, message.reason, job)
@@ -267,24 +267,24 @@ class Launches:
                         reason="lost",
                     )
                 )
-        self.end(job, "queued", why, charged=charged, lost=not charged)
+        self.end(job, QUEUED, why, charged=charged, lost=not charged)
 
     def _after_rank(self, job: Job, attempt: Attempt, rank: int, *, rebooted: bool) -> None:
         ended = attempt.ranks[rank]
         if rebooted and ended.reason == NODE_STOPPED and ended.exit_code == VANISHED_EXIT_CODE:
-            self.end(job, "queued", f"node {ended.node} was rebooted", charged=False, lost=True)
+            self.end(job, QUEUED, f"node {ended.node} was rebooted", charged=False, lost=True)
         elif ended.reason in _NOT_ITS_DOING and not attempt.ending and not _is_done(attempt):
-            self.end(job, "queued", _stopped_by(attempt), charged=False)
+            self.end(job, QUEUED, _stopped_by(attempt), charged=False)
         elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and attempt.was_shared:
-            self.end(job, "queued", "was out of GPU memory on shared GPUs: it shares no more", charged=False)
+            self.end(job, QUEUED, "was out of GPU memory on shared GPUs: it shares no more", charged=False)
         elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and self._learnt_mib(job, attempt):
             small = memory(self._gpu_memory_mib(ended.node))
             why = f"was out of GPU memory on GPUs of {small}: it goes back once, to larger ones"
-            self.end(job, "queued", why, charged=False)
-        elif ended.reason == CANCELLED:
-            self.end(job, "cancelled", f"cancelled on {ended.node}, past rlsched")
+            self.end(job, QUEUED, why, charged=False)
+        elif ended.reason == CANCELLED_THERE:
+            self.end(job, CANCELLED, f"cancelled on {ended.node}, past rlsched")
         elif ended.exit_code != 0 and not attempt.ending and not attempt.over:
-            self.end(job, "failed", f"rank {rank} on {ended.node} {_how(ended.exit_code, ended.reason, job)}")
+            self.end(job, FAILED, f"rank {rank} on {ended.node} {_how(ended.exit_code, ended.reason, job)}")
         elif attempt.over:
             self._finish(job, attempt)
 
@@ -323,7 +323,7 @@ class Launches:
         attempt = job.active
         if attempt is None:
             return
-        again = attempt.ending in ("queued", PREEMPTED)
+        again = attempt.ending in (QUEUED, PREEMPTED)
         order = Kill(
             epoch=self._state.epoch,
             job=job.number,
@@ -344,7 +344,7 @@ class Launches:
         """All ranks of an attempt have ended: record what becomes of the job."""
         outcome, code, reason = _outcome(job, attempt)
         short = any(rank.reason == GPU_OUT_OF_MEMORY for rank in attempt.ranks)
-        alone = outcome == "queued" and attempt.was_shared and short
+        alone = outcome == QUEUED and attempt.was_shared and short
         self._out.record(
             AttemptOver(
                 job=job.number,
@@ -352,7 +352,7 @@ class Launches:
                 outcome=outcome,
                 exit_code=code,
                 reason=reason,
-                gpu_memory_mib=0 if alone or outcome != "queued" else self._learnt_mib(job, attempt),
+                gpu_memory_mib=0 if alone or outcome != QUEUED else self._learnt_mib(job, attempt),
                 alone=alone,
             )
         )
@@ -385,7 +385,7 @@ class Launches:
             return
         beside = [self._state.job_of_seq[seq].number for seq in self._state.cluster.beside(job.seq)]
         for number, rank in enumerate(attempt.ranks):
-            if rank.state == "launching" and node in (None, rank.node):
+            if rank.state == LAUNCHING and node in (None, rank.node):
                 cores, memory_mib = on_a_rank(needs(job), len(rank.gpus), attempt.cpu_milli_each)
                 order = Launch(
                     epoch=self._state.epoch,
@@ -415,7 +415,7 @@ class Launches:
                 try:
                     encode(order)
                 except WireError as error:
-                    self.end(job, "failed", f"it cannot be launched: {error}")
+                    self.end(job, FAILED, f"it cannot be launched: {error}")
                     return
                 self._out.send(rank.node, order)
 
@@ -438,7 +438,7 @@ class Launches:
         for number in attempt.live_ranks():
             rank = attempt.ranks[number]
             mhz = self._clock_mhz(rank.node, attempt)
-            if node in (None, rank.node) and (mhz != rank.sm_clock_mhz or rank.state == "launching"):
+            if node in (None, rank.node) and (mhz != rank.sm_clock_mhz or rank.state == LAUNCHING):
                 self._out.send(
                     rank.node,
                     HoldClock(
@@ -477,37 +477,40 @@ def _has_come_to_its_own_end(attempt: Attempt) -> bool:
 
 def _outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
     """State of a job after an attempt whose ranks have all ended, its exit code and the reason."""
-    match attempt.ending:
-        case "":
-            return _own_end(job, attempt)
-        case "failed":
-            code = attempt.first_failure[0] if attempt.first_failure else 0
-            return "failed", code, attempt.ending_reason
-        case "cancelled":
-            return "cancelled", None, attempt.ending_reason
-        case "preempted":
-            return _preempted_outcome(job, attempt)
-        case "queued":
-            if _is_done(attempt) and _stopped_by(attempt):
-                return "completed", 0, f"{attempt.ending_reason}, {_DONE}"
-            if _has_come_to_its_own_end(attempt):
-                return _own_end(job, attempt)
-            if attempt.lost and job.losses >= MAX_LOSSES:
-                lost = f"{job.losses + 1} attempts in a row that ended with a lost node"
-                reason = f"given up after {lost}, the last one: {attempt.ending_reason}"
-                return "failed", LOST_EXIT_CODE, reason
-            if attempt.charged and job.retries >= MAX_RETRIES:
-                reason = f"given up after {job.retries + 1} attempts, the last one: {attempt.ending_reason}"
-                return "failed", LOST_EXIT_CODE, reason
-            return "queued", None, attempt.ending_reason
+    if attempt.ending == FAILED:
+        code = attempt.first_failure[0] if attempt.first_failure else 0
+        return FAILED, code, attempt.ending_reason
+    if attempt.ending == CANCELLED:
+        return CANCELLED, None, attempt.ending_reason
+    if attempt.ending == PREEMPTED:
+        return _preempted_outcome(job, attempt)
+    if attempt.ending == QUEUED:
+        return _queued_outcome(job, attempt)
+    return _own_end(job, attempt)
+
+
+def _queued_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
+    """Return the same for an attempt that was ended so that the job is queued again."""
+    if _is_done(attempt) and _stopped_by(attempt):
+        return COMPLETED, 0, f"{attempt.ending_reason}, {_DONE}"
+    if _has_come_to_its_own_end(attempt):
+        return _own_end(job, attempt)
+    if attempt.lost and job.losses >= MAX_LOSSES:
+        lost = f"{job.losses + 1} attempts in a row that ended with a lost node"
+        reason = f"given up after {lost}, the last one: {attempt.ending_reason}"
+        return FAILED, LOST_EXIT_CODE, reason
+    if attempt.charged and job.retries >= MAX_RETRIES:
+        reason = f"given up after {job.retries + 1} attempts, the last one: {attempt.ending_reason}"
+        return FAILED, LOST_EXIT_CODE, reason
+    return QUEUED, None, attempt.ending_reason
 
 
 def _own_end(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
     """Return the same for an attempt that was not ended by an order."""
     if attempt.first_failure is None:
         stopped = _stopped_by(attempt)
-        return "completed", 0, f"{stopped}, {_DONE}" if stopped else ""
-    return "failed", attempt.first_failure[0], _how(*attempt.first_failure, job)
+        return COMPLETED, 0, f"{stopped}, {_DONE}" if stopped else ""
+    return FAILED, attempt.first_failure[0], _how(*attempt.first_failure, job)
 
 
 def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
@@ -518,10 +521,10 @@ def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None,
     """
     if attempt.first_failure is None:
         told = any(rank.reason == "killed" for rank in attempt.ranks)
-        return "completed", 0, f"it was {attempt.ending_reason}, {_DONE}" if told else ""
+        return COMPLETED, 0, f"it was {attempt.ending_reason}, {_DONE}" if told else ""
     if _has_come_to_its_own_end(attempt):
         return _own_end(job, attempt)
-    return "queued", None, attempt.ending_reason
+    return QUEUED, None, attempt.ending_reason
 
 
 def _plausible(exit_code: int, reason: str, job: Job) -> tuple[int, str]:

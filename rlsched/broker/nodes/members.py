@@ -37,6 +37,7 @@ from rlsched.wire.messages import (
     Refused,
     Welcome,
 )
+from rlsched.wire.states import ENDED, QUEUED, RUNNING
 
 MOST_OF_NODE = {
     "gpus": MAX_GPUS_PER_NODE,
@@ -375,7 +376,7 @@ class Members:
                 self._attempts.lost(name, job, why)
         for report in reports:
             self._report(name, report)
-            self._attempts.end(self._state.jobs[report.job], "queued", why, charged=False)
+            self._attempts.end(self._state.jobs[report.job], QUEUED, why, charged=False)
         self._other_gpus.add(name)
 
     def returning(self) -> list[str]:
@@ -425,7 +426,7 @@ class Members:
                 continue
             if attempt.ending:
                 self._attempts.kill(job)
-            elif rebooted or any(rank.node == name and rank.state == "running" for rank in attempt.ranks):
+            elif rebooted or any(rank.node == name and rank.state == RUNNING for rank in attempt.ranks):
                 self._attempts.lost(name, job, f"node {name} {gone}")
             elif self.unknown_attempts.is_settling:
                 continue  # it may have been given up since the backup, and have begun elsewhere
@@ -434,7 +435,7 @@ class Members:
 
     def _report(self, name: str, report: AttemptReport, *, rebooted: bool = False) -> None:
         """Treat a rank that a node reports as it registers like the message that it may have missed."""
-        if report.state == "ended":
+        if report.state == ENDED:
             self._attempts.ended(name, report.as_ended(), rebooted=rebooted)
             return
         job = self._state.jobs[report.job]

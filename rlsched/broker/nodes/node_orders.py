@@ -12,6 +12,7 @@ from rlsched.broker.nodes.leases import Leases
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.wire.messages import DownNode, DrainNode, NodeOrder, RemoveNode, ResumeNode
+from rlsched.wire.states import QUEUED
 
 
 class NodeOrders:
@@ -50,7 +51,7 @@ class NodeOrders:
                 reason = reason or "drained by an operator"
                 self._out.record(NodeDrained(name=name, until_s=math.inf, reason=reason))
                 for job in jobs if requeue else []:
-                    self._attempts.end(job, "queued", f"node {name} is drained: {reason}", charged=False)
+                    self._attempts.end(job, QUEUED, f"node {name} is drained: {reason}", charged=False)
             case ResumeNode():
                 if not node.drained and (node.sleep or not node.up):
                     return self._wake(name)

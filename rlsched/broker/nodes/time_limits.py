@@ -10,6 +10,7 @@ from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Job
 from rlsched.errors import InputError
 from rlsched.wire.messages import LimitTime
+from rlsched.wire.states import LAUNCHING, RUNNING
 
 
 class TimeLimits:
@@ -46,7 +47,7 @@ class TimeLimits:
         wanted_s = limit_of(job)
         for number, limit_s in known[1].items():
             rank = attempt.ranks[number]
-            if limit_s != wanted_s and rank.state == "running":
+            if limit_s != wanted_s and rank.state == RUNNING:
                 order = LimitTime(
                     epoch=self._state.epoch,
                     job=job.number,
@@ -64,7 +65,7 @@ class TimeLimits:
             return []
         wanted_s = limit_of(job)
         ranks = (attempt.ranks[rank] for rank, limit_s in known.items() if limit_s != wanted_s)
-        return sorted({rank.node for rank in ranks if rank.state == "running"})
+        return sorted({rank.node for rank in ranks if rank.state == RUNNING})
 
     def check(self, job: Job, limit_s: float, *, by_admin: bool) -> None:
         """Check that a job with GPUs may get this limit, seconds, infinite for none.
@@ -88,7 +89,7 @@ class TimeLimits:
                 continue
             if not node.spec.capabilities.is_own:
                 why = f"node {name} is of another engine: change it there"
-            elif state == "launching":
+            elif state == LAUNCHING:
                 why = f"node {name} is still starting it: try again in a moment"
             elif node.state not in ("up", "drained"):
                 why = f"node {name} is {node.state}: try again when it is back"

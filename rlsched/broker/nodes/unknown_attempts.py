@@ -27,6 +27,7 @@ from rlsched.broker.nodes.launches import Launches
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.wire.messages import AttemptReport, Kill, RankKey
+from rlsched.wire.states import CANCELLED, ENDED, QUEUED
 
 MAX_STEP = 10_000_000
 """Most by which a node's report may raise the last job number."""
@@ -87,7 +88,7 @@ class UnknownAttempts:
         self._take_numbers(reports)
         self._running[node] = {}
         for report in unknown_attempts:
-            if report.state == "ended":
+            if report.state == ENDED:
                 _log.warning(
                     "node %s: attempt %s, unknown to the journal, has ended with exit code %s",
                     node,
@@ -119,15 +120,15 @@ class UnknownAttempts:
             else "begun after the backup from which the journal was restored"
         )
         why = f"attempt {report.attempt} of it runs on node {node}, {since}; it goes on there"
-        if job.state == "queued":
+        if job.state == QUEUED:
             self._out.record(JobCancelled(job=job.number, reason=why))
         else:
-            self._attempts.end(job, "cancelled", why)
+            self._attempts.end(job, CANCELLED, why)
 
     def _has_run(self, node: str, report: AttemptReport) -> None:
         """Cancel a queued job whose attempt has ended on a node already, so that it does not start again."""
         job = self._state.jobs.get(report.job)
-        if job is None or job.state != "queued" or report.reason not in ("", "time_limit"):
+        if job is None or job.state != QUEUED or report.reason not in ("", "time_limit"):
             return
         why = (
             f"attempt {report.attempt} of it has ended on node {node} with exit code {report.exit_code}; the "

@@ -43,6 +43,7 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.actions import Start
 from rlsched.errors import InputError
 from rlsched.wire.messages import Holding
+from rlsched.wire.states import QUEUED, RUNNING
 from rlsched.workload.trace import Trace
 
 OTHERS: Final = "(others)"
@@ -94,7 +95,7 @@ class _Job:
     vc: str
     start_s: float = math.nan
     end_s: float = math.nan
-    status: str = "queued"
+    status: str = QUEUED
 
 
 @dataclass
@@ -145,7 +146,7 @@ class _Reading:
 
     def over(self, entry: AttemptOver, now_s: float) -> None:
         job = self.of_number[entry.job]
-        if entry.outcome == "queued":
+        if entry.outcome == QUEUED:
             job.start_s = math.nan
         else:
             job.end_s, job.status = now_s, entry.outcome
@@ -343,7 +344,7 @@ def _asked(job: _Job, field: str) -> int:
 
 
 def _status(job: _Job) -> str:
-    return "running" if not math.isnan(job.start_s) and math.isnan(job.end_s) else job.status
+    return RUNNING if not math.isnan(job.start_s) and math.isnan(job.end_s) else job.status
 
 
 def _predicted_s(job: _Job, last_s: float) -> float:

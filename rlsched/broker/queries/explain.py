@@ -42,6 +42,7 @@ from rlsched.decide.start import policy_start
 from rlsched.decisions.words import decided_by, done, probabilities
 from rlsched.forecast.words import in_words as forecast_in_words
 from rlsched.wire.messages import Explanation, JobForecast, SeenUsage
+from rlsched.wire.states import QUEUED, RUNNING
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 
 NAMED_JOBS = 5
@@ -76,19 +77,19 @@ def explain(
         energy_j: Energy of all its attempts, joules.
         grace_s: Time between SIGTERM and SIGKILL, seconds; None: left out.
     """
-    if job.state == "queued":
+    if job.state == QUEUED:
         lines = _waiting(state, job, record, now_s)
     else:
         lines = _started(state, job, record, now_s)
         lines[1:1] = _limit(job, now_s, late)
     if grace_s is not None and job.live:
         lines += _grace(state, job, grace_s)
-    if job.state != "queued" and usage is not None:
+    if job.state != QUEUED and usage is not None:
         lines += usage_in_words(usage)
     ran_on = {state.nodes[rank.node].spec.gpu_type for rank in job.attempt.ranks} if job.attempt else set()
-    gpu_type = ran_on.pop() if job.state != "queued" and len(ran_on) == 1 else ""
+    gpu_type = ran_on.pop() if job.state != QUEUED and len(ran_on) == 1 else ""
     expected = expected_in_words(
-        job.spec.profiles, gpu_type, usage if job.state != "queued" else None, job.spec.num_gpus
+        job.spec.profiles, gpu_type, usage if job.state != QUEUED else None, job.spec.num_gpus
     )
     lines += [expected] if expected else []
     if energy_j is not None:
@@ -350,7 +351,7 @@ def _row_words(state: BrokerState, half: Half, row: int) -> str:
 def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
     """When the time limit ends a running job."""
     attempt, limit_s = job.active, job.spec.time_limit_s
-    if attempt is None or job.state != "running" or (limit_s is None and not late):
+    if attempt is None or job.state != RUNNING or (limit_s is None and not late):
         return []
     if limit_s is None:
         line = "it has no time limit any more"
@@ -369,7 +370,7 @@ def _grace(state: BrokerState, job: Job, grace_s: float) -> list[str]:
     """Time that the job gets to end; empty for other engines, which have a setting of their own."""
     ranks = job.attempt.ranks if job.attempt is not None else []
     own = all(state.nodes[rank.node].spec.capabilities.is_own for rank in ranks if rank.node in state.nodes)
-    if not own or not places(state, job.spec.vc) or (job.state == "queued" and job.spec.grace_s is None):
+    if not own or not places(state, job.spec.vc) or (job.state == QUEUED and job.spec.grace_s is None):
         return []
     by = "the broker's default" if job.spec.grace_s is None else "as submitted"
     return [f"when it is ended, SIGKILL follows SIGTERM after {span(grace_s)}, {by}"]

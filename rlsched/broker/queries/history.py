@@ -17,6 +17,7 @@ from rlsched.broker.state.ended import EndedJob, asked_of_row
 from rlsched.broker.state.ended_table import EndedTable, Filter
 from rlsched.broker.state.jobs import Job, place_of
 from rlsched.wire.messages import Cursor, History, JobUsage, ListHistory, ListUsage, PastJob, Usage, WhichJobs
+from rlsched.wire.states import RUNNING
 
 MAX_PAGE_BYTES = 1 << 16
 """Estimated; a single job may be larger."""
@@ -73,7 +74,7 @@ class HistoryPages:
 
     def _running(self, asked: WhichJobs) -> list[Job]:
         """Return the running jobs that match the question, newest first."""
-        if asked.states and "running" not in asked.states:
+        if asked.states and RUNNING not in asked.states:
             return []
         below = math.inf if asked.before is None else asked.before[1]
         return [

@@ -14,6 +14,7 @@ from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Job
 from rlsched.wire.messages import JobForecast, JobInfo, Jobs, ListJobs, ListNodes, NodeInfo, Nodes
+from rlsched.wire.states import QUEUED
 
 MAX_PAGE_BYTES = 1 << 16
 """Estimated; a single row may be larger."""
@@ -91,7 +92,7 @@ class Pages:
     def _row(self, job: Job | JobArray) -> JobInfo:
         if isinstance(job, JobArray):
             return array_info(self._state, job)
-        key = self._state.cluster.queue_key(job.seq) if job.state == "queued" else None
+        key = self._state.cluster.queue_key(job.seq) if job.state == QUEUED else None
         return job_info(
             job,
             self._reasons,

@@ -34,6 +34,7 @@ from rlsched.wire.messages import (
     RecordsReport,
     StatsReport,
 )
+from rlsched.wire.states import QUEUED
 
 MAX_NAMED_NODES = 50
 MAX_UNLIKE = 20
@@ -83,7 +84,7 @@ class Reports:
         """Return the broker's report at `now_s`, Unix seconds."""
         state, loop_metrics = self._state, self._loop_metrics()
         live = list(state.job_of_seq.values())
-        queued = sum(job.state == "queued" for job in live)
+        queued = sum(job.state == QUEUED for job in live)
         fixed = (
             (name, shortened(node.spec.clocks_note, MAX_REASON_CHARS) or "it did not say")
             for name, node in state.nodes.items()
@@ -149,8 +150,8 @@ class Reports:
             gpus=gpus_by_type(state.cluster),
             ineligible=state.eligibility.counts(),
             tasks_to_come=sum(array.left for array in state.arrays.live.values()),
-            queued_gpus=sum(job.spec.num_gpus for job in live if job.state == "queued"),
-            oldest_queued_s=max((now_s - job.submit_s for job in live if job.state == "queued"), default=0.0),
+            queued_gpus=sum(job.spec.num_gpus for job in live if job.state == QUEUED),
+            oldest_queued_s=max((now_s - job.submit_s for job in live if job.state == QUEUED), default=0.0),
             outcomes=dict(state.outcomes),
             timings=loop_metrics.timings,
             connections=loop_metrics.connections,

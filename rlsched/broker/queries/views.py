@@ -14,6 +14,7 @@ from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.broker.state.nodes import Node
 from rlsched.broker.state.tasks import count, in_words
 from rlsched.wire.messages import JobForecast, JobInfo, NodeInfo, SeenUsage
+from rlsched.wire.states import COMPLETED, QUEUED
 
 
 def seat_reason(state: BrokerState, attempt: Attempt) -> str:
@@ -59,7 +60,7 @@ def job_info(
     """
     attempt = job.attempt
     reason = job.reason
-    if job.state == "queued":
+    if job.state == QUEUED:
         reason = reasons.of(job)
     elif job.active is not None and job.active.ending:
         reason = f"being ended: {job.active.ending_reason}"
@@ -131,7 +132,7 @@ def array_info(state: BrokerState, array: JobArray) -> JobInfo:
         predicted_by=spec.predicted_by,
         start_s=array.start_s,
         end_s=array.end_s,
-        exit_code=None if array.end_s is None else int(array.state != "completed"),
+        exit_code=None if array.end_s is None else int(array.state != COMPLETED),
         nodes=[],
         gpus=[],
         decided_by="",

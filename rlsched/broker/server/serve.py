@@ -68,6 +68,7 @@ from rlsched.wire.messages import (
     Serving,
     SetPolicy,
 )
+from rlsched.wire.states import QUEUED
 
 MAX_BATCH = 128
 """Most messages that a turn of the loop handles; the others wait for the next."""
@@ -320,7 +321,7 @@ class Broker:
         """Return the ready line, for users and for scripts."""
         state = self._machine.state
         live = list(state.job_of_seq.values())
-        queued = sum(job.state == "queued" for job in live)
+        queued = sum(job.state == QUEUED for job in live)
         return (
             f"rlsched broker ready at {self.address} (policy {self._machine.scheduler.name}, "
             f"predictions by {state.predictions.kind}, {self._dial()}"

@@ -20,6 +20,7 @@ from rlsched.broker.state.gates import Gates
 from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.tasks import Head, count, minus, numbers, without
 from rlsched.wire.messages import DependsOn, Tasks
+from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING
 
 WINDOW: Final = 64
 """Maximum of tasks of an array in the ledger that have never run."""
@@ -77,10 +78,10 @@ class JobArray(Head):
     def state(self) -> str:
         """State as of a job: completed if all tasks are, running while some run."""
         if self.end_s is None:
-            return "running" if len(self.live) > len(self.fresh) else "queued"
-        if self.stopped or set(self.outcomes) == {"cancelled"}:
-            return "cancelled"
-        return "completed" if set(self.outcomes) <= {"completed"} else "failed"
+            return RUNNING if len(self.live) > len(self.fresh) else QUEUED
+        if self.stopped or set(self.outcomes) == {CANCELLED}:
+            return CANCELLED
+        return COMPLETED if set(self.outcomes) <= {COMPLETED} else FAILED
 
     @property
     def has_left(self) -> bool:
@@ -173,7 +174,7 @@ class Arrays:
         array.coming = minus(array.coming, entry.tasks)
         array.aside = {by: left for by, tasks in array.aside.items() if (left := minus(tasks, entry.tasks))}
         array.dropped += entry.tasks
-        array.outcomes["cancelled"] = array.outcomes.get("cancelled", 0) + count(entry.tasks)
+        array.outcomes[CANCELLED] = array.outcomes.get(CANCELLED, 0) + count(entry.tasks)
         self._end(array, now_s)
 
     def update(self, entry: JobUpdated) -> None:
@@ -230,7 +231,7 @@ class Arrays:
         """Progress of an array, in one line."""
         array = self.known[number]
         states = Counter(jobs[job].state for job in array.live.values())
-        parts = [f"{array.left + states.pop('queued', 0):,} tasks wait"] if array.end_s is None else []
+        parts = [f"{array.left + states.pop(QUEUED, 0):,} tasks wait"] if array.end_s is None else []
         parts += [f"{array.num_aside:,} of them held"] if array.num_aside and not array.stopped else []
         running = sum(states.values())
         parts += [f"{running:,} run"] if running else []

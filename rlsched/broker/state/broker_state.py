@@ -54,7 +54,7 @@ from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.loop import apply as apply_decision
 from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.errors import JournalError, RlschedError
-from rlsched.wire.states import JobState
+from rlsched.wire.states import CANCELLED, ENDED, FAILED, LAUNCHING, QUEUED, REJECTED, RUNNING, JobState
 
 
 def _was_decided(entry: Entry) -> bool:
@@ -205,7 +205,7 @@ class BrokerState(Known):
         self.cluster.remove_waiting(job.seq)
         self.quotas.gone(job.seq, now_s)
         self.predictions.gone(job.number)
-        self._close(job, "cancelled", None, entry.reason, now_s)
+        self._close(job, CANCELLED, None, entry.reason, now_s)
 
     def _on_rank_clocked(self, entry: RankClocked) -> None:
         rank = self._attempt(entry.job, entry.attempt).ranks[entry.rank]
@@ -224,10 +224,10 @@ class BrokerState(Known):
 
     def _on_submitted(self, entry: JobSubmitted, now_s: float) -> None:
         spec = msgspec.structs.replace(entry, said=b"")  # 728 bytes a job, which only predictions use
-        job = Job(entry.job, spec, now_s, -1, "rejected" if entry.rejected else "queued")
+        job = Job(entry.job, spec, now_s, -1, REJECTED if entry.rejected else QUEUED)
         if entry.rejected:
             job.end_s, job.reason = now_s, entry.rejected
-            self.outcomes["rejected"] = self.outcomes.get("rejected", 0) + 1
+            self.outcomes[REJECTED] = self.outcomes.get(REJECTED, 0) + 1
             self._over(job, now_s)
         else:
             limit_s = math.nan if entry.time_limit_s is None else entry.time_limit_s
@@ -304,7 +304,7 @@ class BrokerState(Known):
         job.attempt = Attempt(earlier + 1, now_s, ranks, entry.number, entry.source)
         job.attempt.sm_clock_frac = start.sm_clock_frac
         job.attempt.cpu_milli_each = start.cpu_milli_each
-        job.become("launching")
+        job.become(LAUNCHING)
         job.reason = ""
         self._share_anew([job.seq, *self.cluster.beside(job.seq)], now_s)
         self.gates.started(job.number, now_s)
@@ -355,18 +355,18 @@ class BrokerState(Known):
     def _on_rank_launched(self, entry: RankLaunched) -> None:
         attempt = self._attempt(entry.job, entry.attempt)
         rank = attempt.ranks[entry.rank]
-        rank.become("running")
+        rank.become(RUNNING)
         rank.pid = entry.pid
         person = self.jobs[entry.job].spec.user
         self.ran_on[person] = self.ran_on.get(person, 0) | 1 << self.nodes[rank.node].number
         rank.sm_clock_mhz, rank.clock_note = entry.sm_clock_mhz, entry.clock_note
-        if all(other.state != "launching" for other in attempt.ranks):
-            self.jobs[entry.job].become("running")
+        if all(other.state != LAUNCHING for other in attempt.ranks):
+            self.jobs[entry.job].become(RUNNING)
 
     def _on_rank_ended(self, entry: RankEnded, now_s: float) -> None:
         attempt = self._attempt(entry.job, entry.attempt)
         rank = attempt.ranks[entry.rank]
-        rank.become("ended")
+        rank.become(ENDED)
         rank.exit_code, rank.reason = entry.exit_code, entry.reason
         rank.ran_s, rank.usage = entry.ran_s, entry.usage
         reported_s = now_s if entry.ended_s is None else entry.ended_s
@@ -395,7 +395,7 @@ class BrokerState(Known):
         learn(self.profiles, job, attempt, self.nodes)
         self.usage.over(job, attempt, end_s, now_s)
         self.seats.over(job)
-        if entry.outcome == "queued":
+        if entry.outcome == QUEUED:
             job.retries += attempt.charged
             job.losses = job.losses + 1 if attempt.lost else 0
             if attempt.ending == PREEMPTED:
@@ -410,16 +410,16 @@ class BrokerState(Known):
             self.quotas.over(job.seq, now_s, waits=True)
             if attempt.seated_s < math.inf:
                 self.predictions.stopped(job.number, now_s)
-            job.become("queued")
+            job.become(QUEUED)
             job.reason = entry.reason
             with_node = any(rank.reason == NODE_STOPPED for rank in attempt.ranks)
             with_node = with_node and attempt.ending != PREEMPTED
             job.stopped = Stopped(attempt.number, attempt.start_s, end_s, entry.reason, with_node=with_node)
             return
-        self.cluster.release(job.seq, now_s, ended=entry.outcome != "cancelled")
+        self.cluster.release(job.seq, now_s, ended=entry.outcome != CANCELLED)
         self._shares_no_more(attempt, now_s)
         self.quotas.over(job.seq, now_s, waits=False)
-        if attempt.ending in ("", "failed", PREEMPTED):
+        if attempt.ending in ("", FAILED, PREEMPTED):
             self.predictions.ended(job.spec, job.earlier_s + run_s, now_s)
         else:
             self.predictions.gone(job.number)

@@ -14,8 +14,8 @@ from typing import Final
 from rlsched.broker.base.eligibility import Eligibility, Reason
 from rlsched.broker.base.entries import JobHeld, JobSubmitted, JobUpdated
 from rlsched.wire.messages import DependsOn
+from rlsched.wire.states import COMPLETED, RUNNING
 
-COMPLETED: Final = "completed"
 NEVER: Final = "DependencyNeverSatisfied"
 
 
@@ -24,7 +24,7 @@ def is_met(kind: str, state: str) -> bool | None:
 
     None: it may still do so.
     """
-    if state == "running":
+    if state == RUNNING:
         return True if kind == "after" else None
     if kind in ("after", "afterany"):
         return True
@@ -96,7 +96,7 @@ class Gates:
 
     def started(self, job: int, now_s: float) -> None:
         """Apply the start of a job."""
-        self._settle(job, "running", now_s)
+        self._settle(job, RUNNING, now_s)
 
     def over(self, job: int, state: str, now_s: float) -> None:
         """Apply the end of a job, which may have been waiting."""

@@ -11,7 +11,7 @@ import msgspec
 from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.base.states import Ending, check_job, check_rank
 from rlsched.wire.messages import RankUsage
-from rlsched.wire.states import ACTIVE, LIVE, JobState, RankState
+from rlsched.wire.states import ACTIVE, ENDED, LAUNCHING, LIVE, JobState, RankState
 
 _NOBODY: set[tuple[int, int]] = set()
 """Shared empty list of finished attempts; never modified."""
@@ -37,7 +37,7 @@ class Rank:
 
     node: str
     gpus: list[int]
-    state: RankState = "launching"
+    state: RankState = LAUNCHING
     pid: int = 0
     exit_code: int | None = None
     reason: str = ""
@@ -107,7 +107,7 @@ class Attempt:
 
     def live_ranks(self) -> list[int]:
         """Ranks that have not ended."""
-        return [number for number, rank in enumerate(self.ranks) if rank.state != "ended"]
+        return [number for number, rank in enumerate(self.ranks) if rank.state != ENDED]
 
     @property
     def over(self) -> bool:

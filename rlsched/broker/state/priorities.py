@@ -17,6 +17,7 @@ from rlsched.broker.state.jobs import Job
 from rlsched.cluster.state import ClusterState
 from rlsched.errors import InputError
 from rlsched.wire.messages import Priority
+from rlsched.wire.states import QUEUED
 
 LEVELS: Final[dict[Priority, int]] = {"low": -1, "normal": 0, "high": 1, "urgent": 2}
 WORTH_TELLING: Final = 0.01
@@ -142,7 +143,7 @@ def ranked(
     levels = {
         job.number: level
         for job in jobs
-        if job.state == "queued" and (level := level_of(ranks, job, now_s)) != priorities.level(job.number)
+        if job.state == QUEUED and (level := level_of(ranks, job, now_s)) != priorities.level(job.number)
     }
     if not weights and not levels:
         return None

@@ -16,17 +16,18 @@ from rlsched.forecast.words import cell
 from rlsched.terminal.layout import Column, table
 from rlsched.terminal.show import clock_skew
 from rlsched.wire.messages import MAX_CLOCK_SKEW_S, Explanation, JobInfo, NodeInfo
+from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, LAUNCHING, QUEUED, REJECTED, RUNNING
 
 NARROW = 100
 """Width of a terminal, in columns, below which tables omit something."""
 COLOURS = {
-    "queued": "yellow",
-    "launching": "cyan",
-    "running": "green",
-    "failed": "red",
-    "rejected": "red",
-    "completed": "dim",
-    "cancelled": "dim",
+    QUEUED: "yellow",
+    LAUNCHING: "cyan",
+    RUNNING: "green",
+    FAILED: "red",
+    REJECTED: "red",
+    COMPLETED: "dim",
+    CANCELLED: "dim",
 }
 
 
@@ -108,7 +109,7 @@ def _cells(job: JobInfo, now_s: float) -> dict[str, str | Text]:
         "time": _span(job, now_s),
         "starts": _when(job, now_s, starts=True),
         "ends": _when(job, now_s, starts=False),
-        **dict(zip(USED, cells(job.usage if job.state == "running" else None), strict=True)),
+        **dict(zip(USED, cells(job.usage if job.state == RUNNING else None), strict=True)),
         "where": _where(job) + _clock(job),
         "by": job.decided_by,
         "reason": (f"priority {job.priority}; " if _is_ranked(job) else "") + job.reason,
@@ -124,7 +125,7 @@ def _when(job: JobInfo, now_s: float, *, starts: bool) -> str:
 
 
 def _is_ranked(job: JobInfo) -> bool:
-    return job.state == "queued" and job.priority != "normal"
+    return job.state == QUEUED and job.priority != "normal"
 
 
 _NODES: Final = {
@@ -203,7 +204,7 @@ def explanation_as_data(explanation: Explanation) -> dict[str, Any]:
 
 
 def _where(job: JobInfo) -> str:
-    if job.state == "queued":
+    if job.state == QUEUED:
         return ""
     more = [f"and {job.nodes_omitted:,} more nodes"] if job.nodes_omitted else []
     named = (f"{node}[{','.join(map(str, gpus))}]" for node, gpus in zip(job.nodes, job.gpus, strict=True))
@@ -224,7 +225,7 @@ def _settable(node: NodeInfo) -> str:
 
 def _clock(job: JobInfo) -> str:
     """Return its SM clock if that is not the highest: as its nodes have set it, else as decided."""
-    if job.state == "queued" or job.sm_clock_frac is None or job.sm_clock_frac >= 1.0:
+    if job.state == QUEUED or job.sm_clock_frac is None or job.sm_clock_frac >= 1.0:
         return ""
     said = {f"{mhz} MHz" if mhz else f"{job.sm_clock_frac:.0%} clock" for mhz in job.sm_clocks_mhz}
     return f" {'/'.join(sorted(said))}"
@@ -232,7 +233,7 @@ def _clock(job: JobInfo) -> str:
 
 def _span(job: JobInfo, now_s: float) -> str:
     """Return the time in the queue of a waiting job, else the time since its start, H:MM:SS."""
-    began = job.submit_s if job.start_s is None or job.state == "queued" else job.start_s
+    began = job.submit_s if job.start_s is None or job.state == QUEUED else job.start_s
     return clock((job.end_s or now_s) - began)
 
 

@@ -10,21 +10,22 @@ import click
 
 from rlsched.cli.shared.options import Command
 from rlsched.errors import InputError
+from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, FINISHED, LAUNCHING, LIVE, QUEUED, RUNNING
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
     from rlsched.wire.messages import JobInfo
 
-STATES: Final = ("queued", "launching", "running", "completed", "failed", "cancelled", "rejected")
+STATES: Final = (*LIVE, *FINISHED)
 _SLURMS: Final = {
-    "pending": "queued",
-    "pd": "queued",
-    "configuring": "launching",
-    "cf": "launching",
-    "r": "running",
-    "cd": "completed",
-    "f": "failed",
-    "ca": "cancelled",
+    "pending": QUEUED,
+    "pd": QUEUED,
+    "configuring": LAUNCHING,
+    "cf": LAUNCHING,
+    "r": RUNNING,
+    "cd": COMPLETED,
+    "f": FAILED,
+    "ca": CANCELLED,
 }
 _OPTIONS: Final = {
     "user": click.option(
@@ -69,7 +70,7 @@ def selecting_by(names: Sequence[str]) -> Callable[[Command], Command]:
 
 def waits(job: JobInfo) -> bool:
     """Return whether a job waits; for an array, whether tasks are still to come, even if others run."""
-    return job.state == "queued" or (bool(job.tasks) and job.end_s is None)
+    return job.state == QUEUED or (bool(job.tasks) and job.end_s is None)
 
 
 def selected(jobs: Iterable[JobInfo], wanted: dict[str, Any], *, arrays_wait: bool = False) -> list[JobInfo]:
@@ -89,7 +90,7 @@ def selected(jobs: Iterable[JobInfo], wanted: dict[str, Any], *, arrays_wait: bo
     return [
         job
         for job in jobs
-        if states is None or job.state in states or (arrays_wait and "queued" in states and waits(job))
+        if states is None or job.state in states or (arrays_wait and QUEUED in states and waits(job))
         if users is None or job.user in users
         if pattern is None or fnmatchcase(job.name, pattern)
         if vc is None or job.vc == vc

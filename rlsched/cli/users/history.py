@@ -15,6 +15,7 @@ from rlsched.cli.shared.options import asking, reach
 from rlsched.cli.shared.selecting import states_of
 from rlsched.errors import InputError
 from rlsched.terminal.show import print_json
+from rlsched.wire.states import FINISHED, RUNNING
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
@@ -29,12 +30,9 @@ SUM_COLUMNS = (
     "energy_jobs",
     "wait_mean_s",
     "wait_p90_s",
-    "completed",
-    "failed",
-    "cancelled",
-    "rejected",
+    *FINISHED,
 )
-_STATES = ("completed", "failed", "cancelled", "rejected", "running")
+_STATES = (*FINISHED, RUNNING)
 _SINCE = click.option(
     "-S",
     "--since",

@@ -20,6 +20,7 @@ from rlsched.terminal import show
 from rlsched.terminal.layout import Column
 from rlsched.terminal.visible import visible
 from rlsched.wire.messages import PastJob
+from rlsched.wire.states import CANCELLED, COMPLETED, REJECTED
 
 _HISTORY: Final = {
     column.title: column
@@ -94,7 +95,7 @@ def print_sums(
     title = f"jobs that ended from {between}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     hidden = {"kWh"} if total.energy_kwh is None else set()
-    hidden |= {"completed", "cancelled", "rejected"} if narrow else set()
+    hidden |= {COMPLETED, CANCELLED, REJECTED} if narrow else set()
     figures = [name for name in _figures(total) if name not in hidden]
     for name in by:
         table.add_column(name, overflow="ellipsis", no_wrap=True, max_width=12 if narrow else 40)

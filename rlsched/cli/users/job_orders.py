@@ -16,14 +16,14 @@ from rlsched.cli.shared.job_options import changes_asked
 from rlsched.cli.shared.options import PRIORITIES, asking, reach
 from rlsched.cli.shared.selecting import BY, of_whom, selected, selecting_by, states_of, waits
 from rlsched.errors import InputError, nearest
-from rlsched.wire.states import ACTIVE, LIVE
+from rlsched.wire.states import ACTIVE, LIVE, QUEUED
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 Order = Callable[["Client", JobName], None]
 """Carries out an order for one job, an array, or some of its tasks."""
-_WAITING: Final = ("queued",)
+_WAITING: Final = (QUEUED,)
 _SCONTROL: Final = {
     "jobname": "--name",
     "name": "--name",
@@ -133,7 +133,7 @@ def _those_that_wait(jobs: Sequence[JobName], state: str) -> tuple[JobName, ...]
     Raises:
         InputError: another state is given.
     """
-    if states_of(state) != {"queued"}:
+    if states_of(state) != {QUEUED}:
         raise InputError(
             f"--state {state!r}: with job numbers expected queued, which selects their waiting tasks"
         )
@@ -151,11 +151,11 @@ def _chosen(
     found = [
         one
         for one in selected(client.jobs(), of_whom(client, wanted), arrays_wait=True)
-        if one.state in states or ("queued" in states and waits(one))
-        if not one.num_tasks or asked is None or "queued" in asked
+        if one.state in states or (QUEUED in states and waits(one))
+        if not one.num_tasks or asked is None or QUEUED in asked
     ]
     arrays = {one.job for one in found if one.num_tasks}
-    waiting = waits_alone and asked == {"queued"}
+    waiting = waits_alone and asked == {QUEUED}
     jobs = tuple(JobName(one.job, waiting=waiting) for one in found if one.array not in arrays)
     if not jobs:
         click.echo("no such jobs wait or run", err=True)

@@ -14,6 +14,7 @@ from rlsched.cli.shared.listing import check_columns, listed, listing, sorted_by
 from rlsched.cli.shared.options import asking, reach
 from rlsched.cli.shared.selecting import of_numbers, of_whom, selected, selecting
 from rlsched.terminal.show import print_json, print_sentences
+from rlsched.wire.states import FAILED
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
@@ -116,7 +117,7 @@ def why(job: JobName, as_json: bool, broker: str | None, keys: Path | None, time
     with reach(broker, keys, timeout_s) as client:
         number = job.number_at(client)
         explanation, info = client.why(number), client.job(number)
-        ends = tail(client, info).lines(LAST_LINES) if info.state == "failed" else []
+        ends = tail(client, info).lines(LAST_LINES) if info.state == FAILED else []
     last = [line.decode(errors="replace") for line in ends]
     if as_json:
         from rlsched.cli.shared.job_tables import explanation_as_data

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlsched.cli.shared.job_number import called
+from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, QUEUED, REJECTED, RUNNING
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
@@ -30,7 +31,7 @@ def show_output(client: Client, job: int, *, to_its_end: bool) -> bool:
             silent = False
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
-        elif to_its_end and (said or piece.state != "completed") and (line := state_line(piece)) != said:
+        elif to_its_end and (said or piece.state != COMPLETED) and (line := state_line(piece)) != said:
             said = line
             tell(line)
     return not silent
@@ -49,9 +50,9 @@ def state_line(info: JobInfo) -> str:
     from rlsched.terminal.visible import visible
 
     more = ""
-    if info.state == "running" and info.nodes:
+    if info.state == RUNNING and info.nodes:
         more = f" on {place(info)}"
-    elif info.state in ("queued", "running", "failed", "cancelled", "rejected") and info.reason:
+    elif info.state in (QUEUED, RUNNING, FAILED, CANCELLED, REJECTED) and info.reason:
         more = f": {info.reason}"
     return visible(f"job {called(info)} {info.state}{more}")
 

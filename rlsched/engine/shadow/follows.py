@@ -28,6 +28,7 @@ from rlsched.engine.facts import SlurmJob
 from rlsched.engine.shadow.mirror import key_of
 from rlsched.engine.shadow.notes import StartComparison
 from rlsched.errors import AllocationError
+from rlsched.wire.states import QUEUED
 
 NOBODY: Final = "automatic"
 """Source of Slurm's own starts in the journal, which no policy here decided."""
@@ -183,7 +184,7 @@ class Follows(Scheduler):
         del record
         for place, begun in enumerate(self.begun):
             known = self._state.job_of_token(begun.token)
-            if known is None or known.state != "queued":
+            if known is None or known.state != QUEUED:
                 continue
             try:
                 gpus = self._gpus_of(state, begun.job, known.spec.num_gpus)

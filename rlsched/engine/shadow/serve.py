@@ -38,6 +38,7 @@ from rlsched.engine.shadow.notes import Began, Notes, Watched, read_notes
 from rlsched.engine.shadow.shadow import Shadow
 from rlsched.errors import InputError
 from rlsched.wire.messages import BrokerToNode, ClientReply
+from rlsched.wire.states import QUEUED
 
 NAME = "slurm"
 NOTE_S = 60.0
@@ -160,7 +161,7 @@ class ShadowBroker:
         since_s = noted[-1].standing if noted else {}
         for seq, job in self._state.job_of_seq.items():
             wanted_s = since_s.get(key_of(job.spec.token))
-            if wanted_s is not None and job.state == "queued":
+            if wanted_s is not None and job.state == QUEUED:
                 self._follows.standing[seq] = Wish((), wanted_s, 0, "")
 
     # ---- the loop ---------------------------------------------------------------------------------

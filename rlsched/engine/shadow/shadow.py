@@ -17,6 +17,7 @@ from rlsched.engine.shadow.follows import Begun, Follows
 from rlsched.engine.shadow.mirror import BEHIND_S, STEP_S, Followed, Mirror, News
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import AttemptReport, Cancel, Ended, Heartbeat, Held, Holding, Launch, Launched
+from rlsched.wire.states import REJECTED, RUNNING
 
 _log = logging.getLogger("rlsched.engine")
 
@@ -89,7 +90,7 @@ class Shadow:
         known = state.nodes.get(name)
         jobs = [state.jobs[number] for number in sorted(known.live_jobs)] if known is not None else []
         return [
-            AttemptReport(job=job.number, attempt=job.active.number, rank=rank, state="running")
+            AttemptReport(job=job.number, attempt=job.active.number, rank=rank, state=RUNNING)
             for job in jobs
             if job.active is not None
             for rank in job.active.live_ranks()
@@ -169,7 +170,7 @@ class Shadow:
                 events.append(ClientAsked(b"", 0, Cancel(job=job.number), self._peer))
         for key, followed in list(self._mirror.followed.items()):
             job = self._machine.state.job_of_token(followed.token)
-            if job is None or job.state == "rejected":
+            if job is None or job.state == REJECTED:
                 self._mirror.give_up(key, "never fits" if job is not None else "cannot be submitted")
         if events:
             self._step(events, 0.0)

@@ -19,6 +19,7 @@ from rlsched.terminal.layout import Column, joined, shares, side_by_side, table,
 from rlsched.terminal.show import brief, count, in_words
 from rlsched.terminal.visible import visible
 from rlsched.wire.messages import JobInfo
+from rlsched.wire.states import RUNNING
 
 WIDE: Final = 110
 """Width from which a forecast is shown with its interval, columns."""
@@ -149,13 +150,13 @@ def _running_row(job: JobInfo, now_s: float, is_wide: bool) -> list[str | Text]:
     ran = "" if job.start_s is None else brief(now_s - job.start_s)
     speed = "" if job.speed_frac is None else f"{job.speed_frac:.0%}"
     where = Text(visible(place(job)))
-    if job.state != "running":
+    if job.state != RUNNING:
         where = Text(f"{job.state} ", style=COLOURS.get(job.state, "")).append_text(where)
     for word in beside(job):
         where.append(f"  {visible(word)}", style="dim")
     if job.reason:
         where.append(f"  {visible(job.reason)}", style="dim")
-    used, _, cores, _ = cells(job.usage if job.state == "running" else None)
+    used, _, cores, _ = cells(job.usage if job.state == RUNNING else None)
     return [*_common(job), ran, left(job, now_s), speed, used, cores, where]
 
 

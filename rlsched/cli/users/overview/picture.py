@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rlsched.cli.shared.job_number import called
 from rlsched.cli.shared.selecting import waits
 from rlsched.wire.messages import JobInfo, NodeInfo, StatsReport
+from rlsched.wire.states import QUEUED
 
 if TYPE_CHECKING:
     from rlsched.client.client import Client
@@ -57,7 +58,7 @@ class Picture:
     @cached_property
     def running(self) -> list[JobInfo]:
         """Jobs that have GPUs, by number; an array has none of its own."""
-        return [job for job in self.jobs if job.state != "queued" and not job.num_tasks]
+        return [job for job in self.jobs if job.state != QUEUED and not job.num_tasks]
 
     @cached_property
     def queue(self) -> list[JobInfo]:
