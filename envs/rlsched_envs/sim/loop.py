@@ -112,7 +112,7 @@ def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> in
         run.undecided = 1
         if LOGGED and not has_room(sim, sim.state.counters[0].live_jobs):
             return NEED_ROOM
-        if DIALLED and sim.state.dials.who[0] == OUTSIDE and any_due(sim.state):
+        if DIALLED and sim.state.dials.controller[0] == OUTSIDE and any_due(sim.state):
             if RECORDS:
                 _note(sim, curve)
             return DIALS_DUE

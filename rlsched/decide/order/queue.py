@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import WAITING, OrderArrays, StateArrays
-from rlsched.cluster.dials import NOBODY
+from rlsched.cluster.dials import NO_CONTROLLER
 from rlsched.compile.jit import kernel
 from rlsched.decide.dials.counting import note_arrival, note_end
 from rlsched.decide.order.bursts import (
@@ -164,5 +164,5 @@ class OrderedQueue:
 
     def ended(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
         """Update the siblings of a job that has ended and is about to be forgotten."""
-        if self.order.revised or s.dials.who[0] != NOBODY:
+        if self.order.revised or s.dials.controller[0] != NO_CONTROLLER:
             ended(s, slot, run_s, now_s)
