@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from rlsched.cluster.arrays import StateArrays
-from rlsched.cluster.dials import NO_CONTROLLER, SPANS_S
+from rlsched.cluster.dials import SPANS_S
 from rlsched.compile.jit import kernel
 
 EVERY_S: Final = 600.0
@@ -53,9 +53,7 @@ def fade(s: StateArrays, p: int, now_s: float) -> None:
 
 @kernel
 def note_arrival(s: StateArrays, slot: int, now_s: float) -> None:
-    """Count an arrival."""
-    if s.dials.controller[0] == NO_CONTROLLER:
-        return
+    """Count an arrival, if something sets the dials."""
     p = partition_of(s, slot)
     c = s.dials.counted[p]
     if c.noted_s == 0.0 and c.jobs[_SPANS - 1] == 0.0:
@@ -71,9 +69,7 @@ def note_arrival(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def note_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-    """Count a job that has ended after `run_s` seconds, earlier attempts included."""
-    if s.dials.controller[0] == NO_CONTROLLER:
-        return
+    """Count a job that ended after `run_s` seconds of all its attempts, if something sets the dials."""
     p = partition_of(s, slot)
     c = s.dials.counted[p]
     if now_s != c.ended_s:

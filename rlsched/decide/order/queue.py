@@ -34,7 +34,8 @@ def arrive(s: StateArrays, slot: int, now_s: float) -> None:
     ledger.enqueue(s, slot, order_key(s, slot, now_s))
     if revises:
         _hear_ages(s, now_s)
-    note_arrival(s, slot, now_s)
+    if s.dials.controller[0] != NO_CONTROLLER:
+        note_arrival(s, slot, now_s)
     if s.order.code.shape[0] > 1 and not s.job.pinned[slot] and not s.config[0].preempts:
         _let_preempt(s, now_s)
 
@@ -82,7 +83,8 @@ def ended(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
 
     `run_s`: its run time in seconds, earlier attempts included.
     """
-    note_end(s, slot, run_s, now_s)
+    if s.dials.controller[0] != NO_CONTROLLER:
+        note_end(s, slot, run_s, now_s)
     if s.order.code[0].revises:
         _learn_end(s, slot, run_s, now_s)
 

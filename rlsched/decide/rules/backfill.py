@@ -37,9 +37,9 @@ from rlsched.cluster.placement import first_fitting, fits_slot
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.move import Move
 from rlsched.decide.options import RuleOptions, StartOptions
-from rlsched.decide.plans.alone import ends_by_gpu, waits_for_types
 from rlsched.decide.plans.best import MOST_WAITERS, waits_for_better
 from rlsched.decide.plans.holds import is_held
+from rlsched.decide.plans.plan import ends_by_gpu, waits_for_types
 from rlsched.decide.rules.greedy import or_share
 from rlsched.decide.rules.reservation import (
     copy_nodes,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlsched.errors import InputError, TraceError
-from rlsched.workload import plain_csv, validate
+from rlsched.workload import tables, validate
 from rlsched.workload.trace import Trace
 
 HEADER = "job_id,user,vc,name,submit_time,duration,num_gpus,num_cpus,status\n"
@@ -199,7 +199,7 @@ def test_lines_may_end_and_cells_be_written_in_any_way(tmp_path: Path, end: str,
 
 
 def test_what_is_read_by_its_bytes_is_no_longer_than_a_cell_may_be() -> None:
-    assert plain_csv.LONGEST <= validate.MAX_TEXT
+    assert tables.LONGEST <= validate.MAX_TEXT
 
 
 def test_a_file_without_an_end_of_line_and_with_a_byte_order_mark(tmp_path: Path) -> None:
