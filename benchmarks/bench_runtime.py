@@ -48,9 +48,9 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.loop import apply
 from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.plans.holds import has_startable
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.candidates import has_startable
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.decide.schema import WINDOW_ROWS
 from rlsched.errors import BrokerUnavailableError

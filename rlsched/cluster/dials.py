@@ -14,24 +14,46 @@ from numpy.typing import NDArray
 from rlsched.compile.reference import by_reference
 from rlsched.models.arrays import Records
 
-NOBODY: Final = 0
+NO_CONTROLLER: Final = 0
 NETWORK: Final = 1
 OUTSIDE: Final = 2
 CLIPPED: Final = 3
 """Source of the dials: none, and nothing is counted; the network below, its last layer through tanh; a caller
 that is asked in between; the network below, its last layer clipped to -1 to 1."""
 
+
+class Dial(NamedTuple):
+    """A dial. A new one is a line of `DIALS`, its use in a rule, and its row in the reference.
+
+    Attributes:
+        name: Its field in the ledger, and its name in strategy files.
+        range: Its value at an output of 1 of the network; -1 is the opposite.
+        unit: Unit of the value.
+        effect: Effect of the value, for the reference: `docs/reference/environment.md`.
+    """
+
+    name: str
+    range: float
+    unit: str
+    effect: str
+
+
+DIALS: Final = (
+    Dial("gate_pair", 0.5, "speed", "added to the least gain of a second tenant of a GPU (`share.min_gain`)"),
+    Dial("gate_more", 0.5, "speed", "added to the least gain of a third and fourth (`share.min_gain_more`)"),
+    Dial("by_length", 0.5, "speed", "added to the gate's factor of the new job's length (`share.by_length`)"),
+    Dial("by_left", 0.5, "speed", "added to its factor of the running job's time left (`share.by_left`)"),
+    Dial("gpu_price", 2.0, "ln of a factor", "multiplies the cost of GPU time when clocks are chosen"),
+    Dial("margin", 1.0, "ln(cost)", "added to the margin of preemption (`preempt.margin`)"),
+    Dial("must_stay", 2.0, "ln(cost)", "added to the cost of a waiting job that must stay once it runs"),
+    Dial("patience", 3.0, "ln of a factor", "multiplies the wait before a reservation (`reserve_after`)"),
+    Dial("type_price", 1.0, "exponent", "added to the price of usually fast GPU types (`types.price`)"),
+)
+"""In the order of the network's outputs and of the rows of strategy files."""
+
 DIAL: Final = np.dtype(
     [
-        ("gate_pair", np.float64),  # added to the least gain of a second tenant
-        ("gate_more", np.float64),  # added to the least gain of a third and fourth tenant
-        ("by_length", np.float64),  # added to the gate's coefficient of the new job's length
-        ("by_left", np.float64),  # added to the gate's coefficient of the running job's remaining time
-        ("gpu_price", np.float64),  # ln of a factor of the cost of GPU time in the choice of clocks
-        ("margin", np.float64),  # added to the margin of preemption
-        ("must_stay", np.float64),  # added to ln(cost) of a waiting job that must stay once it runs
-        ("patience", np.float64),  # ln of a factor of the time until a job gets a reservation
-        ("type_price", np.float64),  # added to the price of fast GPU types
+        *((dial.name, np.float64) for dial in DIALS),
         ("due", np.int64),  # 1: they must be set before the next decision
         ("next_s", np.float64),  # time from which the next event sets them, s
         ("arrivals", np.int64),  # arrivals since they were set; many of them set the dials too
@@ -39,7 +61,7 @@ DIAL: Final = np.dtype(
     ],
     align=True,
 )
-"""One entry per partition: values added to the settings of the rule; all 0: the settings unchanged."""
+"""One entry per partition: values for the rule; all 0: its settings unchanged. All fields have 8 bytes."""
 
 SPANS_S: Final = (600.0, 3_600.0, 21_600.0, 86_400.0, 604_800.0)
 """Time spans over which arrivals are counted, s."""
@@ -52,37 +74,37 @@ COUNTED: Final = np.dtype(
         ("first_s", np.float64),  # time of the first arrival, s
         ("ended", np.float64, (2,)),  # ended jobs: decaying over about 200 of them; and at the latest instant
         ("ended_s", np.float64),  # the latest instant, s; sums over the jobs of `ended`:
-        ("said", np.float64, (2,)),  # x = ln(prediction)
-        ("took", np.float64, (2,)),  # y = ln(run time)
-        ("said_square", np.float64, (2,)),
-        ("took_square", np.float64, (2,)),
-        ("said_took", np.float64, (2,)),
+        ("log_predicted", np.float64, (2,)),  # x = ln(prediction)
+        ("log_ran", np.float64, (2,)),  # y = ln(run time)
+        ("log_predicted_square", np.float64, (2,)),
+        ("log_ran_square", np.float64, (2,)),
+        ("log_product", np.float64, (2,)),  # x y
     ],
     align=True,
 )
-"""One entry per partition: data of the observation that the state does not hold."""
+"""One entry per partition: data of the observation that the state does not hold, as float64."""
 
 
 @by_reference
 class DialArrays(NamedTuple):
     """F columns of an observation, D dials, a network of hidden layers of H and G; H = 0: linear."""
 
-    who: NDArray[np.int64]  # (1,) code of the source of the dials
+    controller: NDArray[np.int64]  # (1,) code of the source of the dials
     dial: Records  # (P,) DIAL
     counted: Records  # (P,) COUNTED
     seen: NDArray[np.float64]  # (P, F) observation
-    first: NDArray[np.float64]  # (H, F + 1) weights, the bias last
-    second: NDArray[np.float64]  # (G, H + 1)
-    last: NDArray[np.float64]  # (D, G + 1), or (D, F + 1) for a linear network
-    between: NDArray[np.float64]  # (2, the larger of H and G) scratch
-    moved: NDArray[np.float64]  # (D,) scratch
+    layer1: NDArray[np.float64]  # (H, F + 1) weights, the bias last
+    layer2: NDArray[np.float64]  # (G, H + 1)
+    output: NDArray[np.float64]  # (D, G + 1), or (D, F + 1) for a linear network
+    scratch: NDArray[np.float64]  # (2, the larger of H and G)
+    action: NDArray[np.float64]  # (D,) latest output of the network, as fractions of the ranges
 
 
 def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> DialArrays:
     """Return the dials after the partitions `before` have become `names`; new partitions begin at 0."""
     fresh = no_dials(len(names))
-    somebody = dials.who[0] != NOBODY
-    seen = np.zeros((fresh.dial.shape[0] if somebody else 0, dials.seen.shape[1]))
+    controlled = dials.controller[0] != NO_CONTROLLER
+    seen = np.zeros((fresh.dial.shape[0] if controlled else 0, dials.seen.shape[1]))
     for p, name in enumerate(names):
         if name in before:
             was = before.index(name)

@@ -19,10 +19,9 @@ from rlsched.cluster.arrays import (
     WAITING,
     StateArrays,
 )
-from rlsched.cluster.bitset import exclude, include
 from rlsched.cluster.capacity import idle_places
-from rlsched.cluster.class_queues import join_class, join_running, leave_class, leave_running
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.index import exclude, include, join_class, join_running, leave_class, leave_running
 from rlsched.compile.jit import kernel
 
 

@@ -15,10 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import CONSOLIDATE, SPREAD, StateArrays
-from rlsched.cluster.bitset import next_member
 from rlsched.cluster.capacity import is_untouched, open_places
-from rlsched.cluster.class_queues import comes_before
 from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.index import comes_before, next_member
 from rlsched.cluster.kernels import queue_position
 from rlsched.compile.jit import array_kernel, kernel
 

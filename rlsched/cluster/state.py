@@ -28,7 +28,7 @@ from rlsched.cluster.arrays import (
     columns,
 )
 from rlsched.cluster.demand import WHOLE_GPU_MILLI, Demand
-from rlsched.cluster.dials import NOBODY
+from rlsched.cluster.dials import NO_CONTROLLER
 from rlsched.cluster.digest import of_jobs
 from rlsched.cluster.legality import check_gang, check_join
 from rlsched.cluster.shape import ClusterShape
@@ -493,7 +493,7 @@ class ClusterState(ClusterShape):
         """Hash of everything but the derived index and empty slots: equal states, equal digests."""
         hasher = hashlib.sha256(of_jobs(self.arrays))
         dials = self.arrays.dials
-        if dials.who[0] != NOBODY:
+        if dials.controller[0] != NO_CONTROLLER:
             hasher.update(dials.dial.tobytes() + dials.counted.tobytes())
         node = columns(self.arrays.node)
         for name in ("gpus", "first_gpu", "part_of", "status", "free"):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
 
-MARGIN: Final = 0.1
+SLACK: Final = 0.1
 """Share of a range's width by which it is widened on either side."""
 TOLERANCE: Final = 1e-5
 """Tolerance for a column that was constant in training: rows are float32."""
@@ -107,8 +107,8 @@ class DriftWatch:
         self._names, self._low, self._high = tuple(names), ranges[:, 0], ranges[:, 1]
         bounded = np.isfinite(self._low) & np.isfinite(self._high)
         width = np.where(bounded, self._high, 0.0) - np.where(bounded, self._low, 0.0)
-        margin = MARGIN * width + TOLERANCE
-        self._from, self._to = self._low - margin, self._high + margin
+        slack = SLACK * width + TOLERANCE
+        self._from, self._to = self._low - slack, self._high + slack
         self._outside = np.zeros((remembered, len(names)), np.bool_)
         self._counts = np.zeros(len(names), np.int64)
         self._values = np.full(len(names), np.nan)

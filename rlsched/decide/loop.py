@@ -9,8 +9,9 @@ import msgspec
 from rlsched.cluster.arrays import CLOCKS_ALONE, columns
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
+from rlsched.decide.plans.holds import has_released, has_startable
 from rlsched.decide.record import JobName, with_names
-from rlsched.decide.rows.candidates import has_released, has_startable, hold, job_candidates
+from rlsched.decide.rows.candidates import hold, job_candidates
 from rlsched.decide.scheduler import Decision, Scheduler
 
 

@@ -1,22 +1,47 @@
-"""A decision in progress: it becomes a `Decision`, with a record if one was requested."""
+"""A decision in progress: it becomes a `Decision`, with a record if one was requested.
+
+A record has all plans of a waiting job: the plans compared, and the outcome of each.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, NamedTuple, get_type_hints
 
 import numpy as np
 
-from rlsched.cluster.arrays import columns
+from rlsched.cluster.arrays import CLOCKS_ALONE, StateArrays, columns, records
+from rlsched.cluster.choose import choose
+from rlsched.cluster.placement import fits_slot
+from rlsched.cluster.speed import added_power_w, speed_alone
 from rlsched.cluster.state import ClusterState
-from rlsched.decide.actions import Action, Start, Wait
-from rlsched.decide.listing import plans_of, prices_of
-from rlsched.decide.options import StartOptions
+from rlsched.compile.jit import array_kernel, kernel
+from rlsched.decide.actions import Action, Preempt, Start, Wait
+from rlsched.decide.clocks import clock_for, clock_on, cores_for, join_cores
+from rlsched.decide.compiled import for_state
+from rlsched.decide.constants import MODELLED
+from rlsched.decide.options import NEVER, StartOptions, may_share
+from rlsched.decide.plans.plan import (
+    NO_ROOM,
+    NOT_THE_FIRST,
+    TAKEN_OR_OPEN,
+    VERDICT_TEXT,
+    Plan,
+    chooses_type,
+    ends_by_gpu,
+    free_plan,
+    later_worth,
+    refused,
+)
+from rlsched.decide.plans.shared import shared_plan
 from rlsched.decide.record import QUEUED, DecisionRecord, Half, PlanSeen, Source
+from rlsched.decide.rules.reservation import copy_nodes, let_end_until_fits
 from rlsched.decide.scheduler import Decision
 from rlsched.decide.schema import SCHEMA
 from rlsched.decide.start import policy_start
+from rlsched.models.clocks import relative_time
 
 _SCHEMA_HASH: Final = SCHEMA.hash
 
@@ -131,3 +156,202 @@ class Recording:
         waiting = min(int(columns(arrays.derived.part)["queue_len"][self._partition]), QUEUED)
         first = arrays.derived.queue[self._partition, :waiting]
         return columns(arrays.job)["seq"][first].astype(np.int32).tobytes()
+
+
+MOST_SHARED: Final = 6
+"""Plans with co-tenants that a record keeps: allowed plans first, the best first."""
+_FREE, _SHARED, _LATER = range(3)
+_HOW: Final = ("free", "share", "later")
+
+
+class _Found(NamedTuple):
+    """A plan and its predicted outcome."""
+
+    how: int
+    verdict: int
+    node: int
+    nodes: int
+    share_with: int
+    kind: int
+    tenants: int
+    cpu_milli_each: int
+    own: float
+    gain: float
+    asked: float
+    worth: float
+    clock: float
+    wait_s: float
+    run_s: float
+    power_w: float
+
+
+FOUND: Final = np.dtype([(name, kind) for name, kind in get_type_hints(_Found).items()])
+
+
+@array_kernel
+def _note(s: StateArrays, p: int, slot: int, o: StartOptions, how: int, plan: Plan, row: Any) -> None:
+    """Write a plan and its predicted outcome to `row`."""
+    job, gpus = s.job, np.empty(s.job.gpus[slot], np.int32)
+    row.how, row.verdict, row.share_with, row.tenants = how, plan.verdict, plan.share_with, plan.tenants
+    row.own, row.gain, row.asked, row.worth = plan.own, plan.gain, plan.asked, plan.worth
+    row.node, row.kind, row.clock, row.wait_s, row.power_w = plan.node, plan.kind, 1.0, 0.0, 0.0
+    row.nodes = 1
+    row.cpu_milli_each = s.demand.cpu_milli_each[job.demand[slot]]
+    row.run_s = max(job.predicted_s[slot] - job.saved_s[slot], 0.0) + job.overhead_left_s[slot]
+    if plan.verdict != TAKEN_OR_OPEN:
+        return
+    if how == _FREE:
+        row.node = choose(s, p, slot, plan.node, gpus)
+        row.kind = s.node.kind[row.node]
+        for at in range(1, gpus.shape[0]):
+            row.nodes += s.gpu.node[gpus[at]] != s.gpu.node[gpus[at - 1]]
+    if not MODELLED or s.config[0].modelled == 0 or gpus.shape[0] == 0:
+        return
+    if how == _FREE:
+        row.clock = clock_on(s, p, slot, gpus, o)
+        row.cpu_milli_each = cores_for(s, slot, gpus, o)
+    else:
+        row.clock = clock_for(s, p, slot, row.kind, o)
+        row.cpu_milli_each = join_cores(s, slot, plan.share_with, row.kind)
+    if s.config[0].modelled != CLOCKS_ALONE:
+        bound = s.models.trait.clock_bound[job.workload[slot], row.kind]
+        rate = speed_alone(s, slot, row.kind) * plan.own / relative_time(bound, row.clock)
+        row.run_s /= rate
+        row.power_w = added_power_w(s, slot, row.kind, row.clock, rate) * job.gpus[slot]
+
+
+@kernel
+def _rank(verdict: int, worth: float) -> float:
+    """Sort key of a plan: allowed plans precede others."""
+    return worth if verdict == TAKEN_OR_OPEN else -math.inf
+
+
+@kernel
+def _least(rows: Any, first: int, count: int) -> int:
+    """Return the index of the row of least rank from `first` to `count`; the last one of equals."""
+    least = first
+    for at in range(first, count):
+        if _rank(rows[at].verdict, rows[at].worth) <= _rank(rows[least].verdict, rows[least].worth):
+            least = at
+    return least
+
+
+@array_kernel
+def list_plans(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, out: Any) -> int:
+    """Write the plans of a waiting job into `out` (N,) FOUND; returns their number.
+
+    Of the plans with co-tenants, writes MOST_SHARED: allowed plans first, the best first.
+    """
+    count, best = 0, 0.0
+    if fits_slot(s, p, slot):
+        typed = chooses_type(s, slot, o)
+        for kind in range(s.models.gpu.shape[0] if typed else 1):
+            plan = free_plan(s, p, slot, o, kind if typed else -1)
+            if plan.verdict == TAKEN_OR_OPEN:
+                _note(s, p, slot, o, _FREE, plan, out[count])
+                best = max(best, plan.worth)
+                count += 1
+        if count == 0:
+            plan = free_plan(s, p, slot, o, -1)
+            _note(s, p, slot, o, _FREE, plan, out[count])
+            best, count = plan.worth, count + 1
+    else:
+        _note(s, p, slot, o, _FREE, refused(NO_ROOM, -1, -1), out[count])
+        count += 1
+    first = count
+    if MODELLED and o.share != NEVER and s.job.gpus[slot] > 0 and may_share(s):
+        for position in range(s.derived.running_len[0]):
+            other = s.derived.slot.running[position]
+            if s.job.placed_in[other] == p and s.job.gpus[other] == s.job.gpus[slot]:
+                plan = shared_plan(s, slot, other, o, now_s, -math.inf)
+                if plan.verdict == NOT_THE_FIRST:
+                    continue
+                at = count if count < first + MOST_SHARED else _least(out, first, count)
+                if at == count or _rank(plan.verdict, plan.worth) > _rank(out[at].verdict, out[at].worth):
+                    _note(s, p, slot, o, _SHARED, plan, out[at])
+                    count = max(count, at + 1)
+    row = out[count]
+    _note(s, p, slot, o, _LATER, refused(NO_ROOM, -1, -1), row)
+    row.verdict, row.worth = TAKEN_OR_OPEN, 0.0
+    if best == 0.0:
+        row.wait_s = let_end_until_fits(s, copy_nodes(s), p, slot, now_s) - now_s
+    elif o.later < math.inf:
+        row.worth = later_worth(s, p, slot, o, ends_by_gpu(s, p, now_s, o), best)
+    return count + 1
+
+
+def plans_of(
+    state: ClusterState, partition: int, seq: int, start: StartOptions, now_s: float, action: Action | None
+) -> list[PlanSeen]:
+    """Return every plan of a waiting job in a partition, with the plan that an action takes marked.
+
+    Args:
+        state: The state before the action.
+        partition: The partition.
+        seq: The job.
+        start: Start options of the job.
+        now_s: Now.
+        action: Action taken; None: none yet.
+    """
+    arrays, slot = state.arrays, state.slot_of(seq)
+    found = records(len(state.kind_names) + MOST_SHARED + 2, FOUND)
+    count = int(for_state(list_plans, state)(arrays, partition, slot, start, now_s, found))
+    rows = [_Found(*row) for row in columns(found)[:count].tolist()]
+    rows.sort(key=lambda one: (one.how, one.verdict != TAKEN_OR_OPEN, -one.worth))
+    seqs = columns(arrays.job)["seq"]
+    plans = [
+        _seen(state, one, int(seqs[one.share_with]) if one.share_with >= 0 else -1, action, seq)
+        for one in rows
+    ]
+    if isinstance(action, Preempt):
+        return [_giving_way(action), *plans]
+    return plans
+
+
+def _seen(state: ClusterState, row: _Found, other: int, action: Action | None, seq: int) -> PlanSeen:
+    """Return a plan in the form of a record; `other` is the number of the job whose GPUs it shares."""
+    chosen = isinstance(action, Start) and action.seq == seq and row.verdict == TAKEN_OR_OPEN
+    if chosen and isinstance(action, Start):
+        node = action.node if not action.gpus else int(columns(state.arrays.gpu)["node"][action.gpus[0]])
+        chosen = row.how == _SHARED if action.share_with >= 0 else row.how == _FREE
+        chosen = chosen and (other == action.share_with if action.share_with >= 0 else row.node == node)
+    modelled = state.needs.models
+    return PlanSeen(
+        how=_HOW[row.how],
+        verdict=VERDICT_TEXT[row.verdict],
+        chosen=bool(chosen),
+        node=state.node_names[row.node] if row.node >= 0 else "",
+        nodes=row.nodes,
+        gpu_type=state.kind_names[row.kind] if row.kind >= 0 else "",
+        share_with=other,
+        tenants=row.tenants,
+        sm_clock_frac=row.clock,
+        cpu_milli_each=row.cpu_milli_each,
+        speed_frac=row.own,
+        gain_frac=row.gain,
+        asked_frac=row.asked if row.asked > -1.0 else None,
+        wait_s=row.wait_s if math.isfinite(row.wait_s) else None,
+        run_s=row.run_s,
+        power_w=row.power_w if modelled else None,
+        worth=row.worth,
+    )
+
+
+def _giving_way(action: Preempt) -> PlanSeen:
+    return PlanSeen(how="preempt", chosen=True, share_with=action.seq)
+
+
+def prices_of(state: ClusterState, partition: int, start: StartOptions) -> dict[str, float]:
+    """Current prices in a partition, by name; without models there are none.
+
+    `gpu_types`: power of a type's usual speed that its GPUs cost. `gpu_time`: factor of the time of GPUs in a
+    weighed clock. `energy`: weight of energy against time.
+    """
+    if not state.needs.models:
+        return {}
+    dial = state.arrays.dials.dial[partition]
+    return {
+        "gpu_types": float(start.type_price + dial.type_price),
+        "gpu_time": math.exp(float(dial.gpu_price)),
+        "energy": state.energy_weight,
+    }

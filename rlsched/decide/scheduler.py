@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.cluster.dials import NOBODY
+from rlsched.cluster.dials import NO_CONTROLLER
 from rlsched.decide.actions import Action
 from rlsched.decide.order.keys import Order
 from rlsched.decide.record import DecisionRecord, Source
@@ -130,7 +130,7 @@ def permit(state: ClusterState, scheduler: Scheduler) -> None:
 
     Dials that are set already stay unchanged.
     """
-    if scheduler.strategy is not None and state.arrays.dials.who[0] == NOBODY:
+    if scheduler.strategy is not None and state.arrays.dials.controller[0] == NO_CONTROLLER:
         state.set_dials(scheduler.strategy.arrays(state.num_partitions))
     can = scheduler.abilities
     by_index = scheduler.order.preempts

@@ -14,7 +14,7 @@ from rlsched.decide import clocks, options
 from rlsched.decide.actions import Start
 from rlsched.decide.compiled import for_state
 from rlsched.decide.options import PLAIN_START, StartOptions
-from rlsched.decide.plans.alone import alone_plan
+from rlsched.decide.plans.plan import alone_plan
 
 
 def policy_start(state: ClusterState) -> StartOptions:

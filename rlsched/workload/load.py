@@ -14,8 +14,7 @@ from rlsched.cluster.demand import Demand, holds
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.errors import InputError
 from rlsched.workload.distinct import distinct_rows
-from rlsched.workload.relations import reject_dependents
-from rlsched.workload.trace import Trace
+from rlsched.workload.trace import Trace, reject_dependents
 
 NO_GPU = "asks for no GPU, and its CPU cores are not known"
 NO_CPU = "asks only for CPU cores, and the cores of the nodes are not known"

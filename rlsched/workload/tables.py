@@ -1,20 +1,26 @@
-"""Reads and writes raw columns of files: CSV, CSV.gz and Parquet. Checks only the file itself."""
+"""Reads and writes raw columns of files: CSV, CSV.gz and Parquet. Checks only the file itself.
+
+CSV without quotes, as most traces are, is split by bytes and decoded one column at a time. Cells become
+strings only on access: a million rows are read in a tenth of the time and memory that the `csv` module needs
+for its lists of strings. Files that are not plain are left to that module.
+"""
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
+import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import InputError, TraceError
 from rlsched.installing import install_command
-from rlsched.workload.plain_csv import split_plain
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -188,3 +194,189 @@ def _pyarrow_parquet() -> ModuleType:
         raise InputError(f"Parquet needs pyarrow; run: {install_command('parquet')}") from error
     module: ModuleType = pyarrow.parquet
     return module
+
+
+LONGEST: Final = 1000
+"""Most bytes in a cell; a file with a longer one is not plain."""
+
+_COMMA, _LF, _POINT, _ZERO = (ord(sign) for sign in ",\n.0")
+_NOT_PLAIN: Final = (b'"', b"\r", b"\0", b"\n\n")
+_NUMBER_SIGNS: Final = frozenset(b"0123456789.+-eE")
+"""Characters of a plainly written number; `float` decides whether it is one."""
+_EXACT_DIGITS: Final = 15
+"""Most digits of an integer that float64 always holds exactly."""
+_POWERS: Final = 10.0 ** np.arange(_EXACT_DIGITS + 1)
+_SPLIT_BYTES, _DECODE_BYTES = 1 << 18, 1 << 20
+"""Bytes processed in one step; they fit the second-level cache."""
+
+Bytes = NDArray[np.uint8]
+Places = NDArray[np.int32] | NDArray[np.int64]
+
+
+class PlainTable(NamedTuple):
+    """A plain CSV file, split into cells.
+
+    Attributes:
+        header: The cells of its first line.
+        columns: The cells of the lines after it, by column.
+        rows: Number of lines after the header.
+    """
+
+    header: list[str]
+    columns: list[PlainCells]
+    rows: int
+
+
+def split_plain(data: bytes) -> PlainTable | None:
+    """Split a plain CSV file; None: it is not plain, and the `csv` module must read it.
+
+    Plain is UTF-8 with as many cells in every line as in the first, lines that end only in LF, none of them
+    blank, no quote, no NUL, and no cell of more than `LONGEST` bytes.
+    """
+    data = data.removeprefix(codecs.BOM_UTF8)
+    if data[:1] in (b"", b"\n") or any(sign in data for sign in _NOT_PLAIN) or not _is_utf8(data):
+        return None
+    header = io.BytesIO(data).readline().decode().rstrip("\n").split(",")
+    raw = np.frombuffer(b"".join((data, b"\n", bytes(LONGEST))), np.uint8)
+    unended = not data.endswith(b"\n")
+    lines, wide = data.count(b"\n") + unended, len(header)
+    if data.count(b",") != lines * (wide - 1):
+        return None
+    ends = _ends_of_cells(raw[: len(data) + unended], lines * wide)
+    if ends is None or not (raw[ends[wide - 1 :: wide]] == _LF).all():
+        return None
+    before = ends[wide - 1 : -1]  # the line feed of the header, then the end of every cell but the last
+    columns = [PlainCells(raw, before[at::wide] + 1, ends[wide + at :: wide]) for at in range(wide)]
+    return PlainTable(header, columns, lines - 1)
+
+
+class PlainCells(Sequence[str]):
+    """J cells of a column: one as text by its index, all of them as arrays by `texts` and `numbers`.
+
+    Args:
+        raw: (N,) bytes of the file, and at least `LONGEST` more.
+        begins: (J,) start of each cell in them.
+        ends: (J,) end of each cell.
+    """
+
+    def __init__(self, raw: Bytes, begins: Places, ends: Places) -> None:
+        self._raw, self._begins, self._ends = raw, begins, ends
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, which: int) -> str: ...
+    @overload
+    def __getitem__(self, which: slice) -> PlainCells: ...
+    def __getitem__(self, which: int | slice) -> str | PlainCells:
+        if isinstance(which, slice):
+            return PlainCells(self._raw, self._begins[which], self._ends[which])
+        return self._raw[self._begins[which] : self._ends[which]].tobytes().decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts().tolist())
+
+    def texts(self) -> NDArray[np.str_]:
+        """(J,) all cells as text, as wide as the longest."""
+        blocks = [_as_text(block) for block in self._blocks()]
+        return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.str_)
+
+    def numbers(self) -> NDArray[np.float64] | None:
+        """(J,) all cells as parsed by `float`, nan if blank; None: some are not plainly written."""
+        found = np.empty(len(self))
+        for block in self._blocks():
+            values, plain = _as_numbers(block)
+            if not plain.all():
+                others = block.strings[~plain].tolist()
+                if not _NUMBER_SIGNS.issuperset(b"".join(others)):
+                    return None
+                try:
+                    values[~plain] = [float(cell) for cell in others]
+                except ValueError:
+                    return None
+            found[block.first : block.first + len(values)] = values
+        return found
+
+    def _blocks(self) -> Iterator[_Block]:
+        """Yield the cells in steps that fit a cache, each padded to its longest."""
+        lengths = self._ends - self._begins
+        longest = max(int(lengths.max(initial=0)), 1)
+        rows = max(_DECODE_BYTES // (8 * longest), 1)
+        for first in range(0, len(self), rows):
+            length = lengths[first : first + rows]
+            wide = max(int(length.max()), 1)
+            # Overlapping strings, one starting at every byte: an index copies as many bytes from each place.
+            from_each = np.ndarray((len(self._raw) - wide + 1,), f"V{wide}", self._raw, strides=(1,))
+            signs = from_each[self._begins[first : first + rows]].view(np.uint8).reshape(-1, wide)
+            yield _Block(first, signs * (np.arange(wide) < length[:, None]), length)
+
+
+class _Block(NamedTuple):
+    """Consecutive cells of a column."""
+
+    first: int  # number of the first cell
+    signs: Bytes  # (n, width) bytes, 0 after each cell's end
+    length: Places  # (n,) bytes of each cell
+
+    @property
+    def strings(self) -> NDArray[np.bytes_]:
+        """(n,) the cells as byte strings."""
+        return self.signs.view(f"S{self.signs.shape[1]}").ravel()
+
+
+def _is_utf8(data: bytes) -> bool:
+    if data.isascii():
+        return True
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _ends_of_cells(raw: Bytes, cells: int) -> Places | None:
+    """(cells,) positions of the commas and the line feeds; None: a cell is longer than `LONGEST`."""
+    ends: Places = np.empty(cells, np.int32)
+    if len(raw) > np.iinfo(np.int32).max:
+        ends = np.empty(cells, np.int64)
+    done = 0
+    for first in range(0, len(raw), _SPLIT_BYTES):
+        part = raw[first : first + _SPLIT_BYTES]
+        found = np.flatnonzero((part == _COMMA) | (part == _LF)) + first
+        last = ends[done - 1] if done else -1
+        if np.diff(found, prepend=last, append=first + len(part)).max() > LONGEST + 1:
+            return None
+        ends[done : done + len(found)] = found
+        done += len(found)
+    return ends
+
+
+def _as_text(block: _Block) -> NDArray[np.str_]:
+    if (block.signs < 128).all():
+        return block.signs.astype(np.uint32).view(f"U{block.signs.shape[1]}").ravel()
+    return np.char.decode(block.strings, "utf-8")
+
+
+def _as_numbers(block: _Block) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Values of the cells, nan if blank, and which are exact: few digits, with one point at most.
+
+    Their digits are an integer below 2^53, and the power of ten that divides it is exact too, so only the
+    quotient is rounded: the result is the float64 nearest to the written number.
+    """
+    rows, wide = block.signs.shape
+    values = np.zeros(rows)
+    digits, points, decimals = (np.zeros(rows, np.int16) for _ in range(3))
+    for at in range(wide):
+        digit = block.signs[:, at] - np.uint8(_ZERO)
+        is_digit = digit < 10
+        with np.errstate(over="ignore"):  # numbers of hundreds of digits are not handled here
+            values = np.where(is_digit, values * 10.0 + digit, values)
+        digits += is_digit
+        decimals += is_digit & (points > 0)
+        points += block.signs[:, at] == _POINT
+    blank = block.length == 0
+    plain = (digits + points == block.length) & (points <= 1) & (digits >= 1) & (digits <= _EXACT_DIGITS)
+    values /= _POWERS[np.minimum(decimals, _EXACT_DIGITS)]
+    values[blank] = np.nan
+    return values, plain | blank

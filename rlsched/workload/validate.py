@@ -1,21 +1,103 @@
-"""The rules of a trace, checked one column at a time; errors name the first invalid value with its row."""
+"""Columns of a trace, and their checks one at a time; errors name the first invalid value with its row."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.errors import TraceError
-from rlsched.workload.cells import Where, entries
-from rlsched.workload.columns import EXPECTED, KNOWN, PASS_THROUGH, TraceColumn, column_of, known_names
+from rlsched.workload.cells import SEPARATOR, Where, entries
 from rlsched.workload.distinct import surely_differ
-from rlsched.workload.plain_csv import PlainCells
-from rlsched.workload.validate_relations import check_relations
+from rlsched.workload.tables import PlainCells
+
+Kind = Literal["text", "seconds", "gpus", "amount", "flag", "times", "instant"]
+
+EXPECTED: dict[str, str] = {
+    "text": "text",
+    "seconds": "seconds, finite and 0 or more",
+    "gpus": "a whole number of GPUs, or a share between 0 and 1",
+    "amount": "a finite number, 0 or more",
+    "flag": "true or false",
+    "times": "seconds, finite and 0 or more, with ';' between",
+    "instant": "the same time in every row, such as 2024-03-01T09:00:00+01:00",
+}
+"""Permitted values of a cell of each kind, as worded in an error message."""
+
+
+class TraceColumn(NamedTuple):
+    """One column of the normal form.
+
+    Attributes:
+        attribute: Its name as an array of `Trace`, or None: it is kept in `Trace.extra` (`origin`: as one
+            time, `Trace.origin`).
+        kind: Kind of its values.
+        required: Whether the column must exist, without blank cells.
+    """
+
+    name: str
+    attribute: str | None
+    kind: Kind
+    required: bool = False
+
+
+BASE: tuple[TraceColumn, ...] = (
+    TraceColumn("job_id", "job_id", "text", required=True),
+    TraceColumn("user", "user", "text"),
+    TraceColumn("vc", "vc", "text"),
+    TraceColumn("name", "job_name", "text"),
+    TraceColumn("submit_time", "submit_s", "seconds", required=True),
+    TraceColumn("duration", "duration_s", "seconds", required=True),
+    TraceColumn("num_gpus", "num_gpus", "gpus", required=True),
+    TraceColumn("num_cpus", "num_cpus", "amount"),
+    TraceColumn("status", "status", "text"),
+)
+"""The nine columns that are always written."""
+
+OPTIONAL: tuple[TraceColumn, ...] = (
+    TraceColumn("gpu_type", "gpu_type", "text"),
+    TraceColumn("gpu_memory_mib", None, "amount"),
+    TraceColumn("memory_mib", None, "amount"),
+    TraceColumn("workload", None, "text"),
+    TraceColumn("queue_s", None, "seconds"),
+    TraceColumn("predicted_duration", "predicted_s", "seconds"),
+    TraceColumn("predicted_spread", "predicted_spread", "amount"),
+    TraceColumn("time_limit", "time_limit_s", "seconds"),
+    TraceColumn("preemptible", None, "flag"),
+    TraceColumn("shares", None, "flag"),
+    TraceColumn("checkpoint_s", None, "seconds"),
+    TraceColumn("restart_s", None, "seconds"),
+    TraceColumn("fail_after_s", None, "times"),
+    TraceColumn("depends_on", None, "text"),
+    TraceColumn("array_id", None, "text"),
+    TraceColumn("array_limit", None, "amount"),
+    TraceColumn("origin", None, "instant"),
+)
+"""Written only if a value is known. `predicted_spread` is the sd of ln(true / predicted)."""
+
+KNOWN: dict[str, TraceColumn] = {column.name: column for column in BASE + OPTIONAL}
+BY_ATTRIBUTE: dict[str, TraceColumn] = {
+    column.attribute: column for column in KNOWN.values() if column.attribute
+}
+PASS_THROUGH = "x_"
+"""Columns with this prefix are passed through unchanged."""
+
+
+def column_of(name: str) -> TraceColumn | None:
+    """Return the column with this header; None: unknown to rlsched."""
+    if name.startswith(PASS_THROUGH) and len(name) > len(PASS_THROUGH):
+        return TraceColumn(name, None, "text")
+    return KNOWN.get(name)
+
+
+def known_names() -> str:
+    """All headers, for a message."""
+    return ", ".join([*KNOWN, PASS_THROUGH + "*"])
+
 
 MAX_TEXT = 1000
 """Most characters in one cell; numpy pads every cell of a column to the longest."""
@@ -203,3 +285,69 @@ def _check_unique(job_id: NDArray[np.str_], where: Where) -> None:
     position = int(np.argmax(first[back] != np.arange(len(job_id))))
     earlier = where.row(int(first[back[position]]))
     where.refuse(position, "job_id", f"an id of its own (row {earlier} has it already)", job_id[position])
+
+
+def check_relations(columns: Mapping[str, NDArray[Any]], where: Where) -> None:
+    """Reject dependencies on unknown jobs or in a cycle, and contradicting limits of arrays.
+
+    Raises:
+        TraceError: names file, row, column, value expected and value found.
+    """
+    if "depends_on" in columns:
+        _check_dependencies(columns["job_id"], columns["depends_on"], where)
+    if "array_limit" in columns:
+        _check_arrays(columns.get("array_id"), columns["array_limit"], where)
+
+
+def _check_dependencies(job_id: NDArray[np.str_], cells: NDArray[np.str_], where: Where) -> None:
+    rows = np.flatnonzero(cells != "").tolist()
+    if not rows:
+        return
+    row_of = {one: row for row, one in enumerate(job_id.tolist())}
+    parents: dict[int, set[int]] = {}
+    for row in rows:
+        for entry in entries(str(cells[row])):
+            if entry not in row_of:
+                expected = f"ids of jobs of this trace, with {SEPARATOR!r} between"
+                where.refuse(row, "depends_on", expected, entry)
+            if row_of[entry] == row:
+                where.refuse(row, "depends_on", "ids of other jobs than this one", entry)
+            parents.setdefault(row, set()).add(row_of[entry])
+    children: dict[int, list[int]] = {}
+    for row, mine in parents.items():
+        for parent in mine:
+            children.setdefault(parent, []).append(row)
+    open_parents = {row: len(mine) for row, mine in parents.items()}
+    free = [row for row in children if row not in parents]
+    while free:
+        for row in children.get(free.pop(), ()):
+            open_parents[row] -= 1
+            if not open_parents[row]:
+                free.append(row)
+    caught = [row for row in rows if open_parents[row]]
+    if caught:
+        row = _on_circle(caught[0], parents, open_parents)
+        where.refuse(row, "depends_on", "no circle of jobs that wait for each other", cells[row])
+
+
+def _on_circle(row: int, parents: dict[int, set[int]], open_parents: dict[int, int]) -> int:
+    """Return the first row of a cycle that this row waits for, or is part of."""
+    seen: dict[int, None] = {}
+    while row not in seen:
+        seen[row] = None
+        row = min(parent for parent in parents[row] if open_parents.get(parent))
+    path = list(seen)
+    return min(path[path.index(row) :])
+
+
+def _check_arrays(ids: NDArray[np.str_] | None, limit: NDArray[np.float64], where: Where) -> None:
+    limit_of: dict[str, float] = {}
+    for row in np.flatnonzero(~np.isnan(limit)).tolist():
+        array = "" if ids is None else str(ids[row])
+        if not array:
+            where.refuse(row, "array_limit", "blank, since the job has no array_id", f"{limit[row]:g}")
+        if limit[row] < 1 or limit[row] != int(limit[row]):
+            where.refuse(row, "array_limit", "a whole number of tasks, 1 or more", f"{limit[row]:g}")
+        if limit_of.setdefault(array, limit[row]) != limit[row]:
+            expected = f"the limit that array {array!r} has elsewhere, {limit_of[array]:g}"
+            where.refuse(row, "array_limit", expected, f"{limit[row]:g}")

@@ -35,12 +35,14 @@ counted by the same code. Spellings and the files of a trace row need the produc
 - *Lines.* Of `.py` files of the product and of its tests, and of pages; by folder.
 
 *Files that a trace row passes* is measured: a trace of six jobs is read, replayed by `easy` with records, and
-the files with a called function are counted. Kernels run as Python for this. Functions
-that only make and read the cluster are left out, as they see no row. Twenty cannot be reached with
-readable files: the present ones hold 9,800 lines, so there are at least forty with 250 lines each. A
-reader meets them in four stretches: reading and checking the trace, the simulator's events, the state with
-its ledger, the rule with its record. The files above forty are files of one step with several users, such
-as rlsched/decide/move.py. Files with one user and under sixty lines are merged with it.
+the files with a called function are counted. Kernels run as Python for this. Functions that only make and
+read the cluster are left out, as they see no row. A reader meets the files in four stretches: reading and
+checking the trace, predictions included (6); the simulator's events (6); the state with its ledger (11); the
+rule with its record (19). Models, shared plans and dials are not among them: a run without these does not
+call their functions. The target of 35 is missed by seven, for three reasons. Users' own rules and schedulers
+import five small modules by name (`move`, `options`, `start`, `scheduler`, `recording` in rlsched/decide). A
+rule is a module, so that `easy` passes two. And mergers that remain would join steps with different users,
+such as a store's segments with its tables, or go beyond 400 lines.
 """
 
 from __future__ import annotations
@@ -109,7 +111,7 @@ COUNTED: Final[tuple[tuple[str, Callable[[], Places], int | None], ...]] = (
     ("adapter classes", in_source.adapters, 1),
     ("probes", in_source.probes, 0),
     ("index constants", in_source.index_constants, 59),
-    ("files that a trace row passes", row_files, 20),
+    ("files that a trace row passes", row_files, 35),
     ("modules in circles of imports", in_source.circles, 0),
     ("rooms in circles of imports", in_source.rooms_in_circles, 0),
     ("files in the largest folder", in_source.largest_folder, 25),

@@ -28,7 +28,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import InputError
 from rlsched.workload.describe import spearman
-from rlsched_agents.evaluate.run import check_policies, replay_tasks, run_tasks
+from rlsched_agents.evaluate.run import load_policies, replay_tasks, run_tasks
 from rlsched_envs.sim.engine import Engine, PredictedTimes
 from studies.policy.abilities import REVISED, able
 from studies.policy.cases import PARTS, TRACES, Foresight, Workload, cases, workload_of
@@ -182,7 +182,7 @@ def _show(arguments: argparse.Namespace) -> int:
     if rule.oracle:
         raise InputError(f"--policy {rule.name}: it is fed true run times, which nothing revises")
     both = (rule, able(rule, REVISED))
-    check_policies(both, None)
+    load_policies(both, None)
     if load_scheduler(rule).abilities.preempts:
         raise InputError(f"--policy {rule.name}: expected a rule that does not preempt, such as easy")
     parts = arguments.part or ["train3", "validation"]

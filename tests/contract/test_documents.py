@@ -39,9 +39,9 @@ from rlsched.decide.settings import Settings
 from rlsched.models.power import NodePower
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.settings import Seconds
-from rlsched.workload.columns import BASE, KNOWN
 from rlsched.workload.describe import describe
 from rlsched.workload.trace import Trace
+from rlsched.workload.validate import BASE, KNOWN
 from rlsched_agents.evaluate.findings import PolicyUsed
 from rlsched_agents.evaluate.jobs_out import JOB_COLUMNS
 from rlsched_agents.evaluate.metrics import GroupMetrics, Metrics

@@ -21,8 +21,9 @@ from rlsched.decide.actions import Wait
 from rlsched.decide.draws import draw
 from rlsched.decide.loop import apply
 from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.plans.holds import has_startable
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.candidates import has_startable, job_candidates
+from rlsched.decide.rows.candidates import job_candidates
 from rlsched.decide.rows.columns import IS_JOB, IS_REFERENCE, IS_VARIANT, IS_WAIT
 from rlsched.decide.schema import NUM_CRITIC, NUM_FEATURES
 from rlsched_agents.ppo.network import CandidateNetwork

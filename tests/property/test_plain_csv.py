@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.errors import TraceError
-from rlsched.workload import plain_csv
-from rlsched.workload.columns import TraceColumn
-from rlsched.workload.plain_csv import split_plain
-from rlsched.workload.validate import Where, _as_floats
+from rlsched.workload import tables
+from rlsched.workload.tables import split_plain
+from rlsched.workload.validate import TraceColumn, Where, _as_floats
 
 ANY_FILE = st.text(st.sampled_from('ab1,.\n"\r\0é\u2028 '), max_size=60)
 CELL = st.text(st.sampled_from("ab19.é王 \t'"), min_size=1, max_size=5)
@@ -35,8 +34,8 @@ NUMBERS = st.one_of(
 def _small_steps() -> object:
     """Steps of a few bytes, so that every kind of cell crosses the end of a step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plain_csv, "_SPLIT_BYTES", 7)
-        patch.setattr(plain_csv, "_DECODE_BYTES", 64)
+        patch.setattr(tables, "_SPLIT_BYTES", 7)
+        patch.setattr(tables, "_DECODE_BYTES", 64)
         yield
 
 

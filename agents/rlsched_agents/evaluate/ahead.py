@@ -10,7 +10,6 @@ from typing import Any
 from rlsched.compile.ahead import compile_pieces
 from rlsched.compile.compiling import COMPILING
 from rlsched.compile.kernel_cache import is_kept
-from rlsched.decide.registry import load_scheduler
 from rlsched_agents.evaluate.task import Task, engine_of
 from rlsched_envs.sim.attempt_log import needs_log
 from rlsched_envs.sim.engine import PredictedTimes
@@ -40,7 +39,7 @@ def compile_together(tasks: Sequence[Task], workers: int, replay: Callable[[Task
     if not COMPILING.by_verb:
         return 0
     for task in map(first_jobs, tasks):
-        scheduler = load_scheduler(task.policy, seed=task.seed)
+        scheduler = task.scheduler()
         if scheduler.rule is not None:
             kernel = engine_of(task, scheduler).begun_by(scheduler.rule)
             if not is_kept(kernel.py_func):

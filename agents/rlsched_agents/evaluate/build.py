@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,7 +18,6 @@ from rlsched_agents.evaluate.metrics import Metrics, mean_over_seeds, schedule_m
 from rlsched_agents.evaluate.modelled import Basis
 from rlsched_agents.evaluate.pairs import compare
 from rlsched_agents.evaluate.report import EvaluationReport
-from rlsched_agents.evaluate.run import uses_predictions
 from rlsched_agents.evaluate.verdict import cautions_of, verdict_of
 from rlsched_envs.sim.modelling import Models
 
@@ -104,7 +102,7 @@ def build_report(
         rejected_reasons=rejected_reasons(first, measured),
         models=models,
         prediction=prediction,
-        predicted_by=predicted_by(jobs, prediction, chosen.values()),
+        predicted_by=predicted_by(jobs, prediction, is_fed=any(one.is_fed for one in outcomes)),
         recorded=as_recorded(first.trace, measured, first.rejected, scaled=scaled),
         fed_truth=[name for name, policy in chosen.items() if policy.oracle],
         crowded_vcs=crowded_vcs(jobs, spec),
@@ -112,17 +110,17 @@ def build_report(
     return msgspec.structs.replace(made, verdict=verdict_of(made), cautions=cautions_of(made))
 
 
-def predicted_by(jobs: Trace, kind: str, policies: Iterable[Policy]) -> str:
+def predicted_by(jobs: Trace, kind: str, *, is_fed: bool) -> str:
     """Source of the predicted run times, in one sentence; "" if the predictor is not known.
 
     Args:
         jobs: The measured jobs, with the predictions of the trace itself.
         kind: Predictor of what the trace lacks, one of `rlsched.workload.predict.kinds.KINDS`.
-        policies: The evaluated policies.
+        is_fed: Whether a policy uses predictions.
     """
     if not kind:
         return ""
-    if not any(map(uses_predictions, policies)):
+    if not is_fed:
         return "Predicted run times: none of these policies uses them."
     missing = int(np.count_nonzero(~np.isfinite(jobs.predicted_s)))
     if not missing:

@@ -14,7 +14,7 @@ from rlsched.cluster.demand import holds
 from rlsched.workload.distinct import distinct_rows
 from rlsched.workload.load import partition_sizes
 from rlsched_agents.evaluate.modelled import used_gpus
-from rlsched_envs.sim.placements import Placements
+from rlsched_envs.sim.attempt_log import Placements
 
 if TYPE_CHECKING:
     from rlsched.cluster.spec import ClusterSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -42,6 +42,8 @@ from rlsched_envs.sim.modelling import Models
 REPORT_EVERY_S: Final = 0.2
 Progress = Callable[[str, int, float], None]
 """Called with a policy's name, a seed, and the progress of its replay (0 to 1)."""
+Loaded = dict[Policy, dict[int, Scheduler]]
+"""Schedulers by policy and seed; by one seed only if the decisions do not depend on it."""
 
 
 def distinct(policies: Iterable[Policy]) -> list[Policy]:
@@ -62,19 +64,33 @@ def distinct(policies: Iterable[Policy]) -> list[Policy]:
     ]
 
 
-def check_policies(policies: Iterable[Policy], models: Models | None) -> None:
-    """Check that policies can be loaded and run, before any run starts.
+def load_policies(policies: Iterable[Policy], models: Models | None, seeds: Sequence[int] = (0,)) -> Loaded:
+    """Load the schedulers of policies, and check that they can run, before any run starts.
 
     Raises:
         CheckpointError: a policy's checkpoint cannot be used.
         InputError: a policy shares GPUs, sets clocks or moves cores, and no models are given.
     """
+    loaded = {}
     for policy in policies:
-        if load_scheduler(policy).abilities.needs_models and models is None:
+        loaded[policy] = schedulers = _by_seed(policy, seeds)
+        if models is None and any(one.abilities.needs_models for one in schedulers.values()):
             raise InputError(
                 f"policy {policy.name!r} shares GPUs, sets clocks or moves cores: that needs models of speed "
                 "and power; add --models"
             )
+    return loaded
+
+
+def _by_seed(policy: Policy, seeds: Sequence[int]) -> dict[int, Scheduler]:
+    """The schedulers of a policy: one for a rule, and for a single network with arg max and no search."""
+    first = load_scheduler(policy, seed=seeds[0])
+    if first.rule is not None:
+        return {seeds[0]: first}
+    loaded = {seeds[0]: first} | {seed: load_scheduler(policy, seed=seed) for seed in seeds[1:]}
+    stochastic = any(one.abilities.stochastic for one in loaded.values())
+    depends = stochastic or len({one.policy_id for one in loaded.values()}) > 1
+    return loaded if depends else {seeds[0]: first}
 
 
 def replay_tasks(
@@ -89,20 +105,23 @@ def replay_tasks(
     logdir: Path | None = None,
     rules: RunRules | None = None,
     models: Models | None = None,
+    loaded: Loaded | None = None,
 ) -> list[Task]:
     """One task per policy and seed, or a single task for a policy that does not depend on the seed.
+
+    `loaded`: the result of `load_policies` for these policies, models and seeds, if it was called before.
 
     Raises:
         CheckpointError: a policy's checkpoint cannot be used.
         InputError: a policy needs models, and none are given.
     """
-    check_policies(policies, models)
+    loaded = load_policies(policies, models, seeds) if loaded is None else loaded
     kept = trace.submit_s >= window.replay_from_s
     replayed = trace.select(kept)
     predictions = PredictedTimes(predictions.predicted_s[kept], predictions.spread[kept])
     tasks = []
     for policy in policies:
-        for seed in seeds if _needs_seeds(policy, seeds) else seeds[:1]:
+        for seed, scheduler in loaded[policy].items():
             stem = seed_stem(policy.name, seed, seeds)
             tasks.append(
                 Task(
@@ -116,6 +135,7 @@ def replay_tasks(
                     logdir / stem if logdir else None,
                     rules or RunRules(),
                     models,
+                    scheduler if scheduler.rule is not None else None,
                 )
             )
     return tasks
@@ -128,7 +148,7 @@ def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path |
 
 
 def predictions_for(
-    policies: Iterable[Policy],
+    loaded: Loaded,
     trace: Trace,
     spec: ClusterSpec,
     window: MeasuredWindow,
@@ -143,7 +163,7 @@ def predictions_for(
     replay of the history, which takes longer than the replay of such a rule.
 
     Args:
-        policies: The policies to run.
+        loaded: The policies to run.
         trace: The whole trace.
         spec: The cluster.
         window: Defines which jobs are measured; jobs that are not replayed ended as recorded.
@@ -151,17 +171,12 @@ def predictions_for(
         kind: Predictor of what the trace lacks (`rlsched.workload.predict.kinds`).
         progress: Called with the progress of the predictor.
     """
-    if looked_at or any(map(uses_predictions, policies)):
+    if looked_at or any(is_fed(one) for schedulers in loaded.values() for one in schedulers.values()):
         return predict_trace(trace, spec, recorded_until_s=window.replay_from_s, kind=kind, progress=progress)
     return PredictedTimes(np.full(len(trace), PRIOR_S), np.full(len(trace), PRIOR_SPREAD))
 
 
-def uses_predictions(policy: Policy) -> bool:
-    """Whether predicted run times can change the decisions of a policy."""
-    return _is_fed(load_scheduler(policy))
-
-
-def _is_fed(scheduler: Scheduler) -> bool:
+def is_fed(scheduler: Scheduler) -> bool:
     """Whether causal predictions can change the decisions of a scheduler."""
     rule = scheduler.rule
     if scheduler.oracle or rule is None:
@@ -189,7 +204,7 @@ def run_tasks(tasks: list[Task], *, workers: int, progress: Progress | None = No
 
 
 def _replay_first(task: Task) -> None:
-    _replay(task, None, None)
+    _replay(task, task.scheduler(), None, None)
 
 
 def say_nothing(policy: str, seed: int, done: float) -> None:
@@ -199,20 +214,21 @@ def say_nothing(policy: str, seed: int, done: float) -> None:
 def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
     """Replay one task, after a replay of a few jobs so that compiling is not timed; keep its decisions."""
     progress(0.0)
-    _replay(first_jobs(task), None, None)
+    few, scheduler = first_jobs(task), task.scheduler()
+    _replay(few, scheduler if scheduler.rule is not None else few.scheduler(), None, None)
     of = f"{task.policy.name} on {task.trace.name}"
     with RunStore(task.records, of) if task.records else nullcontext() as store:
         if store is not None:
             store.made_with(task)
         began, compiled_s = time.perf_counter(), COMPILING.took_s
-        table = _replay(task, store, progress)
+        table = _replay(task, scheduler, store, progress)
         wall_s = time.perf_counter() - began - (COMPILING.took_s - compiled_s)
         if store is not None:
             store.outcome(table, task.predictions.predicted_s)
     draw_curves(task)
     progress(1.0)
     rows = int(np.searchsorted(task.trace.submit_s, task.window.until_s))
-    return Outcome(task.policy, task.seed, table.first_rows(rows), wall_s)
+    return Outcome(task.policy, task.seed, table.first_rows(rows), wall_s, is_fed(scheduler))
 
 
 def draw_curves(task: Task) -> None:
@@ -223,13 +239,17 @@ def draw_curves(task: Task) -> None:
         draw_run(task.records, task.logdir)
 
 
-def _replay(task: Task, records: RunStore | None, progress: Callable[[float], None] | None) -> JobTable:
+def _replay(
+    task: Task,
+    scheduler: Scheduler,
+    records: RunStore | None,
+    progress: Callable[[float], None] | None,
+) -> JobTable:
     """Replay the trace until the jobs of the warm-up and the window have started, with all arrivals by then.
 
     A start cannot depend on later jobs, and the end follows from the start. If jobs can be interrupted, the
     replay continues until these jobs have ended.
     """
-    scheduler = load_scheduler(task.policy, seed=task.seed)
     engine, until_started = engine_of(task, scheduler), task.until_started
     if scheduler.rule is not None and records is None:
         return engine.run_rule(scheduler.rule, until_started=until_started)
@@ -249,13 +269,6 @@ def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) ->
             progress(min((now_s - first_s) / span_s, 0.99))
 
     return tick
-
-
-def _needs_seeds(policy: Policy, seeds: list[int]) -> bool:
-    """Whether seeds can differ: false for a rule, and for a single network with arg max and no search."""
-    schedulers = [load_scheduler(policy, seed=seed) for seed in seeds]
-    stochastic = any(one.abilities.stochastic for one in schedulers)
-    return stochastic or len({one.policy_id for one in schedulers}) > 1
 
 
 def is_compiled(task: Task) -> bool:

@@ -26,8 +26,8 @@ from rlsched_agents.evaluate.report import EvaluationReport, write_json
 from rlsched_agents.evaluate.run import (
     Outcome,
     Task,
-    check_policies,
     distinct,
+    load_policies,
     predictions_for,
     replay_tasks,
     run_tasks,
@@ -251,14 +251,15 @@ def simulate(
     chosen = distinct(_named(policies))
     using = models_of(models)
     chosen_kind(prediction)
-    check_policies(chosen, using)
+    if not (seeds := list(dict.fromkeys(seeds))):
+        raise InputError("seeds: expected a seed or more, got none")
+    loaded = load_policies(chosen, using, seeds)
     trace = trace if isinstance(trace, Trace) else Trace.read(trace)
     kind = kind_for(trace, prediction)
     described = cluster if isinstance(cluster, ClusterSpec) else ClusterSpec.read(cluster)
     window = window_of(trace, since_s, until_s)
     spec = scaled_cluster(trace, described, window, nodes=nodes, load=load)
     events = read_node_events(spec.node_events, spec) if spec.node_events else ()
-    seeds = list(dict.fromkeys(seeds))
     looked_at = using is not None or records is not None or logdir is not None
     with Progress(shown=progress is not False, lines=progress is True) as shown:
         if progress is True:
@@ -266,7 +267,7 @@ def simulate(
             shown.say(f"{trace.name}: {len(trace):,} jobs on {spec.num_gpus:,} GPUs, under {names}")
         bar = shown.begin("predicting run times")
         predictions = predictions_for(
-            chosen,
+            loaded,
             trace,
             spec,
             window,
@@ -285,6 +286,7 @@ def simulate(
             logdir=Path(logdir) if logdir else None,
             rules=RunRules(max_retries=spec.max_retries, node_events=events),
             models=using,
+            loaded=loaded,
         )
         outcomes = _run(tasks, sweep, shown)
     return Runs(trace, spec, window, seeds, outcomes, using, kind, scaled=spec.nodes != described.nodes)

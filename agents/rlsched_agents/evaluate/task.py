@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policies.policy import Policy
+from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.windows import MeasuredWindow
@@ -34,6 +36,7 @@ class Task:
         logdir: Folder for a TensorBoard log of the records; None: no log.
         rules: Restart costs, retries and node events.
         models: Models of speed and power; None: jobs run as recorded in the trace.
+        rule: The scheduler, if it is a rule and is loaded already. It stays in this process.
     """
 
     policy: Policy
@@ -46,6 +49,19 @@ class Task:
     logdir: Path | None = None
     rules: RunRules = field(default_factory=RunRules)
     models: Models | None = None
+    rule: Scheduler | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "rule": None}
+
+    def scheduler(self) -> Scheduler:
+        """The scheduler for a replay: all replays share a rule; another may keep what it saw, and is loaded.
+
+        Raises:
+            CheckpointError: its checkpoint cannot be used.
+            InputError: it cannot be loaded.
+        """
+        return self.rule or load_scheduler(self.policy, seed=self.seed)
 
     @property
     def until_started(self) -> NDArray[np.bool_]:
@@ -56,12 +72,21 @@ class Task:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One replay: jobs of the warm-up and the window, and wall time in seconds."""
+    """One replay.
+
+    Attributes:
+        policy: The policy.
+        seed: Its seed.
+        table: Jobs of the warm-up and the window.
+        wall_s: Wall time, seconds.
+        is_fed: Whether predicted run times can change its decisions.
+    """
 
     policy: Policy
     seed: int
     table: JobTable
     wall_s: float
+    is_fed: bool
 
 
 def engine_of(task: Task, scheduler: Scheduler) -> Engine:

@@ -22,7 +22,7 @@ class Rollout(Scheduler):
 
     At a contested decision it evaluates the reference's start, the starts of other demands, and *wait* if
     legal. In each of `samples` futures, shared by all actions, `qssf-backfill` continues until all jobs have
-    started. The action with the least mean queueing wins if it beats the reference's by `race.MARGIN`
+    started. The action with the least mean queueing wins if it beats the reference's by `race.MIN_ERRORS`
     standard errors. A future has run times drawn from lognormals around the predictions (for a running job,
     given its elapsed time), and arrivals like the recent ones: Poisson at their rate, with sizes and
     predictions drawn from them with replacement.

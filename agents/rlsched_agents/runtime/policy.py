@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
+from rlsched.decide.plans.holds import has_startable
 from rlsched.decide.policies.permissions import Permissions
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import Half, Source
@@ -20,7 +21,6 @@ from rlsched.decide.rows.candidates import (
     CandidateRows,
     contested,
     first_in_order,
-    has_startable,
     job_candidates,
     variant_action,
     variant_candidates,

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-MARGIN: Final = 2.0
+MIN_ERRORS: Final = 2.0
 """Standard errors of the mean difference by which an action must beat the first one."""
 CLEAR: Final = 4.0
 """Standard errors at which a timed race ends early."""
@@ -156,14 +156,14 @@ def race(play: Play, actions: int, budget: Budget) -> Raced:
     return Raced(int(left[best_action(costs)]), len(costs))
 
 
-def best_action(costs: NDArray[np.float64], margin: float = MARGIN) -> int:
+def best_action(costs: NDArray[np.float64], min_errors: float = MIN_ERRORS) -> int:
     """Column of the least mean cost; the first one (the reference) unless another is clearly better.
 
     Args:
         costs: (S, K) costs in S samples shared by all columns.
-        margin: Standard errors of the mean difference by which it must be better.
+        min_errors: Standard errors of the mean difference by which it must be better.
     """
     gain = costs[:, :1] - costs
     error = gain.std(axis=0, ddof=1) / math.sqrt(len(costs)) if len(costs) > 1 else 0.0
     mean = gain.mean(axis=0)
-    return int(np.argmax(np.where(mean > margin * error, mean, 0.0)))
+    return int(np.argmax(np.where(mean > min_errors * error, mean, 0.0)))

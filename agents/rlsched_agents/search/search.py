@@ -46,7 +46,7 @@ class Found(NamedTuple):
 class RowSearch:
     """Simulates rows in the same futures, each followed by one rule until all jobs have started.
 
-    The row with the least mean queueing wins if it beats the first one by `race.MARGIN` standard errors.
+    The row with the least mean queueing wins if it beats the first one by `race.MIN_ERRORS` standard errors.
     Futures are drawn from the jobs that the scheduler has seen (`imagine`), keyed by (seed, decision number).
     They leave out other partitions and models of speed: sampled jobs get whole GPUs of their own. A search
     belongs to one thread.

@@ -35,8 +35,8 @@ from rlsched.broker.state.predictions import Predictions
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.loop import decide_all
+from rlsched.decide.plans.holds import next_hold_end_s
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.rows.candidates import next_hold_end_s
 from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.decisions.candidates import Candidate
 from rlsched.decisions.schema import JobEvent, NodeChange
@@ -209,7 +209,7 @@ class Life:
         """The next time at which the broker decides without an event; broker times are in milliseconds."""
         asked_s = min(self.state.asked_for_s.values(), default=math.inf)
         reviewed_s = min(self.state.quotas.due_s, self.state.gates.due_s)
-        due_s = min(asked_s, next_hold_end_s(self.state.cluster, now_s), reviewed_s)
+        due_s = min(asked_s, next_hold_end_s(self.state.cluster.arrays, now_s), reviewed_s)
         return max(math.ceil(due_s * 1000.0) / 1000.0, now_s + 0.001) if due_s < math.inf else due_s
 
     def _note(self, entry: Entry, now_s: float) -> bool:

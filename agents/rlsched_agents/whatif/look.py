@@ -16,7 +16,7 @@ from rlsched.workload.split import time_split
 from rlsched_agents.evaluate.metrics import jct_s, queue_s
 from rlsched_agents.evaluate.modelled import model_metrics
 from rlsched_agents.evaluate.pairs import compare, ended_in_all
-from rlsched_agents.evaluate.run import Task, check_policies, run_task, run_tasks
+from rlsched_agents.evaluate.run import Task, load_policies, run_task, run_tasks
 from rlsched_agents.evaluate.windows import MeasuredWindow
 from rlsched_agents.whatif.capacity import Fewer, SleepingNodes, fewer, sleep
 from rlsched_agents.whatif.found import NOBODY_WAITS_S, Under, WhatIf, best_of, verdict, why_refused
@@ -65,7 +65,7 @@ def look(history: JobHistory, asked: WhatifQuestion, tell: Tell) -> WhatIf:
         InputError: the history has no recorded starts or does not fit its cluster, or a policy is not
             available.
     """
-    check_policies(asked.policies, asked.models)
+    load_policies(asked.policies, asked.models)
     trace, cluster = history.trace, history.cluster
     events = read_node_events(cluster.node_events, cluster) if cluster.node_events else ()
     run = RunRules(max_retries=cluster.max_retries, node_events=events)

@@ -24,22 +24,21 @@ from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.plans.holds import next_hold_end_s
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.rows.candidates import next_hold_end_s
 from rlsched.decide.rules.steps import CompiledRule
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import InputError
 from rlsched.models.slice_name import whole_type
 from rlsched.workload.distinct import distinct_rows
-from rlsched.workload.load import trace_demands
-from rlsched.workload.predict import own_spread
-from rlsched.workload.predict.kinds import RUNNING_MEAN, require, said_at_submission
-from rlsched.workload.relations import flags
-from rlsched.workload.trace import Trace
-from rlsched_envs.sim import attempts, events, loop, moves
+from rlsched.workload.load import runnable_mask, trace_demands
+from rlsched.workload.predict import causal_predictions, own_spread
+from rlsched.workload.predict.kinds import RUNNING_MEAN, hedge_predictions, require
+from rlsched.workload.trace import Trace, flags
+from rlsched_envs.sim import events, loop, moves
 from rlsched_envs.sim.attempt_arrays import ENDED, TIMEOUT, AttemptArrays, grown_log
-from rlsched_envs.sim.attempt_log import RunRules, attempts_of, needs_log, new_log
+from rlsched_envs.sim.attempt_log import Placements, RunRules, attempts_of, needs_log, new_log
 from rlsched_envs.sim.constants import FINISHED, MOVED, NEED_ROOM, NEED_SLOTS, REVIEW_DUE
 from rlsched_envs.sim.job_table import JobTable
 from rlsched_envs.sim.modelling import (
@@ -53,7 +52,6 @@ from rlsched_envs.sim.modelling import (
     with_fair_cores,
 )
 from rlsched_envs.sim.physics import settle
-from rlsched_envs.sim.placements import Placements
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, grown_progress, new_progress
 from rlsched_envs.sim.sleeping import SleepingNodes
 from rlsched_envs.sim.slices import fit_slices
@@ -105,12 +103,17 @@ def predict_trace(
     spread_known = known & np.isfinite(trace.predicted_spread)
     predicted_s, spread = np.fmin(trace.predicted_s, trace.time_limit_s), trace.predicted_spread.copy()
     if not spread_known.all():
-        if not known.all():
+        by_hedge = kind != RUNNING_MEAN and not known.all()
+        if by_hedge:
             require(kind)
         end_s = reference_end_s(trace, spec, recorded_until_s)
         if not known.all():
-            said_s, said = said_at_submission(trace, end_s, kind, progress=progress)
-            predicted_s, spread = np.where(known, predicted_s, said_s), np.where(known, spread, said)
+            made_s, made = (
+                hedge_predictions(trace, end_s, progress=progress)
+                if by_hedge
+                else causal_predictions(trace, end_s)
+            )
+            predicted_s, spread = np.where(known, predicted_s, made_s), np.where(known, spread, made)
         if (known & ~spread_known).any():
             spread = np.where(known & ~spread_known, own_spread(trace, end_s), spread)
     return PredictedTimes(predicted_s, spread)
@@ -143,7 +146,6 @@ class Engine:
         predictions: Predicted run time of each job; `predict_trace` by default.
         oracle: Whether to use true run times if no predictions are given.
         fixed_end_s: (J,) recorded ends of an online run; nan: start + duration.
-        keep_placements: Whether to keep the GPUs of all jobs.
         keep_placements: Whether to remember every job's GPUs.
         rules: Restart costs, retries and node events.
         models: Models of speed and power; None: jobs run as recorded in the trace, without energy.
@@ -172,7 +174,10 @@ class Engine:
         self.trace, self.spec = trace, spec
         self._rules, self._keep_placements = rules or RunRules(), keep_placements
         made = predict_trace(trace, spec, oracle=oracle) if predictions is None else predictions
-        fitted, self._runnable = fit_slices(trace, spec, models)
+        if models is None or not spec.num_slices:
+            fitted, self._runnable = trace, runnable_mask(trace, spec)
+        else:
+            fitted, self._runnable = fit_slices(trace, spec, models)
         self._rows = np.flatnonzero(self._runnable.mask)
         slots = min(1024, max(16, len(self._rows)))
         queue = OrderedQueue(order or Order())
@@ -382,7 +387,9 @@ class Engine:
                     on_record(decision.record)
                 began = time.perf_counter()
             asked_for_s[self.state.arrays.derived.part.queue_len == 0] = math.inf
-            timer_s = min(next_hold_end_s(self.state, self.now_s), float(asked_for_s.min(initial=math.inf)))
+            timer_s = min(
+                next_hold_end_s(self.state.arrays, self.now_s), float(asked_for_s.min(initial=math.inf))
+            )
             timer_s = math.inf if self._is_stuck() else timer_s
             self.arrays.progress.run.timer_s = min(timer_s, until_s)
             if stop.now():
@@ -424,7 +431,7 @@ class Engine:
         slot = self.state.slot_of(action.seq) if isinstance(action, Start | Preempt) else -1
         if isinstance(action, Start):
             if self.log is not None:
-                while not self._compiled(attempts.has_room)(self.arrays, 1):
+                while not self._compiled(moves.has_room)(self.arrays, 1):
                     self._grow_log()
             self._compiled(moves.note_start)(self.arrays, slot)
         else:
@@ -568,7 +575,10 @@ def truth_records(
     demands, which = trace_demands(trace)
     first, kind = distinct_rows([which[rows]])
     used = which[rows[first]].tolist()
-    classes = state.reserve_demands([with_fair_cores(demands[number], fair_milli) for number in used])
+    asked = [demands[number] for number in used]
+    if fair_milli:
+        asked = [with_fair_cores(demand, fair_milli) for demand in asked]
+    classes = state.reserve_demands(asked)
     truth.demand = np.array(classes, np.int32)[kind]
     truth.gpus, truth.limit_s = state.arrays.demand.gpus[truth.demand], trace.time_limit_s[rows]
     truth.predicted_s, truth.spread = predictions.predicted_s[rows], predictions.spread[rows]

@@ -27,13 +27,10 @@ from rlsched_envs.sim.attempt_arrays import (
     NODE_FAILURE,
     TIMEOUT,
 )
-from rlsched_envs.sim.attempts import log_end
 from rlsched_envs.sim.constants import FINISHED, LOGGED, MOVED, NEED_SLOTS, REVIEW_DUE
 from rlsched_envs.sim.eligibility import make_ready, may_enter, next_task, pop_ready
-from rlsched_envs.sim.heap import forget_end, pop_end, push_end
-from rlsched_envs.sim.moves import give_back
-from rlsched_envs.sim.pace import draw_power, settled_s
-from rlsched_envs.sim.sim_arrays import SimArrays
+from rlsched_envs.sim.moves import draw_power, give_back, log_end, settled_s
+from rlsched_envs.sim.sim_arrays import SimArrays, forget_end, pop_end, push_end
 
 
 @kernel

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_arrays import ENDED
-from rlsched_envs.sim.attempt_log import AttemptTable
+from rlsched_envs.sim.attempt_log import AttemptTable, Placements
 from rlsched_envs.sim.modelling import Energy
-from rlsched_envs.sim.placements import Placements
 from rlsched_envs.sim.sleeping import Slept
 
 

@@ -21,7 +21,6 @@ from rlsched.decide.constants import DIALLED, MODELLED, after, begin, next_look_
 from rlsched.decide.dials.turning import any_due, turn_due
 from rlsched.decide.options import RuleOptions
 from rlsched.decide.rules.steps import Steps
-from rlsched_envs.sim.attempts import has_room
 from rlsched_envs.sim.constants import (
     DIALS_DUE,
     LOGGED,
@@ -33,7 +32,7 @@ from rlsched_envs.sim.constants import (
     STOPPED,
 )
 from rlsched_envs.sim.events import next_instant, waiting_jobs
-from rlsched_envs.sim.moves import preempt, start
+from rlsched_envs.sim.moves import has_room, preempt, start
 from rlsched_envs.sim.sim_arrays import SimArrays
 
 INSTANT: Final = np.dtype(
@@ -112,7 +111,7 @@ def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> in
         run.undecided = 1
         if LOGGED and not has_room(sim, sim.state.counters[0].live_jobs):
             return NEED_ROOM
-        if DIALLED and sim.state.dials.who[0] == OUTSIDE and any_due(sim.state):
+        if DIALLED and sim.state.dials.controller[0] == OUTSIDE and any_due(sim.state):
             if RECORDS:
                 _note(sim, curve)
             return DIALS_DUE

@@ -133,7 +133,7 @@ def fair_cores_milli(spec: ClusterSpec) -> int:
 
 def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
     """The demand; without a core count it gets the fair cores of its GPUs."""
-    if demand.cpu_milli or not demand.gpus or not fair_milli:
+    if demand.cpu_milli or not demand.gpus:
         return demand
     share = demand.gpus * demand.share_milli / 1000
     return msgspec.structs.replace(demand, cpu_milli=int(fair_milli * share))

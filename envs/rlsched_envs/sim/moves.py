@@ -1,12 +1,18 @@
-"""Actions of a rule or policy on jobs, compiled: start and preempt."""
+"""Actions of a rule or policy on jobs, compiled: start and preempt.
+
+First their parts: the speed of running jobs, whose ends are planned again if it changes, and the entries of
+the attempt log.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from rlsched.cluster import kernels as ledger
-from rlsched.cluster.arrays import MAX_TENANTS
+from rlsched.cluster.arrays import MAX_TENANTS, Records
 from rlsched.cluster.choose import choose
+from rlsched.cluster.demand import WHOLE_GPU_MILLI
+from rlsched.cluster.kernels import tenants_of
 from rlsched.cluster.speed import gpu_kind
 from rlsched.compile.jit import kernel
 from rlsched.decide.clocks import clock_for, clock_on, cores_for, join_cores
@@ -15,13 +21,188 @@ from rlsched.decide.move import BY_OPTIONS, Move
 from rlsched.decide.options import StartOptions
 from rlsched.decide.order import queue
 from rlsched.decide.order.keys import order_key
-from rlsched.decide.plans.alone import alone_plan
-from rlsched_envs.sim.attempt_arrays import PREEMPTED
-from rlsched_envs.sim.attempts import log_end, log_start
+from rlsched.decide.plans.plan import alone_plan
+from rlsched_envs.sim import lessons, physics
+from rlsched_envs.sim.attempt_arrays import ENDED, FAILED, ONGOING, PREEMPTED, TIMEOUT
 from rlsched_envs.sim.constants import LOGGED
-from rlsched_envs.sim.heap import forget_end, push_end
-from rlsched_envs.sim.pace import begin_attempt, count_allocated, left_others, note_left, settled_s
-from rlsched_envs.sim.sim_arrays import SimArrays
+from rlsched_envs.sim.sim_arrays import SimArrays, forget_end, push_end
+
+
+@kernel
+def is_modelled(sim: SimArrays) -> bool:
+    """Whether the run has models of speed."""
+    return MODELLED and sim.state.config[0].modelled != 0
+
+
+@kernel
+def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
+    """Account power and lost time for this duration; learn from pairs that were watched long enough."""
+    if MODELLED and sim.state.config[0].modelled:
+        physics.pass_time(sim.progress, seconds)
+        if sim.progress.books[0].next_seen_s <= until_s:
+            lessons.learn_due(sim.progress, sim.state, until_s)
+
+
+@kernel
+def count_allocated(sim: SimArrays, slot: int, sign: int) -> None:
+    """Count the GPUs of a slot: allocated (sign 1) or to be released (-1); a job that shares adds nothing."""
+    s = sim.state
+    if not (MODELLED and s.config[0].modelled and physics.is_joint(s, slot)):
+        sim.progress.run[0].allocated_milli += sign * s.job.gpus[slot] * s.job.share_milli[slot]
+
+
+@kernel
+def _plan_end(sim: SimArrays, slot: int) -> None:
+    """Plan the end of a settled job at its current rate; forgets an earlier planned end."""
+    if sim.progress.work.planned[slot]:
+        forget_end(sim.progress, slot)
+    push_end(sim.progress, physics.end_s(sim.progress, slot, sim.progress.run[0].now_s), slot)
+    sim.progress.work.planned[slot] = 1
+
+
+@kernel
+def refresh_group(sim: SimArrays, g: int) -> None:
+    """After a change in the group of GPU `g`, update the rates of its jobs, and ends whose rate changed."""
+    s, x, now_s = sim.state, sim.progress, sim.progress.run[0].now_s
+    physics.refresh(x, s, g, now_s)
+    lessons.watch(x, s, g, now_s)
+    for k in range(MAX_TENANTS):
+        slot = s.gpu.tenant[g, k]
+        if slot >= 0 and x.work.planned[slot] != 1:
+            _plan_end(sim, slot)
+
+
+@kernel
+def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> None:
+    """Start the attempt of a slot with allocated GPUs and this work. Needs models."""
+    physics.begin(sim.progress, sim.state, slot, work_s, limit_s, sim.progress.run[0].now_s)
+    if sim.state.job.head[slot] < 0:
+        physics.enter_without_gpus(sim.progress, sim.state, slot)
+        _plan_end(sim, slot)
+    else:
+        physics.enter(sim.progress, sim.state, slot)
+        refresh_group(sim, sim.progress.work.first_gpu[slot])
+
+
+@kernel
+def settled_s(sim: SimArrays, slot: int) -> float:
+    """Settle work and energy of a running job. Returns the work of its attempt so far, seconds."""
+    now_s = sim.progress.run[0].now_s
+    if MODELLED and sim.state.config[0].modelled:
+        physics.settle(sim.progress, sim.state, slot, now_s)
+        return sim.progress.work.done_s[slot]
+    return now_s - sim.state.job.start_s[slot]
+
+
+@kernel
+def note_left(sim: SimArrays, slot: int) -> None:
+    """A settled slot has released its GPUs: update the rates of jobs that shared them."""
+    if MODELLED and sim.state.config[0].modelled and physics.leave(sim.progress, sim.state, slot):
+        refresh_group(sim, sim.progress.work.first_gpu[slot])
+
+
+@kernel
+def left_others(sim: SimArrays, slot: int) -> bool:
+    """Whether the released GPUs of a job were shared, as whole GPUs, with jobs that stay."""
+    if not MODELLED or not sim.state.config[0].modelled or sim.progress.work.first_gpu[slot] < 0:
+        return False
+    whole = sim.state.demand.share_milli[sim.state.job.demand[slot]] == WHOLE_GPU_MILLI
+    return whole and tenants_of(sim.state, sim.progress.work.first_gpu[slot]) > 0
+
+
+@kernel
+def has_room(sim: SimArrays, jobs: int) -> bool:
+    """Whether this number of jobs can start, on any free GPUs, without growing the log."""
+    log = sim.log
+    if log.attempts.shape[0] - log.counters[0].attempts < jobs:
+        return False
+    gpus = MAX_TENANTS * sim.state.gpu.shape[0]
+    return log.attempt_gpu.shape[0] == 0 or log.attempt_gpu.shape[0] - log.counters[0].attempt_gpus >= gpus
+
+
+@kernel
+def log_start(sim: SimArrays, slot: int) -> None:
+    """Log the start of an attempt and plan its end. There must be room for one more (`has_room`)."""
+    s, r, log = sim.state, sim.progress, sim.log
+    row, now_s, jobs = r.ends.row[slot], r.run[0].now_s, sim.log.jobs
+    at = log.counters[0].attempts
+    log.counters[0].attempts += 1
+    jobs.latest[row] = at
+    one = log.attempts
+    one.row[at], one.attempt[at], one.gpus[at] = row, s.job.attempt[slot], s.job.gpus[slot]
+    one.start_s[at], one.end_s[at], one.useful_s[at] = now_s, np.nan, 0.0
+    one.done_s[at] = one.share_s[at] = one.used_s[at] = one.clock_s[at] = 0.0
+    one.energy_j[at] = r.outcome.energy_j[row] if MODELLED and s.config[0].modelled else 0.0
+    one.reason[at], one.gpu_at[at] = ONGOING, log.counters[0].attempt_gpus
+    if log.attempt_gpu.shape[0] > 0:
+        place = s.job.head[slot]
+        while place >= 0:
+            log.attempt_gpu[log.counters[0].attempt_gpus] = place // MAX_TENANTS
+            log.counters[0].attempt_gpus += 1
+            place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    reason = ENDED
+    if s.job.attempt[slot] == 1 and jobs.duration_s[row] > jobs.profile_s[row]:
+        s.job.overhead_left_s[slot] = jobs.profile_s[row]
+    takes_s = s.job.overhead_left_s[slot] + (jobs.duration_s[row] - jobs.saved_s[row])
+    if jobs.failures[row] < jobs.failures_given[row]:
+        left_s = log.fail_after_s[jobs.first_failure[row] + jobs.failures[row]] - jobs.run_s[row]
+        if left_s < takes_s:
+            takes_s, reason = max(left_s, 0.0), FAILED
+    if MODELLED and s.config[0].modelled:
+        jobs.ends_by[row] = reason
+        begin_attempt(sim, slot, takes_s, jobs.limit_s[row])
+        return
+    if jobs.limit_s[row] < takes_s:
+        takes_s, reason = jobs.limit_s[row], TIMEOUT
+    end_s = now_s + takes_s
+    if not np.isnan(sim.truth.fixed_end_s[row]):
+        end_s, reason = max(sim.truth.fixed_end_s[row], now_s), ENDED
+    jobs.ends_by[row] = reason
+    push_end(r, end_s, slot)
+
+
+@kernel
+def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int) -> float:
+    """Work of an attempt that need not be repeated, seconds.
+
+    A preempted job saves on request, unless it has a checkpoint interval (`checkpoint_s`); after a failure of
+    the job or of its node, it has the last checkpoint. A time limit ends the job: nothing is repeated.
+    """
+    left_s = jobs.duration_s[row] - jobs.saved_s[row]
+    if reason == ENDED:
+        return left_s
+    done_s = min(done_s, left_s)
+    every_s = jobs.checkpoint_s[row]
+    if reason == TIMEOUT or every_s == 0.0:
+        return done_s
+    if np.isnan(every_s):
+        return done_s if reason == PREEMPTED else 0.0
+    saved_s = np.floor((jobs.saved_s[row] + done_s) / every_s) * every_s
+    return max(saved_s - jobs.saved_s[row], 0.0)
+
+
+@kernel
+def log_end(sim: SimArrays, slot: int, reason: int) -> None:
+    """Log the end of the attempt in a slot, and its remaining work."""
+    r, jobs, one = sim.progress, sim.log.jobs, sim.log.attempts
+    row, now_s = r.ends.row[slot], r.run[0].now_s
+    at = jobs.latest[row]
+    done_s = now_s - one.start_s[at]
+    if MODELLED and sim.state.config[0].modelled:
+        done_s = settled_s(sim, slot)
+    kept_s = _work_kept_s(jobs, row, max(done_s - sim.state.job.overhead_left_s[slot], 0.0), reason)
+    one.end_s[at], one.reason[at], one.useful_s[at] = now_s, reason, kept_s
+    one.done_s[at] = done_s
+    if MODELLED and sim.state.config[0].modelled:
+        one.energy_j[at] = r.outcome.energy_j[row] - one.energy_j[at]
+        one.share_s[at], one.used_s[at] = r.work.share_s[slot], r.work.used_s[slot]
+        one.clock_s[at] = r.work.clock_s[slot]
+    jobs.saved_s[row] += kept_s
+    sim.state.job.saved_s[slot] = jobs.saved_s[row]
+    jobs.run_s[row] += done_s
+    if reason == FAILED:
+        jobs.failures[row] += 1
+        jobs.run_s[row] = 0.0
 
 
 @kernel

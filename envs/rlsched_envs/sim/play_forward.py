@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import LEAVING, RUNNING, WAITING, OrderArrays, Records, empty_state
-from rlsched.cluster.dials import NOBODY, OUTSIDE, DialArrays
+from rlsched.cluster.dials import NO_CONTROLLER, OUTSIDE, DialArrays
 from rlsched.cluster.kernels import rebuild_index
 from rlsched.cluster.state import ClusterState
 from rlsched.compile.jit import specialise
@@ -303,8 +303,8 @@ class _Copies:
         state.config.sorts_queue = int(rule.sorted_queue)
         for mine, theirs in zip(state.dials, s.dials, strict=True):
             mine[...] = theirs
-        if state.dials.who[0] == OUTSIDE:  # they stay unchanged
-            state.dials.who[0] = NOBODY
+        if state.dials.controller[0] == OUTSIDE:  # they stay unchanged
+            state.dials.controller[0] = NO_CONTROLLER
         rebuild_index(state)
         truth[:] = np.zeros(1, TRUTH)
         truth.submit_s[:] = np.inf

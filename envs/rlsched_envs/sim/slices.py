@@ -14,8 +14,7 @@ from rlsched.models.memory import memory_limit_mib
 from rlsched.models.mig import slice_of
 from rlsched.workload.distinct import distinct_rows
 from rlsched.workload.load import Runnable, runnable_mask, trace_demands
-from rlsched.workload.relations import reject_dependents
-from rlsched.workload.trace import Trace
+from rlsched.workload.trace import Trace, reject_dependents
 from rlsched_envs.sim.modelling import Models
 
 
@@ -26,20 +25,18 @@ class Fitted(NamedTuple):
     runnable: Runnable
 
 
-def fit_slices(trace: Trace, spec: ClusterSpec, models: Models | None) -> Fitted:
+def fit_slices(trace: Trace, spec: ClusterSpec, models: Models) -> Fitted:
     """Keep jobs off slices with too little memory: their `gpu_type` names the remaining types.
 
     A scheduler's choice leaves the margin of `rlsched.models.memory`: at most 90 % of a slice's usable
-    memory. A job that requests the slice by name may use all of it, since the user knows. Nothing changes on
-    a cluster without slices, or without models, as the memory of jobs is then unknown.
+    memory. A job that requests the slice by name may use all of it, since the user knows. Without models
+    the memory of jobs is unknown.
 
     Args:
         trace: J jobs.
-        spec: The cluster.
+        spec: The cluster, with slices.
         models: The models of the run, which know each job's workload.
     """
-    if models is None or not spec.num_slices:
-        return Fitted(trace, runnable_mask(trace, spec))
     kinds = sorted({group.gpu_type for group in spec.nodes if group.gpus})
     catalogue = models.catalogue()
     workload, memory_mib = catalogue.draw(trace, models.workload_seed), catalogue.traits(kinds).memory_mib

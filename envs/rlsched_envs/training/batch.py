@@ -101,7 +101,17 @@ def view_run(b: SimArrays, k: int) -> SimArrays:
         s.scratch[k],
         OrderArrays(s.order.code[k], s.order.cost),
         models,
-        DialArrays(d.who, d.dial[k], d.counted[k], d.seen[k], d.first, d.second, d.last, d.between, d.moved),
+        DialArrays(
+            d.controller,
+            d.dial[k],
+            d.counted[k],
+            d.seen[k],
+            d.layer1,
+            d.layer2,
+            d.output,
+            d.scratch,
+            d.action,
+        ),
     )
     progress = ProgressArrays(
         r.ends[k],

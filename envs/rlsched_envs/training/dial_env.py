@@ -206,7 +206,7 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     live broker can compute all of them.
 
     **Action.** Box (D,) float32, -1 to 1: D = 9 dials as fractions of their ranges
-    (`rlsched.decide.dials.turning.RANGES`). 0 leaves the rule's settings unchanged. Dials are held for 10
+    (`rlsched.cluster.dials.DIALS`). 0 leaves the rule's settings unchanged. Dials are held for 10
     simulated minutes or 32 arrivals, whichever comes first, and then until the next event.
 
     **Reward.** Minus the cost since the last step in excess of the reference, which is the same rule with all

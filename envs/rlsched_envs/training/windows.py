@@ -273,11 +273,11 @@ class Windows:
         cost, dials = records(len(chosen), COST), dial_arrays(1, NETWORK, list(layers))
         state = self._runs.batch.state
         mine = state.dials._replace(
-            first=dials.first,
-            second=dials.second,
-            last=dials.last,
-            between=dials.between,
-            moved=dials.moved,
+            layer1=dials.layer1,
+            layer2=dials.layer2,
+            output=dials.output,
+            scratch=dials.scratch,
+            action=dials.action,
         )
         run = self._runs.batch._replace(state=state._replace(dials=mine))
         self._run(run, rule.options, chosen, cost, NO_CURVE)

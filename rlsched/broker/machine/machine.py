@@ -53,8 +53,8 @@ from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.priorities import PriorityRules, level_of, ranked
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.loop import decide_all
+from rlsched.decide.plans.holds import next_hold_end_s
 from rlsched.decide.record import DecisionRecord
-from rlsched.decide.rows.candidates import next_hold_end_s
 from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.decide.schema import HOLD_S
 from rlsched.wire.messages import (
@@ -138,7 +138,7 @@ class Machine:
         self._happened: list[Happened] = []
         self._dirty = self._forget_due(now_s)
         self._held_until_s = float(state.cluster.arrays.job.held_until_s.max(initial=-math.inf))
-        self._ask_again_s = min(next_hold_end_s(state.cluster, state.now_s), self.due_s())
+        self._ask_again_s = min(next_hold_end_s(state.cluster.arrays, state.now_s), self.due_s())
         state.seats.emptied.clear()  # launched when their nodes say hello
         self.backlog = Backlog()
         self._killed_s: dict[int, float] = {}
@@ -475,7 +475,7 @@ class Machine:
                 self._attempts.kill(self.state.job_of_seq[decision.action.seq])
         self._ask_again_s = self.due_s()
         if self.now_s < self._held_until_s:  # otherwise no job is kept back, and the queue may be long
-            self._ask_again_s = min(self._ask_again_s, next_hold_end_s(cluster, self.now_s))
+            self._ask_again_s = min(self._ask_again_s, next_hold_end_s(cluster.arrays, self.now_s))
 
     def _job_name(self, seq: int) -> str:
         if self.state.held.stands_for(seq):

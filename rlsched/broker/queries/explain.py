@@ -32,10 +32,10 @@ from rlsched.broker.state.priorities import LEVELS
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Start
-from rlsched.decide.listing import plans_of
 from rlsched.decide.plans.holds import is_held
 from rlsched.decide.plans.words import in_words, outcome, span
 from rlsched.decide.record import DecisionRecord, Half, PlanSeen
+from rlsched.decide.recording import plans_of
 from rlsched.decide.rows.columns import CLOCK
 from rlsched.decide.rows.reasons import LEGAL, REASON_TEXT
 from rlsched.decide.start import policy_start

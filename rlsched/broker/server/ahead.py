@@ -18,11 +18,11 @@ from rlsched.cluster.arrays import empty_state
 from rlsched.cluster.shape import Needs
 from rlsched.compile.ahead import Piece
 from rlsched.compile.kernel_cache import is_kept
-from rlsched.decide import listing, rule_scheduler
+from rlsched.decide import recording, rule_scheduler
 from rlsched.decide.compiled import for_needs
 from rlsched.decide.order import keys, queue
 from rlsched.decide.own import is_own
-from rlsched.decide.plans import alone, holds
+from rlsched.decide.plans import holds, plan
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
@@ -71,13 +71,13 @@ def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]
         first.append(
             (for_needs(rule_scheduler.look_again_s, needs=needs, **bound), (s, partition, options, now_s))
         )
-    found = np.empty(1, listing.FOUND).view(np.recarray)
+    found = np.empty(1, recording.FOUND).view(np.recarray)
     last = [
         (choose.choose, (s, 0, 0, 0, np.empty(1, np.int32))),
-        (for_needs(listing.list_plans, needs=needs), (s, 0, 0, options.start, now_s, found)),
+        (for_needs(recording.list_plans, needs=needs), (s, 0, 0, options.start, now_s, found)),
     ]
     if options.start.chooses_type:
-        last.append((for_needs(alone.alone_plan, needs=needs), (s, 0, 0, options.start)))
+        last.append((for_needs(plan.alone_plan, needs=needs), (s, 0, 0, options.start)))
     return [*first, *_of_ledger(s, scheduler), *last]
 
 

@@ -99,7 +99,7 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
     """Counters for a policy that sets dials, by partition.
 
     Attributes:
-        counted: Fields of the dtype `COUNTED` by name.
+        counted: Fields of the dtype `COUNTED` by their names in journals.
         dial: Fields of `DIAL` by name: positions of the dials.
     """
 

@@ -21,7 +21,7 @@ from rlsched.cluster.arrays import (
     SLOT_EMPTY,
     WAITING,
 )
-from rlsched.cluster.dials import COUNTED, DIAL, NOBODY
+from rlsched.cluster.dials import COUNTED, DIAL, NO_CONTROLLER
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.queue import _let_preempt
 
@@ -33,6 +33,15 @@ _NODE_STATUS: Final = {
     NODE_BOOTING: "booting",
 }
 _STATUS: Final = {WAITING: "waiting", INELIGIBLE: "waiting", RUNNING: "running", LEAVING: "leaving"}
+_IN_JOURNALS: Final = {
+    "log_predicted": "said",
+    "log_ran": "took",
+    "log_predicted_square": "said_square",
+    "log_ran_square": "took_square",
+    "log_product": "said_took",
+}
+"""Fields of `COUNTED` that journals call by an earlier name."""
+_COUNTED: Final = {field: _IN_JOURNALS.get(field, field) for field in COUNTED.names or ()}
 JOB_FIELDS: Final = (
     "held_for",
     "moved_for",
@@ -157,10 +166,10 @@ def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledg
         revises=revises,
         policy_id=policy_id,
         partitions={}
-        if s.dials.who[0] == NOBODY
+        if s.dials.controller[0] == NO_CONTROLLER
         else {
             name: Counted(
-                counted={field: s.dials.counted[field][p].tolist() for field in COUNTED.names or ()},
+                counted={key: s.dials.counted[field][p].tolist() for field, key in _COUNTED.items()},
                 dial={field: s.dials.dial[field][p].item() for field in DIAL.names or ()},
             )
             for p, name in enumerate(state.partition_names)
@@ -213,7 +222,7 @@ def fill(
     s.counters[0].next_seq, s.counters[0].decisions = ledger.next_seq, ledger.decisions
     if ledger.preemptible and s.order.may_change and not s.config[0].preempts:
         _let_preempt(s, now_s)
-    if s.dials.who[0] != NOBODY:
+    if s.dials.controller[0] != NO_CONTROLLER:
         _fill_dials(state, ledger, policy_id)
 
 
@@ -276,9 +285,9 @@ def _fill_dials(state: ClusterState, ledger: Ledger, policy_id: str) -> None:
         known = ledger.partitions.get(name)
         if known is None:
             continue
-        for field in COUNTED.names or ():
-            if field in known.counted:
-                dials.counted[field][p] = known.counted[field]
+        for field, key in _COUNTED.items():
+            if key in known.counted:
+                dials.counted[field][p] = known.counted[key]
         if policy_id == ledger.policy_id:
             _set(dials.dial, p, known.dial, DIAL.names or ())
         else:

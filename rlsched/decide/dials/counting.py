@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from rlsched.cluster.arrays import StateArrays
-from rlsched.cluster.dials import NOBODY, SPANS_S
+from rlsched.cluster.dials import SPANS_S
 from rlsched.compile.jit import kernel
 
 EVERY_S: Final = 600.0
@@ -33,17 +33,11 @@ def partition_of(s: StateArrays, slot: int) -> int:
 @kernel
 def reset_dials(s: StateArrays) -> None:
     """Set all dials to 0 and clear the counts."""
-    for p in range(s.dials.dial.shape[0]):
-        d, c = s.dials.dial[p], s.dials.counted[p]
-        d.gate_pair = d.gate_more = d.by_length = d.by_left = 0.0
-        d.gpu_price = d.margin = d.must_stay = d.patience = d.type_price = d.next_s = 0.0
-        d.due = d.arrivals = d.refused = 0
-        for k in range(_SPANS):
-            c.jobs[k] = c.gpu_s[k] = 0.0
-        c.noted_s = c.first_s = c.ended_s = 0.0
-        for k in range(2):
-            c.ended[k] = c.said[k] = c.took[k] = 0.0
-            c.said_square[k] = c.took_square[k] = c.said_took[k] = 0.0
+    dials, counts = s.dials.dial.view(np.int64), s.dials.counted.view(np.float64)
+    for k in range(dials.shape[0]):
+        dials[k] = 0
+    for k in range(counts.shape[0]):
+        counts[k] = 0.0
 
 
 @kernel
@@ -59,9 +53,7 @@ def fade(s: StateArrays, p: int, now_s: float) -> None:
 
 @kernel
 def note_arrival(s: StateArrays, slot: int, now_s: float) -> None:
-    """Count an arrival."""
-    if s.dials.who[0] == NOBODY:
-        return
+    """Count an arrival, if something sets the dials."""
     p = partition_of(s, slot)
     c = s.dials.counted[p]
     if c.noted_s == 0.0 and c.jobs[_SPANS - 1] == 0.0:
@@ -77,21 +69,19 @@ def note_arrival(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def note_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-    """Count a job that has ended after `run_s` seconds, earlier attempts included."""
-    if s.dials.who[0] == NOBODY:
-        return
+    """Count a job that ended after `run_s` seconds of all its attempts, if something sets the dials."""
     p = partition_of(s, slot)
     c = s.dials.counted[p]
     if now_s != c.ended_s:
         join_ends(s, p)
         c.ended_s = now_s
-    said, took = _exact_log(s.job.predicted_s[slot]), _exact_log(run_s)
+    log_predicted, log_ran = _exact_log(s.job.predicted_s[slot]), _exact_log(run_s)
     c.ended[1] += 1.0
-    c.said[1] += said
-    c.took[1] += took
-    c.said_square[1] += said * said
-    c.took_square[1] += took * took
-    c.said_took[1] += said * took
+    c.log_predicted[1] += log_predicted
+    c.log_ran[1] += log_ran
+    c.log_predicted_square[1] += log_predicted * log_predicted
+    c.log_ran_square[1] += log_ran * log_ran
+    c.log_product[1] += log_predicted * log_ran
     _look_whether_due(s, p, now_s)
 
 
@@ -107,13 +97,13 @@ def join_ends(s: StateArrays, p: int) -> None:
     c = s.dials.counted[p]
     left = (1.0 - 1.0 / REMEMBERED_ENDS) ** c.ended[1]
     c.ended[0] = c.ended[0] * left + c.ended[1]
-    c.said[0] = c.said[0] * left + c.said[1]
-    c.took[0] = c.took[0] * left + c.took[1]
-    c.said_square[0] = c.said_square[0] * left + c.said_square[1]
-    c.took_square[0] = c.took_square[0] * left + c.took_square[1]
-    c.said_took[0] = c.said_took[0] * left + c.said_took[1]
-    c.ended[1] = c.said[1] = c.took[1] = 0.0
-    c.said_square[1] = c.took_square[1] = c.said_took[1] = 0.0
+    c.log_predicted[0] = c.log_predicted[0] * left + c.log_predicted[1]
+    c.log_ran[0] = c.log_ran[0] * left + c.log_ran[1]
+    c.log_predicted_square[0] = c.log_predicted_square[0] * left + c.log_predicted_square[1]
+    c.log_ran_square[0] = c.log_ran_square[0] * left + c.log_ran_square[1]
+    c.log_product[0] = c.log_product[0] * left + c.log_product[1]
+    c.ended[1] = c.log_predicted[1] = c.log_ran[1] = 0.0
+    c.log_predicted_square[1] = c.log_ran_square[1] = c.log_product[1] = 0.0
 
 
 @kernel

@@ -222,13 +222,13 @@ def _arrival_columns(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64
 def _prediction_columns(s: StateArrays, p: int, x: NDArray[np.float64], at: int) -> int:
     c = s.dials.counted[p]
     n = max(c.ended[0], 1.0)
-    said, took = c.said[0] / n, c.took[0] / n
-    said_var = max(c.said_square[0] / n - said * said, 0.0)
-    took_var = max(c.took_square[0] / n - took * took, 0.0)
-    both = c.said_took[0] / n - said * took
-    at = _put(x, at, (took - said) / 3.0)
-    at = _put(x, at, math.sqrt(max(said_var + took_var - 2.0 * both, 0.0)) / 3.0)
-    at = _put(x, at, both / math.sqrt(max(said_var * took_var, 1e-6)))
+    predicted, ran = c.log_predicted[0] / n, c.log_ran[0] / n
+    predicted_var = max(c.log_predicted_square[0] / n - predicted * predicted, 0.0)
+    ran_var = max(c.log_ran_square[0] / n - ran * ran, 0.0)
+    both = c.log_product[0] / n - predicted * ran
+    at = _put(x, at, (ran - predicted) / 3.0)
+    at = _put(x, at, math.sqrt(max(predicted_var + ran_var - 2.0 * both, 0.0)) / 3.0)
+    at = _put(x, at, both / math.sqrt(max(predicted_var * ran_var, 1e-6)))
     return _put(x, at, math.log1p(c.ended[0]) / 5.0)
 
 

@@ -124,19 +124,19 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return dial_arrays(partitions, CLIPPED if self.output == "clip" else NETWORK, matrices)
 
 
-def dial_arrays(partitions: int, who: int, matrices: list[NDArray[np.float64]]) -> DialArrays:
+def dial_arrays(partitions: int, controller: int, matrices: list[NDArray[np.float64]]) -> DialArrays:
     """Dials that a network of one or three matrices sets, or another caller."""
     more: dict[str, Any] = {}
     if len(matrices) == 3:
         more = {
-            "first": matrices[0],
-            "second": matrices[1],
-            "between": np.zeros((2, max(matrices[0].shape[0], matrices[1].shape[0]))),
+            "layer1": matrices[0],
+            "layer2": matrices[1],
+            "scratch": np.zeros((2, max(matrices[0].shape[0], matrices[1].shape[0]))),
         }
     return no_dials(partitions)._replace(
-        who=np.array([who], np.int64),
+        controller=np.array([controller], np.int64),
         seen=np.zeros((max(1, partitions), NUM_COLUMNS)),
-        moved=np.zeros(NUM_DIALS),
-        last=matrices[-1],
+        action=np.zeros(NUM_DIALS),
+        output=matrices[-1],
         **more,
     )

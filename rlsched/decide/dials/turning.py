@@ -9,40 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import StateArrays
-from rlsched.cluster.dials import CLIPPED, NETWORK
+from rlsched.cluster.dials import CLIPPED, DIAL, DIALS, NETWORK
 from rlsched.cluster.state import ClusterState
 from rlsched.compile.jit import kernel
 from rlsched.decide.dials.counting import EVERY_S
 from rlsched.decide.dials.observing import observe
 
-RANGES: Final = {
-    "gate_pair": 0.5,
-    "gate_more": 0.5,
-    "by_length": 0.5,
-    "by_left": 0.5,
-    "gpu_price": 2.0,
-    "margin": 1.0,
-    "must_stay": 2.0,
-    "patience": 3.0,
-    "type_price": 1.0,
-}
-"""By dial, in the order of the network's outputs: the change at an output of 1; -1 is the opposite."""
-_SPAN: Final = tuple(RANGES.values())
+RANGES: Final = {dial.name: dial.range for dial in DIALS}
+"""By dial, in the order of the network's outputs: its value at an output of 1; -1 is the opposite."""
+_RANGE: Final = tuple(RANGES.values())
+_FIELDS: Final = len(DIAL.names or ())
 
 
 @kernel
-def set_dials(s: StateArrays, p: int, moved: NDArray[np.float64]) -> None:
+def set_dials(s: StateArrays, p: int, action: NDArray[np.float64]) -> None:
     """Set the dials of partition `p` to (D,) fractions of their ranges, -1 to 1."""
-    d = s.dials.dial[p]
-    d.gate_pair = moved[0] * _SPAN[0]
-    d.gate_more = moved[1] * _SPAN[1]
-    d.by_length = moved[2] * _SPAN[2]
-    d.by_left = moved[3] * _SPAN[3]
-    d.gpu_price = moved[4] * _SPAN[4]
-    d.margin = moved[5] * _SPAN[5]
-    d.must_stay = moved[6] * _SPAN[6]
-    d.patience = moved[7] * _SPAN[7]
-    d.type_price = moved[8] * _SPAN[8]
+    values, first = s.dials.dial.view(np.float64), p * _FIELDS
+    for k in range(len(_RANGE)):
+        values[first + k] = action[k] * _RANGE[k]
 
 
 @kernel
@@ -66,12 +50,12 @@ def _layer(
 
 
 @kernel
-def _in_range(moved: NDArray[np.float64]) -> bool:
+def _in_range(action: NDArray[np.float64]) -> bool:
     """Whether all fractions are numbers from -1 to 1."""
     numbers = 0
-    for k in range(moved.shape[0]):
-        numbers += int(-1.0 <= moved[k] <= 1.0)
-    return numbers == moved.shape[0]
+    for k in range(action.shape[0]):
+        numbers += int(-1.0 <= action[k] <= 1.0)
+    return numbers == action.shape[0]
 
 
 @kernel
@@ -96,19 +80,19 @@ def turn_due(s: StateArrays, now_s: float) -> None:
             continue
         observe(s, p, now_s, dials.seen[p])
         d.due, d.arrivals, d.next_s = 0, 0, now_s + EVERY_S
-        clips = dials.who[0] == CLIPPED
-        if dials.who[0] != NETWORK and not clips:
+        clips = dials.controller[0] == CLIPPED
+        if dials.controller[0] != NETWORK and not clips:
             continue
-        if dials.first.shape[0] == 0:
-            _layer(dials.last, dials.seen[p], dials.moved, clips)
+        if dials.layer1.shape[0] == 0:
+            _layer(dials.output, dials.seen[p], dials.action, clips)
         else:
-            _layer(dials.first, dials.seen[p], dials.between[0], False)
-            _layer(dials.second, dials.between[0], dials.between[1], False)
-            _layer(dials.last, dials.between[1], dials.moved, clips)
-        d.refused = 0 if _in_range(dials.moved) else 1
+            _layer(dials.layer1, dials.seen[p], dials.scratch[0], False)
+            _layer(dials.layer2, dials.scratch[0], dials.scratch[1], False)
+            _layer(dials.output, dials.scratch[1], dials.action, clips)
+        d.refused = 0 if _in_range(dials.action) else 1
         if d.refused:
-            dials.moved[:] = 0.0
-        set_dials(s, p, dials.moved)
+            dials.action[:] = 0.0
+        set_dials(s, p, dials.action)
 
 
 def refuse_dials(state: ClusterState) -> None:

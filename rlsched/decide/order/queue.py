@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rlsched.cluster import kernels as ledger
 from rlsched.cluster.arrays import WAITING, OrderArrays, StateArrays
-from rlsched.cluster.dials import NOBODY
+from rlsched.cluster.dials import NO_CONTROLLER
 from rlsched.compile.jit import kernel
 from rlsched.decide.dials.counting import note_arrival, note_end
 from rlsched.decide.order.bursts import (
@@ -34,7 +34,8 @@ def arrive(s: StateArrays, slot: int, now_s: float) -> None:
     ledger.enqueue(s, slot, order_key(s, slot, now_s))
     if revises:
         _hear_ages(s, now_s)
-    note_arrival(s, slot, now_s)
+    if s.dials.controller[0] != NO_CONTROLLER:
+        note_arrival(s, slot, now_s)
     if s.order.code.shape[0] > 1 and not s.job.pinned[slot] and not s.config[0].preempts:
         _let_preempt(s, now_s)
 
@@ -82,7 +83,8 @@ def ended(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
 
     `run_s`: its run time in seconds, earlier attempts included.
     """
-    note_end(s, slot, run_s, now_s)
+    if s.dials.controller[0] != NO_CONTROLLER:
+        note_end(s, slot, run_s, now_s)
     if s.order.code[0].revises:
         _learn_end(s, slot, run_s, now_s)
 
@@ -164,5 +166,5 @@ class OrderedQueue:
 
     def ended(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
         """Update the siblings of a job that has ended and is about to be forgotten."""
-        if self.order.revised or s.dials.who[0] != NOBODY:
+        if self.order.revised or s.dials.controller[0] != NO_CONTROLLER:
             ended(s, slot, run_s, now_s)

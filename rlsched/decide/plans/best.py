@@ -14,8 +14,16 @@ from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.move import Move, start_of
 from rlsched.decide.options import BETTER, LUCID, NEVER, StartOptions, may_share, policy_start
-from rlsched.decide.plans.alone import alone_plan, chooses_type, later_worth, type_worth
-from rlsched.decide.plans.plan import NO_ROOM, TAKEN_OR_OPEN, Plan, refused
+from rlsched.decide.plans.plan import (
+    NO_ROOM,
+    TAKEN_OR_OPEN,
+    Plan,
+    alone_plan,
+    chooses_type,
+    later_worth,
+    refused,
+    type_worth,
+)
 from rlsched.decide.plans.shared import has_memory_beside, shared_plan
 
 LOOK_AT: Final = 16

@@ -12,6 +12,7 @@ import numpy as np
 
 from rlsched.cluster.arrays import WAITING, StateArrays
 from rlsched.cluster.placement import first_fitting
+from rlsched.cluster.state import ClusterState
 from rlsched.compile.jit import kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.plans.best import LOOK_AT, partner_of
@@ -106,3 +107,13 @@ def any_released(s: StateArrays, p: int, now_s: float) -> bool:
             return True
         position = first_fitting(s, p, position + 1)
     return False
+
+
+def has_startable(state: ClusterState, partition: int, now_s: float) -> bool:
+    """Whether this is a decision point: a waiting job can start here now, and is not kept back."""
+    return bool(first_startable(state.arrays, partition, now_s) >= 0)
+
+
+def has_released(state: ClusterState, partition: int, now_s: float) -> bool:
+    """Whether a hold in this partition has ended early, and its job can start."""
+    return bool(any_released(state.arrays, partition, now_s))

@@ -1,10 +1,27 @@
-"""`Plan`: one way to start a waiting job, and the reason if it is not allowed."""
+"""`Plan`: one way to start a waiting job, and the reason if it is not allowed; and plans on free GPUs.
+
+With several GPU types in a partition, the worth of a GPU of a type is the speed of the job on it, divided by
+the speed of the usual workload on it to the power of a price. A price of 0 is fastest first. A price of 1 is
+comparative advantage: fast GPUs go to the jobs that gain most from them (Ricardo; Gavel's policies do so by
+optimisation: Narayanan et al., OSDI'20).
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
-from rlsched.compile.jit import kernel
+import numpy as np
+from numpy.typing import NDArray
+
+from rlsched.cluster.arrays import CLOCKS_ALONE, MAX_TENANTS, NODE_UP, StateArrays
+from rlsched.cluster.capacity import open_places, will_do
+from rlsched.cluster.choose import gang_of_kind
+from rlsched.cluster.speed import speed_alone
+from rlsched.compile.jit import array_kernel, kernel
+from rlsched.decide.constants import MODELLED
+from rlsched.decide.options import StartOptions
+from rlsched.decide.remaining import remaining_s
 
 TAKEN_OR_OPEN: Final = 0
 NO_ROOM: Final = 1
@@ -79,3 +96,146 @@ def refused(verdict: int, share_with: int, kind: int) -> Plan:
 def on_free(node: int, kind: int, worth: float) -> Plan:
     """Return a plan on free GPUs."""
     return Plan(TAKEN_OR_OPEN, node, -1, kind, 1, 1.0, 1.0, -1.0, 1.0, worth)
+
+
+@kernel
+def chooses_type(s: StateArrays, slot: int, o: StartOptions) -> bool:
+    """Whether the GPU type of a waiting job is chosen by its worth to the job."""
+    if not MODELLED or not o.chooses_type or s.config[0].modelled in (0, CLOCKS_ALONE):
+        return False
+    return s.models.gpu.shape[0] > 1 and s.job.gpus[slot] > 0
+
+
+@kernel
+def type_worth(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
+    """Worth of a GPU of a type to a waiting job, at the current price."""
+    price = o.type_price + s.dials.dial[p].type_price
+    return max(speed_alone(s, slot, kind), 1e-6) / s.models.gpu.usual_speed[kind] ** price
+
+
+@kernel
+def alone_plan(s: StateArrays, p: int, slot: int, o: StartOptions) -> Plan:
+    """Return the best plan on free GPUs for a job that fits; if types are fixed, the placement rule's."""
+    return free_plan(s, p, slot, o, -1)
+
+
+@kernel
+def free_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) -> Plan:
+    """`alone_plan`, on GPUs of only one type (`only`, -1: of any type).
+
+    Of the nodes of one type, chooses the node with the fewest free GPUs that holds the job. A gang of several
+    nodes is placed on nodes of one type if one has enough of them, as it runs at the speed of the slowest.
+    """
+    if not chooses_type(s, slot, o):
+        return on_free(-1, -1, 1.0)
+    c, gpus = s.job.demand[slot], s.job.gpus[slot]
+    if gpus > s.derived.class_queue.node_size[p, c]:
+        return _gang_plan(s, p, slot, o, only)
+    best, most, kind, worth = -1, -math.inf, -1, 0.0
+    for n in range(s.node.shape[0]):
+        if (only >= 0 and s.node.kind[n] != only) or open_places(s, c, p, n) < gpus:
+            continue
+        if s.node.kind[n] != kind:
+            kind = s.node.kind[n]
+            worth = type_worth(s, p, slot, kind, o)
+        if worth > most or (worth == most and s.node.free[n] < s.node.free[best]):
+            best, most = n, worth
+    return on_free(best, s.node.kind[best], most) if best >= 0 else refused(NO_ROOM, -1, -1)
+
+
+@array_kernel
+def _gang_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) -> Plan:
+    """`free_plan` of a gang of several nodes."""
+    c, gpus = s.job.demand[slot], np.empty(s.job.gpus[slot], np.int32)
+    best, most = -1, -math.inf
+    for kind in range(s.models.gpu.shape[0]):
+        worth = type_worth(s, p, slot, kind, o)
+        if worth > most and only in (-1, kind):
+            host = gang_of_kind(s, p, c, kind, gpus)
+            if host >= 0:
+                best, most = host, worth
+    if best >= 0:
+        return on_free(best, s.node.kind[best], most)
+    if only >= 0:
+        return refused(NO_ROOM, -1, -1)
+    least = math.inf  # on nodes of several types the gang runs at the speed of the slowest
+    for n in range(s.node.shape[0]):
+        if s.node.part_of[n] == p and s.node.status[n] == NODE_UP and s.node.free[n] > 0:
+            least = min(least, type_worth(s, p, slot, s.node.kind[n], o))
+    return on_free(-1, -1, least)
+
+
+@kernel
+def waits_for_types(s: StateArrays, o: StartOptions) -> bool:
+    """Whether a job may wait for GPUs of another type."""
+    return MODELLED and o.later < math.inf and o.chooses_type and s.models.gpu.shape[0] > 1
+
+
+@array_kernel
+def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArray[np.float64]:
+    """(G,) seconds from now until each GPU of partition `p` is predicted to be free; 0 if it is free.
+
+    Empty if no job waits for GPUs of another type.
+    """
+    if not waits_for_types(s, o):
+        return np.empty(0)
+    ends_s = np.zeros(s.gpu.shape[0])
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        if s.job.placed_in[slot] == p:
+            left_s, place = remaining_s(s, slot, now_s), s.job.head[slot]
+            while place >= 0:
+                g = place // MAX_TENANTS
+                ends_s[g] = max(ends_s[g], left_s)
+                place = s.gpu.link[g, place % MAX_TENANTS]
+    return ends_s
+
+
+@kernel
+def later_worth(
+    s: StateArrays, p: int, slot: int, o: StartOptions, ends_s: NDArray[np.float64], above: float
+) -> float:
+    """Worth of waiting for GPUs of a better type, for a job that fits on one node; 0 if at most `above`.
+
+    The worth of GPUs that become free after a wait is multiplied by the share of the time until completion
+    that the job then runs. The wait counts `o.later` times, as jobs rarely end as predicted, and other jobs
+    wait too. `ends_s`: `ends_by_gpu`.
+    """
+    c, gpus, most = s.job.demand[slot], s.job.gpus[slot], 0.0
+    if not chooses_type(s, slot, o) or gpus > s.derived.class_queue.node_size[p, c]:
+        return most
+    left_s = max(s.job.predicted_s[slot] - s.job.saved_s[slot], 1.0)
+    kind, worth, run_s = -1, 0.0, 0.0
+    for n in range(s.node.shape[0]):
+        if s.node.part_of[n] != p or s.node.status[n] != NODE_UP or s.node.gpus[n] < gpus:
+            continue
+        if s.node.kind[n] != kind:
+            kind = s.node.kind[n]
+            worth = type_worth(s, p, slot, kind, o)
+            run_s = left_s / max(speed_alone(s, slot, kind), 1e-6)
+        floor = max(above, most)
+        if worth > floor and will_do(s, c, n):
+            most_s = run_s * (worth / max(floor, 1e-9) - 1.0) / o.later
+            wait_s = _free_in_s(s, n, gpus, ends_s, most_s)
+            if wait_s < most_s:
+                most = worth * run_s / (run_s + o.later * wait_s)
+    return most
+
+
+@kernel
+def _free_in_s(s: StateArrays, n: int, gpus: int, ends_s: NDArray[np.float64], most_s: float) -> float:
+    """Seconds until this many GPUs of a node are predicted to be free; infinite if not before `most_s`."""
+    first, end, found, wait_s = s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n], 0, 0.0
+    for g in range(first, end):
+        found += ends_s[g] < most_s
+    if found < gpus:
+        return math.inf
+    while True:
+        found, next_s = 0, math.inf
+        for g in range(first, end):
+            found += ends_s[g] <= wait_s
+            if ends_s[g] > wait_s:
+                next_s = min(next_s, ends_s[g])
+        if found >= gpus:
+            return wait_s
+        wait_s = next_s

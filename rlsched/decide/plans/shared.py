@@ -23,7 +23,6 @@ from rlsched.cluster.speed import (
 from rlsched.compile.jit import kernel
 from rlsched.decide.clocks import join_cores, lacks_cores
 from rlsched.decide.options import KEEP_FRAC, LUCID, Gate, StartOptions
-from rlsched.decide.plans.alone import chooses_type, type_worth
 from rlsched.decide.plans.plan import (
     ADDS_TOO_LITTLE,
     ANOTHER_SIZE,
@@ -39,7 +38,9 @@ from rlsched.decide.plans.plan import (
     TOO_SLOW,
     WORTH_LESS,
     Plan,
+    chooses_type,
     refused,
+    type_worth,
 )
 from rlsched.decide.remaining import remaining_s
 from rlsched.models.memory import fits_memory

@@ -114,21 +114,6 @@ def _window(kind: str, state: ClusterState, arrays: window_arrays.WindowArrays) 
     )
 
 
-def has_startable(state: ClusterState, partition: int, now_s: float) -> bool:
-    """Whether this is a decision point: a waiting job can start here now, and is not kept back."""
-    return bool(holds.first_startable(state.arrays, partition, now_s) >= 0)
-
-
-def has_released(state: ClusterState, partition: int, now_s: float) -> bool:
-    """Whether a hold in this partition has ended early, and its job can start."""
-    return bool(holds.any_released(state.arrays, partition, now_s))
-
-
-def next_hold_end_s(state: ClusterState, now_s: float) -> float:
-    """When the next job kept back by a *wait* may start: a decision point; infinite if there is none."""
-    return float(holds.next_hold_end_s(state.arrays, now_s))
-
-
 def contested(state: ClusterState, partition: int) -> bool:
     """Whether there is a choice: not all waiting jobs can start at once."""
     return not placement.all_fit(state.arrays, partition)

@@ -305,11 +305,11 @@ def index_columns(s: StateArrays, slot: int, now_s: float, row: NDArray[np.float
 
 
 @kernel
-def preemption_columns(s: StateArrays, p: int, gpus: int, margin: float, row: NDArray[np.float32]) -> None:
+def preemption_columns(s: StateArrays, p: int, gpus: int, lead: float, row: NDArray[np.float32]) -> None:
     """Fill a row's columns about the jobs preempted for its job: their GPUs, and their index."""
     row[BY_PREEMPTING] = 1.0
     row[PREEMPTED_GPUS] = gpus / max(s.derived.part.open_gpus[p], 1)
-    row[PREEMPT_MARGIN] = min(max(margin, -6.0), 6.0) / 6.0
+    row[PREEMPT_MARGIN] = min(max(lead, -6.0), 6.0) / 6.0
 
 
 @kernel

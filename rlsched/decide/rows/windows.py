@@ -181,7 +181,7 @@ def _set_claim(s: StateArrays, p: int, position: int, at: int, w: WindowArrays) 
     for k in range(w.claim.shape[0]):
         if w.claim.position[k] == position:
             w.out[at] = w.claim.out[k]
-            preemption_columns(s, p, w.claim.gpus[k], w.claim.margin[k], w.features[at])
+            preemption_columns(s, p, w.claim.gpus[k], w.claim.lead[k], w.features[at])
             break
     return s.job.host[w.out[at]]
 

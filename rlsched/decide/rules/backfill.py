@@ -37,9 +37,9 @@ from rlsched.cluster.placement import first_fitting, fits_slot
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.move import Move
 from rlsched.decide.options import RuleOptions, StartOptions
-from rlsched.decide.plans.alone import ends_by_gpu, waits_for_types
 from rlsched.decide.plans.best import MOST_WAITERS, waits_for_better
 from rlsched.decide.plans.holds import is_held
+from rlsched.decide.plans.plan import ends_by_gpu, waits_for_types
 from rlsched.decide.rules.greedy import or_share
 from rlsched.decide.rules.reservation import (
     copy_nodes,
@@ -54,29 +54,29 @@ from rlsched.decide.rules.reservation import (
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Start the next job of the order that delays no reservation."""
-    patience_s = o.reserve_after_s * math.exp(s.dials.dial[p].patience)
-    at = next_by_easy(s, p, o.start, now_s, patience_s, False)
+    reserve_after_s = o.reserve_after_s * math.exp(s.dials.dial[p].patience)
+    at = next_by_easy(s, p, o.start, now_s, reserve_after_s, False)
     return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s)
 
 
 @kernel
-def _has_waited(s: StateArrays, slot: int, now_s: float, patience_s: float) -> bool:
+def _has_waited(s: StateArrays, slot: int, now_s: float, reserve_after_s: float) -> bool:
     """Whether a job may have a reservation; a job of raised priority need not wait for it."""
-    return now_s - s.job.submit_s[slot] >= patience_s or s.job.level[slot] > 0
+    return now_s - s.job.submit_s[slot] >= reserve_after_s or s.job.level[slot] > 0
 
 
 @array_kernel
 def reserve_first(
-    s: StateArrays, p: int, stop: int, now_s: float, patience_s: float
+    s: StateArrays, p: int, stop: int, now_s: float, reserve_after_s: float
 ) -> tuple[int, float, StateArrays]:
     """Return the reservation of the first job of partition `p`'s queue before `stop` that can have one.
 
-    The jobs before `stop` do not fit now; only jobs that have waited `patience_s` count. Returns the job's
-    slot, the time at which it is predicted to fit, and the partition at that time; (-1, infinite, some
+    The jobs before `stop` do not fit now; only jobs that have waited `reserve_after_s` count. Returns the
+    job's slot, the time at which it is predicted to fit, and the partition at that time; (-1, infinite, some
     partition) if none of them ever fits.
     """
     queue, first = s.derived.queue[p], 0
-    while first < stop and not _has_waited(s, queue[first], now_s, patience_s):
+    while first < stop and not _has_waited(s, queue[first], now_s, reserve_after_s):
         first += 1
     if first == stop:
         return -1, np.inf, s
@@ -85,7 +85,7 @@ def reserve_first(
     if shadow_s < np.inf:
         return queue[first], shadow_s, future
     for position in range(first + 1, stop):
-        waited = _has_waited(s, queue[position], now_s, patience_s)
+        waited = _has_waited(s, queue[position], now_s, reserve_after_s)
         if waited and fits_slot(future, p, queue[position]):
             ready = copy_nodes(s)
             return queue[position], let_end_until_fits(s, ready, p, queue[position], now_s), ready
@@ -94,12 +94,12 @@ def reserve_first(
 
 @array_kernel
 def next_by_easy(
-    s: StateArrays, p: int, o: StartOptions, now_s: float, patience_s: float, keeps_holds: bool
+    s: StateArrays, p: int, o: StartOptions, now_s: float, reserve_after_s: float, keeps_holds: bool
 ) -> int:
     """Return the queue position of the next job that EASY starts in partition `p`, -1 for none.
 
-    Jobs have reservations once they have waited `patience_s`. The reservation is computed again for every
-    start: that start does not move it. With `keeps_holds` it starts no job that a *wait* keeps back
+    Jobs have reservations once they have waited `reserve_after_s`. The reservation is computed again for
+    every start: that start does not move it. With `keeps_holds` it starts no job that a *wait* keeps back
     (`holds.is_held`), like the mask of a network; a job that fits has no reservation, held or not. It does
     not start a job for which waiting for GPUs of another type is better.
     """
@@ -107,7 +107,7 @@ def next_by_easy(
     may_pass = keeps_holds or waits_for_types(s, o)
     if at < 0 or (at == 0 and not may_pass):
         return at
-    head, shadow_s, future = reserve_first(s, p, at, now_s, patience_s)
+    head, shadow_s, future = reserve_first(s, p, at, now_s, reserve_after_s)
     if head < 0 and not may_pass:
         return at
     verdicts, passed_s, ends_s = no_verdicts(s), nobody_passed(), ends_by_gpu(s, p, now_s, o)
@@ -124,9 +124,9 @@ def next_by_easy(
 
 
 @array_kernel
-def reservation(s: StateArrays, p: int, now_s: float, patience_s: float) -> tuple[int, float]:
+def reservation(s: StateArrays, p: int, now_s: float, reserve_after_s: float) -> tuple[int, float]:
     """Return the slot of the job with partition `p`'s reservation, and its time; (-1, infinite) for none."""
     fitting = first_fitting(s, p, 0)
     stop = s.derived.part.queue_len[p] if fitting < 0 else fitting
-    slot, shadow_s, _ = reserve_first(s, p, stop, now_s, patience_s)
+    slot, shadow_s, _ = reserve_first(s, p, stop, now_s, reserve_after_s)
     return slot, shadow_s

@@ -30,7 +30,7 @@ CLAIM = np.dtype(
         ("position", np.int32),  # of the waiting job, in the queue
         ("out", np.int32),  # slot to preempt for it now; more may follow
         ("gpus", np.int32),  # GPUs of all jobs preempted for it
-        ("margin", np.float64),  # how much the least index of these jobs exceeds its own
+        ("lead", np.float64),  # how much the least index of these jobs exceeds its own
     ]
 )
 """Preemptions needed to start a job that does not fit."""
@@ -133,6 +133,6 @@ def preemptions(s: StateArrays, p: int, now_s: float, found: Records) -> int:
             failed = gpus
             continue
         found.position[count], found.out[count], found.gpus[count] = position, out, held
-        found.margin[count] = lowest + s.order.code[0].margin + s.dials.dial[p].margin - key[slot]
+        found.lead[count] = lowest + s.order.code[0].margin + s.dials.dial[p].margin - key[slot]
         count += 1
     return count

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 
 from rlsched.cluster.arrays import StateArrays
-from rlsched.cluster.class_queues import comes_before
+from rlsched.cluster.index import comes_before
 from rlsched.cluster.placement import class_fits, fits_slot
 from rlsched.compile.jit import kernel
+from rlsched.decide.constants import MODELLED
 from rlsched.decide.move import Move, start_of
 from rlsched.decide.options import LUCID, NEVER, RuleOptions, may_share
 from rlsched.decide.plans.best import next_to_share, start_of_best
@@ -65,7 +66,9 @@ def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions, now_s: float) ->
     Rules that share only blocked jobs start jobs that fit first. Lucid's rule takes the first job of the
     order that can do either, and prefers to share.
     """
-    if not may_share(s) or o.start.share == NEVER or (slot >= 0 and o.start.share != LUCID):
+    if not MODELLED or o.start.share == NEVER:
+        return start_of(slot, -1)
+    if not may_share(s) or (slot >= 0 and o.start.share != LUCID):
         return start_of_best(s, p, slot, o.start, now_s)
     sharer, partner = next_to_share(s, p, o.blocks, o.start, now_s)
     if slot < 0 or (sharer >= 0 and (sharer == slot or comes_before(s, sharer, slot))):

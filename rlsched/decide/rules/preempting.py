@@ -13,7 +13,6 @@ from rlsched.cluster.placement import class_fits
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.move import Move, nothing, preempt_of, start_of
 from rlsched.decide.options import NEVER, RuleOptions, may_share
-from rlsched.decide.plans.alone import ends_by_gpu
 from rlsched.decide.plans.best import (
     LOOK_AT,
     MOST_WAITERS,
@@ -22,6 +21,7 @@ from rlsched.decide.plans.best import (
     start_of_best,
     waits_for_better,
 )
+from rlsched.decide.plans.plan import ends_by_gpu
 from rlsched.decide.rules.victims import find_victims
 
 FAR: Final = 1 << 30

@@ -19,7 +19,7 @@ from rlsched.cluster.speed import present_speed, speed_alone
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.constants import MODELLED
 from rlsched.decide.options import StartOptions
-from rlsched.decide.plans.alone import alone_plan, chooses_type
+from rlsched.decide.plans.plan import alone_plan, chooses_type
 from rlsched.decide.remaining import remaining_s
 
 UNKNOWN: Final = 0

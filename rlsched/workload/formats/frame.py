@@ -15,10 +15,9 @@ import numpy as np
 
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE, ClusterSpec, NodeGroup
 from rlsched.errors import TraceError
-from rlsched.workload.columns import KNOWN
 from rlsched.workload.formats.account import Account, LeftOutError, MalformedError, summed
 from rlsched.workload.trace import Trace
-from rlsched.workload.validate import MAX_TEXT
+from rlsched.workload.validate import KNOWN, MAX_TEXT
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair, which JSON can contain but UTF-8 cannot."""

@@ -8,7 +8,6 @@ from itertools import islice
 from pathlib import Path
 
 from rlsched.errors import InputError, TraceError
-from rlsched.workload.columns import KNOWN
 from rlsched.workload.formats import acme, helios, openb, pai, philly, sacct, swf
 from rlsched.workload.formats.account import MalformedError
 from rlsched.workload.formats.frame import Conversion, Request
@@ -16,6 +15,7 @@ from rlsched.workload.formats.lines import read_lines
 from rlsched.workload.formats.places import beside, named
 from rlsched.workload.tables import SUFFIXES
 from rlsched.workload.trace import Trace
+from rlsched.workload.validate import KNOWN
 
 _LOOKED_AT = 50
 """Most lines read: a workload log may begin with that many comments."""

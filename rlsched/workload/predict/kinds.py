@@ -25,7 +25,6 @@ from rlsched.errors import InputError
 from rlsched.installing import install_command
 from rlsched.workload.predict.boosting import sklearn_installed
 from rlsched.workload.predict.distribution import Floats, point_and_spread
-from rlsched.workload.predict.running_mean import causal_predictions
 
 if TYPE_CHECKING:
     from rlsched.workload.predict.at_submission import Progress
@@ -83,19 +82,16 @@ def _told(trace: Trace) -> tuple[NDArray[np.str_], ...]:
     return trace.user, trace.job_name, trace.extra.get("x_command", np.full(len(trace), ""))
 
 
-def said_at_submission(
-    trace: Trace, end_s: Floats, kind: str, *, progress: Progress | None = None
+def hedge_predictions(
+    trace: Trace, end_s: Floats, *, progress: Progress | None = None
 ) -> tuple[Floats, Floats]:
-    """(J,) predicted run times in seconds and (J,) their spreads, each from data known at that arrival.
+    """As `causal_predictions`, by the hedge: each from data known at that arrival, kept in the user's cache.
 
     Args:
         trace: J jobs.
         end_s: (J,) end of each job in the history, nan if it never ended.
-        kind: One of `KINDS`.
         progress: Receives the progress of a fit.
     """
-    if kind == RUNNING_MEAN:
-        return causal_predictions(trace, end_s)
     from rlsched.workload.predict.at_submission import predict_at_submission
 
     path = _folder() / f"{_digest(trace, end_s)}.npz"

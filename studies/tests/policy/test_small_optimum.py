@@ -7,9 +7,9 @@ import pytest
 
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Start, Wait
-from rlsched.decide.listing import plans_of
 from rlsched.decide.options import BLOCKED, PLAIN_START
 from rlsched.decide.order.keys import Order
+from rlsched.decide.recording import plans_of
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import join_action, start_action
 from rlsched.workload.trace import Trace

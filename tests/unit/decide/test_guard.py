@@ -13,8 +13,9 @@ from rlsched.decide.guard import Guarded
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.plans.holds import has_startable
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.candidates import has_startable, hold, job_candidates
+from rlsched.decide.rows.candidates import hold, job_candidates
 from rlsched.decide.rows.reasons import HELD
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.errors import AllocationError

@@ -8,7 +8,7 @@ from rlsched.decide.actions import Start, Wait
 from rlsched.decide.loop import decide_all
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
-from rlsched.decide.rows.candidates import has_released
+from rlsched.decide.plans.holds import has_released
 from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.decide.start import start_action
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from rlsched.cluster.dials import NOBODY, OUTSIDE, dials_of
+from rlsched.cluster.dials import NO_CONTROLLER, OUTSIDE, dials_of
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.compiled import for_state
@@ -22,10 +22,10 @@ HOUR_S = 3600.0
 STILL = [np.zeros((NUM_DIALS, NUM_COLUMNS + 1))]
 
 
-def cluster(*nodes: NodeSpec, who: int = OUTSIDE) -> ClusterState:
+def cluster(*nodes: NodeSpec, controller: int = OUTSIDE) -> ClusterState:
     """An idle cluster of 8 GPUs, or of these nodes, with dials set from outside."""
     state = ClusterState(list(nodes) or [NodeSpec(name="n0", gpus=8)], OrderedQueue(Order()), slots=64)
-    state.set_dials(dial_arrays(state.num_partitions, who, STILL))
+    state.set_dials(dial_arrays(state.num_partitions, controller, STILL))
     return state
 
 
@@ -161,7 +161,7 @@ def test_dials_are_due_after_ten_minutes_or_enough_arrivals() -> None:
 
 
 def test_no_statistics_without_dials() -> None:
-    state = cluster(who=NOBODY)
+    state = cluster(controller=NO_CONTROLLER)
     job(state, 5.0)
     assert state.arrays.dials.counted.jobs.sum() == 0.0
     assert state.arrays.dials.dial.due[0] == 0

@@ -81,11 +81,11 @@ def test_invalid_file(content: str | None, said: str, tmp_path: Path) -> None:
 def through(strategy: Strategy, seen: NDArray[np.float64]) -> tuple[NDArray[np.float64], bool]:
     """Dials that the kernel of a strategy computes from an observation, and whether they are valid."""
     d = strategy.arrays(1)
-    clips = bool(d.who[0] == CLIPPED)
-    turning._layer(d.first, seen, d.between[0], False)
-    turning._layer(d.second, d.between[0], d.between[1], False)
-    turning._layer(d.last, d.between[1], d.moved, clips)
-    return d.moved, bool(turning._in_range(d.moved))
+    clips = bool(d.controller[0] == CLIPPED)
+    turning._layer(d.layer1, seen, d.scratch[0], False)
+    turning._layer(d.layer2, d.scratch[0], d.scratch[1], False)
+    turning._layer(d.output, d.scratch[1], d.action, clips)
+    return d.action, bool(turning._in_range(d.action))
 
 
 @pytest.mark.parametrize("widths", [(4, 4), (3, 40), (40, 3)])
@@ -137,7 +137,7 @@ def test_jobs_before_the_first_node_are_counted_in_bounds(tmp_path: Path) -> Non
         assert (
             len(dials.dial) == len(dials.counted) == len(dials.seen) == len(state.arrays.derived.queue) == 1
         )
-        assert dials.who[0] == NETWORK
+        assert dials.controller[0] == NETWORK
         state.add_job(num_gpus=1, submit_s=1.0, predicted_s=60.0, spread=1.0)
         state.add_node(NodeSpec(name=f"n{len(state.nodes)}", gpus=4))
     assert state.num_partitions == 1

@@ -40,15 +40,15 @@ def test_history_is_computed_only_where_a_policy_needs_it(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(run, "predict_trace", history)
     window = MeasuredWindow(since_s=10.0 + WARMUP_S)
-    unfed = run.predictions_for(UNFED, trace, spec, window)
+    unfed = run.predictions_for(run.load_policies(UNFED, None), trace, spec, window)
     assert not asked
     assert set(unfed.predicted_s.tolist()) == {PRIOR_S}
     assert set(unfed.spread.tolist()) == {PRIOR_SPREAD}
     for policy in FED:
-        fed = run.predictions_for([Policy("fifo"), policy], trace, spec, window)
+        fed = run.predictions_for(run.load_policies([Policy("fifo"), policy], None), trace, spec, window)
         assert asked.pop() == 10.0, policy
     assert fed.predicted_s.tolist() == predict_trace(trace, spec, recorded_until_s=10.0).predicted_s.tolist()
-    run.predictions_for([Policy("fifo")], trace, spec, window, looked_at=True)
+    run.predictions_for(run.load_policies([Policy("fifo")], None), trace, spec, window, looked_at=True)
     assert len(asked) == 1
 
 

@@ -11,8 +11,9 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.plans.holds import has_startable, next_hold_end_s
 from rlsched.decide.rows import columns, reasons
-from rlsched.decide.rows.candidates import has_startable, hold, job_candidates, next_hold_end_s
+from rlsched.decide.rows.candidates import hold, job_candidates
 from rlsched.decide.schema import HOLD_S, MAX_HOLD_S
 from tests.support.sim.states import NOW_S, add, crowded, log, run, set_held_since
 
@@ -101,8 +102,8 @@ class TestHolds:
         assert not has_startable(state, 0, NOW_S)
         assert not has_startable(state, 0, NOW_S + HOLD_S - 1)
         assert has_startable(state, 0, NOW_S + HOLD_S)
-        assert next_hold_end_s(state, NOW_S) == NOW_S + HOLD_S
-        assert next_hold_end_s(state, NOW_S + HOLD_S) == math.inf
+        assert next_hold_end_s(state.arrays, NOW_S) == NOW_S + HOLD_S
+        assert next_hold_end_s(state.arrays, NOW_S + HOLD_S) == math.inf
         window = job_candidates(state, 0, NOW_S + 60)
         assert window.seqs.tolist() == [-1, 1, 2, 3]
         assert window.reasons.tolist() == [
@@ -165,7 +166,7 @@ class TestHolds:
         state = self.waited()
         later = NOW_S + HOLD_S + 5
         hold(state, job_candidates(state, 0, later), later)
-        assert next_hold_end_s(state, later) == later + HOLD_S
+        assert next_hold_end_s(state.arrays, later) == later + HOLD_S
         window = job_candidates(state, 0, later)
         assert window.features[window.seqs == 1, columns.HELD] == pytest.approx(log(HOLD_S + 5, 12))
 

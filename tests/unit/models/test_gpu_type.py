@@ -11,8 +11,7 @@ from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.compiled import for_state
 from rlsched.decide.options import PLAIN_START, StartOptions
-from rlsched.decide.plans.alone import alone_plan, type_worth
-from rlsched.decide.plans.plan import Plan
+from rlsched.decide.plans.plan import Plan, alone_plan, type_worth
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.errors import InputError

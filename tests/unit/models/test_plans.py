@@ -10,14 +10,14 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide import recording
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.compiled import for_state
-from rlsched.decide.listing import plans_of, prices_of
 from rlsched.decide.options import BETTER, BLOCKED, NO_GATE, PLAIN_START, StartOptions
-from rlsched.decide.plans.alone import ends_by_gpu, later_worth, type_worth
 from rlsched.decide.plans.best import start_of_best, waits_for_better
+from rlsched.decide.plans.plan import ends_by_gpu, later_worth, type_worth
 from rlsched.decide.plans.words import in_words, outcome, span
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.policies.presets import PRESETS
 from rlsched.decide.record import DecisionRecord, PlanSeen
+from rlsched.decide.recording import plans_of, prices_of
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.workload.synth import synthesize
 from rlsched_envs.sim.engine import Engine, predict_trace

@@ -12,9 +12,10 @@ from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
+from rlsched.decide.plans.holds import has_startable
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
-from rlsched.decide.rows.candidates import first_in_order, has_startable, job_candidates
+from rlsched.decide.rows.candidates import first_in_order, job_candidates
 from rlsched.decide.scheduler import Scheduler
 from rlsched.decide.schema import NUM_FEATURES, SCHEMA
 from rlsched.errors import CheckpointError

@@ -17,14 +17,14 @@ from rlsched.workload.predict.kinds import (
     HEDGE,
     RUNNING_MEAN,
     chosen_kind,
+    hedge_predictions,
     kind_for,
-    said_at_submission,
 )
 from rlsched.workload.predict.reference import recorded_end_s
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.simulate import simulate
-from rlsched_envs.sim.engine import predict_trace
+from rlsched_envs.sim.engine import predict_trace, reference_end_s
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_default_does_not_depend_on_installed_packages(monkeypatch: pytest.Monke
 def test_fit_is_cached_for_the_same_jobs_and_history(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace, _ = drawn()
     end_s, done = recorded_end_s(trace), list[float]()
-    first = said_at_submission(trace, end_s, HEDGE, progress=done.append)
+    first = hedge_predictions(trace, end_s, progress=done.append)
     assert done
     assert len(list(folder.iterdir())) == 1
     fits = list[int]()
@@ -72,26 +72,26 @@ def test_fit_is_cached_for_the_same_jobs_and_history(folder: Path, monkeypatch: 
         return fit(*args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(at_submission, "predict_at_submission", counted)
-    for mine, kept in zip(first, said_at_submission(trace, end_s, HEDGE), strict=True):
+    for mine, kept in zip(first, hedge_predictions(trace, end_s), strict=True):
         np.testing.assert_array_equal(mine, kept)
     assert not fits
-    said_at_submission(trace, end_s + 1.0, HEDGE)
+    hedge_predictions(trace, end_s + 1.0)
     other, _ = drawn(seed=2)
-    said_at_submission(other, recorded_end_s(other), HEDGE)
+    hedge_predictions(other, recorded_end_s(other))
     assert len(fits) == 2
 
 
 def test_damaged_file_is_made_again_and_old_ones_are_removed(folder: Path) -> None:
     trace, _ = drawn()
     end_s = recorded_end_s(trace)
-    first = said_at_submission(trace, end_s, HEDGE)
+    first = hedge_predictions(trace, end_s)
     [path] = folder.iterdir()
     path.write_bytes(path.read_bytes()[:100])
     old = folder / "old.npz"
     old.write_bytes(b"")
     month_ago = time.time() - 31 * 86400.0
     os.utime(old, (month_ago, month_ago))
-    again = said_at_submission(trace, end_s, HEDGE)
+    again = hedge_predictions(trace, end_s)
     np.testing.assert_array_equal(first[0], again[0])
     assert list(folder.iterdir()) == [path]
     with np.load(path) as file:
@@ -101,7 +101,7 @@ def test_damaged_file_is_made_again_and_old_ones_are_removed(folder: Path) -> No
 def test_unwritable_cache_costs_only_time(folder: Path) -> None:
     folder.write_text("a file where the folder should be")
     trace, _ = drawn()
-    predicted_s, _ = said_at_submission(trace, recorded_end_s(trace), HEDGE)
+    predicted_s, _ = hedge_predictions(trace, recorded_end_s(trace))
     assert np.isfinite(predicted_s).all()
 
 
@@ -128,9 +128,7 @@ def test_simulation_names_the_predictor_and_prefers_the_trace() -> None:
 
 
 def test_running_mean_is_a_separate_predictor() -> None:
-    trace, _ = drawn()
-    end_s = recorded_end_s(trace)
-    for mine, theirs in zip(
-        said_at_submission(trace, end_s, RUNNING_MEAN), causal_predictions(trace, end_s), strict=True
-    ):
-        np.testing.assert_array_equal(mine, theirs)
+    trace, spec = drawn()
+    theirs = causal_predictions(trace, reference_end_s(trace, spec))
+    for mine, other in zip(predict_trace(trace, spec, kind=RUNNING_MEAN), theirs, strict=True):
+        np.testing.assert_array_equal(mine, other)

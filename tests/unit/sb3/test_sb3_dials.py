@@ -74,15 +74,15 @@ def set_by(scheduler: RuleScheduler, seen: NDArray[np.float32]) -> NDArray[np.fl
 
     assert scheduler.strategy is not None
     dials, found = scheduler.strategy.arrays(1), []
-    clips = bool(dials.who[0] == CLIPPED)
+    clips = bool(dials.controller[0] == CLIPPED)
     for one in seen.astype(np.float64):
-        if dials.first.shape[0] == 0:
-            turning._layer(dials.last, one, dials.moved, clips)
+        if dials.layer1.shape[0] == 0:
+            turning._layer(dials.output, one, dials.action, clips)
         else:
-            turning._layer(dials.first, one, dials.between[0], False)
-            turning._layer(dials.second, dials.between[0], dials.between[1], False)
-            turning._layer(dials.last, dials.between[1], dials.moved, clips)
-        found.append(dials.moved.copy())
+            turning._layer(dials.layer1, one, dials.scratch[0], False)
+            turning._layer(dials.layer2, dials.scratch[0], dials.scratch[1], False)
+            turning._layer(dials.output, dials.scratch[1], dials.action, clips)
+        found.append(dials.action.copy())
     return np.array(found)
 
 
@@ -133,7 +133,7 @@ def test_model_sets_the_dials_in_a_ledger(model: Path) -> None:
     assert isinstance(scheduler, RuleScheduler)
     state = ClusterState.from_spec(rs.Cluster.uniform(2, 4), OrderedQueue(scheduler.order))
     permit(state, scheduler)
-    assert state.arrays.dials.who[0] == CLIPPED
+    assert state.arrays.dials.controller[0] == CLIPPED
     for turn in range(40):
         state.add_job(num_gpus=1 + turn % 4, submit_s=60.0 * turn, predicted_s=600.0, spread=1.0)
         scheduler.begin_instant(state, 60.0 * turn)
@@ -141,8 +141,8 @@ def test_model_sets_the_dials_in_a_ledger(model: Path) -> None:
     seen = dials.seen[:1].astype(np.float32)
     assert seen.any()
     wanted, _ = PPO.load(model, device="cpu").predict(seen, deterministic=True)
-    np.testing.assert_allclose(dials.moved, wanted[0], atol=2e-6)
-    assert dials.dial.gpu_price[0] == pytest.approx(2.0 * dials.moved[4])
+    np.testing.assert_allclose(dials.action, wanted[0], atol=2e-6)
+    assert dials.dial.gpu_price[0] == pytest.approx(2.0 * dials.action[4])
     assert dials.dial.refused[0] == 0
 
 
@@ -166,12 +166,12 @@ def test_strategy_can_be_combined_with_another_rule(model: Path, tmp_path: Path)
     (tmp_path / "mine.toml").write_text('base = "easy"\ndials = "mine.json"\n')
     rule = Policy.read(tmp_path / "mine.toml").rule
     assert rule.strategy == strategy
-    assert strategy.arrays(1).who[0] == CLIPPED
+    assert strategy.arrays(1).controller[0] == CLIPPED
 
 
 def test_strategy_without_output_kind_is_unchanged() -> None:
     plain = Strategy.of(np.zeros((9, 57)))
-    assert plain.arrays(1).who[0] == NETWORK
+    assert plain.arrays(1).controller[0] == NETWORK
     assert plain.digest == "407923889c07", "files without an output kind keep their digests"
 
 

@@ -23,7 +23,7 @@ from rlsched.decide.rows.candidates import job_candidates
 from rlsched.decide.settings import SearchSettings as Amount
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
-from rlsched_agents.evaluate.run import _needs_seeds
+from rlsched_agents.evaluate.run import load_policies
 from rlsched_agents.runtime.network import initial_weights
 from rlsched_agents.runtime.policy import PpoScheduler
 from rlsched_agents.search.race import CLEAR, MOST, Raced, TimeBudget, race
@@ -246,9 +246,10 @@ def searching(**search: float) -> Policy:
 
 
 def test_search_makes_seeds_differ_where_the_network_has_one_answer() -> None:
-    assert not _needs_seeds(Policy("ppo"), [0, 1])
-    assert not _needs_seeds(Policy("ppo", search={}), [0, 1])
-    assert _needs_seeds(Policy("ppo", search={"samples": 8}), [0, 1])
+    plain, searches = (Policy("ppo"), Policy("ppo", search={})), searching(samples=8)
+    loaded = load_policies([*plain, searches], None, [0, 1])
+    assert [list(loaded[policy]) for policy in plain] == [[0], [0]]
+    assert list(loaded[searches]) == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rlsched_envs.sim.placements import Placements
+from rlsched_envs.sim.attempt_log import Placements
 
 TUPLES = [(3, 1), (), (7,), (4, 5, 6), ()]
 
