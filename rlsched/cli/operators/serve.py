@@ -6,22 +6,19 @@ import logging
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import get_args
 
 import click
 
 from rlsched.broker.compaction.keeping import GROWN, KEEP_ENDED_DAYS, KEEP_ENTRIES, Keeps
 from rlsched.cli.shared.job_options import lost_after_time_s
-from rlsched.cli.shared.options import PRIORITIES
 from rlsched.cli.shared.policies import PolicyCommand, said
 from rlsched.cli.shared.serving_options import LOG_FORMAT, deciding, listening
 from rlsched.errors import InputError
 from rlsched.files.space import MIN_FREE_MIB
 from rlsched.logs import LogFormat, set_up
 from rlsched.settings import Seconds
-
-if TYPE_CHECKING:
-    from rlsched.wire.messages import Priority
+from rlsched.wire.messages import Priority
 
 _log = logging.getLogger("rlsched.broker")
 
@@ -131,14 +128,14 @@ _log = logging.getLogger("rlsched.broker")
 )
 @click.option(
     "--user-priority",
-    type=click.Choice(PRIORITIES),
+    type=click.Choice(get_args(Priority)),
     default="normal",
     show_default=True,
     help="Highest priority that a non-admin may request.",
 )
 @click.option(
     "--preemptible-priority",
-    type=click.Choice(PRIORITIES),
+    type=click.Choice(get_args(Priority)),
     help="Jobs of this priority and below may be preempted, even without --preemptible. Policies preempt by "
     "cost too; --set preempt.by=priority: only for a higher priority. [default: none]",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -20,8 +20,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 SILENT_S = 1.0
 """Wait for the broker after which a message is shown, seconds."""
-PRIORITIES = ("low", "normal", "high", "urgent")
-"""Same as `Priority` of the messages, which are imported only when needed."""
 
 
 class _PathGiven(click.Path):
@@ -107,7 +105,7 @@ def asking(command: Command) -> Command:
     return with_options(_ASKING, command)
 
 
-def with_options(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+def with_options(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
     """Add these options, in the order in which help shows them."""
     for option in reversed(options):
         command = option(command)
