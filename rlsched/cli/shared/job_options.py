@@ -118,7 +118,7 @@ def dependencies(text: str) -> tuple[list[DependsOn], bool]:
         if part == "singleton":
             singleton = True
         elif kind in _DEPENDENCY_KINDS and jobs and all(job.isdecimal() for job in jobs):
-            found += [DependsOn(kind, int(job)) for job in jobs]  # type: ignore[arg-type]
+            found += [DependsOn(kind, int(job)) for job in jobs]
         else:
             raise InputError(
                 f"--dependency {part!r}: expected {', '.join(_DEPENDENCY_KINDS)} with job numbers, such as "
@@ -316,7 +316,7 @@ def _read_as(one: Declared, option: Option, *, given: bool) -> dict[str, Any]:
     """Return how click reads the text of an option."""
     setting, choices = one.setting, get_args(one.type)
     if option.kind == "number" and setting.least is not None:
-        kind = click.FloatRange if float in choices else click.IntRange
+        kind: Any = click.FloatRange if float in choices else click.IntRange
         return {
             "type": kind(
                 min=setting.least,

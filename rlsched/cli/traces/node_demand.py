@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlsched.cli.shared.options import JSON, PATH, shown
 from rlsched.terminal.show import print_json, print_table
 
 if TYPE_CHECKING:
@@ -17,48 +18,32 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
 
 
 @click.command()
-@click.argument("file", metavar="DEMAND", type=click.Path(path_type=Path))
+@click.argument("file", metavar="DEMAND", type=PATH)
 @click.option("--nodes", type=click.IntRange(min=1), help="Total number of nodes, for a table of attempts.")
-@click.option(
+@shown(
     "--warm-up-days",
     type=click.FloatRange(min=0),
     default=1.0,
-    show_default=True,
     help="Days at the start that are not measured.",
 )
-@click.option(
-    "--window-h", type=_POSITIVE, default=3.0, show_default=True, help="Span of the trailing maximum, hours."
-)
-@click.option("--buffer", type=_COUNT, default=25, show_default=True, help="Nodes awake above the maximum.")
-@click.option(
-    "--wake-buffer", type=_COUNT, default=40, show_default=True, help="Same as --buffer, after a wake-up."
-)
-@click.option(
-    "--ramp",
-    type=_COUNT,
-    default=2,
-    show_default=True,
-    help="Most nodes put to sleep per review; 0: no limit.",
-)
-@click.option(
+@shown("--window-h", type=_POSITIVE, default=3.0, help="Span of the trailing maximum, hours.")
+@shown("--buffer", type=_COUNT, default=25, help="Nodes awake above the maximum.")
+@shown("--wake-buffer", type=_COUNT, default=40, help="Same as --buffer, after a wake-up.")
+@shown("--ramp", type=_COUNT, default=2, help="Most nodes put to sleep per review; 0: no limit.")
+@shown(
     "--falling-min",
     type=_COUNT,
     default=60,
-    show_default=True,
     help="Put nodes to sleep only while demand is below its mean over this time, minutes.",
 )
-@click.option(
-    "--headroom", type=_COUNT, default=0, show_default=True, help="Wake nodes when fewer than this are free."
-)
-@click.option(
-    "--review-s", type=_POSITIVE, default=60.0, show_default=True, help="Time between reviews, seconds."
-)
+@shown("--headroom", type=_COUNT, default=0, help="Wake nodes when fewer than this are free.")
+@shown("--review-s", type=_POSITIVE, default=60.0, help="Time between reviews, seconds.")
 @click.option("--boot-s", type=click.FloatRange(min=0), help="Time to boot, seconds. [default: 450]")
 @click.option(
     "--idle-w", type=click.FloatRange(min=0), help="Power of an idle node, W. [default: eight V100, 708]"
 )
 @click.option("--asleep-w", type=click.FloatRange(min=0), help="Power of a sleeping node, W. [default: 10]")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def nodes(
     file: Path,
     nodes: int | None,

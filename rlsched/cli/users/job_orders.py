@@ -6,14 +6,13 @@ import re
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rlsched.cli.shared.job_number import JobName, TasksParam
 from rlsched.cli.shared.job_options import change_options, changes_asked
-from rlsched.cli.shared.options import asking, reach
+from rlsched.cli.shared.options import BrokerAt, asking
 from rlsched.cli.shared.selecting import BY, of_whom, selected, selecting_by, states_of, waits
 from rlsched.errors import InputError, nearest
 from rlsched.wire.declared import declared
@@ -95,9 +94,7 @@ def order_verb(
             *,
             jobs: tuple[JobName, ...],
             everything: bool,
-            broker: str | None,
-            keys: Path | None,
-            timeout_s: float,
+            at: BrokerAt,
             **asked: Any,
         ) -> int:
             wanted = {name: asked.pop(name) for name in by}
@@ -110,7 +107,7 @@ def order_verb(
                 got = ", got both" if jobs else ""
                 raise InputError(f"expected numbers of jobs, or which ones by {options} or --all{got}")
             order = make(**asked)
-            with reach(broker, keys, timeout_s) as client:
+            with at.reach() as client:
                 if is_by_kind:
                     jobs = _chosen(client, wanted, states, waits_alone=waits_alone)
                 return _each(client, jobs, order, done)

@@ -169,7 +169,9 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
     name: Annotated[
         str,
         Setting(
-            Option("-J --name --job-name", "Name of the job  [default: the program's name]", "New name."),
+            Option(
+                "-J --name --job-name NAME", "Name of the job  [default: the program's name]", "New name."
+            ),
             characters=MAX_NAME_CHARACTERS,
             changes="running",
             scontrol="JobName Name",

@@ -195,7 +195,7 @@ def test_run_ends_its_job_when_its_terminal_is_gone(
     happens: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Submits(happens)
-    monkeypatch.setattr("rlsched.cli.users.submit.reach", lambda *_, **__: client)
+    monkeypatch.setattr("rlsched.cli.shared.options.BrokerAt.reach", lambda *_, **__: client)
     both = (signal.SIGHUP, signal.SIGTERM)
     with on_signals(signal.SIG_DFL, both):  # a suite under `nohup` ignores one
         done = CliRunner().invoke(run, ["--", "true"], standalone_mode=False)
