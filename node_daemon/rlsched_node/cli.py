@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from rlsched.cli.operators.nodes import down, drain, remove, resume
+from rlsched.cli.shared.options import BROKER, HOME, PATH, directory_option, shown
 from rlsched.cli.shared.serving_options import LOG_FORMAT
 from rlsched.logs import LogFormat, set_up
 
@@ -24,23 +26,19 @@ Example:
     commands={"drain": drain, "resume": resume, "down": down, "remove": remove},
     subcommand_metavar="[drain|resume|down|remove ...]",
 )
-@click.option(
-    "--broker",
-    metavar="ADDRESS",
-    help="tcp://HOST:PORT, several separated by commas; default: RLSCHED_BROKER, else tcp://127.0.0.1:7461.",
-)
+@BROKER
 @click.option("--name", help="Name of this node, as in its key.  [required]")
 @click.option("--gpus", type=int, metavar="N", help="Number of GPUs to offer; default: all that NVML lists.")
 @click.option("--simulated", "is_simulated", is_flag=True, help="Simulate the GPUs instead of using NVML.")
 @click.option(
     "--replay-gpus",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Replay recorded GPU readings instead of using NVML.",
 )
 @click.option(
     "--record-gpus",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Record GPU readings once a second, for --replay-gpus.",
 )
@@ -53,19 +51,8 @@ Example:
     "--gpu-type", metavar="TYPE", help="GPU model that jobs request; default: the model that NVML reports."
 )
 @click.option("--vc", default="", help="Virtual cluster that owns this node; default: serves all of them.")
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Directory for output and records of jobs; default: nodes/NAME in the directory of keys.",
-)
-@click.option(
-    "--keys",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="Directory of keys; default: RLSCHED_HOME, else ~/.config/rlsched.",
-)
+@directory_option("Directory for output and records of jobs; default: nodes/NAME in the directory of keys.")
+@HOME
 @click.option(
     "--host",
     default="",
@@ -85,11 +72,10 @@ Example:
     is_flag=True,
     help="End the jobs when this daemon stops; default: they go on, and the next daemon adopts them.",
 )
-@click.option(
+@shown(
     "--max-output-mib",
     type=click.IntRange(min=0),
     default=1024,
-    show_default=True,
     metavar="N",
     help="Maximum output of a job on disk, MiB; the first and the last part are kept. 0: no limit.",
 )
@@ -105,11 +91,10 @@ Example:
     metavar="N",
     help="Maximum processes and threads of a job; 0: no limit  [default: 16384, or half of the kernel's]",
 )
-@click.option(
+@shown(
     "--keep-output-days",
     type=click.FloatRange(min=0.0),
     default=30.0,
-    show_default=True,
     metavar="D",
     help="Days for which the output of a finished job is kept.",
 )
@@ -129,7 +114,7 @@ Example:
 )
 @click.option(
     "--users",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help='File of lines `person = "account"` for accounts with another name; for --run-as-owner.',
 )
@@ -145,19 +130,17 @@ Example:
     metavar="CMD",
     help="Run this by sh. While it fails, the node gets no new jobs; its last output line is the reason.",
 )
-@click.option(
+@shown(
     "--health-check-every-s",
     type=click.FloatRange(min=1.0),
     default=60.0,
-    show_default=True,
     metavar="S",
     help="Seconds from one start of the health check to the next.",
 )
-@click.option(
+@shown(
     "--health-check-timeout-s",
     type=click.FloatRange(min=0.1),
     default=30.0,
-    show_default=True,
     metavar="S",
     help="Kill the health check after this many seconds and count it as failed.",
 )
@@ -165,33 +148,19 @@ Example:
 @click.pass_context
 def node(
     ctx: click.Context,
+    /,
     broker: str | None,
     name: str | None,
     gpus: int | None,
     is_simulated: bool,
     replay_gpus: Path | None,
-    record_gpus: Path | None,
     no_gpm: bool,
     gpu_type: str | None,
-    vc: str,
     directory: Path | None,
     keys: Path | None,
-    forget_cluster: bool,
-    end_jobs: bool,
-    max_output_mib: int,
-    min_free_mib: int | None,
-    max_processes: int | None,
-    keep_output_days: float,
-    pass_env: tuple[str, ...],
-    host: str,
-    run_as: str | None,
-    run_as_owner: bool,
     users: Path | None,
-    allow_root: bool,
-    health_check: str,
-    health_check_every_s: float,
-    health_check_timeout_s: float,
     log_format: LogFormat,
+    **config: Any,
 ) -> None:
     """Offer this machine's GPUs to a broker, and run the jobs that it places here.
 
@@ -224,28 +193,13 @@ def node(
         replayed=replay_gpus,
         gpm=not no_gpm,
     )
-    config = NodeConfig(
+    settings = NodeConfig(
         name=name,
         broker=address,
         directory=(directory or home / "nodes" / name).absolute(),
         gpu_type=gpu_type or type_of(opened),
-        vc=vc,
-        forget_cluster=forget_cluster,
-        end_jobs=end_jobs,
-        max_output_mib=max_output_mib,
-        min_free_mib=min_free_mib,
-        max_processes=max_processes,
-        keep_output_days=keep_output_days,
-        pass_env=pass_env,
-        run_as=run_as,
-        run_as_owner=run_as_owner,
-        host=host,
         accounts=None if users is None else read_users(users),
-        allow_root=allow_root,
         gpm=not no_gpm,
-        record_gpus=record_gpus,
-        health_check=health_check,
-        health_check_every_s=health_check_every_s,
-        health_check_timeout_s=health_check_timeout_s,
+        **config,
     )
-    run_until_signalled(NodeDaemon(config, opened, pair, broker_public))
+    run_until_signalled(NodeDaemon(settings, opened, pair, broker_public))

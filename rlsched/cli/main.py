@@ -120,8 +120,10 @@ def run(args: Sequence[str]) -> int:
         if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
             error.show()
             return EXIT_USAGE
+        from rlsched.cli.shared.bad_values import message_of
+
         command = error.ctx.command_path if error.ctx else "rlsched"
-        return _fail(f"{error.format_message()} (see: {command} --help)", EXIT_USAGE)
+        return _fail(f"{message_of(error)} (see: {command} --help)", EXIT_USAGE)
     except click.ClickException as error:
         return _fail(error.format_message(), error.exit_code)
     except (click.Abort, KeyboardInterrupt):

@@ -156,7 +156,7 @@ def test_absent_broker_is_one_line(tmp_path: Path) -> None:
         (["history", "--sort", "-gpus_s"], "column 'gpus_s': did you mean gpu_s? expected one of job"),
         (["nodes", "--state", "up,slept"], "--state 'slept': expected some of up, drained, unreachable"),
         (["queue", "-o", "job,pace"], "column 'pace': expected one of job, name"),
-        (["history", "--limit", "0"], "Invalid value for '--limit': 0 is not in the range x>=1"),
+        (["history", "--limit", "0"], "--limit: expected a whole number from 1, got 0"),
         (["account", "--by", "user,colour"], "--by 'user,colour': expected some of user, vc, account, day"),
         (
             ["account", "--by", "day,day"],

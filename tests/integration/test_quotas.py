@@ -140,7 +140,7 @@ def test_accounts_are_charged_only_by_their_members(cluster: Cluster) -> None:
         (("quota", "set", "user", "bob", "--gpu-hours", "nan"), "expected a number from 0 on"),
         (("quota", "set", "user", "bob", "--gpu-hours", "inf"), "--gpu-hours: expected 0 to 1,000,000,000"),
         (("quota", "set", "user", "bob"), "expected a limit: --gpus, --jobs or --gpu-hours"),
-        (("quota", "set", "gpu", "bob", "--gpus", "1"), "'gpu' is not one of"),
+        (("quota", "set", "gpu", "bob", "--gpus", "1"), "expected user, account or vc, got 'gpu'"),
         (("quota", "set", "vc", "", "--gpus", "1"), "vc '': expected 1 to 64 characters"),
         (("quota", "account", "remove", "ml", "--user", "zoe"), "zoe is no member of account ml"),
     ],

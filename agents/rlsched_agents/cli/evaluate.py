@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from rlsched.cli.shared.policies import PolicyCommand, complete_policy, said, setting
+from rlsched.cli.shared.options import HTML, MODELS
+from rlsched.cli.shared.policies import PolicyCommand, policies_option, said, setting
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @click.command(cls=PolicyCommand)
@@ -12,15 +18,10 @@ from rlsched.cli.shared.policies import PolicyCommand, complete_policy, said, se
 @click.option(
     "--cluster", required=True, metavar="C", help="Cluster file (TOML): nodes, placement, failures."
 )
-@click.option(
-    "--policy",
-    "policies",
-    required=True,
-    multiple=True,
-    metavar="NAME|FILE",
-    shell_complete=complete_policy,
-    help="Policy to replay: a name from `rlsched policies`, ppo:PATH, sb3:PATH, a TOML file, or "
+@policies_option(
+    "Policy to replay: a name from `rlsched policies`, ppo:PATH, sb3:PATH, a TOML file, or "
     "FILE.py[:NAME]; may be repeated.",
+    required=True,
 )
 @setting
 @click.option(
@@ -52,13 +53,7 @@ from rlsched.cli.shared.policies import PolicyCommand, complete_policy, said, se
     help="Random seed of the policies; may be repeated: the report then has means over the seeds. "
     "[default: 0]",
 )
-@click.option(
-    "--models",
-    is_flag=False,
-    flag_value="default",
-    metavar="[FILE]",
-    help="Model speed and power (sharing, clocks, cores, energy), with the settings of this TOML file.",
-)
+@MODELS
 @click.option(
     "--prediction",
     metavar="KIND",
@@ -66,7 +61,7 @@ from rlsched.cli.shared.policies import PolicyCommand, complete_policy, said, se
     "names users or jobs]",
 )
 @click.option("--json", "json_path", metavar="FILE", help="Write the report as JSON.")
-@click.option("--html", "html_path", metavar="FILE", help="Write the report as a page with plots.")
+@HTML
 @click.option("--jobs-out", metavar="DIR", help="Write all jobs and all attempts as CSV files.")
 @click.option("--records", metavar="DIR", help="Write all decisions, for `explain` and `board`.")
 @click.option("--logdir", metavar="DIR", help="Write curves and decisions for TensorBoard.")
@@ -96,7 +91,7 @@ def evaluate(
     models: str | None,
     prediction: str | None,
     json_path: str | None,
-    html_path: str | None,
+    html_path: Path | None,
     jobs_out: str | None,
     records: str | None,
     logdir: str | None,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlsched.cli.shared.options import PATH, shown
+
 if TYPE_CHECKING:
     from rlsched_agents.ppo.sources import TrainingData
-
-FILE = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             "--trace",
             "traces",
             multiple=True,
-            type=FILE,
+            type=PATH,
             metavar="T",
             help="Trace to learn from; may be repeated, each with its own --cluster. The last 20 % are not "
             "used.",
@@ -86,7 +86,7 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             "--history",
             "histories",
             multiple=True,
-            type=FILE,
+            type=PATH,
             metavar="FILE",
             help="Job history of your site to learn from: output of sacct, or any format that `rlsched trace "
             "convert` reads; may be repeated, each with its own --cluster. The last 20 % confirm the result.",
@@ -102,7 +102,7 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             "--cluster",
             "clusters",
             multiple=True,
-            type=FILE,
+            type=PATH,
             metavar="C",
             help="Cluster file (TOML): one per trace, then one per history, or a single one for all. Not "
             "required for a history whose format describes the nodes.",
@@ -114,10 +114,9 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
             metavar="LIKE",
             help="Also learn from a synthetic trace: helios, philly or itp; may be repeated.",
         ),
-        click.option(
+        shown(
             "--predictability",
             default=predictability,
-            show_default=True,
             metavar="LEVEL",
             help="Accuracy of the predicted durations of synthetic jobs (see: rlsched trace synth --help).",
         ),
@@ -144,6 +143,11 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
         return found
 
     return add
+
+
+def recipe_option(help: str) -> Callable[[Any], Any]:
+    """Return the option `--recipe`."""
+    return shown("--recipe", default="default", metavar="NAME", help=help)
 
 
 def make_writable(folder: Path) -> None:

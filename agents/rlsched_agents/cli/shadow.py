@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
-_PATH = click.Path(path_type=Path)
+from rlsched.cli.shared.options import PATH, json_option
 
 
 @click.command()
-@click.argument("directory", metavar="DIR", type=_PATH)
+@click.argument("directory", metavar="DIR", type=PATH)
 @click.option("--day", metavar="YYYY-MM-DD", help="Report only this local day. [default: all days]")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@click.option("--html", "html_path", type=_PATH, metavar="FILE", help="Write the report as a page.")
+@json_option("Print the report as JSON.")
+@click.option("--html", "html_path", type=PATH, metavar="FILE", help="Write the report as a page.")
 def shadow(directory: Path, day: str | None, as_json: bool, html_path: Path | None) -> int:
     """Report per day how often a policy agrees with your Slurm, and what it would have changed.
 

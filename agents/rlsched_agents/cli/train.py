@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsched_agents.cli.learned_from import FILE, LearnedFrom, learned_from, make_writable
+from rlsched.cli.shared.options import PATH, QUIET, WORKERS, json_option, seed_option, shown
+from rlsched_agents.cli.learned_from import LearnedFrom, learned_from, make_writable, recipe_option
 from rlsched_agents.cli.used_logdir import check_logdir, clear, overwriting
 
 if TYPE_CHECKING:
@@ -29,49 +30,35 @@ LAST = "last.toml"
 
 @click.command()
 @learned_from("causal")
-@click.option(
+@shown(
     "--policy",
     default="tuned",
-    show_default=True,
     metavar="P",
     help="Policy to improve: a preset or a TOML file. Its own strategy, if any, is ignored.",
 )
 @click.option(
     "--out",
     required=True,
-    type=FILE,
+    type=PATH,
     metavar="POLICY",
     help="Policy file to write (.toml), with a card (.md) and, if it sets dials, a strategy (.json) of the "
     "same name. Written only if the policy is confirmed to be better.",
 )
 @click.option(
     "--logdir",
-    type=FILE,
+    type=PATH,
     metavar="DIR",
     help="Folder for TensorBoard logs and for the state that --resume reads.",
 )
 @click.option("--resume", is_flag=True, help="Continue the training in --logdir.")
 @overwriting
-@click.option(
-    "--seed",
-    default=0,
-    show_default=True,
-    type=click.IntRange(min=0),
-    metavar="K",
-    help="Random seed of windows and candidates.",
+@seed_option("Random seed of windows and candidates.")
+@recipe_option(
+    "Recipe: default, quick (a fifth of default), smoke (checks that training runs), or a .toml file."
 )
-@click.option(
-    "--recipe",
-    default="default",
-    show_default=True,
-    metavar="NAME",
-    help="Recipe: default, quick (a fifth of default), smoke (checks that training runs), or a .toml file.",
-)
-@click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Number of processes. [default: one per core]"
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--quiet", is_flag=True, help="Do not show progress.")
+@WORKERS
+@json_option("Print the result as JSON.")
+@QUIET
 def train(
     given: LearnedFrom,
     *,

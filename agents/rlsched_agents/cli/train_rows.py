@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsched_agents.cli.learned_from import FILE, LearnedFrom, learned_from, make_writable
+from rlsched.cli.shared.options import PATH, QUIET, seed_option, shown
+from rlsched_agents.cli.learned_from import LearnedFrom, learned_from, make_writable, recipe_option
 from rlsched_agents.cli.used_logdir import check_logdir, clear, overwriting
 
 if TYPE_CHECKING:
@@ -29,52 +30,38 @@ EXIT_INTERRUPTED = 130
 @click.option(
     "--logdir",
     required=True,
-    type=FILE,
+    type=PATH,
     metavar="DIR",
     help="Folder for TensorBoard logs and for checkpoints/last.zip, which --resume loads.",
 )
 @click.option(
     "--out",
     required=True,
-    type=FILE,
+    type=PATH,
     metavar="CHECKPOINT",
     help="Policy to write: a .zip file, or a folder that also gets a CARD.md.",
 )
-@click.option("--init", type=FILE, metavar="CHECKPOINT", help="Start from the weights of this checkpoint.")
+@click.option("--init", type=PATH, metavar="CHECKPOINT", help="Start from the weights of this checkpoint.")
 @click.option(
     "--resume",
     is_flag=True,
     help="Continue the run in --logdir. Loads its files: use it only with files you trust.",
 )
 @overwriting
-@click.option(
-    "--seed",
-    default=0,
-    show_default=True,
-    type=click.IntRange(min=0),
-    metavar="K",
-    help="Random seed of weights, episodes and draws.",
-)
-@click.option(
+@seed_option("Random seed of weights, episodes and draws.")
+@shown(
     "--runs",
     default=1,
-    show_default=True,
     type=click.IntRange(min=1),
     metavar="N",
     help="Number of runs, with seeds from --seed up; the best by validation is written.",
 )
-@click.option(
-    "--recipe",
-    default="default",
-    show_default=True,
-    metavar="NAME",
-    help="Hyperparameters: default, quick, mixture, reserving, growing, large, steady, smoke, or a .toml "
-    "file.",
+@recipe_option(
+    "Hyperparameters: default, quick, mixture, reserving, growing, large, steady, smoke, or a .toml file."
 )
-@click.option(
+@shown(
     "--threads",
     default=1,
-    show_default=True,
     type=click.IntRange(min=1),
     metavar="N",
     help="Threads of torch; more than one helps only on an idle machine.",
@@ -82,7 +69,7 @@ EXIT_INTERRUPTED = 130
 @click.option(
     "--no-validation", is_flag=True, help="Keep the last policy instead of the best one by validation."
 )
-@click.option("--quiet", is_flag=True, help="Do not show progress.")
+@QUIET
 def train_rows(
     given: LearnedFrom,
     *,

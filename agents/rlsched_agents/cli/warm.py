@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlsched.cli.shared.policies import PolicyCommand, said, setting
+from rlsched.cli.shared.options import JSON
+from rlsched.cli.shared.policies import PolicyCommand, policies_option, said, setting
 from rlsched.compile.compiling import COMPILING
 from rlsched.terminal.show import print_json
 
@@ -22,16 +23,11 @@ BUDGET_MS = 60_000.0
 
 
 @click.command(cls=PolicyCommand)
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    metavar="NAME|FILE",
-    help="Policy: a name from `rlsched policies`, ppo:PATH, or a file; may be repeated. [default: "
-    f"{DEFAULT}]",
+@policies_option(
+    f"Policy: a name from `rlsched policies`, ppo:PATH, or a file; may be repeated. [default: {DEFAULT}]"
 )
 @setting
-@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@JSON
 @click.pass_context
 def warm(
     ctx: click.Context,

@@ -9,54 +9,36 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.shared.policies import PolicyCommand, said, setting
+from rlsched.cli.shared.options import HTML, JSON, MODELS, PATH, QUIET, WORKERS, shown
+from rlsched.cli.shared.policies import PolicyCommand, policies_option, said, setting
 
 if TYPE_CHECKING:
     from rlsched_agents.whatif.found import WhatIf
     from rlsched_agents.whatif.site import Tell
 
-_FILE = click.Path(path_type=Path)
-
 
 @click.command(cls=PolicyCommand)
-@click.argument("history", metavar="HISTORY", type=_FILE)
+@click.argument("history", metavar="HISTORY", type=PATH)
 @click.option("--from", "form", default="", metavar="FORMAT", help="Format of HISTORY. [default: detected]")
 @click.option(
     "--cluster",
-    type=_FILE,
+    type=PATH,
     metavar="C",
     help="Cluster file (TOML) of the history; not required if the format describes the nodes.",
 )
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    metavar="NAME|FILE",
-    help="Policy to evaluate; may be repeated. [default: tuned, qssf-backfill, easy]",
-)
+@policies_option("Policy to evaluate; may be repeated. [default: tuned, qssf-backfill, easy]")
 @setting
-@click.option(
-    "--models",
-    is_flag=False,
-    flag_value="default",
-    metavar="[FILE]",
-    help="Model speed and power (energy, sharing, clocks), with the settings of this TOML file.",
-)
-@click.option(
+@MODELS
+@shown(
     "--prediction",
     default="running-mean",
-    show_default=True,
     metavar="KIND",
     help="Predictor of run times: running-mean, or hedge as in a broker (takes minutes the first time).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option(
-    "--html", "html_path", type=_FILE, metavar="FILE", help="Write the report as a page with plots."
-)
-@click.option(
-    "--workers", type=click.IntRange(min=1), metavar="N", help="Number of processes. [default: one per core]"
-)
-@click.option("--quiet", is_flag=True, help="Do not show progress.")
+@JSON
+@HTML
+@WORKERS
+@QUIET
 @click.pass_context
 def whatif(
     ctx: click.Context,

@@ -13,16 +13,13 @@ from rlsched.decide.record import Source
 from rlsched.errors import JournalError
 from rlsched.wire.messages import (
     Capabilities,
-    DependsOn,
     Holding,
-    Launcher,
     OfRank,
     PartyKind,
-    Priority,
     RankUsage,
-    Share,
     Tasks,
 )
+from rlsched.wire.messages.job_settings import JobChanges, JobSettings
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,22 +221,15 @@ class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
     """GPUs of this broker's jobs are not included."""
 
 
-class JobSubmitted(Fact, frozen=True, kw_only=True, tag="job_submitted"):
+class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submitted"):
     """A job was submitted, with the prediction made then; later reads use it and never predict again.
-    `rejected`: why it can never run, "" if it can."""
+
+    Settings that a journal does not have are from before they existed. `depends_on`: dependencies that were
+    not met at submission. `rejected`: why it can never run, "" if it can.
+    """
 
     asks_scheduler: ClassVar[bool] = True
     job: int
-    token: str
-    command: list[str]
-    num_gpus: int
-    name: str
-    vc: str
-    user: str
-    num_cpus: int
-    time_limit_s: float | None
-    env: dict[str, str]
-    cwd: str
     predicted_s: float
     spread: float
     rejected: str = ""
@@ -248,50 +238,17 @@ class JobSubmitted(Fact, frozen=True, kw_only=True, tag="job_submitted"):
     said: bytes = b""
     """Saved fields of `Foreseen`, little-endian: forecast and each predictor's, (1 + EXPERTS, BINS) float64,
     then (FEATURES,) float32; empty if only the running mean predicts."""
-    preemptible: bool = False
-    """Absent in journals from before preemption existed."""
-    workload: str = ""
-    """Name in the catalogue of workloads, "" if unknown."""
-    speed_energy: float | None = None
-    """Weight of energy against time, 0 to 1; None: the broker's."""
     lost_after_s: float = 0.0
-    """As in `Submit`, 0: never. Absent in older journals: jobs from then are never lost by time."""
-    priority: Priority = "normal"
-    """As submitted."""
-    account: str = ""
-    """Account that is charged together with the user; "": none."""
-    notify: str = ""
-    """Events to notify of, as in `Submit`; absent in journals from before notices existed."""
+    """0: never. Absent in older journals: jobs from then are never lost by time."""
     held: str = ""
-    """Holder until it is released, `user` or `admin`; absent, like the next two, in journals of version 4 and
-    before."""
-    begin_s: float | None = None
-    """Begin time, Unix seconds."""
-    depends_on: list[DependsOn] = []
-    """Dependencies that were not met at submission."""
-    tasks: list[Tasks] = []
-    """Tasks, if this is an array instead of a job; absent, like the next three, before version 5."""
-    array_limit: int = 0
-    """Maximum of tasks that run at once; 0: no limit."""
+    """Holder until it is released, `user` or `admin`; absent in journals of version 4 and before."""
     array: int = 0
-    """Array that it is a task of, see `TaskSubmitted`."""
+    """Array that it is a task of, see `TaskSubmitted`; absent, like the next, before version 5."""
     task: int = 0
-    launcher: Launcher = "none"
-    """As in `Submit`."""
-    memory_mib: int = 0
-    """Requested host memory; absent, like the next, before version 7."""
     counted: bool = False
-    """Whether the ledger counts its cores and memory."""
-    gpu_memory_mib: int = 0
-    """As in `Submit`, like the next one."""
-    gpu_types: list[str] = []
+    """Whether the ledger counts its cores and memory; absent, like the next, before version 7."""
     profiles: dict[str, WorkloadProfile] = {}
-    """Resource use learnt from similar jobs at submission, by GPU type; absent before version 7."""
-    share: Share = "auto"
-    """As in `Submit`; absent before version 7."""
-    grace_s: float | None = None
-    """Time between SIGTERM and SIGKILL, as in `Submit`; absent in journals from before jobs could request
-    it."""
+    """Resource use learnt from similar jobs at submission, by GPU type."""
 
 
 class TaskSubmitted(Fact, frozen=True, kw_only=True, tag="task_submitted"):
@@ -334,29 +291,13 @@ class TasksCancelled(Fact, frozen=True, kw_only=True, tag="tasks_cancelled"):
     reason: str
 
 
-class JobUpdated(Fact, frozen=True, kw_only=True, tag="job_updated", omit_defaults=True):
+class JobUpdated(JobChanges, Fact, frozen=True, kw_only=True, tag="job_updated", omit_defaults=True):
     """A submission was changed: of a job, or of all tasks of an array that are not jobs yet.
 
-    None: unchanged. Predictions stay as made at submission.
+    Predictions stay as made at submission. `depends_on`: without dependencies that are already met.
     """
 
     asks_scheduler: ClassVar[bool] = True
-    job: int
-    tasks: list[Tasks] = []
-    """Tasks of an array, if only these change; none of them is a job yet."""
-    name: str | None = None
-    priority: Priority | None = None
-    time_limit_s: float | None = None
-    """Infinite: no limit."""
-    begin_s: float | None = None
-    depends_on: list[DependsOn] | None = None
-    """New dependencies, which replace the old ones; without dependencies that are already met."""
-    lost_after_s: float | None = None
-    share: Share | None = None
-    array_limit: int | None = None
-    gpu_types: list[str] | None = None
-    """Empty: any type."""
-    grace_s: float | None = None
 
 
 class JobCancelled(Fact, frozen=True, kw_only=True, tag="job_cancelled"):

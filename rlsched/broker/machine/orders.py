@@ -26,7 +26,7 @@ from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.gates import is_met
 from rlsched.broker.state.jobs import Job, called
 from rlsched.broker.state.tasks import common, count, has, in_words, minus
-from rlsched.broker.state.updates import OF_TASKS, WHILE_RUNNING, WORDS, changes_of
+from rlsched.broker.state.updates import CHANGEABLE, OF_TASKS, WHILE_RUNNING, WORDS, changes_of
 from rlsched.errors import InputError
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Cancel, DependsOn, Hold, JobOrder, Release, Requeue, Submit, Update
@@ -239,19 +239,8 @@ class JobOrders:
             if order.singleton:
                 others = self.alone(msgspec.structs.replace(spec, depends_on=others)).depends_on
             self._check_circle(spec.job, number, others)
-        return JobUpdated(
-            job=spec.job,
-            name=order.name,
-            priority=order.priority,
-            time_limit_s=order.time_limit_s,
-            begin_s=order.begin_s,
-            depends_on=others,
-            lost_after_s=order.lost_after_s,
-            share=order.share,
-            array_limit=order.array_limit,
-            gpu_types=types,
-            grace_s=order.grace_s,
-        )
+        asked = {name: getattr(order, name) for name in CHANGEABLE}
+        return JobUpdated(job=spec.job, **asked | {"depends_on": others, "gpu_types": types})
 
     def _check_circle(self, job: int, name: str, others: list[DependsOn]) -> None:
         """Check that a job would not wait for itself.

@@ -25,6 +25,7 @@ from rlsched.broker.state.tasks import joined
 from rlsched.errors import InputError, RlschedError
 from rlsched.transport.roles import Peer, signed
 from rlsched.wire.messages import ClientReply, Refused, Submit, SubmitMany, Submitted, SubmittedMany
+from rlsched.wire.messages.job_settings import JobSettings
 from rlsched.wire.states import REJECTED
 
 _log = logging.getLogger("rlsched.broker")
@@ -218,41 +219,27 @@ class Submitting:
         Raises:
             InputError: its user may not charge it to its account, or a dependency can never be met.
         """
+        asked = {name: getattr(message, name) for name in JobSettings.__struct_fields__}
         return JobSubmitted(
             job=number,
-            token=message.token,
-            command=message.command,
-            num_gpus=message.num_gpus,
-            name=name_of(message),
-            vc=message.vc,
-            user=message.user,
-            num_cpus=message.num_cpus,
-            memory_mib=message.memory_mib,
             counted=True,
-            gpu_memory_mib=message.gpu_memory_mib,
-            gpu_types=types_asked(message.gpu_types),
-            time_limit_s=message.time_limit_s,
-            env=message.env,
-            cwd=message.cwd,
-            preemptible=message.preemptible or self._ranks.may_be_preempted(message.priority),
-            priority=message.priority,
-            workload=message.workload,
-            speed_energy=message.speed_energy,
-            lost_after_s=self._limits.lost_after_s if message.lost_after_s is None else message.lost_after_s,
-            share=message.share,
-            account=self._state.accounts.charged(message.user, message.account),
-            notify=message.notify,
             held="user" if message.hold else "",
-            begin_s=message.begin_s,
-            depends_on=self._orders.waits_for(message),
-            tasks=joined(message.tasks),
-            array_limit=message.array_limit,
-            launcher=message.launcher,
-            grace_s=message.grace_s,
             profiles=self._state.profiles.of(signature_of(message.user, message.command)),
             predicted_s=math.nan,
             spread=math.nan,
             rejected=self._refused_by_nodes(message) if self._state.nodes else "",
+            **asked
+            | {
+                "name": name_of(message),
+                "gpu_types": types_asked(message.gpu_types),
+                "preemptible": message.preemptible or self._ranks.may_be_preempted(message.priority),
+                "lost_after_s": self._limits.lost_after_s
+                if message.lost_after_s is None
+                else message.lost_after_s,
+                "account": self._state.accounts.charged(message.user, message.account),
+                "depends_on": self._orders.waits_for(message),
+                "tasks": joined(message.tasks),
+            },
         )
 
     def _refused_by_nodes(self, message: Submit) -> str:

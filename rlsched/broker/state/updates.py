@@ -9,6 +9,8 @@ import msgspec
 
 from rlsched.broker.base.entries import JobSubmitted, JobUpdated
 from rlsched.broker.state.asked import sharing_of
+from rlsched.wire.declared import declared
+from rlsched.wire.messages.job_settings import JobSettings
 
 if TYPE_CHECKING:
     from rlsched.broker.state.gates import Gates
@@ -16,23 +18,13 @@ if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
     from rlsched.wire.messages import Update
 
-WHILE_RUNNING: Final = ("name", "priority", "share")
+_SETTINGS: Final = {name: one.setting for name, one in declared(JobSettings).items() if one.setting.changes}
+WHILE_RUNNING: Final = tuple(name for name, one in _SETTINGS.items() if one.changes == "running")
 """Fields of a job with GPUs that may change: its processes do not depend on them. Co-tenants stay."""
-OF_TASKS: Final = ("name", "priority", "time_limit_s", "lost_after_s", "gpu_types", "share", "grace_s")
+OF_TASKS: Final = tuple(name for name, one in _SETTINGS.items() if one.changes != "waiting")
 """Fields of single tasks that may change before they are jobs."""
-CHANGEABLE: Final = (*OF_TASKS, "begin_s", "depends_on", "array_limit")
-WORDS: Final = {
-    "name": "--name",
-    "priority": "--priority",
-    "time_limit_s": "--time-limit",
-    "lost_after_s": "--lost-after",
-    "share": "--share",
-    "grace_s": "--grace",
-    "begin_s": "--begin",
-    "depends_on": "--dependency",
-    "array_limit": "--array-limit",
-    "gpu_types": "--gpu-type",
-}
+CHANGEABLE: Final = tuple(_SETTINGS)
+WORDS: Final = {name: one.options[0].name for name, one in _SETTINGS.items()}
 """Names of the fields for users."""
 
 
@@ -56,8 +48,8 @@ def difference(before: JobSubmitted, now: JobSubmitted) -> JobUpdated | None:
     """Return the changes since the submission, without dependencies; None: there are none."""
     found = {
         name: getattr(now, name)
-        for name in (*OF_TASKS, "begin_s", "array_limit")
-        if getattr(now, name) != getattr(before, name)
+        for name in CHANGEABLE
+        if name != "depends_on" and getattr(now, name) != getattr(before, name)
     }
     if "time_limit_s" in found and found["time_limit_s"] is None:
         found["time_limit_s"] = math.inf

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import click
 
-from rlsched.cli.shared.options import asking
+from rlsched.cli.shared.options import JSON, BrokerAt, asking
 from rlsched.errors import RlschedError
 from rlsched.files.space import LOW_DISK_MIB
 from rlsched.installing import install_command
@@ -39,9 +39,9 @@ class Finding(NamedTuple):
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@JSON
 @asking
-def doctor(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> int:
+def doctor(as_json: bool, at: BrokerAt) -> int:
     """Check this machine for problems, and print how to fix them.
 
     Checks keys, the broker, the disk, GPUs, control groups, compiled kernels. Changes nothing. The exit code
@@ -54,10 +54,10 @@ def doctor(as_json: bool, broker: str | None, keys: Path | None, timeout_s: floa
     """
     from rlsched.transport.keys import default_home
 
-    home = keys or default_home()
+    home = at.keys or default_home()
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
         "keys": lambda: _keys(home),
-        "broker": lambda: _broker(broker, keys, timeout_s),
+        "broker": lambda: _broker(at),
         "disk": lambda: _disk(home),
         "GPUs": _gpus,
         "control groups": _cgroups,
@@ -120,22 +120,21 @@ def _keys(home: Path) -> Iterator[Finding]:
         yield Finding("keys", "ok", f"{home}")
 
 
-def _broker(address: str | None, keys: Path | None, timeout_s: float) -> Iterator[Finding]:
+def _broker(at: BrokerAt) -> Iterator[Finding]:
     if find_spec("zmq") is None:
         yield Finding("broker", "wrong", f"pyzmq is missing: {install_command('broker')}")
         return
-    from rlsched.client.client import Client
     from rlsched.wire.messages import MAX_CLOCK_SKEW_S
 
     try:
-        with Client(address, home=keys, timeout_s=timeout_s) as client:
+        with at.client() as client:
             report = client.stats()
             nodes = client.nodes()
     except RlschedError as error:
         yield Finding("broker", "note", f"{error}")
         return
     yield Finding(
-        "broker", "ok", f"{report.address or address}, rlsched {report.version}, policy {report.policy}"
+        "broker", "ok", f"{report.address or at.address}, rlsched {report.version}, policy {report.policy}"
     )
     asleep = sum(node.state in ("asleep", "waking") for node in nodes)
     there = ("up", "asleep", "waking")

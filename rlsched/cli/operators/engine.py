@@ -7,12 +7,11 @@ from pathlib import Path
 
 import click
 
-from rlsched.cli.shared.options import HOME
+from rlsched.cli.shared.options import BROKER, HOME, PATH, directory_option, shown
 from rlsched.cli.shared.policies import PolicyCommand, setting
 from rlsched.cli.shared.serving_options import LOG_FORMAT
 from rlsched.logs import LogFormat, set_up
 
-_PATH = click.Path(path_type=Path)
 _DIRECTORY = Path("/var/lib/rlsched/slurm")
 _SHADOW_DIRECTORY = Path("/var/lib/rlsched/shadow")
 WRITTEN_S = 0.5
@@ -38,19 +37,11 @@ def engine() -> None:
     metavar="NAME",
     help="Partition to hand over to rlsched; may be repeated.",
 )
-@click.option(
-    "--broker",
-    metavar="ADDRESS",
-    help="Address of the broker, tcp://HOST:PORT; separate standbys by commas. "
-    "[default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
-)
-@click.option("--name", default="slurm", show_default=True, help="Name of the gateway's key (role engine).")
-@click.option(
-    "--dir",
-    "directory",
-    type=_PATH,
-    help="Directory of the gateway's heartbeat file, which job_submit.lua reads; with --shadow, of all its "
-    f"files. [default: {_DIRECTORY}; {_SHADOW_DIRECTORY} with --shadow]",
+@BROKER
+@shown("--name", default="slurm", help="Name of the gateway's key (role engine).")
+@directory_option(
+    "Directory of the gateway's heartbeat file, which job_submit.lua reads; with --shadow, of all its "
+    f"files. [default: {_DIRECTORY}; {_SHADOW_DIRECTORY} with --shadow]"
 )
 @click.option(
     "--poll-s",
@@ -65,11 +56,10 @@ def engine() -> None:
     help="slurmrestd to query for jobs and nodes: unix:/PATH or http://HOST:PORT, with the token in "
     "$SLURM_JWT if it is set.  [default: run squeue and sinfo]",
 )
-@click.option(
+@shown(
     "--release-after",
     "release_after_s",
     default=120.0,
-    show_default=True,
     type=_SECONDS,
     metavar="SECONDS",
     help="Seconds without a decision after which held jobs are released to Slurm's own order.",
@@ -106,10 +96,9 @@ def engine() -> None:
     is_flag=True,
     help="Write nothing to Slurm: follow it, let a policy decide in parallel, and record its decisions.",
 )
-@click.option(
+@shown(
     "--policy",
     default="tuned",
-    show_default=True,
     metavar="NAME|FILE",
     help="With --shadow: policy that decides in parallel to Slurm.",
 )
@@ -117,7 +106,7 @@ def engine() -> None:
 @click.option(
     "--history",
     metavar="FILE",
-    type=_PATH,
+    type=PATH,
     help="With --shadow: output of sacct for earlier jobs, from which predictions start.",
 )
 @LOG_FORMAT

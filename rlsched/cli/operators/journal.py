@@ -8,20 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rlsched.cli.shared.options import JSON, PATH, directory_option, shown
+
 if TYPE_CHECKING:
     from rlsched.broker.journal.journal import Journal
 
 from rlsched.terminal.show import print_json, size
 
-_DIR = click.option(
-    "--dir",
-    "directory",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="The broker's directory. [default: HOME/broker or, of `rlsched up`, HOME/up/broker: the one that "
-    "runs, else the one that wrote last; HOME is $RLSCHED_HOME or ~/.config/rlsched]",
+_DIR = directory_option(
+    "The broker's directory. [default: HOME/broker or, of `rlsched up`, HOME/up/broker: the one that "
+    "runs, else the one that wrote last; HOME is $RLSCHED_HOME or ~/.config/rlsched]"
 )
-_JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 
 
 def _directory(directory: Path | None) -> Path:
@@ -50,9 +47,9 @@ def journal() -> None:
 
 
 @journal.command()
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=PATH)
 @_DIR
-@_JSON
+@JSON
 def check(file: Path | None, directory: Path | None, as_json: bool) -> int:
     """Read a journal, or the backup FILE, to its end and report whether it is whole. Exit code 1: it is not.
 
@@ -89,10 +86,8 @@ def _replaced(count: int) -> str:
 
 
 @journal.command()
-@click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="File to write. [default: stdout]"
-)
+@click.argument("file", required=False, type=PATH)
+@click.option("-o", "--output", metavar="FILE", type=PATH, help="File to write. [default: stdout]")
 @_DIR
 def export(file: Path | None, output: Path | None, directory: Path | None) -> None:
     """Write a journal, or the backup FILE, as JSON lines: n, now_s, and the entry. Contains job environments.
@@ -118,9 +113,9 @@ def export(file: Path | None, output: Path | None, directory: Path | None) -> No
 
 
 @journal.command()
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("target", type=PATH)
 @_DIR
-@_JSON
+@JSON
 def backup(target: Path, directory: Path | None, as_json: bool) -> None:
     """Copy the journal to the new file TARGET; the broker may run.
 
@@ -138,9 +133,9 @@ def backup(target: Path, directory: Path | None, as_json: bool) -> None:
 
 
 @journal.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @_DIR
-@_JSON
+@JSON
 def restore(file: Path, directory: Path | None, as_json: bool) -> None:
     """Restore the backup FILE. The broker must not run. The old journal is kept next to it.
 
@@ -184,16 +179,15 @@ def restore(file: Path, directory: Path | None, as_json: bool) -> None:
     metavar="DAYS",
     help="Replace entries older than this by a summary, days. Finished jobs stay in the table.",
 )
-@click.option(
+@shown(
     "--fair-share",
     "half_life",
     default="off",
-    show_default=True,
     metavar="HALF_LIFE",
     help="With --keep-days: the broker's --fair-share, such as 7d.",
 )
 @_DIR
-@_JSON
+@JSON
 def compact(
     remake_ended: bool, keep_days: float | None, half_life: str, directory: Path | None, as_json: bool
 ) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.shared.options import HOME
+from rlsched.cli.shared.options import HOME, JSON, shown
 from rlsched.terminal.show import print_json
 
 if TYPE_CHECKING:
@@ -43,14 +43,13 @@ def keys() -> None:
 @click.option(
     "--person", default="", help="User whose jobs the key submits, for a further key.  [default: NAME]"
 )
-@click.option(
+@shown(
     "--nodes",
     metavar="NAMES",
     default="*",
-    show_default=True,
     help="With --role engine: names of the nodes that it may report, separated by commas; `gpu-*`: a prefix.",
 )
-@click.option("--expires", default="15m", show_default=True, help="How long the token is valid.")
+@shown("--expires", default="15m", help="How long the token is valid.")
 @click.option(
     "--broker",
     metavar="ADDRESS",
@@ -95,7 +94,7 @@ def new(
 
 @keys.command()
 @click.argument("token")
-@click.option("--timeout-s", default=10.0, show_default=True, type=click.FloatRange(min=0.1, max=3600))
+@shown("--timeout-s", default=10.0, type=click.FloatRange(min=0.1, max=3600))
 @HOME
 def join(token: str, timeout_s: float, keys: Path | None) -> None:
     """Create a key for this machine, and register it with the broker that issued the TOKEN.
@@ -146,7 +145,7 @@ def _node_lines(address: str, name: str, keys: Path | None) -> list[str]:
 
 
 @keys.command("list")
-@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@JSON
 @HOME
 def list_(as_json: bool, keys: Path | None) -> None:
     """List the keys that may connect to the broker, and unused tokens.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.shared.options import asking
+from rlsched.cli.shared.options import BrokerAt, asking, shown
 from rlsched.cli.shared.serving_options import LOG_FORMAT
 from rlsched.errors import InputError
 from rlsched.logs import LogFormat, set_up
@@ -21,19 +20,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
+@shown(
     "--listen",
     default="127.0.0.1:9461",
-    show_default=True,
     metavar="HOST:PORT",
     help="Address to serve on. Access is not restricted.",
 )
 @LOG_FORMAT
 @click.option("--once", is_flag=True, help="Print the metrics once, for a textfile collector.")
 @asking
-def metrics(
-    listen: str, log_format: LogFormat, once: bool, broker: str | None, keys: Path | None, timeout_s: float
-) -> None:
+def metrics(listen: str, log_format: LogFormat, once: bool, at: BrokerAt) -> None:
     """Serve the broker's metrics to Prometheus, until Ctrl-C.
 
     Runs as a separate process with a user's key, so that a slow scrape delays no decision. If no broker
@@ -51,7 +47,7 @@ def metrics(
     announce = set_up(log_format, level=logging.WARNING)
     host, port = _host_and_port(listen)
     registry = CollectorRegistry(auto_describe=True)
-    registry.register(BrokerFigures(broker, keys, timeout_s))
+    registry.register(BrokerFigures(at))
     if once:
         click.echo(generate_latest(registry), nl=False)
         return
@@ -67,16 +63,10 @@ def metrics(
 
 
 class BrokerFigures:
-    """Queries the broker at every scrape.
+    """Queries the broker at every scrape."""
 
-    Args:
-        broker: Its address; None: the default of all verbs.
-        keys: Key directory; None: the default of all verbs.
-        timeout_s: Time-out of a query, seconds.
-    """
-
-    def __init__(self, broker: str | None, keys: Path | None, timeout_s: float) -> None:
-        self._broker, self._keys, self._timeout_s = broker, keys, timeout_s
+    def __init__(self, at: BrokerAt) -> None:
+        self._at = at
 
     def describe(self) -> list[Metric]:
         """Return no metrics; none are known before the first scrape."""
@@ -84,11 +74,10 @@ class BrokerFigures:
 
     def collect(self) -> Iterator[Metric]:
         """Yield the current metrics; only `rlsched_up` if no broker answers."""
-        from rlsched.client.client import Client
         from rlsched.errors import RlschedError
 
         try:
-            with Client(self._broker, home=self._keys, timeout_s=self._timeout_s) as client:
+            with self._at.client() as client:
                 report = client.stats()
         except RlschedError:
             yield _gauge("up", "Whether the broker answers.", 0.0)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from rlsched.cli.shared.listing import check_columns, listed, listing, sorted_by
-from rlsched.cli.shared.options import asking, reach
+from rlsched.cli.shared.options import JSON, BrokerAt, asking
 from rlsched.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ STATES: Final = ("up", "drained", "unreachable", "down", "asleep", "waking", "fo
     help="Only nodes with a heartbeat since: 30min, 12h, 7d, 2w ago, or 2026-11-01.",
 )
 @listing
-@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@JSON
 @asking
 def nodes(
     *,
@@ -51,9 +50,7 @@ def nodes(
     columns: str | None,
     watch: float | None,
     as_json: bool,
-    broker: str | None,
-    keys: Path | None,
-    timeout_s: float,
+    at: BrokerAt,
 ) -> None:
     """List the nodes, their free resources, and why a node gets no jobs.
 
@@ -88,7 +85,7 @@ def nodes(
 
     listed(
         "nodes",
-        lambda: reach(broker, keys, timeout_s),
+        at.reach,
         look,
         node_lines,
         columns=columns,
@@ -117,14 +114,7 @@ _NAMES = click.argument("names", nargs=-1, required=True, metavar="NAME...")
     help="End the jobs there, with the grace of a preemption, and requeue them. [default: they continue]",
 )
 @asking
-def drain(
-    names: tuple[str, ...],
-    reason: str,
-    requeue: bool,
-    broker: str | None,
-    keys: Path | None,
-    timeout_s: float,
-) -> None:
+def drain(names: tuple[str, ...], reason: str, requeue: bool, at: BrokerAt) -> None:
     """Drain nodes: they get no new jobs until `rlsched node resume`.
 
     \b
@@ -132,7 +122,7 @@ def drain(
       rlsched node drain n0 --reason "new driver"
       rlsched node drain n0 n1 --requeue --reason "power off at noon"
     """
-    with reach(broker, keys, timeout_s) as client:
+    with at.reach() as client:
         for name in names:
             client.drain_node(name, reason=reason, requeue=requeue)
             click.echo(f"node {name}: drained")
@@ -141,7 +131,7 @@ def drain(
 @click.command()
 @_NAMES
 @asking
-def resume(names: tuple[str, ...], broker: str | None, keys: Path | None, timeout_s: float) -> None:
+def resume(names: tuple[str, ...], at: BrokerAt) -> None:
     """Let drained nodes get jobs again, and wake sleeping nodes.
 
     A drained node that sleeps is woken when jobs need it. A second resume, or the resume of a node that is
@@ -151,7 +141,7 @@ def resume(names: tuple[str, ...], broker: str | None, keys: Path | None, timeou
     Example:
       rlsched node resume n0
     """
-    with reach(broker, keys, timeout_s) as client:
+    with at.reach() as client:
         for name in names:
             client.resume_node(name)
             click.echo(f"node {name}: resumed")
@@ -161,9 +151,7 @@ def resume(names: tuple[str, ...], broker: str | None, keys: Path | None, timeou
 @_NAMES
 @_REASON
 @asking
-def down(
-    names: tuple[str, ...], reason: str, broker: str | None, keys: Path | None, timeout_s: float
-) -> None:
+def down(names: tuple[str, ...], reason: str, at: BrokerAt) -> None:
     """Declare unreachable nodes down; their jobs are requeued.
 
     Only for nodes whose daemon does not answer. First make sure that no job still runs there: it would run
@@ -173,7 +161,7 @@ def down(
     Example:
       rlsched node down n7 --reason "power supply"
     """
-    with reach(broker, keys, timeout_s) as client:
+    with at.reach() as client:
         for name in names:
             client.down_node(name, reason=reason)
             click.echo(f"node {name}: down")
@@ -183,9 +171,7 @@ def down(
 @_NAMES
 @_REASON
 @asking
-def remove(
-    names: tuple[str, ...], reason: str, broker: str | None, keys: Path | None, timeout_s: float
-) -> None:
+def remove(names: tuple[str, ...], reason: str, at: BrokerAt) -> None:
     """Remove nodes from the list; jobs that wait for them are requeued.
 
     Only for nodes whose daemon is not running. First make sure that none of their jobs still runs. A node
@@ -195,7 +181,7 @@ def remove(
     Example:
       rlsched node remove n7 --reason "sold"
     """
-    with reach(broker, keys, timeout_s) as client:
+    with at.reach() as client:
         for name in names:
             client.remove_node(name, reason=reason)
             click.echo(f"node {name}: removed")

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import click
 
-from rlsched.cli.shared.options import HOME
+from rlsched.cli.shared.options import HOME, PATH, directory_option, shown
 from rlsched.cli.shared.serving_options import LOG_FORMAT
 from rlsched.errors import InputError, RlschedError
 from rlsched.logs import LogFormat, set_up
-
-_PATH = click.Path(path_type=Path)
 
 
 @click.command()
 @click.option("--webhook", metavar="URL", help="URL to POST each notice to, as JSON; http or https.")
 @click.option(
-    "--webhook-token-file", type=_PATH, metavar="FILE", help="File with a bearer token to send with a notice."
+    "--webhook-token-file", type=PATH, metavar="FILE", help="File with a bearer token to send with a notice."
 )
 @click.option(
     "--command",
@@ -25,27 +23,23 @@ _PATH = click.Path(path_type=Path)
     metavar="CMD",
     help="Command to run for each notice, without a shell, with the JSON on its standard input.",
 )
-@click.option(
-    "--dir", "directory", type=_PATH, metavar="DIR", help="The broker's directory. [default: HOME/broker]"
-)
+@directory_option("The broker's directory. [default: HOME/broker]")
 @click.option(
     "--cursor",
-    type=_PATH,
+    type=PATH,
     metavar="FILE",
     help="File that records which notices were sent. [default: notify-webhook.json or notify-command.json in "
     "--dir]",
 )
-@click.option(
+@shown(
     "--send-timeout-s",
     default=10.0,
-    show_default=True,
     type=click.FloatRange(min=0, min_open=True, max=3600),
     help="Time-out of sending a notice, seconds.",
 )
-@click.option(
+@shown(
     "--poll-s",
     default=1.0,
-    show_default=True,
     type=click.FloatRange(min=0.05, max=3600),
     help="Interval at which the journal is read, seconds.",
 )

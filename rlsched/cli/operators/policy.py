@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
-from rlsched.cli.shared.options import asking
+from rlsched.cli.shared.options import BrokerAt, asking
 from rlsched.cli.shared.policies import complete_policy, setting
 
 
@@ -28,14 +27,7 @@ def policy() -> None:
     "--fallback", metavar="NAME|FILE", help="Rule if the policy fails. [default: the rule that it follows]"
 )
 @asking
-def set_policy(
-    name: str,
-    changes: Sequence[str],
-    fallback: str | None,
-    broker: str | None,
-    keys: Path | None,
-    timeout_s: float,
-) -> None:
+def set_policy(name: str, changes: Sequence[str], fallback: str | None, at: BrokerAt) -> None:
     """Switch to another policy now. Jobs continue; for admins.
 
     The policy is stored in the journal: a restarted broker keeps it, until another one is set or its --policy
@@ -49,12 +41,11 @@ def set_policy(
       rlsched policy set ppo:runs/1
       rlsched policy set tuned --set share.max_jobs=2
     """
-    from rlsched.client.client import Client
     from rlsched.decide.policies.policy import Policy
 
     chosen = Policy.of(name).changed(changes)
     behind = None if fallback is None else Policy.of(fallback)
-    with Client(broker, home=keys, timeout_s=max(timeout_s, 60.0)) as client:
+    with at.client(max(at.timeout_s, 60.0)) as client:
         client.set_policy(chosen, fallback=behind)
         report = client.stats()
     click.echo(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.shared.options import asking, reach
+from rlsched.cli.shared.options import JSON, BrokerAt, asking
 from rlsched.terminal.show import in_words, percent, print_json, print_table
 from rlsched.terminal.visible import visible
 
@@ -25,9 +24,9 @@ RULES = ("last", "week", "list")
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@JSON
 @asking
-def predictor(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+def predictor(as_json: bool, at: BrokerAt) -> None:
     """Show the recent accuracy of predicted run times, and of forecast starts and ends.
 
     Values that are not known yet are null in the JSON.
@@ -39,7 +38,7 @@ def predictor(as_json: bool, broker: str | None, keys: Path | None, timeout_s: f
     """
     import msgspec
 
-    with reach(broker, keys, timeout_s) as client:
+    with at.reach() as client:
         report = client.stats()
     if as_json:
         told = {"prediction": report.prediction, "forecasts": report.forecasts}

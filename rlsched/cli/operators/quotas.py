@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rlsched.cli.shared.options import asking, reach
+from rlsched.cli.shared.options import JSON, BrokerAt, asking
 from rlsched.terminal.show import print_json, print_table
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ class _Limit(click.ParamType[float]):
         return limit
 
 
-_JSON = click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
 _PERSON = click.option(
     "--user", "persons", multiple=True, required=True, metavar="PERSON", help="User; may be repeated."
 )
@@ -64,14 +62,7 @@ def quota() -> None:
 )
 @asking
 def set_quota(
-    kind: PartyKind,
-    name: str,
-    gpus: int | None,
-    jobs: int | None,
-    gpu_hours: float | None,
-    broker: str | None,
-    keys: Path | None,
-    timeout_s: float,
+    kind: PartyKind, name: str, gpus: int | None, jobs: int | None, gpu_hours: float | None, at: BrokerAt
 ) -> None:
     """Set limits; for admins. NAME `default`: all of this kind that have no limit of their own.
 
@@ -87,23 +78,23 @@ def set_quota(
     limits: dict[str, Any] = {
         limit: None if number == -1 else number for limit, number in given.items() if number is not None
     }
-    with reach(broker, keys, timeout_s) as client:
+    with at.reach() as client:
         client.set_quota(kind, name, **limits)
         found = [row for row in client.quotas() if (row.kind, row.name) == (kind, name)]
     _print(found) if found else click.echo(f"{kind} {name}: no limit")
 
 
 @quota.command(name="list")
-@_JSON
+@JSON
 @asking
-def list_quotas(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+def list_quotas(as_json: bool, at: BrokerAt) -> None:
     """Show all limits, with current use next to each.
 
     \b
     Example:
       rlsched quota list
     """
-    with reach(broker, keys, timeout_s) as client:
+    with at.reach() as client:
         found = client.quotas()
     if as_json:
         import msgspec
@@ -158,38 +149,34 @@ def account() -> None:
 @click.argument("name")
 @_PERSON
 @asking
-def add(name: str, persons: tuple[str, ...], broker: str | None, keys: Path | None, timeout_s: float) -> None:
+def add(name: str, persons: tuple[str, ...], at: BrokerAt) -> None:
     """Let users charge jobs to an account; for admins. The first account of a user is the default.
 
     \b
     Example:
       rlsched quota account add vision --user alice --user bob
     """
-    _set_members(name, persons, True, broker, keys, timeout_s)
+    _set_members(name, persons, True, at)
 
 
 @account.command()
 @click.argument("name")
 @_PERSON
 @asking
-def remove(
-    name: str, persons: tuple[str, ...], broker: str | None, keys: Path | None, timeout_s: float
-) -> None:
+def remove(name: str, persons: tuple[str, ...], at: BrokerAt) -> None:
     """Stop users from charging jobs to an account; for admins. Existing jobs stay as they are.
 
     \b
     Example:
       rlsched quota account remove vision --user bob
     """
-    _set_members(name, persons, False, broker, keys, timeout_s)
+    _set_members(name, persons, False, at)
 
 
-def _set_members(
-    name: str, persons: tuple[str, ...], member: bool, broker: str | None, keys: Path | None, timeout_s: float
-) -> None:
+def _set_members(name: str, persons: tuple[str, ...], member: bool, at: BrokerAt) -> None:
     from rlsched.terminal.visible import visible
 
-    with reach(broker, keys, timeout_s) as client:
+    with at.reach() as client:
         for person in persons:
             client.set_member(name, person, member=member)
             done = "may charge jobs to it" if member else "is no longer a member"
@@ -197,9 +184,9 @@ def _set_members(
 
 
 @account.command(name="list")
-@_JSON
+@JSON
 @asking
-def list_accounts(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+def list_accounts(as_json: bool, at: BrokerAt) -> None:
     """Show the members of all accounts.
 
     \b
@@ -208,7 +195,7 @@ def list_accounts(as_json: bool, broker: str | None, keys: Path | None, timeout_
     """
     from rlsched.terminal.visible import visible
 
-    with reach(broker, keys, timeout_s) as client:
+    with at.reach() as client:
         found = client.members()
     if as_json:
         import msgspec

@@ -4,73 +4,63 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar, get_args
 
 import click
+import msgspec
 
 from rlsched.broker.compaction.keeping import GROWN, KEEP_ENDED_DAYS, KEEP_ENTRIES, Keeps
 from rlsched.cli.shared.job_options import lost_after_time_s
-from rlsched.cli.shared.options import PRIORITIES
+from rlsched.cli.shared.options import PATH, directory_option, shown
 from rlsched.cli.shared.policies import PolicyCommand, said
 from rlsched.cli.shared.serving_options import LOG_FORMAT, deciding, listening
 from rlsched.errors import InputError
 from rlsched.files.space import MIN_FREE_MIB
 from rlsched.logs import LogFormat, set_up
 from rlsched.settings import Seconds
+from rlsched.wire.messages import Priority
 
-if TYPE_CHECKING:
-    from rlsched.wire.messages import Priority
-
+S = TypeVar("S", bound=msgspec.Struct)
 _log = logging.getLogger("rlsched.broker")
 
 
 @click.command(cls=PolicyCommand)
 @listening
-@click.option(
-    "--dir",
-    "directory",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Directory of the journal and the decision records. [default: HOME/broker]",
-)
+@directory_option("Directory of the journal and the decision records. [default: HOME/broker]")
 @deciding
 @click.option(
     "--history",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Output of sacct for earlier jobs: predictions start from the last 10,000 of them. Must be the same "
     "at every start.",
 )
-@click.option(
+@shown(
     "--lease-s",
     default=20.0,
-    show_default=True,
     type=click.FloatRange(min=1.0),
     help="Seconds without a heartbeat after which a node is unreachable: it keeps its jobs and gets no new "
     "jobs.",
 )
-@click.option(
+@shown(
     "--lost-after",
     default="never",
-    show_default=True,
     metavar="TIME",
     help="Default of `rlsched submit --lost-after`: time a node of a job may be unreachable before the node "
     "ends the job and the broker requeues it (10m). never: jobs continue until the node is back, or is "
     "declared down with `rlsched node down`.",
 )
-@click.option(
+@shown(
     "--launch-timeout-s",
     default=30.0,
-    show_default=True,
     type=click.FloatRange(min=0.1),
     help="Time within which all ranks of a job must have started, seconds.",
 )
-@click.option(
+@shown(
     "--min-free-mib",
     default=MIN_FREE_MIB,
-    show_default=True,
     type=click.IntRange(min=0),
     help="Reject new jobs while the journal's disk has less free space, MiB; running jobs continue.",
 )
@@ -80,10 +70,9 @@ _log = logging.getLogger("rlsched.broker")
     help="Replace older entries of the journal by a summary, once a day; all: never. "
     f"[default: regardless of age, the latest {KEEP_ENTRIES:,} to {GROWN * KEEP_ENTRIES:,} stay]",
 )
-@click.option(
+@shown(
     "--keep-ended-days",
     default=f"{KEEP_ENDED_DAYS:g}",
-    show_default=True,
     metavar="DAYS|all",
     help="Time that `history` and `account` keep finished jobs, days.",
 )
@@ -93,52 +82,46 @@ _log = logging.getLogger("rlsched.broker")
     help="Give up the jobs of a lost journal, and start with an empty one. Nodes that run jobs keep them, "
     "see `rlsched node --forget-cluster`. Refused if the journal is intact.",
 )
-@click.option(
+@shown(
     "--ended-s",
     default=3600.0,
-    show_default=True,
     type=click.FloatRange(min=0.0),
     help="Seconds that finished jobs stay in memory (at most 10,000); older ones are read from the journal.",
 )
-@click.option(
+@shown(
     "--messages-per-s",
     default=10_000.0,
-    show_default=True,
     type=click.FloatRange(min=1.0),
     help="Most messages per second from one key; further ones are dropped, and clients retry.",
 )
-@click.option(
+@shown(
     "--refusals-per-s",
     default=100.0,
-    show_default=True,
     type=click.FloatRange(min=1.0),
     help="Rejected messages per second from one key, above which its messages are ignored for a while.",
 )
-@click.option(
+@shown(
     "--fair-share",
     "half_life",
     default="off",
-    show_default=True,
     metavar="HALF_LIFE",
     help="Jobs of users with high usage go behind others; half-life of the usage, such as 7d.",
 )
-@click.option(
+@shown(
     "--priority-age",
     default="off",
-    show_default=True,
     metavar="TIME",
     help="Raise the priority of a job by one each time it has waited this long, at most to high: 1d.",
 )
-@click.option(
+@shown(
     "--user-priority",
-    type=click.Choice(PRIORITIES),
+    type=click.Choice(get_args(Priority)),
     default="normal",
-    show_default=True,
     help="Highest priority that a non-admin may request.",
 )
 @click.option(
     "--preemptible-priority",
-    type=click.Choice(PRIORITIES),
+    type=click.Choice(get_args(Priority)),
     help="Jobs of this priority and below may be preempted, even without --preemptible. Policies preempt by "
     "cost too; --set preempt.by=priority: only for a higher priority. [default: none]",
 )
@@ -157,31 +140,22 @@ _log = logging.getLogger("rlsched.broker")
 @click.option(
     "--resume-cmd", metavar="COMMAND", help="Command that powers a node up, run with the node's name."
 )
-@click.option(
-    "--suspend-idle",
-    default="10m",
-    show_default=True,
-    metavar="TIME",
-    help="Idle time after which a node sleeps.",
-)
-@click.option(
+@shown("--suspend-idle", default="10m", metavar="TIME", help="Idle time after which a node sleeps.")
+@shown(
     "--suspend-timeout",
     default="60s",
-    show_default=True,
     metavar="TIME",
     help="Time from the start of --suspend-cmd after which a node is off.",
 )
-@click.option(
+@shown(
     "--resume-timeout",
     default="15m",
-    show_default=True,
     metavar="TIME",
     help="Time from the start of --resume-cmd after which a node that has not registered is down.",
 )
-@click.option(
+@shown(
     "--keep-awake",
     default=0,
-    show_default=True,
     metavar="N",
     type=click.IntRange(min=0),
     help="Number of nodes that stay awake, whichever they are.",
@@ -195,7 +169,7 @@ _log = logging.getLogger("rlsched.broker")
 @click.option(
     "--suspend-plan",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Models file whose table power_down sets how many nodes stay awake for jobs to come, instead of "
     "--suspend-idle.",
 )
@@ -217,31 +191,18 @@ _log = logging.getLogger("rlsched.broker")
     help="With --of: take over if that broker has not answered for this time, seconds. [default: only at "
     "SIGUSR1]",
 )
-@click.option("--seed", default=0, show_default=True, help="Random seed of the policy.")
+@shown("--seed", default=0, help="Random seed of the policy.")
 @LOG_FORMAT
 @click.pass_context
 def broker(
     ctx: click.Context,
+    /,
     address: str | None,
     directory: Path | None,
     keys: Path | None,
-    policy: str,
-    fallback: str | None,  # noqa: ARG001 - read with its settings by `said`
-    changes: Sequence[str],  # noqa: ARG001
-    decision_budget_ms: float,
-    grace_s: float,
-    max_grace_s: float | None,
-    speed_energy: float,
-    shares: bool,
-    prediction: str | None,
-    history: Path | None,
-    lease_s: float,
     lost_after: str,
-    launch_timeout_s: float,
-    min_free_mib: int,
     keep_days: str | None,
     keep_ended_days: str,
-    new_cluster: bool,
     forecaster: str | None,
     suspend_cmd: str | None,
     resume_cmd: str | None,
@@ -251,19 +212,15 @@ def broker(
     keep_awake: int,
     suspend_exclude: tuple[str, ...],
     suspend_plan: Path | None,
-    ended_s: float,
-    messages_per_s: float,
-    refusals_per_s: float,
     half_life: str,
     priority_age: str,
     user_priority: Priority,
     preemptible_priority: Priority | None,
-    logdir: Path | None,
     stands_by: bool,
     of: str | None,
     take_over_after_s: float | None,
-    seed: int,
     log_format: LogFormat,
+    **asked: Any,
 ) -> None:
     """Run the broker, which schedules the jobs.
 
@@ -276,19 +233,22 @@ def broker(
       rlsched broker --policy ppo --standby            # takes over when the first one ends
     """
     announce = set_up(log_format, level=logging.WARNING, timed=False)
-    lost_after_s = lost_after_time_s(lost_after)
+    lost_after_s, lease_s = lost_after_time_s(lost_after), asked["lease_s"]
     if 0 < lost_after_s < lease_s:
         raise InputError(f"--lost-after {lost_after}: expected at least --lease-s, which is {lease_s:g} s")
+    grace_s, max_grace_s = asked["grace_s"], asked["max_grace_s"]
     if max_grace_s is not None and max_grace_s < grace_s:
         raise InputError(f"--max-grace-s {max_grace_s:g}: expected at least --grace-s, which is {grace_s:g}")
     if of is not None and not stands_by:
         raise InputError("--of: expected with --standby, which waits until the other broker has exited")
     if take_over_after_s is not None and of is None:
         raise InputError("--take-over-after-s: expected with --of, the address of the broker that is copied")
-    if new_cluster and stands_by:
+    if asked["new_cluster"] and stands_by:
         raise InputError("--new-cluster: expected without --standby, which continues a journal")
     if not stands_by:
-        announce(f"rlsched broker is starting: it loads policy {policy}, and compiles it if it is new")
+        announce(
+            f"rlsched broker is starting: it loads policy {asked['policy']}, and compiles it if it is new"
+        )
     from rlsched.broker.base.limits import Limits
     from rlsched.broker.nodes.sleepers import SleepPlan
     from rlsched.broker.server.running import run_broker
@@ -303,60 +263,55 @@ def broker(
     copies = None if of is None else Copies(broker_address(of), take_over_after_s)
     chosen = {one.option: one.policy for one in said(ctx)}
     home = keys or default_home()
-    run_broker(
-        BrokerSettings(
-            address=broker_address(address),
-            directory=directory or home / "broker",
-            keys=home,
-            policy=chosen["--policy"],
-            fallback=chosen.get("--fallback"),
-            decision_budget_ms=decision_budget_ms,
-            speed_energy=speed_energy,
-            shares=shares,
-            prediction=prediction,
-            history=history,
-            logdir=logdir,
-            min_free_mib=min_free_mib,
-            keeps=Keeps(
-                days=None if keep_days is None else _days("--keep-days", keep_days),
-                ended_days=_days("--keep-ended-days", keep_ended_days),
-            ),
-            new_cluster=new_cluster,
-            forecaster=_forecaster(forecaster),
-            seed=seed,
-            power=power_settings(
-                suspend_cmd,
-                resume_cmd,
-                SleepPlan(
-                    plan=sleep_plan(suspend_plan, suspend_idle),
-                    suspend_timeout_s=time_s("--suspend-timeout", suspend_timeout),
-                    resume_timeout_s=time_s("--resume-timeout", resume_timeout),
-                    keep_awake=keep_awake,
-                    exclude=suspend_exclude,
-                ),
-            ),
-            ranks=PriorityRules(
-                half_life_s=time_s("--fair-share", half_life),
-                age_s=time_s("--priority-age", priority_age),
-                highest=user_priority,
-                preemptible=preemptible_priority,
-            ),
-            limits=Limits(
-                heartbeat_s=min(2.0, lease_s / 5),
-                lease_s=lease_s,
-                lost_after_s=lost_after_s,
-                launch_timeout_s=launch_timeout_s,
-                grace_s=grace_s,
-                max_grace_s=max(Limits().max_grace_s, grace_s) if max_grace_s is None else max_grace_s,
-                ended_s=ended_s,
-            ),
-            senders=SenderLimits(messages_per_s=messages_per_s, refusals_per_s=refusals_per_s),
+    settings = {
+        "address": broker_address(address),
+        "directory": directory or home / "broker",
+        "keys": home,
+        "policy": chosen["--policy"],
+        "fallback": chosen.get("--fallback"),
+        "keeps": Keeps(
+            days=None if keep_days is None else _days("--keep-days", keep_days),
+            ended_days=_days("--keep-ended-days", keep_ended_days),
         ),
+        "forecaster": _forecaster(forecaster),
+        "power": power_settings(
+            suspend_cmd,
+            resume_cmd,
+            SleepPlan(
+                plan=sleep_plan(suspend_plan, suspend_idle),
+                suspend_timeout_s=time_s("--suspend-timeout", suspend_timeout),
+                resume_timeout_s=time_s("--resume-timeout", resume_timeout),
+                keep_awake=keep_awake,
+                exclude=suspend_exclude,
+            ),
+        ),
+        "ranks": PriorityRules(
+            half_life_s=time_s("--fair-share", half_life),
+            age_s=time_s("--priority-age", priority_age),
+            highest=user_priority,
+            preemptible=preemptible_priority,
+        ),
+        "limits": _with(
+            Limits,
+            asked,
+            heartbeat_s=min(2.0, lease_s / 5),
+            lost_after_s=lost_after_s,
+            max_grace_s=max(Limits().max_grace_s, grace_s) if max_grace_s is None else max_grace_s,
+        ),
+        "senders": _with(SenderLimits, asked),
+    }
+    run_broker(
+        _with(BrokerSettings, asked, **settings),
         announce=announce,
         warn=_log.warning if log_format == "json" else announce,
         stands_by=stands_by,
         copies=copies,
     )
+
+
+def _with(kind: type[S], asked: Mapping[str, Any], **settings: Any) -> S:
+    """Return settings: the options that are called like its fields, and others."""
+    return kind(**{name: asked[name] for name in kind.__struct_fields__ if name in asked} | settings)
 
 
 def time_s(option: str, text: str) -> float:

@@ -9,10 +9,11 @@ from typing import Any, Final, NamedTuple
 import click
 
 from rlsched.errors import InputError
+from rlsched.wire.messages.job_settings import MAX_GANG_GPUS
 
 _GRES: Final = r"(?:gres[/:])?gpu(?::([A-Za-z][\w.-]*))?(?::(\d+))?"
 _OF_A_TYPE: Final = r"([A-Za-z][\w.-]*):(\d+)"
-_ABOVE_0: Final[click.ParamType[Any]] = click.IntRange(min=1)
+_NUMBER: Final[click.ParamType[Any]] = click.IntRange(1, MAX_GANG_GPUS)
 
 
 class _Gpus(NamedTuple):
@@ -26,6 +27,7 @@ class GpusParam(click.ParamType[_Gpus]):
     """Number of GPUs, of a type as in Slurm (`a100:2`) or of any type."""
 
     name = "gpus"
+    expected = f"a whole number from 1 to {MAX_GANG_GPUS:,}, or one of a type such as a100:2"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> _Gpus:
         """Parse the value."""
@@ -33,7 +35,7 @@ class GpusParam(click.ParamType[_Gpus]):
             return value
         found = re.fullmatch(_OF_A_TYPE, str(value))
         number = found[2] if found else value
-        return _Gpus(_ABOVE_0.convert(number, param, ctx), found[1] if found else "")
+        return _Gpus(_NUMBER.convert(number, param, ctx), found[1] if found else "")
 
 
 def total_gpus(asked: Mapping[str, Any]) -> int:

@@ -7,24 +7,27 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast, get_args, get_origin
 
 import click
 
-from rlsched.cli.shared.gpus_asked import GpusParam, gpu_types, total_gpus, types_named
+from rlsched.cli.shared.gpus_asked import GpusParam, gpu_types, total_gpus
 from rlsched.cli.shared.launch_variables import describes_a_process
-from rlsched.cli.shared.options import PRIORITIES, Command
+from rlsched.cli.shared.options import Command, with_options
 from rlsched.cli.shared.sizes import memory_mib, size_mib
 from rlsched.errors import InputError
+from rlsched.wire.declared import Declared, Option, declared
+from rlsched.wire.messages import DependencyKind, DependsOn, Submit
 
 if TYPE_CHECKING:
     from rlsched.client.asked import Changes
-    from rlsched.wire.messages import DependsOn
 
 _SUFFIXED: Final = r"(\d+(?:\.\d+)?)(s|m|min|h|d)"
 _UNIT_S: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
 _DAYS: Final = r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?"
-_DEPENDENCY_KINDS: Final = ("after", "afterany", "afterok", "afternotok")
+_DEPENDENCY_KINDS: Final[tuple[DependencyKind, ...]] = get_args(DependencyKind)
+_TAKEN: Final = ("-t",)
+"""Names that mean another option in `rlsched update`."""
 _CLOCK: Final = {"midnight": "00:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00"}
 _MAIL: Final = {"BEGIN": "start", "END": "end", "FAIL": "fail", "REQUEUE": "requeue"}
 
@@ -108,8 +111,6 @@ def dependencies(text: str) -> tuple[list[DependsOn], bool]:
     Raises:
         InputError: the text is something else.
     """
-    from rlsched.wire.messages import DependsOn
-
     found: list[DependsOn] = []
     singleton = False
     for part in text.split(","):
@@ -117,7 +118,7 @@ def dependencies(text: str) -> tuple[list[DependsOn], bool]:
         if part == "singleton":
             singleton = True
         elif kind in _DEPENDENCY_KINDS and jobs and all(job.isdecimal() for job in jobs):
-            found += [DependsOn(kind, int(job)) for job in jobs]  # type: ignore[arg-type]
+            found += [DependsOn(kind, int(job)) for job in jobs]
         else:
             raise InputError(
                 f"--dependency {part!r}: expected {', '.join(_DEPENDENCY_KINDS)} with job numbers, such as "
@@ -181,86 +182,6 @@ def notices(notify: str, mail_type: str | None) -> list[str]:
     return found
 
 
-def submission(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return keywords of `Client.submit`, from the options below.
-
-    Raises:
-        InputError: an option is invalid.
-    """
-    variables: tuple[str, ...] = asked["variables"]
-    wrong = [pair for pair in variables if not pair.partition("=")[1] or pair.startswith("=")]
-    if wrong:
-        raise InputError(f"--env {wrong[0]!r}: expected NAME=VALUE")
-    given = {key: value for key, _, value in (pair.partition("=") for pair in variables)}
-    waits, singleton = dependencies(asked["dependency"]) if asked["dependency"] else ([], False)
-    limit_s = asked["time_limit"]
-    if asked["time"] is not None:
-        limit_s = time_s(asked["time"])
-    return {
-        "num_gpus": total_gpus(asked),
-        "num_cpus": (asked["cpus_per_task"] or 0) * (asked["ntasks"] or 1),
-        "memory_mib": memory_mib(asked, total_gpus(asked)),
-        "gpu_memory_mib": size_mib(asked["gpu_memory"], "--gpu-memory") if asked["gpu_memory"] else 0,
-        "gpu_types": gpu_types(asked),
-        "env": exported(asked["export"], os.environ) | given,
-        "cwd": os.path.abspath(asked["cwd"] or "."),
-        "time_limit_s": limit_s,
-        "lost_after_s": None if asked["lost_after"] is None else lost_after_time_s(asked["lost_after"]),
-        "notify": notices(asked["notify"], asked["mail_type"]),
-        "begin_s": begin_s(asked["begin"], time.time()) if asked["begin"] else None,
-        "depends_on": waits,
-        "singleton": singleton,
-        **{
-            name: asked[name]
-            for name in (
-                *(
-                    "name",
-                    "vc",
-                    "user",
-                    "preemptible",
-                    "speed_energy",
-                    "workload",
-                    "priority",
-                    "share",
-                ),
-                *("account", "hold", "array", "launcher"),
-            )
-        },
-        "grace_s": None if asked["grace"] is None else grace_s(asked["grace"]),
-    }
-
-
-def changes_asked(asked: Mapping[str, Any], now_s: float) -> Changes:
-    """Return keywords of `Client.update`, from options with the names below.
-
-    Raises:
-        InputError: an option is invalid, or none is given.
-    """
-    found: Changes = {}
-    limit_s = asked["time_limit"]
-    if asked["time"] is not None:
-        limit_s = time_s(asked["time"]) or math.inf
-    if limit_s is not None:
-        found["time_limit_s"] = limit_s
-    if asked["begin"] is not None:
-        found["begin_s"] = begin_s(asked["begin"], now_s)
-    if asked["dependency"] is not None:
-        waits, singleton = dependencies(asked["dependency"]) if asked["dependency"] else ([], False)
-        found["depends_on"], found["singleton"] = waits, singleton
-    if asked["gpu_type"] is not None:
-        found["gpu_types"] = types_named(asked["gpu_type"], "--gpu-type")
-    if asked["lost_after"] is not None:
-        found["lost_after_s"] = lost_after_time_s(asked["lost_after"])
-    if asked["grace"] is not None:
-        found["grace_s"] = grace_s(asked["grace"])
-    for name in ("name", "priority", "share", "array_limit"):
-        if asked[name] is not None:
-            found[name] = asked[name]
-    if not found:
-        raise InputError("expected something to change, such as --priority or --time-limit")
-    return found
-
-
 def lost_after_time_s(text: str) -> float:
     """Parse `--lost-after`, seconds; 0: never. A plain number is in seconds, as in earlier versions.
 
@@ -292,197 +213,126 @@ def command_of(command: Sequence[str], wrap: str | None) -> list[str]:
     return list(command)
 
 
-_ABOVE_0: Final = click.IntRange(min=1)
-_GPUS: Final = GpusParam()
-_OPTIONS: Final = (
-    click.option("-G", "--gpus", type=_GPUS, metavar="N", help="GPUs of the whole job.  [default: 1]"),
-    click.option(
-        "--gpu-type",
-        metavar="TYPE,...",
-        help="Only these GPU types, as `rlsched nodes` shows them or shorter: H100; A100,H100; any.",
+def submission(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords of `Client.submit`, from the options of `job_options`.
+
+    Raises:
+        InputError: an option is invalid.
+    """
+    now_s = time.time()
+    found: dict[str, Any] = {
+        one.keyword: _value(one, asked, now_s)
+        for one in declared(Submit).values()
+        if any(option.help for option in one.setting.options)
+    }
+    if asked["dependency"]:
+        found["singleton"] = dependencies(asked["dependency"])[1]
+    return found
+
+
+def changes_asked(asked: Mapping[str, Any], now_s: float) -> Changes:
+    """Return keywords of `Client.update`, from the options of `change_options`.
+
+    Raises:
+        InputError: an option is invalid, or none is given.
+    """
+    found: dict[str, Any] = {
+        one.name: _value(one, asked, now_s)
+        for one in declared(Submit).values()
+        if any(option.update and asked[option.dest] is not None for option in one.setting.options)
+    }
+    if not found:
+        raise InputError("expected something to change, such as --priority or --time-limit")
+    if found.get("time_limit_s", 0.0) is None:
+        found["time_limit_s"] = math.inf
+    if asked["dependency"] is not None:
+        found["singleton"] = bool(asked["dependency"]) and dependencies(asked["dependency"])[1]
+    return cast("Changes", found)
+
+
+def _value(one: Declared, asked: Mapping[str, Any], now_s: float) -> Any:
+    """Return the value of a setting: parsed from several options or from text, else as click has read it."""
+    if one.name == "begin_s":
+        return begin_s(asked["begin"], now_s) if asked["begin"] else None
+    parse = _PARSED.get(one.name)
+    return asked[one.setting.options[0].dest] if parse is None else parse(asked)
+
+
+def _environment(asked: Mapping[str, Any]) -> dict[str, str]:
+    pairs: tuple[str, ...] = asked["env"]
+    wrong = [pair for pair in pairs if not pair.partition("=")[1] or pair.startswith("=")]
+    if wrong:
+        raise InputError(f"--env {wrong[0]!r}: expected NAME=VALUE")
+    given = {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
+    return exported(asked["export"], os.environ) | given
+
+
+_PARSED: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "num_gpus": total_gpus,
+    "gpu_types": gpu_types,
+    "num_cpus": lambda asked: (asked["cpus_per_task"] or 0) * (asked["ntasks"] or 1),
+    "memory_mib": lambda asked: memory_mib(asked, total_gpus(asked)),
+    "gpu_memory_mib": lambda asked: size_mib(asked["gpu_memory"] or "0", "--gpu-memory"),
+    "time_limit_s": lambda asked: asked["time_limit"] if asked["time"] is None else time_s(asked["time"]),
+    "env": _environment,
+    "cwd": lambda asked: os.path.abspath(asked["cwd"] or "."),
+    "depends_on": lambda asked: dependencies(asked["dependency"])[0] if asked["dependency"] else [],
+    "tasks": lambda asked: asked["array"] or "",
+    "grace_s": lambda asked: None if asked["grace"] is None else grace_s(asked["grace"]),
+    "lost_after_s": lambda asked: (
+        None if asked["lost_after"] is None else lost_after_time_s(asked["lost_after"])
     ),
-    click.option("-C", "--constraint", metavar="TYPE|...", help="Same as --gpu-type, as in Slurm."),
-    click.option(
-        "-J", "--name", "--job-name", default="", help="Name of the job  [default: the program's name]"
-    ),
-    click.option("-p", "--vc", "--partition", default="", metavar="VC", help="Virtual cluster to run in."),
-    click.option(
-        "-t",
-        "--time",
-        metavar="TIME",
-        help="Time limit, after which the job is ended: minutes, 1:30:00, 1-12 (days-hours), 90m or 1h.",
-    ),
-    click.option(
-        "--time-limit",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="SECONDS",
-        help="Same as --time, in seconds.",
-    ),
-    click.option(
-        "--env", "variables", multiple=True, metavar="K=V", help="Environment variable; may be repeated."
-    ),
-    click.option(
-        "--export",
-        default="ALL",
-        show_default=True,
-        metavar="WHAT",
-        help="Environment variables to pass on: ALL, NONE, or names and NAME=VALUE separated by commas.",
-    ),
-    click.option(
-        "-D", "--cwd", "--chdir", metavar="DIR", help="Working directory  [default: the current one]"
-    ),
-    click.option("-H", "--hold", is_flag=True, help="Hold the job until `rlsched release`."),
-    click.option("-b", "--begin", metavar="TIME", help="Earliest start: now+1h, 16:00, 2026-11-01T13:30."),
-    click.option(
-        "-d",
-        "--dependency",
-        metavar="WHAT",
-        help="Wait for other jobs: after, afterany, afterok, afternotok with job numbers (afterok:17:18), "
-        "singleton; separate several by commas, all have to be met.",
-    ),
-    click.option(
-        "-a",
-        "--array",
-        default="",
-        metavar="TASKS",
-        help="Queue a task per number, with RLSCHED_ARRAY_TASK in its environment: 0-99, 1,3,7; %8: at most "
-        "8 at once.",
-    ),
-    click.option(
-        "--gpus-per-node",
-        type=_GPUS,
-        metavar="N",
-        help="GPUs on each node, as in Slurm; multiplied by --nodes.",
-    ),
-    click.option(
-        "--gres", metavar="gpu:N", help="Same as --gpus-per-node; gpu:TYPE:N and TYPE:N name the type too."
-    ),
-    click.option(
-        "--gpus-per-task",
-        type=_GPUS,
-        metavar="N",
-        help="GPUs of each task, as in Slurm; multiplied by --ntasks.",
-    ),
-    click.option(
-        "-N",
-        "--nodes",
-        type=_ABOVE_0,
-        metavar="N",
-        help="Number of nodes; only multiplies --gpus-per-node, --gres, --mem.",
-    ),
-    click.option(
-        "-n",
-        "--ntasks",
-        type=_ABOVE_0,
-        metavar="N",
-        help="Number of tasks; only multiplies --gpus-per-task, -c.",
-    ),
-    click.option(
-        "-c",
-        "--cpus-per-task",
-        type=_ABOVE_0,
-        metavar="N",
-        help="Dedicated CPU cores per task; multiplied by --ntasks  [default: cores that no job requested, "
-        "shared]",
-    ),
-    click.option(
-        "--mem",
-        metavar="SIZE",
-        help="Host memory on each node, multiplied by --nodes: 64G, 500M or MiB. A job that uses more is "
-        "ended, out of memory  [default: the share of its GPUs, if the node has control groups]",
-    ),
-    click.option(
-        "--gpu-memory",
-        metavar="SIZE",
-        help="Minimum memory of each GPU, free when the job starts  [default: any GPU]",
-    ),
-    click.option("--mem-per-gpu", metavar="SIZE", help="Host memory per GPU."),
-    click.option("--mem-per-cpu", metavar="SIZE", help="Host memory per core of -c."),
-    click.option(
-        "--launch",
-        "launcher",
-        type=click.Choice(["none", "torchrun", "per-gpu"]),
-        default="none",
-        show_default=True,
-        help="none: once on each node; torchrun: under torchrun, which starts a process per GPU; per-gpu: "
-        "once per GPU, with RANK, WORLD_SIZE and LOCAL_RANK set.",
-    ),
-    click.option(
-        "--grace",
-        metavar="TIME",
-        help="Time between SIGTERM and SIGKILL, at the time limit and when the job is cancelled or "
-        "preempted: 60s, 5m; at most the broker's --max-grace-s  [default: the broker's --grace-s]",
-    ),
-    click.option(
-        "--preemptible",
-        is_flag=True,
-        help="Allow preemption for other jobs (SIGTERM, then SIGKILL). The job is started again later, "
-        "unless it exits with code 0.",
-    ),
-    click.option(
-        "--speed-energy",
-        type=click.FloatRange(min=0, max=1),
-        metavar="W",
-        help="Weight of energy against time: 0 only speed, 1 only energy  [default: the broker's]",
-    ),
-    click.option(
-        "--workload",
-        default="",
-        metavar="NAME",
-        help="Workload as `rlsched models` lists it; the SM clock depends on it  [default: unknown]",
-    ),
-    click.option(
-        "--share",
-        type=click.Choice(["auto", "yes", "no"]),
-        default="auto",
-        show_default=True,
-        help="Whether the job may share its GPUs with other jobs, if the broker has --share. auto: if "
-        "--workload is given, or jobs with this command have been measured.",
-    ),
-    click.option(
-        "--lost-after",
-        metavar="TIME",
-        help="Time a node of the job may be unreachable, or the broker down, before the node ends the job "
-        "and the broker requeues it: 10m, 1h, never.  [default: the broker's --lost-after, which is never]",
-    ),
-    click.option(
-        "--priority",
-        type=click.Choice(PRIORITIES),
-        default="normal",
-        show_default=True,
-        help="Higher-priority jobs start first. The broker limits the highest a user may request.",
-    ),
-    click.option(
-        "--notify",
-        default="",
-        metavar="WHAT",
-        help="Events to notify of, if the operator runs `rlsched notify`: some of start, requeue, end, fail, "
-        "separated by commas. fail: only if the job fails.",
-    ),
-    click.option(
-        "--mail-type",
-        metavar="WHAT",
-        help="Same as --notify, with Slurm's names: BEGIN, END, FAIL, REQUEUE, ALL.",
-    ),
-    click.option(
-        "--user",
-        default="",
-        metavar="NAME",
-        help="Submit as this user, for admins  [default: your key's user]",
-    ),
-    click.option(
-        "-A",
-        "--account",
-        default="",
-        metavar="NAME",
-        help="Account to charge  [default: your first account]",
-    ),
-)
+    "notify": lambda asked: notices(asked["notify"], asked["mail_type"]),
+}
+"""Values of settings that several options give, or a text that has to be parsed."""
 
 
 def job_options(command: Command) -> Command:
     """Add the options that describe a job; `submission` makes keywords of `Client.submit` from them."""
-    option: Callable[[Command], Command]
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return with_options(_options(lambda option: option.help), command)
+
+
+def change_options(command: Command) -> Command:
+    """Add the options that change a job; `changes_asked` makes keywords of `Client.update` from them."""
+    return with_options(_options(lambda option: option.update, given=False), command)
+
+
+def _options(help_of: Callable[[Option], str], *, given: bool = True) -> list[Callable[[Command], Command]]:
+    """Return the options of settings with a help text; `given`: with the defaults of the settings."""
+    return [
+        click.option(
+            *(name for name in option.names if given or name not in _TAKEN),
+            metavar=option.metavar,
+            help=help_of(option),
+            **_read_as(one, option, given=given),
+        )
+        for one in declared(Submit).values()
+        for option in one.setting.options
+        if help_of(option)
+    ]
+
+
+def _read_as(one: Declared, option: Option, *, given: bool) -> dict[str, Any]:
+    """Return how click reads the text of an option."""
+    setting, choices = one.setting, get_args(one.type)
+    if option.kind == "number" and setting.least is not None:
+        kind: Any = click.FloatRange if float in choices else click.IntRange
+        return {
+            "type": kind(
+                min=setting.least,
+                max=None if setting.most == math.inf else setting.most,
+                min_open=setting.most is None,
+            )
+        }
+    if option.kind:
+        return {"type": GpusParam() if option.kind == "gpus" else click.IntRange(min=1)}
+    if one.type is bool:
+        return {"is_flag": True}
+    if choices and all(isinstance(choice, str) for choice in choices):
+        default = {"default": one.default, "show_default": True} if given else {}
+        return {"type": click.Choice(choices), **default}
+    if option.default:
+        return {"default": option.default, "show_default": True}
+    if get_origin(one.type) is dict:
+        return {"multiple": True}
+    return {"default": one.default} if given and one.type is str else {}

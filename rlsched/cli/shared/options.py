@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
 
@@ -20,8 +21,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 SILENT_S = 1.0
 """Wait for the broker after which a message is shown, seconds."""
-PRIORITIES = ("low", "normal", "high", "urgent")
-"""Same as `Priority` of the messages, which are imported only when needed."""
 
 
 class _PathGiven(click.Path):
@@ -33,42 +32,104 @@ class _PathGiven(click.Path):
         return Path(value)
 
 
+PATH = _PathGiven()
+BROKER = click.option(
+    "--broker",
+    metavar="ADDRESS",
+    help="Address of the broker, tcp://HOST:PORT; separate standbys by commas. "
+    "[default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
+)
 HOME = click.option(
     "--keys",
     metavar="HOME",
-    type=_PathGiven(),
+    type=PATH,
     help="Key directory. [default: $RLSCHED_HOME, else ~/.config/rlsched]",
 )
+
+
+def shown(*names: str, **settings: Any) -> Callable[[Command], Command]:
+    """Return an option whose default is shown in help. `settings`: as for `click.option`."""
+    return click.option(*names, show_default=True, **settings)
+
+
+def directory_option(help: str) -> Callable[[Command], Command]:
+    """Return the option `--dir` (`directory`) of a verb with a directory of its own."""
+    return click.option("--dir", "directory", metavar="DIR", type=PATH, help=help)
+
+
+def json_option(help: str) -> Callable[[Command], Command]:
+    """Return the flag `--json` (`as_json`) of a verb that prints JSON."""
+    return click.option("--json", "as_json", is_flag=True, help=help)
+
+
+def seed_option(help: str) -> Callable[[Command], Command]:
+    """Return the option `--seed` of a verb that draws numbers."""
+    return shown("--seed", default=0, type=click.IntRange(min=0), metavar="K", help=help)
+
+
+WORKERS = click.option(
+    "--workers", type=click.IntRange(min=1), metavar="N", help="Number of processes. [default: one per core]"
+)
+MODELS = click.option(
+    "--models",
+    is_flag=False,
+    flag_value="default",
+    metavar="[FILE]",
+    help="Model speed and power (sharing, clocks, cores, energy), with the settings of this TOML file.",
+)
+HTML = click.option(
+    "--html", "html_path", type=PATH, metavar="FILE", help="Write the report as a page with plots."
+)
+TRACE_OUT = click.option(
+    "-o", "--out", type=PATH, required=True, help="Trace to write: .csv, .csv.gz or .parquet."
+)
+SCALED_NODES = click.option(
+    "--nodes", type=click.IntRange(min=1), help="Scale the cluster to this many nodes."
+)
+QUIET = click.option("--quiet", is_flag=True, help="Do not show progress.")
+JSON = json_option("JSON on standard output.")
 _ASKING = (
-    click.option(
-        "--broker",
-        metavar="ADDRESS",
-        help="Address of the broker, tcp://HOST:PORT; separate standbys by commas. "
-        "[default: $RLSCHED_BROKER, else tcp://127.0.0.1:7461]",
-    ),
+    BROKER,
     HOME,
-    click.option(
+    shown(
         "--timeout-s",
         default=5.0,
-        show_default=True,
         type=click.FloatRange(min=0, min_open=True, max=3600),
         help="Time-out of reaching the broker, seconds.",
     ),
 )
 
 
-def reach(broker: str | None, keys: Path | None, timeout_s: float, *, is_patient: bool = False) -> Client:
-    """Return a client of the broker; a patient one keeps waiting while a broker is starting."""
-    imported("rlsched.client.client")
-    from rlsched.client.client import Client
+class BrokerAt(NamedTuple):
+    """The broker that a verb asks: options `--broker`, `--keys`, `--timeout-s`.
 
-    is_seen = sys.stderr.isatty()
-    waits = None
-    if is_seen or is_patient:
-        from rlsched.transport.keys import KeyHome
+    Attributes:
+        address: Its address; None: the default.
+        keys: Key directory; None: the default.
+        timeout_s: Time-out of reaching it, seconds.
+    """
 
-        waits = _Waiting(KeyHome(keys).directory, is_seen=is_seen)
-    return Client(broker, home=keys, timeout_s=timeout_s, waits=waits, is_patient=is_patient)
+    address: str | None
+    keys: Path | None
+    timeout_s: float
+
+    def client(self, timeout_s: float | None = None, **settings: Any) -> Client:
+        """Return a client that waits silently. `settings`: as for `Client`."""
+        imported("rlsched.client.client")
+        from rlsched.client.client import Client
+
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        return Client(self.address, home=self.keys, timeout_s=timeout_s, **settings)
+
+    def reach(self, *, is_patient: bool = False) -> Client:
+        """Return a client that shows that it waits; a patient one keeps waiting for a broker that starts."""
+        is_seen = sys.stderr.isatty()
+        waits = None
+        if is_seen or is_patient:
+            from rlsched.transport.keys import KeyHome
+
+            waits = _Waiting(KeyHome(self.keys).directory, is_seen=is_seen)
+        return self.client(waits=waits, is_patient=is_patient)
 
 
 class _Waiting:
@@ -103,11 +164,16 @@ class _Waiting:
 
 
 def asking(command: Command) -> Command:
-    """Add the options for reaching the broker: `broker`, `keys`, `timeout_s`."""
-    return with_options(_ASKING, command)
+    """Add the options for reaching the broker; the verb gets them as `at`, a `BrokerAt`."""
+
+    @wraps(command)
+    def asks(*args: Any, broker: str | None, keys: Path | None, timeout_s: float, **others: Any) -> Any:
+        return command(*args, at=BrokerAt(broker, keys, timeout_s), **others)
+
+    return cast("Command", with_options(_ASKING, asks))
 
 
-def with_options(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+def with_options(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
     """Add these options, in the order in which help shows them."""
     for option in reversed(options):
         command = option(command)

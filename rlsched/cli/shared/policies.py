@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
 
+from rlsched.cli.shared.options import JSON, Command
 from rlsched.terminal.show import print_json, print_sentences
 
 if TYPE_CHECKING:
@@ -101,8 +102,21 @@ setting = click.option(
 )
 
 
+def policies_option(help: str, *, required: bool = False) -> Callable[[Command], Command]:
+    """Return the option `--policy` (`policies`) of a verb that takes several; `said` reads it."""
+    return click.option(
+        "--policy",
+        "policies",
+        multiple=True,
+        required=required,
+        metavar="NAME|FILE",
+        shell_complete=complete_policy,
+        help=help,
+    )
+
+
 @click.group(invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 @click.pass_context
 def policies(ctx: click.Context, as_json: bool) -> None:
     """List the named policies; `show` prints one as a TOML file to start your own from.
@@ -127,7 +141,7 @@ def policies(ctx: click.Context, as_json: bool) -> None:
 @policies.command()
 @click.argument("policy", metavar="NAME|FILE", shell_complete=complete_policy)
 @setting
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def show(policy: str, changes: Sequence[str], as_json: bool) -> None:
     """Print what a policy does, its digest, and all of its settings as TOML with explanations.
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
-from rlsched.cli.shared.options import HOME, Command, with_options
-from rlsched.cli.shared.policies import complete_policy, setting
+from rlsched.cli.shared.options import HOME, PATH, Command, shown, with_options
+from rlsched.cli.shared.policies import complete_policy, said, setting
 from rlsched.logs import FORMATS
 
-LOG_FORMAT = click.option(
+LOG_FORMAT = shown(
     "--log-format",
     default="text",
-    show_default=True,
     envvar="RLSCHED_LOG_FORMAT",
     type=click.Choice(FORMATS),
     help="Format of logs on standard error; json: an object per line.",
@@ -28,10 +29,9 @@ _LISTENING = (
     HOME,
 )
 _DECIDING = (
-    click.option(
+    shown(
         "--policy",
         default="tuned",
-        show_default=True,
         metavar="NAME|FILE",
         shell_complete=complete_policy,
         help="Policy: a name of `rlsched policies`, ppo:PATH, sb3:PATH, a TOML file, or FILE.py[:NAME].",
@@ -43,17 +43,15 @@ _DECIDING = (
         help="Rule that decides if the policy fails or is late. [default: the rule that the policy follows]",
     ),
     setting,
-    click.option(
+    shown(
         "--decision-budget-ms",
         default=100.0,
-        show_default=True,
         type=click.FloatRange(min=0.001),
         help="Time-out of a decision, ms; after it the fallback decides.",
     ),
-    click.option(
+    shown(
         "--grace-s",
         default=30.0,
-        show_default=True,
         type=click.FloatRange(min=0, max=3600),
         help="Time between SIGTERM and SIGKILL, seconds: at the time limit of a job, when it is cancelled, "
         "preempted or requeued. `submit --grace` requests another time.",
@@ -88,7 +86,7 @@ _DECIDING = (
     click.option(
         "--logdir",
         metavar="DIR",
-        type=click.Path(path_type=Path),
+        type=PATH,
         help="Directory for TensorBoard curves.",
     ),
 )
@@ -100,6 +98,26 @@ def listening(command: Command) -> Command:
 
 
 def deciding(command: Command) -> Command:
-    """Add the options of decisions: `policy`, `fallback` and `changes` (`policies.said`),
-    `decision_budget_ms`, `grace_s`, `max_grace_s`, `speed_energy`, `shares`, `prediction`, `logdir`."""
+    """Add the options of decisions; `policies.said` reads `policy`, `fallback` and `changes` together."""
     return with_options(_DECIDING, command)
+
+
+def as_words(ctx: click.Context, decided: Mapping[str, Any]) -> list[str]:
+    """Return the options of `deciding` as words for another process, with absolute paths.
+
+    Raises:
+        InputError: the policy cannot be read.
+    """
+    words: list[str] = []
+    for one in said(ctx):
+        file = Path(one.text)
+        words += [one.option, str(file.absolute()) if one.policy and file.is_file() else one.text]
+        words += [word for change in one.changes for word in ("--set", change)]
+    for param in ctx.command.params:
+        value = decided.get(param.name or "")
+        if param.name in ("policy", "fallback", "changes") or value is None or value is False:
+            continue
+        words.append(param.opts[0])
+        if value is not True:
+            words.append(str(value.absolute() if isinstance(value, Path) else value))
+    return words

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rlsched.cli.shared.options import json_option, shown
 from rlsched.terminal.show import console
 
 if TYPE_CHECKING:
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("folder", required=False, metavar="DIR")
-@click.option("--port", default=6006, show_default=True, help="Port to serve on; 0: any free port.")
-@click.option("--host", default="localhost", show_default=True, help="Address to serve on.")
+@shown("--port", default=6006, help="Port to serve on; 0: any free port.")
+@shown("--host", default="localhost", help="Address to serve on.")
 @click.option("--summary", is_flag=True, help="Print a summary of the curves, and do not serve.")
-@click.option("--json", "as_json", is_flag=True, help="With --summary: JSON on standard output.")
+@json_option("With --summary: JSON on standard output.")
 def board(folder: str | None, port: int, host: str, summary: bool, as_json: bool) -> None:
     """Show decisions and training curves in TensorBoard.
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rlsched.cli.shared.options import JSON, PATH, shown
 from rlsched.terminal.show import print_json
 
 if TYPE_CHECKING:
     from rlsched.from_slurm.downtimes import Downtimes
     from rlsched.from_slurm.nodes import Imported
 
-_FILE = click.Path(path_type=Path)
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 _ASK = "ask"
 _A_FILE = "run it on the cluster and give its output as a file"
@@ -31,14 +31,13 @@ def cluster() -> None:
 
 
 @cluster.command("import")
-@click.argument("source", metavar="[IN]", type=_FILE, required=False)
-@click.option("-o", "--out", required=True, type=_FILE, metavar="C", help="Cluster file (TOML) to write.")
-@click.option(
+@click.argument("source", metavar="[IN]", type=PATH, required=False)
+@click.option("-o", "--out", required=True, type=PATH, metavar="C", help="Cluster file (TOML) to write.")
+@shown(
     "--from",
     "form",
     type=click.Choice(["scontrol", "sinfo"]),
     default="scontrol",
-    show_default=True,
     help="Slurm command to run if IN is not given. The format of IN is detected.",
 )
 @click.option("--name", metavar="NAME", help="Name of the cluster. [default: name of the file]")
@@ -57,7 +56,7 @@ def cluster() -> None:
     "or the trace that it wrote.",
 )
 @click.option("--timezone", metavar="NAME", help="Time zone of the event file; the same as for the trace.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def import_(
     source: Path | None,
     out: Path,

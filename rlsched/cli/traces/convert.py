@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlsched.cli.shared.options import PATH, json_option, shown
 from rlsched.terminal.show import print_json
 
 if TYPE_CHECKING:
@@ -16,11 +17,9 @@ if TYPE_CHECKING:
     from rlsched.workload.formats.account import Account, Tally
     from rlsched.workload.formats.frame import Conversion
 
-_FILE = click.Path(path_type=Path)
-
 
 @click.command()
-@click.argument("files", metavar="[IN]... OUT", type=_FILE, nargs=-1)
+@click.argument("files", metavar="[IN]... OUT", type=PATH, nargs=-1)
 @click.option(
     "--from",
     "name",
@@ -36,21 +35,20 @@ _FILE = click.Path(path_type=Path)
     "--until", metavar="TIME", help="Query sacct for jobs until this time; with --since. [default: now]"
 )
 @click.option("--strict", is_flag=True, help="Stop at the first malformed line instead of skipping it.")
-@click.option("--cluster-out", type=_FILE, help="Cluster file (TOML) to write, if the format has nodes.")
+@click.option("--cluster-out", type=PATH, help="Cluster file (TOML) to write, if the format has nodes.")
 @click.option(
     "--timezone",
     metavar="NAME",
     help="Time zone of times without one, such as Europe/Berlin. [default: philly America/Los_Angeles; sacct "
     "as written]",
 )
-@click.option(
+@shown(
     "--processors",
     type=click.Choice(["cpus", "gpus"]),
     default="cpus",
-    show_default=True,
     help="Resource that a processor of the swf format stands for.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: rows in, kept, skipped by reason.")
+@json_option("Print JSON: rows in, kept, skipped by reason.")
 def convert(
     files: tuple[Path, ...],
     name: str | None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlsched.cli.shared.options import JSON, shown
 from rlsched.terminal.show import percent, print_json, print_table
 
 if TYPE_CHECKING:
@@ -28,11 +29,9 @@ _UNITS = {"memory_mib": ".0f", "dynamic_w": ".0f", "checkpoint_s": ".0f", "cores
 
 
 @click.group(invoke_without_command=True, context_settings=_HELP)
-@click.option(
-    "--gpu-type", default="V100", show_default=True, metavar="NAME", help="GPU type, as in cluster files."
-)
+@shown("--gpu-type", default="V100", metavar="NAME", help="GPU type, as in cluster files.")
 @click.option("--workload", metavar="NAME", help="Show one workload: every cell with its status and source.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 @click.pass_context
 def models(ctx: click.Context, gpu_type: str, workload: str | None, as_json: bool) -> None:
     """List the workloads of the catalogue and their known figures.
@@ -57,7 +56,7 @@ def models(ctx: click.Context, gpu_type: str, workload: str | None, as_json: boo
 
 @models.command()
 @click.option("--gpu-type", metavar="NAME", help="Only this GPU type.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def share(gpu_type: str | None, as_json: bool) -> None:
     """Print how many cells are measured or fitted, not assumed, by field and GPU type.
 

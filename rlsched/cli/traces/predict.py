@@ -7,42 +7,37 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rlsched.cli.shared.options import PATH, SCALED_NODES, TRACE_OUT, json_option, seed_option, shown
 from rlsched.terminal.show import percent, print_json, print_table
 
 if TYPE_CHECKING:
     from rlsched.workload.predict.at_submission import AtSubmission
     from rlsched.workload.trace import Trace
 
-_FILE = click.Path(path_type=Path)
-
 
 @click.command()
-@click.argument("file", metavar="TRACE", type=_FILE)
-@click.option("--cluster", type=_FILE, help="Cluster file (TOML) on which fifo-backfill makes the history.")
-@click.option("--nodes", type=click.IntRange(min=1), help="Scale the cluster to this many nodes.")
+@click.argument("file", metavar="TRACE", type=PATH)
+@click.option("--cluster", type=PATH, help="Cluster file (TOML) on which fifo-backfill makes the history.")
+@SCALED_NODES
 @click.option(
     "--as-recorded", is_flag=True, help="Take the ends of jobs from the trace; no cluster is needed."
 )
-@click.option("-o", "--out", type=_FILE, required=True, help="Trace to write: .csv, .csv.gz or .parquet.")
-@click.option(
+@TRACE_OUT
+@shown(
     "--model",
     default="hedge",
-    show_default=True,
     metavar="NAME",
     help="Predictor: hedge, or one of its parts: running-mean, nearest, survival, boosting.",
 )
-@click.option(
+@shown(
     "--point",
     type=click.Choice(["mean", "median"]),
     default="median",
-    show_default=True,
     help="Statistic to write as predicted_duration. Rules that preempt by the Gittins index expect the "
     "median; rules that start a job once have shorter waits by the mean.",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed of the fits."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@seed_option("Random seed of the fits.")
+@json_option("Print the summary as JSON.")
 def predict(
     file: Path,
     cluster: Path | None,

@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
+from rlsched.cli.shared.options import PATH, SCALED_NODES, TRACE_OUT, json_option, seed_option, shown
 from rlsched.cli.traces.convert import convert
 from rlsched.cli.traces.predict import predict
 from rlsched.terminal.show import in_words, percent, print_json, print_table
 
-_FILE = click.Path(path_type=Path)
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
 
@@ -31,12 +31,12 @@ trace.add_command(predict)
 
 
 @trace.command()
-@click.argument("file", metavar="TRACE", type=_FILE)
-@click.option("--cluster", type=_FILE, help="Cluster file (TOML), for the load, and jobs that can never run.")
-@click.option("--nodes", type=click.IntRange(min=1), help="Scale the cluster to this many nodes.")
+@click.argument("file", metavar="TRACE", type=PATH)
+@click.option("--cluster", type=PATH, help="Cluster file (TOML), for the load, and jobs that can never run.")
+@SCALED_NODES
 @click.option("--load", type=float, help="Scale the cluster until the offered load is about this.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: all figures of the page, and more.")
-@click.option("--html", type=_FILE, help="Write one self-contained page with plots (needs rlsched[report]).")
+@json_option("Print JSON: all figures of the page, and more.")
+@click.option("--html", type=PATH, help="Write one self-contained page with plots (needs rlsched[report]).")
 @click.option(
     "--origin",
     type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]),
@@ -96,40 +96,20 @@ trace.add_command(convert)
 
 
 @trace.command()
-@click.option(
+@shown(
     "--like",
     type=click.Choice(["helios", "philly", "itp", "acme"]),
     default="helios",
-    show_default=True,
     help="Workload to imitate; acme: an LLM cluster, a few jobs of hundreds of GPUs.",
 )
-@click.option(
-    "--jobs", type=click.IntRange(2, 100_000_000), default=5000, show_default=True, help="Number of jobs."
-)
-@click.option(
-    "--load",
-    type=float,
-    default=0.9,
-    show_default=True,
-    help="Offered load: sum of duration x GPUs / (GPUs x span).",
-)
-@click.option(
-    "--gpus", type=click.IntRange(min=1), default=64, show_default=True, help="GPUs of the cluster."
-)
-@click.option(
-    "--gpus-per-node", type=click.IntRange(min=1), default=8, show_default=True, help="GPUs of each node."
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Random seed; the same seed gives the same bytes.",
-)
-@click.option(
+@shown("--jobs", type=click.IntRange(2, 100_000_000), default=5000, help="Number of jobs.")
+@shown("--load", type=float, default=0.9, help="Offered load: sum of duration x GPUs / (GPUs x span).")
+@shown("--gpus", type=click.IntRange(min=1), default=64, help="GPUs of the cluster.")
+@shown("--gpus-per-node", type=click.IntRange(min=1), default=8, help="GPUs of each node.")
+@seed_option("Random seed; the same seed gives the same bytes.")
+@shown(
     "--predictability",
     default="none",
-    show_default=True,
     metavar="LEVEL",
     help="Accuracy of predicted durations: none, causal, informative, or the standard deviation of "
     "ln(true / predicted).",
@@ -139,8 +119,8 @@ trace.add_command(convert)
     type=click.FloatRange(0.0, 1.0),
     help="How much a job name reveals of its run time, 0 to 1.  [default: as little as in real traces]",
 )
-@click.option("-o", "--out", type=_FILE, required=True, help="Trace to write: .csv, .csv.gz or .parquet.")
-@click.option("--cluster-out", type=_FILE, help="Cluster file (TOML) to write.")
+@TRACE_OUT
+@click.option("--cluster-out", type=PATH, help="Cluster file (TOML) to write.")
 def synth(
     like: str,
     jobs: int,

@@ -23,15 +23,11 @@ def tonight_s(now_s: float) -> float:
 def print_dry_run(client: Client, asked: dict[str, Any], *, as_json: bool) -> None:
     """Ask the broker, and print a table or JSON. `asked`: keywords of `Client.submit`."""
     from rlsched.terminal.show import in_words, print_json, print_table
+    from rlsched.wire.messages.job_settings import JobNeeds
 
     now_s = time.time()
-    names = (
-        *("num_gpus", "num_cpus", "memory_mib", "gpu_memory_mib", "gpu_types"),
-        *("vc", "time_limit_s", "preemptible", "workload"),
-    )
-    answer = client.dry_run(
-        **{name: asked[name] for name in names if name in asked}, tonight_s=tonight_s(now_s)
-    )
+    needs = {name: asked[name] for name in JobNeeds.__struct_fields__ if name in asked}
+    answer = client.dry_run(**needs, tonight_s=tonight_s(now_s))
     if as_json:
         import msgspec
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rlsched.broker.journal.records import STORE_FOLDER
+from rlsched.cli.shared.options import JSON, PATH, shown
 from rlsched.terminal.show import print_json, print_sentences
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ DEFAULT_HOURS: Final = 24.0
 @click.option(
     "--run",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Decision store, or a folder that has one. [default: that of this machine's broker]",
 )
 @click.option(
@@ -38,11 +39,10 @@ DEFAULT_HOURS: Final = 24.0
     metavar="CANDIDATE",
     help="With --decision: replay with another choice, by its number in the decision, or `rule`.",
 )
-@click.option(
+@shown(
     "--hours",
     type=click.FloatRange(min=0.0, min_open=True),
     default=DEFAULT_HOURS,
-    show_default=True,
     metavar="H",
     help="With --instead: hours to compare; inf: to the end.",
 )
@@ -54,7 +54,7 @@ DEFAULT_HOURS: Final = 24.0
     metavar="S",
     help="With --instead: give up after this time, seconds.  [default: never]",
 )
-@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@JSON
 def explain(
     job: str | None,
     run: Path | None,

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from rlsched.cli.shared.listing import check_columns, listed, listing, sorted_by
-from rlsched.cli.shared.options import asking, reach
-from rlsched.cli.shared.selecting import states_of
+from rlsched.cli.shared.options import BrokerAt, asking, json_option, shown
+from rlsched.cli.shared.selecting import selecting_by, states_of
 from rlsched.errors import InputError
 from rlsched.terminal.show import print_json
 from rlsched.wire.states import FINISHED, RUNNING
@@ -48,11 +47,9 @@ _UNTIL = click.option(
     help="Only jobs that ended before: as for --since, or 2026-11-01T13:30.",
 )
 _USER = click.option("-u", "--user", metavar="NAME", help="Only jobs of this user.")
-_VC = click.option("-p", "--vc", metavar="NAME", help="Only jobs of this virtual cluster.")
+_VC = selecting_by(("vc",))
 _CSV = click.option("--csv", "as_csv", is_flag=True, help="CSV on standard output; times are Unix seconds.")
-_JSON = click.option(
-    "--json", "as_json", is_flag=True, help="JSON on standard output; times are Unix seconds."
-)
+_JSON = json_option("JSON on standard output; times are Unix seconds.")
 
 
 @click.command()
@@ -66,9 +63,7 @@ _JSON = click.option(
     metavar="STATE",
     help=f"Only jobs in this state: {', '.join(_STATES)}; may be repeated.",
 )
-@click.option(
-    "-n", "--name", default="", metavar="PATTERN", help="Only jobs whose name matches this glob pattern."
-)
+@selecting_by(("name",))
 @_SINCE
 @_UNTIL
 @click.option(
@@ -85,7 +80,7 @@ def history(
     user: str | None,
     vc: str | None,
     states: tuple[str, ...],
-    name: str,
+    name: str | None,
     since: str | None,
     until: str | None,
     limit: int | None,
@@ -94,9 +89,7 @@ def history(
     watch: float | None,
     as_csv: bool,
     as_json: bool,
-    broker: str | None,
-    keys: Path | None,
-    timeout_s: float,
+    at: BrokerAt,
 ) -> None:
     """List finished and running jobs, newest last.
 
@@ -126,18 +119,18 @@ def history(
             user=user,
             vc=vc,
             states=asked_states,
-            name=name,
+            name=name or "",
         )
         return sorted_by(found, sort, PastJob)
 
     if as_csv:
-        with reach(broker, keys, timeout_s) as client:
+        with at.reach() as client:
             rows = look(client)
         _print_csv(PastJob.__struct_fields__, (msgspec.structs.astuple(job) for job in rows))
         return
     listed(
         "history",
-        lambda: reach(broker, keys, timeout_s),
+        at.reach,
         look,
         history_lines,
         columns=columns,
@@ -147,10 +140,9 @@ def history(
 
 
 @click.command()
-@click.option(
+@shown(
     "--by",
     default="user",
-    show_default=True,
     metavar="WHAT,...",
     help="Fields to group by: user, vc, account, day; separate several by commas.",
 )
@@ -169,9 +161,7 @@ def account(
     until: str | None,
     as_csv: bool,
     as_json: bool,
-    broker: str | None,
-    keys: Path | None,
-    timeout_s: float,
+    at: BrokerAt,
 ) -> None:
     """Sum up finished jobs: GPU-hours, energy, waiting, outcomes. The default is this month.
 
@@ -193,7 +183,7 @@ def account(
     since_s, until_s = span_s(since, until, now_s)
     if since_s is None:
         since_s = month_start_s(now_s if until_s is None else min(until_s, now_s))
-    with reach(broker, keys, timeout_s) as client:
+    with at.reach() as client:
         used = client.usage(since_s=since_s, until_s=until_s, user=user, vc=vc)
         rows, total = sums(used, names, day_of)
     if as_json:

@@ -6,16 +6,17 @@ import re
 import time as clock
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rlsched.cli.shared.job_number import JobName, TasksParam
-from rlsched.cli.shared.job_options import changes_asked
-from rlsched.cli.shared.options import PRIORITIES, asking, reach
+from rlsched.cli.shared.job_options import change_options, changes_asked
+from rlsched.cli.shared.options import BrokerAt, asking
 from rlsched.cli.shared.selecting import BY, of_whom, selected, selecting_by, states_of, waits
 from rlsched.errors import InputError, nearest
+from rlsched.wire.declared import declared
+from rlsched.wire.messages import Submit
 from rlsched.wire.states import ACTIVE, LIVE, QUEUED
 
 if TYPE_CHECKING:
@@ -25,14 +26,9 @@ Order = Callable[["Client", JobName], None]
 """Carries out an order for one job, an array, or some of its tasks."""
 _WAITING: Final = (QUEUED,)
 _SCONTROL: Final = {
-    "jobname": "--name",
-    "name": "--name",
-    "timelimit": "--time",
-    "starttime": "--begin",
-    "dependency": "--dependency",
-    "priority": "--priority",
-    "arraytaskthrottle": "--array-limit",
-    "features": "--gpu-type",
+    word: one.setting.options[0].name
+    for one in declared(Submit).values()
+    for word in one.setting.scontrol.split()
 }
 """Options by their words in `scontrol update`."""
 _LIST: Final = re.compile(r"\d[\d_]*(?:,\d[\d_]*)+")
@@ -42,11 +38,12 @@ class OrderCommand(click.Command):
     """A verb about jobs; jobs may also be named as in Slurm: `7,8`, `JobId=7`."""
 
     words: Mapping[str, str] = {}
-    """Options by their words in `scontrol update`."""
+    """Options by their words in `scontrol update`; any case."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, after translating Slurm's words."""
         found: list[str] = []
+        options = {word.lower(): option for word, option in self.words.items()}
         for one in args:
             name, equals, value = one.partition("=")
             if _LIST.fullmatch(one):
@@ -55,13 +52,12 @@ class OrderCommand(click.Command):
                 found.append(one)
             elif name.lower() in ("jobid", "job"):
                 found += [value] if "[" in value else value.split(",")
-            elif name.lower() in self.words:
-                found += [self.words[name.lower()], value]
-            elif self.words:
+            elif name.lower() in options:
+                found += [options[name.lower()], value]
+            elif options:
                 raise click.UsageError(
-                    f"{name}: cannot be changed; {nearest(name.lower(), self.words)}"
-                    "expected some of JobName, TimeLimit, StartTime, Dependency, Priority, "
-                    "ArrayTaskThrottle, Features",
+                    f"{name}: cannot be changed; {nearest(name.lower(), options)}"
+                    f"expected some of {', '.join(self.words)}",
                     ctx,
                 )
             else:
@@ -98,9 +94,7 @@ def order_verb(
             *,
             jobs: tuple[JobName, ...],
             everything: bool,
-            broker: str | None,
-            keys: Path | None,
-            timeout_s: float,
+            at: BrokerAt,
             **asked: Any,
         ) -> int:
             wanted = {name: asked.pop(name) for name in by}
@@ -113,7 +107,7 @@ def order_verb(
                 got = ", got both" if jobs else ""
                 raise InputError(f"expected numbers of jobs, or which ones by {options} or --all{got}")
             order = make(**asked)
-            with reach(broker, keys, timeout_s) as client:
+            with at.reach() as client:
                 if is_by_kind:
                     jobs = _chosen(client, wanted, states, waits_alone=waits_alone)
                 return _each(client, jobs, order, done)
@@ -229,32 +223,7 @@ def requeue() -> Order:
 
 
 @order_verb("updated", LIVE, by=("user", "state", "me", "vc"), cls=UpdateCommand)
-@click.option("-J", "--name", "--job-name", metavar="NAME", help="New name.")
-@click.option(
-    "--priority", type=click.Choice(PRIORITIES), help="New priority; higher-priority jobs start first."
-)
-@click.option("--time", metavar="TIME", help="New time limit: minutes, 1:30:00, 90m; UNLIMITED.")
-@click.option(
-    "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Same as --time, in seconds.",
-)
-@click.option("-b", "--begin", metavar="TIME", help="Earliest start: now+1h, 16:00, 2026-11-01T13:30; now.")
-@click.option(
-    "-d", "--dependency", metavar="WHAT", help='Wait for these jobs, instead of earlier ones; "": for none.'
-)
-@click.option("--gpu-type", metavar="TYPE,...", help="Only these GPU types; any.")
-@click.option("--grace", metavar="TIME", help="Time between SIGTERM and SIGKILL: 60s, 5m.")
-@click.option("--lost-after", metavar="TIME", help="Same as for `rlsched submit`.")
-@click.option(
-    "--share",
-    type=click.Choice(["auto", "yes", "no"]),
-    help="Whether it may share GPUs; present co-tenants stay.",
-)
-@click.option(
-    "--array-limit", type=click.IntRange(min=0), metavar="N", help="Most tasks to run at once; 0: no limit."
-)
+@change_options
 def update(**asked: Any) -> Order:
     """Change submitted jobs: waiting jobs in all of these ways, running jobs in name, priority, time limit.
 

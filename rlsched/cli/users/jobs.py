@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rlsched.cli.shared.job_number import JobName, JobParam
 from rlsched.cli.shared.listing import check_columns, listed, listing, sorted_by
-from rlsched.cli.shared.options import asking, reach
+from rlsched.cli.shared.options import JSON, BrokerAt, asking, json_option
 from rlsched.cli.shared.selecting import of_numbers, of_whom, selected, selecting
 from rlsched.terminal.show import print_json, print_sentences
 from rlsched.wire.states import FAILED
@@ -42,7 +41,7 @@ LAST_LINES = 10
 @click.option("-l", "--long", "_long", is_flag=True, hidden=True)
 @listing
 @click.option("--before", type=click.IntRange(min=1), metavar="JOB", help="Only jobs older than this one.")
-@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@JSON
 @asking
 def queue(
     *,
@@ -56,9 +55,7 @@ def queue(
     numbers: str | None,
     _long: bool,
     as_json: bool,
-    broker: str | None,
-    keys: Path | None,
-    timeout_s: float,
+    at: BrokerAt,
     **wanted: Any,
 ) -> None:
     """List waiting and running jobs by number.
@@ -90,7 +87,7 @@ def queue(
 
     listed(
         "queue",
-        lambda: reach(broker, keys, timeout_s),
+        at.reach,
         look,
         job_lines,
         columns=columns,
@@ -103,9 +100,9 @@ def queue(
 
 @click.command()
 @click.argument("job", type=JobParam())
-@click.option("--json", "as_json", is_flag=True, help="JSON on standard output, with the decision's record.")
+@json_option("JSON on standard output, with the decision's record.")
 @asking
-def why(job: JobName, as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> None:
+def why(job: JobName, as_json: bool, at: BrokerAt) -> None:
     """Explain why a job waits, or why it runs where it does.
 
     \b
@@ -114,7 +111,7 @@ def why(job: JobName, as_json: bool, broker: str | None, keys: Path | None, time
     """
     from rlsched.client.following import tail
 
-    with reach(broker, keys, timeout_s) as client:
+    with at.reach() as client:
         number = job.number_at(client)
         explanation, info = client.why(number), client.job(number)
         ends = tail(client, info).lines(LAST_LINES) if info.state == FAILED else []
@@ -140,9 +137,7 @@ def why(job: JobName, as_json: bool, broker: str | None, keys: Path | None, time
 )
 @click.option("--rank", type=click.IntRange(min=0), help="Only this rank of the job.  [default: all]")
 @asking
-def logs(
-    job: JobName, follow: bool, rank: int | None, broker: str | None, keys: Path | None, timeout_s: float
-) -> None:
+def logs(job: JobName, follow: bool, rank: int | None, at: BrokerAt) -> None:
     """Show the output of a job; lines of a gang begin with the number of their rank.
 
     \b
@@ -152,7 +147,7 @@ def logs(
     """
     from rlsched.cli.users.output import show_output
 
-    with reach(broker, keys, timeout_s, is_patient=follow) as client:
+    with at.reach(is_patient=follow) as client:
         number = job.number_at(client)
         if rank is None:
             silent = not show_output(client, number, to_its_end=follow)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
 import click
 from click.core import ParameterSource
 
+from rlsched.cli.shared.bad_values import message_of
 from rlsched.cli.shared.job_options import command_of, submission
 from rlsched.errors import InputError, nearest
 
@@ -192,5 +193,5 @@ def _refused(error: JobRefusedError, jobs: list[RowSubmission]) -> str:
 
 
 def _at(path: str, line: int, error: InputError | click.UsageError) -> InputError:
-    said = error.format_message() if isinstance(error, click.UsageError) else str(error)
+    said = message_of(error) if isinstance(error, click.UsageError) else str(error)
     return InputError(f"{path}, line {line}: {said}")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from rlsched.cli.shared.options import asking
+from rlsched.cli.shared.options import JSON, BrokerAt, asking
 from rlsched.terminal.show import count, in_words, print_json, print_sentences, size, skewed_nodes
 from rlsched.terminal.visible import visible
 
@@ -19,9 +18,9 @@ _MOST_COLUMNS = 5
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="JSON on standard output.")
+@JSON
 @asking
-def status(as_json: bool, broker: str | None, keys: Path | None, timeout_s: float) -> int:
+def status(as_json: bool, at: BrokerAt) -> int:
     """Report whether the broker is healthy, and list problems.
 
     The exit code is 0 if there are no problems, 1 if something is degraded, 2 if no broker answers.
@@ -33,9 +32,7 @@ def status(as_json: bool, broker: str | None, keys: Path | None, timeout_s: floa
     """
     import msgspec
 
-    from rlsched.client.client import Client
-
-    with Client(broker, home=keys, timeout_s=timeout_s) as client:
+    with at.client() as client:
         report = client.stats()
     wrong = problems(report)
     if as_json:

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from rlsched.cli.shared.job_options import command_of, job_options, submission
-from rlsched.cli.shared.options import asking, reach
+from rlsched.cli.shared.options import BrokerAt, asking, json_option
 from rlsched.cli.users.batch_script import BatchCommand
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rlsched.client.client import Client
 
 _ITS_OWN = {"allow_interspersed_args": False}
@@ -44,7 +42,7 @@ INTERRUPTED = 130
     help="CSV file with a job per row (-: standard input): the first line names options, such as "
     "name,gpus,time,command; all are queued, or none. Other options apply to empty cells.",
 )
-@click.option("--json", "as_json", is_flag=True, help="With --dry-run or --from: JSON on standard output.")
+@json_option("With --dry-run or --from: JSON on standard output.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @asking
 @click.pass_context
@@ -59,9 +57,7 @@ def submit(
     dry_run: bool,
     as_json: bool,
     command: tuple[str, ...],
-    broker: str | None,
-    keys: Path | None,
-    timeout_s: float,
+    at: BrokerAt,
     **asked: Any,
 ) -> int:
     """Submit a job. The job number is printed once the job is on disk.
@@ -86,15 +82,15 @@ def submit(
         ]
         if odd:
             raise click.UsageError(f"expected --from without {odd[0]}")
-        return _submit_table(ctx, table, broker, keys, timeout_s, parsable=parsable, as_json=as_json)
+        return _submit_table(ctx, table, at, parsable=parsable, as_json=as_json)
     if dry_run:
         from rlsched.cli.users.dry_run import print_dry_run
 
-        with reach(broker, keys, timeout_s) as client:
+        with at.reach() as client:
             print_dry_run(client, submission(asked), as_json=as_json)
         return 0
     words = command_of(command, wrap)
-    with reach(broker, keys, timeout_s, is_patient=wait_for_it) as client:
+    with at.reach(is_patient=wait_for_it) as client:
         job = client.submit(words, **submission(asked))
         if not wait_for_it:
             click.echo(str(job) if parsable else f"job {job}")
@@ -106,9 +102,7 @@ def submit(
 def _submit_table(
     ctx: click.Context,
     table: str,
-    broker: str | None,
-    keys: Path | None,
-    timeout_s: float,
+    at: BrokerAt,
     *,
     parsable: bool,
     as_json: bool,
@@ -118,7 +112,7 @@ def _submit_table(
     from rlsched.terminal.show import count, print_json
 
     jobs = jobs_of(table, read_rows(table, ctx))
-    with reach(broker, keys, timeout_s) as client:
+    with at.reach() as client:
         numbers = queue_all(client, table, jobs)
     if as_json:
         print_json(
@@ -137,14 +131,7 @@ def _submit_table(
 @job_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @asking
-def run(
-    *,
-    command: tuple[str, ...],
-    broker: str | None,
-    keys: Path | None,
-    timeout_s: float,
-    **asked: Any,
-) -> int:
+def run(*, command: tuple[str, ...], at: BrokerAt, **asked: Any) -> int:
     """Run a job as if it were local: its output as it comes, its exit code, and Ctrl-C ends it.
 
     Closing the terminal ends it too, except under `nohup`.
@@ -159,7 +146,7 @@ def run(
         raise click.UsageError(
             "--array: the tasks of an array have outputs of their own: `rlsched submit` it"
         )
-    with reach(broker, keys, timeout_s, is_patient=True) as client, _as_ctrl_c():
+    with at.reach(is_patient=True) as client, _as_ctrl_c():
         job = client.submit(words, **submission(asked))
         try:
             click.echo(f"job {job}", err=True)

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
-from rlsched.cli.shared.options import asking, reach
+from rlsched.cli.shared.options import BrokerAt, asking, json_option, shown
 from rlsched.terminal.show import print_json
 
 
 @click.command()
 @click.option("--once", is_flag=True, help="Print the page once, as plain text. [default without a terminal]")
-@click.option("--json", "as_json", is_flag=True, help="Print the page once, as JSON.")
-@click.option(
+@json_option("Print the page once, as JSON.")
+@shown(
     "--every",
     "every_s",
     default=2.0,
-    show_default=True,
     metavar="SECONDS",
     type=click.FloatRange(min=0.2, max=3600.0),
     help="Refresh interval, seconds. A broker that is slow to answer is queried less often.",
 )
 @asking
-def top(
-    once: bool, as_json: bool, every_s: float, broker: str | None, keys: Path | None, timeout_s: float
-) -> None:
+def top(once: bool, as_json: bool, every_s: float, at: BrokerAt) -> None:
     """Show the cluster: nodes and the users of their GPUs, users, running jobs, the queue, energy.
 
     On a terminal, it is a live screen. Arrow keys choose a job; w shows why it waits or runs, l its output, c
@@ -40,7 +35,7 @@ def top(
     from rlsched.cli.shared.screen.terminal import is_screen
     from rlsched.cli.users.overview.picture import picture
 
-    with reach(broker, keys, timeout_s) as client:
+    with at.reach() as client:
         now = picture(client)  # on a screen too: an error at the start is one line
     if as_json:
         print_json(now.as_data())
@@ -56,4 +51,4 @@ def top(
         from rlsched.cli.shared.screen.live import live
         from rlsched.cli.users.overview.view import Overview
 
-        live(Overview(), lambda: reach(broker, keys, timeout_s), every_s)
+        live(Overview(), at.reach, every_s)

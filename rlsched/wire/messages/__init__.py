@@ -4,6 +4,7 @@ Every frame is an `Envelope`: the protocol version, a request number that the re
 request), and the message. Every message about a started job has the pair (job, attempt), and for a member of
 a gang also rank and node.
 
+    job_settings.py the settings of a submission, each declared once
     basic.py        messages that every client sends or receives: submissions, the serving broker, refusals
     client.py       client -> broker, all of it
     replies.py      broker -> client; report.py and predictions.py are the part about the broker's state
@@ -27,24 +28,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlsched.wire.messages.answer import decode_answer
     from rlsched.wire.messages.basic import (
-        DependencyKind,
-        DependsOn,
-        Launcher,
         OfRank,
-        Priority,
         RankKey,
         Refused,
         Serving,
-        Share,
         Submit,
         SubmitMany,
         Submitted,
         SubmittedMany,
-        Tasks,
         WhoServes,
     )
     from rlsched.wire.messages.client import (
-        NOTIFY_EVENTS,
         AdminOrder,
         Begin,
         Cancel,
@@ -100,6 +94,15 @@ if TYPE_CHECKING:
         PastJob,
         Usage,
         WhichJobs,
+    )
+    from rlsched.wire.messages.job_settings import (
+        NOTIFY_EVENTS,
+        DependencyKind,
+        DependsOn,
+        Launcher,
+        Priority,
+        Share,
+        Tasks,
     )
     from rlsched.wire.messages.join import (
         Join,
@@ -310,6 +313,7 @@ __all__ = [
 _MODULES = (
     *(
         "basic",
+        "job_settings",
         "frame",
         "answer",
         "client",

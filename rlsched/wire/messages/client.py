@@ -1,23 +1,14 @@
 """Requests of a client to the broker."""
 
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
-from rlsched.wire.messages.basic import (
-    DependsOn,
-    Priority,
-    Share,
-    Submit,
-    SubmitMany,
-    Tasks,
-    WhoServes,
-)
+from rlsched.wire.messages.basic import Submit, SubmitMany, WhoServes
 from rlsched.wire.messages.forecasts import DryRun
 from rlsched.wire.messages.history import ListHistory, ListUsage
+from rlsched.wire.messages.job_settings import JobChanges, Tasks
 
-NOTIFY_EVENTS: Final = ("start", "requeue", "end", "fail")
-"""Events of a job that send a notification: its first process runs; requeued; ended; failed."""
 PartyKind = Literal["user", "account", "vc"]
 """Kinds of parties that are charged for jobs."""
 
@@ -71,28 +62,11 @@ class Requeue(
 
 
 class Update(
-    msgspec.Struct, frozen=True, kw_only=True, tag="update", forbid_unknown_fields=True, omit_defaults=True
+    JobChanges, frozen=True, kw_only=True, tag="update", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Change a submitted job; None: unchanged. Fields as in `Submit`."""
+    """Change a submitted job."""
 
-    job: int
-    tasks: list[Tasks] = []
-    name: str | None = None
-    priority: Priority | None = None
-    time_limit_s: float | None = None
-    """Infinite: no limit."""
-    begin_s: float | None = None
-    """A time in the past: the job may start at once."""
-    depends_on: list[DependsOn] | None = None
-    """Replaces the job's dependencies."""
     singleton: bool = False
-    lost_after_s: float | None = None
-    """0: never."""
-    share: Share | None = None
-    array_limit: int | None = None
-    gpu_types: list[str] | None = None
-    """Empty: any."""
-    grace_s: float | None = None
 
 
 class ListJobs(

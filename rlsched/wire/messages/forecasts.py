@@ -2,6 +2,8 @@
 
 import msgspec
 
+from rlsched.wire.messages.job_settings import JobNeeds
+
 
 class JobForecast(msgspec.Struct, frozen=True, kw_only=True):
     """10, 50 and 90 % quantiles of a job's start and end, Unix seconds; None for a value: not within 7
@@ -15,20 +17,10 @@ class JobForecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DryRun(
-    msgspec.Struct, frozen=True, kw_only=True, tag="dry_run", forbid_unknown_fields=True, omit_defaults=True
+    JobNeeds, frozen=True, kw_only=True, tag="dry_run", forbid_unknown_fields=True, omit_defaults=True
 ):
     """Ask when a job and some variants of it would start and end, without queueing anything."""
 
-    num_gpus: int
-    num_cpus: int = 0
-    """As in `Submit`, like the next three."""
-    memory_mib: int = 0
-    gpu_memory_mib: int = 0
-    gpu_types: list[str] = []
-    vc: str = ""
-    time_limit_s: float | None = None
-    preemptible: bool = False
-    workload: str = ""
     tonight_s: float | None = None
     """Time that counts as tonight, Unix seconds; None: no forecast for it."""
 

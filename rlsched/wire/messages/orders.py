@@ -2,7 +2,8 @@
 
 import msgspec
 
-from rlsched.wire.messages.basic import Launcher, OfRank, Refused
+from rlsched.wire.messages.basic import OfRank, Refused
+from rlsched.wire.messages.job_settings import Launcher
 
 DEFAULT_GRACE_S = 30.0
 """Seconds between SIGTERM and SIGKILL, unless the operator or the job sets another value."""

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from rlsched.cli.shared.job_number import JobName, TasksParam
 from rlsched.cli.shared.job_options import begin_s, changes_asked
-from rlsched.cli.shared.options import SILENT_S, _Waiting
+from rlsched.cli.shared.options import SILENT_S, BrokerAt, _Waiting
 from rlsched.cli.shared.selecting import of_numbers, states_of
 from rlsched.cli.users import job_orders
 from rlsched.cli.users.batch_script import BatchCommand
@@ -198,13 +198,13 @@ def test_waiting_and_running_tasks_of_an_array(
     monkeypatch: pytest.MonkeyPatch, words: str, expected: list[tuple[int, bool]]
 ) -> None:
     client = Told()
-    monkeypatch.setattr(job_orders, "reach", lambda *_: client)
+    monkeypatch.setattr(BrokerAt, "reach", lambda _: client)
     result = CliRunner().invoke(job_orders.cancel, words.split())
     assert (result.exit_code, client.told) == (0, expected), result.output
 
 
 def test_waiting_only_is_refused_with_task_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_orders, "reach", lambda *_: Told())
+    monkeypatch.setattr(BrokerAt, "reach", lambda _: Told())
     result = CliRunner().invoke(job_orders.cancel, ["-t", "running", "5"])
     assert "with job numbers expected queued" in str(result.exception)
     assert "got both" in str(CliRunner().invoke(job_orders.hold, ["-t", "queued", "5"]).exception)

@@ -195,7 +195,7 @@ def test_run_cancels_its_job_when_its_terminal_closes(
     happens: Callable[[], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = Submits(happens)
-    monkeypatch.setattr("rlsched.cli.users.submit.reach", lambda *_, **__: client)
+    monkeypatch.setattr("rlsched.cli.shared.options.BrokerAt.reach", lambda *_, **__: client)
     both = (signal.SIGHUP, signal.SIGTERM)
     with on_signals(signal.SIG_DFL, both):  # a test run under `nohup` ignores SIGHUP
         done = CliRunner().invoke(run, ["--", "true"], standalone_mode=False)

@@ -64,10 +64,10 @@ def test_up_passes_it_to_the_broker(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 @pytest.mark.parametrize(
     ("words", "environment", "why"),
     [
-        (["broker", "--speed-energy", "1.1"], "", "is not in the range 0<=x<=1"),
+        (["broker", "--speed-energy", "1.1"], "", "expected a number from 0 to 1, got 1.1"),
         (["broker", "--reclock-s", "600"], "", "running jobs keep their clocks"),
-        (["up"], "fast", "Invalid value for '--speed-energy'"),
-        (["submit", "--speed-energy", "-1", "--", "true"], "", "is not in the range 0<=x<=1"),
+        (["up"], "fast", "--speed-energy: expected a number from 0 to 1, got 'fast'"),
+        (["submit", "--speed-energy", "-1", "--", "true"], "", "expected a number from 0 to 1, got -1.0"),
     ],
 )
 def test_invalid_value_is_one_line(

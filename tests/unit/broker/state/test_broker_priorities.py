@@ -13,8 +13,7 @@ from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import Predictions
-from rlsched.broker.state.priorities import PRIORITIES, PriorityRules
-from rlsched.cli.shared import options
+from rlsched.broker.state.priorities import PriorityRules
 from rlsched.decide.actions import Preempt
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
@@ -247,10 +246,6 @@ def test_queue_shows_the_priority(journal: Journal) -> None:
     (info,) = reply.jobs
     assert isinstance(info, JobInfo)
     assert info.priority == "high"
-
-
-def test_command_line_has_the_priorities_of_the_messages() -> None:
-    assert options.PRIORITIES == PRIORITIES
 
 
 def stopped(job: int, rank: int) -> AttemptReport:
