@@ -5,8 +5,8 @@
     .venv/bin/python -m studies.house.counts --commit REV     # the column «was» of another commit
     .venv/bin/python -m studies.house.counts --json           # with the places
 
-All except two are found by `ast`, by names and without running anything, so the files of another commit are
-counted by the same code. Spellings and the files of a trace row need the product: for another commit, its own
+All except one are found by `ast`, by names and without running anything, so the files of another commit are
+counted by the same code. The files of a trace row need the product: for another commit, its own
 `studies.house` counts them, and a commit without it has no number.
 
 - *Loops that move the clock.* A function moves the clock of a simulated run if it reads `X.now_s` and assigns
@@ -18,9 +18,6 @@ counted by the same code. Spellings and the files of a trace row need the produc
 - *Probes.* `getattr` and `hasattr` of a scheduler or a policy, by the name of its variable.
 - *Index constants.* Whole numbers, and columns of a schema, that a module names in capitals and uses
   as subscripts.
-- *Spellings of policies.* Texts in tests, and quotes or arguments of `--policy` in pages, that are a
-  preset's name followed by `:` or `+` and more; not counted are a path or a name after `ppo:`, and texts that
-  the product refuses (their tests, and the table of replacements).
 - *Circles of imports.* Strongly connected modules; imports inside functions and only for types count.
   Rooms are folders and modules of one folder, where a folder stands for all modules in it.
 - *Rooms and arrows of a package.* Folders and modules right below it that import each other; an arrow is a
@@ -68,7 +65,7 @@ from studies.house.trace_row import row_files
 BEFORE: Final = "0f2d2ea"
 """The commit with which the counts are compared by default: before the rooms of the broker."""
 TOP: Final = Path(__file__).resolve().parents[2]
-IN_PRODUCT: Final = (in_source.spellings, row_files)
+IN_PRODUCT: Final = (row_files,)
 """Counts that run the product."""
 
 Places = list[str] | dict[str, int]

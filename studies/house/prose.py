@@ -54,9 +54,9 @@ def words() -> tuple[Word, ...]:
     return tuple(_word(entry) for entry in tomllib.loads(_LIST.read_text())["word"])
 
 
-def left_out(key: str) -> list[Path]:
-    """Folders and files outside the check: `not_yet`, or permanently, as they quote the list: `quotes`."""
-    return [ROOT / name for name in tomllib.loads(_LIST.read_text())[key]]
+def left_out() -> list[Path]:
+    """Files outside the check, as they quote the list."""
+    return [ROOT / name for name in tomllib.loads(_LIST.read_text())["quotes"]]
 
 
 def in_prose(text: str, first_line: int = 1) -> Iterator[Finding]:
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("paths", nargs="*", type=Path, help="files and folders; default: all tracked files")
     asked = [path.resolve() for path in parser.parse_args(arguments).paths]
     paths = [path for path in _tracked() if not asked or any(path.is_relative_to(each) for each in asked)]
-    skipped = left_out("quotes") + ([] if asked else left_out("not_yet"))
+    skipped = left_out()
     found = 0
     for path in paths:
         if any(path.is_relative_to(each) for each in skipped):

@@ -213,13 +213,12 @@ def test_another_commit_is_counted_by_the_same_code(
     counted = [
         ("rooms", lambda: extent.rooms("rlsched"), 0),
         ("a row", row_files, 1),
-        ("spellings", in_source.spellings, None),
         ("docs lines", extent.lines_of_docs, None),
     ]
     monkeypatch.setattr(counts, "TOP", tmp_path)
     monkeypatch.setattr(counts, "COUNTED", counted)
     root = in_source.ROOT
-    assert counts.counts_at("HEAD") == {"rooms": 2, "a row": 2, "spellings": None, "docs lines": 2}
+    assert counts.counts_at("HEAD") == {"rooms": 2, "a row": 2, "docs lines": 2}
     assert root == in_source.ROOT
 
     monkeypatch.setattr("sys.argv", ["counts", "--commit", "--all"])

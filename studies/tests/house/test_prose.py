@@ -100,9 +100,8 @@ def test_code_blocks_of_a_document_are_left_out() -> None:
     assert [each.line for each in prose.in_markdown(text)] == [7]
 
 
-@pytest.mark.parametrize("key", ["not_yet", "quotes"])
-def test_listed_files_exist(key: str) -> None:
-    assert [path for path in prose.left_out(key) if not path.exists()] == []
+def test_listed_files_exist() -> None:
+    assert [path for path in prose.left_out() if not path.exists()] == []
 
 
 def test_the_command_prints_a_line_for_each_finding(capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,7 +140,7 @@ def test_falling_by_hand() -> None:
 @given(st.lists(st.tuples(st.integers(0, 12), st.sampled_from([30.0, 60.0, 600.0, 4000.0])), max_size=80))
 @settings(max_examples=80, deadline=None)
 def test_commands_are_legal_and_no_node_with_a_job_sleeps(steps: list[tuple[int, float]]) -> None:
-    """Ten nodes, any demand: `NodeStates` refuses nothing, and waiting jobs are heard at every review."""
+    """Ten nodes, any demand: `NodeStates` refuses nothing, and every review sees the waiting jobs."""
     rule = KeepRule(buffer_nodes=1, wake_buffer_nodes=2, ramp_nodes=3, falling_slots=2, headroom_nodes=1)
     service, states, now_s = PowerDownService(rule, TrailingMaximum(3)), NodeStates(10), 0.0
     for demand, wait_s in steps:
