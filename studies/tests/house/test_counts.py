@@ -78,6 +78,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "rlsched/high/one.py": "from rlsched.low.two import NAME\n",
         "rlsched/high/two.py": "",
         "rlsched/low/two.py": "",
+        "tests/test_one.py": "A = 1\n",
     }
     for name, text in texts.items():
         path = tmp_path / name
