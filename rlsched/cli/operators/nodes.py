@@ -83,15 +83,7 @@ def nodes(
         ]
         return sorted_by(found, sort, NodeInfo)
 
-    listed(
-        "nodes",
-        at.reach,
-        look,
-        node_lines,
-        columns=columns,
-        as_json=as_json,
-        watch=watch,
-    )
+    listed("nodes", at.reach, look, node_lines, columns=columns, as_json=as_json, watch=watch)
 
 
 def _states(text: str) -> set[str]:

@@ -128,15 +128,7 @@ def history(
             rows = look(client)
         _print_csv(PastJob.__struct_fields__, (msgspec.structs.astuple(job) for job in rows))
         return
-    listed(
-        "history",
-        at.reach,
-        look,
-        history_lines,
-        columns=columns,
-        as_json=as_json,
-        watch=watch,
-    )
+    listed("history", at.reach, look, history_lines, columns=columns, as_json=as_json, watch=watch)
 
 
 @click.command()

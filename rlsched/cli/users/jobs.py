@@ -85,15 +85,7 @@ def queue(
         chosen = of_numbers(selected(since_then, of_whom(client, wanted), arrays_wait=True), numbers)
         return sorted_by(chosen, sort, JobInfo)
 
-    listed(
-        "queue",
-        at.reach,
-        look,
-        job_lines,
-        columns=columns,
-        as_json=as_json,
-        watch=watch,
-    )
+    listed("queue", at.reach, look, job_lines, columns=columns, as_json=as_json, watch=watch)
     for line in left_out:
         click.echo(line, err=True)
 

@@ -99,14 +99,7 @@ def submit(
         return _wait(client, job)
 
 
-def _submit_table(
-    ctx: click.Context,
-    table: str,
-    at: BrokerAt,
-    *,
-    parsable: bool,
-    as_json: bool,
-) -> int:
+def _submit_table(ctx: click.Context, table: str, at: BrokerAt, *, parsable: bool, as_json: bool) -> int:
     """Queue all jobs of a file."""
     from rlsched.cli.users.many_jobs import jobs_of, queue_all, read_rows
     from rlsched.terminal.show import count, print_json
