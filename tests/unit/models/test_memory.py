@@ -63,8 +63,3 @@ def test_whose_fault_ends_whose_job() -> None:
     assert memory.SHARING_MODES[memory.MPS] == "mps"
     assert memory.SHARING_MODES[memory.MIG] == "mig"
     assert memory.SHARING_MODES[memory.TIME_SLICED] == "time-sliced"
-    assert all(memory.DEVICE_FAULT_SHARED)
-
-
-def test_a_context_comes_on_top_of_what_a_framework_reports() -> None:
-    assert memory.process_mib(1_000.0) == 1_000.0 + memory.CONTEXT_MIB
