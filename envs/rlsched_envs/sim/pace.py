@@ -13,12 +13,6 @@ from rlsched_envs.sim.sim_arrays import SimArrays
 
 
 @kernel
-def is_modelled(sim: SimArrays) -> bool:
-    """Whether the run has models of speed."""
-    return MODELLED and sim.state.config[0].modelled != 0
-
-
-@kernel
 def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
     """Account power and lost time for this duration; learn from pairs that were watched long enough."""
     if MODELLED and sim.state.config[0].modelled:
