@@ -9,14 +9,12 @@ rule."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from rlsched.errors import InputError
-from rlsched.models.arrays import ModelArrays
 
 POPULATION: Final = (0.80, 0.80)
 """Sensitivity and pressure of an unknown workload: geometric mean over the 77 of Gavel's (K80, P100,
@@ -29,8 +27,6 @@ INTRODUCED_SD: Final = 0.20
 OBSERVATION_SD: Final = 0.10
 """Standard deviation of ln(speed) about the product form with fitted factors: .10 on P100, .09 on K80; .29 on
 V100, where half are within .14 (`studies/models/fit_sharing.py`)."""
-JOB_SD: Final = 0.05
-"""Standard deviation of one job's ln(speed) about its workload's. Assumed."""
 REPEAT_SD: Final = 0.03
 """Standard deviation of ln(speed) when the same pair is observed again. Assumed."""
 FLOOR_SD: Final = 0.05
@@ -41,7 +37,6 @@ WIDEST: Final = 4.0
 """Sensitivities and pressures stay between e^-4 and e^4."""
 MAX_PAIRS: Final = 100_000
 """Most pairs remembered individually; above this, the pair least recently observed is forgotten."""
-_FORM: Final = 1
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -52,14 +47,12 @@ class Observed(msgspec.Struct, frozen=True):
         partner: Name of the other job's workload.
         kind: GPU type.
         speed: Relative to the same job running solo at the same clock.
-        job: Id of the job, if its own deviation from its workload is to be learnt too.
     """
 
     workload: str
     partner: str
     kind: str
     speed: float
-    job: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,13 +82,11 @@ class PairKnowledge:
     """Knowledge of workloads that share a GPU. Every query and every update takes constant time.
 
     A prediction uses, in order of preference: the observed speed of the pair; the factors of the two
-    workloads, as introduced, as observed next to others, or of the population; and the deviation of this job,
-    if named, from its workload so far."""
+    workloads, as introduced, as observed next to others, or of the population."""
 
     def __init__(self) -> None:
         self._factors: dict[tuple[str, str], Factors] = {}
         self._pairs: dict[tuple[str, str, str], tuple[float, float]] = {}  # observations, mean ln(speed)
-        self._jobs: dict[str, tuple[float, float]] = {}  # observations, sum of ln(observed / predicted)
 
     def introduce(
         self, workload: str, kind: str, sensitivity: float, pressure: float, sd: float = INTRODUCED_SD
@@ -116,14 +107,13 @@ class PairKnowledge:
         """Beliefs about a workload; the population's if it is unknown."""
         return self._factors.get((kind, workload), STRANGER)
 
-    def predicted_speed(self, workload: str, partner: str, kind: str, job: str = "") -> float:
+    def predicted_speed(self, workload: str, partner: str, kind: str) -> float:
         """Predicted speed of a job next to another, in (0, 1]."""
         count, mean = self._pairs.get((kind, workload, partner), (0.0, 0.0))
-        log_speed = with_pair(self._modelled(workload, partner, kind), count, mean)
-        return math.exp(min(log_speed + self._job_ratio(job), 0.0))
+        return math.exp(min(with_pair(self._modelled(workload, partner, kind), count, mean), 0.0))
 
     def observe(self, seen: Observed) -> None:
-        """Learn from one observation: update the job's ratio, the pair's mean, and both workloads' factors.
+        """Learn from one observation: update the pair's mean, and both workloads' factors.
 
         Raises:
             InputError: the speed is not a positive number.
@@ -134,83 +124,13 @@ class PairKnowledge:
                 f"not {seen.speed}"
             )
         log_speed = math.log(min(max(seen.speed, SLOWEST), FASTEST))
-        if seen.job:
-            count, total = self._jobs.get(seen.job, (0.0, 0.0))
-            expected = math.log(self.predicted_speed(seen.workload, seen.partner, seen.kind))
-            self._jobs[seen.job] = count + 1, total + log_speed - expected
         self._remember((seen.kind, seen.workload, seen.partner), log_speed)
         self._move(seen, log_speed)
-
-    def forget_job(self, job: str) -> None:
-        """Forget a job that has ended."""
-        self._jobs.pop(job, None)
-
-    def applied_to(
-        self, models: ModelArrays, kinds: Mapping[str, int], workloads: Mapping[str, int]
-    ) -> ModelArrays:
-        """Return a copy of the models with the introduced or learnt factors, for the engine.
-
-        Measured pairs stay; an observed pair is entered in `pair` if it was not measured.
-
-        Args:
-            models: Models from the catalogue; not modified.
-            kinds: Number of each GPU type; missing types are skipped.
-            workloads: Number of each workload; missing workloads are skipped.
-        """
-        trait, pair = models.trait.copy(), models.pair.copy()
-        for (kind, workload), factors in self._factors.items():
-            if kind in kinds and workload in workloads:
-                place = workloads[workload], kinds[kind]
-                trait["sensitivity"][place] = factors.sensitivity
-                trait["pressure"][place] = factors.pressure
-        for kind, workload, partner in self._pairs:
-            if kind in kinds and workload in workloads and partner in workloads:
-                cell = kinds[kind], workloads[workload], workloads[partner]
-                if math.isnan(models.pair[cell]):
-                    pair[cell] = self.predicted_speed(workload, partner, kind)
-        return models._replace(trait=trait, pair=pair)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything in a form for a journal or JSON; `from_dict` restores it to the last bit."""
-        return {
-            "form": _FORM,
-            "factors": [
-                [*key, f.log_sensitivity, f.log_pressure, f.sensitivity_sd, f.pressure_sd]
-                for key, f in self._factors.items()
-            ],
-            "pairs": [[*key, *value] for key, value in self._pairs.items()],
-            "jobs": [[key, *value] for key, value in self._jobs.items()],
-        }
-
-    @classmethod
-    def from_dict(cls, kept: Mapping[str, Any]) -> PairKnowledge:
-        """Restore the result of `to_dict`.
-
-        Raises:
-            InputError: the data has another format, or is damaged.
-        """
-        if kept.get("form") != _FORM:
-            raise InputError(
-                f"knowledge of pairs: expected form {_FORM}, not {kept.get('form')!r}: start without it"
-            )
-        known = cls()
-        try:
-            known._factors = {(str(k), str(w)): Factors(*map(float, rest)) for k, w, *rest in kept["factors"]}
-            known._pairs = {(k, w, p): (float(n), float(mean)) for k, w, p, n, mean in kept["pairs"]}
-            known._jobs = {job: (float(n), float(total)) for job, n, total in kept["jobs"]}
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"knowledge of pairs is damaged ({error}): start without it") from error
-        return known
 
     def _modelled(self, workload: str, partner: str, kind: str) -> float:
         """ln(speed) by the factors of the two workloads."""
         mine, theirs = self.factors(workload, kind), self.factors(partner, kind)
         return -math.log1p(math.exp(mine.log_sensitivity + theirs.log_pressure))
-
-    def _job_ratio(self, job: str) -> float:
-        """Shrunk mean of ln(observed / predicted) of one job: 0 before the first observation."""
-        count, total = self._jobs.get(job, (0.0, 0.0))
-        return total / (count + (OBSERVATION_SD / JOB_SD) ** 2)
 
     def _remember(self, pair: tuple[str, str, str], log_speed: float) -> None:
         """Update the mean of the observation's pair."""

@@ -30,13 +30,6 @@ solo memory are accurate: a pair takes 22 MiB more than its parts (measured: med
 3090). When memory runs out, the tenant that allocates next fails, which may be the neighbour: the margin is
 conservative."""
 
-CONTEXT_MIB: Final = 512.0
-"""GPU memory of a process before its first tensor, MiB, for figures that exclude it, such as the peak
-reported by a framework's allocator. NVML's figure for a process includes it. Issues of PyTorch show 320 MiB
-for a bare context on a Titan V (28394), about 300 with lazily loaded kernels (107667), 543 for a process
-without tensors (81257) and 1,008 before kernels were loaded lazily (28394). MPS does not avoid it: since
-Volta each client has its own address space, and NVIDIA's MPS guide expects little saving."""
-
 FAULT_SHARED: Final = (False, True, False)
 """By sharing mode: whether a fatal fault of one tenant (an illegal address, for example) ends all tenants.
 
@@ -44,10 +37,6 @@ Time-sliced: contexts are separate and only the faulty one is torn down; NVIDIA'
 promises no fault isolation, as faults of the whole GPU, and running out of memory, are shared. MPS: since
 Volta a client's fatal fault is reported to every client on the same GPU, and all of them must exit before the
 server accepts new ones (NVIDIA's MPS guide, error containment). MIG: the fault stays within the slice."""
-
-DEVICE_FAULT_SHARED: Final = (True, True, True)
-"""By sharing mode: whether the loss of the whole GPU (off the bus, an uncorrectable memory error that needs a
-reset) ends all its tenants. It does in every mode: the slices of MIG are parts of one device."""
 
 
 FAULT_FRAC: Final = 0.1
@@ -67,12 +56,6 @@ def is_device_fault(key: np.uint64, failure: int, fault_frac: float) -> bool:
     """
     deviate = pair_noise(key, np.uint64(failure))
     return 0.5 * math.erfc(deviate / math.sqrt(2.0)) < fault_frac  # uniform from 0 to 1
-
-
-@kernel
-def process_mib(allocated_mib: float) -> float:
-    """GPU memory of a process whose framework reports this peak, MiB: adds the context."""
-    return allocated_mib + CONTEXT_MIB
 
 
 @kernel

@@ -115,18 +115,11 @@ def slice_speed(demand: float, compute: int) -> float:
     effect.
 
     Args:
-        demand: Share of the GPU that the job keeps busy, 0 to 1: by `slice_demand` from one measured slice,
-            else its solo utilisation (an assumption: MISO's logs have none).
+        demand: Share of the GPU that the job keeps busy, 0 to 1: its solo utilisation (an
+            assumption: MISO's logs have none).
         compute: Compute slices: 1, 2, 3, 4 or 7.
     """
     return (1.0 + demand**BEND * (SIZE_FRAC[compute] ** -BEND - 1.0)) ** (-1.0 / BEND)
-
-
-@kernel
-def slice_demand(speed: float, compute: int) -> float:
-    """Demand of a job that runs at this speed on a slice of this many compute slices (1 to 4); 0 to 1."""
-    product = max(speed**-BEND - 1.0, 0.0) / (SIZE_FRAC[compute] ** -BEND - 1.0)
-    return min(product ** (1.0 / BEND), 1.0)
 
 
 def measured_speed(model: str, batch: int, compute: int) -> float:
@@ -139,11 +132,6 @@ def measured_speed(model: str, batch: int, compute: int) -> float:
 def combined_throughput(model: str, batch: int, compute: int) -> float:
     """Work of as many equal slices as fit, each with the same job, relative to one on 7g; nan: unknown."""
     return _at_most(compute) * measured_speed(model, batch, compute)
-
-
-def smallest_slice(gpu: str, memory_mib: float) -> SliceProfile | None:
-    """Return the smallest slice that holds a job of this memory, None if none does or the GPU has no MIG."""
-    return next((p for p in PROFILES.get(gpu, ()) if p.memory_mib >= memory_mib), None)
 
 
 class Slice(NamedTuple):

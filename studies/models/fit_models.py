@@ -1,11 +1,10 @@
-"""Errors of the models of clocks, power, CPU cores and scaling against measurements.
+"""Errors of the models of clocks, power and CPU cores against measurements.
 
     RLSCHED_DATA=../shared python -m studies.models.fit_models [--only SECTION] [--json]
 
 Reads `facts/` of the shared data. *clocks*: the V100 at 13 SM clocks. *choice*: energy saved on the measured
 curves by the model's clock within a slowdown budget, against the best clock of each job.
-*caps*: power limits, four GPU types. *cores*: Synergy's profiles. *scaling*: Gavel's multi-GPU throughputs,
-and the speeds of GPU types in `rlsched/models/scaling.py`.
+*caps*: power limits, four GPU types. *cores*: Synergy's profiles.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.models import clocks, cores, scaling
+from rlsched.models import clocks, cores
 from rlsched.models.arrays import Records
 from rlsched.models.power import gpu_models
 
@@ -318,69 +317,11 @@ def core_tables(folder: Path | None = None) -> Table:
     return out
 
 
-def gavel_solo(folder: Path | None = None) -> dict[tuple[str, str, int], float]:
-    """Unshared throughput by (GPU type, job, GPUs); 0: did not fit in memory."""
-    out = {}
-    for row in facts("pair_speeds_gavel.csv", folder):
-        for i in "12":
-            out[row["gpu"], row["job" + i], int(row["gpus" + i])] = float(row["solo" + i])
-    return out
-
-
-def gang_speeds(
-    solo: dict[tuple[str, str, int], float], types: Iterable[str], family: str
-) -> tuple[Floats, Floats]:
-    """GPUs and throughput relative to one GPU, of every job of a family on several GPUs of these types."""
-    rows = [
-        (gpus, value / solo[kind, job, 1])
-        for (kind, job, gpus), value in solo.items()
-        if kind in types and job.startswith(family + " (") and gpus > 1 and value > 0
-    ]
-    gpus, speed = np.array(rows, dtype=np.float64).T
-    return gpus, speed
-
-
-def scaling_tables(folder: Path | None = None) -> Table:
-    """`gang_overhead` fitted by family, its error, and the efficiency of eight GPUs."""
-    solo = gavel_solo(folder)
-    grid = np.linspace(0, 1.5, 1501)
-    out: Table = []
-    for types in (("k80", "p100"), ("v100",)):
-        for family in scaling.GANG_OVERHEAD:
-            gpus, speed = gang_speeds(solo, types, family)
-            each = np.log2(gpus)[:, None]
-            errors = np.abs(np.log(gpus[:, None] / (1 + grid * each) / speed[:, None])).mean(axis=0)
-            best = int(np.argmin(errors))
-            out.append(
-                {
-                    "gpus": "+".join(types),
-                    "family": family,
-                    "points": len(gpus),
-                    "gang_overhead": float(grid[best]),
-                    "log_error": float(errors[best]),
-                    "efficiency_of_8": float(np.median(speed[gpus == 8]) / 8),
-                    "largest_efficiency": float(np.max(speed / gpus)),
-                }
-            )
-    return out
-
-
-def type_tables(folder: Path | None = None) -> Table:
-    """Speed of K80 and P100 relative to the V100, unshared on one GPU."""
-    solo = gavel_solo(folder)
-    jobs = [job for kind, job, gpus in solo if kind == "v100" and gpus == 1]
-    return [
-        {"job": job, **{kind: solo[kind, job, 1] / solo["v100", job, 1] for kind in ("k80", "p100")}}
-        for job in sorted(jobs)
-    ]
-
-
 SECTIONS: dict[str, tuple[Callable[..., Table], ...]] = {
     "clocks": (clock_tables,),
     "choice": (choice_tables, level_search),
     "caps": (cap_tables,),
     "cores": (core_tables,),
-    "scaling": (scaling_tables, type_tables),
 }
 
 

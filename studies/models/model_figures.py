@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from rlsched.models import cores, mig, scaling
+from rlsched.models import cores, mig
 from rlsched.models.catalogue.table import ASSUMED, FAMILY_OF, FITTED, MEASURED, REFERENCE_TYPE, read_cells
 from rlsched.models.power import gpu_models
 from studies.models import fit_models, fit_sharing, sharing_curves
@@ -167,21 +167,6 @@ def core_speeds(axes: list[Axes], folder: Path) -> None:
         label(panel, "CPU cores for each GPU", "throughput, three cores = 1")
 
 
-def gangs(axes: list[Axes], folder: Path) -> None:
-    """Throughput of a GPU in gangs on K80 and P100."""
-    solo = fit_models.gavel_solo(folder)
-    count = np.linspace(1.0, 8.0, 60)
-    for number, (family, fit) in enumerate(scaling.GANG_OVERHEAD.items()):
-        gpus, speed = fit_models.gang_speeds(solo, ("k80", "p100"), family)
-        axes[0].plot(gpus * (1 + 0.015 * (number - 1.5)), speed / gpus, "o", color=f"C{number}", alpha=0.5)
-        line = [scaling.gang_efficiency(fit.value, float(n)) for n in count]
-        axes[0].plot(count, line, color=f"C{number}", label=f"{family}: c {fit.value:g}")
-    axes[0].set_xscale("log", base=2)
-    axes[0].set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
-    axes[0].legend()
-    label(axes[0], "GPUs", "throughput of each GPU, single = 1")
-
-
 def catalogue(axes: list[Axes], folder: Path) -> None:
     """Utilisation on a V100: its relation to power, and the source of each workload's figure."""
     fits = Fits(Facts(folder))
@@ -219,7 +204,6 @@ PLOTS = {
     "pairs": Plot("Pairs that were not seen: latent factors against Gavel's measurements", 2, pairs),
     "mig": Plot("MIG slices of an A100: MISO's measurements (dots) and the model (lines)", 2, slices),
     "cores": Plot("CPU cores: Synergy's profiles (dots) and min(G, 0.40 c^0.83)", 2, core_speeds),
-    "gangs": Plot("Gangs: Gavel's K80 and P100", 1, gangs),
     "catalogue": Plot("The catalogue's utilisation", 2, catalogue),
 }
 

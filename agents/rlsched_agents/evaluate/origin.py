@@ -91,11 +91,6 @@ def keep_origin(task: Task, folder: Path) -> None:
     (folder / ORIGIN_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(origin)))
 
 
-def has_origin(folder: Path) -> bool:
-    """Whether a store has the inputs of its replay."""
-    return (folder / ORIGIN_FILE).is_file()
-
-
 def task_of(folder: Path) -> Task:
     """The task that wrote a store.
 

@@ -1,7 +1,7 @@
 """Resource use of jobs, learnt from earlier jobs: means and spreads by signature, GPU type and field.
 
 A signature is a user and a command line without its numbers, so that repetitions with other seeds, paths and
-sizes match. Learnt values take precedence over the catalogue's, in the order of `filled`. No compiled code.
+sizes match. No compiled code.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import msgspec
-
-if TYPE_CHECKING:
-    from rlsched.models.catalogue.catalogue import Catalogue
 
 Status = Literal["learnt", "measured", "estimated", "named", "median"]
 """Statuses from the most to the least certain: earlier jobs here; a profiler; a calculation; the catalogue's
@@ -28,8 +25,6 @@ LATEST: Final = 20.0
 """Number of attempts that count fully; beyond it, earlier attempts decay: users change their programs."""
 ATTEMPT_SPREAD: Final = 0.10
 """Standard deviation of ln(value) between attempts of one signature, before two were observed. Assumed."""
-NAMED_SPREAD: Final = 0.30
-"""Standard deviation of ln(value) of a job about the catalogue's value for its workload. Assumed."""
 Signature = tuple[str, str]
 """(user, command)"""
 
@@ -170,30 +165,3 @@ class Profiles:
             types = found._known.setdefault((one.user, one.command), {})
             types[one.gpu_type] = dict(one.fields)
         return found
-
-
-def filled(
-    learnt: WorkloadProfile | None, catalogue: Catalogue, workload: str, gpu_type: str
-) -> WorkloadProfile:
-    """Return a profile with the catalogue's values for fields that were not learnt.
-
-    Args:
-        learnt: Learnt profile; None: nothing was learnt.
-        catalogue: The catalogue.
-        workload: A name in the catalogue; "" or an unknown name: the median of all workloads.
-        gpu_type: Name of a GPU type as in a cluster.
-    """
-    import numpy as np
-
-    known = {} if learnt is None else learnt.known()
-    is_named = workload in catalogue.names
-    traits = catalogue.traits([gpu_type])[:, 0]
-    row = traits[catalogue.number(workload) if is_named else 0]
-    for field in FIELDS:
-        if field in known or field not in (traits.dtype.names or ()):
-            continue
-        others = np.maximum(traits[field][1:], 1e-6)
-        spread = NAMED_SPREAD if is_named else float(np.std(np.log(others)))
-        source = f"catalogue, {workload}" if is_named else "catalogue, median"
-        known[field] = Estimate(float(row[field]), spread, 0, "named" if is_named else "median", source)
-    return WorkloadProfile(**known)

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,8 +20,6 @@ from rlsched.settings import as_table, as_toml, parse_table, read_table, settle
 
 if TYPE_CHECKING:
     from rlsched.decide.rules.steps import CompiledRule
-
-_DEFAULTS: Final = Settings()
 
 
 class Policy:

@@ -155,13 +155,3 @@ class Survival:
         if row == len(self._counts):
             self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
         return row
-
-
-def hazards_to_probabilities(hazards: Floats) -> Floats:
-    """(N, BINS) P(end in the bin | reached it) -> (N, BINS) P(end in the bin); the last gets the rest."""
-    left = np.cumprod(1.0 - hazards[:, :-1], axis=1)
-    out = np.empty_like(hazards)
-    out[:, 0] = hazards[:, 0]
-    out[:, 1:-1] = hazards[:, 1:-1] * left[:, :-1]
-    out[:, -1] = left[:, -1]
-    return out

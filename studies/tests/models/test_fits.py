@@ -10,7 +10,6 @@ import pytest
 
 from rlsched.models.cores import FEWEST_CORES
 from rlsched.models.power import gpu_models
-from rlsched.models.scaling import GANG_OVERHEAD, GPU_TYPE_SPEED
 from studies.models import fit_models, make_catalogue
 
 V100 = gpu_models(["V100"])[0]
@@ -76,23 +75,6 @@ def test_synergy_profiles(shared_data: Path) -> None:
         assert errors[model]["cores_needed"] == FEWEST_CORES
         assert errors[model]["largest_error"] == 0.0
     assert max(row["mae"] for row in errors.values()) < 0.13
-
-
-def test_constants_equal_the_fit(shared_data: Path) -> None:
-    fitted = group_by(fit_models.scaling_tables(shared_data / "facts"), "gpus", "family")
-    for family, constant in GANG_OVERHEAD.items():
-        row = fitted["k80+p100", family]
-        assert constant.value == pytest.approx(row["gang_overhead"], abs=0.002)
-        assert constant.log_error == pytest.approx(row["log_error"], abs=0.001)
-        assert constant.points == row["points"]
-
-
-def test_gpu_type_speeds_equal_the_measurements(shared_data: Path) -> None:
-    measured = group_by(fit_models.type_tables(shared_data / "facts"), "job")
-    assert set(measured) == set(GPU_TYPE_SPEED)
-    for job, speed in GPU_TYPE_SPEED.items():
-        assert speed.k80 == pytest.approx(measured[job]["k80"], abs=6e-4)
-        assert speed.p100 == pytest.approx(measured[job]["p100"], abs=6e-4)
 
 
 def test_catalogue_equals_the_output_of_the_script(

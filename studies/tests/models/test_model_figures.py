@@ -18,7 +18,6 @@ TITLES = {
     "pairs": "P100: R2 0.77, MAE 0.047",
     "mig": "2g to 4g: MAE 0.037",
     "cores": "res50: needs 3.6",
-    "gangs": "ResNet-18: c 0.095",
     "catalogue": "families held out",
 }
 """Words of a figure, as in the documents of the models."""

@@ -61,8 +61,3 @@ def test_jobs_ended_by_a_fault() -> None:
     assert memory.SHARING_MODES[memory.MPS] == "mps"
     assert memory.SHARING_MODES[memory.MIG] == "mig"
     assert memory.SHARING_MODES[memory.TIME_SLICED] == "time-sliced"
-    assert all(memory.DEVICE_FAULT_SHARED)
-
-
-def test_context_is_added_to_the_memory_of_a_framework() -> None:
-    assert memory.process_mib(1_000.0) == 1_000.0 + memory.CONTEXT_MIB

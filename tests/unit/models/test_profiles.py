@@ -16,11 +16,8 @@ from rlsched.broker.base.profiles import (
     LATEST,
     KeptProfile,
     Profiles,
-    WorkloadProfile,
-    filled,
     signature_of,
 )
-from rlsched.models.catalogue.catalogue import load_catalogue
 
 SIGNATURE = ("ann", "python train.py")
 
@@ -95,28 +92,6 @@ def test_least_recently_seen_signature_is_forgotten(monkeypatch: pytest.MonkeyPa
     for name in ("a", "b", "c", "a", "d"):
         known.observe(("u", name), "A100", {"util_frac": 0.5})
     assert [name for name in "abcd" if known.of(("u", name))] == ["a", "c", "d"]
-
-
-def test_catalogue_fills_unlearned_values() -> None:
-    catalogue = load_catalogue()
-    name = catalogue.names[5]
-    known = Profiles()
-    known.observe(SIGNATURE, "A100", {"util_frac": 0.33})
-    found = filled(known.of(SIGNATURE)["A100"], catalogue, name, "A100").known()
-    assert {field: one.status for field, one in found.items()} == {
-        "util_frac": "learnt",
-        "memory_mib": "named",
-        "dynamic_w": "named",
-        "cores_each": "named",
-    }
-    cell = catalogue.cell(name, "A100", "memory_mib")
-    assert cell is not None
-    assert found["memory_mib"].value == cell.value
-    nameless = filled(None, catalogue, "", "A100").known()
-    assert {one.status for one in nameless.values()} == {"median"}
-    assert nameless["memory_mib"].value == catalogue.traits(["A100"])["memory_mib"][0, 0]
-    assert nameless["memory_mib"].spread > found["memory_mib"].spread
-    assert WorkloadProfile().known() == {}
 
 
 def test_nodes_and_clients_read_profiles_without_numba() -> None:

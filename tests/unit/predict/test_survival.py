@@ -8,7 +8,7 @@ import pytest
 from rlsched.workload.predict import survival
 from rlsched.workload.predict.distribution import BINS, bin_of, p_longer
 from rlsched.workload.predict.facts import LEVELS, JobFacts, Key, keys_of, stem, words
-from rlsched.workload.predict.survival import Survival, hazards_to_probabilities
+from rlsched.workload.predict.survival import Survival
 
 JOB = keys_of(JobFacts("a", 1, vc="v"))
 OWN = LEVELS.index("vc_gpus")
@@ -29,13 +29,6 @@ def fed(durations_s: list[float], running_s: list[float], now_s: float = 1e6) ->
 def longer(model: Survival, now_s: float = 1e6) -> list[float]:
     found: list[float] = p_longer(model.probabilities(JOB, now_s))[OWN].tolist()
     return found
-
-
-def test_hazards_and_probabilities_by_hand() -> None:
-    hazards = np.full((1, BINS), 0.5)
-    got = hazards_to_probabilities(hazards)[0]
-    assert got[:3].tolist() == [0.5, 0.25, 0.125]
-    assert got.sum() == pytest.approx(1.0)
 
 
 def test_probabilities_sum_to_one_at_every_level() -> None:
