@@ -45,7 +45,7 @@ def source() -> EpisodeSource:
 
 
 def untrained() -> PpoScheduler:
-    """An untrained policy that starts jobs and uses the abilities of models, but does not wait."""
+    """An untrained policy that starts jobs, with only the abilities that models give."""
     network = NetworkConfig()
     return PpoScheduler(initial_weights(network, 0), network, permissions=Permissions())
 

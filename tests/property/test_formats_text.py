@@ -69,7 +69,7 @@ def columns(*names: str) -> Callable[[list[Row]], str]:
 
 
 def bars(rows: list[Row]) -> str:
-    """`sacct --parsable2` escapes nothing."""
+    """Output of `sacct --parsable2`, which escapes nothing."""
     return "".join("|".join(line) + "\n" for line in [list(rows[0]), *(list(row.values()) for row in rows)])
 
 
@@ -230,7 +230,7 @@ def test_any_text_survives_conversion_and_reading_back(
     shape: Shape, data: st.DataObject, suffix: str
 ) -> None:
     row = st.fixed_dictionaries(dict.fromkeys(shape.text, TEXT))
-    if shape.name == "sacct":  # escapes nothing: a bar may occur in the name of a job, not after a digit
+    if shape.name == "sacct":  # sacct escapes no bar: a name may contain one, not after a digit
         plain = TEXT.filter(lambda one: "|" not in one)
         barred = st.tuples(plain.filter(lambda one: not DIGIT.search(one)), TEXT).map("|".join)
         names = st.one_of(plain, barred.filter(lambda one: not DIGIT.search(one.rpartition("|")[0])))

@@ -62,7 +62,7 @@ def test_work_and_energy_are_conserved(seed: int) -> None:
 
 
 def each_slice_has_one_job(engine: Watched) -> None:
-    """Whole slices at full clock, for jobs of one GPU that leave a tenth of its memory free."""
+    """A job on a slice has one GPU, the whole slice at full clock, and leaves a tenth of its memory free."""
     nodes, a, truth = engine.spec.expand(), engine.state.arrays, engine.arrays.truth
     cut = np.array([is_slice(nodes[n].gpu_type) for n in a.gpu.node.tolist()])
     seen = 0

@@ -15,7 +15,7 @@ from studies.policy.large_gangs import Run
 HOUR_S = 3600.0
 
 
-def test_shipped_settings_are_the_recorded_ones() -> None:
+def test_labels_match_the_settings() -> None:
     found = large_gangs.policies()
     assert found["tuned", "priced (as shipped)"].settings.share is not None
     assert PRESETS["tuned"].settings["share"]["by_hold"] > 0

@@ -46,7 +46,7 @@ def fns(
 
 
 def legal_actions(kind: Kind, masks: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[Any]:
-    """(N,) legal_actions rows, or (N, D) dials."""
+    """(N,) legal rows, or (N, D) dials."""
     if kind.is_rows:
         return np.array([int(rng.choice(np.flatnonzero(mask))) for mask in masks])
     return rng.uniform(-1.0, 1.0, (len(masks), 9)).astype(np.float32)

@@ -18,9 +18,7 @@ ALL = msgspec.structs.replace(CONFIG, preempting_frac=1.0, pinned_frac=0.5, load
 
 
 def play(fleet: Fleet, choose: str) -> dict[str, float]:
-    """One episode of a vector environment of size 1, by the reference's rows or by any legal ones. Returns
-    its schedule.
-    """
+    """Play one episode of one cluster by the reference's rows, or by any legal ones. Returns its schedule."""
     fleet.begin(0)
     rows = np.zeros(1, np.int64)
     while True:

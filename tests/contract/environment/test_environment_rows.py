@@ -66,7 +66,7 @@ def test_wide_windows_keep_their_invariants(sources: list[EpisodeSource]) -> Non
 
 
 def test_more_rows_show_more_of_the_same_queue(sources: list[EpisodeSource]) -> None:
-    """Both follow the reference: the same episode, with equal bytes in the rows that both have."""
+    """Both follow the reference: the same episode, with equal bytes in the first rows that fit."""
     narrow = RowsVecEnv(sources, 3, seed=4, config=msgspec.structs.replace(DEEP, window_rows=WINDOW_ROWS))
     wide = RowsVecEnv(sources, 3, seed=4, config=DEEP)
     few, many = np.asarray(narrow.reset()), np.asarray(wide.reset())

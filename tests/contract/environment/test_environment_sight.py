@@ -140,7 +140,7 @@ def test_scheduler_and_environment_see_the_same_bytes(
     capacity = spec.num_gpus * float(table.end_s.max())
     assert schedule["gpu_utilisation_frac"] == pytest.approx(work / capacity)
     regret = float((table.end_s - reference.end_s).sum())
-    assert schedule["regret_job_s"] == pytest.approx(regret, rel=1e-9, abs=1e-3), "in any order of ends"
+    assert schedule["regret_job_s"] == pytest.approx(regret, rel=1e-9, abs=1e-3), "for any order of ends"
     queued = float((reference.start_s - trace.submit_s)[agents].sum())
     assert info["episode"]["r"] == pytest.approx(-100 * regret / queued, rel=1e-4, abs=1e-4)
 

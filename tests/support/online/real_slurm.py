@@ -57,7 +57,7 @@ SlurmdParameters=config_overrides
 CONTROLLER = "slurmctld"
 REST = "slurmrestd"
 _REST_OPTIONS = ("-a", "rest_auth/local", "-s", "openapi/v0.0.38")
-"""Configuration without slurmdbd, which the default plugins need."""
+"""Options that need no slurmdbd; the default plugins do."""
 
 
 def lacking() -> str:
@@ -125,7 +125,7 @@ class RealSlurm:
             if not device.exists():
                 os.mknod(
                     device, 0o666 | stat.S_IFCHR, os.makedev(1, 3)
-                )  # Slurm gives a job this file name only
+                )  # Slurm passes only such file names to jobs
             kind = f"Type=i{gpu} " if exact else ""
             lines.append(f"NodeName={','.join(self.nodes)} Name=gpu {kind}File={device}\n")
         (directory / "gres.conf").write_text("".join(lines))
@@ -189,8 +189,9 @@ class RealSlurm:
     def tend(self) -> None:
         """An operator's repair after a kill -9 of slurmctld, with rlsched or without.
 
-        Drain nodes that run a job which slurmctld has forgotten and started again («Duplicate jobid»). And
-        mark jobs as running whose ends it has forgotten, until their nodes register the next time.
+        slurmctld drains nodes that run a job which it has forgotten and started again («Duplicate jobid»):
+        resume them. It counts jobs as running whose ends it has forgotten, until their nodes register the
+        next time: reconfigure.
         """
         for line in self.ask("sinfo", "-h", "-N", "-p", "gpu", "-o", "%N %T", check=False).splitlines():
             name, state = line.split()

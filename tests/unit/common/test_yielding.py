@@ -46,7 +46,7 @@ def niceness(pid: int) -> tuple[int, int | None]:
 
 
 def lowered(by: int) -> tuple[int, int | None]:
-    """Expected values of a child process that leads a session and lowers its priority by this much."""
+    """Expected niceness of a child process that lowers its priority by this much, and of its session."""
     own = min(os.getpriority(os.PRIO_PROCESS, 0) + by, 19)
     return own, own if groups_sessions() else None
 

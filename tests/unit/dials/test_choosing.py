@@ -22,7 +22,7 @@ TUNED = Policy("tuned")
 
 
 class FakeJudge:
-    """A judge under which the k-th requested strategy takes the k-th given values, window by window."""
+    """A judge that gives the k-th requested strategy the k-th given costs, window by window."""
 
     def __init__(self, *taken: np.ndarray) -> None:
         self.settings = [SimpleNamespace(group=f"g{k % 12}", source="helios") for k in range(WINDOWS)]
@@ -30,14 +30,14 @@ class FakeJudge:
         self._taken = [np.ones(WINDOWS), *taken]
 
     def run(self, strategies: Sequence[Layers], policy: Policy | None = None) -> list[Costs]:
-        """The values of the next windows."""
+        """Costs of the next strategies."""
         assert policy is None or policy == TUNED
         taken, self._taken = self._taken[: len(strategies)], self._taken[len(strategies) :]
         return [Costs(one, np.ones(WINDOWS), np.ones(WINDOWS)) for one in taken]
 
 
 def chosen(monkeypatch: pytest.MonkeyPatch, *taken: np.ndarray) -> tuple[Any, str, dict[str, Interval]]:
-    """Result of choosing between constants and following strategies with these values."""
+    """Result of choosing between constants and a following strategy with these costs."""
     training = object.__new__(Training)
     monkeypatch.setattr(Training, "_judge", lambda *_: nullcontext(FakeJudge(*taken)))
     return training._choose({CONSTANTS: ALL_ZERO, FOLLOWING: ALL_ZERO}, TUNED)

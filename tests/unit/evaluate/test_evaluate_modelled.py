@@ -196,7 +196,7 @@ def test_share_of_measured_cells_counts_the_used_fields() -> None:
     always = ("util_frac", "dynamic_w", "cores_each")
 
     def expected(*more: str, kinds: Sequence[str] = ("V100",)) -> float:
-        """A job of one GPU is on one node, so that the cost of several nodes is no figure behind it."""
+        """A job of one GPU runs on one node, so that its results do not depend on the node penalty."""
         of_all = catalogue.cells_behind(workloads, kinds, (*always, *more))
         of_gangs = catalogue.cells_behind(gangs, kinds, ["node_penalty"])
         return (of_all[0] + of_gangs[0]) / (of_all[1] + of_gangs[1])

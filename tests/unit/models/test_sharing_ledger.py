@@ -141,7 +141,7 @@ def test_unavailable_cores_are_refused() -> None:
     assert state.arrays.node.cpu_free_milli[0] == 8000
 
 
-def test_job_outside_the_core_counts_cannot_have_unavailable_cores() -> None:
+def test_given_cores_of_a_job_outside_the_counts_are_checked() -> None:
     """Its demand fits, but its given cores do not."""
     state = modelled(node("n0", 2, cpus=8, memory_mib=100))
     odd = add(state, LIGHT, cores=4, memory_mib=90)

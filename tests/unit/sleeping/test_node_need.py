@@ -45,7 +45,7 @@ SPEC = ClusterSpec(
         NodeGroup(count=1, gpus=8, gpu_type="A100"),
     ),
 )
-"""Sets in this order: eight of VC a, two of VC a, shared V100, shared A100."""
+"""Sets in this order: nodes of 8 GPUs of VC a, of 2 GPUs of VC a, shared V100, shared A100."""
 
 
 def needed(jobs: list[tuple[float, str, str]], busy: tuple[int, int, int, int] = (0, 0, 0, 0)) -> list[int]:
@@ -81,7 +81,7 @@ def test_sets_are_equal_nodes() -> None:
             [(4.0, "a", "")] * 2,
             (0, 0, 0, 0),
             [1, 0, 0, 0],
-        ),  # two of VC a's eight hold it, two nodes of the other set do not
+        ),  # one node of 8 GPUs holds both jobs
         ([(5.0, "a", "")] * 2, (0, 0, 0, 0), [2, 0, 0, 0]),
         ([(5.0, "a", "")] * 2, (3, 0, 0, 0), [1, 0, 1, 0]),  # one next to the busy nodes, one elsewhere
         ([(16.0, "a", "")], (0, 0, 0, 0), [2, 0, 0, 0]),  # a gang: largest nodes first

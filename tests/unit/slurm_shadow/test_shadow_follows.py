@@ -73,7 +73,7 @@ def test_start_out_of_the_policy_s_order_was_not_wanted(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_job_without_gpus_in_slurm_gets_none_of_other_jobs(bench: Bench) -> None:
+def test_ended_job_without_gpus_in_slurm_takes_none_of_a_running_job(bench: Bench) -> None:
     known, short = bench.slurm.submit(1), bench.slurm.submit(2)
     bench.slurm.start(short, "n1", [2, 3])
     bench.slurm.now_s += 1.0
