@@ -50,7 +50,7 @@ Unread messages fill their sender's connection, which then waits.
 REST_S = 0.002
 _NOW = int(zmq.NOBLOCK)
 _BEGINS = int(zmq.NOBLOCK | zmq.SNDMORE)
-NOBODY = b""
+NO_KEY = b""
 """Sender of all messages with revoked keys, which share one budget."""
 MAX_ROUTES = 10_000
 """Maximum of connections whose sender is remembered."""
@@ -205,7 +205,7 @@ class Transport:
 
     def _sender(self, key: bytes) -> bytes:
         """Return the sender whose budget a message is charged to."""
-        return key if key in self._peers else NOBODY
+        return key if key in self._peers else NO_KEY
 
     def _understand(self, frames: list[zmq.Frame], key: bytes) -> Heard | None:
         """Decode a message that its sender may send; any other message is answered here, in one line."""

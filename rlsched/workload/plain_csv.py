@@ -116,7 +116,7 @@ class PlainCells(Sequence[str]):
             found[block.first : block.first + len(values)] = values
         return found
 
-    def _blocks(self) -> Iterator[_Block]:
+    def _blocks(self) -> Iterator[_CellBlock]:
         """Yield the cells in steps that fit a cache, each padded to its longest."""
         lengths = self._ends - self._begins
         longest = max(int(lengths.max(initial=0)), 1)
@@ -127,10 +127,10 @@ class PlainCells(Sequence[str]):
             # Overlapping strings, one starting at every byte: an index copies as many bytes from each place.
             from_each = np.ndarray((len(self._raw) - wide + 1,), f"V{wide}", self._raw, strides=(1,))
             signs = from_each[self._begins[first : first + rows]].view(np.uint8).reshape(-1, wide)
-            yield _Block(first, signs * (np.arange(wide) < length[:, None]), length)
+            yield _CellBlock(first, signs * (np.arange(wide) < length[:, None]), length)
 
 
-class _Block(NamedTuple):
+class _CellBlock(NamedTuple):
     """Consecutive cells of a column."""
 
     first: int  # number of the first cell
@@ -170,13 +170,13 @@ def _ends_of_cells(raw: Bytes, cells: int) -> Places | None:
     return ends
 
 
-def _as_text(block: _Block) -> NDArray[np.str_]:
+def _as_text(block: _CellBlock) -> NDArray[np.str_]:
     if (block.signs < 128).all():
         return block.signs.astype(np.uint32).view(f"U{block.signs.shape[1]}").ravel()
     return np.char.decode(block.strings, "utf-8")
 
 
-def _as_numbers(block: _Block) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def _as_numbers(block: _CellBlock) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Values of the cells, nan if blank, and which are exact: few digits, with one point at most.
 
     Their digits are an integer below 2^53, and the power of ten that divides it is exact too, so only the

@@ -17,7 +17,7 @@ import pytest
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.nodes.engine import Engine
+from rlsched.broker.nodes.engine import NodeEngine
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.engine.fakes import FakeSlurm
@@ -51,7 +51,7 @@ LIMITS = Limits(heartbeat_s=1.0, lease_s=60.0, launch_timeout_s=20.0, drain_s=2.
 ENGINE = Peer("engine", "slurm", nodes="*")
 
 
-class World(Engine, Protocol):
+class World(NodeEngine, Protocol):
     """An engine, with what is below it: scripts that run, and the clock."""
 
     def submit(self, gpus: int, runs_s: float, code: int) -> ClientRequest | None:

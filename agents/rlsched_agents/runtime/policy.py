@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class _Asked:
+class _NetworkCalls:
     """Network calls within one decision; `halves` and `value` are kept only for records.
 
     Attributes:
@@ -189,7 +189,7 @@ class PpoScheduler(Scheduler):
             FloatingPointError: the network's output is not finite.
         """
         recording = Recording(state, partition, now_s, wanted=record)
-        asked = _Asked()
+        asked = _NetworkCalls()
         preempts = self._preempts(state)
         if self._search is not None and not preempts:
             self._search.remember(state)
@@ -215,7 +215,7 @@ class PpoScheduler(Scheduler):
         state: ClusterState,
         partition: int,
         now_s: float,
-        asked: _Asked,
+        asked: _NetworkCalls,
         record: bool,
         promised: bool = False,
     ) -> Action:
@@ -252,7 +252,7 @@ class PpoScheduler(Scheduler):
         state: ClusterState,
         partition: int,
         now_s: float,
-        asked: _Asked,
+        asked: _NetworkCalls,
         record: bool,
     ) -> Action:
         """Continue running migrations; otherwise the network's action, or a new migration if none starts."""
@@ -280,7 +280,7 @@ class PpoScheduler(Scheduler):
 
     @staticmethod
     def _beside_promises(
-        state: ClusterState, partition: int, jobs: CandidateRows, row: int, asked: _Asked
+        state: ClusterState, partition: int, jobs: CandidateRows, row: int, asked: _NetworkCalls
     ) -> int:
         """The row, or if it breaks a promise, the best-scored job that breaks none; 0 if there is none.
 
@@ -320,7 +320,7 @@ class PpoScheduler(Scheduler):
         now_s: float,
         jobs: CandidateRows,
         row: int,
-        asked: _Asked,
+        asked: _NetworkCalls,
     ) -> int:
         """The row chosen by the search, usually the network's own."""
         from rlsched_agents.search.search import rows_of_network
@@ -332,7 +332,7 @@ class PpoScheduler(Scheduler):
             asked.halves = [msgspec.structs.replace(half, choice=found.row) for half in asked.halves]
         return found.row
 
-    def _pick(self, window: CandidateRows, number: int, asked: _Asked, record: bool) -> int:
+    def _pick(self, window: CandidateRows, number: int, asked: _NetworkCalls, record: bool) -> int:
         """The row to take; calls the network if more than one is legal."""
         legal = window.legal
         if np.count_nonzero(legal) == 1:

@@ -21,7 +21,7 @@ from rlsched_agents.whatif.recorded import Mask
 from rlsched_envs.sim.job_table import JobTable
 
 
-class SleepingNodes(msgspec.Struct, frozen=True, kw_only=True):
+class SleepPotential(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that could sleep while they are idle (`rlsched.power_down`).
 
     Attributes:
@@ -53,7 +53,7 @@ class Fewer(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float
 
 
-def sleep(table: JobTable, since_s: float) -> SleepingNodes | None:
+def sleep(table: JobTable, since_s: float) -> SleepPotential | None:
     """Put nodes to sleep with the default plan; None if placements or the time are unknown.
 
     Uses slots of ten minutes, each with its highest demand, so waits for nodes are overestimated.
@@ -79,7 +79,7 @@ def sleep(table: JobTable, since_s: float) -> SleepingNodes | None:
     series = NodeDemand(time_s, busy, total, has_calendar=False)
     service: PowerDown = PowerDownPlan().services([nodes])[0]
     found = replay_states(series, service, PowerByState.of(), since_s)
-    return SleepingNodes(
+    return SleepPotential(
         nodes=nodes,
         asleep=found.nodes_asleep,
         wake_ups_a_day=found.wake_up_events / found.days,

@@ -90,7 +90,7 @@ class Ends:
         return attempt.start_s + max(min(run_s, limit_s), ran_s), "completed"
 
 
-class _Waiting(Scheduler):
+class _WaitOnce(Scheduler):
     """A scheduler that has already decided to wait in one partition."""
 
     def __init__(self, policy: Scheduler, partition: int, said: Decision) -> None:
@@ -223,7 +223,7 @@ class Life:
         cluster = self.state.cluster
         scheduler = self._scheduler
         if self._waits is not None and self._waits[0] == now_s:  # not called again in this instant
-            scheduler = _Waiting(scheduler, *self._waits[1:])
+            scheduler = _WaitOnce(scheduler, *self._waits[1:])
         for partition, decision in decide_all(cluster, scheduler, now_s):
             self._decided(partition, decision, now_s, already=True)
 

@@ -18,8 +18,8 @@ from rlsched_agents.evaluate.modelled import model_metrics
 from rlsched_agents.evaluate.pairs import compare, ended_in_all
 from rlsched_agents.evaluate.run import Task, check_policies, run_task, run_tasks
 from rlsched_agents.evaluate.windows import MeasuredWindow
-from rlsched_agents.whatif.capacity import Fewer, SleepingNodes, fewer, sleep
-from rlsched_agents.whatif.found import NOBODY_WAITS_S, Under, WhatIf, best_of, verdict, why_refused
+from rlsched_agents.whatif.capacity import Fewer, SleepPotential, fewer, sleep
+from rlsched_agents.whatif.found import NO_WAIT_S, Under, WhatIf, best_of, verdict, why_refused
 from rlsched_agents.whatif.groups import groups
 from rlsched_agents.whatif.history import JobHistory
 from rlsched_agents.whatif.recorded import Mask, Recorded
@@ -134,7 +134,7 @@ class _Claims:
         for policy, table in zip(self._asked.policies, tables, strict=True):
             if policy.name == best:
                 asleep[best] = self._sleep(table)
-        spared = self._fewer(best, predictions) if best and site.wait_s >= NOBODY_WAITS_S else None
+        spared = self._fewer(best, predictions) if best and site.wait_s >= NO_WAIT_S else None
         said = verdict(site, policies, best, days, found.grade, spared)
         return _with(
             found,
@@ -201,7 +201,7 @@ class _Claims:
             energy_kwh=power.energy_kwh,
         )
 
-    def _sleep(self, table: JobTable) -> SleepingNodes | None:
+    def _sleep(self, table: JobTable) -> SleepPotential | None:
         self._tell("putting nodes to sleep", _REPLAYED)
         return sleep(table, self._window.since_s)
 

@@ -57,7 +57,7 @@ class Slept:
     saved_j: float
 
 
-class _Asked:
+class _PoweredSet:
     """One set of nodes, its service, and the states of its nodes."""
 
     def __init__(self, nodes: NodeSet, service: PowerDown, power: NodePower, now_s: float) -> None:
@@ -105,7 +105,7 @@ class SleepingNodes:
         sets = node_sets(state)
         services = plan.services([len(one.nodes) for one in sets])
         self._sets = [
-            _Asked(nodes, service, power, now_s) for nodes, service in zip(sets, services, strict=True)
+            _PoweredSet(nodes, service, power, now_s) for nodes, service in zip(sets, services, strict=True)
         ]
         self._need, self._ledger = NodeNeed(sets), state
         self._review_s, self._slot_s = float(plan.review), float(plan.slot)

@@ -74,7 +74,7 @@ class Forecasting(Forecasts):
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
         self._setup, self._say, self._command, self._elapsed = setup, say, command, elapsed
-        self._child: _Child | None = None
+        self._child: _ForecasterProcess | None = None
         self._not_before_s, self._retry_s = elapsed() + after_s, RETRY_S
         self._jobs: dict[int, JobForecast] = {}
         self._report: ForecastReport | None = None
@@ -170,7 +170,7 @@ class Forecasting(Forecasts):
 
     def _start(self) -> None:
         try:
-            self._child = _Child(self._command(), self._setup)
+            self._child = _ForecasterProcess(self._command(), self._setup)
             self._note = "the forecaster reads the journal, and has said nothing new yet"
         except (OSError, RuntimeError) as error:
             self._failed(str(error))
@@ -194,7 +194,7 @@ class Forecasting(Forecasts):
         self._stop()
 
 
-class _Child:
+class _ForecasterProcess:
     """The process, and the threads that read from it."""
 
     def __init__(self, command: Sequence[str], setup: ForecasterSetup) -> None:

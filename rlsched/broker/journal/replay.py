@@ -32,7 +32,7 @@ from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.broker.state.arrays import NO_SEQ, Arrays
 from rlsched.broker.state.asked import demand_of, runs_as, sharing_of
 from rlsched.broker.state.gates import Gates
-from rlsched.broker.state.held import HeldGpus
+from rlsched.broker.state.held import NodeHoldings
 from rlsched.broker.state.jobs import called
 from rlsched.broker.state.nodes import Node, change_node
 from rlsched.broker.state.priorities import Priorities
@@ -173,7 +173,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
     arrays, specs = Arrays(gates), dict[int, JobSubmitted]()
     job_of = {seq: job for job, seq in events.seq_of.items()}
     nodes: dict[str, Node] = {}
-    held = HeldGpus(state)
+    held = NodeHoldings(state)
     records: list[DecisionRecord] = []
     for instant in events.instants:
         if instant.speed_energy is not None:
@@ -251,7 +251,7 @@ def _happen(
     priorities: Priorities,
     quotas: QuotaTable,
     gates: Gates,
-    held: HeldGpus,
+    held: NodeHoldings,
     nodes: dict[str, Node],
     seq_of: dict[int, int],
     specs: dict[int, JobSubmitted],

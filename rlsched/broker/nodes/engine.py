@@ -37,7 +37,7 @@ from typing import Protocol
 from rlsched.wire.messages import BrokerToNode, Hello, NodeMessage
 
 
-class Engine(Protocol):
+class NodeEngine(Protocol):
     """An engine as the broker sees it, without the wire in between."""
 
     def hellos(self) -> Sequence[Hello]:

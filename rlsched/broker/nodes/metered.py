@@ -15,7 +15,7 @@ STALE_S = 180.0
 """Age above which the figures of a rank are ignored, seconds."""
 
 
-class _Rank(NamedTuple):
+class _RankReading(NamedTuple):
     node: str
     at_s: float
     told: RankMetered
@@ -46,7 +46,7 @@ class MeteredUsage:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self._ranks: dict[tuple[int, int], _Rank] = {}
+        self._ranks: dict[tuple[int, int], _RankReading] = {}
         self._nodes: dict[str, _OfNode] = {}
         self._latest_s = -math.inf
         self._most = 64  # above this number of ranks, ended ones are removed
@@ -60,7 +60,7 @@ class MeteredUsage:
         for one in message.ranks:
             energy_mj = one.energy_mj if one.energy_mj is not None and one.energy_mj >= 0 else None
             if one.usage.is_sound() and self._is_of(node, one) and energy_mj == one.energy_mj:
-                self._ranks[one.job, one.rank] = _Rank(node, now_s, one)
+                self._ranks[one.job, one.rank] = _RankReading(node, now_s, one)
         if len(self._ranks) > self._most:
             self._forget()
 

@@ -51,7 +51,7 @@ SHORTEST_S: Final = 0.001
 _NODE = NodeAway | NodeDown | NodeDrained | NodeHealth | NodeRemoved | NodeResumed | NodeSlept | NodeWoken
 
 
-class NodeChange(NamedTuple):
+class NodeStateChange(NamedTuple):
     """A change of a node's state: it gets no new jobs (`drain`), has lost its jobs (`down`), or is `up`.
 
     Attributes:
@@ -80,13 +80,13 @@ class JournalHistory:
 
     trace: Trace
     cluster: ClusterSpec
-    changes: list[NodeChange]
+    changes: list[NodeStateChange]
     origin_s: float
     until_s: float
 
 
 @dataclass
-class _Job:
+class _HistoryJob:
     job_id: str
     submit_s: float
     spec: JobSubmitted | None
@@ -99,10 +99,10 @@ class _Job:
 
 @dataclass
 class _Reading:
-    jobs: dict[str, _Job] = field(default_factory=dict)
-    of_number: dict[int, _Job] = field(default_factory=dict)
-    of_seq: dict[int, _Job] = field(default_factory=dict)
-    held: dict[str, list[tuple[Holding, _Job]]] = field(default_factory=dict)
+    jobs: dict[str, _HistoryJob] = field(default_factory=dict)
+    of_number: dict[int, _HistoryJob] = field(default_factory=dict)
+    of_seq: dict[int, _HistoryJob] = field(default_factory=dict)
+    held: dict[str, list[tuple[Holding, _HistoryJob]]] = field(default_factory=dict)
     nodes: dict[str, NodeUp] = field(default_factory=dict)
     reasons: dict[str, dict[str, str]] = field(default_factory=dict)
     changes: list[tuple[float, str, str]] = field(default_factory=list)
@@ -117,7 +117,7 @@ class _Reading:
         known = self.jobs.get(job_id)
         if known is not None and not math.isnan(known.start_s):
             job_id = f"{job_id}/{entry.job}"  # Slurm has reused the number
-        job = _Job(job_id, now_s, entry, entry.num_gpus, entry.vc)
+        job = _HistoryJob(job_id, now_s, entry, entry.num_gpus, entry.vc)
         self.jobs[job_id] = self.of_number[entry.job] = self.of_seq[self.next_seq] = job
         self.next_seq += 1
 
@@ -136,9 +136,9 @@ class _Reading:
             found.append((holding, known or self._held(entry.name, holding, now_s)))
         self.held[entry.name] = found
 
-    def _held(self, node: str, holding: Holding, now_s: float, seq: int | None = None) -> _Job:
+    def _held(self, node: str, holding: Holding, now_s: float, seq: int | None = None) -> _HistoryJob:
         number = self.next_seq if seq is None else seq
-        job = _Job(f"held-{number}", now_s, None, len(holding.gpus), self.nodes[node].vc, now_s)
+        job = _HistoryJob(f"held-{number}", now_s, None, len(holding.gpus), self.nodes[node].vc, now_s)
         self.jobs[job.job_id] = job
         self.next_seq += seq is None
         return job
@@ -189,7 +189,7 @@ class _Reading:
                 self._ended(row)
         for one in base.jobs:
             spec = one.submitted if one.changed is None else updated(one.submitted, one.changed)
-            job = _Job(called(spec), float(one.job["submit_s"]), spec, spec.num_gpus, spec.vc)
+            job = _HistoryJob(called(spec), float(one.job["submit_s"]), spec, spec.num_gpus, spec.vc)
             what, when_s = one.moves[-1] if one.moves else ("", math.nan)
             job.start_s = when_s if what == "start" else math.nan
             self.jobs[job.job_id] = self.of_number[spec.job] = self.of_seq[one.job["seq"]] = job
@@ -214,7 +214,7 @@ class _Reading:
         job_id = spec.command[1] if is_slurms else called(spec)
         if job_id in self.jobs:
             job_id = f"{job_id}/{row.job}"
-        self.jobs[job_id] = _Job(
+        self.jobs[job_id] = _HistoryJob(
             job_id,
             row.submit_s,
             spec,
@@ -322,14 +322,15 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
         trace=trace,
         cluster=ClusterSpec(name=path.absolute().parent.name, nodes=tuple(groups)),
         changes=[
-            NodeChange(max(at_s - origin_s, 0.0), numbers[name], what) for at_s, name, what in read.changes
+            NodeStateChange(max(at_s - origin_s, 0.0), numbers[name], what)
+            for at_s, name, what in read.changes
         ],
         origin_s=origin_s,
         until_s=read.last_s - origin_s,
     )
 
 
-def _ran_s(job: _Job, last_s: float) -> float:
+def _ran_s(job: _HistoryJob, last_s: float) -> float:
     """Return the run time of a job, seconds: so far if it runs, as predicted if it waits."""
     if math.isnan(job.start_s):
         return job.spec.predicted_s if job.spec is not None else SHORTEST_S
@@ -337,14 +338,14 @@ def _ran_s(job: _Job, last_s: float) -> float:
     return max(end_s - job.start_s, SHORTEST_S)
 
 
-def _asked(job: _Job, field: str) -> int:
+def _asked(job: _HistoryJob, field: str) -> int:
     """Return the cores or MiB that a job requested, if its broker counted them, else 0."""
     return int(getattr(job.spec, field)) if job.spec is not None and job.spec.counted else 0
 
 
-def _status(job: _Job) -> str:
+def _status(job: _HistoryJob) -> str:
     return "running" if not math.isnan(job.start_s) and math.isnan(job.end_s) else job.status
 
 
-def _predicted_s(job: _Job, last_s: float) -> float:
+def _predicted_s(job: _HistoryJob, last_s: float) -> float:
     return job.spec.predicted_s if job.spec is not None else _ran_s(job, last_s)

@@ -64,7 +64,7 @@ def stand_by(
         raise InputError(
             f"{path}: there is no journal to stand by for; start a broker there first, without --standby"
         )
-    lock, waiting = lock_file(path), _Waiting(path, warm, say)
+    lock, waiting = lock_file(path), _JournalWatch(path, warm, say)
     try:
         while not is_stopped():
             holder = Holder.of(path)
@@ -82,7 +82,7 @@ def stand_by(
     return None
 
 
-class _Waiting:
+class _JournalWatch:
     """Follows a journal if possible, and logs each change of its state once."""
 
     def __init__(self, path: Path, warm: Warm, say: Callable[[str], None]) -> None:

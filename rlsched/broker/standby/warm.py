@@ -113,7 +113,7 @@ class Warm:
         return caught_up(journal, self.state, self.last, self.scheduler)
 
 
-class _Seen(NamedTuple):
+class _FileIdentity(NamedTuple):
     """Identity of the open file."""
 
     device: int
@@ -131,7 +131,7 @@ class JournalFollower:
     def __init__(self, path: Path, warm: Warm) -> None:
         self._path, self._warm = path, warm
         self._db: sqlite3.Connection | None = None
-        self._seen: _Seen | None = None
+        self._seen: _FileIdentity | None = None
 
     def step(self) -> bool:
         """Replay up to `PAGE` new entries; returns whether there may be more.
@@ -171,7 +171,7 @@ class JournalFollower:
             stat = self._path.stat()
         except OSError as error:
             raise JournalError(f"{self._path}: cannot read the journal: {error.strerror}") from error
-        seen = _Seen(stat.st_dev, stat.st_ino)
+        seen = _FileIdentity(stat.st_dev, stat.st_ino)
         if seen != self._seen:
             self.close()
             if self._seen is not None:

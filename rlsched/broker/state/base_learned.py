@@ -24,7 +24,7 @@ MOST_PAST: Final = 20_000
 _MOST_MOVES: Final = 4
 
 
-class _Open(NamedTuple):
+class _ObservedJob(NamedTuple):
     entry: JobSubmitted
     submit_s: float
     moves: list[tuple[str, float]]
@@ -47,13 +47,13 @@ class Noting(Predictions):
     def __init__(self, kind: str | None = None) -> None:
         super().__init__(kind)
         self.past: deque[PredictorSample] = deque(maxlen=MOST_PAST)
-        self.live: dict[int, _Open] = {}
+        self.live: dict[int, _ObservedJob] = {}
         self._count = 0
 
     def submitted(self, entry: JobSubmitted, now_s: float) -> None:
         """Record a journalled submission."""
         if not entry.rejected:
-            self.live[entry.job] = _Open(entry, now_s, [])
+            self.live[entry.job] = _ObservedJob(entry, now_s, [])
         super().submitted(entry, now_s)
 
     def started(self, job: int, now_s: float) -> None:

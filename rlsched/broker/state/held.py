@@ -19,7 +19,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.wire.messages import Holding
 
 
-class HeldGpus:
+class NodeHoldings:
     """All holdings, by node.
 
     Args:

@@ -18,7 +18,7 @@ from rlsched.broker.state.ended_table import EndedTable
 from rlsched.broker.state.fair_share import FairShareUsage
 from rlsched.broker.state.gates import Gates
 from rlsched.broker.state.gpu_handover import GpuHandover
-from rlsched.broker.state.held import HeldGpus
+from rlsched.broker.state.held import NodeHoldings
 from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.nodes import Node
 from rlsched.broker.state.predictions import Predictions
@@ -115,7 +115,7 @@ class Known:
         self.priorities = Priorities(self.cluster)
         self.usage = FairShareUsage(half_life_s)
         self.profiles = Profiles()
-        self.held = HeldGpus(self.cluster)
+        self.held = NodeHoldings(self.cluster)
         self.eligibility = Eligibility(self.cluster)
         self.gates = Gates(self.eligibility)
         self.arrays = Arrays(self.gates)

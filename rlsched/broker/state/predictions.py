@@ -44,7 +44,7 @@ _F4, _F8 = np.dtype("<f4"), np.dtype("<f8")
 _CURVES: Final = ("median_abs_ln", "spearman_mean", "longer_than_median_frac")
 
 
-class _Open(NamedTuple):
+class _PredictedJob(NamedTuple):
     """A job that has not ended: its prediction, and that of the running mean."""
 
     predicted: Floats  # (BINS,)
@@ -77,7 +77,7 @@ class Predictions:
             past.tell(self._predictor)
         elif past is not None:
             past.tell_mean(self._mean)
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _PredictedJob] = {}
         self.recent = Recent()
         self._fits = 0
         self._fitted: tuple[float, int] | None = None
@@ -114,7 +114,7 @@ class Predictions:
         out = []
         for place, (draft, one) in enumerate(zip(drafts, foreseen, strict=True)):
             mixed = one.probabilities
-            self._open[draft.job] = _Open(mixed, one.experts[_MEAN])
+            self._open[draft.job] = _PredictedJob(mixed, one.experts[_MEAN])
             out.append(
                 msgspec.structs.replace(
                     draft,
@@ -158,12 +158,12 @@ class Predictions:
             if self._predictor is not None:
                 self._predictor.foresee([_facts(entry)], now_s)
             predicted = lognormal(entry.predicted_s, entry.spread)
-            self._open[entry.job] = _Open(predicted, predicted)
+            self._open[entry.job] = _PredictedJob(predicted, predicted)
         else:
             said, features = known
             if self._predictor is not None:
                 self._predictor.recall(_facts(entry), said[1:], features, now_s)
-            self._open[entry.job] = _Open(said[0], said[1 + _MEAN])
+            self._open[entry.job] = _PredictedJob(said[0], said[1 + _MEAN])
 
     def started(self, job: int, now_s: float) -> None:
         """Apply a start of a job, the first or a later one."""

@@ -59,7 +59,7 @@ class PriorityRules(msgspec.Struct, frozen=True, kw_only=True):
         return self.preemptible is not None and LEVELS[priority] <= LEVELS[self.preemptible]
 
 
-class _Live(NamedTuple):
+class _RankedJob(NamedTuple):
     seq: int
     user: str
 
@@ -77,7 +77,7 @@ class Priorities:
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
         self.ln_weights: dict[str, float] = {}
-        self._live: dict[int, _Live] = {}
+        self._live: dict[int, _RankedJob] = {}
         self._levels: dict[int, int] = {}
 
     def of(self, entry: JobSubmitted) -> tuple[int, float]:
@@ -86,7 +86,7 @@ class Priorities:
 
     def came(self, entry: JobSubmitted, seq: int) -> None:
         """Add a live job."""
-        self._live[entry.job] = _Live(seq, entry.user)
+        self._live[entry.job] = _RankedJob(seq, entry.user)
         self._levels[entry.job] = LEVELS[entry.priority]
 
     def take_up(self, ln_weights: dict[str, float], levels: dict[int, int]) -> None:

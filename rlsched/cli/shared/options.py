@@ -67,11 +67,11 @@ def reach(broker: str | None, keys: Path | None, timeout_s: float, *, is_patient
     if is_seen or is_patient:
         from rlsched.transport.keys import KeyHome
 
-        waits = _Waiting(KeyHome(keys).directory, is_seen=is_seen)
+        waits = _WaitingLine(KeyHome(keys).directory, is_seen=is_seen)
     return Client(broker, home=keys, timeout_s=timeout_s, waits=waits, is_patient=is_patient)
 
 
-class _Waiting:
+class _WaitingLine:
     """A line on a terminal while the broker does not answer, rewritten, then removed.
 
     Without a terminal, one line is printed if a broker is starting.

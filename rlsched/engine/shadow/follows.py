@@ -29,7 +29,7 @@ from rlsched.engine.shadow.mirror import key_of
 from rlsched.engine.shadow.notes import StartComparison
 from rlsched.errors import AllocationError
 
-NOBODY: Final = "automatic"
+AUTOMATIC: Final = "automatic"
 """Source of Slurm's own starts in the journal, which no policy here decided."""
 
 
@@ -194,9 +194,9 @@ class Follows(Scheduler):
                 del self.begun[place]
                 if now_s >= self.watches_from_s:
                     self._compare(state, begun.job, known, gpus)
-                return Decision(action=Start(known.seq, gpus), source=NOBODY)
+                return Decision(action=Start(known.seq, gpus), source=AUTOMATIC)
         action: Action = Wait(self._until_s.get(partition))
-        return Decision(action=action, source=NOBODY)
+        return Decision(action=action, source=AUTOMATIC)
 
     def _name_of(self, seq: int) -> str:
         held = self._state.held.stands_for(seq)

@@ -116,10 +116,10 @@ def predict_at_submission(
     Raises:
         InputError: the model is unknown, or scikit-learn is missing and the model needs it.
     """
-    return _Run(trace, end_s, Predictor(model, seed), progress).run()
+    return _EventBatches(trace, end_s, Predictor(model, seed), progress).run()
 
 
-class _Run:
+class _EventBatches:
     """Batches of events: the history first, then boosting for all submissions at once, then the hedge."""
 
     def __init__(

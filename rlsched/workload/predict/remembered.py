@@ -16,7 +16,7 @@ BLOCK: Final = 1024
 
 
 @dataclass
-class _Block:
+class _JobBlock:
     """A block of jobs, in order of submission.
 
     Attributes:
@@ -36,7 +36,7 @@ class JobsInOrder:
     """Jobs in order of submission, ended or not."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: dict[int, _JobBlock] = {}
         self._row_of: dict[str, int] = {}  # of jobs that have not ended
         self._rows = self._count = 0
 
@@ -46,7 +46,7 @@ class JobsInOrder:
     def add(self, job_id: str, features: Floats) -> None:
         """Add a submitted job; features: (FEATURES,)."""
         if self._rows % BLOCK == 0:
-            self._blocks[self._rows // BLOCK] = _Block()
+            self._blocks[self._rows // BLOCK] = _JobBlock()
         block, at = self._place(self._rows)
         block.features[at], block.here[at] = features, True
         self._row_of[job_id] = self._rows
@@ -101,11 +101,11 @@ class JobsInOrder:
         if row // BLOCK < self._rows // BLOCK and not block.here.any():  # no more jobs will be added to it
             del self._blocks[row // BLOCK]
 
-    def _each(self) -> Iterator[tuple[int, _Block]]:
+    def _each(self) -> Iterator[tuple[int, _JobBlock]]:
         """Yield the blocks, each with the number of its first row."""
         return ((number * BLOCK, block) for number, block in self._blocks.items())
 
-    def _place(self, row: int) -> tuple[_Block, int]:
+    def _place(self, row: int) -> tuple[_JobBlock, int]:
         return self._blocks[row // BLOCK], row % BLOCK
 
 

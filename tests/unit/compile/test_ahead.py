@@ -73,14 +73,14 @@ from functools import partial
 from rlsched.compile import ahead
 from rlsched.compile.compiling import COMPILING
 
-class Child(ahead._Child):
+class Child(ahead._CompilerProcess):
     def takes_next(self, left):
         given = super().takes_next(left)
         print(self._process.pid, flush=True)
         return given
 
 if __name__ == "__main__":
-    ahead._Child, COMPILING.by_verb = Child, True
+    ahead._CompilerProcess, COMPILING.by_verb = Child, True
     ahead.compile_pieces([partial(time.sleep, 600)] * 2, 2)
 """
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.client.local import LocalCluster, Restarts, _Child
+from rlsched.client.local import LocalCluster, Restarts, _LocalProcess
 from rlsched.compile.compiling import FIRST_S, LINES_EVERY_S, SAYS, Compiling
 from rlsched.logs import set_up
 from tests.support.online.cluster import RLSCHED
@@ -120,7 +120,9 @@ def test_up_repeats_what_its_broker_says(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
     ) as broker:
-        cluster._children.append(_Child("broker", (), broker, log, log.stat().st_size, 0.0, Restarts()))
+        cluster._children.append(
+            _LocalProcess("broker", (), broker, log, log.stat().st_size, 0.0, Restarts())
+        )
         assert cluster._until("it is there", look, announced.append) == "there"
     assert announced == [f"broker: {SAYS}: 1 of 4", f"broker: {SAYS}: 3 of 4"]
 

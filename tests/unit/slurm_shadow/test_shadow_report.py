@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from rlsched.broker.queries.as_history import JournalHistory, NodeChange, history_of
+from rlsched.broker.queries.as_history import JournalHistory, NodeStateChange, history_of
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.drift import ColumnOutOfRange
 from rlsched.decide.policies.policy import Policy
@@ -150,7 +150,7 @@ def test_of_starts_that_no_rule_explains_nothing_is_claimed() -> None:
 def test_a_node_that_is_drained_is_drained_in_the_replay() -> None:
     made = history("fifo-backfill")
     drained = JournalHistory(
-        made.trace, made.cluster, [NodeChange(0.0, 1, "drain")], made.origin_s, made.until_s
+        made.trace, made.cluster, [NodeStateChange(0.0, 1, "drain")], made.origin_s, made.until_s
     )
     assert replay(drained, Policy("fifo")).all.site_s > replay(made, Policy("fifo")).all.site_s
 

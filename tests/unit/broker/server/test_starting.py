@@ -97,7 +97,7 @@ def test_who_is_patient_waits_until_it_listens_or_has_given_up(
     def waits(address: str, waited_s: float, most_s: float) -> None:
         assert address == ADDRESS
         times.append(waited_s)
-        options._Waiting(tmp_path, is_seen=False)(address, waited_s and options.SILENT_S, most_s)
+        options._WaitingLine(tmp_path, is_seen=False)(address, waited_s and options.SILENT_S, most_s)
         if waited_s > 3 * most_s:
             word.over()
 
