@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from rlsched.broker.base.entries import Entry
-from rlsched.broker.state.ended import EndedJob
+from rlsched.broker.state.finished_job import EndedJob
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions.schema import JobEvent, NodeChange
 from rlsched.transport.roles import ANONYMOUS, Peer

@@ -136,7 +136,7 @@ class LocalCluster:
             raise InputError(str(error)) from error
         if not take_lock(lock):
             lock.close()
-            holder = Holder.of(self._directory / "up")
+            holder = Holder.read(self._directory / "up")
             raise InputError(
                 f"another `rlsched up` runs in {self._directory}"
                 + (f" (process {holder.process})" if holder.process else "")

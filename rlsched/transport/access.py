@@ -64,7 +64,7 @@ class AccessEntry(msgspec.Struct, frozen=True):
         return cls(f"{peer.role}-{peer.name}.public", key.decode(), peer, joins_as, expires_s)
 
     @classmethod
-    def of(cls, file: str, text: str) -> AccessEntry | None:
+    def parse(cls, file: str, text: str) -> AccessEntry | None:
         """Parse a file; None if it is damaged. Without a person, a user key's person is the key's name."""
         prefix, _, name = file.removesuffix(".public").partition("-")
         key, *lines = text.strip().splitlines() or [""]
@@ -156,4 +156,4 @@ class AccessList:
             text = Path(entry.path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return None
-        return _MemberFile(stamp, AccessEntry.of(entry.name, text))
+        return _MemberFile(stamp, AccessEntry.parse(entry.name, text))

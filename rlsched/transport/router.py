@@ -179,9 +179,9 @@ class Transport:
                 break
             key = _user_id(frames[-1])
             sender = self._sender(key)
-            if self._budgets.has(sender) and self._turns.is_due(sender):
+            if self._budgets.has_budget(sender) and self._turns.is_due(sender):
                 heard.append(self._understand(frames, key))
-            elif self._budgets.has(sender) and self._turns.wait(sender, frames):
+            elif self._budgets.has_budget(sender) and self._turns.wait(sender, frames):
                 self._count("deferred")
             else:
                 self._count("dropped")

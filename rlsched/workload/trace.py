@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rlsched.errors import TraceError
 from rlsched.workload.cells import Where
 from rlsched.workload.columns import BASE, BY_ATTRIBUTE, KNOWN, OPTIONAL
-from rlsched.workload.tables import read_table, split_suffix, write_table
+from rlsched.workload.table_files import read_table, split_suffix, write_table
 from rlsched.workload.validate import Cells, check_columns
 
 Text = NDArray[np.str_]

@@ -224,14 +224,14 @@ def minutes(
     series: NodeDemand, chosen: list[dict[str, Any]], known: dict[str, list[DemandForecast]]
 ) -> list[dict[str, Any]]:
     """The chosen settings on nodes that take time to boot, reviewed every ten minutes or every minute."""
-    part = series.between(seconds("2017-11-20"), seconds(TEST[1]))
+    part = series.rows_between(seconds("2017-11-20"), seconds(TEST[1]))
     named = {one.name: one for members in known.values() for one in members if not isinstance(one, Boosted)}
     rows = []
     for budget, review_s, headroom in ((0.5, 600.0, 0), (0.5, 60.0, 0), (0.5, 60.0, 10), (2.0, 60.0, 0)):
         pick = best_of(chosen, budget, set(named))
         rule = msgspec.structs.replace(pick["rule"], headroom_nodes=headroom)
         service = PowerDownService(rule, named[pick["forecast"]])
-        outcome = replay_states(part, service, PowerByState.of(), seconds(TEST[0]), review_s)
+        outcome = replay_states(part, service, PowerByState.from_gpus(), seconds(TEST[0]), review_s)
         rows.append({"budget": budget, "review_s": review_s, "headroom_nodes": headroom, "test": outcome})
     return rows
 

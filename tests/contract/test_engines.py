@@ -194,11 +194,11 @@ class OnSlurm:
 
     def step(self, now_s: float) -> None:
         self.slurm.step(now_s)
-        self._steps += self._gateway.look(self.slurm.facts())
+        self._steps += self._gateway.handle_facts(self.slurm.facts())
 
     def die(self, rng: random.Random) -> None:
         self.slurm.loses = rng.choice((0, 0, 1, 2))  # of the writes that are on their way
-        self._steps += self._gateway.look(self.slurm.facts())
+        self._steps += self._gateway.handle_facts(self.slurm.facts())
         self.slurm.loses = 0
         self._steps = []
         self._gateway = self._new()
@@ -215,7 +215,7 @@ class OnSlurm:
         return self._gateway.hellos()
 
     def tell(self, node: str, order: BrokerToNode, request: int = 0) -> None:  # noqa: ARG002
-        self._steps += self._gateway.told(node, order, self.slurm.now_s)
+        self._steps += self._gateway.handle_message(node, order, self.slurm.now_s)
 
     def heard(self) -> Sequence[tuple[str, NodeMessage]]:
         out = [(step.node, step.message) for step in self._steps if isinstance(step, Say)]
@@ -247,17 +247,17 @@ def _storm(world: World, journal: Journal, seed: int) -> HandBroker:
         orders = broker.sent.orders[said:]
         said = len(broker.sent.orders)
         for node, order in _wire(rng, orders) if is_bad else orders:
-            world.tell(node, order)
+            world.send_order(node, order)
         for ask in world.asks():
             if not is_bad or rng.random() < 0.8:
                 broker.batch([ClientAsked(b"gateway", 1, ask.message, ENGINE)])
                 answer = broker.sent.replies[-1][2]
                 if not is_bad or rng.random() < 0.8:
                     world.answered(ask, answer)
-        heard = list(world.heard())
+        heard = list(world.receive_messages())
         events = [NodeSaid(node, 0, message) for node, message in (_wire(rng, heard) if is_bad else heard)]
         broker.batch([*events, Tick()], after_s=STEP_S)
-        if not plans and not is_bad and broker.state.ended == JOBS:
+        if not plans and not is_bad and broker.state.num_finished == JOBS:
             return broker
     raise AssertionError({job.number: (job.state, job.reason) for job in broker.state.jobs.values()})
 

@@ -126,7 +126,7 @@ def test_under_models_too() -> None:
 
 
 def test_the_trained_network_moves_jobs_and_the_guard_lets_it() -> None:
-    from rlsched.broker.server.policy import load_policy
+    from rlsched.broker.server.broker_policy import load_policy
 
     policy, fallback = load_policy(Policy("ppo", migrate={}), None, 10_000.0)
     assert fallback == "reference"

@@ -72,7 +72,7 @@ def test_a_control_group_ends_what_forks_faster_than_it_is_found(
     ranks = LiveRanks(store, cgroups=cgroups)
     start(ranks, store, sys.executable, "-I", "-S", "-c", worm)
     collect(ranks, Started)
-    until(has_output(store.at(KEY), "up"))
+    until(has_output(store.directories_of(KEY), "up"))
     ranks.end(KEY, 0.1, "killed")
     assert isinstance(collect(ranks, Exited)[-1], Exited)
     assert not os.path.exists(cgroups.root), "it is empty"
@@ -142,7 +142,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 @pytest.mark.parametrize("clone3", [435, 1 << 20], ids=["born there", "moved there"])
 def test_a_rank_is_in_its_group_before_it_does_anything(cgroups: Cgroups, clone3: int) -> None:
     """Where the kernel knows no clone3, or a container forbids it, the child is moved."""
-    group = cgroups.at("forked")
+    group = cgroups.cgroup_of("forked")
     assert group.create()
     words = [sys.executable, "-c", FORKS, group.path, str(clone3)]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout

@@ -69,7 +69,7 @@ def test_output_goes_on_behind_what_was_dropped(
     reader = os.open(path, os.O_RDONLY)
     for turn in range(4):
         os.write(writer, b"%d" % turn * MIB)
-        bound.look(is_last=True)
+        bound.enforce(is_last=True)
     seen = os.fstat(reader).st_size
     os.write(writer, b"the end\n")
     assert os.fstat(reader).st_blocks * 512 < MIB

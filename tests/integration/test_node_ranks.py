@@ -194,7 +194,7 @@ def test_a_later_daemon_adopts_what_runs_and_finds_what_ended(store: AttemptStor
     directory = start(first, store, "sh", "-c", "read line < gate; exit 6", cwd=str(store.attempts))
     os.mkfifo(store.attempts / "gate")
     start(first, store, "sh", "-c", "exit 7", key=ended)
-    until(lambda: store.at(ended).exit() and directory.process())
+    until(lambda: store.directories_of(ended).exit() and directory.process())
     first.close()
 
     second = LiveRanks(store)
@@ -234,7 +234,7 @@ def test_how_long_a_rank_ran_is_measured_by_a_clock_that_never_jumps(
 def test_a_recorded_process_that_is_another_one_has_vanished(
     store: AttemptStore, ranks: LiveRanks, ticks: int, boot: str, told: str, reason: str
 ) -> None:
-    directory = store.at(KEY)
+    directory = store.directories_of(KEY)
     directory.create(LaunchRecord(gpus=[1], command=["true"], env={}, cwd="/"))
     mine = shim.start_ticks(os.getpid())
     assert mine is not None
@@ -253,7 +253,7 @@ def test_an_attempt_that_a_killed_daemon_never_started_may_be_started_again(
     store: AttemptStore, ranks: LiveRanks
 ) -> None:
     """Its shim may still be coming up: it must not start what the broker orders again."""
-    directory = store.at(KEY)
+    directory = store.directories_of(KEY)
     directory.create(LaunchRecord(gpus=[1], command=["touch", "ran"], env={}, cwd=str(store.attempts)))
     late_shim = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY)
     assert adopt_attempts(store, ranks) == []

@@ -106,7 +106,7 @@ def test_setting_a_policy_begins_an_epoch_and_not_the_process(cluster: Cluster) 
 def with_strategy(folder: Path) -> str:
     """A policy file that names a strategy; the file's name, and what it leaves."""
     weights = np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
-    Strategy.of(weights).write(folder / "mine.json")
+    Strategy.from_layers(weights).write(folder / "mine.json")
     (folder / "mine.toml").write_text('base = "easy"\nreserve_after = "1s"\ndials = "mine.json"\n')
     return "mine without dials"
 

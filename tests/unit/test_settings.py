@@ -26,4 +26,4 @@ def test_times_read_back_as_the_same(after_s: float) -> None:
 )
 def test_a_time_has_the_largest_unit_that_it_is_a_multiple_of(seconds: float, text: str) -> None:
     assert Seconds(seconds).text == text
-    assert Seconds.of(text) == seconds
+    assert Seconds.parse(text) == seconds

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import click
 
-from rlsched.cli.shared.policies import PolicyCommand, complete_policy, said, setting
+from rlsched.cli.shared.policies import PolicyCommand, complete_policy, given_policies, setting
 
 _MODELS = "write it into a file, {}, and pass that file with --models FILE"
 _CLUSTER = "write it into the cluster file: {}"
@@ -111,7 +111,7 @@ def evaluate(
     ctx: click.Context,
     trace: str,
     cluster: str,
-    policies: tuple[str, ...],  # noqa: ARG001 - `said` passes these two together
+    policies: tuple[str, ...],  # noqa: ARG001 - `given_policies` passes these two together
     changes: tuple[str, ...],  # noqa: ARG001
     baseline: str | None,
     nodes: int | None,
@@ -148,7 +148,7 @@ def evaluate(
 
     if html_path is not None:
         import rlsched_agents.evaluate.page  # noqa: F401 - reports a missing extra before the long run
-    chosen = distinct(one.policy for one in said(ctx))
+    chosen = distinct(one.policy for one in given_policies(ctx))
     names = [one.name for one in chosen]
     if baseline is not None and baseline not in names:
         raise InputError(f"--baseline {baseline!r} is not among the policies: {', '.join(names)}")

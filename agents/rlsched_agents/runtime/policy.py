@@ -175,7 +175,7 @@ class PpoScheduler(Scheduler):
         made.familiar = card.familiar
         return made
 
-    def seen(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
+    def network_rows(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
         """The rows of the first half, if more than one is legal."""
         if not contested(state, partition) and has_startable(state, partition, now_s):
             return None

@@ -74,11 +74,11 @@ def sleep(table: JobTable, since_s: float) -> SleepPotential | None:
     if not spans or until_s - since_s < DAY_S:
         return None
     nodes = table.spec.num_nodes
-    busy, total, _ = NodeDemand.of_spans(spans, nodes).between(since_s - DAY_S, until_s).slots()
+    busy, total, _ = NodeDemand.of_spans(spans, nodes).rows_between(since_s - DAY_S, until_s).slots()
     time_s = since_s - DAY_S + SLOT_S * np.arange(len(busy), dtype=np.float64)
     series = NodeDemand(time_s, busy, total, has_calendar=False)
     service: PowerDown = PowerDownPlan().services([nodes])[0]
-    found = replay_states(series, service, PowerByState.of(), since_s)
+    found = replay_states(series, service, PowerByState.from_gpus(), since_s)
     return SleepPotential(
         nodes=nodes,
         asleep=found.nodes_asleep,

@@ -20,8 +20,8 @@ from rlsched.cluster.state import ClusterState
 from rlsched.compile.jit import specialise
 from rlsched.forecast.arrivals import BLOCK_S
 from rlsched.forecast.bursts import Bursts
-from rlsched.forecast.drawing import EVERY, outlived, run_times
 from rlsched.forecast.lengths import Lengths
+from rlsched.forecast.run_time_draws import EVERY, outlived, run_times
 from rlsched.forecast.world import FUTURES, HORIZON_S, Ahead, HypotheticalJob, World
 from rlsched.workload.predict.distribution import BINS
 from rlsched_envs.sim import loop
@@ -221,7 +221,7 @@ class _LiveJobs(NamedTuple):
             (came["spread"][ended], runs["spread"]),
         )
         both = [np.concatenate(part).astype(np.float64) for part in parts]
-        return Lengths.of(both[0], both[1], both[2], both[3], np.arange(len(both[0])) < ended.sum())
+        return Lengths.from_runs(both[0], both[1], both[2], both[3], np.arange(len(both[0])) < ended.sum())
 
     def predicted(self, world: World) -> Floats:
         """(L,) medians of the total run times."""

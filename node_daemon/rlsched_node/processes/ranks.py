@@ -107,8 +107,8 @@ class LiveRanks:
         Raises:
             LaunchError: see `start_rank`.
         """
-        directory = self._store.at(key)
-        cgroup = self._cgroups.at(f"{key.cluster}.{key}") if self._cgroups is not None else Cgroup("")
+        directory = self._store.directories_of(key)
+        cgroup = self._cgroups.cgroup_of(f"{key.cluster}.{key}") if self._cgroups is not None else Cgroup("")
         pid, pipe_fd = start_rank(launch, directory, env, terms, cgroup, self._new_shims)
         leftovers = Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
         self._watch(
@@ -122,7 +122,7 @@ class LiveRanks:
         if pid_fd is not None and not process.is_alive():  # the process ID may have been reused
             os.close(pid_fd)
             pid_fd = None
-        directory = self._store.at(key)
+        directory = self._store.directories_of(key)
         self._watch(
             _WatchedShim(
                 key, directory, pid, process, self._leftovers(key, pid), None, pid_fd, is_child=False
@@ -134,7 +134,7 @@ class LiveRanks:
 
         If not `has_vanished`, the shim has done that itself, and the group of its rank is empty.
         """
-        directory = self._store.at(key)
+        directory = self._store.directories_of(key)
         process = directory.process()
         rank = _WatchedShim(
             key,
@@ -193,9 +193,9 @@ class LiveRanks:
     def _events(self, rank: _WatchedShim, ready: set[int]) -> Iterator[Event]:
         is_over = rank.pid_fd in ready if rank.pid_fd is not None else not self._is_alive(rank)
         if rank.pipe_fd is not None and (rank.pipe_fd in ready or is_over):
-            yield from self._heard(rank)
+            yield from self._read_pipe(rank)
         if rank.record is not None or is_over:
-            yield from self._over(rank)
+            yield from self._finish(rank)
 
     def close(self) -> None:
         """Stop watching; the shims go on."""
@@ -207,7 +207,7 @@ class LiveRanks:
 
     def _leftovers(self, key: AttemptKey, pid: int) -> Leftovers:
         """Leftovers of a rank that an earlier daemon started, perhaps with control groups elsewhere."""
-        directory = self._store.at(key)
+        directory = self._store.directories_of(key)
         launch = directory.launch()
         cgroup = Cgroup(launch.cgroup if launch is not None else "")
         return Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
@@ -225,7 +225,7 @@ class LiveRanks:
             for rank in self._ranks.values():
                 is_known = rank.leftovers.cgroup.path or (rank.is_child and self._is_subreaper)
                 if rank.record is None and not is_known:
-                    rank.leftovers.look()
+                    rank.leftovers.record_processes()
 
     def _watch(self, rank: _WatchedShim) -> None:
         self._ranks[rank.key] = rank
@@ -246,7 +246,7 @@ class LiveRanks:
             os.close(rank.pipe_fd)
             rank.pipe_fd = None
 
-    def _heard(self, rank: _WatchedShim) -> Iterator[Event]:
+    def _read_pipe(self, rank: _WatchedShim) -> Iterator[Event]:
         """Handle data on the pipe, or its end."""
         assert rank.pipe_fd is not None
         with contextlib.suppress(BlockingIOError):
@@ -257,7 +257,7 @@ class LiveRanks:
             rank.process = ProcessId(rank.pid, shim.start_ticks(rank.pid), shim.boot_id())
             yield Started(rank.key, rank.pid)
 
-    def _over(self, rank: _WatchedShim) -> Iterator[Event]:
+    def _finish(self, rank: _WatchedShim) -> Iterator[Event]:
         """Handle the exit of a shim; the rank has ended after its leftovers have ended too."""
         if rank.record is None:
             self._unwatch(rank)

@@ -82,7 +82,7 @@ class Forecasting(Forecasts):
         self._waits: dict[int, tuple[ClientAsked, float]] = {}
         self._next = self._first_of_child = 1
 
-    def of(self, job: Job) -> JobForecast | None:
+    def latest_forecast(self, job: Job) -> JobForecast | None:
         """Latest forecast of a live job; None if it was queued again since, or has started."""
         said = self._jobs.get(job.number) if job.live else None
         if said is None or job.attempt is None:
@@ -140,14 +140,14 @@ class Forecasting(Forecasts):
             if self._elapsed() >= self._not_before_s:
                 self._start()
         else:
-            for message in self._child.heard():
+            for message in self._child.take_messages():
                 if isinstance(message, Refreshed):
                     self._jobs, self._report, self._note = message.jobs, message.report, ""
                     self._retry_s = RETRY_S
                     seen += message.seen
                 else:
                     replies += self._answered(message)
-            if self._child.ended:
+            if self._child.has_exited:
                 self._failed(self._child.why())
         now = self._elapsed()
         for number in [number for number in self._waits if number < self._first_of_child]:
@@ -228,7 +228,7 @@ class _ForecasterProcess:
         except (OSError, ValueError):
             return False
 
-    def heard(self) -> list[Refreshed | Answer]:
+    def take_messages(self) -> list[Refreshed | Answer]:
         """Messages since the last call."""
         found: list[Refreshed | Answer] = []
         with contextlib.suppress(queue.Empty):
@@ -237,7 +237,7 @@ class _ForecasterProcess:
         return found
 
     @property
-    def ended(self) -> bool:
+    def has_exited(self) -> bool:
         """Whether it has exited, and all of its messages were read."""
         return not self._reading.is_alive() and self._heard.empty()
 

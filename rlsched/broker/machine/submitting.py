@@ -17,8 +17,8 @@ from rlsched.broker.machine.orders import JobOrders
 from rlsched.broker.machine.submissions import MOST_AT_ONCE, name_of, wrong
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.queries.never import never_runs, unknown_vc
-from rlsched.broker.state.asked import demand_asked, types_asked
 from rlsched.broker.state.broker_state import BrokerState
+from rlsched.broker.state.job_requests import demand_asked, types_asked
 from rlsched.broker.state.priorities import PriorityRules
 from rlsched.broker.state.quotas import PartyKey, owner_of
 from rlsched.broker.state.tasks import joined
@@ -121,7 +121,7 @@ class Submitting:
 
     def submit(self, message: Submit, drafts: Drafts) -> ClientReply:
         """Journal a submission, unless it is journalled already or refused."""
-        array = self._state.arrays.of_token(message.token)
+        array = self._state.arrays.array_of_token(message.token)
         if array is not None:
             return Submitted(job=array.number)
         number = self._state.tokens.get(message.token)
@@ -192,7 +192,10 @@ class Submitting:
 
     def _is_known(self, token: str) -> bool:
         """Whether a submission with this token was accepted before."""
-        return self._state.job_of_token(token) is not None or self._state.arrays.of_token(token) is not None
+        return (
+            self._state.job_of_token(token) is not None
+            or self._state.arrays.array_of_token(token) is not None
+        )
 
     def _one_by_one(self, messages: Sequence[Submit], now_s: float) -> Drafts:
         """Predict submissions one at a time, so that an error in one does not affect the others."""
@@ -237,7 +240,7 @@ class Submitting:
             speed_energy=message.speed_energy,
             lost_after_s=self._limits.lost_after_s if message.lost_after_s is None else message.lost_after_s,
             share=message.share,
-            account=self._state.accounts.charged(message.user, message.account),
+            account=self._state.accounts.account_to_charge(message.user, message.account),
             notify=message.notify,
             held="user" if message.hold else "",
             begin_s=message.begin_s,
@@ -246,7 +249,7 @@ class Submitting:
             array_limit=message.array_limit,
             launcher=message.launcher,
             grace_s=message.grace_s,
-            profiles=self._state.profiles.of(signature_of(message.user, message.command)),
+            profiles=self._state.profiles.profiles_of(signature_of(message.user, message.command)),
             predicted_s=math.nan,
             spread=math.nan,
             rejected=self._refused_by_nodes(message) if self._state.nodes else "",

@@ -43,8 +43,8 @@ class NodeEngine(Protocol):
     def hellos(self) -> Sequence[Hello]:
         """Return the registrations of its nodes: resources, capabilities, and attempts that still run."""
 
-    def tell(self, node: str, order: BrokerToNode, request: int = 0) -> None:
+    def send_order(self, node: str, order: BrokerToNode, request: int = 0) -> None:
         """Send an order or another message to a node. Never blocks; may be lost; may be repeated."""
 
-    def heard(self) -> Sequence[tuple[str, NodeMessage]]:
+    def receive_messages(self) -> Sequence[tuple[str, NodeMessage]]:
         """Return the messages of its nodes since the last call, each with the node's name."""

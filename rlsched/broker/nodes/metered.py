@@ -51,7 +51,7 @@ class MeteredUsage:
         self._latest_s = -math.inf
         self._most = 64  # above this number of ranks, ended ones are removed
 
-    def told(self, node: str, message: Metered, now_s: float) -> None:
+    def store_measurements(self, node: str, message: Metered, now_s: float) -> None:
         """Store the measurements that a node reports. Implausible values are ignored."""
         self._latest_s = now_s
         self._nodes[node] = _OfNode(
@@ -120,7 +120,7 @@ class MeteredUsage:
         if attempt is None:
             return None
         if job.active is None:
-            return seen(
+            return usage_of_ranks(
                 [(len(rank.gpus), rank.usage) for rank in attempt.ranks if rank.usage is not None],
                 None,
                 attempt.energy_j,
@@ -136,7 +136,7 @@ class MeteredUsage:
                 energy_mj.append(told.energy_mj)
                 at_s = max(at_s, self._ranks[job.number, number].at_s)
         known = [one for one in energy_mj if one is not None]
-        return seen(found, at_s if at_s > -math.inf else None, sum(known) / 1e3 if known else None)
+        return usage_of_ranks(found, at_s if at_s > -math.inf else None, sum(known) / 1e3 if known else None)
 
     def energy_j(self, job: Job, now_s: float) -> float | None:
         """Return the energy of all attempts of a job up to now, joules; None if no node has measured it."""
@@ -169,7 +169,7 @@ class MeteredUsage:
         return found.told if max(now_s, self._latest_s) - found.at_s <= STALE_S else None
 
 
-def seen(
+def usage_of_ranks(
     ranks: Iterable[tuple[int, RankUsage]], at_s: float | None, energy_j: float | None
 ) -> SeenUsage | None:
     """Combine the usage of ranks, each with its number of GPUs, into that of a job; None without ranks."""

@@ -33,8 +33,8 @@ from rlsched.broker.base.entries import (
 from rlsched.broker.journal.reading import Reading, reading
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.state.base import Base, read_base
-from rlsched.broker.state.ended import EndedJob, job_of
-from rlsched.broker.state.ended_table import EndedTable
+from rlsched.broker.state.finished_job import EndedJob, job_of
+from rlsched.broker.state.finished_table import EndedTable
 from rlsched.broker.state.jobs import called
 from rlsched.broker.state.nodes import Node
 from rlsched.broker.state.tasks import Heads
@@ -109,7 +109,7 @@ class _Reading:
     next_seq: int = 0
     last_s: float = math.nan
 
-    def submitted(self, entry: JobSubmitted, now_s: float) -> None:
+    def add_submission(self, entry: JobSubmitted, now_s: float) -> None:
         if entry.rejected:
             return
         is_slurms = len(entry.command) == 3 and entry.command[0] == "slurm"
@@ -143,7 +143,7 @@ class _Reading:
         self.next_seq += seq is None
         return job
 
-    def over(self, entry: AttemptOver, now_s: float) -> None:
+    def end_attempt(self, entry: AttemptOver, now_s: float) -> None:
         job = self.of_number[entry.job]
         if entry.outcome == "queued":
             job.start_s = math.nan
@@ -260,15 +260,15 @@ def _read(journal: Reading, read: _Reading, heads: Heads, parts: list[BasePart])
                     for array in base.arrays:
                         heads.note(array.submitted)
             case JobSubmitted() if not row.entry.tasks:
-                read.submitted(row.entry, row.now_s)
+                read.add_submission(row.entry, row.now_s)
             case TaskSubmitted():
-                read.submitted(heads[row.entry.array].task(row.entry), row.now_s)
+                read.add_submission(heads[row.entry.array].task(row.entry), row.now_s)
             case JobUpdated(job=number) if number in read.of_number:
                 read.updated(row.entry)
             case Decided(action=Start(seq=seq)) if seq in read.of_seq:
                 read.of_seq[seq].start_s = row.now_s
             case AttemptOver():
-                read.over(row.entry, row.now_s)
+                read.end_attempt(row.entry, row.now_s)
             case JobCancelled(job=number) if number in read.of_number:
                 cancelled = read.of_number[row.entry.job]
                 if read.jobs.get(cancelled.job_id) is cancelled:

@@ -67,11 +67,11 @@ def stand_by(
     lock, waiting = lock_file(path), _JournalWatch(path, warm, say)
     try:
         while not is_stopped():
-            holder = Holder.of(path)
+            holder = Holder.read(path)
             if take_lock(lock):
                 whom = f"process {holder.process}" if holder.process else "another broker"
                 return Taken(warm, lambda path: Journal(path, lock), whom)
-            waiting.look(holder)
+            waiting.read_entries(holder)
             time.sleep(0.0 if waiting.has_more else LOOK_S)
     except BaseException:
         lock.close()
@@ -93,7 +93,7 @@ class _JournalWatch:
         self._said = ""
         self.has_more = False
 
-    def look(self, holder: Holder) -> None:
+    def read_entries(self, holder: Holder) -> None:
         """Read new entries."""
         self.has_more = False
         if not holder.boot_id or holder.boot_id != self._boot_id:

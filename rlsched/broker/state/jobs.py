@@ -110,7 +110,7 @@ class Attempt:
         return [number for number, rank in enumerate(self.ranks) if rank.state != "ended"]
 
     @property
-    def over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether all ranks have ended."""
         return not self.live_ranks()
 

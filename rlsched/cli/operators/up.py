@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from rlsched.cli.shared.policies import PolicyCommand, said
+from rlsched.cli.shared.policies import PolicyCommand, given_policies
 from rlsched.cli.shared.serving_options import deciding, listening
 from rlsched.terminal.show import count
 
@@ -43,7 +43,7 @@ def up(
     nodes: int,
     gpus: int,
     gpu_type: str,
-    policy: str,  # noqa: ARG001 - read together by `said`
+    policy: str,  # noqa: ARG001 - read together by `given_policies`
     fallback: str | None,  # noqa: ARG001
     changes: Sequence[str],  # noqa: ARG001
     decision_budget_ms: float,
@@ -74,11 +74,11 @@ def up(
 
     home = (keys or default_home()).absolute()
     word = Starting(home, broker_address(address))
-    word.say("`rlsched up` has just started")
+    word.report_step("`rlsched up` has just started")
     from rlsched.client.local import LocalCluster
 
     options = ["--decision-budget-ms", str(decision_budget_ms)]
-    for one in said(ctx):
+    for one in given_policies(ctx):
         file = Path(one.text)
         options += [one.option, str(file.absolute()) if one.policy and file.is_file() else one.text]
         options += [word for change in one.changes for word in ("--set", change)]
@@ -98,4 +98,4 @@ def up(
         note=not_live(shares=shares, speed_energy=speed_energy),
     )
     with word:
-        return cluster.run(click.echo, listens=word.over)
+        return cluster.run(click.echo, listens=word.remove_report)

@@ -18,7 +18,7 @@ from rlsched.cli.shared.sizes import memory_mib, size_mib
 from rlsched.errors import InputError
 
 if TYPE_CHECKING:
-    from rlsched.client.asked import Changes
+    from rlsched.client.submission_types import Changes
     from rlsched.wire.messages import DependsOn
 
 _SUFFIXED: Final = r"(\d+(?:\.\d+)?)(s|m|min|h|d)"
@@ -64,7 +64,7 @@ def grace_s(text: str) -> float:
     from rlsched.settings import Seconds
 
     try:
-        return float(text) if text.isdecimal() else float(Seconds.of(text))
+        return float(text) if text.isdecimal() else float(Seconds.parse(text))
     except ValueError as error:
         raise InputError(f"--grace {text!r}: expected seconds (60), or a time such as 60s or 5m") from error
 
@@ -272,7 +272,7 @@ def lost_after_time_s(text: str) -> float:
     if text == "never":
         return 0.0
     try:
-        return float(Seconds.of(f"{text}s" if text.isdecimal() else text))
+        return float(Seconds.parse(f"{text}s" if text.isdecimal() else text))
     except ValueError as error:
         raise InputError(f"--lost-after: {error}, or never") from error
 

@@ -100,6 +100,6 @@ def listening(command: Command) -> Command:
 
 
 def deciding(command: Command) -> Command:
-    """Add the options of decisions: `policy`, `fallback` and `changes` (`policies.said`),
+    """Add the options of decisions: `policy`, `fallback` and `changes` (`policies.given_policies`),
     `decision_budget_ms`, `grace_s`, `max_grace_s`, `speed_energy`, `shares`, `prediction`, `logdir`."""
     return with_options(_DECIDING, command)

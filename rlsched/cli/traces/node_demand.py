@@ -109,7 +109,7 @@ def nodes(
     forecast = TrailingMaximum(max(round(window_h * 3600 / SLOT_S), 1))
     given = {"boot_s": boot_s, "idle_w": idle_w, "boot_w": idle_w, "asleep_w": asleep_w}
     known = {name: value for name, value in given.items() if value is not None}
-    power = msgspec.structs.replace(PowerByState.of(), **known)
+    power = msgspec.structs.replace(PowerByState.from_gpus(), **known)
     outcome = replay_states(series, PowerDownService(rule, forecast), power, since_s, review_s)
     report: dict[str, Any] = {
         "demand": str(file),

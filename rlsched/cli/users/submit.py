@@ -201,7 +201,7 @@ def _shown(client: Client, job: int) -> int:
 
 def _wait(client: Client, job: int) -> int:
     """Wait until a job has finished, and print what it waits for; return its exit code."""
-    from rlsched.cli.users.output import state_line, tell
+    from rlsched.cli.users.output import print_status, state_line
 
     said = ""
 
@@ -210,7 +210,7 @@ def _wait(client: Client, job: int) -> int:
         line = state_line(info)
         if line != said:
             said = line
-            tell(line)
+            print_status(line)
 
     try:
         return _code(client.wait(job, seen=look))

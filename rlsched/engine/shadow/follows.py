@@ -117,9 +117,9 @@ class Follows(Scheduler):
         """As for the policy."""
         return self._policy.replaced_by_fallback()
 
-    def seen(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
+    def network_rows(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
         """As for the policy."""
-        return self._policy.seen(state, partition, now_s)
+        return self._policy.network_rows(state, partition, now_s)
 
     def drift(self) -> Drift | None:
         """As for the policy."""
@@ -199,7 +199,7 @@ class Follows(Scheduler):
         return Decision(action=action, source=AUTOMATIC)
 
     def _name_of(self, seq: int) -> str:
-        held = self._state.held.stands_for(seq)
+        held = self._state.holdings.is_holding(seq)
         return "of others" if held else key_of(self._state.job_of_seq[seq].spec.token)
 
     def _gpus_of(self, state: ClusterState, job: SlurmJob, wanted: int) -> tuple[int, ...]:

@@ -89,7 +89,7 @@ class Submit(
     speed_energy: float | None = None
     """Weight of energy against time for this job, 0 to 1; None: the broker's setting."""
     share: Share = "auto"
-    """Used if the broker shares GPUs. `auto`: if the job's needs are known (`rlsched.broker.state.asked`)."""
+    """Used if the broker shares GPUs. `auto`: if its needs are known (`broker.state.job_requests`)."""
     lost_after_s: float | None = None
     """Seconds after which the job is ended on an unreachable node and queued again. 0: never, the job goes on
     there; None: the broker's default."""

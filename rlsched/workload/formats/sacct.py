@@ -134,7 +134,7 @@ def convert(request: Request) -> Conversion:
 class _Times(TimeParser):
     """Times as printed by sacct: seconds since 1970 (`SLURM_TIME_FORMAT=%s`) are UTC without a zone."""
 
-    def of(self, row: TextRow, column: str, not_before_s: float | None = None) -> float | None:
+    def read_column(self, row: TextRow, column: str, not_before_s: float | None = None) -> float | None:
         """Return the time in a column, seconds since 1970; None if it is unknown."""
         text = row.word(column)
         if not text.isdecimal():
@@ -179,13 +179,13 @@ def _attempt(row: TextRow, clock: _Times, account: Account) -> _SacctLine:
         raise MalformedError("JobID", "JobID: expected a job number, got a blank")
     if "." in job_id:
         raise LeftOutError("job step")
-    start_s = clock.of(row, "Start")
+    start_s = clock.read_column(row, "Start")
     if start_s is None or "[" in job_id:
         raise LeftOutError("never started")
-    end_s = clock.of(row, "End", start_s)
+    end_s = clock.read_column(row, "End", start_s)
     if end_s is None:
         raise LeftOutError("no end recorded: it was still running")
-    submit_s = clock.of(row, "Submit")
+    submit_s = clock.read_column(row, "Submit")
     if submit_s is None:
         raise MalformedError("Submit", "Submit: expected a time, got a blank")
     if end_s < start_s:

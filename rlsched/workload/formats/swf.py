@@ -158,7 +158,7 @@ def _add(row: _SwfLine, jobs: JobFrame, as_gpus: bool, account: Account) -> None
         extra=(
             _known(field["wait time"]),
             None if memory_kib is None else memory_kib * processors / _KIB_PER_MIB,
-            preceding if jobs.has(preceding) else "",
+            preceding if jobs.has_job(preceding) else "",
             _id(field["queue"]),
             _id(field["group"]),
             _id(field["think time"]),

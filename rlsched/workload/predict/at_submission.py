@@ -17,8 +17,8 @@ from rlsched.workload.predict.distribution import (
     quantile_s,
     spread_around,
 )
+from rlsched.workload.predict.event_history import SubmissionQuery
 from rlsched.workload.predict.facts import JobFacts
-from rlsched.workload.predict.history import SubmissionQuery
 from rlsched.workload.predict.predictor import EXPERTS, Predictor
 from rlsched.workload.trace import Trace
 
@@ -169,10 +169,10 @@ class _EventBatches:
         """Update boosting and the hedge to the state of the history."""
         predictor, hedge = self._predictor, self._predictor.hedge
         if self._queries:
-            said = predictor.said([query for _, query in self._queries])
+            said = predictor.expert_forecasts([query for _, query in self._queries])
         number = 0
         for now_s, kind, row in self._done:
-            hedge.settle(now_s)
+            hedge.count_outlived(now_s)
             job = self._facts[row]
             if kind == _SUBMIT:
                 _, query = self._queries[number]

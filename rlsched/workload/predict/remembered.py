@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.workload.predict.distribution import Floats
-from rlsched.workload.predict.history import FEATURES
+from rlsched.workload.predict.event_history import FEATURES
 
 BLOCK: Final = 1024
 
@@ -58,14 +58,14 @@ class JobsInOrder:
         block, at = self._place(self._row_of[job_id])
         block.start_s[at] = at_s
 
-    def ended(self, job_id: str, duration_s: float, now_s: float) -> None:
+    def record_end(self, job_id: str, duration_s: float, now_s: float) -> None:
         """Record that a job has ended; a missing start is derived from its duration."""
         block, at = self._place(self._row_of.pop(job_id))
         block.duration_s[at] = duration_s
         if np.isnan(block.start_s[at]):
             block.start_s[at] = now_s - duration_s
 
-    def gone(self, job_id: str) -> None:
+    def remove_job(self, job_id: str) -> None:
         """Remove a job without a useful run time."""
         row = self._row_of.pop(job_id, None)
         if row is not None:

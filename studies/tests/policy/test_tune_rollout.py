@@ -69,7 +69,7 @@ def test_the_reference_decides_before_the_stretch_and_the_policy_has_seen_it(
 
     def noted(self, state, partition, now_s, *, record=False):  # type: ignore[no-untyped-def]
         if not asked_s:
-            assert self._search._seen.of(partition).count > 20
+            assert self._search._seen.arrivals_of(partition).count > 20
         asked_s.append(now_s)
         return decide(self, state, partition, now_s, record=record)
 

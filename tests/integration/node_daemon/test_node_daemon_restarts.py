@@ -169,7 +169,7 @@ def test_the_exit_code_of_a_job_that_ends_by_itself_in_the_grace_of_its_node_is_
 
 def test_a_shim_whose_daemon_is_gone_runs_its_rank_all_the_same(tmp_path: Path) -> None:
     """The daemon was stopped between starting the shim and the shim's claim: the pipe has no reader."""
-    directory = AttemptStore(tmp_path).at(AttemptKey(1, 1, 0, "c1"))
+    directory = AttemptStore(tmp_path).directories_of(AttemptKey(1, 1, 0, "c1"))
     directory.create(LaunchRecord(gpus=[], command=["sh", "-c", "echo ran; exit 5"], env=PATH, cwd="/"))
     reader, writer = os.pipe()
     os.close(reader)

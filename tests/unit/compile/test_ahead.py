@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rlsched.broker.server.ahead import entries_of
-from rlsched.broker.server.policy import load_policy
+from rlsched.broker.server.broker_policy import load_policy
 from rlsched.compile.ahead import compile_pieces
 from rlsched.compile.compiling import COMPILING, SAYS, Compiling
 from rlsched.compile.jit import Kernel, widened
@@ -53,10 +53,10 @@ def test_what_a_process_compiles_counts_where_it_is_said() -> None:
     here, beside, said = Compiling(), Compiling(), list[tuple[Any, ...]]()
     beside.hand_on = said.append
     beside.begins(b"entry", {b"inside"})
-    beside.has(b"inside", compiled=True)
-    beside.has(b"other", compiled=False)
+    beside.report_available(b"inside", compiled=True)
+    beside.report_available(b"other", compiled=False)
     beside.waits()
-    beside.has(b"entry", compiled=True)
+    beside.report_available(b"entry", compiled=True)
     beside.ends({b"inside"})
     for method, *arguments in said:
         getattr(here, method)(*arguments)

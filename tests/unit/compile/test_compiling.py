@@ -51,14 +51,14 @@ def test_elsewhere_there_is_a_line_now_and_then() -> None:
     assert stream.getvalue() == "", "it may be over in a moment"
     clock.now_s = FIRST_S
     one.begins("a", set())
-    one.has("a", compiled=True)
+    one.report_available("a", compiled=True)
     one.begins("b", set())
     assert stream.getvalue() == f"{SAYS}: 0 of 4\n"
-    one.has("b", compiled=False)
+    one.report_available("b", compiled=False)
     clock.now_s += LINES_EVERY_S
     one.begins("c", set())
     assert stream.getvalue().splitlines() == [f"{SAYS}: 0 of 4", f"{SAYS}: 2 of 4"]
-    one.has("entry", compiled=True)
+    one.report_available("entry", compiled=True)
     one.ends({"a", "b", "c"})
     clock.now_s += LINES_EVERY_S
     one.begins("another", {"a", "d"})

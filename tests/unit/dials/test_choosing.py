@@ -63,7 +63,7 @@ def test_people_are_told_why_and_energy_is_named() -> None:
 
     found = Trained(
         policy=TUNED,
-        strategy=Strategy.of(*ALL_ZERO),
+        strategy=Strategy.from_layers(*ALL_ZERO),
         stage=CONSTANTS,
         setting="",
         tried={"share.min_gain=0.3": over(0.98, 0.95, 1.01), "reserve_after=2h": over(1.1, 1.0, 1.2)},

@@ -356,7 +356,7 @@ def test_a_log_has_the_first_word_at_once_and_then_lines_now_and_then(
         for done in range(8):
             shown.update(bar, done, f"{done} of 8")
             now_s += LINES_EVERY_S / 2.5
-        shown.say("and more")
+        shown.print_line("and more")
         shown.update(bar, 8)
     assert capsys.readouterr().err.splitlines() == [
         "replaying: 0 of 8",
@@ -366,7 +366,7 @@ def test_a_log_has_the_first_word_at_once_and_then_lines_now_and_then(
     ]
     with Progress(shown=False) as shown:
         shown.update(shown.begin("replaying"), 0.5)
-        shown.say("and more")
+        shown.print_line("and more")
     with Progress(lines=False) as shown:
         shown.update(shown.begin("replaying"), 0.5)
     assert capsys.readouterr().err == ""

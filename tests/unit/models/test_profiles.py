@@ -37,7 +37,7 @@ def test_what_is_learnt_comes_near_the_truth_with_its_spread() -> None:
     for _ in range(10):
         seen = {"util_frac": 0.8 * math.exp(draw.gauss(0, 0.03)), "memory_mib": 20_000.0, "cores_each": 3.5}
         known.observe(SIGNATURE, "A100", seen)
-    found = known.of(SIGNATURE)["A100"]
+    found = known.profiles_of(SIGNATURE)["A100"]
     assert found.util_frac is not None
     assert found.memory_mib is not None
     assert found.cores_each is not None
@@ -51,7 +51,7 @@ def test_what_is_learnt_comes_near_the_truth_with_its_spread() -> None:
     assert found.memory_mib.spread == pytest.approx(ATTEMPT_SPREAD / math.sqrt(10))
     assert found.util_frac.spread > found.memory_mib.spread
     assert found.dynamic_w is None
-    assert known.of(("bob", "python train.py")) == {}
+    assert known.profiles_of(("bob", "python train.py")) == {}
 
 
 def test_programs_change_and_old_attempts_fade() -> None:
@@ -60,7 +60,7 @@ def test_programs_change_and_old_attempts_fade() -> None:
         known.observe(SIGNATURE, "A100", {"memory_mib": 10_000.0})
     for _ in range(int(3 * LATEST)):
         known.observe(SIGNATURE, "A100", {"memory_mib": 20_000.0})
-    found = known.of(SIGNATURE)["A100"].memory_mib
+    found = known.profiles_of(SIGNATURE)["A100"].memory_mib
     assert found is not None
     assert found.value == pytest.approx(20_000.0, rel=0.05)
     assert found.count == 260
@@ -70,8 +70,8 @@ def test_programs_change_and_old_attempts_fade() -> None:
 def test_nonsense_teaches_nothing_and_nothing_is_a_value(nonsense: float) -> None:
     known = Profiles()
     known.observe(SIGNATURE, "A100", {"util_frac": nonsense, "dynamic_w": 0.0, "no_such_field": 1.0})
-    found = known.of(SIGNATURE)["A100"]
-    assert set(found.known()) == {"dynamic_w"}
+    found = known.profiles_of(SIGNATURE)["A100"]
+    assert set(found.known_figures()) == {"dynamic_w"}
     assert found.dynamic_w is not None
     assert found.dynamic_w.value == pytest.approx(0.0, abs=1e-5)
 
@@ -86,7 +86,7 @@ def test_what_is_kept_is_the_same_to_the_last_bit_and_goes_on_alike() -> None:
     for both in (known, again):
         both.observe(("u1", "c"), "A100", {"util_frac": 0.5, "host_mib": 7.0})
     assert msgspec.msgpack.encode(again.kept()) == msgspec.msgpack.encode(known.kept())
-    assert again.of(("u1", "c")) == known.of(("u1", "c"))
+    assert again.profiles_of(("u1", "c")) == known.profiles_of(("u1", "c"))
 
 
 def test_the_signature_that_was_not_seen_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def test_the_signature_that_was_not_seen_for_longest_is_forgotten(monkeypatch: p
     known = Profiles()
     for name in ("a", "b", "c", "a", "d"):
         known.observe(("u", name), "A100", {"util_frac": 0.5})
-    assert [name for name in "abcd" if known.of(("u", name))] == ["a", "c", "d"]
+    assert [name for name in "abcd" if known.profiles_of(("u", name))] == ["a", "c", "d"]
 
 
 def test_the_catalogue_fills_what_was_not_learnt() -> None:
@@ -102,7 +102,7 @@ def test_the_catalogue_fills_what_was_not_learnt() -> None:
     name = catalogue.names[5]
     known = Profiles()
     known.observe(SIGNATURE, "A100", {"util_frac": 0.33})
-    found = filled(known.of(SIGNATURE)["A100"], catalogue, name, "A100").known()
+    found = filled(known.profiles_of(SIGNATURE)["A100"], catalogue, name, "A100").known_figures()
     assert {field: one.status for field, one in found.items()} == {
         "util_frac": "learnt",
         "memory_mib": "named",
@@ -112,11 +112,11 @@ def test_the_catalogue_fills_what_was_not_learnt() -> None:
     cell = catalogue.cell(name, "A100", "memory_mib")
     assert cell is not None
     assert found["memory_mib"].value == cell.value
-    nameless = filled(None, catalogue, "", "A100").known()
+    nameless = filled(None, catalogue, "", "A100").known_figures()
     assert {one.status for one in nameless.values()} == {"median"}
     assert nameless["memory_mib"].value == catalogue.traits(["A100"])["memory_mib"][0, 0]
     assert nameless["memory_mib"].spread > found["memory_mib"].spread
-    assert WorkloadProfile().known() == {}
+    assert WorkloadProfile().known_figures() == {}
 
 
 def test_nodes_and_clients_may_read_them_without_numba() -> None:

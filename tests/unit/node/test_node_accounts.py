@@ -42,25 +42,25 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
 
 def test_it_answers(service: Service) -> None:
     accounts = SystemAccounts()
-    assert accounts.of("ada") == ADA
+    assert accounts.account_of("ada") == ADA
     with pytest.raises(KeyError):
-        accounts.of("eve")
+        accounts.account_of("eve")
     del service.known["ada"]
     with pytest.raises(KeyError):
-        accounts.of("ada")  # nobody goes on as an account that was removed
+        accounts.account_of("ada")  # nobody goes on as an account that was removed
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError()])
 def test_a_lookup_that_fails_says_nothing_of_the_account(service: Service, error: Exception) -> None:
     accounts = SystemAccounts()
-    assert accounts.of("ada") == ADA
+    assert accounts.account_of("ada") == ADA
     service.error = error
-    assert accounts.of("ada") == ADA, "the one that was found last"
+    assert accounts.account_of("ada") == ADA, "the one that was found last"
     with pytest.raises(AccountsAwayError):
-        accounts.of("eve")
+        accounts.account_of("eve")
     service.error = None
     with pytest.raises(KeyError):
-        accounts.of("eve")
+        accounts.account_of("eve")
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
@@ -68,12 +68,12 @@ def test_a_name_that_no_account_can_have_is_none(name: str) -> None:
     accounts = SystemAccounts(wait_s=30.0)
     for _ in range(2 * MOST_HANGING):
         with pytest.raises(KeyError):
-            accounts.of(name)
+            accounts.account_of(name)
 
 
 def test_one_that_hangs_is_waited_for_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     accounts = SystemAccounts(wait_s=0.2)
-    assert accounts.of("ada") == ADA
+    assert accounts.account_of("ada") == ADA
     service.answers.clear()
     own_wait, waits = threading.Event.wait, list[float | None]()
 
@@ -87,15 +87,15 @@ def test_one_that_hangs_is_waited_for_once(service: Service, monkeypatch: pytest
             with pytest.raises(
                 AccountsAwayError, match=f"who '{name}' is: its directory service does not answer"
             ):
-                accounts.of(name)
-        assert accounts.of("ada") == ADA, "who is known may go on"
+                accounts.account_of(name)
+        assert accounts.account_of("ada") == ADA, "who is known may go on"
     assert waits.count(0.2) == 1
     assert service.asked <= 1 + MOST_HANGING
     service.answers.set()
     deadline_s = time.monotonic() + 60.0
     while time.monotonic() < deadline_s:
         try:
-            accounts.of("bob")
+            accounts.account_of("bob")
         except KeyError:
             return
         except AccountsAwayError:

@@ -57,7 +57,7 @@ def test_a_lock_is_on_disk_before_the_gpu_has_it(gpus: Gpus, tmp_path: Path) -> 
         "boot_id": shim.boot_id(),
         "mhz": {"SIMULATED-n0-0": 1560, "SIMULATED-n0-2": 1560},
     }
-    assert (locks.of([0, 1]), locks.of([1])) == (1560, 0)
+    assert (locks.lowest_clock_mhz([0, 1]), locks.lowest_clock_mhz([1])) == (1560, 0)
     locks.reset([0, 1])
     assert gpus.done[2:] == [(0, 0)], "a GPU that was never locked here is left alone"
     locks.reset([2])
@@ -70,7 +70,7 @@ def test_the_next_daemon_resets_what_has_no_job_any_more(gpus: Gpus, tmp_path: P
     after_kill = ClockLocks(tmp_path, gpus)
     after_kill.recover(held={1})
     assert gpus.done == [(0, 0), (2, 0)]
-    assert after_kill.of([1]) == 1200
+    assert after_kill.lowest_clock_mhz([1]) == 1200
     after_kill.reset([1])
     assert gpus.done == [(0, 0), (2, 0), (1, 0)]
     ClockLocks(tmp_path, gpus).recover(held=())

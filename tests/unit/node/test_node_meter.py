@@ -121,12 +121,12 @@ def test_a_control_group_tells_all_of_it(tmp_path: Path) -> None:
 
 def test_a_rank_on_simulated_gpus_uses_what_they_show(meter: tuple[SimulatedGpus, Clock, Meter]) -> None:
     gpus, clock, metered = meter
-    metered.look()
+    metered.read_all()
     metered.begin(KEY, Place((0,), os.getpid()))
     gpus.follow({0: [Tenant(os.getpid())]})
     for _ in range(25):
         clock.now_s += 1.0
-        metered.look()
+        metered.read_all()
     news = metered.news()
     assert news is not None
     assert (news.day, news.power_w) == ("2026-11-25", gpus.power_w(0) + gpus.power_w(1))
@@ -151,13 +151,13 @@ def test_a_day_goes_on_after_a_restart_and_ends_at_midnight() -> None:
     clock, today = Clock(), ["2026-11-25"]
     gpus = SimulatedGpus(1, clock=clock)
     metered = Meter(gpus, "V100", day=DayEnergy("2026-11-25", 1e6), clock=clock, today=lambda: today[0])
-    metered.look()
+    metered.read_all()
     clock.now_s += 10.0
-    metered.look()
+    metered.read_all()
     assert metered.day() == DayEnergy("2026-11-25", 1e6 + 10.0 * gpus.power_w(0))
     today[0] = "2026-11-26"
     clock.now_s += 3.0
-    metered.look()
+    metered.read_all()
     assert metered.day() == DayEnergy("2026-11-26", pytest.approx(3.0 * gpus.power_w(0)))
 
 
@@ -208,7 +208,7 @@ def test_the_thread_outlives_what_goes_wrong(caplog: pytest.LogCaptureFixture) -
     gpus = Failing()
     metered = Meter(gpus, "V100")
     with pytest.raises(RuntimeError):
-        metered.look()
+        metered.read_all()
     gpus.looks = 0
     metered.start()
     until(lambda: gpus.looks >= 2)
@@ -228,7 +228,7 @@ def test_a_recording_plays_as_it_was_and_its_energy_goes_on(tmp_path: Path) -> N
     for second in range(11):
         gpus.follow({1: [Tenant(7, "no such workload")]} if second % 2 else {})
         told.append(gpus.read(1))
-        metered.look()
+        metered.read_all()
         clock.now_s += 1.0
     assert metered.close()
     played = ReplayedGpus(path, clock)

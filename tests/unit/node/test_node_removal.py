@@ -83,7 +83,7 @@ def test_root_removes_what_the_owner_could_and_nothing_else(tmp_path: Path) -> N
 def test_records_that_a_job_left_in_its_own_directory_are_not_taken_for_the_daemons(tmp_path: Path) -> None:
     """They would be adopted: a process of anybody's ended, a file of root's written over."""
     store = AttemptStore(tmp_path)
-    planted = store.at(KEY)
+    planted = store.directories_of(KEY)
     planted.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
     (planted.job_path / "pid").write_text('{"pid": 1, "start_ticks": 1, "boot_id": "x"}')
     (planted.job_path / "exit.tmp").symlink_to("/etc/hostname")
@@ -96,7 +96,7 @@ def test_records_that_a_job_left_in_its_own_directory_are_not_taken_for_the_daem
 
 def test_output_whose_directory_cannot_be_removed_now_is_tried_again(tmp_path: Path) -> None:
     store = AttemptStore(tmp_path)
-    directory = store.at(KEY)
+    directory = store.directories_of(KEY)
     directory.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
     directory.acknowledge()
     later_s = time.time() + 60.0
@@ -110,7 +110,7 @@ def test_output_whose_directory_cannot_be_removed_now_is_tried_again(tmp_path: P
 @root_alone
 def test_one_directory_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
     store = AttemptStore(tmp_path)
-    first, second = store.at(KEY), store.at(AttemptKey(2, 1, 0, "c1"))
+    first, second = store.directories_of(KEY), store.directories_of(AttemptKey(2, 1, 0, "c1"))
     for directory in (first, second):
         directory.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
         directory.acknowledge()
@@ -134,7 +134,7 @@ def test_one_that_takes_long_has_its_next_turn_after_the_others(
         return path.name != "1.1.0"
 
     for job in (1, 2, 3):
-        directory = store.at(AttemptKey(job, 1, 0, "c1"))
+        directory = store.directories_of(AttemptKey(job, 1, 0, "c1"))
         directory.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
         directory.acknowledge()
     monkeypatch.setattr(rlsched_node.processes.store, "remove_tree", slow)

@@ -16,7 +16,7 @@ from stable_baselines3 import A2C, PPO, SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 import rlsched as rs
-from rlsched.broker.server.policy import load_policy
+from rlsched.broker.server.broker_policy import load_policy
 from rlsched.cluster.dials import CLIPPED, NETWORK
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.dials.strategy import Strategy
@@ -170,7 +170,7 @@ def test_its_strategy_can_stand_beside_another_rule(model: Path, tmp_path: Path)
 
 
 def test_a_strategy_without_output_is_what_it_was() -> None:
-    plain = Strategy.of(np.zeros((9, 57)))
+    plain = Strategy.from_layers(np.zeros((9, 57)))
     assert plain.arrays(1).who[0] == NETWORK
     assert plain.digest == "407923889c07", "files that name no output keep their names"
 

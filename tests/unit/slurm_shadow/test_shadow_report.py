@@ -20,7 +20,7 @@ from rlsched_agents.cli import shadow
 from rlsched_agents.shadow.agreement import agreement, guarding
 from rlsched_agents.shadow.replay import replay
 from rlsched_agents.shadow.report import report
-from rlsched_agents.whatif.history import JobHistory
+from rlsched_agents.whatif.job_history import JobHistory
 from rlsched_agents.whatif.site import NO_CLAIMS
 from rlsched_envs.sim.engine import Engine, PredictedTimes
 from tests.support.broker.in_memory import BEGAN_S, Bench

@@ -32,7 +32,7 @@ class Clock:
 def said(budgets: Budgets, key: bytes, take: str = "spend") -> int:
     """How often a key is heard at one instant."""
     count = 0
-    while budgets.has(key) and count < 10_000:
+    while budgets.has_budget(key) and count < 10_000:
         getattr(budgets, take)(key)
         count += 1
     return count
@@ -57,10 +57,10 @@ def test_what_is_refused_costs_more_and_others_nothing() -> None:
 def test_budgets_of_those_who_were_heard_long_ago_are_forgotten() -> None:
     budgets = Budgets(LIMITS, Clock())
     said(budgets, b"first")
-    assert not budgets.has(b"first")
+    assert not budgets.has_budget(b"first")
     for number in range(MAX_KNOWN):
         budgets.spend(b"%d" % number)
-    assert budgets.has(b"first")
+    assert budgets.has_budget(b"first")
 
 
 def test_what_is_beyond_a_share_waits_in_order_and_is_bounded() -> None:

@@ -55,7 +55,7 @@ class Looking:
         self._asked.set()
         self._thread.join(0.2)
 
-    def at(self, look: Look) -> tuple[Any, float] | None:
+    def last_answer(self, look: Look) -> tuple[Any, float] | None:
         """Return the last answer to this query and its time, Unix seconds; None: none yet."""
         if self._failure is not None:
             raise self._failure

@@ -51,7 +51,7 @@ def test_a_message_that_raises_is_set_aside_and_its_sender_rests(
 
     with monkeypatch.context() as patch:
         patch.setattr(type(broker.machine._attempts), "_after_rank", broken)
-        patch.setattr(type(broker.machine._attempts), "ended", broken)
+        patch.setattr(type(broker.machine._attempts), "record_rank_end", broken)
         out = broker.says("n0", ended(1))
     assert of_kind(out, EndedAck), "it is not said again and again"
     assert "nobody thought of this" in caplog.text

@@ -115,7 +115,7 @@ def test_nodes_that_speak_of_them_are_answered_as_before(broker: HandBroker) -> 
     forget(broker)
     assert isinstance(broker.says("n0", launched(4))[-1], Kill)
     assert isinstance(broker.says("n0", ended(4))[-1], EndedAck)
-    assert broker.state.ended == OVER
+    assert broker.state.num_finished == OVER
 
 
 def test_a_list_goes_over_from_memory_to_the_journal(broker: HandBroker) -> None:

@@ -205,9 +205,9 @@ def test_most_nodes_and_not_one_can_tell_a_broker_that_there_is_a_later_one(path
 def test_a_broker_that_was_told_stays_stopped_until_its_journal_is_a_later_one(tmp_path: Path) -> None:
     superseded = Superseded(tmp_path)
     superseded.check(1)
-    superseded.by(0, "")
+    superseded.stop_for(0, "")
     with pytest.raises(SupersededError, match=r"serves, at epoch 1002 \(it reported itself\)"):
-        superseded.by(1_002, "it reported itself")
+        superseded.stop_for(1_002, "it reported itself")
     with pytest.raises(SupersededError, match="as recorded here"):
         Superseded(tmp_path).check(2)
     Superseded(tmp_path).check(1_003)
@@ -402,7 +402,7 @@ def test_the_access_list_comes_along(
     assert answer is not None
     assert answer.access is not None
     [(file, text)] = answer.access.items()
-    assert AccessEntry.of(file, text) == next(
+    assert AccessEntry.parse(file, text) == next(
         iter(AccessList(home.directory / "authorised").members().values())
     )
     last = broker.journal.last

@@ -7,7 +7,7 @@ import msgspec
 from rlsched.terminal.show import in_words
 from rlsched_agents.evaluate.pairs import MIN_BLOCKS, Comparison, Ratio
 from rlsched_agents.whatif.capacity import Fewer, SleepPotential
-from rlsched_agents.whatif.groups import JobGroup, said
+from rlsched_agents.whatif.groups import JobGroup, direction
 from rlsched_agents.whatif.site import GRADES, NO_CLAIMS, RuleFit
 
 NO_WAIT_S = 1.0
@@ -121,7 +121,7 @@ def best_of(policies: list[Under]) -> str:
     shown = [
         (one.ratio.ratio, one.policy)
         for one in policies
-        if not one.oracle and one.ratio is not None and said(one.ratio) == "less"
+        if not one.oracle and one.ratio is not None and direction(one.ratio) == "less"
     ]
     return min(shown)[1] if shown else ""
 
