@@ -71,7 +71,7 @@ def nodes(
     since_s, _ = span_s(since, None, time.time())
     states = None if state is None else _states(state)
 
-    def look(client: Client) -> list[NodeInfo]:
+    def fetch(client: Client) -> list[NodeInfo]:
         theirs = None
         if user is not None:
             theirs = {job.job for job in client.jobs() if job.user in user.split(",")}
@@ -89,7 +89,7 @@ def nodes(
     listed(
         "nodes",
         lambda: reach(broker, keys, timeout_s),
-        look,
+        fetch,
         node_lines,
         columns=columns,
         as_json=as_json,

@@ -119,7 +119,7 @@ def history(
     asked_states = sorted(states_of(",".join(states), _STATES) or ()) if states else ()
     span_s(since, until, time.time())  # reports wrong times before the broker is asked
 
-    def look(client: Client) -> list[PastJob]:
+    def fetch(client: Client) -> list[PastJob]:
         since_s, until_s = span_s(since, until, time.time())
         found = client.history(
             limit=LATEST if limit is None and since is None else limit,
@@ -134,13 +134,13 @@ def history(
 
     if as_csv:
         with reach(broker, keys, timeout_s) as client:
-            rows = look(client)
+            rows = fetch(client)
         _print_csv(PastJob.__struct_fields__, (msgspec.structs.astuple(job) for job in rows))
         return
     listed(
         "history",
         lambda: reach(broker, keys, timeout_s),
-        look,
+        fetch,
         history_lines,
         columns=columns,
         as_json=as_json,

@@ -77,7 +77,7 @@ def queue(
     since_s, _ = span_s(since, None, time.time())
     left_out: list[str] = []
 
-    def look(client: Client) -> list[JobInfo]:
+    def fetch(client: Client) -> list[JobInfo]:
         found = client.list_jobs(finished=finished, limit=limit, before=before)
         left_out.clear()
         if found.jobs and found.omitted:
@@ -90,7 +90,7 @@ def queue(
     listed(
         "queue",
         lambda: reach(broker, keys, timeout_s),
-        look,
+        fetch,
         job_lines,
         columns=columns,
         as_json=as_json,

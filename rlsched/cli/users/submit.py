@@ -205,7 +205,7 @@ def _wait(client: Client, job: int) -> int:
 
     said = ""
 
-    def look(info: Any) -> None:
+    def show_state(info: Any) -> None:
         nonlocal said
         line = state_line(info)
         if line != said:
@@ -213,7 +213,7 @@ def _wait(client: Client, job: int) -> int:
             print_status(line)
 
     try:
-        return _code(client.wait(job, seen=look))
+        return _code(client.wait(job, seen=show_state))
     except KeyboardInterrupt:
         click.echo(
             f"job {job} goes on; `rlsched cancel {job}` ends it, `rlsched logs -f {job}` follows it", err=True
