@@ -159,10 +159,10 @@ class OwnNodes:
     def hellos(self) -> Sequence[Hello]:
         return [Hello(name=name, gpus=GPUS) for name in NODES]
 
-    def tell(self, node: str, order: BrokerToNode, request: int = 0) -> None:
+    def send_order(self, node: str, order: BrokerToNode, request: int = 0) -> None:
         self._handle(node, Received(order, request))
 
-    def heard(self) -> Sequence[tuple[str, NodeMessage]]:
+    def receive_messages(self) -> Sequence[tuple[str, NodeMessage]]:
         out, self._out = self._out, []
         return out
 
@@ -214,10 +214,10 @@ class OnSlurm:
     def hellos(self) -> Sequence[Hello]:
         return self._gateway.hellos()
 
-    def tell(self, node: str, order: BrokerToNode, request: int = 0) -> None:  # noqa: ARG002
+    def send_order(self, node: str, order: BrokerToNode, request: int = 0) -> None:  # noqa: ARG002
         self._steps += self._gateway.handle_message(node, order, self.slurm.now_s)
 
-    def heard(self) -> Sequence[tuple[str, NodeMessage]]:
+    def receive_messages(self) -> Sequence[tuple[str, NodeMessage]]:
         out = [(step.node, step.message) for step in self._steps if isinstance(step, Say)]
         self._steps = [step for step in self._steps if isinstance(step, Ask)]
         return out
