@@ -94,7 +94,7 @@ def main() -> None:
             keeping = full_keeping()
             began_s = time.process_time()
             ahead = player.play(world)
-            keeping.said(ahead, player.listed(world), live, world.now_s)
+            keeping.correct(ahead, player.listed(world), live, world.now_s)
             times.append(time.process_time() - began_s)
         jobs = f"{options.waiting:,} waiting, {len(world.state.running())} running, 512 GPUs"
         futures = ahead.start_s.shape[1]

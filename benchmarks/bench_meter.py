@@ -82,13 +82,13 @@ def measure(gpus: int, ranks: int, children: int, idle: int, looks: int) -> dict
         with _ranks(ranks, children) as pids, _ranks(idle // 10, 9):
             for number, pid in enumerate(pids):
                 meter.begin(AttemptKey(number, 1, 0, "bench"), Place((number % gpus,), pid))
-            meter.look()
+            meter.read_all()
             took_s, sent, told = [], 0, 0
             for _ in range(looks):
                 now_s[0] += 1.0
                 library.fake_pass_time(1)
                 began_s = time.thread_time()
-                meter.look()
+                meter.read_all()
                 took_s.append(time.thread_time() - began_s)
                 news = meter.news()
                 if news is not None:

@@ -40,7 +40,7 @@ from bench_scale import SIZE_ODDS, SIZES
 from questions import TARGET_MS, asked
 
 from rlsched.broker.journal.mark import ADDRESS_FILE
-from rlsched.broker.server.policy import load_policy
+from rlsched.broker.server.broker_policy import load_policy
 from rlsched.client.client import Client
 from rlsched.cluster.arrays import MAX_TENANTS
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
@@ -95,7 +95,7 @@ print(took_s, int(status["VmHWM"].split()[0]))
 COLD_POLICIES = ("tuned", "ppo", "fifo-backfill")
 COLD = """
 import sys, time
-from rlsched.broker.server.policy import load_policy
+from rlsched.broker.server.broker_policy import load_policy
 from rlsched.compile.compiling import COMPILING
 from rlsched.decide.policies.policy import Policy
 before_s = time.process_time()

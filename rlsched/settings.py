@@ -20,7 +20,7 @@ class Seconds(float):
     """A time; written as a number of seconds, or as text with its unit: `90s`, `30m`, `12h`, `1.5d`."""
 
     @classmethod
-    def of(cls, value: Any) -> Seconds:
+    def parse(cls, value: Any) -> Seconds:
         """Parse a time.
 
         Raises:
@@ -73,7 +73,7 @@ def parse_table(text: str, where: str) -> dict[str, Any]:
         raise InputError(f"{where}: not valid TOML: {error}") from error
 
 
-def settle(table: Mapping[str, Any], kind: type[S], where: str, also: tuple[str, ...] = ()) -> S:
+def convert_settings(table: Mapping[str, Any], kind: type[S], where: str, also: tuple[str, ...] = ()) -> S:
     """Convert a table to settings.
 
     Args:
@@ -93,7 +93,7 @@ def settle(table: Mapping[str, Any], kind: type[S], where: str, also: tuple[str,
 
 def _hook(kind: type, value: Any) -> Any:
     if kind is Seconds:
-        return Seconds.of(value)
+        return Seconds.parse(value)
     raise TypeError(kind)
 
 

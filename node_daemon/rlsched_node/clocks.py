@@ -68,7 +68,7 @@ class ClockLocks:
         self._locked: dict[int, int] = {}
         self._absent: dict[str, int] = {}  # locks of silent GPUs, by UUID: kept for the next daemon
 
-    def of(self, gpus: Sequence[int]) -> int:
+    def lowest_clock_mhz(self, gpus: Sequence[int]) -> int:
         """The lowest clock to which one of these GPUs is locked, MHz; 0: none is."""
         return min((self._locked[gpu] for gpu in gpus if gpu in self._locked), default=0)
 
@@ -114,9 +114,11 @@ class ClockLocks:
         try:
             self._write(self._locked | dict.fromkeys(gpus, mhz))
         except OSError as error:
-            return Lock(self.of(gpus), f"{self._path}: {error.strerror}: clocks are not changed")
+            return Lock(
+                self.lowest_clock_mhz(gpus), f"{self._path}: {error.strerror}: clocks are not changed"
+            )
         except GpuError as error:
-            return Lock(self.of(gpus), str(error))
+            return Lock(self.lowest_clock_mhz(gpus), str(error))
         self._locked |= dict.fromkeys(gpus, mhz)
         try:
             for gpu in gpus:
@@ -125,7 +127,7 @@ class ClockLocks:
             never = isinstance(error, GpuPermissionError | GpuNotSupportedError)
             self._locked |= before
             self.reset([gpu for gpu in gpus if gpu not in before], quietly=never)
-            return Lock(self.of(gpus), str(error), never)
+            return Lock(self.lowest_clock_mhz(gpus), str(error), never)
         return Lock(mhz)
 
     def reset(self, gpus: Sequence[int], *, quietly: bool = False) -> None:

@@ -166,11 +166,11 @@ class NodeDaemon:
         """Adopt the attempts of an earlier daemon; unlock the clocks of jobs that have ended."""
         attempts = adopt_attempts(self._store, self._ranks)
         running = [attempt for attempt in attempts if attempt.phase is Phase.RUNNING]
-        self._cgroups.clean({self._cgroups.at(f"{one.key.cluster}.{one.key}").path for one in running})
+        self._cgroups.clean({self._cgroups.cgroup_of(f"{one.key.cluster}.{one.key}").path for one in running})
         self._clocks.recover({gpu for attempt in running for gpu in attempt.gpus})
         for attempt in running:
-            attempt.sm_clock_mhz = attempt.asked_mhz = self._clocks.of(attempt.gpus)
-            record = self._store.at(attempt.key).launch()
+            attempt.sm_clock_mhz = attempt.asked_mhz = self._clocks.lowest_clock_mhz(attempt.gpus)
+            record = self._store.directories_of(attempt.key).launch()
             if record is not None:
                 self._bounds.adopt(attempt.key, record)
         return attempts
@@ -264,11 +264,11 @@ class NodeDaemon:
             with contextlib.suppress(BlockingIOError):
                 self._wake.recv(64)
             with self._mishaps.set_aside("checking the node's GPUs"):
-                self._feed(GpusOut(self._usage.gpus.outages.held))
+                self._feed(GpusOut(self._usage.gpus.outages.holdings))
             with self._mishaps.set_aside("handling the broker's messages"):
                 self._feed(*self._link.receive())
             with self._mishaps.set_aside("handling the ranks' events"):
-                self._feed(*self._usage.ended(self._collected()))
+                self._feed(*self._usage.add_usage(self._collected()))
             with self._mishaps.set_aside("checking the node's health"):
                 unhealthy = self._health.news()
                 if unhealthy is not None:
@@ -291,7 +291,7 @@ class NodeDaemon:
         events = self._ranks.collect()
         for event in events:
             if isinstance(event, Exited | StartFailed):
-                self._bounds.over(event.key)
+                self._bounds.release_limits(event.key)
         return events
 
     def _poller(self) -> zmq.Poller:
@@ -355,7 +355,7 @@ class NodeDaemon:
             case HardKill(key):
                 self._ranks.hard_kill(key)
             case SendLog(key, request, offset, max_bytes, is_over):
-                data, start, is_all = self._store.at(key).read_output(offset, max_bytes)
+                data, start, is_all = self._store.directories_of(key).read_output(offset, max_bytes)
                 self._link.send(LogData(data=data, offset=start, eof=is_over and is_all), request)
             case Persist(cluster, epoch):
                 with _log_os_errors(f"epoch {epoch} is remembered in memory only"):
@@ -365,10 +365,10 @@ class NodeDaemon:
                     write_renewed(str(self._home.lease), renewed_s)
             case RecordEnded(key, exit_code, reason):
                 with _log_os_errors(f"attempt {key} is remembered in memory only"):
-                    self._store.at(key).create_ended(exit_code, reason)
+                    self._store.directories_of(key).create_ended(exit_code, reason)
             case Acknowledge(key):
                 with _log_os_errors(f"attempt {key} will be reported again after a restart"):
-                    self._store.at(key).acknowledge()
+                    self._store.directories_of(key).acknowledge()
             case Note(line):
                 _log.info("%s", line)
             case TryNext():
@@ -380,14 +380,14 @@ class NodeDaemon:
         key = AttemptKey(launch.job, launch.attempt, launch.rank, self._machine.cluster)
         for event in self._started(key, launch):
             if isinstance(event, StartFailed):
-                self._bounds.over(key)
-                yield GpusOut(self._usage.gpus.outages.held)  # before the broker's next decision
+                self._bounds.release_limits(key)
+                yield GpusOut(self._usage.gpus.outages.holdings)  # before the broker's next decision
             yield event
 
     def _started(self, key: AttemptKey, launch: Launch) -> Iterator[Event]:
-        directory = self._store.at(key)
+        directory = self._store.directories_of(key)
         try:
-            user = self._users.of(launch.person)
+            user = self._users.user_of(launch.person)
             refuse_on_full_disk(self._config.directory, self._config.min_free_mib)
             self._usage.gpus.outages.refuse(self._gpus, launch.gpus)
             refuse_on_full_gpus(self._gpus, launch.gpus, launch.gpu_memory_mib)
@@ -402,7 +402,7 @@ class NodeDaemon:
             )
             if launch.sm_clock_mhz:
                 yield self._hold_clocks(key, launch.gpus, launch.sm_clock_mhz)
-            limits = self._bounds.of(key, launch)
+            limits = self._bounds.allocate_limits(key, launch)
             self._ranks.start(key, launch, env, self._terms._replace(user=user, limits=limits))
         except LaunchError as error:
             yield StartFailed(key, str(error), is_for_now=error.is_for_now)
@@ -420,7 +420,7 @@ class NodeDaemon:
         if mhz:
             return ClocksLocked(key, *self._clocks.lock(gpus, mhz))
         self._clocks.reset(gpus)
-        return ClocksLocked(key, self._clocks.of(gpus))
+        return ClocksLocked(key, self._clocks.lowest_clock_mhz(gpus))
 
     def _is_ours(self, pid: int) -> bool:
         """Whether a process belongs to a rank or to the health check."""

@@ -25,7 +25,7 @@ from rlsched.decisions.candidates import candidates
 from rlsched.decisions.reading import Part, StoreReader, find_stores, parts
 from rlsched.decisions.schema import read_info
 from rlsched.decisions.segments import segment_files
-from rlsched.decisions.story import at
+from rlsched.decisions.story import time_text
 from rlsched.errors import InputError
 
 STATIC: Final = Path(__file__).with_name("static")
@@ -125,7 +125,7 @@ class Stores:
                 info = read_info(folder)
                 earlier = self._parts_of(folder)[:-1]
                 for part in reversed(earlier):
-                    found[f"{name}{UNTIL}{at(info.time, part.last_s)}"] = folder, part
+                    found[f"{name}{UNTIL}{time_text(info.time, part.last_s)}"] = folder, part
         return found
 
     def _parts_of(self, folder: Path) -> list[Part]:
@@ -210,7 +210,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         query = RequestQuery(request.args.to_dict())
         try:
             if request.method == "GET":
-                return _respond(request, self._replays.look(query.whole("ticket")))
+                return _respond(request, self._replays.replay_state(query.whole("ticket")))
             if request.method != "POST" or ASKS not in request.headers:
                 return _respond(request, {"error": f"expected POST with the header {ASKS}"}, 405)
             if "stop" in request.args:

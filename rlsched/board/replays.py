@@ -55,7 +55,7 @@ class ReplayRunner:
         self._last = 0
 
     def start(self, store: Path, number: int, candidate: int, hours: float) -> dict[str, Any]:
-        """Start a replay. Returns its state, as `look` does.
+        """Start a replay. Returns its state, as `replay_state` does.
 
         Raises:
             InputError: another replay runs.
@@ -70,15 +70,15 @@ class ReplayRunner:
             )
             self._last += 1
             self._replay = _Replay([*self._command, *options], self._limit_s, self._unwatched_s)
-        return self.look(self._last)
+        return self.replay_state(self._last)
 
-    def look(self, ticket: int) -> dict[str, Any]:
+    def replay_state(self, ticket: int) -> dict[str, Any]:
         """State of a replay: `running`, `done` with the result `found`, or `failed` with the `error`.
 
         Raises:
             InputError: it is not known any more.
         """
-        return {"ticket": ticket, "limit_s": self._limit_s, **self._of(ticket).look()}
+        return {"ticket": ticket, "limit_s": self._limit_s, **self._of(ticket).state()}
 
     def stop(self, ticket: int) -> dict[str, Any]:
         """End a replay.
@@ -119,7 +119,7 @@ class _Replay:
     def running(self) -> bool:
         return not self._over.is_set()
 
-    def look(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         self._looked = time.monotonic()
         if self.running:
             return {"state": "running", "took_s": self._looked - self._began}

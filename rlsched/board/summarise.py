@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rlsched.decide.actions import Action, Start
 from rlsched.decide.record import DecisionRecord, Source
-from rlsched.decisions.words import probabilities
+from rlsched.decisions.decision_text import probabilities
 
 SOURCES: Final[tuple[str, ...]] = get_args(Source)
 

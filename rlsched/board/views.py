@@ -82,7 +82,7 @@ def overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
         "omitted": omitted,
         "curves": {name: level.tolist() for name, level in timeline.curves(at_s).items()},
         "power": None if power is None else {name: level.tolist() for name, level in power.items()},
-        "forecasts": reader.foreseen.between(from_s, to_s, MOST_FORECASTS),
+        "forecasts": reader.foreseen.outcomes_between(from_s, to_s, MOST_FORECASTS),
         "at_s": at_s.tolist(),
         "marks": _marks(reader, from_s, to_s),
     }

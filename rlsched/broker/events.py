@@ -7,10 +7,10 @@ from typing import Literal
 import msgspec
 
 from rlsched.broker.base.entries import Entry
-from rlsched.broker.state.ended import EndedJob
+from rlsched.broker.state.finished_job import EndedJob
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions.schema import JobEvent, NodeChange
-from rlsched.transport.roles import NOBODY, Peer
+from rlsched.transport.roles import ANONYMOUS, Peer
 from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, NodeMessage
 
 
@@ -20,7 +20,7 @@ class ClientAsked(msgspec.Struct, frozen=True):
     peer: bytes
     request: int
     message: ClientRequest
-    by: Peer = NOBODY
+    by: Peer = ANONYMOUS
 
 
 class NodeSaid(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from rlsched.broker.base.entries import Entry
 from rlsched.broker.events import Commit, DropNode, Effect, PowerNode, Reply, SendNode
 from rlsched.broker.state.broker_state import BrokerState
-from rlsched.broker.state.ended import EndedJob, ended_job
+from rlsched.broker.state.finished_job import EndedJob, ended_job
 from rlsched.wire.messages import BrokerToNode, ClientReply
 
 
@@ -27,7 +27,7 @@ class Outbox:
         self._facts: list[Entry] = []
         self._effects: list[Effect] = []
         self._ended: list[EndedJob] = []
-        state.over = lambda job: self._ended.append(ended_job(job, state.nodes))
+        state.on_finished = lambda job: self._ended.append(ended_job(job, state.nodes))
 
     def begin(self, now_s: float) -> None:
         """Start a batch."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar, Unpack
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rlsched.client.asked import Changes, JobAsked
+from rlsched.client.submission_types import Changes, JobAsked
 from rlsched.client.submitting import as_submit, submit_many
 from rlsched.errors import BrokerUnavailableError, InputError, WireError
 from rlsched.transport.connection import Connection, nobody_answers

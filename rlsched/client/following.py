@@ -47,7 +47,7 @@ def follow(
         InputError: the job is an array; or, at the end, the output of a rank could not be read.
         BrokerUnavailableError: the broker has been away for `PATIENCE_S`.
     """
-    ranks: dict[int, _Rank] = {}
+    ranks: dict[int, _RankOutput] = {}
     attempt, info = 0, None
     while True:
         if info is None:
@@ -65,7 +65,7 @@ def follow(
         label = is_gang(info) if labelled is None else labelled
         silent = True
         for rank in range(num_ranks(info) if attempt else 0):
-            reader = ranks.setdefault(rank, _Rank(rank, is_labelled=label, is_gang=is_gang(info)))
+            reader = ranks.setdefault(rank, _RankOutput(rank, is_labelled=label, is_gang=is_gang(info)))
             for piece in reader.new(client, number, attempt):
                 silent = False
                 yield piece
@@ -159,7 +159,7 @@ def is_gang(info: JobInfo) -> bool:
     return num_ranks(info) > 1
 
 
-class _Rank:
+class _RankOutput:
     """Position up to which a rank's output has been read; output of a gang is read line by line."""
 
     def __init__(self, number: int, *, is_labelled: bool, is_gang: bool) -> None:

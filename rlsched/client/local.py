@@ -38,7 +38,7 @@ _RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 
 
 @dataclass
-class _Child:
+class _LocalProcess:
     name: str
     args: tuple[str, ...]
     process: subprocess.Popen[bytes]
@@ -87,7 +87,7 @@ class LocalCluster:
         self._num_nodes, self._gpus = nodes, gpus
         self._types = list(gpu_types) or ["generic"]
         self._broker_options, self._note = list(broker_options), note
-        self._children: list[_Child] = []
+        self._children: list[_LocalProcess] = []
         self._stopping = False
 
     def run(self, announce: Callable[[str], None], *, listens: Callable[[], object] = lambda: None) -> int:
@@ -136,7 +136,7 @@ class LocalCluster:
             raise InputError(str(error)) from error
         if not take_lock(lock):
             lock.close()
-            holder = Holder.of(self._directory / "up")
+            holder = Holder.read(self._directory / "up")
             raise InputError(
                 f"another `rlsched up` runs in {self._directory}"
                 + (f" (process {holder.process})" if holder.process else "")
@@ -205,7 +205,7 @@ class LocalCluster:
     def _spawn(self, name: str, *args: str) -> None:
         self._children.append(self._begun(name, args, Restarts()))
 
-    def _begun(self, name: str, args: tuple[str, ...], restarts: Restarts) -> _Child:
+    def _begun(self, name: str, args: tuple[str, ...], restarts: Restarts) -> _LocalProcess:
         """Start a child process."""
         log = self._directory / f"{name}.log"
         touch_private(log)
@@ -219,7 +219,7 @@ class LocalCluster:
                 start_new_session=True,
                 preexec_fn=_ended_with_parent,
             )
-        return _Child(name, args, process, log, log_from, time.monotonic(), restarts)
+        return _LocalProcess(name, args, process, log, log_from, time.monotonic(), restarts)
 
     def _until(self, what: str, look: Callable[[], str], announce: Callable[[str], None]) -> str:
         """Poll until `look` returns a text; "" if the cluster is to stop meanwhile.
@@ -315,7 +315,7 @@ class LocalCluster:
         self._end([child for child in self._children if child.name == BROKER])
         self._end([child for child in self._children if child.name != BROKER])
 
-    def _end(self, children: list[_Child]) -> None:
+    def _end(self, children: list[_LocalProcess]) -> None:
         for child in children:
             child.process.terminate()
         deadline = time.monotonic() + STOP_TIMEOUT_S
@@ -327,7 +327,7 @@ class LocalCluster:
                 child.process.wait()
 
 
-def _failure(child: _Child, code: int) -> RlschedError:
+def _failure(child: _LocalProcess, code: int) -> RlschedError:
     kind = InputError if code == InputError.exit_code else RlschedError
     return kind(child.how(code))
 

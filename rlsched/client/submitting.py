@@ -9,7 +9,7 @@ from typing import Any, Final, Unpack
 
 import msgspec
 
-from rlsched.client.asked import JobAsked
+from rlsched.client.submission_types import JobAsked
 from rlsched.errors import BrokerUnavailableError, InputError
 from rlsched.transport.connection import what_cannot_be_sent
 from rlsched.wire.messages import (

@@ -42,7 +42,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     gpu_memory_mib: int = 0
 
     @classmethod
-    def of(
+    def from_request(
         cls, num_gpus: float, *, gpu_type: str = "", num_cpus: float = math.nan, memory_mib: float = math.nan
     ) -> Demand:
         """Return the demand of a trace row or a submission.

@@ -74,7 +74,7 @@ class Queue(Protocol):
     def make_eligible(self, s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
         """Make ineligible slots wait again."""
 
-    def ended(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
+    def update_siblings(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
         """Update the siblings of a job that has ended and is about to be forgotten."""
 
 

@@ -127,7 +127,7 @@ class _FileNodes(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return NodeGroup.sliced(self.mig, **known) if self.mig else NodeGroup(**known)
 
 
-class _Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _SharedFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Fields that a cluster file and a `ClusterSpec` share."""
 
     name: str
@@ -137,13 +137,13 @@ class _Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     preemptible: Literal["declared", "all"] = "declared"
 
 
-class _File(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class _ClusterFile(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A cluster file."""
 
     nodes: tuple[_FileNodes, ...]
 
 
-class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A cluster as its operator describes it. Nodes are numbered in the order of the groups.
 
     Attributes:
@@ -168,7 +168,7 @@ class ClusterSpec(_Run, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """
         path = Path(path)
         try:
-            file = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _File)
+            file = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), _ClusterFile)
         except OSError as error:
             raise ClusterSpecError(f"{path}: cannot read this cluster file: {error.strerror}") from error
         except UnicodeDecodeError as error:

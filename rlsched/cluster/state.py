@@ -299,7 +299,7 @@ class ClusterState(ClusterShape):
         ran_until_now = job["status"][self.slot_of(seq)] == RUNNING
         slot = self._stopped(seq, now_s)
         if ended and ran_until_now and job["attempt"][slot] == 1:
-            self.ordering.ended(self.arrays, slot, now_s - float(job["start_s"][slot]), now_s)
+            self.ordering.update_siblings(self.arrays, slot, now_s - float(job["start_s"][slot]), now_s)
         kernels.forget(self.arrays, slot)
 
     def requeue(self, seq: int, now_s: float, gpu_memory_mib: int = 0, *, alone: bool = False) -> None:

@@ -44,10 +44,10 @@ def compile_pieces(pieces: Sequence[Piece], processes: int | None = None) -> Non
     if count < 2 or not COMPILING.by_verb:
         return
     context, left = multiprocessing.get_context("spawn"), iter(pieces)
-    children = list[_Child]()
+    children = list[_CompilerProcess]()
     try:
         with suppress(OSError):  # no resources for another process
-            children.extend(_Child(context) for _ in range(count))
+            children.extend(_CompilerProcess(context) for _ in range(count))
         busy = [child for child in children if child.takes_next(left)]
         while busy:
             ready = wait([child.ours for child in busy])
@@ -58,7 +58,7 @@ def compile_pieces(pieces: Sequence[Piece], processes: int | None = None) -> Non
         COMPILING.ends(())
 
 
-class _Child:
+class _CompilerProcess:
     """A process that compiles, as seen from its parent."""
 
     def __init__(self, context: Any) -> None:

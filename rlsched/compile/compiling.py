@@ -75,7 +75,7 @@ class Compiling:
             return
         self._at(_OTHERS)
 
-    def has(self, kernel: Any, *, compiled: bool) -> None:
+    def report_available(self, kernel: Any, *, compiled: bool) -> None:
         """Report that a kernel is available."""
         if self.hand_on is not None:
             self.hand_on(("others", kernel, compiled))

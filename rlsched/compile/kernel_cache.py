@@ -51,7 +51,7 @@ class Digests:
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, bytes]] = {}  # by identity; holding the object keeps its id unique
 
-    def of(self, function: types.FunctionType) -> bytes:
+    def digest_of(self, function: types.FunctionType) -> bytes:
         """Digest of a function's byte code, its constants, and all of its references."""
         found = self._known.get(id(function))
         if found is None:
@@ -67,7 +67,7 @@ class Digests:
         function = getattr(value, "py_func", value)
         if isinstance(function, types.FunctionType):
             kind = getattr(value, "kind", "function")
-            return f"{kind} {function.__module__}".encode() + self.of(function)
+            return f"{kind} {function.__module__}".encode() + self.digest_of(function)
         if isinstance(value, np.ndarray):
             return f"array {value.dtype.descr} {value.shape}".encode() + value.tobytes()
         if isinstance(value, tuple):
@@ -115,7 +115,7 @@ def _versions() -> str:
 
 def is_kept(function: types.FunctionType) -> bool:
     """Whether a kernel that Python calls was compiled before, for any types."""
-    return any(folder("entries").glob(f"*-{DIGESTS.of(function).hex()[:16]}.*.nbi"))
+    return any(folder("entries").glob(f"*-{DIGESTS.digest_of(function).hex()[:16]}.*.nbi"))
 
 
 # ---- storage --------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class _Locator(_CacheLocator):  # type: ignore[misc]
     """Gives numba the folder of a kernel's entries and their key."""
 
     def __init__(self, function: types.FunctionType, part: str) -> None:
-        self._digest = DIGESTS.of(function).hex()
+        self._digest = DIGESTS.digest_of(function).hex()
         self._folder = folder(part)
 
     def get_cache_path(self) -> str:
@@ -201,29 +201,29 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         if found is None:
             COMPILING.begins(self._said, self._needed())
         else:
-            COMPILING.has(self._said, compiled=False)
+            COMPILING.report_available(self._said, compiled=False)
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """See `numba.core.caching`; removes entries that are no longer used."""
         self._open(sig)
         super().save_overload(sig, data._replace(type_annotation=""))  # else the source with all types
-        COMPILING.has(self._said, compiled=True)
+        COMPILING.report_available(self._said, compiled=True)
         if self._part == "entries":
             COMPILING.ends(self._needed())
         _prune(Path(self.cache_path).parent.parent)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         """See `numba.core.caching`: the types themselves are ten times as long as the rest of an index."""
-        return _types_digest(sig), codegen.magic_tuple(), DIGESTS.of(self._function)
+        return _types_digest(sig), codegen.magic_tuple(), DIGESTS.digest_of(self._function)
 
     @property
     def _said(self) -> bytes:
         """Name of the kernel in progress reports, also between processes."""
-        return DIGESTS.of(self._function)
+        return DIGESTS.digest_of(self._function)
 
     def _needed(self) -> set[bytes]:
-        return set(map(DIGESTS.of, self._calls())) if self._part == "entries" else set()
+        return set(map(DIGESTS.digest_of, self._calls())) if self._part == "entries" else set()
 
     @contextmanager
     def alone(self, sig: Any) -> Iterator[None]:

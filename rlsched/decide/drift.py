@@ -116,7 +116,7 @@ class DriftWatch:
         self.active = False
         self.looks = 0
 
-    def look(self, rows: NDArray[np.floating]) -> None:
+    def observe_rows(self, rows: NDArray[np.floating]) -> None:
         """Record a look of (K, F) rows, K at least 1."""
         wrong = ~((rows >= self._from) & (rows <= self._to))
         outside = 2 * wrong.sum(axis=0) > len(rows)

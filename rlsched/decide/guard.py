@@ -119,7 +119,7 @@ class Guarded(Scheduler):
             return
         was = self._watch.active
         for p in np.flatnonzero(due & (dial.due == 0)):
-            self._watch.look(state.arrays.dials.seen[p : p + 1])
+            self._watch.observe_rows(state.arrays.dials.seen[p : p + 1])
         if self._watch.active:
             refuse_dials(state)
         elif was:
@@ -139,9 +139,9 @@ class Guarded(Scheduler):
         """Return the policy's decision, or the fallback's with the reason in its record."""
         if self._watch is not None and self.strategy is None:
             with suppress(Exception):  # a policy that cannot observe cannot decide either
-                rows = self._policy.seen(state, partition, now_s)
+                rows = self._policy.network_rows(state, partition, now_s)
                 if rows is not None:
-                    self._watch.look(rows)
+                    self._watch.observe_rows(rows)
         if self._drifting:
             return self._fall_back(self._drift_words(), state, partition, now_s, record)
         if self.strategy is not None and state.arrays.dials.dial.refused[partition]:

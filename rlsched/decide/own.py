@@ -55,7 +55,7 @@ def content_of(rule: str) -> str:
     return _digest(file_of(rule))
 
 
-def moved(rule: str, file: Path) -> str:
+def rule_in_copy(rule: str, file: Path) -> str:
     """Return the rule's name in a copy of its file."""
     name = _parts(rule)[1]
     return f"{file}:{name}" if name else str(file)

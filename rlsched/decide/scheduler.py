@@ -79,7 +79,7 @@ class Scheduler(ABC):
         rule: The rule, if it is only a rule: simulators run it compiled.
         strategy: Sets the dials of a rule (`decide.dials`); None: they stay at 0.
         reference: The fallback policy if it fails; None: it cannot fail.
-        columns: Names of a network's input columns (`seen`); empty: there is no network.
+        columns: Names of a network's input columns (`network_rows`); empty: there is no network.
         familiar: Ranges seen in training; None: nothing was learned, or its card has no ranges.
     """
 
@@ -105,7 +105,7 @@ class Scheduler(ABC):
         """Why the fallback decides now, "" while the scheduler decides itself."""
         return ""
 
-    def seen(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
+    def network_rows(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
         """(K, F) rows that its network would receive for the next decision; None: it would not be asked."""
         del state, partition, now_s
         return None

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from rlsched.decide.actions import Preempt, Start, Wait
-from rlsched.decide.plans.words import in_words
+from rlsched.decide.plans.plan_text import in_words
 from rlsched.decide.record import DecisionRecord
-from rlsched.decisions.words import row_in_words
+from rlsched.decisions.decision_text import row_in_words
 from rlsched.errors import InputError
 
 RULE: Final = "rule"

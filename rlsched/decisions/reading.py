@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rlsched.collector import no_garbage
 from rlsched.decide.record import DecisionRecord
-from rlsched.decisions.foreseen import KnownForecasts
+from rlsched.decisions.forecast_outcomes import KnownForecasts
 from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeChange, StoreInfo, read_info, schemas
 from rlsched.decisions.segments import SegmentReader, segment_files, times_of
 from rlsched.decisions.timeline import Timeline
@@ -111,7 +111,7 @@ class StoreReader:
             found = parts(self.folder)
             self._part = found[-1] if found else None
         for path in segment_files(self.folder, table):
-            if self._part is not None and not self._part.has(path):
+            if self._part is not None and not self._part.includes_segment(path):
                 continue
             if path not in self._segments:
                 self._segments[path] = SegmentReader(path, schemas()[table])
@@ -172,7 +172,7 @@ class Part(NamedTuple):
     first: dict[str, str]
     last: dict[str, str]
 
-    def has(self, path: Path) -> bool:
+    def includes_segment(self, path: Path) -> bool:
         """Whether a segment belongs to it. Events of nodes are few, and belong to every part."""
         table = path.name.partition("-")[0]
         if table == "nodes":

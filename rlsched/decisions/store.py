@@ -104,7 +104,7 @@ class DecisionStore:
         """Whether there are unwritten rows."""
         return any(table.held for table in self._tables.values())
 
-    def due(self) -> bool:
+    def is_write_due(self) -> bool:
         """Whether there are unwritten rows, and the next write is due."""
         return self.holds() and self._clock() - self._written_s >= self._held_s
 

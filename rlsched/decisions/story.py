@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 
 from rlsched.decide.record import DecisionRecord
-from rlsched.decisions import words
+from rlsched.decisions import decision_text
 from rlsched.decisions.candidates import candidates, numbers_of
-from rlsched.decisions.queued import queue_at, rows_around
+from rlsched.decisions.past_queue import queue_at, rows_around
 from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.timeline import AttemptSeen, JobSeen
 from rlsched.errors import InputError
@@ -24,10 +24,10 @@ J_PER_KWH: Final = 3.6e6
 
 def when(reader: StoreReader, at_s: float) -> str:
     """A time of a store for people: local time of day, or days and hours since a trace's beginning."""
-    return at(reader.info.time, at_s)
+    return time_text(reader.info.time, at_s)
 
 
-def at(kind: str, at_s: float) -> str:
+def time_text(kind: str, at_s: float) -> str:
     """The same, for a store with times of this kind: `unix` or `trace`."""
     if not math.isfinite(at_s):
         return ""
@@ -52,8 +52,8 @@ def decision(reader: StoreReader, row: int) -> dict[str, Any]:
         "when": when(reader, record.now_s),
         "partition": record.partition,
         "source": record.source,
-        "by": words.decided_by(record),
-        "did": words.done(record),
+        "by": decision_text.decided_by(record),
+        "did": decision_text.done(record),
         "kind": reader.cells(row)["kind"],
         "job": reader.cells(row)["job"],
         "turn": reader.cells(row)["turn"],
@@ -62,11 +62,11 @@ def decision(reader: StoreReader, row: int) -> dict[str, Any]:
         "value": record.value,
         "plans": _plans(record),
         "rows": _rows(record),
-        "rule_would": words.rule_would(record),
+        "rule_would": decision_text.rule_would(record),
         "candidates": [
             {"number": one.number, "words": one.words, "taken": one.taken} for one in candidates(record)
         ],
-        "prices": dict(words.prices_in_words(record)),
+        "prices": dict(decision_text.prices_in_words(record)),
         "plans_failed": record.plans_failed,
         "met": _met(reader, record.now_s),
         "digest": record.state_digest,
@@ -78,13 +78,13 @@ def _rows(record: DecisionRecord) -> list[dict[str, Any]]:
     numbers = {half: numbers_of(record, half) for half in ("job", "how")}
     return [
         {"words": said, "outcome": what, "candidate": numbers[half].get(at)}
-        for said, what, half, at in words.rows_in_words(record)
+        for said, what, half, at in decision_text.rows_in_words(record)
     ]
 
 
 def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
     """Plans as data and text: the chosen one first, then the best."""
-    described, numbers = words.ranked_plans(record), numbers_of(record, "plan")
+    described, numbers = decision_text.ranked_plans(record), numbers_of(record, "plan")
     position = {id(plan): at for at, plan in enumerate(record.plans)}
     return [
         {

@@ -6,7 +6,7 @@ import logging
 
 from rlsched.engine.desk import Desk
 from rlsched.engine.facts import Facts, SlurmJob, numbers_of
-from rlsched.engine.orders import PROGRAM, SlurmAttempt, SlurmKey, is_about_limits, left
+from rlsched.engine.orders import PROGRAM, SlurmAttempt, SlurmKey, is_about_limits, marks_of_left
 from rlsched.engine.placing import KILLED_EXIT_CODE, Placing
 from rlsched.engine.steps import Say
 from rlsched.wire.messages import EndedAck, Kill, Launch, Launched
@@ -60,7 +60,7 @@ class SlurmAttempts:
             self._placing.say_never(node, order.job, order.attempt, order.rank)
             return
         if known is None and order.job in self._desk.withdrawn:
-            self._desk.say(node, self._placing.ended(order, "node_stopped"))
+            self._desk.queue_message(node, self._placing.end_unstarted(order, "node_stopped"))
             return
         if known is None:
             if len(order.command) != 3 or order.command[0] != PROGRAM:
@@ -204,7 +204,7 @@ class SlurmAttempts:
                 job.key,
                 f"attempt {started_as}" if started_as else "no attempt",
             )
-            self._desk.writer.mark(job.key, left(job, "otherwise"))
+            self._desk.writer.mark(job.key, marks_of_left(job, "otherwise"))
 
     def _is_refused(self, attempt: SlurmAttempt, job: SlurmJob, now_s: float) -> bool:
         times, waits_s = self._desk.times, now_s - attempt.first_placed_s
@@ -214,14 +214,14 @@ class SlurmAttempts:
         for rank, node in enumerate(attempt.nodes):
             if rank not in attempt.told and node in self._desk.registered:
                 attempt.told.add(rank)
-                self._desk.say(node, _launched(number, attempt, rank))
+                self._desk.queue_message(node, _launched(number, attempt, rank))
 
     def say_again(self) -> None:
         """Repeat `Launched` of running ranks; ends are repeated until they are acknowledged."""
         for number, attempt in self._desk.attempts.items():
             if attempt.end is None:
                 for rank in sorted(attempt.told):
-                    self._desk.say(attempt.nodes[rank], _launched(number, attempt, rank))
+                    self._desk.queue_message(attempt.nodes[rank], _launched(number, attempt, rank))
 
     def _ended(self, attempt: SlurmAttempt, job: SlurmJob) -> None:
         reason, code = job.end_reason, job.exit_code

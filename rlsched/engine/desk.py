@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from rlsched.engine.facts import Facts, SlurmJob, SlurmNode
-from rlsched.engine.orders import HIGHEST, SlurmAttempt, SlurmKey, asked_gres, left
+from rlsched.engine.orders import HIGHEST, SlurmAttempt, SlurmKey, asked_gres, marks_of_left
 from rlsched.engine.partitions import nodes_with_gpus
 from rlsched.engine.steps import Ask, Say, Times
 from rlsched.engine.writer import Writer
@@ -125,7 +125,7 @@ class Desk:
             keys -= {one for one in before if one.job not in live and f"{one.job}.{one.attempt}" not in named}
         self.withdrawn -= self._asked_of.withdrawn.difference(live)
 
-    def say(self, node: str, message: NodeMessage) -> None:
+    def queue_message(self, node: str, message: NodeMessage) -> None:
         """Add an outgoing message for a node."""
         self.out.append(Say(node, message))
 
@@ -133,6 +133,8 @@ class Desk:
         """Give a held job to Slurm's own order for good."""
         if self.places:
             freq = HIGHEST if job.mark("f") else ""
-            self.writer.leave(job.key, left(job, why), asked_gres(job), freq=freq, again=job.restarts > 0)
+            self.writer.leave(
+                job.key, marks_of_left(job, why), asked_gres(job), freq=freq, again=job.restarts > 0
+            )
         else:
-            self.writer.order(job.key, job.mark("v"), left(job, why))
+            self.writer.order(job.key, job.mark("v"), marks_of_left(job, why))

@@ -13,7 +13,7 @@ import time
 from importlib.resources import files
 from pathlib import Path
 
-from rlsched.engine.orders import asked_gres, is_held_for_us, is_left, is_ordered, left
+from rlsched.engine.orders import asked_gres, is_held_for_us, is_left, is_ordered, marks_of_left
 from rlsched.engine.reader import Reader
 from rlsched.engine.writer import Writer
 from rlsched.errors import InputError
@@ -41,7 +41,7 @@ class Alive:
         except OSError as error:
             raise InputError(f"{directory}: cannot be the gateway's directory: {error.strerror}") from error
 
-    def say(self, now_s: float) -> None:
+    def write_time(self, now_s: float) -> None:
         """Record that a broker decides; written atomically, once a second at most."""
         if int(now_s) == self._said_s:
             return
@@ -55,7 +55,7 @@ class Alive:
         """Record the start of a gateway, which ends an earlier removal of rlsched."""
         self._over.unlink(missing_ok=True)
 
-    def over(self) -> None:
+    def mark_removed(self) -> None:
         """Record the removal of rlsched: from now on no new job is held, and a running gateway ends."""
         self._over.touch()
         self.path.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ def release(reader: Reader, writer: Writer, wait_s: float = APART_S) -> int:
         for start in range(0, len(held), _BATCH):
             for job in held[start : start + _BATCH]:
                 released.add(job.key)
-                writer.leave(job.key, left(job, "released"), asked_gres(job), again=job.restarts > 0)
+                writer.leave(job.key, marks_of_left(job, "released"), asked_gres(job), again=job.restarts > 0)
             writer.flush()
     raise InputError(
         f"{len(held) + len(ready) + len(ordered)} jobs are still rlsched's: may this user change jobs? "

@@ -97,21 +97,21 @@ class Gateway:
 
     # ---- inputs -----------------------------------------------------------------------------------
 
-    def look(self, facts: Facts) -> list[Say | Ask]:
+    def handle_facts(self, facts: Facts) -> list[Say | Ask]:
         """Handle new facts of Slurm."""
         self._desk.facts, self._desk.is_away = facts, False
         self._attempts.adopt(facts)
         self._attempts.follow(facts.now_s)
         self._silence.look_up(facts)
         if self._ordering is not None:
-            self._ordering.look(facts, self._offers, is_deciding=not self._silence.has_released)
-        self._offers.look(facts)
+            self._ordering.update_order(facts, self._offers, is_deciding=not self._silence.has_released)
+        self._offers.update_offers(facts)
         said, self._desk.out = self._desk.out, []
-        self.nodes.tell(facts)  # reports GPUs that others hold before jobs that would get them
+        self.nodes.report_changes(facts)  # reports GPUs that others hold before jobs that would get them
         self._desk.out += said
         if self._ordering is not None:
             self._ordering.begin(facts, self._offers)
-        self._silence.look(facts)
+        self._silence.release_if_silent(facts)
         return self._done(facts.now_s)
 
     def cannot_look(self, why: str, now_s: float) -> list[Say | Ask]:
@@ -130,10 +130,10 @@ class Gateway:
         """Repeat the messages that are sent only once, because messages may be lost."""
         self._attempts.say_again()
         if self._desk.facts is not None:
-            self.nodes.tell(self._desk.facts, again=True)
+            self.nodes.report_changes(self._desk.facts, again=True)
         return self._done(now_s)
 
-    def told(self, node: str, message: BrokerToNode, now_s: float) -> list[Say | Ask]:
+    def handle_message(self, node: str, message: BrokerToNode, now_s: float) -> list[Say | Ask]:
         """Handle a message of the broker to a node."""
         match message:
             case Welcome():
@@ -151,14 +151,14 @@ class Gateway:
             case EndedAck():
                 self._attempts.acknowledged(message)
             case FetchLog():
-                self._desk.say(node, LogData(data=b"", offset=message.offset, eof=True))
+                self._desk.queue_message(node, LogData(data=b"", offset=message.offset, eof=True))
             case HoldClock():
                 pass
         return self._done(now_s, beats=False)
 
     def answered(self, about: tuple[str, str], answer: object, now_s: float) -> list[Say | Ask]:
         """Handle the broker's answer to an `Ask`."""
-        self._silence.heard(now_s)
+        self._silence.note_message(now_s)
         if self._ordering is not None and about[0] == "begin" and isinstance(answer, Refused):
             self._ordering.refused(about[1], answer.message, self._offers)
         self._offers.answered(about, answer, now_s)
@@ -168,7 +168,7 @@ class Gateway:
 
     def heard_of_broker(self, now_s: float) -> None:
         """Record that the broker has sent a message."""
-        self._silence.heard(now_s)
+        self._silence.note_message(now_s)
 
     # ---- outputs ----------------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Gateway:
             self._offers.clear()
             self._desk.forgotten.clear()
         self.nodes.welcome(node, welcome)
-        self._silence.heard(now_s)
+        self._silence.note_message(now_s)
 
     def _done(self, now_s: float, *, beats: bool = True) -> list[Say | Ask]:
         if beats and self._desk.facts is not None:

@@ -43,7 +43,7 @@ class SlurmNodes:
             clocks=bool(self._desk.sm_clocks_mhz),
             places=self._desk.places,
         )
-        held = self.held(self._desk.facts)
+        held = self.foreign_holdings(self._desk.facts)
         return [
             Hello(
                 name=node.name,
@@ -88,24 +88,24 @@ class SlurmNodes:
                 )
         return found
 
-    def held(self, facts: Facts) -> dict[str, list[Holding]]:
+    def foreign_holdings(self, facts: Facts) -> dict[str, list[Holding]]:
         """GPUs of jobs that are not the broker's, by node."""
         return held_by_others(facts, self._desk.at_work() | self._desk.starting)
 
-    def tell(self, facts: Facts, *, again: bool = False) -> None:
+    def report_changes(self, facts: Facts, *, again: bool = False) -> None:
         """Report changes, or everything if `again`: which nodes may get jobs, which GPUs others hold."""
         if again:
             self._said.clear()
-        held = self.held(facts)
+        held = self.foreign_holdings(facts)
         for node, _ in self._desk.nodes(facts):
             if node.name not in self._desk.registered:
                 continue
             now = (self._unusable(node), held.get(node.name, []))
             before = self._said.get(node.name)
             if before is None or now[0] != before[0]:
-                self._desk.say(node.name, Heartbeat(name=node.name, unhealthy=now[0]))
+                self._desk.queue_message(node.name, Heartbeat(name=node.name, unhealthy=now[0]))
             if before is None or now[1] != before[1]:
-                self._desk.say(node.name, Held(held=now[1]))
+                self._desk.queue_message(node.name, Held(held=now[1]))
             self._said[node.name] = now
 
     def welcome(self, node: str, welcome: Welcome) -> None:
@@ -152,4 +152,4 @@ class SlurmNodes:
                 beat = Heartbeat(
                     name=node.name, unhealthy=self._unusable(node), engine_away=self._desk.is_away
                 )
-                self._desk.say(node.name, beat)
+                self._desk.queue_message(node.name, beat)

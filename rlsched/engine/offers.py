@@ -48,7 +48,7 @@ class Offers:
         self._queued: set[int] = set()
         self._pages: dict[int, float] = {}
 
-    def look(self, facts: Facts) -> None:
+    def update_offers(self, facts: Facts) -> None:
         """Offer jobs that may start, and withdraw jobs that may not."""
         if not self._has_offered:
             self._has_offered = True

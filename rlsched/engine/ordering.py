@@ -58,7 +58,7 @@ class Ordering:
         self._since_s: float | None = None
         self._refusals: Counter[str] = Counter()
 
-    def look(self, facts: Facts, offers: Offers, *, is_deciding: bool) -> None:
+    def update_order(self, facts: Facts, offers: Offers, *, is_deciding: bool) -> None:
         """Mark new jobs, find starts, and write changes of the order of waiting jobs."""
         self._since_s = facts.now_s if self._since_s is None else self._since_s
         self._desk.starting = {job.key for job in facts.jobs.values() if self._is_starting(job)}

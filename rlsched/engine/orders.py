@@ -231,7 +231,7 @@ def is_left(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
     )
 
 
-def left(job: SlurmJob, why: str) -> dict[str, str]:
+def marks_of_left(job: SlurmJob, why: str) -> dict[str, str]:
     """Marks of a job that is Slurm's own from now on."""
     kept = {name: value for name, value in (job.marks or {}).items() if name in ("g", "n", "x", "t")}
     return {**kept, "left": why}

@@ -123,9 +123,9 @@ class Placing:
         refused = LaunchRefused(
             job=order.job, attempt=order.attempt, rank=order.rank, message=why, is_for_now=for_now
         )
-        self._desk.say(node, refused)
+        self._desk.queue_message(node, refused)
 
-    def ended(self, order: Launch, reason: str) -> Ended:
+    def end_unstarted(self, order: Launch, reason: str) -> Ended:
         """The end of a rank that never started."""
         return Ended(
             job=order.job,
@@ -138,4 +138,4 @@ class Placing:
     def say_never(self, node: str, job: int, attempt: int, rank: int) -> None:
         """Report the end of an attempt that never started."""
         never = Ended(job=job, attempt=attempt, rank=rank, exit_code=KILLED_EXIT_CODE, reason="killed")
-        self._desk.say(node, never)
+        self._desk.queue_message(node, never)

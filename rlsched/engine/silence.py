@@ -26,7 +26,7 @@ class Silence:
         self.has_released = False
         self._decided_s: float | None = None
 
-    def heard(self, now_s: float) -> None:
+    def note_message(self, now_s: float) -> None:
         """Record a message of the broker."""
         self._decided_s = now_s
 
@@ -41,7 +41,7 @@ class Silence:
             self._decided_s = now_s
         return now_s - self._decided_s < self._desk.times.release_after_s
 
-    def look(self, facts: Facts) -> None:
+    def release_if_silent(self, facts: Facts) -> None:
         """Release held jobs if no broker decides."""
         if self.is_deciding(facts.now_s):
             return

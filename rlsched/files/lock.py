@@ -45,7 +45,7 @@ class Holder(NamedTuple):
     process: int
 
     @classmethod
-    def of(cls, path: Path) -> Holder:
+    def read(cls, path: Path) -> Holder:
         """Read the lock's file; a process that released the lock is still named there."""
         try:
             boot, process = path.with_name(path.name + ".lock").read_text(encoding="ascii").split()

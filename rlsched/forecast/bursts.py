@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.decide.order.bursts import SIBLING_GAP_S
-from rlsched.forecast.drawing import strata
 from rlsched.forecast.lengths import LEAST_SPREAD, Lengths
 from rlsched.forecast.record import SIZES, size_classes
+from rlsched.forecast.run_time_draws import strata
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]

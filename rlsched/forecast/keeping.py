@@ -65,7 +65,9 @@ class Keeping:
         """Jobs with unknown outcomes."""
         return list(self._open)
 
-    def said(self, ahead: Ahead, listed: Ahead, live: Mapping[int, LiveJob], now_s: float) -> dict[str, When]:
+    def correct(
+        self, ahead: Ahead, listed: Ahead, live: Mapping[int, LiveJob], now_s: float
+    ) -> dict[str, When]:
         """Correct the simulated times, remember new forecasts, and return all forecasts by job."""
         by_list = dict(
             zip(
@@ -141,7 +143,7 @@ class Keeping:
         if job in self._open:
             self._came[job] = (start_s, end_s)
 
-    def gone(self, job: str) -> None:
+    def drop_job(self, job: str) -> None:
         """Drop a job whose end is no outcome of a forecast, or whose outcome will not be known."""
         self._open.pop(job, None)
         self._met.discard(job)

@@ -59,7 +59,7 @@ class Lengths:
         self._shapes = [_shape(z[size == one], ended[size == one]) or of_all for one in range(len(SIZES))]
 
     @classmethod
-    def of(
+    def from_runs(
         cls,
         gpus: Floats,
         run_s: Floats,

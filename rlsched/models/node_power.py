@@ -36,7 +36,7 @@ class PowerByState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise InputError(f"node power: {field} must be a finite number >= 0, got {value}")
 
     @classmethod
-    def of(
+    def from_gpus(
         cls, power: NodePower | None = None, gpus: int = 8, kind: str = "V100", cpus: int = 0
     ) -> PowerByState:
         """Return the power of a node with these GPUs by `rlsched.models.power`; most figures are assumed.

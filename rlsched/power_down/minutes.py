@@ -72,7 +72,7 @@ def _placed(states: NodeStates, demand: int, now_s: float) -> int:
     if len(running) == demand:
         return 0
     for node in running[demand:][::-1].tolist():
-        states.ended(node, now_s)
+        states.finish_last_job(node, now_s)
     free = np.flatnonzero((states.state == NodeState.ON) & ~states.busy)
     for node in free[: max(demand - len(running), 0)].tolist():
         states.started(node, now_s)

@@ -45,7 +45,7 @@ class NodeDemand:
             busy += np.cumsum(steps)[:-1] > 0
         return cls(time_s, busy, nodes)
 
-    def between(self, since_s: float, until_s: float) -> NodeDemand:
+    def rows_between(self, since_s: float, until_s: float) -> NodeDemand:
         """Return the rows with since_s <= time < until_s."""
         rows = (self.time_s >= since_s) & (self.time_s < until_s)
         return NodeDemand(self.time_s[rows], self.busy[rows], self.nodes)

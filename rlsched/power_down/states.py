@@ -56,7 +56,7 @@ class NodeStates:
     """
 
     def __init__(self, num_nodes: int, power: PowerByState | None = None, now_s: float = 0.0) -> None:
-        self.power = power or PowerByState.of()
+        self.power = power or PowerByState.from_gpus()
         self.state: NDArray[np.int8] = np.full(num_nodes, NodeState.ON, dtype=np.int8)
         """(N,) `NodeState`."""
         self.busy: NDArray[np.bool_] = np.zeros(num_nodes, dtype=np.bool_)
@@ -114,7 +114,7 @@ class NodeStates:
         self._expect(node, "start a job on", NodeState.ON)
         self.busy[node] = True
 
-    def ended(self, node: int, now_s: float) -> list[Command]:
+    def finish_last_job(self, node: int, now_s: float) -> list[Command]:
         """Record that the last job of this node has ended. Returns what follows: a draining node sleeps."""
         self.advance(now_s)
         self.busy[node], self.idle_since_s[node] = False, now_s

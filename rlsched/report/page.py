@@ -8,7 +8,7 @@ from rlsched import __version__
 from rlsched.report import operation, workload
 from rlsched.report.figures import Canvas
 from rlsched.report.markup import Section, cards, document, paragraph, write
-from rlsched.report.words import number
+from rlsched.report.phrases import number
 from rlsched.terminal.show import in_words
 from rlsched.workload.characterise.parts import Report
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlsched.report.figures import Canvas, Series
 from rlsched.report.markup import Section, figure, paragraph, table
-from rlsched.report.words import days_note, left_out, number, or_nan, section, within
+from rlsched.report.phrases import days_note, left_out, number, or_nan, section, within
 from rlsched.terminal.show import in_words, percent
 from rlsched.workload.characterise.parts import Report
 

@@ -65,7 +65,7 @@ class Progress:
         if self._has_lines and self._clock() - self._said_s >= LINES_EVERY_S:
             self._line(f"{self._what[bar]}: {said}")
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Print a line of its own; a log gets it regardless of the interval."""
         if self._has_bars:
             self._bars.console.print(line, markup=False)

@@ -64,7 +64,7 @@ class AccessEntry(msgspec.Struct, frozen=True):
         return cls(f"{peer.role}-{peer.name}.public", key.decode(), peer, joins_as, expires_s)
 
     @classmethod
-    def of(cls, file: str, text: str) -> AccessEntry | None:
+    def parse(cls, file: str, text: str) -> AccessEntry | None:
         """Parse a file; None if it is damaged. Without a person, a user key's person is the key's name."""
         prefix, _, name = file.removesuffix(".public").partition("-")
         key, *lines = text.strip().splitlines() or [""]
@@ -84,7 +84,7 @@ class AccessEntry(msgspec.Struct, frozen=True):
             return None
 
 
-class _File(NamedTuple):
+class _MemberFile(NamedTuple):
     stamp: _Stamp
     member: AccessEntry | None
 
@@ -106,7 +106,7 @@ class AccessList:
         self._elapsed = elapsed
         self._directory_stamp = -2
         self._scanned_s = -SCAN_S
-        self._files: dict[str, _File] = {}
+        self._files: dict[str, _MemberFile] = {}
         self._members: dict[bytes, AccessEntry] = {}
         self._peers: dict[bytes, Peer] = {}
 
@@ -128,7 +128,7 @@ class AccessList:
         return self._members
 
     def _scan(self) -> None:
-        found: dict[str, _File] = {}
+        found: dict[str, _MemberFile] = {}
         try:
             with os.scandir(self.directory) as files:
                 for entry in files:
@@ -144,7 +144,7 @@ class AccessList:
             self._members = {member.key.encode(): member for member in members}
             self._peers = {key: member.peer for key, member in self._members.items()}
 
-    def _look(self, entry: os.DirEntry[str]) -> _File | None:
+    def _look(self, entry: os.DirEntry[str]) -> _MemberFile | None:
         """Return a file from the cache, or read it again if it has changed."""
         try:
             stat = entry.stat()
@@ -156,4 +156,4 @@ class AccessList:
             text = Path(entry.path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             return None
-        return _File(stamp, AccessEntry.of(entry.name, text))
+        return _MemberFile(stamp, AccessEntry.parse(entry.name, text))

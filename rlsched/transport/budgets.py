@@ -55,7 +55,7 @@ class Budgets:
         self._elapsed = elapsed
         self._left: dict[bytes, tuple[float, float]] = {}  # budget left, and the time of that
 
-    def has(self, key: bytes) -> bool:
+    def has_budget(self, key: bytes) -> bool:
         """Whether the key has budget left."""
         return key not in self._left or self._now(key) > 0.0
 

@@ -39,7 +39,7 @@ class Peer(msgspec.Struct, frozen=True):
         return any(fnmatchcase(node, pattern.strip()) for pattern in self.nodes.split(","))
 
 
-NOBODY = Peer("user", "")
+ANONYMOUS = Peer("user", "")
 
 
 def may_send(role: Role, message: Message) -> bool:

@@ -50,7 +50,7 @@ Unread messages fill their sender's connection, which then waits.
 REST_S = 0.002
 _NOW = int(zmq.NOBLOCK)
 _BEGINS = int(zmq.NOBLOCK | zmq.SNDMORE)
-NOBODY = b""
+NO_KEY = b""
 """Sender of all messages with revoked keys, which share one budget."""
 MAX_ROUTES = 10_000
 """Maximum of connections whose sender is remembered."""
@@ -179,9 +179,9 @@ class Transport:
                 break
             key = _user_id(frames[-1])
             sender = self._sender(key)
-            if self._budgets.has(sender) and self._turns.is_due(sender):
+            if self._budgets.has_budget(sender) and self._turns.is_due(sender):
                 heard.append(self._understand(frames, key))
-            elif self._budgets.has(sender) and self._turns.wait(sender, frames):
+            elif self._budgets.has_budget(sender) and self._turns.wait(sender, frames):
                 self._count("deferred")
             else:
                 self._count("dropped")
@@ -205,7 +205,7 @@ class Transport:
 
     def _sender(self, key: bytes) -> bytes:
         """Return the sender whose budget a message is charged to."""
-        return key if key in self._peers else NOBODY
+        return key if key in self._peers else NO_KEY
 
     def _understand(self, frames: list[zmq.Frame], key: bytes) -> Heard | None:
         """Decode a message that its sender may send; any other message is answered here, in one line."""

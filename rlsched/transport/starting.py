@@ -23,7 +23,7 @@ _MOST_BYTES: Final = 600
 
 
 class Starting:
-    """Reports that a broker is starting, until `over`. A file that cannot be written is ignored.
+    """Reports that a broker is starting, until `remove_report`. A file that cannot be written is ignored.
 
     Args:
         home: Key directory, which clients have too.
@@ -45,16 +45,16 @@ class Starting:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.over()
+        self.remove_report()
 
-    def say(self, what: str) -> None:
+    def report_step(self, what: str) -> None:
         """Report the current step in a few words."""
         if self._fd >= 0:
             line = f"{self._address}\n{what[:400]}\n".encode(errors="replace")[:_MOST_BYTES]
             with suppress(OSError):
                 os.pwrite(self._fd, line.ljust(_MOST_BYTES, b"\n"), 0)
 
-    def over(self) -> None:
+    def remove_report(self) -> None:
         """End the report: it listens, or has given up."""
         if self._fd >= 0:
             with suppress(OSError):

@@ -13,7 +13,7 @@ from rlsched.workload.characterise.capacity import against
 from rlsched.workload.characterise.clock import WeekClock
 from rlsched.workload.characterise.outcomes import outcomes, status_counts
 from rlsched.workload.characterise.owners import users, virtual_clusters
-from rlsched.workload.characterise.parts import HOUR_S, Report, gpu_seconds, keyed, over, quantiles
+from rlsched.workload.characterise.parts import HOUR_S, Report, gpu_seconds, keyed, quantiles, quotient
 from rlsched.workload.characterise.repeats import in_bursts, repeats
 from rlsched.workload.characterise.sizes import by_size, duration_curves, size_class
 from rlsched.workload.characterise.usage import demand, in_use, over_time, utilisation, week
@@ -49,7 +49,7 @@ def describe(trace: Trace, spec: ClusterSpec | None = None, origin: datetime | N
         "jobs": len(trace),
         "span_s": span_s(trace),
         "gpu_time_h": float(gpu_s.sum()) / HOUR_S,
-        "gpus_in_demand_mean": over(float(gpu_s.sum()), span_s(trace)),
+        "gpus_in_demand_mean": quotient(float(gpu_s.sum()), span_s(trace)),
         "durations": quantiles(trace.duration_s),
         "sizes": by_size(trace, gpu_s, classes),
         "duration_curves": duration_curves(trace, gpu_s, classes),

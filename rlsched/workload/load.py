@@ -74,7 +74,7 @@ def _find_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
     first, which = distinct_rows([*columns, trace.gpu_type])
     memory_mib = columns[2] if len(columns) > 2 else np.full(len(trace), np.nan)
     demands = [
-        Demand.of(
+        Demand.from_request(
             float(trace.num_gpus[row]),
             gpu_type=str(trace.gpu_type[row]),
             num_cpus=float(trace.num_cpus[row]),

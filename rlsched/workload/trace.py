@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rlsched.errors import TraceError
 from rlsched.workload.cells import Where, entries
-from rlsched.workload.tables import read_table, split_suffix, write_table
+from rlsched.workload.table_files import read_table, split_suffix, write_table
 from rlsched.workload.validate import BASE, BY_ATTRIBUTE, KNOWN, OPTIONAL, Cells, check_columns
 
 Text = NDArray[np.str_]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlsched.errors import TraceError
 from rlsched.workload.cells import SEPARATOR, Where, entries
 from rlsched.workload.distinct import surely_differ
-from rlsched.workload.tables import PlainCells
+from rlsched.workload.table_files import PlainCells
 
 Kind = Literal["text", "seconds", "gpus", "amount", "flag", "times", "instant"]
 

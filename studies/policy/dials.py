@@ -212,7 +212,7 @@ def _dials(arguments: argparse.Namespace) -> int:
         layers = [linear(windows(teachers, arguments.each, arguments.seed, arguments.mixed), arguments.seed)]
     else:
         layers = by_ppo(teachers, arguments.seed, arguments.rollouts, arguments.mixed)
-    Strategy.of(*layers).write(out / f"{label}.json")
+    Strategy.from_layers(*layers).write(out / f"{label}.json")
     judge = Judge(fresh)
     try:
         line = row(label, compared(judge, *judge.run([layers, ALL_ZERO])))

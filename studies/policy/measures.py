@@ -17,7 +17,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.models.power import NodePower, gpu_models
 from rlsched.workload.describe import spearman
 from rlsched_agents.evaluate.build import paired_runs
-from rlsched_agents.evaluate.metrics import ended, jct_s, mean, quantile
+from rlsched_agents.evaluate.metrics import has_ended, jct_s, mean, quantile
 from rlsched_agents.evaluate.modelled import J_PER_KWH, mean_of_jobs
 from rlsched_agents.evaluate.pairs import Ratio, mean_ratio
 from rlsched_envs.sim.engine import PredictedTimes, run_time_s
@@ -150,7 +150,7 @@ def shared_speeds(table: JobTable, measured: Mask) -> Floats | None:
     jobs, length_s = attempts.job[timed], (attempts.end_s - attempts.start_s)[timed]
     held_s = np.bincount(jobs, length_s, minlength=len(shares))
     done_s = np.bincount(jobs, attempts.done_s[timed], minlength=len(shares))
-    which = measured & ended(table) & (table.trace.num_gpus >= 1) & (shares < 1.0 - 1e-6) & (held_s > 0)
+    which = measured & has_ended(table) & (table.trace.num_gpus >= 1) & (shares < 1.0 - 1e-6) & (held_s > 0)
     return np.asarray(done_s[which] / held_s[which], np.float64)
 
 
@@ -163,7 +163,7 @@ def idle_w(spec: ClusterSpec) -> float:
 
 def _pooled(tables: Sequence[JobTable], which: Mask, measure: Callable[[JobTable], Floats]) -> Floats:
     """A measure of the jobs that ended, of all seeds together."""
-    return np.concatenate([measure(table)[which & ended(table)] for table in tables])
+    return np.concatenate([measure(table)[which & has_ended(table)] for table in tables])
 
 
 def _group(tables: Sequence[JobTable], which: Mask) -> GroupDelay:

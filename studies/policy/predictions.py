@@ -90,6 +90,6 @@ def good_predictions(trace: Trace, *, stretch: float = 1.0) -> PredictedTimes:
     """
     submit_s = np.round(trace.submit_s / stretch, 3)  # as in the trace, for every load
     burst = bursts(keyed(trace.vc).code, trace.num_gpus, submit_s)
-    informed = Informed.of(run_time_s(trace), trace.num_gpus, burst)
+    informed = Informed.from_jobs(run_time_s(trace), trace.num_gpus, burst)
     predicted_s, spread = informed.draw(GOOD_CORRELATION, np.random.default_rng(GOOD_SEED))
     return PredictedTimes(np.fmin(predicted_s, trace.time_limit_s), spread)

@@ -177,7 +177,9 @@ def train_run(out: Path, traces: Path, run: Run) -> Trained | None:
         run: The training, not ended yet.
     """
     files = RunFiles(logdir=policy_file(out, run).parent, out=policy_file(out, run))
-    resume = files.last.exists() and load_checkpoint(files.last).card.timesteps < run.timesteps
+    resume = (
+        files.last_snapshot.exists() and load_checkpoint(files.last_snapshot).card.timesteps < run.timesteps
+    )
     if not resume and files.logdir.exists():
         shutil.rmtree(files.logdir)
     began = time.perf_counter()

@@ -87,7 +87,7 @@ def forecasts_of(
         world = World(engine.state, rule, now_s, {}, past, numbers)
         if keeping.has_new(live):
             began = time.process_time()
-            keeping.said(player.play(world), player.listed(world), live, now_s)
+            keeping.correct(player.play(world), player.listed(world), live, now_s)
             cpu_s += time.process_time() - began
             refreshes += 1
     return settled, cpu_s, refreshes

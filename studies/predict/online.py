@@ -73,10 +73,10 @@ def write_journal(path: Path, jobs: int, kind: str) -> None:
         if what == 1:
             draft = submission(job, names[job - 1])
             (predicted,) = predictions.predict([draft], when_s)
-            predictions.submitted(predicted, when_s)
+            predictions.record_submission(predicted, when_s)
             entries = [predicted]
         elif what == 2:
-            predictions.started(job, when_s)
+            predictions.record_start(job, when_s)
             action = Start(job - 1, (gpu_of[job],))
             entries = [
                 Decided(
@@ -87,7 +87,7 @@ def write_journal(path: Path, jobs: int, kind: str) -> None:
             ]  # fmt: skip
             decisions += 1
         else:
-            predictions.ended(submission(job, names[job - 1]), duration_s[job], when_s)
+            predictions.record_run_time(submission(job, names[job - 1]), duration_s[job], when_s)
             entries = [
                 RankEnded(job=job, attempt=1, rank=0, exit_code=0, reason=""),
                 AttemptOver(job=job, attempt=1, outcome="completed", exit_code=0, reason=""),

@@ -44,7 +44,7 @@ def strategies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         ],
     }
     for name, matrices in layers.items():
-        Strategy.of(*matrices).write(folder / f"{name}.json")
+        Strategy.from_layers(*matrices).write(folder / f"{name}.json")
     return {name: str(folder / f"{name}.json") for name in layers}
 
 
@@ -111,7 +111,7 @@ def test_dial_equals_its_setting(dial: str, tmp_path: Path) -> None:
     policy, position, changes = SAME[dial]
     weights = np.zeros((NUM_DIALS, NUM_COLUMNS + 1))
     weights[list(RANGES).index(dial), -1] = np.arctanh(position)
-    Strategy.of(weights).write(tmp_path / "constant.json")
+    Strategy.from_layers(weights).write(tmp_path / "constant.json")
     gpus = 64 if dial == "patience" else 32  # so that it makes a difference
     dialled = run(policy.with_settings(dials=str(tmp_path / "constant.json")), gpus=gpus)
     assert same(dialled, run(policy.with_settings(**changes), gpus=gpus))

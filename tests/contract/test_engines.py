@@ -18,7 +18,7 @@ import pytest
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.nodes.engine import Engine
+from rlsched.broker.nodes.engine import NodeEngine
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.engine.fakes import FakeSlurm
@@ -52,7 +52,7 @@ LIMITS = Limits(heartbeat_s=1.0, lease_s=60.0, launch_timeout_s=20.0, drain_s=2.
 ENGINE = Peer("engine", "slurm", nodes="*")
 
 
-class World(Engine, Protocol):
+class World(NodeEngine, Protocol):
     """An engine with the layer below it: running scripts, and the clock."""
 
     def submit(self, gpus: int, runs_s: float, code: int) -> ClientRequest | None:
@@ -160,10 +160,10 @@ class OwnNodes:
     def hellos(self) -> Sequence[Hello]:
         return [Hello(name=name, gpus=GPUS) for name in NODES]
 
-    def send(self, node: str, order: BrokerToNode, request: int = 0) -> None:
+    def send_order(self, node: str, order: BrokerToNode, request: int = 0) -> None:
         self._handle(node, Received(order, request))
 
-    def receive(self) -> Sequence[tuple[str, NodeMessage]]:
+    def receive_messages(self) -> Sequence[tuple[str, NodeMessage]]:
         out, self._out = self._out, []
         return out
 
@@ -195,11 +195,11 @@ class OnSlurm:
 
     def step(self, now_s: float) -> None:
         self.slurm.step(now_s)
-        self._steps += self._gateway.look(self.slurm.facts())
+        self._steps += self._gateway.handle_facts(self.slurm.facts())
 
     def die(self, rng: random.Random) -> None:
         self.slurm.loses = rng.choice((0, 0, 1, 2))  # writes in progress
-        self._steps += self._gateway.look(self.slurm.facts())
+        self._steps += self._gateway.handle_facts(self.slurm.facts())
         self.slurm.loses = 0
         self._steps = []
         self._gateway = self._new()
@@ -215,10 +215,10 @@ class OnSlurm:
     def hellos(self) -> Sequence[Hello]:
         return self._gateway.hellos()
 
-    def send(self, node: str, order: BrokerToNode, request: int = 0) -> None:  # noqa: ARG002
-        self._steps += self._gateway.told(node, order, self.slurm.now_s)
+    def send_order(self, node: str, order: BrokerToNode, request: int = 0) -> None:  # noqa: ARG002
+        self._steps += self._gateway.handle_message(node, order, self.slurm.now_s)
 
-    def receive(self) -> Sequence[tuple[str, NodeMessage]]:
+    def receive_messages(self) -> Sequence[tuple[str, NodeMessage]]:
         out = [(step.node, step.message) for step in self._steps if isinstance(step, Say)]
         self._steps = [step for step in self._steps if isinstance(step, Ask)]
         return out
@@ -248,19 +248,19 @@ def _storm(world: World, journal: Journal, seed: int) -> HandBroker:
         orders = broker.sent.orders[said:]
         said = len(broker.sent.orders)
         for node, order in _wire(rng, orders) if is_bad else orders:
-            world.send(node, order)
+            world.send_order(node, order)
         for ask in world.requests():
             if not is_bad or rng.random() < 0.8:
                 broker.batch([ClientAsked(b"gateway", 1, ask.message, ENGINE)])
                 answer = broker.sent.replies[-1][2]
                 if not is_bad or rng.random() < 0.8:
                     world.answered(ask, answer)
-        received = list(world.receive())
+        received = list(world.receive_messages())
         events = [
             NodeSaid(node, 0, message) for node, message in (_wire(rng, received) if is_bad else received)
         ]
         broker.batch([*events, Tick()], after_s=STEP_S)
-        if not plans and not is_bad and broker.state.ended == JOBS:
+        if not plans and not is_bad and broker.state.num_finished == JOBS:
             return broker
     raise AssertionError({job.number: (job.state, job.reason) for job in broker.state.jobs.values()})
 

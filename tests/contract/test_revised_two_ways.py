@@ -10,8 +10,8 @@ import pytest
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.queries.explain import explain
+from rlsched.broker.server.broker_policy import load_policy
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.broker.server.policy import load_policy
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.policies.permissions import Permissions

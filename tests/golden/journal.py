@@ -84,7 +84,7 @@ def journal_content(
         for k, (at_s, _, submit) in enumerate(submissions):
             nodes.schedule(broker.now_s + 2.0 + at_s, ClientAsked(b"peer", k + 1, submit))
         seen, tick_s = 0, broker.now_s + TICK_S
-        while nodes.due or broker.state.ended < JOBS:
+        while nodes.due or broker.state.num_finished < JOBS:
             ask_s = broker.machine.due_s()
             now_s = min(nodes.due[0][0] if nodes.due else tick_s, tick_s, ask_s)
             now_s = max(round(now_s, 3), round(broker.now_s + 0.001, 3))

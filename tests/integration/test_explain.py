@@ -14,9 +14,9 @@ from rlsched.broker.journal.replay import records_by_number
 from rlsched.cli.users.explain import explain
 from rlsched.decide.actions import Start
 from rlsched.decide.record import Names
-from rlsched.decisions.queued import queue_at
+from rlsched.decisions.decision_text import done
+from rlsched.decisions.past_queue import queue_at
 from rlsched.decisions.reading import StoreReader
-from rlsched.decisions.words import done
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from tests.support.online.cluster import Cluster, all_up, until

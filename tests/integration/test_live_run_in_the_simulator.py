@@ -199,7 +199,7 @@ def test_simulator_repeats_every_decision_of_a_live_run_bit_for_bit(tmp_path: Pa
 def test_strategy_sets_the_same_dials_live_and_simulated(tmp_path: Path) -> None:
     """The digest of a state includes its dials and their counters."""
     weights = np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
-    Strategy.of(weights).write(tmp_path / "strategy.json")
+    Strategy.from_layers(weights).write(tmp_path / "strategy.json")
     policy = tmp_path / "policy.toml"
     settings = 'base = "tuned"\npredictions = "submitted"\nreserve_after = "1s"\n'
     policy.write_text(f'{settings}dials = "{tmp_path / "strategy.json"}"\n')

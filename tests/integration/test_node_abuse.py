@@ -76,7 +76,7 @@ def test_daemon_gets_the_end_of_a_rank_whose_records_were_removed(
     ],
 )
 def test_invalid_records_count_as_vanished(store: AttemptStore, ranks: LiveRanks, text: str) -> None:
-    directory = store.at(KEY)
+    directory = store.directories_of(KEY)
     directory.create(LaunchRecord(gpus=[1], command=["true"], env={}, cwd="/"))
     assert directory.abandon()
     (directory.path / "exit").write_bytes(os.fsencode(text))
@@ -85,9 +85,9 @@ def test_invalid_records_count_as_vanished(store: AttemptStore, ranks: LiveRanks
 
 
 def test_unreadable_attempt_is_skipped_and_others_adopted(store: AttemptStore, ranks: LiveRanks) -> None:
-    ended = store.at(KEY)
+    ended = store.directories_of(KEY)
     ended.create_ended(143, "killed")
-    broken = store.at(KEY._replace(job=2))
+    broken = store.directories_of(KEY._replace(job=2))
     broken.create(LaunchRecord(gpus=[1], command=["true"], env={}, cwd="/"))
     assert broken.abandon()
     shutil.rmtree(broken.path / "exit.tmp", ignore_errors=True)
@@ -116,7 +116,7 @@ def test_rank_of_an_older_daemon_without_a_records_directory_keeps_running(tmp_p
         Exited(KEY, 6, "killed", 1e9)
     ]
     ranks.close()
-    directory = AttemptStore(tmp_path).at(KEY)
+    directory = AttemptStore(tmp_path).directories_of(KEY)
     assert directory.read_output(0, 9) == (b"old\n", 0, True)
     directory.acknowledge()
     assert list(AttemptStore(tmp_path).scan()) == [KEY], "no other process"

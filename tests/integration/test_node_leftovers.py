@@ -70,7 +70,7 @@ def test_control_group_kills_a_fork_bomb(store: AttemptStore, cgroups: Cgroups) 
     ranks = LiveRanks(store, cgroups=cgroups)
     start(ranks, store, sys.executable, "-I", "-S", "-c", worm)
     collect(ranks, Started)
-    until(has_output(store.at(KEY), "up"))
+    until(has_output(store.directories_of(KEY), "up"))
     ranks.end(KEY, 0.1, "killed")
     assert isinstance(collect(ranks, Exited)[-1], Exited)
     assert not os.path.exists(cgroups.root), "it is empty"
@@ -140,7 +140,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 @pytest.mark.parametrize("clone3", [435, 1 << 20], ids=["created there", "moved there"])
 def test_rank_is_in_its_group_before_it_runs(cgroups: Cgroups, clone3: int) -> None:
     """Without clone3 in the kernel, or with clone3 forbidden in a container, the child is moved."""
-    group = cgroups.at("forked")
+    group = cgroups.cgroup_of("forked")
     assert group.create()
     words = [sys.executable, "-c", FORKS, group.path, str(clone3)]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout

@@ -71,7 +71,7 @@ def test_output_continues_after_the_dropped_part(
     reader = os.open(path, os.O_RDONLY)
     for turn in range(4):
         os.write(writer, b"%d" % turn * MIB)
-        bound.look(is_last=True)
+        bound.enforce(is_last=True)
     seen = os.fstat(reader).st_size
     os.write(writer, b"the end\n")
     assert os.fstat(reader).st_blocks * 512 < MIB

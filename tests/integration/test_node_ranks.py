@@ -188,7 +188,7 @@ def test_next_daemon_adopts_running_ranks_and_finds_ended_ones(store: AttemptSto
     directory = start(first, store, "sh", "-c", "read line < gate; exit 6", cwd=str(store.attempts))
     os.mkfifo(store.attempts / "gate")
     start(first, store, "sh", "-c", "exit 7", key=ended)
-    until(lambda: store.at(ended).exit() and directory.process())
+    until(lambda: store.directories_of(ended).exit() and directory.process())
     first.close()
 
     second = LiveRanks(store)
@@ -226,7 +226,7 @@ def test_run_time_is_measured_by_a_monotonic_clock(store: AttemptStore, ranks: L
 def test_reused_pid_counts_as_vanished(
     store: AttemptStore, ranks: LiveRanks, ticks: int, boot: str, told: str, reason: str
 ) -> None:
-    directory = store.at(KEY)
+    directory = store.directories_of(KEY)
     directory.create(LaunchRecord(gpus=[1], command=["true"], env={}, cwd="/"))
     mine = shim.start_ticks(os.getpid())
     assert mine is not None
@@ -245,7 +245,7 @@ def test_attempt_never_started_by_a_killed_daemon_can_be_started_again(
     store: AttemptStore, ranks: LiveRanks
 ) -> None:
     """Its shim may still be starting: it must not start an attempt that the broker orders again."""
-    directory = store.at(KEY)
+    directory = store.directories_of(KEY)
     directory.create(LaunchRecord(gpus=[1], command=["touch", "ran"], env={}, cwd=str(store.attempts)))
     late_shim = os.open(directory.path, os.O_RDONLY | os.O_DIRECTORY)
     assert adopt_attempts(store, ranks) == []

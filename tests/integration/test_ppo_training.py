@@ -220,7 +220,7 @@ def test_best_checkpoint_by_validation_is_written(tmp_path: Path) -> None:
     assert result.card.timesteps == 128
     assert result.card.validation["ppo"] == {"queue_mean_s": 70.0}
     assert load_checkpoint(files(tmp_path).best).card == result.card
-    assert load_checkpoint(files(tmp_path).last).card.timesteps == 512
+    assert load_checkpoint(files(tmp_path).last_snapshot).card.timesteps == 512
     curves = scalars(tmp_path)
     assert curves["validation/ppo/score_frac"] == pytest.approx([1.0, 0.7, 0.9, 0.8, 0.95])
     assert curves["validation/qssf-backfill/queue_mean_s"] == [100.0] * 5
@@ -363,7 +363,7 @@ def test_resume_refuses_incompatible_runs(tmp_path: Path) -> None:
         run(tmp_path, msgspec.structs.replace(TINY, gamma=0.5), timesteps=128, resume=True)
     with pytest.raises(InputError, match=r"begun with --seed 3, got --seed 4; .* --overwrite"):
         run(tmp_path, timesteps=128, seed=4, resume=True)
-    files(tmp_path).out.replace(files(tmp_path).last)
+    files(tmp_path).out.replace(files(tmp_path).last_snapshot)
     with pytest.raises(CheckpointError, match=r"train/progress\.json"):
         run(tmp_path, timesteps=128, resume=True)
 

@@ -104,7 +104,7 @@ def test_setting_a_policy_starts_an_epoch_without_a_restart(cluster: Cluster) ->
 def with_strategy(folder: Path) -> str:
     """A policy file that names a strategy; returns the file's name and the files that it must leave."""
     weights = np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
-    Strategy.of(weights).write(folder / "mine.json")
+    Strategy.from_layers(weights).write(folder / "mine.json")
     (folder / "mine.toml").write_text('base = "easy"\nreserve_after = "1s"\ndials = "mine.json"\n')
     return "mine without dials"
 

@@ -138,7 +138,9 @@ def test_training_opens_a_gate_that_should_be_open(data: list[TrainingData], tmp
         ),
         following=change(SMOKE.following, patience=99),
     )
-    training = Training(Lesson.of(data, recipe, SHUT, 0), recipe, 0, tmp_path / "state.json", workers=1)
+    training = Training(
+        Lesson.from_traces(data, recipe, SHUT, 0), recipe, 0, tmp_path / "state.json", workers=1
+    )
     seen: list[str] = []
     found = training.run(lambda stage, _: seen.append(stage))
     assert seen == [CONSTANTS] * 12 + [FOLLOWING]
@@ -174,7 +176,7 @@ def test_training_changes_a_plainly_wrong_setting(data: list[TrainingData], tmp_
     )
     assert list(recipe.others(SHUT)) == ["share.min_gain=0.3", "share.min_gain=0.9"], "no dial is changed"
     seen: list[str] = []
-    training = Training(Lesson.of(data, recipe, SHUT, 0), recipe, 0, workers=1)
+    training = Training(Lesson.from_traces(data, recipe, SHUT, 0), recipe, 0, workers=1)
     found = training.run(lambda stage, _: seen.append(stage))
     assert seen == [SETTINGS] * 2
     assert (found.stage, found.setting) == (SETTINGS, "share.min_gain=0.3")
@@ -217,7 +219,7 @@ def test_training_resumes_where_it_stopped(data: list[TrainingData], tmp_path: P
         constants=msgspec.structs.replace(SMOKE.constants, generations=3),
         following=msgspec.structs.replace(SMOKE.following, generations=2),
     )
-    lesson = Lesson.of(data, recipe, Policy("tuned"), 4)
+    lesson = Lesson.from_traces(data, recipe, Policy("tuned"), 4)
 
     class Stop(Exception):  # noqa: N818 - a request, not an error
         pass
@@ -242,7 +244,7 @@ def test_training_resumes_where_it_stopped(data: list[TrainingData], tmp_path: P
     with pytest.raises(InputError, match="begun on other data, or with another recipe"):
         Training(lesson, SMOKE, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
     others = [synthetic_data("helios", 0, "informative")]  # the same jobs with other predictions
-    lesson = Lesson.of(others, recipe, Policy("tuned"), 4)
+    lesson = Lesson.from_traces(others, recipe, Policy("tuned"), 4)
     with pytest.raises(InputError, match=r"begun on other data, .* --overwrite"):
         Training(lesson, recipe, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
 
@@ -260,7 +262,7 @@ def test_training_resumes_where_it_stopped(data: list[TrainingData], tmp_path: P
 def test_saved_training_of_another_shape_is_one_line(
     stages: object, said: str, data: list[TrainingData], tmp_path: Path
 ) -> None:
-    lesson = Lesson.of(data, SMOKE, Policy("tuned"), 4)
+    lesson = Lesson.from_traces(data, SMOKE, Policy("tuned"), 4)
     state = tmp_path / "state.json"
     of = Training(lesson, SMOKE, 4, state, workers=1)._of
     state.write_text(json.dumps({"seed": 4, "of": of, "stages": stages}))
@@ -281,4 +283,4 @@ def test_recipes(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("windowz = 7\n")
     with pytest.raises(InputError, match="windowz"):
         load_recipe(str(tmp_path / "mine.toml"))
-    assert Strategy.of(*ALL_ZERO).arrays(1).last.shape == (NUM_DIALS, NUM_COLUMNS + 1)
+    assert Strategy.from_layers(*ALL_ZERO).arrays(1).last.shape == (NUM_DIALS, NUM_COLUMNS + 1)

@@ -58,7 +58,7 @@ class Trainer:
         self.recipes.append(recipe)
         card = msgspec.structs.replace(card, seeds=(seed,), validation=TABLE)
         card = save_checkpoint(files.out, card, initial_weights(recipe.network, seed))
-        save_checkpoint(files.last, card, initial_weights(recipe.network, seed))
+        save_checkpoint(files.last_snapshot, card, initial_weights(recipe.network, seed))
         verdict = None if self.better is None else Verdict(card, {}, 0.9 if self.better else 1.1, 1.0)
         return TrainingResult(
             timesteps=9, stopped=seed == self.stops_at, steps_per_s=1.0, card=card, verdict=verdict

@@ -13,7 +13,7 @@ from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.schema import SCHEMA
 from rlsched.workload.synth import synthesize
-from rlsched_agents.dials.familiar import familiar_to
+from rlsched_agents.dials.training_ranges import familiar_to
 from rlsched_agents.ppo.ranges import met_in
 from rlsched_agents.ppo.recipes import load_recipe
 from rlsched_agents.ppo.training import RunFiles, TrainingResult, train
@@ -73,7 +73,7 @@ def test_checkpoint_has_the_ranges_of_its_training_also_after_a_resume(
 
 def test_ranges_of_a_strategy_are_observed_with_its_dials_set(source: EpisodeSource) -> None:
     drawn = Drawn(jobs=300, nodes_low=4, nodes_high=6)
-    still = Strategy.of(np.zeros((NUM_DIALS, NUM_COLUMNS + 1)))
+    still = Strategy.from_layers(np.zeros((NUM_DIALS, NUM_COLUMNS + 1)))
     familiar = familiar_to(still, Policy("tuned"), [source], drawn, 0)
     assert familiar == familiar_to(still, Policy("tuned"), [source], drawn, 0)
     assert list(familiar.columns) == list(NAMES)
@@ -83,7 +83,7 @@ def test_ranges_of_a_strategy_are_observed_with_its_dials_set(source: EpisodeSou
     sizes = [np.log(nodes * source.gpus_per_node) / 8 for nodes in (4, 6)]
     assert familiar.columns["gpus"] == pytest.approx(tuple(sizes))
     assert set(familiar.gpu_types) == {"V100", "P100", "A100"}
-    lively = Strategy.of(np.random.default_rng(1).normal(0, 2.0, (NUM_DIALS, NUM_COLUMNS + 1)))
+    lively = Strategy.from_layers(np.random.default_rng(1).normal(0, 2.0, (NUM_DIALS, NUM_COLUMNS + 1)))
     other = familiar_to(lively, Policy("tuned"), [source], drawn, 0)
     assert other != familiar, "observations depend on earlier dials"
     kept = msgspec.structs.replace(lively, familiar=other)

@@ -57,7 +57,7 @@ def facts(state: BrokerState) -> list[object]:
     found = shape(state)
     predictor = state.predictions.predictor
     losses = [] if predictor is None else predictor.hedge.losses.round(9).tolist()
-    ended = 0 if predictor is None else predictor.ended
+    ended = 0 if predictor is None else predictor.num_ended
     live = sorted((job, [one.tobytes() for one in said]) for job, said in state.predictions._open.items())
     return [
         *found[:6],
@@ -70,7 +70,7 @@ def facts(state: BrokerState) -> list[object]:
             sorted(state.ran_on.items()),
             state.health_failures,
             [state.tokens[job.spec.token] for job in state.job_of_seq.values()],
-            state.held.by_node,
+            state.holdings.by_node,
         ),
         (state.cluster.waiting(0), state.gates._held, state.gates.due_s),
         sorted(
@@ -80,9 +80,9 @@ def facts(state: BrokerState) -> list[object]:
         [(job.number, job.spec) for job in sorted(state.job_of_seq.values(), key=lambda job: job.number)],
         [(one.number, one.spec, one.changes, one.dropped) for one in state.arrays.live.values()],
         {
-            job: set(state.gates.awaited(job))
+            job: set(state.gates.open_dependencies(job))
             for job in (*state.jobs, *state.arrays.live)
-            if state.gates.awaited(job)
+            if state.gates.open_dependencies(job)
         },
     ]
 
@@ -190,7 +190,7 @@ def test_base_and_later_entries_equal_all_entries(
     for _ in range(STEPS):
         life.step()
         times.append(life.broker.now_s)
-    assert life.broker.state.ended > 10
+    assert life.broker.state.num_finished > 10
     journalled = read_journal(path)
     assert sum(isinstance(row.entry, GpusHeld) for row in journalled) > 1
     journal._db.execute("DELETE FROM snapshots")

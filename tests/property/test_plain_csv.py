@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.errors import TraceError
-from rlsched.workload import tables
-from rlsched.workload.tables import split_plain
+from rlsched.workload.table_files import split_plain
 from rlsched.workload.validate import TraceColumn, Where, _as_floats
 
 ANY_FILE = st.text(st.sampled_from('ab1,.\n"\r\0é\u2028 '), max_size=60)
@@ -34,8 +33,8 @@ NUMBERS = st.one_of(
 def _small_steps() -> object:
     """Steps of a few bytes, so that every kind of cell crosses the end of a step."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "_SPLIT_BYTES", 7)
-        patch.setattr(tables, "_DECODE_BYTES", 64)
+        patch.setattr(table_files, "_SPLIT_BYTES", 7)
+        patch.setattr(table_files, "_DECODE_BYTES", 64)
         yield
 
 

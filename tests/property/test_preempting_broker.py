@@ -26,8 +26,8 @@ from rlsched.broker.journal.snapshot_table import CREATE as CREATE_SNAPSHOTS
 from rlsched.broker.journal.snapshot_table import SnapshotTable
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.broker_state import BrokerState
-from rlsched.broker.state.ended import EndedJob, ended_job, job_of
-from rlsched.broker.state.ended_table import CREATE, EndedTable, put
+from rlsched.broker.state.finished_job import EndedJob, ended_job, job_of
+from rlsched.broker.state.finished_table import CREATE, EndedTable, put_finished
 from rlsched.broker.state.predictions import RUNNING_MEAN, Predictions
 from rlsched.broker.state.priorities import PRIORITIES, PriorityRules
 from rlsched.cluster.state import ClusterState
@@ -153,7 +153,7 @@ class MemoryJournal:
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
         self._rows += [(now_s, encode_entry(entry)) for entry in entries]
         self.over += over or ()
-        put(self._db, over or ())
+        put_finished(self._db, over or ())
 
     def rows(self, after: int = 0) -> Iterator[JournalRow]:
         for n, (now_s, payload) in enumerate(self._rows[after:], after + 1):
@@ -333,9 +333,9 @@ class World:
             lost_after_s=chance.choice((None, 0.0, 10.0, 16.0, 40.0)),
             priority=chance.choice(PRIORITIES),
             user=user,
-            account=account if accounts.has(account, user) else "",
+            account=account if accounts.may_charge(account, user) else "",
         )
-        charged = [("user", user), ("account", accounts.charged(user, message.account))]
+        charged = [("user", user), ("account", accounts.account_to_charge(user, message.account))]
         expected = self.oracle.refuses([party for party in charged if party[1]], message.num_gpus)
         reply = self.broker.ask(message)
         refused = isinstance(reply, Refused) and reply.message.startswith("quota: ")
@@ -482,7 +482,7 @@ def shape(state: BrokerState) -> list[object]:
         [(name, node.state, node.reason, sorted(node.live_jobs)) for name, node in state.nodes.items()],
         (dict(state.ran_on), state.health_failures),
         dict(state.decisions),
-        [sorted(state.eligibility.of(job.seq)) for job in state.jobs.values()],
+        [sorted(state.eligibility.barring_reasons(job.seq)) for job in state.jobs.values()],
         state.quotas.rows(state.now_s),
         state.accounts.members(),
         [(seq, state.priorities.level(job.number)) for seq, job in state.job_of_seq.items()],
@@ -493,7 +493,7 @@ def shape(state: BrokerState) -> list[object]:
 def replayed(journal: MemoryJournal, order: Order) -> BrokerState:
     state = BrokerState(Predictions(RUNNING_MEAN), order)
     over: list[EndedJob] = []
-    state.over = lambda job: over.append(ended_job(job, state.nodes))
+    state.on_finished = lambda job: over.append(ended_job(job, state.nodes))
     state.replay(journal.rows())
     assert over == journal.over
     for row in over:

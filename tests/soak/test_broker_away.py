@@ -17,7 +17,7 @@ import pytest
 
 from rlsched.broker.base.entries import AttemptOver, RankEnded
 from rlsched.broker.journal.reading import read_journal
-from rlsched.client.asked import JobAsked
+from rlsched.client.submission_types import JobAsked
 from rlsched.wire.messages import JobInfo
 from tests.support.moved_clock import MovedClock, needs_moved_clock
 from tests.support.online.cluster import DEADLINE_S, Cluster, all_up, until

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rlsched.cli.shared.options import HTML, MODELS
-from rlsched.cli.shared.policies import PolicyCommand, policies_option, said, setting
+from rlsched.cli.shared.policies import PolicyCommand, given_policies, policies_option, setting
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +80,7 @@ def evaluate(
     ctx: click.Context,
     trace: str,
     cluster: str,
-    policies: tuple[str, ...],  # noqa: ARG001 - `said` passes these two together
+    policies: tuple[str, ...],  # noqa: ARG001 - `given_policies` passes these two together
     changes: tuple[str, ...],  # noqa: ARG001
     baseline: str | None,
     nodes: int | None,
@@ -117,7 +117,7 @@ def evaluate(
 
     if html_path is not None:
         import rlsched_agents.evaluate.page  # noqa: F401 - reports a missing extra before the long run
-    chosen = distinct(one.policy for one in said(ctx))
+    chosen = distinct(one.policy for one in given_policies(ctx))
     names = [one.name for one in chosen]
     if baseline is not None and baseline not in names:
         raise InputError(f"--baseline {baseline!r} is not among the policies: {', '.join(names)}")

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rlsched.terminal.progress import Progress
-    from rlsched_agents.dials.drawing import TrainingCurves
     from rlsched_agents.dials.evolution import Generation
     from rlsched_agents.dials.lesson import DialRecipe
+    from rlsched_agents.dials.training_curves import TrainingCurves
     from rlsched_agents.dials.verdict import Trained
     from rlsched_agents.ppo.sources import TrainingData
 
@@ -101,10 +101,10 @@ def train(
 
     from rlsched.decide.policies.policy import Policy
     from rlsched.terminal.progress import Progress
-    from rlsched_agents.dials.drawing import TrainingCurves
     from rlsched_agents.dials.lesson import Lesson
     from rlsched_agents.dials.recipes import load_recipe
     from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, SETTINGS, STATE_FILE, Training
+    from rlsched_agents.dials.training_curves import TrainingCurves
 
     chosen, rule = load_recipe(recipe), Policy.of(policy).with_settings(dials="")
     rule.rule  # noqa: B018 - raises before anything is read
@@ -116,7 +116,7 @@ def train(
             f"windows of {chosen.drawn.jobs:,} jobs instead of {asked:,}: the data has too few jobs", err=True
         )
     training = Training(
-        Lesson.of(data, chosen, rule, seed),
+        Lesson.from_traces(data, chosen, rule, seed),
         chosen,
         seed,
         state_file=logdir / STATE_FILE if logdir is not None else None,
@@ -133,8 +133,8 @@ def train(
     try:
         with Progress(shown=not quiet) as progress:
             shown = _Shown(total, drawing, progress)
-            found = training.run(shown.tell, resume=resume, say=progress.say)
-            progress.say("evaluating the result")
+            found = training.run(shown.show_generation, resume=resume, say=progress.print_line)
+            progress.print_line("evaluating the result")
         return _finish(found, chosen, data, seed, out, logdir, drawing, as_json=as_json)
     except KeyboardInterrupt:
         again = "continue with the same command and --resume" if logdir else "nothing was kept: no --logdir"
@@ -163,7 +163,7 @@ def _finish(
     from rlsched_agents.dials.card import card_text
 
     if found.is_better and found.sets_dials:
-        from rlsched_agents.dials.familiar import familiar_to
+        from rlsched_agents.dials.training_ranges import familiar_to
 
         sources = [one.train for one in data]
         familiar = familiar_to(found.strategy, found.policy, sources, recipe.drawn, seed)
@@ -203,7 +203,7 @@ class _Shown:
         self._total, self._drawing, self._progress = total, drawing, progress
         self._bars: dict[str, object] = {}
 
-    def tell(self, stage: str, generation: Generation) -> None:
+    def show_generation(self, stage: str, generation: Generation) -> None:
         """Show one more generation of a stage."""
         total = self._total[stage]
         text = f"{generation.number} of {total}  cost {generation.cost:.4f}"
@@ -213,7 +213,7 @@ class _Shown:
             self._bars[stage] = self._progress.begin(stage, total)
         self._progress.update(self._bars[stage], generation.number, text)
         if self._drawing is not None:
-            self._drawing.tell(stage, generation)
+            self._drawing.add_generation(stage, generation)
 
 
 def _print(found: Trained) -> None:

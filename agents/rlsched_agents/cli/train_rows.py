@@ -199,7 +199,9 @@ def train_rows(
         )
         click.echo(f"last weights: {_last_weights(files, result.card.seeds[0], seed, runs)}")
     if result.stopped:
-        click.echo(f"stopped; continue with the same command and --resume (it reads {files.last})", err=True)
+        click.echo(
+            f"stopped; continue with the same command and --resume (it reads {files.last_snapshot})", err=True
+        )
         return EXIT_INTERRUPTED
     if not quiet:
         click.echo(f"to try: {_advice(result.verdict, out)}")
@@ -210,7 +212,8 @@ def train_rows(
 def _last_weights(files: RunFiles, kept: int, first: int, runs: int) -> str:
     from rlsched_agents.ppo.seeds import files_of
 
-    return f"{files_of(files, first, runs)[kept].last} (`--policy ppo:PATH` serves them, --resume continues)"
+    last = files_of(files, first, runs)[kept].last_snapshot
+    return f"{last} (`--policy ppo:PATH` serves them, --resume continues)"
 
 
 def _advice(verdict: Verdict | None, out: Path) -> str:

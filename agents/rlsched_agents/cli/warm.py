@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rlsched.cli.shared.options import JSON
-from rlsched.cli.shared.policies import PolicyCommand, policies_option, said, setting
+from rlsched.cli.shared.policies import PolicyCommand, given_policies, policies_option, setting
 from rlsched.compile.compiling import COMPILING
 from rlsched.terminal.show import print_json
 
@@ -32,7 +32,7 @@ BUDGET_MS = 60_000.0
 def warm(
     ctx: click.Context,
     policies: Sequence[str],
-    changes: Sequence[str],  # noqa: ARG001 - `said` passes it together with the policies
+    changes: Sequence[str],  # noqa: ARG001 - `given_policies` passes it together with the policies
     as_json: bool,
 ) -> None:
     """Compile the kernels that a broker and `evaluate` compile on first use of a policy.
@@ -51,7 +51,7 @@ def warm(
     from rlsched.decide.policies.policy import Policy
 
     rows: list[dict[str, Any]] = []
-    for policy in [one.policy for one in said(ctx)] if policies else [Policy(DEFAULT)]:
+    for policy in [one.policy for one in given_policies(ctx)] if policies else [Policy(DEFAULT)]:
         began_s, compiled = time.monotonic(), COMPILING.compiled
         compile_for(policy)
         row = {
@@ -77,7 +77,7 @@ def compile_for(policy: Policy) -> None:
         InputError: the policy cannot be loaded.
     """
     from rlsched.broker.server.ahead import pieces
-    from rlsched.broker.server.policy import load_policy
+    from rlsched.broker.server.broker_policy import load_policy
     from rlsched.compile.ahead import compile_pieces
     from rlsched.decide.registry import load_scheduler
 

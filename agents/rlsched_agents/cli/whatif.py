@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from rlsched.cli.shared.options import HTML, JSON, MODELS, PATH, QUIET, WORKERS, shown
-from rlsched.cli.shared.policies import PolicyCommand, policies_option, said, setting
+from rlsched.cli.shared.policies import PolicyCommand, given_policies, policies_option, setting
 
 if TYPE_CHECKING:
-    from rlsched_agents.whatif.found import WhatIf
+    from rlsched_agents.whatif.results import WhatIf
     from rlsched_agents.whatif.site import Tell
 
 
@@ -45,7 +45,7 @@ def whatif(
     history: Path,
     form: str,
     cluster: Path | None,
-    policies: tuple[str, ...],  # noqa: ARG001 - `said` passes these two together
+    policies: tuple[str, ...],  # noqa: ARG001 - `given_policies` passes these two together
     changes: tuple[str, ...],  # noqa: ARG001
     models: str | None,
     prediction: str,
@@ -76,20 +76,20 @@ def whatif(
     from rlsched.workload.predict.kinds import chosen_kind
     from rlsched_agents.evaluate.run import distinct
     from rlsched_agents.evaluate.simulate import models_of
-    from rlsched_agents.whatif.history import JobHistory
-    from rlsched_agents.whatif.look import POLICIES, WhatifQuestion, look
+    from rlsched_agents.whatif.job_history import JobHistory
+    from rlsched_agents.whatif.run_whatif import POLICIES, WhatifQuestion, run_whatif
 
     if html_path is not None:
         import rlsched_agents.whatif.page as page  # reports a missing extra before the long run
     from rlsched.decide.policies.policy import Policy
 
-    chosen = distinct(one.policy for one in said(ctx)) or [Policy(name) for name in POLICIES]
+    chosen = distinct(one.policy for one in given_policies(ctx)) or [Policy(name) for name in POLICIES]
     asked = WhatifQuestion(
         chosen, models_of(models), chosen_kind(prediction), workers or len(os.sched_getaffinity(0))
     )
     with _progress(quiet) as tell:
         tell("reading the history", 0.0)
-        found = look(JobHistory.read(history, cluster, form), asked, tell)
+        found = run_whatif(JobHistory.read(history, cluster, form), asked, tell)
     if html_path is not None:
         page.write_page(found, html_path)
     if as_json:

@@ -150,7 +150,7 @@ class Evolution:
         ]
         found, there = judge.run_pairs(tried), self._reference.rows(which)
         weight = judge.energy_weight[which]
-        worse, better = (found.rows(slice(side, None, 2)).over(there, weight) for side in (0, 1))
+        worse, better = (found.rows(slice(side, None, 2)).ln_ratio(there, weight) for side in (0, 1))
         half = np.clip(worse - better, -config.most, config.most)[:, None] / 2.0
         pulls = half * noise / config.spread
         self._pulls += pulls.sum(axis=0)

@@ -60,7 +60,7 @@ class Costs(msgspec.Struct, frozen=True):
         """Results of some of the windows."""
         return Costs(self.delay_s[kept], self.work_s[kept], self.energy_j[kept])
 
-    def over(self, other: Costs, energy_weight: Floats) -> Floats:
+    def ln_ratio(self, other: Costs, energy_weight: Floats) -> Floats:
         """(n,) ln(cost / cost of the other): time in the system and energy, weighted, each relative."""
         time = (self.delay_s + self.work_s) / (other.delay_s + other.work_s)
         energy = self.energy_j / np.maximum(other.energy_j, 1.0)

@@ -129,7 +129,9 @@ class Lesson:
     confirming: tuple[Windows, ...]
 
     @classmethod
-    def of(cls, data: Sequence[TrainingData], recipe: DialRecipe, policy: Policy, seed: int) -> Lesson:
+    def from_traces(
+        cls, data: Sequence[TrainingData], recipe: DialRecipe, policy: Policy, seed: int
+    ) -> Lesson:
         """Draw the windows; a trace that is too short for a part is replaced by others there.
 
         Raises:

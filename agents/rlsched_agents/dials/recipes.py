@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rlsched.errors import InputError
-from rlsched.settings import read_table, settle
+from rlsched.settings import convert_settings, read_table
 from rlsched_agents.dials.evolution import EvolutionConfig
 from rlsched_agents.dials.lesson import DialRecipe
 from rlsched_envs.training.windows import Drawn
@@ -40,7 +40,7 @@ def load_recipe(name: str) -> DialRecipe:
         InputError: there is no recipe of this name, or the file cannot be read.
     """
     if name.endswith(".toml"):
-        found = settle(read_table(name, "recipe"), DialRecipe, name)
+        found = convert_settings(read_table(name, "recipe"), DialRecipe, name)
         assert isinstance(found, DialRecipe)
         return found
     if name not in RECIPES:

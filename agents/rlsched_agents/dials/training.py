@@ -89,16 +89,16 @@ class Training:
         layers |= {name: (one.found,) for name, one in stages.items()}
         say("choosing on windows outside the training")
         chosen, best, passed_over = self._choose(layers, policy)
-        last = Strategy.of(following.found)
+        last = Strategy.from_layers(following.found)
         if not best:
-            still = Strategy.of(*ALL_ZERO)
+            still = Strategy.from_layers(*ALL_ZERO)
             return Trained(self.lesson.policy, still, "", "", tried, chosen, None, {}, lost, last)
         say(f"confirming {best} on held-out windows")
         found = layers[best]
         with self._judge("confirming") as judge:
             (zero,), (mine,) = judge.run([ALL_ZERO]), judge.run([found], policy=policy)
             confirmed, frozen = compared(judge, mine, zero), _frozen(judge, found[0], mine, policy)
-        strategy = Strategy.of(*found)
+        strategy = Strategy.from_layers(*found)
         return Trained(
             policy, strategy, best, setting, tried, chosen, confirmed, frozen, lost, last, passed_over
         )

@@ -34,7 +34,7 @@ class StrategyComparison(msgspec.Struct, frozen=True):
 
 def compared(judge: Judge, mine: Costs, other: Costs) -> StrategyComparison:
     """Compare one strategy with another on all windows of a judge."""
-    cost = mine.over(other, judge.energy_weight)
+    cost = mine.ln_ratio(other, judge.energy_weight)
     groups = [one.group for one in judge.settings]
     source = np.array([one.source for one in judge.settings])
     return StrategyComparison(
@@ -75,7 +75,7 @@ class Trained(msgspec.Struct, frozen=True):
     confirmed: StrategyComparison | None
     frozen: dict[str, Interval]
     stopped: tuple[str, ...]
-    last: Strategy = Strategy.of(*ALL_ZERO)
+    last: Strategy = Strategy.from_layers(*ALL_ZERO)
     passed_over: dict[str, Interval] = {}
 
     @property

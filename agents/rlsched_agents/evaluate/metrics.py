@@ -208,7 +208,7 @@ def bounded_slowdown(table: JobTable, jobs: Jobs = ALL) -> Floats:
 
 def ends(table: JobTable, which: Mask) -> dict[str, int]:
     """Number of these jobs by outcome; jobs that did not end are left out."""
-    done = which & ended(table)
+    done = which & has_ended(table)
     by = np.where(done, ENDED, ONGOING) if table.ended_by is None else table.ended_by
     return {name: int(np.count_nonzero(done & (by == code))) for name, code in END_NAMES.items()}
 
@@ -236,7 +236,7 @@ def interruptions(table: JobTable, which: Mask) -> tuple[int, float]:
     return int(np.count_nonzero(attempts.reason[mine] == PREEMPTED)), float(np.sum(lost_s * gpus))
 
 
-def ended(table: JobTable) -> Mask:
+def has_ended(table: JobTable) -> Mask:
     """Whether each job ended, (J,)."""
     return np.asarray(~np.isnan(table.end_s) & ~table.rejected, dtype=np.bool_)
 
@@ -307,7 +307,7 @@ def by_vc(table: JobTable, measured: Mask) -> dict[str, GroupMetrics]:
 
 def group(table: JobTable, which: Mask, *, fragmentation_frac: float | None = None) -> GroupMetrics:
     """Metrics of these jobs; their fragmentation is an argument."""
-    done = np.flatnonzero(which & ended(table))
+    done = np.flatnonzero(which & has_ended(table))
     rejected = int(np.count_nonzero(which & table.rejected))
     jct, queue, slowdown = jct_s(table, done), queue_s(table, done), bounded_slowdown(table, done)
     jct_p50_s, jct_p90_s, jct_p99_s, jct_p999_s = quantiles(jct, [50, 90, 99, 99.9])
@@ -353,7 +353,7 @@ def schedule_metrics(
     measured = np.ones(len(table.trace), dtype=np.bool_) if measured is None else measured
     total = group(table, measured)
     preemptions, lost_gpu_s = interruptions(table, measured)
-    done = measured & ended(table)
+    done = measured & has_ended(table)
     floor_s = run_time_s(table.trace)[done]
     decision_us = np.asarray(table.decision_us, dtype=np.float64)
     edges = step_edges(table, measured)

@@ -161,7 +161,7 @@ class _Changes(NamedTuple):
     node: Small  # (E,)
     change: Ints | Small  # (E,) GPUs that become free; below 0: GPUs that are taken
 
-    def at(self, which: Ints | Mask) -> _Changes:
+    def select(self, which: Ints | Mask) -> _Changes:
         """A selection of the changes."""
         return _Changes(self.time_s[which], self.node[which], self.change[which])
 
@@ -171,7 +171,7 @@ def _changes(table: JobTable, edges: Floats) -> _Changes | None:
     changes = _unordered_changes(table, edges)
     if changes is None:
         return None
-    time_s, node, change = changes.at(np.lexsort((changes.time_s, changes.node)))
+    time_s, node, change = changes.select(np.lexsort((changes.time_s, changes.node)))
     new = np.ones(len(node), dtype=np.bool_)
     new[1:] = (time_s[1:] != time_s[:-1]) | (node[1:] != node[:-1])
     first = np.flatnonzero(new)
@@ -186,7 +186,7 @@ def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
     if np.any((gpus > 0) & (gpus < 1)):
         return None
     if not gpus.all():
-        held = held.at(gpus > 0)
+        held = held.select(gpus > 0)
     placed = Placements(attempts.gpu_at, attempts.gpu).take(held.attempt)
     if np.any(np.diff(placed.at) == 0):
         return None
@@ -218,7 +218,7 @@ def _free_and_unusable(
     """Free and unusable GPU-seconds of each step on nodes of the counted kinds."""
     kept = counted[kind]
     if not kept.all():
-        changes = changes.at(kept[changes.node])
+        changes = changes.select(kept[changes.node])
     node, change = changes.node, changes.change
     free = sizes[node] + _running_sum(node, change)
     step_up = useless[kind[node], free] - useless[kind[node], free - change]
@@ -295,7 +295,7 @@ class Holds(NamedTuple):
     start_s: Floats  # (H,)
     end_s: Floats  # (H,) nan while the GPUs are held
 
-    def at(self, which: Mask) -> Holds:
+    def select(self, which: Mask) -> Holds:
         """A selection of the intervals."""
         return Holds(self.attempt[which], self.start_s[which], self.end_s[which])
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rlsched import __version__
 from rlsched.report.figures import COLOURS, GAIN_COLOURS, Canvas, Series
 from rlsched.report.markup import Section, cards, document, figure, paragraph, table, write
-from rlsched.report.words import number, or_nan, section
+from rlsched.report.phrases import number, or_nan, section
 from rlsched.terminal.show import in_words, percent
 from rlsched_agents.evaluate.report import EvaluationReport
 

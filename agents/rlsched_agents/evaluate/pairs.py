@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched_agents.evaluate.metrics import ended, jct_s, queue_s
+from rlsched_agents.evaluate.metrics import has_ended, jct_s, queue_s
 
 if TYPE_CHECKING:
     from rlsched_envs.sim.job_table import JobTable
@@ -152,7 +152,7 @@ def ended_in_all(tables: Sequence[JobTable], measured: NDArray[np.bool_]) -> NDA
     """(J,) measured jobs that ended in all of these replays."""
     both = measured.copy()
     for table in tables:
-        both &= ended(table)
+        both &= has_ended(table)
     return both
 
 

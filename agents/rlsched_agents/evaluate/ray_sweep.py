@@ -28,7 +28,7 @@ import ray
 import rlsched
 import rlsched_agents
 import rlsched_envs
-from rlsched.decide.own import NO_PATHS, file_of, is_inline, is_own, moved
+from rlsched.decide.own import NO_PATHS, file_of, is_inline, is_own, rule_in_copy
 from rlsched.decide.policies.files import SERVED
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError, RlschedError
@@ -233,7 +233,7 @@ def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
         for name, content in order.files.items():
             path = Path(folder) / _FILE_NAMES[name]
             path.write_bytes(content)
-            there = moved(task.policy.settings.rule, path) if name == "rule" else str(path)
+            there = rule_in_copy(task.policy.settings.rule, path) if name == "rule" else str(path)
             policy = task.policy.with_settings(**{name: there})
             task = replace(task, policy=policy.named(order.task.policy.name))
         try:

@@ -264,7 +264,7 @@ def simulate(
     with Progress(shown=progress is not False, lines=progress is True) as shown:
         if progress is True:
             names = ", ".join(one.name for one in chosen)
-            shown.say(f"{trace.name}: {len(trace):,} jobs on {spec.num_gpus:,} GPUs, under {names}")
+            shown.print_line(f"{trace.name}: {len(trace):,} jobs on {spec.num_gpus:,} GPUs, under {names}")
         bar = shown.begin("predicting run times")
         predictions = predictions_for(
             loaded,

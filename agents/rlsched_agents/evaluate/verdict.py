@@ -29,7 +29,7 @@ class _Measure(NamedTuple):
         """A policy's mean as text."""
         return in_words(getattr(one, self.field))
 
-    def over(self, one: Comparison) -> Ratio | None:
+    def ratio_of(self, one: Comparison) -> Ratio | None:
         """Ratio of a policy to the baseline."""
         found: Ratio | None = getattr(one, self.ratio)
         return found
@@ -147,7 +147,7 @@ def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
     return {
         name: ratio
         for name, one in report.paired.items()
-        if name not in report.fed_truth and (ratio := measure.over(one)) is not None
+        if name not in report.fed_truth and (ratio := measure.ratio_of(one)) is not None
     }
 
 

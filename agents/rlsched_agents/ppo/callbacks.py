@@ -14,10 +14,10 @@ from stable_baselines3.common.callbacks import BaseCallback
 from tqdm import tqdm
 
 from rlsched_agents.ppo.average import WeightAverage
-from rlsched_agents.ppo.drawing import served_as
 from rlsched_agents.ppo.normalize import ReturnNormalizer
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.stopping import NothingGained, StopRequest, StopRun
+from rlsched_agents.ppo.training_log import served_as
 from rlsched_agents.runtime.network import NetworkConfig, Weights
 from rlsched_agents.runtime.policy import PpoScheduler
 

@@ -54,7 +54,10 @@ def noted_init(files: RunFiles, first: int, runs: int) -> Path | None:
 
 def begun(files: RunFiles, first: int, runs: int) -> Path | None:
     """The snapshot of one of these runs; None if there is none. Ignores runs of other seeds."""
-    return next((own.last for own in files_of(files, first, runs).values() if own.last.exists()), None)
+    return next(
+        (own.last_snapshot for own in files_of(files, first, runs).values() if own.last_snapshot.exists()),
+        None,
+    )
 
 
 def train_seeds(
@@ -87,7 +90,7 @@ def train_seeds(
                 TrainingResult(timesteps=card.timesteps, stopped=False, steps_per_s=0.0, card=card)
             )
             continue
-        result = train_one(seed, own, resume and own.last.exists())
+        result = train_one(seed, own, resume and own.last_snapshot.exists())
         if result.stopped:
             own.out.unlink()
             return result

@@ -16,7 +16,7 @@ from rlsched.workload.split import time_split
 from rlsched.workload.synth import synthesize
 from rlsched.workload.trace import Trace
 from rlsched_agents.runtime.card import TraceUse
-from rlsched_agents.whatif.history import JobHistory
+from rlsched_agents.whatif.job_history import JobHistory
 from rlsched_envs.sim.engine import predict_trace
 from rlsched_envs.training.sources import EpisodeSource
 
@@ -108,7 +108,7 @@ def read_data(
     Args:
         traces: Traces in the standard form.
         clusters: Clusters of the traces, then of the histories; histories may have none.
-        histories: Histories in any format (`rlsched_agents.whatif.history`).
+        histories: Histories in any format (`rlsched_agents.whatif.job_history`).
         form: Name of their format; "": detected.
         tell: Called with a line about each file.
 

@@ -25,7 +25,6 @@ from rlsched_agents.ppo.callbacks import (
     Validation,
 )
 from rlsched_agents.ppo.confirming import Verdict, confirm_best
-from rlsched_agents.ppo.drawing import PpoCurves
 from rlsched_agents.ppo.lessons import Lessons
 from rlsched_agents.ppo.network import CandidateNetwork
 from rlsched_agents.ppo.normalize import ReturnNormalizer
@@ -34,6 +33,7 @@ from rlsched_agents.ppo.ranges import SeenRanges
 from rlsched_agents.ppo.recipes import Recipe
 from rlsched_agents.ppo.resume import pack_run, restore_run
 from rlsched_agents.ppo.stopping import NothingGained, StopRequest, StopRun
+from rlsched_agents.ppo.training_log import PpoCurves
 from rlsched_agents.runtime.card import Card, TraceUse
 from rlsched_agents.runtime.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from rlsched_agents.runtime.network import Weights, widened
@@ -58,7 +58,7 @@ class RunFiles:
     out: Path
 
     @property
-    def last(self) -> Path:
+    def last_snapshot(self) -> Path:
         """The last snapshot of the run, with the state for resuming."""
         return self.logdir / "checkpoints" / LAST_FILE
 
@@ -189,7 +189,7 @@ def train(
     def save_last() -> None:
         state = pack_run(model, normalizer, average, best.score if best.weights else None)
         own = _card_now(seen.onto(card), model.num_timesteps)
-        save_checkpoint(files.last, own, _network(model).weights(), state)
+        save_checkpoint(files.last_snapshot, own, _network(model).weights(), state)
 
     def save_best(found: Best) -> None:
         save_checkpoint(files.best, _card_of(seen.onto(card), found), found.weights)
@@ -258,10 +258,10 @@ def _resume(
     average: WeightAverage,
 ) -> Checkpoint:
     """Restore the model, the environment and the best policy from `files.last`."""
-    last = load_checkpoint(files.last)
+    last = load_checkpoint(files.last_snapshot)
     if last.card.traces != card.traces:
         raise InputError(
-            f"{files.last}: this run was begun on other data ({_names(last.card.traces)}), got "
+            f"{files.last_snapshot}: this run was begun on other data ({_names(last.card.traces)}), got "
             f"{_names(card.traces)}; give the same, or begin again with --overwrite"
         )
     ours = _hyper_parameters(recipe)
@@ -270,21 +270,21 @@ def _resume(
     )
     if changed or last.card.network != recipe.network:
         raise InputError(
-            f"{files.last}: this run was started with another recipe (it differs in "
+            f"{files.last_snapshot}: this run was started with another recipe (it differs in "
             f"{', '.join(changed) or 'network'}); give the same --recipe, or start again with --init"
         )
     if last.card.seeds != card.seeds:
         began, given = (", ".join(map(str, one.seeds)) for one in (last.card, card))
         raise InputError(
-            f"{files.last}: this run was begun with --seed {began}, got --seed {given}; give the "
+            f"{files.last_snapshot}: this run was begun with --seed {began}, got --seed {given}; give the "
             "same, or begin again with --overwrite"
         )
     _network(model).load_weights(last.weights)
-    found = restore_run(files.last, model, normalizer, average)
+    found = restore_run(files.last_snapshot, model, normalizer, average)
     if found.timesteps >= timesteps:
         raise InputError(
-            f"{files.last}: this run already has {found.timesteps:,} decisions; give a larger --timesteps to "
-            "continue"
+            f"{files.last_snapshot}: this run already has {found.timesteps:,} decisions; give a larger "
+            "--timesteps to continue"
         )
     if found.best_score is not None:
         kept = load_checkpoint(files.best)

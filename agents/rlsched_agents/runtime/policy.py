@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class _Asked:
+class _NetworkCalls:
     """Network calls within one decision; `halves` and `value` are kept only for records.
 
     Attributes:
@@ -160,7 +160,7 @@ class PpoScheduler(Scheduler):
         made.familiar = card.familiar
         return made
 
-    def seen(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
+    def network_rows(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
         """The rows of the first half, if more than one is legal."""
         if not contested(state, partition) and has_startable(state, partition, now_s):
             return None
@@ -174,7 +174,7 @@ class PpoScheduler(Scheduler):
             FloatingPointError: the network's output is not finite.
         """
         recording = Recording(state, partition, now_s, wanted=record)
-        asked = _Asked()
+        asked = _NetworkCalls()
         if self._search is not None and not self._preempts(state):
             self._search.remember(state)
         action = self._act(state, partition, now_s, asked, record)
@@ -196,7 +196,7 @@ class PpoScheduler(Scheduler):
         state: ClusterState,
         partition: int,
         now_s: float,
-        asked: _Asked,
+        asked: _NetworkCalls,
         record: bool,
     ) -> Action:
         """The network's action."""
@@ -239,7 +239,7 @@ class PpoScheduler(Scheduler):
         now_s: float,
         jobs: CandidateRows,
         row: int,
-        asked: _Asked,
+        asked: _NetworkCalls,
     ) -> int:
         """The row chosen by the search, usually the network's own."""
         from rlsched_agents.search.search import rows_of_network
@@ -251,7 +251,7 @@ class PpoScheduler(Scheduler):
             asked.halves = [msgspec.structs.replace(half, choice=found.row) for half in asked.halves]
         return found.row
 
-    def _pick(self, window: CandidateRows, number: int, asked: _Asked, record: bool) -> int:
+    def _pick(self, window: CandidateRows, number: int, asked: _NetworkCalls, record: bool) -> int:
         """The row to take; calls the network if more than one is legal."""
         legal = window.legal
         if np.count_nonzero(legal) == 1:

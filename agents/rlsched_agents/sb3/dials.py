@@ -57,7 +57,7 @@ def strategy_of(network: ActorCriticPolicy, path: str | Path) -> Strategy:
             "serve such a network by a class of your own: FILE.py:NAME"
         )
     matrices = [_matrix(one) for one in (*layers, network.action_net)]
-    made = Strategy.of(*matrices, output="tanh" if network.squash_output else "clip")
+    made = Strategy.from_layers(*matrices, output="tanh" if network.squash_output else "clip")
     made.check(str(path))
     return made
 

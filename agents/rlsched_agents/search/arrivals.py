@@ -62,7 +62,7 @@ class Seen:
         self._next_seq = 0
         self._of: dict[int, Arrivals] = {}
 
-    def of(self, partition: int) -> Arrivals:
+    def arrivals_of(self, partition: int) -> Arrivals:
         """The arrivals of this partition."""
         return self._of.setdefault(partition, Arrivals())
 
@@ -78,5 +78,5 @@ class Seen:
         for slot in fresh[np.argsort(job["seq"][fresh])].tolist():
             for partition in (int(job["own_partition"][slot]), int(job["shared_partition"][slot])):
                 if partition >= 0:
-                    self.of(partition).add(job[slot])
+                    self.arrivals_of(partition).add(job[slot])
         self._next_seq = next_seq

@@ -85,7 +85,7 @@ class RowSearch:
             window: Jobs of the partition.
             rows: Legal rows; each starts a job that fits on free GPUs, or is *wait*.
         """
-        if len(rows) < 2 or self._seen.of(partition).median_spread > self.max_spread:
+        if len(rows) < 2 or self._seen.arrivals_of(partition).median_spread > self.max_spread:
             return Found(rows[0], 0)
         if self.budget.at_once == 0 and not self._compiled:
             self._race(state, partition, now_s, window, rows, FixedSamples(1))  # compiles, untimed
@@ -102,7 +102,7 @@ class RowSearch:
         budget: Budget,
     ) -> Found:
         budget.begin()
-        seen = self._seen.of(partition)
+        seen = self._seen.arrivals_of(partition)
         arrivals = ARRIVALS if seen.count >= MIN_SEEN else 0
         columns = columns_of(
             self._copies, state, partition, now_s, window, rows, arrivals, follow=self.follow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rlsched import __version__
 from rlsched.report.markup import cards, document, paragraph, table, write
-from rlsched.report.words import number, section
+from rlsched.report.phrases import number, section
 from rlsched_agents.shadow import tables
 from rlsched_agents.shadow.report import ShadowReport
 

@@ -79,7 +79,7 @@ def replay(history: JournalHistory, policy: Policy) -> ReplayedDays:
         InputError: too few jobs have a recorded start, or the jobs cannot have run on these nodes.
     """
     trace = history.trace
-    recorded = Recorded.of(trace, history.cluster)
+    recorded = Recorded.from_history(trace, history.cluster)
     changes = [NodeEvent(one.time_s, one.node, STATUS[one.event]) for one in history.changes]
     run = RunRules(node_events=tuple(changes))
     first_s = _midnight_s(history.origin_s) - history.origin_s

@@ -133,7 +133,7 @@ def _change(name: str, one: Change) -> tuple[str, ...]:
     )
 
 
-def left(report: ShadowReport) -> Table:
+def not_compared(report: ShadowReport) -> Table:
     """Jobs that are not compared."""
     rows = [(why, f"{count:,}") for why, count in report.guarding.left.items()]
     return Table("Jobs that are not compared: only Slurm can place them", ("why", "jobs"), rows)
@@ -141,4 +141,4 @@ def left(report: ShadowReport) -> Table:
 
 def all_of(report: ShadowReport) -> list[Table]:
     """All tables, in order; some may have no rows."""
-    return [agreements(report), guards(report), features(report), changes(report), left(report)]
+    return [agreements(report), guards(report), features(report), changes(report), not_compared(report)]

@@ -21,7 +21,7 @@ from rlsched_agents.whatif.recorded import Mask
 from rlsched_envs.sim.job_table import JobTable
 
 
-class SleepingNodes(msgspec.Struct, frozen=True, kw_only=True):
+class SleepPotential(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes that could sleep while they are idle (`rlsched.power_down`).
 
     Attributes:
@@ -53,7 +53,7 @@ class Fewer(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float
 
 
-def sleep(table: JobTable, since_s: float) -> SleepingNodes | None:
+def sleep(table: JobTable, since_s: float) -> SleepPotential | None:
     """Put nodes to sleep with the default plan; None if placements or the time are unknown.
 
     Uses slots of ten minutes, each with its highest demand, so waits for nodes are overestimated.
@@ -74,12 +74,12 @@ def sleep(table: JobTable, since_s: float) -> SleepingNodes | None:
     if not spans or until_s - since_s < DAY_S:
         return None
     nodes = table.spec.num_nodes
-    busy = NodeDemand.of_spans(spans, nodes).between(since_s - DAY_S, until_s).slots()
+    busy = NodeDemand.of_spans(spans, nodes).rows_between(since_s - DAY_S, until_s).slots()
     time_s = since_s - DAY_S + SLOT_S * np.arange(len(busy), dtype=np.float64)
     series = NodeDemand(time_s, busy, nodes)
     service: PowerDown = PowerDownPlan().services([nodes])[0]
-    found = replay_states(series, service, PowerByState.of(), since_s)
-    return SleepingNodes(
+    found = replay_states(series, service, PowerByState.from_gpus(), since_s)
+    return SleepPotential(
         nodes=nodes,
         asleep=found.nodes_asleep,
         wake_ups_a_day=found.wake_up_events / found.days,

@@ -44,7 +44,7 @@ class Watch:
         """Time since the start, seconds."""
         return self._clock() - self._began
 
-    def look(self, now_s: float) -> None:
+    def check_time(self, now_s: float) -> None:
         """Check the time limit; `now_s` is the simulated time.
 
         Raises:

@@ -43,8 +43,8 @@ from rlsched.decisions.candidates import Candidate
 from rlsched.decisions.deciders import decider_at
 from rlsched.decisions.reading import StoreReader
 from rlsched.errors import InputError
+from rlsched_agents.whatif.continued_state import Ends, Life
 from rlsched_agents.whatif.course import Course, Watch
-from rlsched_agents.whatif.life import Ends, Life
 
 _OUTSIDE: Final = (
     BrokerStarted,
@@ -105,7 +105,7 @@ def courses(
     policy = decider_at(Path(reader.folder), record.now_s)
     was, other = (Life(load_scheduler(policy), watch) for _ in range(2))
     was.follow(rows)
-    ends, last_s = Ends(was.told()), was.state.now_s
+    ends, last_s = Ends(was.past_events()), was.state.now_s
     if last_s < to_s:
         last_s = was.go_on(ends, [], to_s)
     if choice.taken:
@@ -117,6 +117,6 @@ def courses(
     other_last_s = other.go_on(ends, outside, to_s)
     by_predictions = len(ends.by_predictions)
     return (
-        Course(was.told(), to_s, last_s, None, by_predictions),
-        Course(other.told(), to_s, other_last_s, None, by_predictions),
+        Course(was.past_events(), to_s, last_s, None, by_predictions),
+        Course(other.past_events(), to_s, other_last_s, None, by_predictions),
     )

@@ -78,11 +78,11 @@ def _group(table: JobTable, site: JobTable, which: Mask, kind: str, name: str) -
         site_wait_s=float(queue_s(site)[which].mean()),
         wait_s=float(queue_s(table)[which].mean()),
         ratio=ratio,
-        waits=said(ratio) or ("perhaps longer" if ratio is not None and ratio.ratio > LONGER else ""),
+        waits=direction(ratio) or ("perhaps longer" if ratio is not None and ratio.ratio > LONGER else ""),
     )
 
 
-def said(ratio: Ratio | None) -> str:
+def direction(ratio: Ratio | None) -> str:
     """`less` or `longer` if the interval excludes 1, otherwise ""."""
     if ratio is None or ratio.low is None or ratio.high is None or ratio.low <= 1.0 <= ratio.high:
         return ""

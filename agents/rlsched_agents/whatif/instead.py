@@ -8,11 +8,11 @@ from typing import Any
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decisions.candidates import Candidate, candidate, candidates
+from rlsched.decisions.decision_text import done
 from rlsched.decisions.difference import difference
 from rlsched.decisions.reading import StoreReader, parts
 from rlsched.decisions.story import J_PER_KWH, when
 from rlsched.decisions.timeline import Timeline
-from rlsched.decisions.words import done
 from rlsched.errors import InputError
 from rlsched_agents.evaluate.origin import task_of
 from rlsched_agents.evaluate.recording import job_events
@@ -97,7 +97,7 @@ def replayed(
     """
     scheduler = OtherChoice(load_scheduler(task.policy, seed=task.seed), record, choice)
     engine = engine_of(task, scheduler)
-    table = engine.run(scheduler, until_started=task.until_started, until_s=to_s, on_instant=watch.look)
+    table = engine.run(scheduler, until_started=task.until_started, until_s=to_s, on_instant=watch.check_time)
     if not scheduler.met:
         raise InputError(f"a replay does not reach decision {record.number}; replay again")
     timeline = Timeline()

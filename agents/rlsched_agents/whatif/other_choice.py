@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Action, Preempt, Wait
 from rlsched.decide.guard import check_action
-from rlsched.decide.plans.words import in_words
+from rlsched.decide.plans.plan_text import in_words
 from rlsched.decide.record import DecisionRecord, PlanSeen
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import job_candidates, variant_candidates
@@ -47,9 +47,9 @@ class OtherChoice(Scheduler):
         """Call the policy."""
         self._policy.begin_instant(state, now_s)
 
-    def seen(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
+    def network_rows(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
         """Call the policy."""
-        return self._policy.seen(state, partition, now_s)
+        return self._policy.network_rows(state, partition, now_s)
 
     def foresee(self, run: Any) -> None:
         """Show the run to the policy."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from rlsched import __version__
 from rlsched.report.figures import COLOURS, Canvas, Series
 from rlsched.report.markup import Section, cards, document, figure, paragraph, table, write
-from rlsched.report.words import number, section
+from rlsched.report.phrases import number, section
 from rlsched_agents.whatif import tables
-from rlsched_agents.whatif.found import WhatIf
+from rlsched_agents.whatif.results import WhatIf
 
 
 def write_page(found: WhatIf, path: Path) -> None:

@@ -46,7 +46,7 @@ class Recorded:
     most_busy: float
 
     @classmethod
-    def of(cls, trace: Trace, cluster: ClusterSpec) -> Recorded:
+    def from_history(cls, trace: Trace, cluster: ClusterSpec) -> Recorded:
         """Check a history.
 
         Raises:

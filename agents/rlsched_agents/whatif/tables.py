@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rlsched.terminal.show import in_words, percent
-from rlsched_agents.whatif.found import Under, WhatIf
 from rlsched_agents.whatif.groups import JobGroup
+from rlsched_agents.whatif.results import Under, WhatIf
 
 GRADES_NOTE = (
     "Errors are shares of the mean wait. A: mean within 5 %, by size, partition and day within 15 %, job by "

@@ -24,7 +24,7 @@ from rlsched.models.node_power import PowerByState
 from rlsched.models.power import NodePower, gpu_models
 from rlsched.models.slice_name import whole_type
 from rlsched.power_down.plan import PowerDownPlan
-from rlsched.settings import read_table, settle
+from rlsched.settings import convert_settings, read_table
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.physics import begin_books
 from rlsched_envs.sim.sim_arrays import SimArrays
@@ -68,7 +68,7 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         Raises:
             InputError: the file cannot be read, is not TOML, or a setting is unknown or invalid.
         """
-        models = settle(read_table(path, "models file"), cls, str(path))
+        models = convert_settings(read_table(path, "models file"), cls, str(path))
         models.check(str(path))
         return models
 
@@ -184,7 +184,7 @@ def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = 
         part = state.arrays.node[at : at + group.count]
         part.idle_w = power.idle_w(group.cpus, group.devices, 0.0) + unmade_w(group)
         part.core_w = power.busy_core_w
-        by_state = PowerByState.of(power, group.devices, group.gpu_type, group.cpus)
+        by_state = PowerByState.from_gpus(power, group.devices, group.gpu_type, group.cpus)
         part.asleep_w, part.boot_w = by_state.asleep_w, by_state.boot_w
         at += group.count
 

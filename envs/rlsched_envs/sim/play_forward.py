@@ -20,8 +20,8 @@ from rlsched.cluster.state import ClusterState
 from rlsched.compile.jit import specialise
 from rlsched.forecast.arrivals import BLOCK_S
 from rlsched.forecast.bursts import Bursts
-from rlsched.forecast.drawing import EVERY, outlived, run_times
 from rlsched.forecast.lengths import Lengths
+from rlsched.forecast.run_time_draws import EVERY, outlived, run_times
 from rlsched.forecast.world import FUTURES, HORIZON_S, Ahead, HypotheticalJob, World
 from rlsched.workload.predict.distribution import BINS
 from rlsched_envs.sim import loop
@@ -93,7 +93,7 @@ class PlayForward:
     def _played(
         self,
         world: World,
-        live: _Live,
+        live: _LiveJobs,
         extra: Records | None,
         draws: np.random.Generator | None,
         blocks: int = 0,
@@ -185,7 +185,7 @@ _MARK: Final = -7
 """As `workload`: the hypothetical job that was not submitted."""
 
 
-class _Live(NamedTuple):
+class _LiveJobs(NamedTuple):
     """The live jobs of a copied state.
 
     Attributes:
@@ -221,7 +221,7 @@ class _Live(NamedTuple):
             (came["spread"][ended], runs["spread"]),
         )
         both = [np.concatenate(part).astype(np.float64) for part in parts]
-        return Lengths.of(both[0], both[1], both[2], both[3], np.arange(len(both[0])) < ended.sum())
+        return Lengths.from_runs(both[0], both[1], both[2], both[3], np.arange(len(both[0])) < ended.sum())
 
     def predicted(self, world: World) -> Floats:
         """(L,) medians of the total run times."""
@@ -289,7 +289,7 @@ class _Copies:
         self._shape: tuple[object, ...] = ()
         self.work: PackedRun
 
-    def take(self, world: World) -> _Live:
+    def take(self, world: World) -> _LiveJobs:
         """Copy a state."""
         s, rule = world.state.arrays, world.rule
         job = s.job.view(np.ndarray)
@@ -320,9 +320,9 @@ class _Copies:
         running = mine["status"] == RUNNING
         may_stop = (mine["pinned"] == 0) & rule.options.preempts
         started_s = mine["start_s"][running]
-        return _Live(slots, mine, running, may_stop, started_s, np.zeros(len(ran)))
+        return _LiveJobs(slots, mine, running, may_stop, started_s, np.zeros(len(ran)))
 
-    def begin(self, live: _Live, run_s: Floats) -> None:
+    def begin(self, live: _LiveJobs, run_s: Floats) -> None:
         """Start a future in which the live jobs have these run times."""
         assert self._base is not None
         self.work.memory[:] = self._base.memory

@@ -57,12 +57,12 @@ class Slept:
     saved_j: float
 
 
-class _Asked:
+class _PoweredSet:
     """One set of nodes, its service, and the states of its nodes."""
 
     def __init__(self, nodes: NodeSet, service: PowerDown, power: NodePower, now_s: float) -> None:
         spec = nodes.spec
-        by_state = PowerByState.of(power, spec.devices, spec.gpu_type, spec.cpus)
+        by_state = PowerByState.from_gpus(power, spec.devices, spec.gpu_type, spec.cpus)
         self.nodes, self.service = nodes.nodes, service
         self.states = NodeStates(len(nodes.nodes), by_state, now_s)
 
@@ -71,7 +71,7 @@ class _Asked:
         states = self.states
         states.advance(now_s)
         ended = np.flatnonzero(states.busy & ~busy)
-        done = [command for node in ended.tolist() for command in states.ended(node, now_s)]
+        done = [command for node in ended.tolist() for command in states.finish_last_job(node, now_s)]
         states.keep_busy(busy, now_s)
         commands = self.service.review(now_s, states.busy, waiting, states)
         for command in commands:
@@ -105,7 +105,7 @@ class SleepingNodes:
         sets = node_sets(state)
         services = plan.services([len(one.nodes) for one in sets])
         self._sets = [
-            _Asked(nodes, service, power, now_s) for nodes, service in zip(sets, services, strict=True)
+            _PoweredSet(nodes, service, power, now_s) for nodes, service in zip(sets, services, strict=True)
         ]
         self._need, self._ledger = NodeNeed(sets), state
         self._review_s, self._slot_s = float(plan.review), float(plan.slot)

@@ -175,7 +175,7 @@ class EpisodeSource:
             weight,
             sizes.pop(),
             load_catalogue().draw(trace, 0)[rows],
-            Informed.of(duration_s, trace.num_gpus[rows], burst),
+            Informed.from_jobs(duration_s, trace.num_gpus[rows], burst),
         )
 
     @cached_property

@@ -41,7 +41,7 @@ class _Head(msgspec.Struct, frozen=True):
     gpus: list[_Device]
 
 
-class _Line(msgspec.Struct, frozen=True):
+class _RecordedReading(msgspec.Struct, frozen=True):
     at_s: float
     gpu: int
     reading: dict[str, Any]
@@ -75,7 +75,7 @@ class Recorder:
             OSError: the write failed, for example because the disk is full.
         """
         told = {name: value for name, value in reading._asdict().items() if value is not None}
-        self._write(_Line(round(self._clock() - self._began_s, 3), gpu, told))
+        self._write(_RecordedReading(round(self._clock() - self._began_s, 3), gpu, told))
 
     def close(self) -> None:
         """Close the recording."""
@@ -114,7 +114,7 @@ class ReplayedGpus:
         try:
             lines = path.read_bytes().splitlines()
             head = msgspec.json.decode(lines[0], type=_Head)
-            rows = [msgspec.json.decode(line, type=_Line) for line in lines[1:] if line]
+            rows = [msgspec.json.decode(line, type=_RecordedReading) for line in lines[1:] if line]
         except OSError as error:
             raise InputError(f"{path}: cannot be read: {error.strerror}") from error
         except (IndexError, msgspec.DecodeError) as error:

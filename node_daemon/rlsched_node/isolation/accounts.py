@@ -35,7 +35,7 @@ class SystemAccounts:
         self._known: dict[str, pwd.struct_passwd] = {}
         self._asked: dict[str, _Lookup] = {}
 
-    def of(self, name: str) -> pwd.struct_passwd:
+    def account_of(self, name: str) -> pwd.struct_passwd:
         """The account with this name.
 
         Raises:

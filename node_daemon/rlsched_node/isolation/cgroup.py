@@ -140,7 +140,7 @@ class Cgroups:
             self.controllers, self.missing = _controllers(own, root)
         trial.remove()
 
-    def at(self, name: str) -> Cgroup:
+    def cgroup_of(self, name: str) -> Cgroup:
         """The group of a rank, whether it exists or not."""
         if not self.root:
             return Cgroup("")

@@ -74,7 +74,7 @@ class JobUsers:
             )
         self._all = None if as_owner else job_user(run_as, allow_root=allow_root)
 
-    def of(self, person: str) -> JobUser | None:
+    def user_of(self, person: str) -> JobUser | None:
         """The user that runs a job of this person; None: the daemon's own user.
 
         Raises:
@@ -91,7 +91,7 @@ class JobUsers:
         if "\0" in name:
             raise OwnerError("its owner's name holds a NUL character")
         try:
-            user = _user(self._directory.of(name))
+            user = _user(self._directory.account_of(name))
         except KeyError:
             raise OwnerError(
                 f"{person} has no account on this node: there is no user {name!r}; make one, or map {person} "

@@ -101,7 +101,7 @@ class NodeAttempts:
             if known.is_forgotten:
                 yield Send(key.refused("the broker has disowned this attempt before"))
             elif known.phase is Phase.ENDED:
-                yield Send(known.ended())
+                yield Send(known.end_report())
             elif known.phase is Phase.RUNNING:
                 yield Send(known.launched(tells_limit=self.tells_limits))
             return
@@ -131,7 +131,7 @@ class NodeAttempts:
         elif attempt.phase is Phase.WAITING:
             yield from self._end_unstarted(attempt)
         else:
-            yield Send(attempt.ended())
+            yield Send(attempt.end_report())
 
     def hold_clock(self, key: AttemptKey, mhz: int) -> Iterator[Effect]:
         """Set the clock of a rank. A rank that waits gets it with its GPUs; an ended rank needs none."""
@@ -152,7 +152,7 @@ class NodeAttempts:
                 attempt.launch, time_limit_s=None if limit_s == math.inf else limit_s
             )
         elif attempt.phase is Phase.ENDED:
-            yield Send(attempt.ended())
+            yield Send(attempt.end_report())
         elif attempt.limit_s is not None:
             if attempt.limit_s == limit_s:
                 yield Send(attempt.time_limited())
@@ -241,7 +241,7 @@ class NodeAttempts:
         if attempt.is_forgotten:
             yield from self._acknowledge(attempt)
         else:
-            yield Send(attempt.ended())
+            yield Send(attempt.end_report())
         yield from self._start_waiting()
 
     def clocks_locked(self, locked: ClocksLocked) -> Iterator[Effect]:
@@ -322,7 +322,7 @@ class NodeAttempts:
         attempt.phase, attempt.launch, attempt.gpus = Phase.ENDED, None, ()
         attempt.exit_code, attempt.reason = EXIT_KILLED, "killed"
         yield RecordEnded(attempt.key, EXIT_KILLED, "killed")
-        yield Send(attempt.ended())
+        yield Send(attempt.end_report())
 
     def _tenants(self, gpus: Iterable[int]) -> list[LocalRank]:
         """Ranks that run on one of these GPUs."""

@@ -369,7 +369,7 @@ class NodeMachine:
         self._repeat_at_s = now_s + ENDED_REPEAT_S
         for attempt in self.attempts.of_cluster(self.cluster):
             if attempt.phase is Phase.ENDED:
-                yield Send(attempt.ended())
+                yield Send(attempt.end_report())
 
     def _say_hello(self, now_s: float) -> Iterator[Effect]:
         self.is_registered = False

@@ -116,7 +116,7 @@ class LocalRank:
     def is_ending(self) -> bool:
         return self.hard_kill_at_s is not None
 
-    def ended(self) -> Ended:
+    def end_report(self) -> Ended:
         assert self.exit_code is not None
         return Ended(
             job=self.key.job,

@@ -96,8 +96,9 @@ class RankBounds:
         what = ", ".join(words.split()[0] for words in self.weaker)
         return f"{lead}: weaker limits of {what} (rlsched doctor)"
 
-    def of(self, key: AttemptKey, launch: Launch) -> RankLimits:
-        """Allocate the limits of a rank that is about to start; its cores stay allocated until `over`.
+    def allocate_limits(self, key: AttemptKey, launch: Launch) -> RankLimits:
+        """Allocate the limits of a rank that is about to start; its cores stay allocated until
+        `release_limits`.
 
         A rank that requested no memory gets the share of its GPUs; a rank that shares its GPUs, its part of
         that share.
@@ -137,7 +138,7 @@ class RankBounds:
         elif record.limits.cpus:
             self._sharing[key] = Cgroup(record.cgroup)
 
-    def over(self, key: AttemptKey) -> None:
+    def release_limits(self, key: AttemptKey) -> None:
         """Free the cores of a rank that has ended or did not start."""
         self._sharing.pop(key, None)
         if self._cores.give_back(key):
@@ -154,4 +155,4 @@ class RankBounds:
                 _log.warning("attempt %s keeps its cores: its group does not take %s", key, cpus)
 
     def _group(self, key: AttemptKey) -> Cgroup:
-        return self._cgroups.at(f"{key.cluster}.{key}")
+        return self._cgroups.cgroup_of(f"{key.cluster}.{key}")

@@ -91,7 +91,7 @@ def _become_shim(path: str, pipe: int) -> None:
         shim.prctl(_PR_SET_NAME, os.path.basename(path).encode())
         code = shim.begin()
     except BaseException as error:
-        shim.say(f"the shim did not start: {error!r}")
+        shim.write_line(f"the shim did not start: {error!r}")
     finally:
         os._exit(code)
 

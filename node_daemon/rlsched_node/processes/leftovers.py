@@ -27,7 +27,7 @@ class Leftovers:
         shim_pid: Process ID of the shim; 0 if unknown.
         cgroup: The rank's control group; its path is "" if there is none.
         is_subreaper: The children of this process are the shims that it started, and their orphans.
-        seen: Start ticks by process ID, of the processes that `look` has found.
+        seen: Start ticks by process ID, of the processes that `record_processes` has found.
     """
 
     job_path: str
@@ -36,7 +36,7 @@ class Leftovers:
     is_subreaper: bool
     seen: dict[int, int] = field(default_factory=dict)
 
-    def look(self) -> None:
+    def record_processes(self) -> None:
         """Record the processes below the shim: nothing else identifies them if the shim is killed."""
         seen, below = {}, [self.shim_pid]
         while below:

@@ -64,7 +64,7 @@ class Outages:
         self._lock = threading.Lock()
 
     @property
-    def held(self) -> list[Holding]:
+    def holdings(self) -> list[Holding]:
         """GPUs that the broker must not assign, with reasons; without lost GPUs if `all_lost` lists them."""
         with self._lock:
             all_lost = self._are_all_lost()

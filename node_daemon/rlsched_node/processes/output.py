@@ -41,7 +41,7 @@ class OutputBound:
                 self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                 self.look_at_s = time.monotonic()
 
-    def look(self, *, is_last: bool = False) -> None:
+    def enforce(self, *, is_last: bool = False) -> None:
         """Drop the middle if the file is too large, and set the next check. Does nothing before that time."""
         now_s = time.monotonic()
         if not self._max_bytes or self._fd < 0 or (now_s < self.look_at_s and not is_last):

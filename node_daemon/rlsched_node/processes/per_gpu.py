@@ -31,7 +31,7 @@ def main(command: list[str]) -> int:
             process = subprocess.Popen(command, env=env)
         except OSError as error:
             print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
-            return _ended(running, 126 if isinstance(error, PermissionError) else 127)
+            return _exit_code_of(running, 126 if isinstance(error, PermissionError) else 127)
         running[process.pid] = process
     while running:
         pid, status = os.wait()
@@ -41,7 +41,7 @@ def main(command: list[str]) -> int:
         code = os.waitstatus_to_exitcode(status)
         process.returncode = code
         if code:
-            return _ended(running, code if code > 0 else 128 - code)
+            return _exit_code_of(running, code if code > 0 else 128 - code)
     return 0
 
 
@@ -49,7 +49,7 @@ def _wait_on(number: int, frame: FrameType | None) -> None:
     """Does nothing: the processes receive the signal themselves."""
 
 
-def _ended(running: dict[int, subprocess.Popen[bytes]], code: int) -> int:
+def _exit_code_of(running: dict[int, subprocess.Popen[bytes]], code: int) -> int:
     """End the remaining processes."""
     for process in running.values():
         process.terminate()

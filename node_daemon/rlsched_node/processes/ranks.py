@@ -34,7 +34,7 @@ _pidfd_open: Callable[[int], int] | None = getattr(os, "pidfd_open", None)
 
 
 @dataclass(slots=True)
-class _Rank:
+class _WatchedShim:
     """A shim that this daemon watches.
 
     Attributes:
@@ -86,7 +86,7 @@ class LiveRanks:
         self._new_shims = shims or Shims()
         self._store, self._cgroups, self._is_subreaper = store, cgroups, is_subreaper
         self._mishaps = mishaps or Mishaps(_log)
-        self._ranks: dict[AttemptKey, _Rank] = {}
+        self._ranks: dict[AttemptKey, _WatchedShim] = {}
         self._epoll = select.epoll()
         self._look_at_s = 0.0
 
@@ -107,11 +107,13 @@ class LiveRanks:
         Raises:
             LaunchError: see `start_rank`.
         """
-        directory = self._store.at(key)
-        cgroup = self._cgroups.at(f"{key.cluster}.{key}") if self._cgroups is not None else Cgroup("")
+        directory = self._store.directories_of(key)
+        cgroup = self._cgroups.cgroup_of(f"{key.cluster}.{key}") if self._cgroups is not None else Cgroup("")
         pid, pipe_fd = start_rank(launch, directory, env, terms, cgroup, self._new_shims)
         leftovers = Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
-        self._watch(_Rank(key, directory, pid, None, leftovers, pipe_fd, _open_pidfd(pid), is_child=True))
+        self._watch(
+            _WatchedShim(key, directory, pid, None, leftovers, pipe_fd, _open_pidfd(pid), is_child=True)
+        )
 
     def adopt(self, key: AttemptKey, process: ProcessId) -> None:
         """Watch a shim that an earlier daemon started; a shim that ends meanwhile is noticed at once."""
@@ -120,9 +122,11 @@ class LiveRanks:
         if pid_fd is not None and not process.is_alive():  # the process ID may have been reused
             os.close(pid_fd)
             pid_fd = None
-        directory = self._store.at(key)
+        directory = self._store.directories_of(key)
         self._watch(
-            _Rank(key, directory, pid, process, self._leftovers(key, pid), None, pid_fd, is_child=False)
+            _WatchedShim(
+                key, directory, pid, process, self._leftovers(key, pid), None, pid_fd, is_child=False
+            )
         )
 
     def clear(self, key: AttemptKey, record: ExitRecord, *, has_vanished: bool) -> bool:
@@ -130,9 +134,9 @@ class LiveRanks:
 
         If not `has_vanished`, the shim has done that itself, and the group of its rank is empty.
         """
-        directory = self._store.at(key)
+        directory = self._store.directories_of(key)
         process = directory.process()
-        rank = _Rank(
+        rank = _WatchedShim(
             key,
             directory,
             process.pid if process is not None else 0,
@@ -186,12 +190,12 @@ class LiveRanks:
         self._look()
         return events
 
-    def _events(self, rank: _Rank, ready: set[int]) -> Iterator[Event]:
+    def _events(self, rank: _WatchedShim, ready: set[int]) -> Iterator[Event]:
         is_over = rank.pid_fd in ready if rank.pid_fd is not None else not self._is_alive(rank)
         if rank.pipe_fd is not None and (rank.pipe_fd in ready or is_over):
-            yield from self._heard(rank)
+            yield from self._read_pipe(rank)
         if rank.record is not None or is_over:
-            yield from self._over(rank)
+            yield from self._finish(rank)
 
     def close(self) -> None:
         """Stop watching; the shims go on."""
@@ -203,7 +207,7 @@ class LiveRanks:
 
     def _leftovers(self, key: AttemptKey, pid: int) -> Leftovers:
         """Leftovers of a rank that an earlier daemon started, perhaps with control groups elsewhere."""
-        directory = self._store.at(key)
+        directory = self._store.directories_of(key)
         launch = directory.launch()
         cgroup = Cgroup(launch.cgroup if launch is not None else "")
         return Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
@@ -221,28 +225,28 @@ class LiveRanks:
             for rank in self._ranks.values():
                 is_known = rank.leftovers.cgroup.path or (rank.is_child and self._is_subreaper)
                 if rank.record is None and not is_known:
-                    rank.leftovers.look()
+                    rank.leftovers.record_processes()
 
-    def _watch(self, rank: _Rank) -> None:
+    def _watch(self, rank: _WatchedShim) -> None:
         self._ranks[rank.key] = rank
         for fd in (rank.pipe_fd, rank.pid_fd):
             if fd is not None:
                 self._epoll.register(fd, select.EPOLLIN)
 
-    def _unwatch(self, rank: _Rank) -> None:
+    def _unwatch(self, rank: _WatchedShim) -> None:
         self._close_pipe(rank)
         if rank.pid_fd is not None:
             self._epoll.unregister(rank.pid_fd)
             os.close(rank.pid_fd)
             rank.pid_fd = None
 
-    def _close_pipe(self, rank: _Rank) -> None:
+    def _close_pipe(self, rank: _WatchedShim) -> None:
         if rank.pipe_fd is not None:
             self._epoll.unregister(rank.pipe_fd)
             os.close(rank.pipe_fd)
             rank.pipe_fd = None
 
-    def _heard(self, rank: _Rank) -> Iterator[Event]:
+    def _read_pipe(self, rank: _WatchedShim) -> Iterator[Event]:
         """Handle data on the pipe, or its end."""
         assert rank.pipe_fd is not None
         with contextlib.suppress(BlockingIOError):
@@ -253,7 +257,7 @@ class LiveRanks:
             rank.process = ProcessId(rank.pid, shim.start_ticks(rank.pid), shim.boot_id())
             yield Started(rank.key, rank.pid)
 
-    def _over(self, rank: _Rank) -> Iterator[Event]:
+    def _finish(self, rank: _WatchedShim) -> Iterator[Event]:
         """Handle the exit of a shim; the rank has ended after its leftovers have ended too."""
         if rank.record is None:
             self._unwatch(rank)
@@ -270,7 +274,7 @@ class LiveRanks:
             record = rank.record
             yield Exited(rank.key, record.exit_code, record.reason, record.when_s, record.ran_s)
 
-    def _is_clear(self, rank: _Rank) -> bool:
+    def _is_clear(self, rank: _WatchedShim) -> bool:
         """End what is left of a rank without a shim. Returns whether nothing was."""
         left = rank.leftovers
         if left.kill(self._shims()) if rank.has_vanished else left.cgroup.kill():
@@ -278,14 +282,14 @@ class LiveRanks:
         left.cgroup.remove()
         return True
 
-    def _not_started(self, rank: _Rank) -> Event:
+    def _not_started(self, rank: _WatchedShim) -> Event:
         output, _, _ = rank.directory.read_output(0, 2000)
         rank.directory.drop()
         rank.leftovers.cgroup.remove()
         last = output.decode(errors="replace").strip().splitlines()[-1:]
         return StartFailed(rank.key, f"the shim did not start: {' '.join(last) or 'no message'}")
 
-    def _record(self, rank: _Rank) -> ExitRecord:
+    def _record(self, rank: _WatchedShim) -> ExitRecord:
         """How a rank with an exited shim ended: as reported on the pipe, or by the file if no daemon
         listened."""
         on_disk = rank.directory.exit()
@@ -300,10 +304,10 @@ class LiveRanks:
                 _log.warning("attempt %s: its end is remembered in memory only: %s", rank.key, error)
         return record
 
-    def _is_alive(self, rank: _Rank) -> bool:
+    def _is_alive(self, rank: _WatchedShim) -> bool:
         return shim.start_ticks(rank.pid) is not None if rank.process is None else rank.process.is_alive()
 
-    def _signal(self, rank: _Rank, number: int) -> None:
+    def _signal(self, rank: _WatchedShim, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
             if rank.pid_fd is not None:
                 signal.pidfd_send_signal(rank.pid_fd, number)

@@ -99,7 +99,7 @@ def start_ticks(pid: int) -> int | None:
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
 
-def say(line: str) -> None:
+def write_line(line: str) -> None:
     """Write one line to the job's output; it is lost if the disk is full."""
     with contextlib.suppress(OSError):
         os.write(2, f"rlsched: {line}\n".encode(errors="replace"))
@@ -163,17 +163,17 @@ def run_command(launch: dict[str, Any]) -> None:
         try:
             os.chdir(launch["cwd"])
         except OSError as error:
-            say(f"cannot enter the working directory {launch['cwd']}: {error.strerror}")
+            write_line(f"cannot enter the working directory {launch['cwd']}: {error.strerror}")
             os._exit(code)
         try:
             _execute(command, env)
         except (FileNotFoundError, NotADirectoryError):
             code = EXIT_NOT_FOUND
-            say(f"{command[0]}: command not found")
+            write_line(f"{command[0]}: command not found")
         except OSError as error:
-            say(f"{command[0]}: cannot be executed: {error.strerror}")
+            write_line(f"{command[0]}: cannot be executed: {error.strerror}")
     except BaseException as error:
-        say(f"cannot start the command: {error!r}")
+        write_line(f"cannot start the command: {error!r}")
     finally:
         os._exit(code)
 
@@ -280,13 +280,13 @@ class ProcessGroup:
             self.end(str(order.get("reason", "killed")), float(order.get("grace_s", self.grace_s)))
         grace_s = self.fence.closed_grace_s()
         if grace_s is not None:
-            say("no broker has answered for --lost-after, and may start this job elsewhere: ending it")
+            write_line("no broker has answered for --lost-after, and may start this job elsewhere: ending it")
             self.end("fenced", grace_s)
-        self.output.look()
+        self.output.enforce()
         now_s = time.monotonic()
         if now_s >= self.limit_at_s:
             self.limit_at_s = math.inf
-            say(f"time limit of {self.limit_s:g} s reached: ending the job")
+            write_line(f"time limit of {self.limit_s:g} s reached: ending the job")
             self.end("time_limit", self.grace_s)
         if now_s >= self.kill_at_s:
             self.cgroup.kill()
@@ -339,7 +339,7 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str]:
     reason = rank.reason
     if exit_code and not reason and rank.cgroup.oom_kills():
         reason = OUT_OF_MEMORY
-        say("the kernel ended a process of this job for want of memory (`rlsched submit --mem`)")
+        write_line("the kernel ended a process of this job for want of memory (`rlsched submit --mem`)")
     elif exit_code and not reason and launch["gpus"] and tells_of_gpu_memory("output.log"):
         reason = GPU_OUT_OF_MEMORY
     if left:
@@ -347,11 +347,11 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str]:
     give_up_s = rank.kill_at_s + 5.0
     while rank.reap() and time.monotonic() < give_up_s:
         rank.step()
-    rank.output.look(is_last=True)
+    rank.output.enforce(is_last=True)
     return exit_code, reason
 
 
-def tell(data: bytes) -> None:
+def send_to_daemon(data: bytes) -> None:
     """Send data to the daemon that started this shim. If it has exited, the next daemon reads the files."""
     with contextlib.suppress(OSError):
         os.write(PIPE_FD, data)
@@ -368,7 +368,7 @@ def main(records_fd: int) -> int:
             return 0
     except FileNotFoundError:  # a later daemon has dropped the attempt: it may start again as another
         return 0
-    tell(CLAIMED)
+    send_to_daemon(CLAIMED)
     become_subreaper()
     began_s = since_boot_s()
     exit_code, reason = supervise(launch)
@@ -376,8 +376,8 @@ def main(records_fd: int) -> int:
     try:
         write_exit(".", record)
     except OSError as error:
-        say(f"the end could not be written to disk: {error.strerror}")
-    tell(record)
+        write_line(f"the end could not be written to disk: {error.strerror}")
+    send_to_daemon(record)
     return 0
 
 

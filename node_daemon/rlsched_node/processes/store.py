@@ -371,20 +371,20 @@ class AttemptStore:
         for root in (self.records, self.attempts):
             make_private(root)
         for key in _keys_below(self.attempts):
-            path = self.at(key)
+            path = self.directories_of(key)
             if not path.path.exists() and _is_of_earlier_layout(path.job_path):
                 make_private(path.path.parent)
                 path.path.unlink(missing_ok=True)
                 path.path.symlink_to(path.job_path.absolute(), target_is_directory=True)
 
-    def at(self, key: AttemptKey) -> AttemptDir:
+    def directories_of(self, key: AttemptKey) -> AttemptDir:
         """The directories of an attempt, whether they exist or not."""
         name = f"{key.cluster}/{key}"
         return AttemptDir(self.records / name, self.attempts / name)
 
     def scan(self) -> dict[AttemptKey, AttemptDir]:
         """Every attempt on disk, in order; other names are skipped."""
-        return {key: self.at(key) for key in sorted(_keys_below(self.records))}
+        return {key: self.directories_of(key) for key in sorted(_keys_below(self.records))}
 
     def clean(self, now_s: float, keep_s: float, until_s: float = math.inf) -> tuple[int, bool]:
         """Remove attempts acknowledged longer than `keep_s` before `now_s` (Unix seconds).

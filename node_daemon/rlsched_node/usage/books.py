@@ -55,7 +55,7 @@ class Kept(msgspec.Struct):
     counters_j: dict[int, float] = {}
 
 
-class _Rank:
+class _RankAccount:
     """The account of one rank.
 
     Attributes:
@@ -108,7 +108,7 @@ class NodeUsage:
         self._type = gpu_type
         self._boards = [Board() for _ in range(num_gpus)]
         self._last: list[GpuReading | None] = [None] * num_gpus
-        self._ranks: dict[AttemptKey, _Rank] = {}
+        self._ranks: dict[AttemptKey, _RankAccount] = {}
         self._silent = False
         self.drawn_j = 0.0
 
@@ -126,7 +126,7 @@ class NodeUsage:
         self, key: AttemptKey, place: Place, now_s: float, kept: Kept | None = None, *, is_new: bool = True
     ) -> None:
         """Open the account of a rank that starts, or that an earlier daemon `kept`."""
-        self._ranks.setdefault(key, _Rank(place, now_s, kept, is_new=is_new))
+        self._ranks.setdefault(key, _RankAccount(place, now_s, kept, is_new=is_new))
 
     def end(self, key: AttemptKey, now_s: float) -> UsageSums | None:
         """Close the account of an ended rank. Returns its usage; None if it was never read."""
@@ -137,7 +137,7 @@ class NodeUsage:
             self._guess(rank, gpu, now_s)
         return rank.usage()
 
-    def _guess(self, rank: _Rank, gpu: int, now_s: float) -> None:
+    def _guess(self, rank: _RankAccount, gpu: int, now_s: float) -> None:
         """Add its energy since the last reading, from the power then. The next reading is reduced by it."""
         board, reading = self._boards[gpu], self._last[gpu]
         if board.at_s is None or board.power_w is None or reading is None or board.at_s < rank.begun_s:
@@ -165,7 +165,7 @@ class NodeUsage:
             if reading is not None:
                 self._gpu(gpu, reading, now_s)
 
-    def _processes(self, rank: _Rank, seen: ProcessReading, now_s: float) -> None:
+    def _processes(self, rank: _RankAccount, seen: ProcessReading, now_s: float) -> None:
         lasted_s, before = now_s - rank.seen_s, rank.seen
         if lasted_s <= 0.0:
             return
@@ -211,7 +211,7 @@ class NodeUsage:
             rank.window.draw(left_j * part * max(there_frac, 0.0))
 
     @staticmethod
-    def _while_nobody_looked(here: list[_Rank], gpu: int, reading: GpuReading, now_s: float) -> None:
+    def _while_nobody_looked(here: list[_RankAccount], gpu: int, reading: GpuReading, now_s: float) -> None:
         """Divide a GPU's energy since an earlier daemon's last reading among the ranks that stayed."""
         stayed = [rank for rank in here if gpu in rank.kept_j]
         for rank in stayed:
@@ -264,12 +264,12 @@ class NodeUsage:
         }
 
 
-def _own(rank: _Rank, reading: GpuReading) -> list[GpuProcess]:
+def _own(rank: _RankAccount, reading: GpuReading) -> list[GpuProcess]:
     pids = rank.seen.pids if rank.seen is not None else frozenset()
     return [one for one in reading.processes or () if one.pid in pids or one.pid == rank.place.pid]
 
 
-def _weight(rank: _Rank, reading: GpuReading) -> float | None:
+def _weight(rank: _RankAccount, reading: GpuReading) -> float | None:
     """Share of the time in which the GPU worked for a rank; None if unknown."""
     if reading.processes is None:
         return None

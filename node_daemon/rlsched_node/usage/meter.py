@@ -79,7 +79,7 @@ class Meter:
     def look_first(self) -> None:
         """Read once on the caller's thread, so that GPUs out of service are known from the start."""
         try:
-            self.look()
+            self.read_all()
         except Exception:
             _log.exception("the meter missed its first reading")
 
@@ -176,12 +176,12 @@ class Meter:
         while not self._closing.is_set():
             began_s = self._clock()
             try:
-                self.look()
+                self.read_all()
             except Exception:
                 _log.exception("the meter missed a reading")
             self._closing.wait(max(self._every_s - (self._clock() - began_s), self._every_s / 10))
 
-    def look(self) -> None:
+    def read_all(self) -> None:
         """Read everything once, and record it."""
         with self._lock:
             ranks = dict(self._processes)

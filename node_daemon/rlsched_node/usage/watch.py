@@ -73,13 +73,13 @@ class UsageWatch:
             self.keep()
 
     def _begin(self, attempt: LocalRank) -> None:
-        directory = self._store.at(attempt.key)
+        directory = self._store.directories_of(attempt.key)
         launch = directory.launch()
         place = Place(attempt.gpus, attempt.pid, launch.cgroup if launch is not None else "")
         is_new = attempt.key not in self._adopted
         self._meter.begin(attempt.key, place, None if is_new else directory.usage(), is_new=is_new)
 
-    def ended(self, events: Iterable[Event]) -> list[Event]:
+    def add_usage(self, events: Iterable[Event]) -> list[Event]:
         """The same events, each end with the usage of its rank."""
         return [self._with_usage(event) if isinstance(event, Exited) else event for event in events]
 
@@ -116,7 +116,7 @@ class UsageWatch:
 
     def _write(self, key: AttemptKey, used: bytes) -> None:
         try:
-            self._store.at(key).keep_usage(used)
+            self._store.directories_of(key).keep_usage(used)
         except OSError as error:
             _log.warning("attempt %s: its usage is remembered in memory only: %s", key, error)
 

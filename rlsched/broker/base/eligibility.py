@@ -45,12 +45,12 @@ class Eligibility:
         """Jobs that this reason keeps out."""
         return set(self._barred.get(reason, ()))
 
-    def gone(self, seq: int) -> None:
+    def forget_waiting(self, seq: int) -> None:
         """Forget a job that no longer waits."""
         for barred in self._barred.values():
             barred.discard(seq)
 
-    def of(self, seq: int) -> frozenset[Reason]:
+    def barring_reasons(self, seq: int) -> frozenset[Reason]:
         """Reasons that keep this job out of the queue; empty for a candidate and for a job that does not
         wait."""
         return frozenset(reason for reason, barred in self._barred.items() if seq in barred)

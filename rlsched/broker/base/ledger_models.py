@@ -26,7 +26,7 @@ class LedgerModels:
     requested. Otherwise there are models of clocks while energy counts: where the broker weighs it, or while
     a live job requests it. Otherwise there are none: every start is at the full clock, and nodes get no clock
     orders. A job runs as the workload that it names does on the same GPU type, or as the median of the
-    catalogue if no workload is known (`rlsched.broker.state.asked.runs_as`).
+    catalogue if no workload is known (`rlsched.broker.state.job_requests.runs_as`).
 
     Args:
         cluster: The ledger.
@@ -46,26 +46,26 @@ class LedgerModels:
     def weigh(self, speed_energy: float) -> None:
         """Set the weight of energy against time for jobs that give none."""
         self._cluster.weigh_energy(speed_energy)
-        self._mind(speed_energy)
+        self._update_models(speed_energy)
 
     def share(self, shares: bool) -> None:
         """Set whether jobs may share GPUs from now on; jobs that already share continue."""
         self.shares = shares
         for number, node in enumerate(self._cluster.nodes if shares else ()):
             self._note_gpus(number, node)
-        self._mind(self._cluster.energy_counts)
+        self._update_models(self._cluster.energy_counts)
 
-    def came(self, number: int, own: float | None) -> None:
+    def add_energy_weight(self, number: int, own: float | None) -> None:
         """Count a queued job and its weight of energy (None: the broker's)."""
         if own:
             self._asking.add(number)
-            self._mind(self._cluster.energy_counts)
+            self._update_models(self._cluster.energy_counts)
 
-    def gone(self, number: int) -> None:
+    def remove_energy_weight(self, number: int) -> None:
         """Forget a finished job."""
         if number in self._asking:
             self._asking.discard(number)
-            self._mind(self._cluster.energy_counts)
+            self._update_models(self._cluster.energy_counts)
 
     def node(self, number: int, sm_clocks_mhz: Sequence[int], *, shares: bool = False) -> None:
         """Record a node's clocks (none: they cannot be set) and whether several jobs may share its GPUs
@@ -74,7 +74,7 @@ class LedgerModels:
         self._cluster.let_share(number, shares=shares)
         if self.shares:
             self._note_gpus(number, self._cluster.nodes[number])
-        self._mind(self._cluster.energy_counts)
+        self._update_models(self._cluster.energy_counts)
 
     def speed_frac(self, workload: str, gpu_type: str, sm_clock_frac: float) -> float:
         """Speed of a workload without co-tenants at a clock on a GPU type by the catalogue; 1 at the highest
@@ -94,7 +94,7 @@ class LedgerModels:
 
         return float(shared_on(s, slot, int(s.job.head[slot]) // MAX_TENANTS))
 
-    def _mind(self, speed_energy: float) -> None:
+    def _update_models(self, speed_energy: float) -> None:
         wanted = self.shares or speed_energy > 0.0 or bool(self._asking)
         kinds = tuple(self._cluster.kind_names) if wanted else ()
         memory_mib = self._gpu_memory_mib(kinds) if self.shares else ()

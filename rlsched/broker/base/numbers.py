@@ -48,7 +48,7 @@ class Numbers:
         end = self._before[run + 1] if run + 1 < len(self._before) else len(self)
         return min(self._before[run] + number - self._first[run], end)
 
-    def between(self, first: int, end: int) -> list[int]:
+    def numbers_between(self, first: int, end: int) -> list[int]:
         """Numbers at the places `first` (from 0) up to, but without, `end`."""
         found = []
         for place in range(max(first, 0), min(end, len(self))):

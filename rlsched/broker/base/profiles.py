@@ -56,7 +56,7 @@ class WorkloadProfile(msgspec.Struct, frozen=True, omit_defaults=True):
     cores_each: Estimate | None = None
     host_mib: Estimate | None = None
 
-    def known(self) -> dict[str, Estimate]:
+    def known_figures(self) -> dict[str, Estimate]:
         """Known figures by field."""
         found = {field: getattr(self, field) for field in FIELDS}
         return {field: estimate for field, estimate in found.items() if estimate is not None}
@@ -142,7 +142,7 @@ class Profiles:
         if len(self._known) > MAX_SIGNATURES:
             del self._known[next(iter(self._known))]
 
-    def of(self, signature: Signature) -> dict[str, WorkloadProfile]:
+    def profiles_of(self, signature: Signature) -> dict[str, WorkloadProfile]:
         """Learnt profiles of a signature, by GPU type."""
         return {
             gpu_type: WorkloadProfile(**{field: one.estimate() for field, one in fields.items()})

@@ -35,14 +35,14 @@ class SoftErrors:
         if kind not in self.present:
             self._lost_before[kind] = self.lost[kind] - lost
             self.present[kind] = f"{what}: {in_a_line(error)}"
-            self.say(f"{self.present[kind]}; decisions go on without")
+            self.log_line(f"{self.present[kind]}; decisions go on without")
 
-    def over(self, kind: str, what: str) -> None:
+    def mark_recovered(self, kind: str, what: str) -> None:
         """Record that it works again, or always worked."""
         if self.present.pop(kind, None) is not None:
-            self.say(f"{what} again; {self.lost[kind] - self._lost_before[kind]} were lost")
+            self.log_line(f"{what} again; {self.lost[kind] - self._lost_before[kind]} were lost")
 
-    def say(self, line: str) -> None:
+    def log_line(self, line: str) -> None:
         """Write a log line."""
         with contextlib.suppress(OSError):
             self._say(line)

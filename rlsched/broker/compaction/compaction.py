@@ -16,7 +16,7 @@ from typing import Final
 
 from rlsched.broker.base.entries import BasePart, BrokerStarted, JobSubmitted
 from rlsched.broker.base.rows import CheckedRow, JournalRow
-from rlsched.broker.journal.choice import choice_at
+from rlsched.broker.journal.chosen_policy import choice_at
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import Reading, reading
 from rlsched.broker.journal.recovery import forget_some
@@ -73,7 +73,7 @@ def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_ent
         scheduler = _scheduler(journal, cut)
     noting = Noting()
     state = BrokerState(noting, scheduler.order, half_life_s)
-    state.over = lambda _: forget_some(state)
+    state.on_finished = lambda _: forget_some(state)
     permit(state.cluster, scheduler)
     preemptible, crc, now_s = False, 0, 0.0
     for row in _rows(path, cut):

@@ -75,7 +75,7 @@ class Forecasting(Forecasts):
         elapsed: Callable[[], float] = time.monotonic,
     ) -> None:
         self._setup, self._say, self._command, self._elapsed = setup, say, command, elapsed
-        self._child: _Child | None = None
+        self._child: _ForecasterProcess | None = None
         self._not_before_s, self._retry_s = elapsed() + after_s, RETRY_S
         self._jobs: dict[int, JobForecast] = {}
         self._report: ForecastReport | None = None
@@ -83,7 +83,7 @@ class Forecasting(Forecasts):
         self._waits: dict[int, tuple[ClientAsked, float]] = {}
         self._next = self._first_of_child = 1
 
-    def of(self, job: Job) -> JobForecast | None:
+    def latest_forecast(self, job: Job) -> JobForecast | None:
         """Latest forecast of a live job; None if it was queued again since, or has started."""
         said = self._jobs.get(job.number) if job.live else None
         if said is None or job.attempt is None:
@@ -141,14 +141,14 @@ class Forecasting(Forecasts):
             if self._elapsed() >= self._not_before_s:
                 self._start()
         else:
-            for message in self._child.heard():
+            for message in self._child.take_messages():
                 if isinstance(message, Refreshed):
                     self._jobs, self._report, self._note = message.jobs, message.report, ""
                     self._retry_s = RETRY_S
                     seen += message.seen
                 else:
                     replies += self._answered(message)
-            if self._child.ended:
+            if self._child.has_exited:
                 self._failed(self._child.why())
         now = self._elapsed()
         for number in [number for number in self._waits if number < self._first_of_child]:
@@ -171,7 +171,7 @@ class Forecasting(Forecasts):
 
     def _start(self) -> None:
         try:
-            self._child = _Child(self._command(), self._setup)
+            self._child = _ForecasterProcess(self._command(), self._setup)
             self._note = "the forecaster reads the journal, and has said nothing new yet"
         except (OSError, RuntimeError) as error:
             self._failed(str(error))
@@ -195,7 +195,7 @@ class Forecasting(Forecasts):
         self._stop()
 
 
-class _Child:
+class _ForecasterProcess:
     """The process, and the threads that read from it."""
 
     def __init__(self, command: Sequence[str], setup: ForecasterSetup) -> None:
@@ -229,7 +229,7 @@ class _Child:
         except (OSError, ValueError):
             return False
 
-    def heard(self) -> list[Refreshed | Answer]:
+    def take_messages(self) -> list[Refreshed | Answer]:
         """Messages since the last call."""
         found: list[Refreshed | Answer] = []
         with contextlib.suppress(queue.Empty):
@@ -238,7 +238,7 @@ class _Child:
         return found
 
     @property
-    def ended(self) -> bool:
+    def has_exited(self) -> bool:
         """Whether it has exited, and all of its messages were read."""
         return not self._reading.is_alive() and self._heard.empty()
 

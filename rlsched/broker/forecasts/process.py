@@ -36,7 +36,7 @@ from rlsched.broker.forecasts.messages import (
 from rlsched.broker.queries.forecasts import wired
 from rlsched.broker.queries.never import never_runs, unknown_vc
 from rlsched.broker.standby.warm import JournalFollower, Warm
-from rlsched.broker.state.asked import demand_asked, needs
+from rlsched.broker.state.job_requests import demand_asked, needs
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.demand import Demand
 from rlsched.decide.policies.policy import Policy
@@ -161,7 +161,7 @@ class Process:
         world, live = self._world(now_s)
         ahead, listed = self._forecaster.play(world), self._forecaster.listed(world)
         self._futures = ahead.start_s.shape[1]
-        said = self._keeping.said(ahead, listed, live, now_s)
+        said = self._keeping.correct(ahead, listed, live, now_s)
         first = sorted((int(job), when) for job, when in said.items())[:TELLS]
         return {
             job: JobForecast(
@@ -182,7 +182,7 @@ class Process:
             job = jobs.get(int(name))
             if job is not None and job.first_start_s is not None:
                 self._keeping.saw(name, job.first_start_s, math.nan)
-        over = self._state.ended()
+        over = self._state.take_finished()
         for ended in over:
             start_s = math.nan if ended.start_s is None else ended.start_s
             own = ended.state in (COMPLETED, FAILED)
@@ -192,7 +192,7 @@ class Process:
             self._keeping.saw(str(ended.job), start_s, ended.end_s if own else math.nan)
         found = self._keeping.settled()
         for ended in over:
-            self._keeping.gone(str(ended.job))
+            self._keeping.drop_job(str(ended.job))
         return found
 
     def _report(self, jobs: int, cpu_s: float) -> ForecastReport:

@@ -125,7 +125,7 @@ def _marked(journal: Journal, replaced: Path) -> Restoration:
 
     entries = journal.last
     state = BrokerState(Predictions(RUNNING_MEAN), load_scheduler("fifo").order)
-    state.over = lambda _: state.forget(state.now_s, math.inf, MOST_ENDED)
+    state.on_finished = lambda _: state.forget(state.now_s, math.inf, MOST_ENDED)
     state.replay(journal.rows())
     epoch, number, last_s = _known(replaced, state)
     mark = _mark(state, epoch, number)

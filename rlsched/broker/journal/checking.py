@@ -18,8 +18,8 @@ from rlsched.broker.journal.recovery import MOST_ENDED
 from rlsched.broker.journal.snapshot_table import SnapshotTable
 from rlsched.broker.journal.wal import check_wal
 from rlsched.broker.state.broker_state import BrokerState
-from rlsched.broker.state.ended import EndedJob, ended_job
-from rlsched.broker.state.ended_table import differences
+from rlsched.broker.state.finished_job import EndedJob, ended_job
+from rlsched.broker.state.finished_table import differences
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError, JournalHeldError
@@ -90,13 +90,13 @@ def check(path: str | Path) -> JournalCheck:
             for row in rows:
                 state.replay([row])
                 if isinstance(row.entry, BasePart):
-                    over_before = state.ended
+                    over_before = state.num_finished
                 if journal.ended_at is not None and row.n <= journal.ended_at:
                     yield from over
                 over.clear()
                 state.forget(state.now_s, math.inf, MOST_ENDED)
 
-        state.over = lambda job: over.append(ended_job(job, state.nodes))
+        state.on_finished = lambda job: over.append(ended_job(job, state.nodes))
         derived: list[str] = []
         try:
             found = differences(journal.db, ended(), lambda: over_before)

@@ -13,14 +13,14 @@ from rlsched.broker.base.entries import ChosenPolicy, Entry, decode_entry
 from rlsched.broker.base.rows import JournalRow, Stored, checksum, read_rows, stored
 from rlsched.broker.base.sqlite_errors import clear_error, clearly
 from rlsched.broker.journal import marks
-from rlsched.broker.journal.choice import choice_at
+from rlsched.broker.journal.chosen_policy import choice_at
 from rlsched.broker.journal.snapshot_table import CREATE as CREATE_SNAPSHOTS
 from rlsched.broker.journal.snapshot_table import SnapshotTable
 from rlsched.broker.journal.wal import check_wal
-from rlsched.broker.state import ended_table
+from rlsched.broker.state import finished_table
 from rlsched.broker.state.base import BASE_KIND, base_at_the_head
-from rlsched.broker.state.ended import EndedJob
-from rlsched.broker.state.ended_table import EndedTable
+from rlsched.broker.state.finished_job import EndedJob
+from rlsched.broker.state.finished_table import EndedTable
 from rlsched.errors import JournalError
 from rlsched.files.lock import locked
 
@@ -104,14 +104,14 @@ class Journal:
         ):
             version = f"INSERT INTO meta VALUES ('version', '{marks.SCHEMA_VERSION}');"
             self._db.executescript(
-                f"BEGIN; {_CREATE} {_CREATE_ENTRIES} {ended_table.CREATE} {version} COMMIT;"
+                f"BEGIN; {_CREATE} {_CREATE_ENTRIES} {finished_table.CREATE} {version} COMMIT;"
             )
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # from now on an empty schema is damage
         found = marks.version(self.path, self._db)
         if found < marks.SCHEMA_VERSION:
             self._migrate(found)
-        self.first = marks.first(self.path, self._db)
-        self.last = marks.last(self.path, self._db)
+        self.first = marks.first_entry_number(self.path, self._db)
+        self.last = marks.last_entry_number(self.path, self._db)
         self.ended_at = marks.ended_at(self.path, self._db)
 
     def _migrate(self, version: int) -> None:
@@ -123,7 +123,7 @@ class Journal:
             if version == 1:
                 self._add_checksums()
             if version < marks.WITH_ENDED:
-                for statement in ended_table.CREATE.split(";"):
+                for statement in finished_table.CREATE.split(";"):
                     self._db.execute(statement)
             if version < marks.WITH_FIRST:
                 self._db.execute("INSERT INTO meta VALUES ('first', '1')")
@@ -194,9 +194,9 @@ class Journal:
             self._db.execute(_HOLDS if holds else _ENDS, (str(last),))
             if begins_at is not None:
                 marks.set_first(self._db, begins_at)
-                ended_table.set_copied_to(self._db, 0)
+                finished_table.set_copied_to(self._db, 0)
             if over:
-                ended_table.put(self._db, over)
+                finished_table.put_finished(self._db, over)
         self.last, self._last_crc = last, rows[-1][4]
         if begins_at is not None:
             self.first = begins_at
@@ -245,7 +245,7 @@ class Journal:
         with clearly(self.path), self._transaction():
             found = self._db.execute(f"DELETE FROM ended_jobs WHERE job IN ({chosen})", (before_s, most))
             if found.rowcount:
-                ended_table.begins_at(self._db, before_s)
+                finished_table.begins_at(self._db, before_s)
         return int(found.rowcount)
 
     @contextmanager
@@ -272,9 +272,9 @@ class Journal:
         with clearly(self.path):
             self._db.execute("SAVEPOINT ended")  # the caller may have a SELECT open, as in a replay
             try:
-                ended_table.put(self._db, rows)
+                finished_table.put_finished(self._db, rows)
                 if holds_at is not None:
-                    ended_table.holds_at(self._db, holds_at)
+                    finished_table.holds_at(self._db, holds_at)
             except BaseException:
                 self._db.execute("ROLLBACK TO ended")
                 raise
@@ -286,7 +286,7 @@ class Journal:
     def ended_copied(self) -> int:
         """Job up to which a copy has the rows that its entries lack; -1: it has all of them."""
         with clearly(self.path):
-            return ended_table.copied_to(self._db)
+            return finished_table.copied_to(self._db)
 
     def add_copied(self, rows: Sequence[Sequence[Any]], *, is_all: bool) -> None:
         """Add rows of ended jobs as another journal has them, in the order of their numbers.
@@ -295,9 +295,9 @@ class Journal:
             JournalError: a row is damaged, or they cannot be written; none of them was.
         """
         with clearly(self.path), self._transaction():
-            ended_table.put_copied(self._db, rows)
+            finished_table.put_copied(self._db, rows)
             if is_all or rows:
-                ended_table.set_copied_to(self._db, -1 if is_all else int(rows[-1][0]))
+                finished_table.set_copied_to(self._db, -1 if is_all else int(rows[-1][0]))
 
     def forget_ended(self) -> None:
         """Remove the rows of ended jobs that the entries can restore; the next replay adds them again.
@@ -312,7 +312,7 @@ class Journal:
                 live = [(job.submitted.job,) for job in base.jobs]
                 self._db.execute("DELETE FROM ended_jobs WHERE job > ?", (base.last_number,))
                 self._db.executemany("DELETE FROM ended_jobs WHERE job = ?", live)
-            ended_table.holds_at(self._db, 0)
+            finished_table.holds_at(self._db, 0)
         self.ended_at = 0
 
     def rows(self, after: int = 0) -> Iterator[JournalRow]:

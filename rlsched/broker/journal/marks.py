@@ -49,12 +49,12 @@ def version(path: Path, db: sqlite3.Connection) -> int:
     return int(found)
 
 
-def last(path: Path, db: sqlite3.Connection) -> int:
+def last_entry_number(path: Path, db: sqlite3.Connection) -> int:
     """Return the number of the last entry, 0 before the first."""
     return _number(path, db, "entries", "number of entries")
 
 
-def first(path: Path, db: sqlite3.Connection) -> int:
+def first_entry_number(path: Path, db: sqlite3.Connection) -> int:
     """Return the number of the first entry."""
     return _number(path, db, "first", "number of the first entry")
 

@@ -27,8 +27,8 @@ class Reading:
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self.path, self.db = path, db
         self.version = marks.version(path, db)
-        self.first = 1 if self.version < marks.WITH_FIRST else marks.first(path, db)
-        self.last = None if self.version == 1 else marks.last(path, db)
+        self.first = 1 if self.version < marks.WITH_FIRST else marks.first_entry_number(path, db)
+        self.last = None if self.version == 1 else marks.last_entry_number(path, db)
         self.ended_at = None if self.version < marks.WITH_ENDED else marks.ended_at(path, db)
         self.has_snapshots = bool(
             marks.one(db, "SELECT count(*) FROM sqlite_master WHERE name = 'snapshots'")

@@ -108,7 +108,7 @@ class RecordLog:
 
     def step(self) -> None:
         """Write records that were buffered for long enough."""
-        if self._store is not None and self._store.due():
+        if self._store is not None and self._store.is_write_due():
             self._write()
 
     def _open(self) -> DecisionStore:
@@ -129,7 +129,7 @@ class RecordLog:
     def _written(self, store: DecisionStore) -> None:
         if not store.holds():
             self.kept, self._held = self.kept + self._held, 0
-            self.soft_errors.over("written", f"{self.folder}: decisions are kept")
+            self.soft_errors.mark_recovered("written", f"{self.folder}: decisions are kept")
 
     def _not_written(self, error: Exception) -> None:
         lost, self._held, self._store = self._held, 0, None
@@ -177,7 +177,7 @@ class RecordLog:
             except Exception as error:
                 self._not_drawn(error, 1)
             else:
-                self.soft_errors.over("drawn", f"{self._logdir}: curves for TensorBoard are drawn")
+                self.soft_errors.mark_recovered("drawn", f"{self._logdir}: curves for TensorBoard are drawn")
 
     def close(self) -> None:
         """Flush, and close."""

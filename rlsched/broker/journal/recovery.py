@@ -11,7 +11,7 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.snapshot_table import Snapshot
 from rlsched.broker.journal.snapshots import FORMAT, book_of, made_for, picture_of
 from rlsched.broker.state.broker_state import BrokerState
-from rlsched.broker.state.ended import EndedJob, ended_job
+from rlsched.broker.state.finished_job import EndedJob, ended_job
 from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
@@ -81,7 +81,7 @@ def caught_up(journal: Journal, state: BrokerState, after: int, scheduler: Sched
                 missing.clear()
         forget_some(found)
 
-    state.over = over
+    state.on_finished = over
     state.replay(rows(), scheduler)
     if journal.ended_at < journal.last:
         journal.add_ended(missing, journal.last)

@@ -30,9 +30,9 @@ from rlsched.broker.journal.journal import JOURNAL_FILE as JOURNAL_FILE
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.records import STORE_FOLDER
 from rlsched.broker.state.arrays import NO_SEQ, Arrays
-from rlsched.broker.state.asked import demand_of, runs_as, sharing_of
 from rlsched.broker.state.gates import Gates
-from rlsched.broker.state.held import HeldGpus
+from rlsched.broker.state.holdings import NodeHoldings
+from rlsched.broker.state.job_requests import demand_of, runs_as, sharing_of
 from rlsched.broker.state.jobs import called
 from rlsched.broker.state.nodes import Node, change_node
 from rlsched.broker.state.priorities import Priorities
@@ -174,7 +174,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
     arrays, specs = Arrays(gates), dict[int, JobSubmitted]()
     job_of = {seq: job for job, seq in events.seq_of.items()}
     nodes: dict[str, Node] = {}
-    held = HeldGpus(state)
+    held = NodeHoldings(state)
     records: list[DecisionRecord] = []
     for instant in events.instants:
         if instant.speed_energy is not None:
@@ -201,8 +201,8 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
             )
             _happen_to_arrays(arrays, specs, change, instant.now_s)
             if isinstance(change, Decided) and isinstance(change.action, Start):
-                gates.started(job_of[change.action.seq], instant.now_s)
-                arrays.started(specs[job_of[change.action.seq]], instant.now_s)
+                gates.resolve_start(job_of[change.action.seq], instant.now_s)
+                arrays.start_task(specs[job_of[change.action.seq]], instant.now_s)
         if instant.decisions or any(map(_is_asked_after, instant.changes)):
             made = decide_all(
                 state,
@@ -212,10 +212,10 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
                 job_name=lambda seq: called(specs[job_of[seq]]) if seq in job_of else "of others",
             )
             for _, decision in made:
-                quotas.decided(decision.action, instant.now_s)
+                quotas.charge_action(decision.action, instant.now_s)
                 if isinstance(decision.action, Start):
-                    gates.started(job_of[decision.action.seq], instant.now_s)
-                    arrays.started(specs[job_of[decision.action.seq]], instant.now_s)
+                    gates.resolve_start(job_of[decision.action.seq], instant.now_s)
+                    arrays.start_task(specs[job_of[decision.action.seq]], instant.now_s)
                 records += [decision.record] if decision.record else []
     return records
 
@@ -224,21 +224,21 @@ def _happen_to_arrays(arrays: Arrays, specs: dict[int, JobSubmitted], change: Ch
     """Apply a change to arrays, after it was applied to their tasks."""
     match change:
         case JobSubmitted(rejected="") if change.tasks:
-            arrays.submitted(change, now_s)
+            arrays.add_array(change, now_s)
         case JobSubmitted(rejected=""):
-            arrays.came(change)
+            arrays.add_task(change)
         case TasksHeld():
-            arrays.held(change)
+            arrays.hold_tasks(change)
         case TasksCancelled():
-            arrays.cancelled(change, now_s)
+            arrays.cancel_tasks(change, now_s)
         case JobUpdated(job=job) if job in arrays.live:
-            arrays.update(change)
+            arrays.update_array(change)
         case JobCancelled(job=job) if job in arrays.live:
-            arrays.stop(job, change.reason, now_s)
+            arrays.stop_array(job, change.reason, now_s)
         case JobCancelled(job=job):
-            arrays.over(specs[job], CANCELLED, now_s)
+            arrays.end_task(specs[job], CANCELLED, now_s)
         case AttemptOver(job=job, outcome=outcome) if outcome != QUEUED:
-            arrays.over(specs[job], outcome, now_s)
+            arrays.end_task(specs[job], outcome, now_s)
 
 
 def _is_asked_after(change: Change) -> bool:
@@ -252,7 +252,7 @@ def _happen(
     priorities: Priorities,
     quotas: QuotaTable,
     gates: Gates,
-    held: HeldGpus,
+    held: NodeHoldings,
     nodes: dict[str, Node],
     seq_of: dict[int, int],
     specs: dict[int, JobSubmitted],
@@ -267,9 +267,9 @@ def _happen(
         case Decided(partition=partition, source=source, action=action):
             decision = Decision(action=action, source=source)
             apply(state, state.partition_names.index(partition), decision, now_s)
-            quotas.decided(action, now_s)
+            quotas.charge_action(action, now_s)
         case JobSubmitted(rejected="") if not change.tasks:
-            level, ln_weight = priorities.of(change)
+            level, ln_weight = priorities.level_and_weight(change)
             seq = state.add_job(
                 demand=demand_of(change),
                 vc=change.vc,
@@ -284,12 +284,12 @@ def _happen(
                 level=level,
                 ln_weight=ln_weight,
             )
-            models.came(change.job, change.speed_energy)
-            priorities.came(change, seq)
-            quotas.submitted(seq, owner_of(change), change.num_gpus, now_s)
-            gates.submitted(seq, change, now_s)
+            models.add_energy_weight(change.job, change.speed_energy)
+            priorities.add_ranked(change, seq)
+            quotas.add_waiting(seq, owner_of(change), change.num_gpus, now_s)
+            gates.add_gates(seq, change, now_s)
         case JobHeld(job=job):
-            gates.held(seq_of.get(job, NO_SEQ), change, now_s)
+            gates.set_hold(seq_of.get(job, NO_SEQ), change, now_s)
         case JobUpdated(job=job):
             seq = seq_of.get(job, NO_SEQ)
             change_ledger(state, priorities, gates, seq, specs.get(job), change, now_s)
@@ -297,21 +297,21 @@ def _happen(
             priorities.rank(change, now_s)
         case JobCancelled(job=job) if job in seq_of:
             state.remove_waiting(seq_of[job])
-            quotas.gone(seq_of[job], now_s)
-            models.gone(job)
-            priorities.gone(job)
-            gates.over(job, CANCELLED, now_s)
+            quotas.remove_cancelled(seq_of[job], now_s)
+            models.remove_energy_weight(job)
+            priorities.remove_ranked(job)
+            gates.resolve_end(job, CANCELLED, now_s)
         case QuotaSet():
             quotas.set(change, now_s)
         case EligibilityReviewed():
-            quotas.review(now_s)
-            gates.review(now_s)
+            quotas.review_quotas(now_s)
+            gates.open_due_gates(now_s)
         case AttemptOver(job=job, outcome=outcome) if outcome == QUEUED:
             state.requeue(seq_of[job], now_s, change.gpu_memory_mib, alone=change.alone)
-            quotas.over(seq_of[job], now_s, waits=True)
+            quotas.return_gpus(seq_of[job], now_s, waits=True)
         case AttemptOver(job=job, outcome=outcome):
             state.release(seq_of[job], now_s, ended=outcome != CANCELLED)
-            quotas.over(seq_of[job], now_s, waits=False)
-            models.gone(job)
-            priorities.gone(job)
-            gates.over(job, outcome, now_s)
+            quotas.return_gpus(seq_of[job], now_s, waits=False)
+            models.remove_energy_weight(job)
+            priorities.remove_ranked(job)
+            gates.resolve_end(job, outcome, now_s)

@@ -40,7 +40,7 @@ class SnapshotKeeper:
         self._at = 0  # a snapshot before this start may not fit this policy
         self._not_before_s = -float("inf")
 
-    def due(self, *, is_quiet: bool) -> bool:
+    def is_snapshot_due(self, *, is_quiet: bool) -> bool:
         """Whether a snapshot is due; `is_quiet`: no messages arrive just now."""
         behind = self._journal.last - self._at
         if behind < ENTRIES_AT_LAST and not (is_quiet and behind >= ENTRIES):

@@ -21,7 +21,7 @@ from rlsched.workload.predict.recent import Recent
 
 FORMAT = 1
 _AS_NEW: dict[type, dict[str, object]] = {
-    BrokerState: {"over": None, "table": None, "_can_run": {}},
+    BrokerState: {"on_finished": None, "table": None, "_can_run": {}},
     Predictions: {"_fits": 0, "_fitted": None, "_fitting": None, "_fit_error": None, "_drawn": 0},
     Predictor: {"_boosting": None, "_ended_at_fit": 0, "_ended_at_last": 0},
     Recent: {"_known": None},

@@ -32,7 +32,7 @@ class Superseded:
             raise SupersededError(self._line(later, "as recorded here"))
         self._path.unlink(missing_ok=True)  # the journal is the later one by now
 
-    def by(self, epoch: int, how: str) -> None:
+    def stop_for(self, epoch: int, how: str) -> None:
         """Stop for a broker of this epoch, if it is above 0.
 
         Raises:

@@ -33,8 +33,8 @@ from rlsched.broker.events import (
     Records,
     Tick,
 )
-from rlsched.broker.machine.happenings import Happened, happened
 from rlsched.broker.machine.requests import CHANGES, Requests
+from rlsched.broker.machine.store_events import Happened, happened
 from rlsched.broker.nodes.launches import Launches
 from rlsched.broker.nodes.leases import Leases
 from rlsched.broker.nodes.members import Members
@@ -48,9 +48,9 @@ from rlsched.broker.queries.loop_metrics import LoopMetrics
 from rlsched.broker.queries.memory import RecordMemory
 from rlsched.broker.queries.report import Reports
 from rlsched.broker.state.broker_state import BrokerState
-from rlsched.broker.state.ended_table import EndedTable
+from rlsched.broker.state.finished_table import EndedTable
 from rlsched.broker.state.jobs import Job
-from rlsched.broker.state.priorities import PriorityRules, level_of, ranked
+from rlsched.broker.state.priorities import PriorityRules, due_ranks, level_of
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.loop import decide_all
 from rlsched.decide.plans.holds import next_hold_end_s
@@ -185,7 +185,7 @@ class Machine:
 
     def due_s(self) -> float:
         """Time at which the scheduler asked to decide again, Unix seconds; infinite if it did not ask."""
-        if self.state.arrays.hungry():
+        if self.state.arrays.wants_tasks():
             return self.now_s
         due_s = min(self.state.asked_for_s.values(), default=math.inf)
         return math.ceil(due_s * 1000.0) / 1000.0 if due_s < math.inf else due_s  # time goes by milliseconds
@@ -233,7 +233,7 @@ class Machine:
             self._dirty = self._dirty or now_s >= self._ask_again_s
         # 7. Jobs whose GPUs have been left by preempted jobs are launched; GPUs of others are held.
         self._launch_seated()
-        self._members.hold()
+        self._members.record_holdings()
         # 8. Jobs that become eligible or can never run, and tasks of arrays that become jobs.
         self._review_eligibility()
         self._let_tasks_come()
@@ -287,7 +287,7 @@ class Machine:
             return False
         if node not in self.state.nodes:
             return False  # its `Hello` will repeat what this message says
-        self._leases.seen(node, self.now_s)
+        self._leases.renew(node, self.now_s)
         return True
 
     def _node_said(self, node: str, event: NodeSaid) -> None:
@@ -303,10 +303,10 @@ class Machine:
             case TimeLimited() as message:
                 self._limited(node, message)
             case LaunchRefused() as message:
-                attempts.refused(node, message, held=members.held_gpus(node))
+                attempts.record_refusal(node, message, held=members.held_gpus(node))
             case Ended() as message:
-                attempts.ended(node, message)
-                members.unknown_attempts.ended(node, message.key)
+                attempts.record_rank_end(node, message)
+                members.unknown_attempts.remove_ended(node, message.key)
             case ClockHeld() as message:
                 attempts.clocked(node, message)
             case Hello() as message:
@@ -318,16 +318,16 @@ class Machine:
                 if message.wall_s is not None:
                     members.compare_clocks(node, message.wall_s, event.wall_s)
             case Metered() as message:
-                members.metered.told(node, message, self.now_s)
+                members.metered.store_measurements(node, message, self.now_s)
             case Held() as message:
-                members.held(node, message.held)
+                members.note_holdings(node, message.held)
             case Leaving():
-                members.leaving(node)
+                members.mark_leaving(node)
 
     def _limited(self, node: str, message: Launched | TimeLimited) -> None:
         """A node reports the time limit that it enforces for a rank."""
         job = self._attempts.current(node, message.key)
-        self._time_limits.told(job, message.attempt, message.rank, message.limit_s)
+        self._time_limits.note_enforced(job, message.attempt, message.rank, message.limit_s)
 
     def _set_aside(self, event: NodeSaid, error: Exception) -> None:
         """A message raised: log it, fail only the attempt that it is about, drain the node for `drain_s`."""
@@ -344,7 +344,7 @@ class Machine:
             job = self._attempts.current(node, message.key)
             if job is not None:
                 why = f"could not process the exit report from node {node}"
-                self._attempts.lost(node, job, why, charged=True)
+                self._attempts.record_loss(node, job, why, charged=True)
             self._out.send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
 
     def _review_eligibility(self) -> None:
@@ -361,10 +361,10 @@ class Machine:
             self._out.record(NodeAway(name=name, reason=f"no heartbeat for {self.limits.lease_s:g} s"))
         for name, job in self._leases.lost_jobs(self.now_s):
             why = f"node {name} was unreachable for its --lost-after of {job.spec.lost_after_s:g} s"
-            self._attempts.lost(name, job, why)
+            self._attempts.record_loss(name, job, why)
         for name in self._members.returning():
             self._out.drop(name)
-        self._members.settle(self.now_s)
+        self._members.launch_restored(self.now_s)
         for name in self._leases.expired_drains(self.now_s):
             self._out.record(NodeResumed(name=name))
         self._sleepers.step(self.now_s)
@@ -385,7 +385,7 @@ class Machine:
             return
         self._ranked_s = self.now_s
         state = self.state
-        entry = ranked(self._ranks, state.priorities, state.usage, state.job_of_seq.values(), self.now_s)
+        entry = due_ranks(self._ranks, state.priorities, state.usage, state.job_of_seq.values(), self.now_s)
         if entry is not None:
             self._out.record(entry)
 
@@ -405,7 +405,7 @@ class Machine:
                 self._killed_s[job.number] = self.now_s
                 self._attempts.kill(job)
         elif job.state == RUNNING:
-            self._time_limits.tell(job)
+            self._time_limits.send_limit(job)
         elif job.state == LAUNCHING and not attempt.leaving:
             nodes = {rank.node for rank in attempt.ranks if rank.state == LAUNCHING}
             back_s = max((self._members.engine_back_s(name, self.now_s) for name in nodes), default=0.0)
@@ -478,7 +478,7 @@ class Machine:
             self._ask_again_s = min(self._ask_again_s, next_hold_end_s(cluster.arrays, self.now_s))
 
     def _job_name(self, seq: int) -> str:
-        if self.state.held.stands_for(seq):
+        if self.state.holdings.is_holding(seq):
             return "of others"
         job = self.state.job_of_seq.get(seq)
         return self.state.called(self.state.number_of_seq[seq]) if job is None else job.called
@@ -491,7 +491,7 @@ class Machine:
                 what = f"the record of decision {number} could not be made"
                 self.soft_errors.count("made", what, decision.record_failed)
             return
-        self.soft_errors.over("made", "decision records are made")
+        self.soft_errors.mark_recovered("made", "decision records are made")
         self._records.append(record)
         try:
             self.memory.add(record)

@@ -21,11 +21,11 @@ from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.queries.never import never_runs
 from rlsched.broker.state.arrays import JobArray
-from rlsched.broker.state.asked import demand_of, types_asked
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.gates import is_met
+from rlsched.broker.state.job_requests import demand_of, types_asked
 from rlsched.broker.state.jobs import Job, called
-from rlsched.broker.state.tasks import common, count, has, in_words, minus
+from rlsched.broker.state.tasks import common, count, in_words, includes_task, minus
 from rlsched.broker.state.updates import CHANGEABLE, OF_TASKS, WHILE_RUNNING, WORDS, changes_of
 from rlsched.errors import InputError
 from rlsched.transport.roles import Peer
@@ -102,14 +102,14 @@ class JobOrders:
                 tasks = waiting
             case Cancel():
                 self._out.record(JobCancelled(job=array.number, reason=_why(by)))
-            case Hold() if array.left:
+            case Hold() if array.num_left:
                 self._note_hold(array.spec, by)
             case Release():
                 self._release(array.spec, by)
                 self._set_aside(array, Release(job=array.number, tasks=array.spec.tasks), by)
             case Update():
                 waits = bool(waiting) and set(changes_of(order)) <= {*OF_TASKS}
-                self._out.record(self._update_of(order, array.spec, array.left > 0 or waits))
+                self._out.record(self._update_of(order, array.spec, array.num_left > 0 or waits))
                 order = msgspec.structs.replace(
                     order, begin_s=None, depends_on=None, singleton=False, array_limit=None
                 )
@@ -127,7 +127,7 @@ class JobOrders:
         strange = minus(order.tasks, own)
         if strange:
             raise InputError(f"array {number} has no task {in_words(strange)}: it has {in_words(own)}")
-        jobs = [self._state.jobs[job] for task, job in array.live.items() if has(order.tasks, task)]
+        jobs = [self._state.jobs[job] for task, job in array.live.items() if includes_task(order.tasks, task)]
         if not self._set_aside(array, order, by) and not jobs:
             self._say_over(order, array)
         passes_over = isinstance(order, Hold | Update) or (isinstance(order, Cancel) and order.waiting)
@@ -200,7 +200,7 @@ class JobOrders:
             self._time_limits.check(job, order.time_limit_s, by_admin=by.role == "admin")
         self._out.record(entry)
         if limits:
-            self._time_limits.tell(job)
+            self._time_limits.send_limit(job)
 
     def _update_of(
         self, order: Update, spec: JobSubmitted, waits: bool, name: str = "", *, limits: bool = False
@@ -255,7 +255,7 @@ class JobOrders:
                 raise InputError(f"job {name} would wait for itself")
             if other not in seen:
                 seen.add(other)
-                left += [one.job for one in self._state.gates.awaited(other)]
+                left += [one.job for one in self._state.gates.open_dependencies(other)]
                 array = self._state.arrays.live.get(other)
                 left += array.live.values() if array is not None else ()
 

@@ -31,7 +31,7 @@ def changed_quota(quotas: QuotaTable, order: SetQuota) -> QuotaSet:
         InputError: the name is invalid, a limit is out of range, or no limit is given.
     """
     check_party(order.kind, order.name)
-    own = quotas.own(order.kind, order.name)
+    own = quotas.own_limits(order.kind, order.name)
     if order.gpus is UNSET and order.jobs is UNSET and order.gpu_hours is UNSET:
         raise InputError("expected a limit: --gpus, --jobs or --gpu-hours; `none` lifts one")
     return QuotaSet(
@@ -51,7 +51,7 @@ def changed_member(accounts: AccountMembers, order: SetMember) -> MemberSet | No
     """
     check_party("account", order.account)
     check_party("user", order.person)
-    is_member = accounts.has(order.account, order.person)
+    is_member = accounts.may_charge(order.account, order.person)
     if not order.member and not is_member:
         raise InputError(f"{order.person} is no member of account {order.account}")
     if order.member == is_member:

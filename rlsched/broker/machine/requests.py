@@ -23,7 +23,7 @@ from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.queries.explain import explain
 from rlsched.broker.queries.forecasts import Forecasts
-from rlsched.broker.queries.history import HistoryPages
+from rlsched.broker.queries.history_pages import HistoryPages
 from rlsched.broker.queries.memory import RecordMemory
 from rlsched.broker.queries.pages import Pages
 from rlsched.broker.queries.report import Reports
@@ -31,10 +31,10 @@ from rlsched.broker.queries.views import array_info
 from rlsched.broker.queries.waiting import kept_out
 from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.broker_state import BrokerState
-from rlsched.broker.state.ended_table import EndedTable
+from rlsched.broker.state.finished_table import EndedTable
 from rlsched.broker.state.jobs import Job, called
 from rlsched.broker.state.priorities import PriorityRules
-from rlsched.broker.state.tasks import has, in_words
+from rlsched.broker.state.tasks import in_words, includes_task
 from rlsched.errors import InputError
 from rlsched.transport.roles import Peer, rules_over
 from rlsched.wire.messages import (
@@ -126,7 +126,7 @@ class Requests:
         self._memory, self._limits, self._ranks = memory, limits, ranks
         self._out = out
         self._forecasts, self._time_limits = forecasts, time_limits
-        self._pages = Pages(state, members, limits, forecasts.of)
+        self._pages = Pages(state, members, limits, forecasts.latest_forecast)
         self._past = HistoryPages(state, ended, members.metered)
         self._reports = reports
         self._orders = JobOrders(state, attempts, time_limits, limits, out)
@@ -224,7 +224,7 @@ class Requests:
         job = self._state.job(order.job)
         if job is None or not job.live:
             return _no_such(order.job)
-        refusal = self._attempts.begun(job, order)
+        refusal = self._attempts.record_begin(job, order)
         return Refused(message=refusal) if refusal else Ok()
 
     # ---- questions --------------------------------------------------------------------------------
@@ -260,7 +260,9 @@ class Requests:
             case ListAccounts(first=first):
                 self._out.reply(asked.peer, asked.request, accounts_page(self._state.accounts, first))
             case Why(job=number) if (job := self._state.job(number)) is not None:
-                record = self._memory.of(job.seq, self._partitions(job) if job.state == QUEUED else ())
+                record = self._memory.last_record(
+                    job.seq, self._partitions(job) if job.state == QUEUED else ()
+                )
                 late = self._time_limits.late(job)
                 metered = self._members.metered
                 said = explain(
@@ -268,7 +270,7 @@ class Requests:
                     job,
                     record,
                     now_s,
-                    self._forecasts.of(job),
+                    self._forecasts.latest_forecast(job),
                     late,
                     usage=metered.job(job, now_s),
                     energy_j=metered.energy_j(job, now_s),
@@ -303,7 +305,7 @@ class Requests:
                 found = self._state.task(array, task)
                 if found is not None:
                     return self._pages.job(found)
-                if not has(array.spec.tasks, task):
+                if not includes_task(array.spec.tasks, task):
                     own = shortened(in_words(array.spec.tasks, MAX_NAME_CHARS))
                     return Refused(message=f"array {array.number} has no task {task}: it has {own}")
                 return Refused(
@@ -311,7 +313,7 @@ class Requests:
                     f"`rlsched why {array.number}` says how far the array is"
                 )
             case Why():
-                how_far = self._state.arrays.said(array.number, self._state.jobs)
+                how_far = self._state.arrays.progress_line(array.number, self._state.jobs)
                 lines = kept_out(self._state, array.spec)
                 return Explanation(job=array.number, summary=f"an array: {how_far}", details=lines)
         return Refused(

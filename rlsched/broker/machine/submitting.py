@@ -17,8 +17,8 @@ from rlsched.broker.machine.orders import JobOrders
 from rlsched.broker.machine.submissions import MOST_AT_ONCE, name_of, wrong
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.queries.never import never_runs, unknown_vc
-from rlsched.broker.state.asked import demand_asked, types_asked
 from rlsched.broker.state.broker_state import BrokerState
+from rlsched.broker.state.job_requests import demand_asked, types_asked
 from rlsched.broker.state.priorities import PriorityRules
 from rlsched.broker.state.quotas import PartyKey, owner_of
 from rlsched.broker.state.tasks import joined
@@ -123,7 +123,7 @@ class Submitting:
 
     def submit(self, message: Submit, drafts: Drafts) -> ClientReply:
         """Journal a submission, unless it is journalled already or refused."""
-        array = self._state.arrays.of_token(message.token)
+        array = self._state.arrays.array_of_token(message.token)
         if array is not None:
             return Submitted(job=array.number)
         number = self._state.tokens.get(message.token)
@@ -196,7 +196,10 @@ class Submitting:
 
     def _is_known(self, token: str) -> bool:
         """Whether a submission with this token was accepted before."""
-        return self._state.job_of_token(token) is not None or self._state.arrays.of_token(token) is not None
+        return (
+            self._state.job_of_token(token) is not None
+            or self._state.arrays.array_of_token(token) is not None
+        )
 
     def _one_by_one(self, messages: Sequence[Submit], now_s: float) -> Drafts:
         """Predict submissions one at a time, so that an error in one does not affect the others."""
@@ -224,7 +227,7 @@ class Submitting:
             job=number,
             counted=True,
             held="user" if message.hold else "",
-            profiles=self._state.profiles.of(signature_of(message.user, message.command)),
+            profiles=self._state.profiles.profiles_of(signature_of(message.user, message.command)),
             predicted_s=math.nan,
             spread=math.nan,
             rejected=self._refused_by_nodes(message) if self._state.nodes else "",
@@ -236,7 +239,7 @@ class Submitting:
                 "lost_after_s": self._limits.lost_after_s
                 if message.lost_after_s is None
                 else message.lost_after_s,
-                "account": self._state.accounts.charged(message.user, message.account),
+                "account": self._state.accounts.account_to_charge(message.user, message.account),
                 "depends_on": self._orders.waits_for(message),
                 "tasks": joined(message.tasks),
             },

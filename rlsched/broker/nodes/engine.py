@@ -37,14 +37,14 @@ from typing import Protocol
 from rlsched.wire.messages import BrokerToNode, Hello, NodeMessage
 
 
-class Engine(Protocol):
+class NodeEngine(Protocol):
     """An engine as the broker sees it, without the wire in between."""
 
     def hellos(self) -> Sequence[Hello]:
         """Return the registrations of its nodes: resources, capabilities, and attempts that still run."""
 
-    def tell(self, node: str, order: BrokerToNode, request: int = 0) -> None:
+    def send_order(self, node: str, order: BrokerToNode, request: int = 0) -> None:
         """Send an order or another message to a node. Never blocks; may be lost; may be repeated."""
 
-    def heard(self) -> Sequence[tuple[str, NodeMessage]]:
+    def receive_messages(self) -> Sequence[tuple[str, NodeMessage]]:
         """Return the messages of its nodes since the last call, each with the node's name."""

@@ -19,7 +19,7 @@ MOST = 10_000
 """Most nodes that are remembered. Each name belongs to a key that an admin has made."""
 
 
-class _Seen(NamedTuple):
+class _LastHello(NamedTuple):
     hello: Hello
     running: int
     seen_s: float
@@ -34,7 +34,7 @@ class ForeignNodes:
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _LastHello] = {}
 
     def hello(self, name: str, hello: Hello, now_s: float) -> None:
         """Note the cluster that a node belongs to."""
@@ -49,7 +49,7 @@ class ForeignNodes:
                 extra={"node": name},
             )
         if known is not None or len(self._seen) < MOST:
-            self._seen[name] = _Seen(hello, running, now_s)
+            self._seen[name] = _LastHello(hello, running, now_s)
 
     def forget(self, name: str) -> None:
         """Remove a node that has joined this cluster."""
@@ -68,7 +68,7 @@ class ForeignNodes:
         }
 
 
-def _info(name: str, seen: _Seen) -> NodeInfo:
+def _info(name: str, seen: _LastHello) -> NodeInfo:
     hello = seen.hello
     reason = (
         f"belongs to cluster {visible(hello.cluster)}, {seen.running} ranks of which run there; it joins "

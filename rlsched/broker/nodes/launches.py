@@ -29,8 +29,8 @@ from rlsched.broker.base.ledger_models import nearest_mhz
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.states import PRECEDENCE, PREEMPTED, Ending, Outcome
 from rlsched.broker.outbox import Outbox
-from rlsched.broker.state.asked import memory, needs, on_a_rank
 from rlsched.broker.state.broker_state import BrokerState
+from rlsched.broker.state.job_requests import memory, needs, on_a_rank
 from rlsched.broker.state.jobs import NODE_STOPPED, Attempt, Job, Rank
 from rlsched.decide.actions import Start
 from rlsched.errors import AllocationError, WireError
@@ -106,7 +106,7 @@ class Launches:
 
     # ---- what an engine begins itself ---------------------------------------------------------------
 
-    def begun(self, job: Job, order: Begin) -> str:
+    def record_begin(self, job: Job, order: Begin) -> str:
         """Record a start by an engine that places jobs itself. Returns the reason if refused, else ""."""
         cluster, ranks = self._state.cluster, dict(zip(order.nodes, order.gpus, strict=False))
         if job.active is not None:
@@ -183,7 +183,7 @@ class Launches:
                 )
             )
 
-    def refused(self, node: str, message: LaunchRefused, held: Collection[int] = ()) -> None:
+    def record_refusal(self, node: str, message: LaunchRefused, held: Collection[int] = ()) -> None:
         """A rank could not be started: the attempt ends on all nodes and the job is queued again.
 
         The node is drained for `drain_s`: if it were tried at once, it would refuse until the job's retries
@@ -222,7 +222,7 @@ class Launches:
         why = f"{node} refused to start rank {message.rank}: {why}"
         self.end(job, QUEUED, why, charged=charged and not has_held)
 
-    def ended(self, node: str, message: Ended, *, rebooted: bool = False) -> None:
+    def record_rank_end(self, node: str, message: Ended, *, rebooted: bool = False) -> None:
         """A rank has ended. The report is acknowledged even if the attempt is no longer known.
 
         `rebooted`: the node was rebooted after it last registered.
@@ -247,7 +247,7 @@ class Launches:
             self._after_rank(job, attempt, message.rank, rebooted=rebooted)
         self._out.send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
 
-    def lost(self, node: str, job: Job, why: str, *, charged: bool = False) -> None:
+    def record_loss(self, node: str, job: Job, why: str, *, charged: bool = False) -> None:
         """Record the ranks of a job on this node as lost; the job is queued again.
 
         `charged`: the job caused it, and it costs a retry. By default the node was lost, which costs no
@@ -283,9 +283,9 @@ class Launches:
             self.end(job, QUEUED, why, charged=False)
         elif ended.reason == CANCELLED_THERE:
             self.end(job, CANCELLED, f"cancelled on {ended.node}, past rlsched")
-        elif ended.exit_code != 0 and not attempt.ending and not attempt.over:
+        elif ended.exit_code != 0 and not attempt.ending and not attempt.has_ended:
             self.end(job, FAILED, f"rank {rank} on {ended.node} {_how(ended.exit_code, ended.reason, job)}")
-        elif attempt.over:
+        elif attempt.has_ended:
             self._finish(job, attempt)
 
     # ---- ending -----------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ class Launches:
                 )
             )
             self.kill(job)
-        if attempt.over:
+        if attempt.has_ended:
             self._finish(job, attempt)
 
     def kill(self, job: Job, *, node: str | None = None) -> None:
@@ -457,7 +457,7 @@ class Launches:
 
 def _is_done(attempt: Attempt) -> bool:
     """Whether all ranks have ended with exit code 0, also in their grace."""
-    return attempt.over and attempt.first_failure is None
+    return attempt.has_ended and attempt.first_failure is None
 
 
 def _stopped_by(attempt: Attempt) -> str:

@@ -22,15 +22,15 @@ class Leases:
         self._seen_s: dict[str, float] = {}
         self._left: set[str] = set()
 
-    def seen(self, node: str, now_s: float) -> None:
+    def renew(self, node: str, now_s: float) -> None:
         """A message of this node was received."""
         self._seen_s[node] = now_s
 
-    def came(self, node: str) -> None:
+    def mark_daemon_started(self, node: str) -> None:
         """Note that the daemon of a node runs (again)."""
         self._left.discard(node)
 
-    def left(self, node: str) -> None:
+    def mark_daemon_stopped(self, node: str) -> None:
         """Note that the daemon of a node is being stopped."""
         self._left.add(node)
 

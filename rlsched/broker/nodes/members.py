@@ -121,7 +121,7 @@ class Members:
             self._power_w[node] = power_w
         else:
             self._power_w.pop(node, None)
-        self.leases.came(node)
+        self.leases.mark_daemon_started(node)
         self._engine(node, now_s, heartbeat.engine_away)
         self._health(node, heartbeat.unhealthy)
         if request:
@@ -154,8 +154,8 @@ class Members:
         """Whether these nodes are all rlsched's own: a slow engine is not the job's fault."""
         return all(self._state.nodes[name].spec.capabilities.is_own for name in names)
 
-    def held(self, node: str, held: list[Holding]) -> None:
-        """Note all GPUs of a node that other jobs have; `hold` records them."""
+    def note_holdings(self, node: str, held: list[Holding]) -> None:
+        """Note all GPUs of a node that other jobs have; `record_holdings` records them."""
         self._held[node] = [
             Holding(by=shortened(visible(one.by)), gpus=one.gpus, until_s=one.until_s)
             for one in held[:MAX_GPUS_PER_NODE]
@@ -166,18 +166,18 @@ class Members:
         """GPU numbers in the last `Held` of a node."""
         return {gpu for one in self._held.get(node, ()) for gpu in one.gpus}
 
-    def hold(self) -> None:
+    def record_holdings(self) -> None:
         """Hold the GPUs that other jobs have, so that none is offered: free ones now, the rest once free."""
         for name in sorted(self._held):
             known = self._state.nodes[name]
-            found = self._state.held.possible(name, known, self._held[name])
-            if found != self._state.held.of(name):
+            found = self._state.holdings.possible_holdings(name, known, self._held[name])
+            if found != self._state.holdings.holdings_of(name):
                 self._out.record(GpusHeld(name=name, held=found))
 
-    def leaving(self, node: str) -> None:
+    def mark_leaving(self, node: str) -> None:
         """A node's daemon is being stopped."""
         known = self._state.nodes[node]
-        self.leases.left(node)
+        self.leases.mark_daemon_stopped(node)
         if known.up and not known.away and not known.sleep:
             self._out.record(NodeAway(name=node, reason="its daemon was stopped"))
 
@@ -195,8 +195,8 @@ class Members:
             self._out.send(name, self._greeting([]), request)
             return
         self.foreign.forget(name)
-        self.leases.seen(name, now_s)
-        self.leases.came(name)
+        self.leases.renew(name, now_s)
+        self.leases.mark_daemon_started(name)
         self.compare_clocks(name, hello.wall_s, wall_s)
         spec = NodeUp(
             name=name,
@@ -215,10 +215,10 @@ class Members:
             capabilities=hello.capabilities,
         )
         known = self._state.nodes.get(name)
-        if known is not None and known.is_other(hello) and self._state.held.of(name):
+        if known is not None and known.is_other(hello) and self._state.holdings.holdings_of(name):
             self._out.record(GpusHeld(name=name, held=[]))
         if known is not None and known.is_other(hello) and self._busy(known):
-            self._changed(name, hello, request)
+            self._refuse_changed(name, hello, request)
             return
         rebooted = known is not None and known.spec.boot_id != hello.boot_id
         goes_off = known is not None and known.up and bool(known.sleep) and now_s < known.off_s
@@ -231,22 +231,22 @@ class Members:
             self._out.record(spec)
         self._health(name, hello.unhealthy)
         self._engine(name, now_s, hello.engine_away)
-        if hello.held or name in self._held or self._state.held.of(name):
-            self.held(name, hello.held)
+        if hello.held or name in self._held or self._state.holdings.holdings_of(name):
+            self.note_holdings(name, hello.held)
         self._greeted.add(name)
         theirs = hello.attempts if hello.cluster == self._state.identity else []
-        unknown_attempts = self.unknown_attempts.reported(name, theirs)
+        unknown_attempts = self.unknown_attempts.register_reports(name, theirs)
         reports = self._welcome(name, hello, request, unknown_attempts)
         current = {(report.job, report.attempt) for report in reports}
         self._missing(name, current, rebooted=rebooted)
         for report in reports:
             self._report(name, report, rebooted=rebooted)
         self._settling.registered(name, now_s)
-        self.settle(now_s)
+        self.launch_restored(now_s)
 
-    def settle(self, now_s: float) -> None:
+    def launch_restored(self, now_s: float) -> None:
         """After a restore of the journal: launch again once no node is awaited any more."""
-        if self.unknown_attempts.settle(now_s):
+        if self.unknown_attempts.finish_registration(now_s):
             self._launch_again()
 
     def _launch_again(self) -> None:
@@ -359,7 +359,7 @@ class Members:
                 return other
         return None
 
-    def _changed(self, name: str, hello: Hello, request: int) -> None:
+    def _refuse_changed(self, name: str, hello: Hello, request: int) -> None:
         """Handle a node that came back with other GPUs while the ledger has jobs on its earlier ones.
 
         GPU numbers may have changed, so its jobs are queued again. The node registers once they have ended.
@@ -373,7 +373,7 @@ class Members:
         for number in sorted(node.live_jobs):
             job = self._state.jobs[number]
             if job.active is not None and (number, job.active.number) not in told:
-                self._attempts.lost(name, job, why)
+                self._attempts.record_loss(name, job, why)
         for report in reports:
             self._report(name, report)
             self._attempts.end(self._state.jobs[report.job], QUEUED, why, charged=False)
@@ -427,7 +427,7 @@ class Members:
             if attempt.ending:
                 self._attempts.kill(job)
             elif rebooted or any(rank.node == name and rank.state == RUNNING for rank in attempt.ranks):
-                self._attempts.lost(name, job, f"node {name} {gone}")
+                self._attempts.record_loss(name, job, f"node {name} {gone}")
             elif self.unknown_attempts.is_settling:
                 continue  # it may have been given up since the backup, and have begun elsewhere
             else:
@@ -436,7 +436,7 @@ class Members:
     def _report(self, name: str, report: AttemptReport, *, rebooted: bool = False) -> None:
         """Treat a rank that a node reports as it registers like the message that it may have missed."""
         if report.state == ENDED:
-            self._attempts.ended(name, report.as_ended(), rebooted=rebooted)
+            self._attempts.record_rank_end(name, report.as_ended(), rebooted=rebooted)
             return
         job = self._state.jobs[report.job]
         if job.active is not None and job.active.ending:
@@ -444,4 +444,4 @@ class Members:
         else:
             self._attempts.launched(name, report.as_launched())
             self._attempts.hold_clock(job, node=name)
-            self._time_limits.told(job, report.attempt, report.rank, report.limit_s)
+            self._time_limits.note_enforced(job, report.attempt, report.rank, report.limit_s)

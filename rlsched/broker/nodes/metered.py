@@ -15,7 +15,7 @@ STALE_S = 180.0
 """Age above which the figures of a rank are ignored, seconds."""
 
 
-class _Rank(NamedTuple):
+class _RankReading(NamedTuple):
     node: str
     at_s: float
     told: RankMetered
@@ -46,12 +46,12 @@ class MeteredUsage:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        self._ranks: dict[tuple[int, int], _Rank] = {}
+        self._ranks: dict[tuple[int, int], _RankReading] = {}
         self._nodes: dict[str, _OfNode] = {}
         self._latest_s = -math.inf
         self._most = 64  # above this number of ranks, ended ones are removed
 
-    def told(self, node: str, message: Metered, now_s: float) -> None:
+    def store_measurements(self, node: str, message: Metered, now_s: float) -> None:
         """Store the measurements that a node reports. Implausible values are ignored."""
         self._latest_s = now_s
         self._nodes[node] = _OfNode(
@@ -60,7 +60,7 @@ class MeteredUsage:
         for one in message.ranks:
             energy_mj = one.energy_mj if one.energy_mj is not None and one.energy_mj >= 0 else None
             if one.usage.is_sound() and self._is_of(node, one) and energy_mj == one.energy_mj:
-                self._ranks[one.job, one.rank] = _Rank(node, now_s, one)
+                self._ranks[one.job, one.rank] = _RankReading(node, now_s, one)
         if len(self._ranks) > self._most:
             self._forget()
 
@@ -120,7 +120,7 @@ class MeteredUsage:
         if attempt is None:
             return None
         if job.active is None:
-            return seen(
+            return usage_of_ranks(
                 [(len(rank.gpus), rank.usage) for rank in attempt.ranks if rank.usage is not None],
                 None,
                 attempt.energy_j,
@@ -136,7 +136,7 @@ class MeteredUsage:
                 energy_mj.append(told.energy_mj)
                 at_s = max(at_s, self._ranks[job.number, number].at_s)
         known = [one for one in energy_mj if one is not None]
-        return seen(found, at_s if at_s > -math.inf else None, sum(known) / 1e3 if known else None)
+        return usage_of_ranks(found, at_s if at_s > -math.inf else None, sum(known) / 1e3 if known else None)
 
     def energy_j(self, job: Job, now_s: float) -> float | None:
         """Return the energy of all attempts of a job up to now, joules; None if no node has measured it."""
@@ -169,7 +169,7 @@ class MeteredUsage:
         return found.told if max(now_s, self._latest_s) - found.at_s <= STALE_S else None
 
 
-def seen(
+def usage_of_ranks(
     ranks: Iterable[tuple[int, RankUsage]], at_s: float | None, energy_j: float | None
 ) -> SeenUsage | None:
     """Combine the usage of ranks, each with its number of GPUs, into that of a job; None without ranks."""

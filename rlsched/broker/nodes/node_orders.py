@@ -72,7 +72,7 @@ class NodeOrders:
                 reason = reason or "declared down by an operator"
                 self._out.record(NodeDown(name=name, reason=reason))
                 for job in jobs:
-                    self._attempts.lost(name, job, f"node {name} is down: {reason}")
+                    self._attempts.record_loss(name, job, f"node {name} is down: {reason}")
             case RemoveNode(reason=reason):
                 if node.up and not node.away and not node.sleep:
                     drain = f"`rlsched node drain {name}`"
@@ -80,5 +80,5 @@ class NodeOrders:
                 reason = reason or "removed by an operator"
                 self._out.record(NodeRemoved(name=name, reason=reason))
                 for job in jobs:
-                    self._attempts.lost(name, job, f"node {name} was removed: {reason}")
+                    self._attempts.record_loss(name, job, f"node {name} was removed: {reason}")
         return ""

@@ -22,7 +22,7 @@ from rlsched.broker.events import PowerDone, PowerNode
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.nodes import Node
-from rlsched.decide.plans.words import span
+from rlsched.decide.plans.plan_text import span
 from rlsched.models.node_power import PowerByState
 from rlsched.power_down.need import NodeNeed, NodeSet, node_sets
 from rlsched.power_down.plan import PowerDownPlan
@@ -80,7 +80,7 @@ class Sleepers:
         self._spared_until_s: dict[str, float] = {}
         self._resumed: set[str] = set()
         self._services: dict[tuple[int, str, int, int, int], PowerDownService] = {}
-        self._power = PowerByState.of()
+        self._power = PowerByState.from_gpus()
 
     def step(self, now_s: float) -> None:
         """Follow nodes that sleep or wake, and review at intervals which nodes should."""

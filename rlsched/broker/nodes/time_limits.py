@@ -25,7 +25,7 @@ class TimeLimits:
         self._state, self._out = state, out
         self._goes_by: dict[int, tuple[int, dict[int, float]]] = {}  # job -> (attempt, rank -> seconds)
 
-    def told(self, job: Job | None, number: int, rank: int, limit_s: float | None) -> None:
+    def note_enforced(self, job: Job | None, number: int, rank: int, limit_s: float | None) -> None:
         """Note the limit that a node enforces for a rank of attempt `number`, seconds; None: not changeable.
 
         `job`: the job of the rank; None: it has no such attempt under way.
@@ -36,9 +36,9 @@ class TimeLimits:
         known = known if attempt == number else {}
         known[rank] = limit_s
         self._goes_by[job.number] = number, known
-        self.tell(job)
+        self.send_limit(job)
 
-    def tell(self, job: Job) -> None:
+    def send_limit(self, job: Job) -> None:
         """Send the job's limit to the nodes that enforce another one."""
         attempt = job.active
         known = self._goes_by.get(job.number)

@@ -63,7 +63,7 @@ class UnknownAttempts:
         """Time when the last such node registered, Unix seconds; infinite before, 0 if none was awaited."""
         return math.inf if self._state.awaited else self._settled_s
 
-    def settle(self, now_s: float) -> bool:
+    def finish_registration(self, now_s: float) -> bool:
         """Return True once, when no node is awaited any more; the drained nodes are then resumed."""
         if not self._was_settling or self._state.awaited:
             return False
@@ -80,7 +80,7 @@ class UnknownAttempts:
         """Whether this node runs a rank with this key that the journal did not start."""
         return key in self._running.get(node, {})
 
-    def reported(self, node: str, reports: list[AttemptReport]) -> set[tuple[int, int]]:
+    def register_reports(self, node: str, reports: list[AttemptReport]) -> set[tuple[int, int]]:
         """Handle a registration; return the node's unknown attempts, which it keeps, as (job, attempt)."""
         unknown_attempts = [report for report in reports if self.is_stranger(report)]
         if self._state.restored_s is None and not unknown_attempts and not self._running.get(node):
@@ -161,7 +161,7 @@ class UnknownAttempts:
             return LACKS
         return TAKEN_OVER if self._state.taken_over else _RESTORED
 
-    def ended(self, node: str, key: RankKey) -> None:
+    def remove_ended(self, node: str, key: RankKey) -> None:
         """A rank has ended; resume its node if it was the last such rank there."""
         if self._running.get(node, {}).pop(key, None) is not None:
             self._drain(node)

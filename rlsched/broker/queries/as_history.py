@@ -33,8 +33,8 @@ from rlsched.broker.base.entries import (
 from rlsched.broker.journal.reading import Reading, reading
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.state.base import Base, read_base
-from rlsched.broker.state.ended import EndedJob, job_of
-from rlsched.broker.state.ended_table import EndedTable
+from rlsched.broker.state.finished_job import EndedJob, job_of
+from rlsched.broker.state.finished_table import EndedTable
 from rlsched.broker.state.jobs import called
 from rlsched.broker.state.nodes import Node
 from rlsched.broker.state.tasks import Heads
@@ -52,7 +52,7 @@ SHORTEST_S: Final = 0.001
 _NODE = NodeAway | NodeDown | NodeDrained | NodeHealth | NodeRemoved | NodeResumed | NodeSlept | NodeWoken
 
 
-class NodeChange(NamedTuple):
+class NodeStateChange(NamedTuple):
     """A change of a node's state: it gets no new jobs (`drain`), has lost its jobs (`down`), or is `up`.
 
     Attributes:
@@ -81,13 +81,13 @@ class JournalHistory:
 
     trace: Trace
     cluster: ClusterSpec
-    changes: list[NodeChange]
+    changes: list[NodeStateChange]
     origin_s: float
     until_s: float
 
 
 @dataclass
-class _Job:
+class _HistoryJob:
     job_id: str
     submit_s: float
     spec: JobSubmitted | None
@@ -100,17 +100,17 @@ class _Job:
 
 @dataclass
 class _Reading:
-    jobs: dict[str, _Job] = field(default_factory=dict)
-    of_number: dict[int, _Job] = field(default_factory=dict)
-    of_seq: dict[int, _Job] = field(default_factory=dict)
-    held: dict[str, list[tuple[Holding, _Job]]] = field(default_factory=dict)
+    jobs: dict[str, _HistoryJob] = field(default_factory=dict)
+    of_number: dict[int, _HistoryJob] = field(default_factory=dict)
+    of_seq: dict[int, _HistoryJob] = field(default_factory=dict)
+    held: dict[str, list[tuple[Holding, _HistoryJob]]] = field(default_factory=dict)
     nodes: dict[str, NodeUp] = field(default_factory=dict)
     reasons: dict[str, dict[str, str]] = field(default_factory=dict)
     changes: list[tuple[float, str, str]] = field(default_factory=list)
     next_seq: int = 0
     last_s: float = math.nan
 
-    def submitted(self, entry: JobSubmitted, now_s: float) -> None:
+    def add_submission(self, entry: JobSubmitted, now_s: float) -> None:
         if entry.rejected:
             return
         is_slurms = len(entry.command) == 3 and entry.command[0] == "slurm"
@@ -118,7 +118,7 @@ class _Reading:
         known = self.jobs.get(job_id)
         if known is not None and not math.isnan(known.start_s):
             job_id = f"{job_id}/{entry.job}"  # Slurm has reused the number
-        job = _Job(job_id, now_s, entry, entry.num_gpus, entry.vc)
+        job = _HistoryJob(job_id, now_s, entry, entry.num_gpus, entry.vc)
         self.jobs[job_id] = self.of_number[entry.job] = self.of_seq[self.next_seq] = job
         self.next_seq += 1
 
@@ -137,14 +137,14 @@ class _Reading:
             found.append((holding, known or self._held(entry.name, holding, now_s)))
         self.held[entry.name] = found
 
-    def _held(self, node: str, holding: Holding, now_s: float, seq: int | None = None) -> _Job:
+    def _held(self, node: str, holding: Holding, now_s: float, seq: int | None = None) -> _HistoryJob:
         number = self.next_seq if seq is None else seq
-        job = _Job(f"held-{number}", now_s, None, len(holding.gpus), self.nodes[node].vc, now_s)
+        job = _HistoryJob(f"held-{number}", now_s, None, len(holding.gpus), self.nodes[node].vc, now_s)
         self.jobs[job.job_id] = job
         self.next_seq += seq is None
         return job
 
-    def over(self, entry: AttemptOver, now_s: float) -> None:
+    def end_attempt(self, entry: AttemptOver, now_s: float) -> None:
         job = self.of_number[entry.job]
         if entry.outcome == QUEUED:
             job.start_s = math.nan
@@ -190,7 +190,7 @@ class _Reading:
                 self._ended(row)
         for one in base.jobs:
             spec = one.submitted if one.changed is None else updated(one.submitted, one.changed)
-            job = _Job(called(spec), float(one.job["submit_s"]), spec, spec.num_gpus, spec.vc)
+            job = _HistoryJob(called(spec), float(one.job["submit_s"]), spec, spec.num_gpus, spec.vc)
             what, when_s = one.moves[-1] if one.moves else ("", math.nan)
             job.start_s = when_s if what == "start" else math.nan
             self.jobs[job.job_id] = self.of_number[spec.job] = self.of_seq[one.job["seq"]] = job
@@ -215,7 +215,7 @@ class _Reading:
         job_id = spec.command[1] if is_slurms else called(spec)
         if job_id in self.jobs:
             job_id = f"{job_id}/{row.job}"
-        self.jobs[job_id] = _Job(
+        self.jobs[job_id] = _HistoryJob(
             job_id,
             row.submit_s,
             spec,
@@ -261,15 +261,15 @@ def _read(journal: Reading, read: _Reading, heads: Heads, parts: list[BasePart])
                     for array in base.arrays:
                         heads.note(array.submitted)
             case JobSubmitted() if not row.entry.tasks:
-                read.submitted(row.entry, row.now_s)
+                read.add_submission(row.entry, row.now_s)
             case TaskSubmitted():
-                read.submitted(heads[row.entry.array].task(row.entry), row.now_s)
+                read.add_submission(heads[row.entry.array].task(row.entry), row.now_s)
             case JobUpdated(job=number) if number in read.of_number:
                 read.updated(row.entry)
             case Decided(action=Start(seq=seq)) if seq in read.of_seq:
                 read.of_seq[seq].start_s = row.now_s
             case AttemptOver():
-                read.over(row.entry, row.now_s)
+                read.end_attempt(row.entry, row.now_s)
             case JobCancelled(job=number) if number in read.of_number:
                 cancelled = read.of_number[row.entry.job]
                 if read.jobs.get(cancelled.job_id) is cancelled:
@@ -323,14 +323,15 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
         trace=trace,
         cluster=ClusterSpec(name=path.absolute().parent.name, nodes=tuple(groups)),
         changes=[
-            NodeChange(max(at_s - origin_s, 0.0), numbers[name], what) for at_s, name, what in read.changes
+            NodeStateChange(max(at_s - origin_s, 0.0), numbers[name], what)
+            for at_s, name, what in read.changes
         ],
         origin_s=origin_s,
         until_s=read.last_s - origin_s,
     )
 
 
-def _ran_s(job: _Job, last_s: float) -> float:
+def _ran_s(job: _HistoryJob, last_s: float) -> float:
     """Return the run time of a job, seconds: so far if it runs, as predicted if it waits."""
     if math.isnan(job.start_s):
         return job.spec.predicted_s if job.spec is not None else SHORTEST_S
@@ -338,14 +339,14 @@ def _ran_s(job: _Job, last_s: float) -> float:
     return max(end_s - job.start_s, SHORTEST_S)
 
 
-def _asked(job: _Job, field: str) -> int:
+def _asked(job: _HistoryJob, field: str) -> int:
     """Return the cores or MiB that a job requested, if its broker counted them, else 0."""
     return int(getattr(job.spec, field)) if job.spec is not None and job.spec.counted else 0
 
 
-def _status(job: _Job) -> str:
+def _status(job: _HistoryJob) -> str:
     return RUNNING if not math.isnan(job.start_s) and math.isnan(job.end_s) else job.status
 
 
-def _predicted_s(job: _Job, last_s: float) -> float:
+def _predicted_s(job: _HistoryJob, last_s: float) -> float:
     return job.spec.predicted_s if job.spec is not None else _ran_s(job, last_s)

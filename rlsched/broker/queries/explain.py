@@ -24,8 +24,8 @@ from rlsched.broker.queries.waiting import (
     rooms,
     sleeping_for,
 )
-from rlsched.broker.state.asked import beside_count, beside_gpus, needs
 from rlsched.broker.state.broker_state import BrokerState
+from rlsched.broker.state.job_requests import beside_count, beside_gpus, needs
 from rlsched.broker.state.jobs import Attempt, Job, Stopped, place_of
 from rlsched.broker.state.learning import in_words as expected_in_words
 from rlsched.broker.state.priorities import LEVELS
@@ -33,14 +33,14 @@ from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import SHARED_PARTITION
 from rlsched.decide.actions import Start
 from rlsched.decide.plans.holds import is_held
-from rlsched.decide.plans.words import in_words, outcome, span
+from rlsched.decide.plans.plan_text import in_words, outcome, span
 from rlsched.decide.record import DecisionRecord, Half, PlanSeen
 from rlsched.decide.recording import plans_of
 from rlsched.decide.rows.columns import CLOCK
 from rlsched.decide.rows.reasons import LEGAL, REASON_TEXT
 from rlsched.decide.start import policy_start
-from rlsched.decisions.words import decided_by, done, probabilities
-from rlsched.forecast.words import in_words as forecast_in_words
+from rlsched.decisions.decision_text import decided_by, done, probabilities
+from rlsched.forecast.forecast_text import in_words as forecast_in_words
 from rlsched.wire.messages import Explanation, JobForecast, SeenUsage
 from rlsched.wire.states import QUEUED, RUNNING
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
@@ -127,7 +127,7 @@ def _waiting(state: BrokerState, job: Job, record: DecisionRecord | None, now_s:
     barred = ineligible(state, job)
     if barred:
         more = ["it is in no queue until then"]
-        if "Quota" in state.eligibility.of(job.seq):
+        if "Quota" in state.eligibility.barring_reasons(job.seq):
             more.append("`rlsched quota list` shows limits, and what is used of them")
         return [*barred, *more, *tail]
     if not state.nodes:

@@ -12,7 +12,7 @@ from rlsched.wire.messages import DryRun, ForecastReport, JobForecast
 class Forecasts:
     """Forecasts of a broker that makes none; a broker that makes some derives from this class."""
 
-    def of(self, job: Job) -> JobForecast | None:
+    def latest_forecast(self, job: Job) -> JobForecast | None:
         """Return the latest forecast of a live job."""
         del job
         return None

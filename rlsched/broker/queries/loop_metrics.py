@@ -13,7 +13,7 @@ import msgspec
 
 from rlsched.broker.base.entries import Entry
 from rlsched.broker.base.timing import Histogram
-from rlsched.broker.state.ended import EndedJob
+from rlsched.broker.state.finished_job import EndedJob
 from rlsched.wire.messages import JournalReport, Timing
 
 

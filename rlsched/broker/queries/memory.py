@@ -48,7 +48,7 @@ class RecordMemory:
         while len(self._last) > MAX_JOBS:
             self._last.popitem(last=False)
 
-    def of(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
+    def last_record(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
         """Return the last record of this job; if there is none, the last record of these partitions."""
         found = [self._latest[name] for name in partitions if name in self._latest]
         return self._last.get(seq) or max(found, key=lambda record: record.number, default=None)

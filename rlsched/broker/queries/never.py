@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from rlsched.broker.queries.waiting import rooms
-from rlsched.broker.state.asked import beside_gpus, memory, of_types
 from rlsched.broker.state.broker_state import BrokerState
+from rlsched.broker.state.job_requests import beside_gpus, memory, of_types
 from rlsched.broker.state.nodes import Node
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import SHARED_PARTITION
@@ -27,7 +27,7 @@ def unknown_vc(state: BrokerState, vc: str) -> str:
     known = {name for name in state.cluster.partition_names if name != SHARED_PARTITION}
     if not known:
         return ""
-    known |= state.quotas.named("vc")
+    known |= state.quotas.limited_names("vc")
     if vc in known:
         return ""
     return f"no VC {vc!r}; {nearest(vc, known)}expected one of {', '.join(sorted(known))}, or none"

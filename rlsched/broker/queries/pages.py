@@ -81,7 +81,7 @@ class Pages:
         end = len(numbers) if before is None else numbers.below(before)
         found: list[Job | JobArray] = []
         left = MAX_PAST_ROWS
-        for number in reversed(numbers.between(end - limit, end)):
+        for number in reversed(numbers.numbers_between(end - limit, end)):
             left -= number not in self._state.jobs
             job = self._state.job(number)
             if left < 0 or job is None:

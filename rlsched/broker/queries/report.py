@@ -105,7 +105,7 @@ class Reports:
             contested=dict(state.contested),
             queued=queued,
             running=len(live) - queued,
-            ended=state.ended,
+            ended=state.num_finished,
             uptime_s=now_s - self._started_s,
             prediction=state.predictions.report(now_s),
             forecasts=self._forecasts.report(),
@@ -122,7 +122,7 @@ class Reports:
             unhealthy_nodes=sum(bool(node.unhealthy) and node.up for node in nodes.values()),
             health_failures=state.health_failures,
             absent_nodes=dict(islice(absent.items(), MAX_NAMED_NODES)),
-            gpus_out=sum(len(one.gpus) for name in out for one in state.held.of(name)),
+            gpus_out=sum(len(one.gpus) for name in out for one in state.holdings.holdings_of(name)),
             nodes_with_gpus_out={
                 name: shortened("; ".join(lines), MAX_REASON_CHARS)
                 for name, lines in islice(out.items(), MAX_NAMED_NODES)
@@ -149,7 +149,7 @@ class Reports:
             ),
             gpus=gpus_by_type(state.cluster),
             ineligible=state.eligibility.counts(),
-            tasks_to_come=sum(array.left for array in state.arrays.live.values()),
+            tasks_to_come=sum(array.num_left for array in state.arrays.live.values()),
             queued_gpus=sum(job.spec.num_gpus for job in live if job.state == QUEUED),
             oldest_queued_s=max((now_s - job.submit_s for job in live if job.state == QUEUED), default=0.0),
             outcomes=dict(state.outcomes),

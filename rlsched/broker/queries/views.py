@@ -61,7 +61,7 @@ def job_info(
     attempt = job.attempt
     reason = job.reason
     if job.state == QUEUED:
-        reason = reasons.of(job)
+        reason = reasons.waiting_reason(job)
     elif job.active is not None and job.active.ending:
         reason = f"being ended: {job.active.ending_reason}"
     elif job.active is not None and job.active.leaving:
@@ -117,7 +117,7 @@ def array_info(state: BrokerState, array: JobArray) -> JobInfo:
     limit = f"%{spec.array_limit}" if spec.array_limit else ""
     fresh = f"{len(array.fresh)} next" if array.fresh else ""
     coming = in_words(array.coming, MAX_NAME_CHARS) + limit if array.coming and not array.stopped else fresh
-    reasons = [*kept_out(state, spec), state.arrays.said(array.number, jobs)]
+    reasons = [*kept_out(state, spec), state.arrays.progress_line(array.number, jobs)]
     return JobInfo(
         job=array.number,
         name=shortened(spec.name),
@@ -158,7 +158,7 @@ def out_of_service(state: BrokerState, name: str) -> list[str]:
 
     GPUs that an engine gives to other jobs are not out of service.
     """
-    return state.held.in_words(name) if state.nodes[name].spec.capabilities.is_own else []
+    return state.holdings.holding_lines(name) if state.nodes[name].spec.capabilities.is_own else []
 
 
 def node_notes(node: Node) -> list[str]:

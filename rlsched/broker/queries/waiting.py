@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from rlsched.broker.base.entries import JobSubmitted
-from rlsched.broker.state.asked import beside_count, needs
 from rlsched.broker.state.broker_state import BrokerState
+from rlsched.broker.state.job_requests import beside_count, needs
 from rlsched.broker.state.jobs import Job, called
 from rlsched.cluster.arrays import NODE_UP
 from rlsched.cluster.demand import Demand
@@ -35,7 +35,7 @@ def rooms(state: BrokerState, vc: str) -> list[Room]:
     node = state.cluster.arrays.node.view(np.ndarray)
     up = node["status"] == NODE_UP
     there = np.ones(len(node), bool)
-    there[list(state.gone())] = False
+    there[list(state.removed_nodes())] = False
     found = []
     for partition in state.cluster.partitions_of(vc):
         if partition >= 0:
@@ -122,7 +122,7 @@ def kept_out(state: BrokerState, spec: JobSubmitted) -> list[str]:
     if begin_s is not None:
         when = datetime.fromtimestamp(begin_s, UTC)
         lines.append(f"BeginTime: not before {when:%Y-%m-%d %H:%M:%S} UTC")
-    others = state.gates.awaited(spec.job)
+    others = state.gates.open_dependencies(spec.job)
     if others:
         named = ", ".join(f"{one.kind}:{state.called(one.job)}" for one in others[:5])
         more = f" and {len(others) - 5} more" if len(others) > 5 else ""
@@ -133,7 +133,7 @@ def kept_out(state: BrokerState, spec: JobSubmitted) -> list[str]:
 def ineligible(state: BrokerState, job: Job) -> list[str]:
     """Why a queued job is no candidate, a line for each reason that keeps it out of the queue."""
     own = kept_out(state, job.spec)
-    if "Quota" not in state.eligibility.of(job.seq):
+    if "Quota" not in state.eligibility.barring_reasons(job.seq):
         return own
     lines = state.quotas.reasons(job.seq, state.now_s) or [
         "there is room again, and it is about to be queued"
@@ -164,7 +164,7 @@ class WaitingReasons:
         self._rooms: dict[str, list[Room]] = {}
         self._reasons: dict[tuple[str, Demand], str] = {}
 
-    def of(self, job: Job) -> str:
+    def waiting_reason(self, job: Job) -> str:
         """Return why this queued job waits."""
         again = f"; queued again: {job.reason}" if job.reason else ""
         barred = ineligible(self.state, job)

@@ -1,7 +1,7 @@
 """Kernels of a rule and of the ledger that a broker calls, so that several processes can compile them.
 
-The first decisions on a toy cluster (`rlsched.broker.server.policy`) compile the same kernels one by one. A
-kernel that is missing here is compiled then; `tests/unit/compile/test_ahead.py` fails if one is missing.
+The first decisions on a toy cluster (`rlsched.broker.server.broker_policy`) compile the same kernels one by
+one. A kernel that is missing here is compiled then; `tests/unit/compile/test_ahead.py` fails if one is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def pieces(policy: Policy, scheduler: Scheduler, *, has_models: bool = False) ->
     Args:
         policy: The policy that the scheduler was loaded from.
         scheduler: The scheduler. Empty without a rule, and for a rule in a user's own file.
-        has_models: See `rlsched.broker.server.policy.load_policy`.
+        has_models: See `rlsched.broker.server.broker_policy.load_policy`.
     """
     if scheduler.rule is None or is_own(policy.settings.rule):
         return []

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rlsched.broker.base.entries import Entry
 from rlsched.broker.queries.loop_metrics import CommitsEntries
-from rlsched.broker.state.ended import EndedJob
+from rlsched.broker.state.finished_job import EndedJob
 from rlsched.errors import JournalFullError
 from rlsched.files.private import touch_private
 

@@ -16,7 +16,7 @@ from rlsched.broker.journal.recovery import recovered
 from rlsched.broker.machine.machine import Machine
 from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.broker.server.performing import perform
-from rlsched.broker.state.ended import EndedJob
+from rlsched.broker.state.finished_job import EndedJob
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import PriorityRules
 from rlsched.decide.scheduler import Scheduler

@@ -91,11 +91,11 @@ def run_broker(
                 announce(taken.line())
         else:
             with Starting(settings.keys, settings.address) as word:
-                word.say("it has just begun")
-                COMPILING.tells = word.say
+                word.report_step("it has just begun")
+                COMPILING.tells = word.report_step
                 is_loading = True
                 try:
-                    broker = Broker(settings, say=warn or announce, doing=word.say)
+                    broker = Broker(settings, say=warn or announce, doing=word.report_step)
                 finally:
                     COMPILING.tells, is_loading = None, False
             slow.cancel()

@@ -34,8 +34,8 @@ from rlsched.broker.journal.records import STORE_FOLDER, RecordLog
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper
 from rlsched.broker.journal.superseded import Superseded
-from rlsched.broker.machine.happenings import as_it_stands
 from rlsched.broker.machine.machine import Machine
+from rlsched.broker.machine.store_events import as_it_stands
 from rlsched.broker.queries.forecasts import NO_FORECASTS
 from rlsched.broker.queries.loop_metrics import LoopMetrics, TimedCommits, journal_report
 from rlsched.broker.queries.memory import RecordMemory
@@ -117,7 +117,7 @@ class Broker:
         self._up_since_s: float | None = None
         self._ticked_s = self._flushed_s = 0.0
         self._decisions, self._turns = Histogram(), Histogram()
-        self._disk = Disk(settings.directory, settings.min_free_mib, self._soft_errors.say)
+        self._disk = Disk(settings.directory, settings.min_free_mib, self._soft_errors.log_line)
         self._disk.make_room()
         self._doing = doing
         self._given = _digest(settings)
@@ -139,11 +139,13 @@ class Broker:
             if not is_new:  # the error of a held journal comes before that of a used address
                 check_address(settings.address)
             self._compacting = Compacting(
-                self._journal, settings.keeps, settings.ranks.half_life_s, self._soft_errors.say
+                self._journal, settings.keeps, settings.ranks.half_life_s, self._soft_errors.log_line
             )
             opened.callback(self._compacting.close)
             self._superseded = Superseded(settings.directory)
-            patient = PatientCommits(self._journal, self._disk, self._wait_for_space, self._soft_errors.say)
+            patient = PatientCommits(
+                self._journal, self._disk, self._wait_for_space, self._soft_errors.log_line
+            )
             self._commits = TimedCommits(patient)
             self._log = RecordLog(settings.directory / STORE_FOLDER, settings.logdir, self._soft_errors)
             opened.callback(self._log.close)
@@ -161,7 +163,10 @@ class Broker:
             self._superseded.check(self._machine.state.epoch)
             self._transport = Transport(settings.address, KeyHome(settings.keys), settings.senders)
             self._shipping = Shipping(
-                self._journal, KeyHome(settings.keys).access, self._transport.reply, self._soft_errors.say
+                self._journal,
+                KeyHome(settings.keys).access,
+                self._transport.reply,
+                self._soft_errors.log_line,
             )
             opened.callback(self._transport.close)
             self._say_who_serves()
@@ -180,7 +185,7 @@ class Broker:
             except (RlschedError, ImportError) as error:
                 if isinstance(error, JournalError):
                     raise
-                self._soft_errors.say(
+                self._soft_errors.log_line(
                     f"policy {chosen.name!r}, which `rlsched policy set` chose, cannot be served any more: "
                     f"{error}; --policy decides"
                 )
@@ -197,7 +202,7 @@ class Broker:
         scheduler, fallback = warm.scheduler, warm.fallback
         state = self._recovered(warm)
         goes_on = chosen is not None and chosen == state.chosen
-        self._snapshots = SnapshotKeeper(self._journal, self._soft_errors.say)
+        self._snapshots = SnapshotKeeper(self._journal, self._soft_errors.log_line)
         self._clock = BrokerClock(state.now_s)
         self._clock_line = ahead_line(self._journal.path, state.now_s - time.time())
         started = BrokerStarted(
@@ -229,7 +234,7 @@ class Broker:
         )
         return (
             machine,
-            Fits(state.predictions, self._soft_errors.say),
+            Fits(state.predictions, self._soft_errors.log_line),
             DeferredMessages(state.knows_token, _event),
         )
 
@@ -271,13 +276,13 @@ class Broker:
         self._step([])
         with suppress(InputError):  # it says what it has said before
             self._begin_mark()
-        self._soft_errors.say(self.ready_line())
+        self._soft_errors.log_line(self.ready_line())
         return Ok()
 
     def _recovered(self, warm: Warm) -> BrokerState:
         self._doing("it reads its journal")
         try:
-            return warm.caught_up(self._journal, self._soft_errors.say)
+            return warm.caught_up(self._journal, self._soft_errors.log_line)
         except JournalError as error:
             if str(error).startswith(str(self._journal.path)):
                 raise
@@ -291,7 +296,7 @@ class Broker:
 
     def _give_up(self, path: Path) -> None:
         kept = begin_anew(path)
-        self._soft_errors.say(f"journal: a new cluster begins; the earlier journal: {kept or 'lost'}")
+        self._soft_errors.log_line(f"journal: a new cluster begins; the earlier journal: {kept or 'lost'}")
 
     def _begin_mark(self) -> None:
         """From now on the directory shows which journal belongs there."""
@@ -359,13 +364,13 @@ class Broker:
             for one in for_itself:
                 self._answer_itself(one)
             self._shipping.step()
-            self._superseded.by(self._machine.later_epoch(), "most nodes obey it")
-            self._superseded.by(self._later_epoch, "it reported itself")
+            self._superseded.stop_for(self._machine.later_epoch(), "most nodes obey it")
+            self._superseded.stop_for(self._later_epoch, "it reported itself")
             self._log.step()
             self._fits.step(self._machine.now_s)
             self._step_forecasts()
             self._compacting.step(self._machine.now_s, is_quiet=not heard)
-            if self._snapshots.due(is_quiet=not heard):
+            if self._snapshots.is_snapshot_due(is_quiet=not heard):
                 self._keep_snapshot()
             pauses.step()
             if emptied and nobody_waits(heard):
@@ -376,7 +381,7 @@ class Broker:
         if not settings.forecaster:
             return None
         after_s = settings.forecast_after_s
-        return Forecasting(forecast_setup(settings), self._soft_errors.say, after_s=after_s)
+        return Forecasting(forecast_setup(settings), self._soft_errors.log_line, after_s=after_s)
 
     def _step_forecasts(self) -> None:
         """Store new forecasts, and send answers."""
@@ -433,7 +438,7 @@ class Broker:
                 started = self._machine.started
                 self._transport.reply(route, request, Serving(cluster=started.cluster, epoch=started.epoch))
                 if cluster == started.cluster and epoch > started.epoch:
-                    self._superseded.by(epoch, "it reported itself")
+                    self._superseded.stop_for(epoch, "it reported itself")
 
     def _step(self, events: list[Event]) -> None:
         now_s, due_s = self._clock.read(), self._machine.due_s()
@@ -465,7 +470,7 @@ class Broker:
         found = unlike(scheduler.familiar, self._machine.state.cluster)
         if found:
             self._warned = scheduler.policy_id
-            self._soft_errors.say(
+            self._soft_errors.log_line(
                 f"policy {scheduler.name} was not trained on such a cluster: {'; '.join(found)}"
             )
 

@@ -12,7 +12,7 @@ from rlsched.broker.forecasts.forecasting import AFTER_S, LEAST_S
 from rlsched.broker.forecasts.messages import ForecasterSetup
 from rlsched.broker.journal.journal import JOURNAL_FILE
 from rlsched.broker.journal.records import STORE_FOLDER
-from rlsched.broker.server.policy import load_policy
+from rlsched.broker.server.broker_policy import load_policy
 from rlsched.broker.server.power_commands import PowerSettings
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.state.priorities import PriorityRules
@@ -90,7 +90,9 @@ def warmed_up(settings: BrokerSettings) -> Warm:
     )
     past = None
     if settings.history is not None:
-        from rlsched.broker.base.past import PastJobs  # imports all trace formats, which no other start needs
+        from rlsched.broker.base.past_jobs import (
+            PastJobs,  # imports all trace formats, which no other start needs
+        )
 
         past = PastJobs.read(settings.history)
     return Warm(scheduler, fallback, settings.prediction, settings.ranks.half_life_s, past)

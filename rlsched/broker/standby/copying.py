@@ -139,14 +139,14 @@ def _wait(
             orders.promote = False
             if copy.journal.last:
                 return copy.taken(copies.of)
-            copy.tell("nothing is copied yet, so nothing can be taken over")
+            copy.log_change("nothing is copied yet, so nothing can be taken over")
         try:
             answer = connection.ask(copy.question(), JournalRows, ASK_AGAIN_S if silent_s else ASK_S)
         except BrokerUnavailableError as error:
             silent_s = time.monotonic() - heard_s
             if connection.is_refused:  # so it is alive
                 heard_s = time.monotonic()
-                copy.tell(str(error))
+                copy.log_change(str(error))
             elif copy.is_own:
                 if silent_s >= OWN_S:
                     return copy.own()
@@ -156,7 +156,7 @@ def _wait(
                 without, up = hellos.counted(copy.state)
                 if 2 * without > up or not up:
                     return copy.taken(copies.of)
-                copy.tell("it is silent here, but not for most nodes, so nothing is taken over")
+                copy.log_change("it is silent here, but not for most nodes, so nothing is taken over")
             continue
         except InputError as error:
             answer = Refused(message=str(error))
@@ -169,10 +169,10 @@ def _wait(
         elif isinstance(answer, Serving):  # it stands by itself
             if copy.is_own:
                 return copy.own()
-            copy.tell("the other one only stands by too")
+            copy.log_change("the other one only stands by too")
             time.sleep(PAUSE_S)
         elif not copy.asks_less():
-            copy.tell(f"it does not let this one copy: {getattr(answer, 'message', answer)}")
+            copy.log_change(f"it does not let this one copy: {getattr(answer, 'message', answer)}")
             time.sleep(PAUSE_S)
     return None
 
@@ -244,7 +244,7 @@ class _Copy:
         try:
             rows = self.journal.append(answer.rows)
         except JournalFullError as error:
-            self.tell(f"it cannot be copied now: {error}")
+            self.log_change(f"it cannot be copied now: {error}")
             time.sleep(PAUSE_S)
             return
         if rows:
@@ -255,12 +255,14 @@ class _Copy:
             self.journal.add_copied(answer.ended, is_all=answer.is_ended_all)
         if self.journal.last >= answer.last and (self.journal.ended_copied < 0 or not self._asks_ended):
             self.is_whole = True
-            self.tell("copied as far as it goes, and what follows as it comes", f"{answer.last:,} entries ")
+            self.log_change(
+                "copied as far as it goes, and what follows as it comes", f"{answer.last:,} entries "
+            )
 
     def _apply(self, rows: list[JournalRow], checksum: int | None) -> None:
         """Replay entries of the journal; its table of ended jobs gets the jobs that they finish."""
         self._warm.apply(rows, checksum)
-        ended = self._warm.ended()
+        ended = self._warm.take_finished()
         if self._warm.last > self.journal.ended_at:
             self.journal.add_ended(ended, self._warm.last)
 
@@ -283,12 +285,12 @@ class _Copy:
         self._compacting = self._new_compacting()
         self._warm.forget()
         self.is_whole = False
-        self.tell(f"the journal here is another one, kept as {kept}; copying from the first entry")
+        self.log_change(f"the journal here is another one, kept as {kept}; copying from the first entry")
 
     def _take_access(self, files: dict[str, str]) -> None:
         """Copy the access list, so that the same keys are authorised here."""
         members = [
-            one for one in (AccessEntry.of(file, text) for file, text in files.items()) if one is not None
+            one for one in (AccessEntry.parse(file, text) for file, text in files.items()) if one is not None
         ]
         with self._home.locked():
             here = self._home.access.members()
@@ -312,7 +314,7 @@ class _Copy:
         """Take over a journal that was served here before."""
         return Taken(self._warm, lambda _: self.journal, "")
 
-    def tell(self, what: str, more: str = "") -> None:
+    def log_change(self, what: str, more: str = "") -> None:
         """Log a line, unless it repeats the last one."""
         if what != self._said:
             self._said = what
@@ -328,7 +330,7 @@ class _Copy:
             when = f"this one takes over after {copies.take_over_after_s:g} s"
         else:
             when = f"there is no whole copy, so only `kill -USR1 {os.getpid()}` lets this one take over"
-        self.tell(f"no answer from {copies.of}; {when}")
+        self.log_change(f"no answer from {copies.of}; {when}")
 
     def close(self) -> None:
         """Close the journal, unless it was given away."""

@@ -30,7 +30,7 @@ MOST_ACCESS_BYTES = 1 << 19
 LOOK_S = 1.0
 
 
-class _Asked(NamedTuple):
+class _PendingRead(NamedTuple):
     request: int
     message: ReadJournal
     at_s: float
@@ -54,7 +54,7 @@ class Shipping:
         say: Callable[[str], None],
     ) -> None:
         self._journal, self._access, self._reply, self._say = journal, access, reply, say
-        self._waiting: dict[bytes, _Asked] = {}
+        self._waiting: dict[bytes, _PendingRead] = {}
         self._cluster, self._epoch = "", 0
         self._heard_s: float | None = None
         self._looked_s = -LOOK_S
@@ -75,7 +75,7 @@ class Shipping:
                 f"a standby copies the journal; it has {message.after:,} of {self._journal.last:,} entries"
             )
         self._heard_s = time.monotonic()
-        self._waiting[route] = _Asked(request, message, self._heard_s)
+        self._waiting[route] = _PendingRead(request, message, self._heard_s)
 
     def step(self) -> None:
         """Answer the requests that have new entries, or that have waited long enough."""

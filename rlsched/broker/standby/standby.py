@@ -64,14 +64,14 @@ def stand_by(
         raise InputError(
             f"{path}: there is no journal to stand by for; start a broker there first, without --standby"
         )
-    lock, waiting = lock_file(path), _Waiting(path, warm, say)
+    lock, waiting = lock_file(path), _JournalWatch(path, warm, say)
     try:
         while not is_stopped():
-            holder = Holder.of(path)
+            holder = Holder.read(path)
             if take_lock(lock):
                 whom = f"process {holder.process}" if holder.process else "another broker"
                 return Taken(warm, lambda path: Journal(path, lock), whom)
-            waiting.look(holder)
+            waiting.read_entries(holder)
             time.sleep(0.0 if waiting.has_more else LOOK_S)
     except BaseException:
         lock.close()
@@ -82,7 +82,7 @@ def stand_by(
     return None
 
 
-class _Waiting:
+class _JournalWatch:
     """Follows a journal if possible, and logs each change of its state once."""
 
     def __init__(self, path: Path, warm: Warm, say: Callable[[str], None]) -> None:
@@ -93,7 +93,7 @@ class _Waiting:
         self._said = ""
         self.has_more = False
 
-    def look(self, holder: Holder) -> None:
+    def read_entries(self, holder: Holder) -> None:
         """Read new entries."""
         self.has_more = False
         if not holder.boot_id or holder.boot_id != self._boot_id:

@@ -54,12 +54,12 @@ class Telling:
             while not self._stopping.is_set():
                 try:
                     answer = connection.ask(self._message, Serving, ASK_S)
-                    self._heard(answer)
+                    self._handle_answer(answer)
                 except RlschedError:  # it is away, as expected
                     pass
                 self._stopping.wait(TELL_S)
 
-    def _heard(self, answer: object) -> None:
+    def _handle_answer(self, answer: object) -> None:
         if isinstance(answer, Serving) and answer.cluster == self._message.cluster:
             if answer.epoch > self._message.epoch:
                 self._supersede(answer.epoch)

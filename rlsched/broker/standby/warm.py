@@ -16,14 +16,14 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import Reading
 from rlsched.broker.journal.recovery import caught_up, forget_some, quiet, recovered
 from rlsched.broker.state.broker_state import BrokerState
-from rlsched.broker.state.ended import EndedJob, ended_job
+from rlsched.broker.state.finished_job import EndedJob, ended_job
 from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.scheduler import Scheduler, permit
 from rlsched.errors import JournalError
 
 if TYPE_CHECKING:
-    from rlsched.broker.base.past import PastJobs
+    from rlsched.broker.base.past_jobs import PastJobs
 
 PAGE = 10_000
 """Entries per read: during a read, the broker's write-ahead log cannot restart from its beginning."""
@@ -42,7 +42,7 @@ class Warm:
     Attributes:
         last: Number of the last entry in the book.
         checksum: Its checksum; None before the first.
-        keeps_ended: Whether to collect rows for `ended`.
+        keeps_ended: Whether to collect rows for `take_finished`.
     """
 
     keeps_ended = False
@@ -67,7 +67,7 @@ class Warm:
             Predictions(self._prediction, self._past), self.scheduler.order, self._half_life_s
         )
         permit(self.state.cluster, self.scheduler)
-        self.state.over = self._over
+        self.state.on_finished = self._collect_finished
         self.last = 0
         self.checksum: int | None = None
 
@@ -85,12 +85,12 @@ class Warm:
         if rows:
             self.last, self.checksum = rows[-1].n, checksum
 
-    def ended(self) -> list[EndedJob]:
+    def take_finished(self) -> list[EndedJob]:
         """Rows of the jobs finished since the last call, if `keeps_ended`."""
         ended, self._ended = self._ended, []
         return ended
 
-    def _over(self, job: Job) -> None:
+    def _collect_finished(self, job: Job) -> None:
         if self.keeps_ended:
             self._ended.append(ended_job(job, self.state.nodes))
         forget_some(self.state)
@@ -113,7 +113,7 @@ class Warm:
         return caught_up(journal, self.state, self.last, self.scheduler)
 
 
-class _Seen(NamedTuple):
+class _FileIdentity(NamedTuple):
     """Identity of the open file."""
 
     device: int
@@ -131,7 +131,7 @@ class JournalFollower:
     def __init__(self, path: Path, warm: Warm) -> None:
         self._path, self._warm = path, warm
         self._db: sqlite3.Connection | None = None
-        self._seen: _Seen | None = None
+        self._seen: _FileIdentity | None = None
 
     def step(self) -> bool:
         """Replay up to `PAGE` new entries; returns whether there may be more.
@@ -171,7 +171,7 @@ class JournalFollower:
             stat = self._path.stat()
         except OSError as error:
             raise JournalError(f"{self._path}: cannot read the journal: {error.strerror}") from error
-        seen = _Seen(stat.st_dev, stat.st_ino)
+        seen = _FileIdentity(stat.st_dev, stat.st_ino)
         if seen != self._seen:
             self.close()
             if self._seen is not None:

@@ -21,11 +21,11 @@ class AccountMembers:
         elif not entry.member and entry.account in accounts:
             accounts.remove(entry.account)
 
-    def has(self, account: str, person: str) -> bool:
+    def may_charge(self, account: str, person: str) -> bool:
         """Whether a user may charge jobs to an account."""
         return account in self._of.get(person, ())
 
-    def charged(self, person: str, wanted: str) -> str:
+    def account_to_charge(self, person: str, wanted: str) -> str:
         """Return the account to charge for a job that names `wanted`, or no account ("").
 
         Raises:

@@ -65,7 +65,7 @@ class JobArray(Head):
         return self.spec.job
 
     @property
-    def left(self) -> int:
+    def num_left(self) -> int:
         """Number of tasks that are not jobs yet, held or not."""
         return 0 if self.stopped else count(self.coming) + self.num_aside
 
@@ -88,7 +88,7 @@ class JobArray(Head):
         """Whether there are tasks that are not jobs yet."""
         return not self.stopped and bool(self.coming or self.aside)
 
-    def wanted(self, held: int) -> int:
+    def num_wanted(self, held: int) -> int:
         """Number of tasks that should become jobs now. `held`: number of held fresh tasks."""
         most = self.spec.array_limit - len(self.live) + held if self.spec.array_limit else WINDOW
         most = min(WINDOW - len(self.fresh) + held, most)
@@ -108,29 +108,29 @@ class Arrays:
         self.live: dict[int, JobArray] = {}
         self.tokens: dict[str, int] = {}
 
-    def of_token(self, token: str) -> JobArray | None:
+    def array_of_token(self, token: str) -> JobArray | None:
         """Array that was submitted with this token."""
         return self.known.get(self.tokens.get(token, -1))
 
-    def take_up(self, array: JobArray, held: str, depends_on: list[DependsOn], now_s: float) -> None:
+    def restore_array(self, array: JobArray, held: str, depends_on: list[DependsOn], now_s: float) -> None:
         """Add an array restored from a base, to a book that already has its tasks."""
         self.known[array.number] = array
         self.tokens[array.spec.token] = array.number
         if array.end_s is None:
             self.live[array.number] = array
             spec = msgspec.structs.replace(array.spec, held=held, depends_on=depends_on)
-            self._gates.submitted(NO_SEQ, spec, now_s)
+            self._gates.add_gates(NO_SEQ, spec, now_s)
 
     # ---- events -----------------------------------------------------------------------------------
 
-    def submitted(self, entry: JobSubmitted, now_s: float) -> None:
+    def add_array(self, entry: JobSubmitted, now_s: float) -> None:
         """Add a submitted array."""
         array = JobArray(entry, submit_s=now_s, coming=entry.tasks)
         self.known[entry.job] = self.live[entry.job] = array
         self.tokens[entry.token] = entry.job
-        self._gates.submitted(NO_SEQ, entry, now_s)
+        self._gates.add_gates(NO_SEQ, entry, now_s)
 
-    def came(self, job: JobSubmitted) -> None:
+    def add_task(self, job: JobSubmitted) -> None:
         """Register a job that entered the ledger; if it is a task, its array has one fewer to come."""
         if job.array:
             array = self.live[job.array]
@@ -138,25 +138,25 @@ class Arrays:
             array.live[job.task] = job.job
             array.fresh.add(job.task)
 
-    def started(self, job: JobSubmitted, now_s: float) -> None:
+    def start_task(self, job: JobSubmitted, now_s: float) -> None:
         """Apply the start of a job; the first start of a task starts its array."""
         array = self.live.get(job.array)
         if array is not None:
             array.fresh.discard(job.task)
             if array.start_s is None:
                 array.start_s = now_s
-                self._gates.started(array.number, now_s)
+                self._gates.resolve_start(array.number, now_s)
 
-    def over(self, job: JobSubmitted, state: str, now_s: float) -> None:
+    def end_task(self, job: JobSubmitted, state: str, now_s: float) -> None:
         """Apply the end of a job; the end of the last task ends its array."""
         array = self.live.get(job.array)
         if array is not None:
             del array.live[job.task]
             array.fresh.discard(job.task)
             array.outcomes[state] = array.outcomes.get(state, 0) + 1
-            self._end(array, now_s)
+            self._end_if_done(array, now_s)
 
-    def held(self, entry: TasksHeld) -> None:
+    def hold_tasks(self, entry: TasksHeld) -> None:
         """Hold or release tasks that are not jobs yet."""
         array = self.live[entry.array]
         array.coming = minus(array.coming, entry.tasks)
@@ -168,34 +168,34 @@ class Arrays:
             array.coming = sorted([*array.coming, *entry.tasks], key=lambda one: one.first)
         array.aside = {by: tasks for by, tasks in array.aside.items() if tasks}
 
-    def cancelled(self, entry: TasksCancelled, now_s: float) -> None:
+    def cancel_tasks(self, entry: TasksCancelled, now_s: float) -> None:
         """Cancel tasks that are not jobs yet."""
         array = self.live[entry.array]
         array.coming = minus(array.coming, entry.tasks)
         array.aside = {by: left for by, tasks in array.aside.items() if (left := minus(tasks, entry.tasks))}
         array.dropped += entry.tasks
         array.outcomes[CANCELLED] = array.outcomes.get(CANCELLED, 0) + count(entry.tasks)
-        self._end(array, now_s)
+        self._end_if_done(array, now_s)
 
-    def update(self, entry: JobUpdated) -> None:
+    def update_array(self, entry: JobUpdated) -> None:
         """Change the submission of the tasks that are not jobs yet."""
         self.live[entry.job].update(entry)
 
-    def stop(self, number: int, reason: str, now_s: float) -> None:
+    def stop_array(self, number: int, reason: str, now_s: float) -> None:
         """Make no more tasks of an array into jobs."""
         array = self.live[number]
         array.stopped = reason
-        self._gates.stopped(number)  # tasks of it may still run
-        self._end(array, now_s)
+        self._gates.remove_gates(number)  # tasks of it may still run
+        self._end_if_done(array, now_s)
 
-    def _end(self, array: JobArray, now_s: float) -> None:
+    def _end_if_done(self, array: JobArray, now_s: float) -> None:
         if array.live or array.has_left:
             return
         array.end_s = now_s
         array.spec = msgspec.structs.replace(array.spec, command=[], env={}, cwd="", depends_on=[])
         array.changes, array.coming, array.aside = [], [], {}
         del self.live[array.number]
-        self._gates.over(array.number, array.state, now_s)
+        self._gates.resolve_end(array.number, array.state, now_s)
         over = len(self.known) - len(self.live)
         if over > MOST_OVER + MOST_OVER // 10:
             self._forget(over - MOST_OVER)
@@ -208,30 +208,30 @@ class Arrays:
 
     # ---- tasks to come ----------------------------------------------------------------------------
 
-    def hungry(self) -> bool:
+    def wants_tasks(self) -> bool:
         """Whether tasks should become jobs now."""
-        return any(self._wanted(array) for array in self.live.values())
+        return any(self._num_wanted(array) for array in self.live.values())
 
-    def _wanted(self, array: JobArray) -> int:
+    def _num_wanted(self, array: JobArray) -> int:
         if not self._gates.is_open(array.number):
             return 0
-        return array.wanted(self._gates.held_among(array.live.values()))
+        return array.num_wanted(self._gates.held_among(array.live.values()))
 
     def drafts(self, after: int) -> list[JobSubmitted]:
         """Tasks that should become jobs now, numbered after this number, without predictions."""
         found: list[JobSubmitted] = []
         for array in self.live.values():
-            for task in islice(numbers(array.coming), self._wanted(array)):
+            for task in islice(numbers(array.coming), self._num_wanted(array)):
                 number = after + len(found) + 1
                 entry = TaskSubmitted(job=number, array=array.number, task=task, predicted_s=0.0, spread=0.0)
                 found.append(array.task(entry))
         return found
 
-    def said(self, number: int, jobs: dict[int, Job]) -> str:
+    def progress_line(self, number: int, jobs: dict[int, Job]) -> str:
         """Progress of an array, in one line."""
         array = self.known[number]
         states = Counter(jobs[job].state for job in array.live.values())
-        parts = [f"{array.left + states.pop(QUEUED, 0):,} tasks wait"] if array.end_s is None else []
+        parts = [f"{array.num_left + states.pop(QUEUED, 0):,} tasks wait"] if array.end_s is None else []
         parts += [f"{array.num_aside:,} of them held"] if array.num_aside and not array.stopped else []
         running = sum(states.values())
         parts += [f"{running:,} run"] if running else []

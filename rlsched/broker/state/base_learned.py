@@ -23,7 +23,7 @@ MOST_PAST: Final = 20_000
 _MOST_MOVES: Final = 4
 
 
-class _Open(NamedTuple):
+class _ObservedJob(NamedTuple):
     entry: JobSubmitted
     submit_s: float
     moves: list[tuple[str, float]]
@@ -46,24 +46,24 @@ class Noting(Predictions):
     def __init__(self, kind: str | None = None) -> None:
         super().__init__(kind)
         self.past: deque[PredictorSample] = deque(maxlen=MOST_PAST)
-        self.live: dict[int, _Open] = {}
+        self.live: dict[int, _ObservedJob] = {}
         self._count = 0
 
-    def submitted(self, entry: JobSubmitted, now_s: float) -> None:
+    def record_submission(self, entry: JobSubmitted, now_s: float) -> None:
         """Record a journalled submission."""
         if not entry.rejected:
-            self.live[entry.job] = _Open(entry, now_s, [])
-        super().submitted(entry, now_s)
+            self.live[entry.job] = _ObservedJob(entry, now_s, [])
+        super().record_submission(entry, now_s)
 
-    def started(self, job: int, now_s: float) -> None:
+    def record_start(self, job: int, now_s: float) -> None:
         """Record a start."""
         self._move(job, "start", now_s)
-        super().started(job, now_s)
+        super().record_start(job, now_s)
 
-    def stopped(self, job: int, now_s: float) -> None:
+    def record_requeue(self, job: int, now_s: float) -> None:
         """Record that a job is queued again."""
         self._move(job, "stop", now_s)
-        super().stopped(job, now_s)
+        super().record_requeue(job, now_s)
 
     def _move(self, job: int, what: str, now_s: float) -> None:
         moves = self.live[job].moves
@@ -71,7 +71,7 @@ class Noting(Predictions):
         if len(moves) > _MOST_MOVES:
             del moves[1:3]  # keep its first start and its current state
 
-    def ended(self, spec: JobSubmitted, duration_s: float, now_s: float) -> None:
+    def record_run_time(self, spec: JobSubmitted, duration_s: float, now_s: float) -> None:
         """Record a job that ran to its own end."""
         entry, submit_s, moves = self.live.pop(spec.job)
         self._count += 1
@@ -90,12 +90,12 @@ class Noting(Predictions):
                 entry.said[-FEATURES_BYTES:] if entry.said else b"",
             )
         )
-        super().ended(spec, duration_s, now_s)
+        super().record_run_time(spec, duration_s, now_s)
 
-    def gone(self, job: int) -> None:
+    def discard_job(self, job: int) -> None:
         """Forget a job that finished without a usable run time."""
         self.live.pop(job, None)
-        super().gone(job)
+        super().discard_job(job)
 
     def learned(self, before: Learned) -> Learned:
         """Return the observations for a base; `before`: observations of the base that began this journal."""
@@ -108,14 +108,14 @@ class Noting(Predictions):
             }
         past = [*before.past, *self.past][-MOST_PAST:]
         return Learned(
-            ended=before.ended + self._count if predictor is None else predictor.ended,
+            ended=before.ended + self._count if predictor is None else predictor.num_ended,
             run_times=[(vc, gpus, *sums) for (vc, gpus), sums in self.mean.sums.items()],
             losses=losses,
             past=past,
         )
 
 
-def tell(predictions: Predictions, learned: Learned, jobs: list[BaseJob]) -> None:
+def replay_learned(predictions: Predictions, learned: Learned, jobs: list[BaseJob]) -> None:
     """Replay the past and live jobs of a base into new predictions.
 
     This restores the sums and the hedge's weights. Models that use single jobs get the latest `MOST_PAST`
@@ -131,11 +131,11 @@ def tell(predictions: Predictions, learned: Learned, jobs: list[BaseJob]) -> Non
     events.sort(key=lambda event: event[:2])
     for event in events:
         event.happens()
-    predictions.mean.take_up(
+    predictions.mean.restore_sums(
         {(vc, gpus): (count, total, squares) for vc, gpus, count, total, squares in learned.run_times}
     )
     if predictor is not None:
-        predictor.take_up(learned.ended)
+        predictor.restore_num_ended(learned.ended)
         losses = predictor.hedge.losses
         for row, size in enumerate(SIZES):
             known = learned.losses.get(size, {})
@@ -143,7 +143,7 @@ def tell(predictions: Predictions, learned: Learned, jobs: list[BaseJob]) -> Non
                 losses[row] = [known[name] for name in EXPERTS]
             else:  # of other predictors: all get equal weights
                 losses[row] = 0.0
-        predictor.hedge.take_up(losses)
+        predictor.hedge.restore_losses(losses)
 
 
 _ENDS, _COMES, _STARTS, _AFTER_ALL = 0, 1, 2, 100
@@ -156,14 +156,14 @@ def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> li
     facts = JobFacts(job_id, past.gpus, past.vc, past.user, past.name, past.command, past.limit_s)
 
     def comes() -> None:
-        predictor.hedge.settle(past.submit_s)
+        predictor.hedge.count_outlived(past.submit_s)
         if len(past.features) == FEATURES_BYTES:
             predictor.note_recalled(facts, np.frombuffer(past.features, "<f4"), past.submit_s)
         else:
             predictor.enquire(facts, past.submit_s)
 
     def ends() -> None:
-        predictor.hedge.settle(past.end_s)
+        predictor.hedge.count_outlived(past.end_s)
         predictor.note_end(job_id, past.duration_s, past.end_s)
 
     began_s = past.submit_s if math.isnan(past.start_s) else past.start_s
@@ -178,8 +178,8 @@ def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> li
 
 def _live_events(predictions: Predictions, job: BaseJob) -> list[_Event]:
     entry, submit_s = job.submitted, float(job.job["submit_s"])
-    events = [_Event(submit_s, _COMES, lambda: predictions.submitted(entry, submit_s))]
+    events = [_Event(submit_s, _COMES, lambda: predictions.record_submission(entry, submit_s))]
     for place, (what, when_s) in enumerate(job.moves):
-        tell_of = predictions.started if what == "start" else predictions.stopped
+        tell_of = predictions.record_start if what == "start" else predictions.record_requeue
         events.append(_Event(when_s, _STARTS + place, partial(tell_of, entry.job, when_s)))
     return events

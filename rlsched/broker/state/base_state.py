@@ -10,11 +10,11 @@ import msgspec
 
 from rlsched.broker.base.profiles import Profiles
 from rlsched.broker.state.arrays import JobArray
-from rlsched.broker.state.asked import runs_as, sharing_of
 from rlsched.broker.state.base import Base, BaseArray, BaseJob, Charged, HeldNode, Learned
-from rlsched.broker.state.base_learned import Noting, tell
+from rlsched.broker.state.base_learned import Noting, replay_learned
 from rlsched.broker.state.base_ledger import fill, ledger_of
-from rlsched.broker.state.ended import plain
+from rlsched.broker.state.finished_job import plain
+from rlsched.broker.state.job_requests import runs_as, sharing_of
 from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.known import Known
 from rlsched.broker.state.nodes import Node
@@ -68,7 +68,7 @@ def base_of(
                 barred=job.seq in barred,
                 moves=noting.live[job.number].moves,
                 held=state.gates.holder(job.number),
-                depends_on=state.gates.awaited(job.number),
+                depends_on=state.gates.open_dependencies(job.number),
                 changed=difference(noting.live[job.number].entry, job.spec),
             )
             for job in jobs
@@ -78,7 +78,7 @@ def base_of(
             half_life_s=state.usage.half_life_s,
             usage=usage,
             usage_at_s=usage_at_s,
-            month=state.quotas.charged(),
+            month=state.quotas.party_charges(),
             weights=state.priorities.ln_weights,
             quotas=state.quotas.entries(),
             members=state.accounts.entries(),
@@ -90,11 +90,11 @@ def base_of(
                 array={name: value for name, value in plain(array).items() if name not in ("spec", "fresh")}
                 | {"fresh": sorted(array.fresh)},
                 held=state.gates.holder(array.number),
-                depends_on=state.gates.awaited(array.number),
+                depends_on=state.gates.open_dependencies(array.number),
             )
             for array in state.arrays.known.values()
         ],
-        held=[HeldNode(node=name, held=held) for name, held in state.held.by_node.items()],
+        held=[HeldNode(node=name, held=held) for name, held in state.holdings.by_node.items()],
         profiles=state.profiles.kept(),
         shares=state.models.shares,
         awaited=sorted(state.awaited),
@@ -102,7 +102,7 @@ def base_of(
     )
 
 
-def take_up(state: Known, base: Base, policy_id: str) -> None:
+def restore_base(state: Known, base: Base, policy_id: str) -> None:
     """Fill an empty book with the state of a base.
 
     Raises:
@@ -139,16 +139,16 @@ def take_up(state: Known, base: Base, policy_id: str) -> None:
         state.nodes[node.spec.name] = node
         state.models.node(node.number, node.spec.sm_clocks_mhz, shares=node.spec.capabilities.shares)
     state.profiles = Profiles.taken_up(base.profiles)
-    state.held.take_up({one.node: one.held for one in base.held})
-    tell(state.predictions, base.learned, base.jobs)
+    state.holdings.restore_holdings({one.node: one.held for one in base.held})
+    replay_learned(state.predictions, base.learned, base.jobs)
     for job, one in zip(jobs, base.jobs, strict=True):
         _live(state, job)
         waits: dict[str, Any] = {"held": one.held, "depends_on": one.depends_on}
         if int(state.cluster.arrays.job.status[state.cluster.slot_of(job.seq)]) == WAITING:
-            state.gates.submitted(job.seq, msgspec.structs.replace(job.spec, **waits), base.now_s)
+            state.gates.add_gates(job.seq, msgspec.structs.replace(job.spec, **waits), base.now_s)
     for kept in base.arrays:
         array = msgspec.convert({**_with_coming(kept), "spec": kept.submitted}, JobArray)
-        state.arrays.take_up(array, kept.held, kept.depends_on, base.now_s)
+        state.arrays.restore_array(array, kept.held, kept.depends_on, base.now_s)
     levels = {one.submitted.job: one.level for one in base.jobs}
     _charge(state, base, [one.job["seq"] for one in base.jobs if one.barred], levels)
 
@@ -159,24 +159,24 @@ def _live(state: Known, job: Job) -> None:
     state.jobs[job.number] = state.job_of_seq[job.seq] = job
     state.tokens[entry.token] = job.number
     state.number_of_seq.add(job.seq, job.number)
-    state.models.came(job.number, entry.speed_energy)
+    state.models.add_energy_weight(job.number, entry.speed_energy)
     sharing = sharing_of(entry, job.gpu_memory_mib)
     sharing["shares"] = sharing["shares"] and not job.alone
     state.cluster.share_job(job.seq, **sharing)
-    state.priorities.came(entry, job.seq)
-    state.quotas.submitted(job.seq, owner_of(entry), entry.num_gpus, state.now_s)
+    state.priorities.add_ranked(entry, job.seq)
+    state.quotas.add_waiting(job.seq, owner_of(entry), entry.num_gpus, state.now_s)
     if status in (RUNNING, LEAVING):
-        state.quotas.started(job.seq, state.now_s)
+        state.quotas.charge_start(job.seq, state.now_s)
     if status == LEAVING:
-        state.quotas.preempted(job.seq, state.now_s)
+        state.quotas.stop_charge(job.seq, state.now_s)
         state.seats.leaves(job)
 
 
 def _charge(state: Known, base: Base, barred: list[int], levels: Mapping[int, int]) -> None:
     charged = base.charged
-    state.usage.take_up(charged.usage, charged.usage_at_s)
-    state.priorities.take_up(charged.weights, dict(levels))
-    state.quotas.take_up(charged.quotas, charged.month, barred, base.now_s)
+    state.usage.restore_usage(charged.usage, charged.usage_at_s)
+    state.priorities.restore_priorities(charged.weights, dict(levels))
+    state.quotas.restore_quotas(charged.quotas, charged.month, barred, base.now_s)
     for member in charged.members:
         state.accounts.set(member)
 

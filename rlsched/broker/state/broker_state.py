@@ -42,8 +42,8 @@ from rlsched.broker.base.rows import JournalRow
 from rlsched.broker.base.states import PREEMPTED
 from rlsched.broker.state import base_state
 from rlsched.broker.state.arrays import NO_SEQ
-from rlsched.broker.state.asked import demand_of, runs_as, sharing_of
 from rlsched.broker.state.base import read_base
+from rlsched.broker.state.job_requests import demand_of, runs_as, sharing_of
 from rlsched.broker.state.jobs import NODE_STOPPED, Attempt, Job, Rank, Stopped
 from rlsched.broker.state.known import Known
 from rlsched.broker.state.learning import learn
@@ -137,15 +137,15 @@ class BrokerState(Known):
             case node_entry if isinstance(node_entry, NodeEntry):
                 self._on_node(node_entry)
             case GpusHeld():
-                self.held.set(entry, self.nodes[entry.name], now_s)
+                self.holdings.set(entry, self.nodes[entry.name], now_s)
             case TaskSubmitted():
                 self._on_submitted(self.arrays.live[entry.array].task(entry), now_s)
             case JobHeld():
                 self._on_held(entry, now_s)
             case TasksHeld():
-                self.arrays.held(entry)
+                self.arrays.hold_tasks(entry)
             case TasksCancelled():
-                self.arrays.cancelled(entry, now_s)
+                self.arrays.cancel_tasks(entry, now_s)
             case JobUpdated():
                 self._on_updated(entry, now_s)
             case JobCancelled():
@@ -161,8 +161,8 @@ class BrokerState(Known):
             case MemberSet():
                 self.accounts.set(entry)
             case EligibilityReviewed():
-                self.quotas.review(now_s)
-                self.gates.review(now_s)
+                self.quotas.review_quotas(now_s)
+                self.gates.open_due_gates(now_s)
 
     def _on_broker_started(self, entry: BrokerStarted) -> None:
         self.epoch, self.identity = entry.epoch, entry.cluster
@@ -178,7 +178,7 @@ class BrokerState(Known):
     def _on_base_part(self, entry: BasePart) -> None:
         self._base.append(entry)
         if entry.part == entry.parts:
-            base_state.take_up(self, read_base(self._base), self.policy_id)
+            base_state.restore_base(self, read_base(self._base), self.policy_id)
             self._base = []
 
     def _on_node(self, entry: NodeEntry) -> None:
@@ -190,21 +190,21 @@ class BrokerState(Known):
         self._can_run.clear()
 
     def _on_array_submitted(self, entry: JobSubmitted, now_s: float) -> None:
-        self.arrays.submitted(entry, now_s)
+        self.arrays.add_array(entry, now_s)
         self.last_number = max(self.last_number, entry.job)
 
     def _on_held(self, entry: JobHeld, now_s: float) -> None:
         job = self.jobs.get(entry.job)
-        self.gates.held(NO_SEQ if job is None else job.seq, entry, now_s)
+        self.gates.set_hold(NO_SEQ if job is None else job.seq, entry, now_s)
 
     def _on_cancelled(self, entry: JobCancelled, now_s: float) -> None:
         if entry.job in self.arrays.live:
-            self.arrays.stop(entry.job, entry.reason, now_s)
+            self.arrays.stop_array(entry.job, entry.reason, now_s)
             return
         job = self.jobs[entry.job]
         self.cluster.remove_waiting(job.seq)
-        self.quotas.gone(job.seq, now_s)
-        self.predictions.gone(job.number)
+        self.quotas.remove_cancelled(job.seq, now_s)
+        self.predictions.discard_job(job.number)
         self._close(job, CANCELLED, None, entry.reason, now_s)
 
     def _on_rank_clocked(self, entry: RankClocked) -> None:
@@ -228,10 +228,10 @@ class BrokerState(Known):
         if entry.rejected:
             job.end_s, job.reason = now_s, entry.rejected
             self.outcomes[REJECTED] = self.outcomes.get(REJECTED, 0) + 1
-            self._over(job, now_s)
+            self._finish(job, now_s)
         else:
             limit_s = math.nan if entry.time_limit_s is None else entry.time_limit_s
-            level, ln_weight = self.priorities.of(entry)
+            level, ln_weight = self.priorities.level_and_weight(entry)
             job.seq = self.cluster.add_job(
                 demand=demand_of(entry),
                 vc=entry.vc,
@@ -246,23 +246,23 @@ class BrokerState(Known):
                 level=level,
                 ln_weight=ln_weight,
             )
-            self.models.came(job.number, entry.speed_energy)
-            self.priorities.came(entry, job.seq)
+            self.models.add_energy_weight(job.number, entry.speed_energy)
+            self.priorities.add_ranked(entry, job.seq)
             self.job_of_seq[job.seq] = job
             self.number_of_seq.add(job.seq, job.number)
-            self.quotas.submitted(job.seq, owner_of(entry), entry.num_gpus, now_s)
-            self.gates.submitted(job.seq, entry, now_s)
-            self.arrays.came(entry)
+            self.quotas.add_waiting(job.seq, owner_of(entry), entry.num_gpus, now_s)
+            self.gates.add_gates(job.seq, entry, now_s)
+            self.arrays.add_task(entry)
         self.jobs[job.number] = job
         self.numbers.append(job.number)
         self.last_number = max(self.last_number, job.number)
         self.tokens[entry.token] = job.number
-        self.predictions.submitted(entry, now_s)
+        self.predictions.record_submission(entry, now_s)
 
     def _on_updated(self, entry: JobUpdated, now_s: float) -> None:
         job = self.jobs.get(entry.job)
         if job is None:
-            self.arrays.update(entry)
+            self.arrays.update_array(entry)
         else:
             job.spec = updated(job.spec, entry)
         seq = NO_SEQ if job is None else job.seq
@@ -280,23 +280,23 @@ class BrokerState(Known):
             self.interventions[kind] = self.interventions.get(kind, 0) + 1
         if entry.contested:
             self.contested[entry.source] = self.contested.get(entry.source, 0) + 1
-        self.quotas.decided(entry.action, now_s)
+        self.quotas.charge_action(entry.action, now_s)
         match entry.action:
             case Start():
-                self._started(entry, entry.action, now_s)
+                self._start(entry, entry.action, now_s)
             case Preempt(seq=seq, moved_for=other):
                 job = self.job_of_seq[seq]
                 assert job.attempt is not None
                 self._shares_no_more(job.attempt, now_s)
                 taker = self.job_of_seq.get(other)
                 moved_for = None if taker is None else taker.called
-                self.seats.preempted(job, job.attempt, entry.number, moved_for)
+                self.seats.add_leaving(job, job.attempt, entry.number, moved_for)
             case Wait(until_s=None):
                 self.asked_for_s.pop(entry.partition, None)
             case Wait(until_s=float() as until_s):
                 self.asked_for_s[entry.partition] = until_s
 
-    def _started(self, entry: Decided, start: Start, now_s: float) -> None:
+    def _start(self, entry: Decided, start: Start, now_s: float) -> None:
         job = self.job_of_seq[start.seq]
         earlier = max(job.attempt.number if job.attempt else 0, self.last_attempt)
         ranks = self._ranks(start.gpus)
@@ -307,14 +307,14 @@ class BrokerState(Known):
         job.become(LAUNCHING)
         job.reason = ""
         self._share_anew([job.seq, *self.cluster.beside(job.seq)], now_s)
-        self.gates.started(job.number, now_s)
-        self.arrays.started(job.spec, now_s)
+        self.gates.resolve_start(job.number, now_s)
+        self.arrays.start_task(job.spec, now_s)
         job.attempts += 1
         if job.first_start_s is None:
             job.first_start_s = now_s
         for rank in ranks:
             self.nodes[rank.node].live_jobs.add(job.number)
-        if self.seats.take(job, job.attempt):
+        if self.seats.wait_for_gpus(job, job.attempt):
             self._seated(job, job.attempt, now_s)
 
     def _share_anew(self, seqs: Iterable[int], now_s: float) -> None:
@@ -342,7 +342,7 @@ class BrokerState(Known):
 
     def _seated(self, job: Job, attempt: Attempt, now_s: float) -> None:
         attempt.seated_s = now_s
-        self.predictions.started(job.number, now_s)
+        self.predictions.record_start(job.number, now_s)
 
     def _ranks(self, gpus: Iterable[int]) -> list[Rank]:
         """One rank a node, in node order."""
@@ -378,7 +378,7 @@ class BrokerState(Known):
         if entry.exit_code != 0 and attempt.first_failure is None:
             attempt.first_failure = (entry.exit_code, entry.reason)
         self.nodes[rank.node].live_jobs.discard(entry.job)
-        for job in self.seats.left(entry.job, entry.rank, self.job_of_seq.values()):
+        for job in self.seats.remove_rank(entry.job, entry.rank, self.job_of_seq.values()):
             assert job.attempt is not None
             self._seated(job, job.attempt, now_s)
 
@@ -393,8 +393,8 @@ class BrokerState(Known):
         if used_j is not None:
             job.energy_j = (job.energy_j or 0.0) + used_j
         learn(self.profiles, job, attempt, self.nodes)
-        self.usage.over(job, attempt, end_s, now_s)
-        self.seats.over(job)
+        self.usage.charge_attempt(job, attempt, end_s, now_s)
+        self.seats.remove_leaving(job)
         if entry.outcome == QUEUED:
             job.retries += attempt.charged
             job.losses = job.losses + 1 if attempt.lost else 0
@@ -407,9 +407,9 @@ class BrokerState(Known):
             job.alone = job.alone or entry.alone
             self.cluster.requeue(job.seq, now_s, entry.gpu_memory_mib, alone=entry.alone)
             self._shares_no_more(attempt, now_s)
-            self.quotas.over(job.seq, now_s, waits=True)
+            self.quotas.return_gpus(job.seq, now_s, waits=True)
             if attempt.seated_s < math.inf:
-                self.predictions.stopped(job.number, now_s)
+                self.predictions.record_requeue(job.number, now_s)
             job.become(QUEUED)
             job.reason = entry.reason
             with_node = any(rank.reason == NODE_STOPPED for rank in attempt.ranks)
@@ -418,25 +418,25 @@ class BrokerState(Known):
             return
         self.cluster.release(job.seq, now_s, ended=entry.outcome != CANCELLED)
         self._shares_no_more(attempt, now_s)
-        self.quotas.over(job.seq, now_s, waits=False)
+        self.quotas.return_gpus(job.seq, now_s, waits=False)
         if attempt.ending in ("", FAILED, PREEMPTED):
-            self.predictions.ended(job.spec, job.earlier_s + run_s, now_s)
+            self.predictions.record_run_time(job.spec, job.earlier_s + run_s, now_s)
         else:
-            self.predictions.gone(job.number)
+            self.predictions.discard_job(job.number)
         self._close(job, entry.outcome, entry.exit_code, entry.reason, end_s)
 
     def _close(self, job: Job, state: JobState, exit_code: int | None, reason: str, end_s: float) -> None:
         del self.job_of_seq[job.seq]
-        self.models.gone(job.number)
-        self.priorities.gone(job.number)
-        self.gates.over(job.number, state, self.now_s)
-        self.arrays.over(job.spec, state, self.now_s)
+        self.models.remove_energy_weight(job.number)
+        self.priorities.remove_ranked(job.number)
+        self.gates.resolve_end(job.number, state, self.now_s)
+        self.arrays.end_task(job.spec, state, self.now_s)
         job.become(state)
         job.exit_code, job.reason, job.end_s = exit_code, reason, end_s
         self.outcomes[state] = self.outcomes.get(state, 0) + 1
-        self._over(job, self.now_s)
+        self._finish(job, self.now_s)
 
-    def _over(self, job: Job, now_s: float) -> None:
+    def _finish(self, job: Job, now_s: float) -> None:
         job.forget_start()
         self.ended_jobs.append((now_s, job.number))
-        self.over(job)
+        self.on_finished(job)

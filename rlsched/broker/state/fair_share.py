@@ -34,20 +34,20 @@ class FairShareUsage:
         """(GPU-seconds by user, decayed up to that time; the time), without running attempts."""
         return dict(self._gpu_s), self._at_s
 
-    def take_up(self, gpu_s: dict[str, float], at_s: float) -> None:
+    def restore_usage(self, gpu_s: dict[str, float], at_s: float) -> None:
         """Restore the result of `sums`."""
         self._gpu_s, self._at_s = dict(gpu_s), at_s
 
-    def used(self, now_s: float, running: Iterable[Job]) -> dict[str, float]:
+    def usage_by_user(self, now_s: float, running: Iterable[Job]) -> dict[str, float]:
         """GPU-seconds by user, including running attempts."""
-        used = {user: gpu_s * self._left(now_s - self._at_s) for user, gpu_s in self._gpu_s.items()}
+        used = {user: gpu_s * self._remaining_frac(now_s - self._at_s) for user, gpu_s in self._gpu_s.items()}
         for job in running:
             attempt = job.active
             if attempt is not None and attempt.seated_s < math.inf:
                 used[job.spec.user] = used.get(job.spec.user, 0.0) + self._charge(job, attempt, now_s, now_s)
         return used
 
-    def over(self, job: Job, attempt: Attempt, end_s: float, now_s: float) -> None:
+    def charge_attempt(self, job: Job, attempt: Attempt, end_s: float, now_s: float) -> None:
         """Charge an attempt that has left its GPUs."""
         if attempt.seated_s < math.inf:
             self._fade(now_s)
@@ -69,11 +69,11 @@ class FairShareUsage:
 
     def _fade(self, now_s: float) -> None:
         if math.isfinite(self._at_s) and now_s > self._at_s:
-            left = self._left(now_s - self._at_s)
+            left = self._remaining_frac(now_s - self._at_s)
             self._gpu_s = {user: gpu_s * left for user, gpu_s in self._gpu_s.items() if gpu_s * left > 1e-3}
         self._at_s = max(now_s, self._at_s)
 
-    def _left(self, passed_s: float) -> float:
+    def _remaining_frac(self, passed_s: float) -> float:
         return 0.5 ** (passed_s / self.half_life_s) if math.isfinite(passed_s) else 1.0
 
 

@@ -53,7 +53,7 @@ class Gates:
 
     # ---- events of jobs ---------------------------------------------------------------------------
 
-    def submitted(self, seq: int, entry: JobSubmitted, now_s: float) -> None:
+    def add_gates(self, seq: int, entry: JobSubmitted, now_s: float) -> None:
         """Register a waiting job that entered the ledger."""
         if entry.held:
             self._hold(entry.job, seq, entry.held)
@@ -62,14 +62,14 @@ class Gates:
             self.due_s = min(self.due_s, entry.begin_s)
             self._bar(seq, "BeginTime")
         if entry.depends_on:
-            self.waits_for(seq, entry.job, entry.depends_on)
+            self.add_dependencies(seq, entry.job, entry.depends_on)
 
-    def waits_for(self, seq: int, job: int, others: list[DependsOn]) -> None:
+    def add_dependencies(self, seq: int, job: int, others: list[DependsOn]) -> None:
         """Add open dependencies of a job."""
         self._note_waits(seq, job, others)
         self._bar(seq, "Dependency")
 
-    def held(self, seq: int, entry: JobHeld, now_s: float) -> None:
+    def set_hold(self, seq: int, entry: JobHeld, now_s: float) -> None:
         """Apply a hold or release of a waiting job."""
         if entry.by and entry.job not in self._held:
             self._hold(entry.job, seq, entry.by)
@@ -78,46 +78,46 @@ class Gates:
         elif self._held.pop(entry.job, ""):
             self._clear([seq], "Held", now_s)
 
-    def changed(self, seq: int, entry: JobUpdated, now_s: float) -> None:
+    def update_gates(self, seq: int, entry: JobUpdated, now_s: float) -> None:
         """Apply a change of a job's begin time or dependencies."""
         job = entry.job
         if entry.begin_s is not None:
             waited = self._begins.pop(job, None) is not None
             if entry.begin_s > now_s:
                 self._begins[job] = entry.begin_s, seq
-            self._plan()
-            self._turned(seq, "BeginTime", waited, job in self._begins, now_s)
+            self._plan_review()
+            self._update_reason(seq, "BeginTime", waited, job in self._begins, now_s)
         if entry.depends_on is not None:
             waited = self._forget_waits(job)
             self.hopeless.pop(job, None)
             if entry.depends_on:
                 self._note_waits(seq, job, entry.depends_on)
-            self._turned(seq, "Dependency", waited, job in self._waits, now_s)
+            self._update_reason(seq, "Dependency", waited, job in self._waits, now_s)
 
-    def started(self, job: int, now_s: float) -> None:
+    def resolve_start(self, job: int, now_s: float) -> None:
         """Apply the start of a job."""
-        self._settle(job, RUNNING, now_s)
+        self._resolve(job, RUNNING, now_s)
 
-    def over(self, job: int, state: str, now_s: float) -> None:
+    def resolve_end(self, job: int, state: str, now_s: float) -> None:
         """Apply the end of a job, which may have been waiting."""
         self._held.pop(job, None)
-        self.stopped(job)
-        self._settle(job, state, now_s)
+        self.remove_gates(job)
+        self._resolve(job, state, now_s)
         self._awaited.pop(job, None)
 
-    def stopped(self, job: int) -> None:
+    def remove_gates(self, job: int) -> None:
         """Remove the dependencies on a job: it has finished, or is an array without further tasks."""
         self._forget_waits(job)
         if self._begins.pop(job, None):
-            self._plan()
+            self._plan_review()
         self.hopeless.pop(job, None)
 
-    def review(self, now_s: float) -> None:
+    def open_due_gates(self, now_s: float) -> None:
         """Let jobs in whose begin time has come."""
         due = [job for job, (begin_s, _) in self._begins.items() if begin_s <= now_s]
         if due:
             self._clear([self._begins.pop(job)[1] for job in due], "BeginTime", now_s)
-            self._plan()
+            self._plan_review()
 
     # ---- queries ----------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class Gates:
         """Begin time that a job waits for, Unix seconds; None if it does not wait for one."""
         return self._begins[job][0] if job in self._begins else None
 
-    def awaited(self, job: int) -> list[DependsOn]:
+    def open_dependencies(self, job: int) -> list[DependsOn]:
         """Open dependencies of a job."""
         return self._waits.get(job, (0, []))[1]
 
@@ -152,7 +152,7 @@ class Gates:
         if inside:
             self._eligibility.clear(inside, reason, now_s)
 
-    def _turned(self, seq: int, reason: Reason, waited: bool, waits: bool, now_s: float) -> None:
+    def _update_reason(self, seq: int, reason: Reason, waited: bool, waits: bool, now_s: float) -> None:
         if waits and not waited:
             self._bar(seq, reason)
         elif waited and not waits:
@@ -170,14 +170,14 @@ class Gates:
             self._awaited.get(one.job, {}).pop(job, None)
         return found is not None
 
-    def _plan(self) -> None:
+    def _plan_review(self) -> None:
         self.due_s = min((begin_s for begin_s, _ in self._begins.values()), default=math.inf)
 
     def _hold(self, job: int, seq: int, by: str) -> None:
         self._held[job] = by
         self._bar(seq, "Held")
 
-    def _settle(self, other: int, state: str, now_s: float) -> None:
+    def _resolve(self, other: int, state: str, now_s: float) -> None:
         """Apply a job's state to the jobs that depend on it."""
         enter: list[int] = []
         for job in list(self._awaited.get(other, ())):

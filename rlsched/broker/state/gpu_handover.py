@@ -19,7 +19,7 @@ class GpuHandover:
         self.emptied: list[Job] = []
         self._leaving: dict[int, Job] = {}
 
-    def preempted(self, job: Job, attempt: Attempt, decision: int, moved_for: str | None = None) -> None:
+    def add_leaving(self, job: Job, attempt: Attempt, decision: int, moved_for: str | None = None) -> None:
         """Give a job's GPUs away. A job that is being ended already keeps its ending.
 
         `moved_for`: id of the job that it is moved for; None: it gives way to other jobs.
@@ -36,11 +36,11 @@ class GpuHandover:
         """Restore a job that is still leaving after a preemption; its attempt holds the rest."""
         self._leaving[job.number] = job
 
-    def over(self, job: Job) -> None:
+    def remove_leaving(self, job: Job) -> None:
         """Remove a job whose attempt has ended."""
         self._leaving.pop(job.number, None)
 
-    def take(self, job: Job, attempt: Attempt) -> bool:
+    def wait_for_gpus(self, job: Job, attempt: Attempt) -> bool:
         """Let a new attempt wait for the ranks that are still on its GPUs; returns whether there are none."""
         taken = {(rank.node, gpu) for rank in attempt.ranks for gpu in rank.gpus}
         for other in self._leaving.values():
@@ -56,7 +56,7 @@ class GpuHandover:
                 theirs.ending_reason = f"{why} for {', '.join(dict.fromkeys(takers))}"
         return not attempt.leaving
 
-    def left(self, number: int, rank: int, jobs: Iterable[Job]) -> list[Job]:
+    def remove_rank(self, number: int, rank: int, jobs: Iterable[Job]) -> list[Job]:
         """Remove an ended rank; returns the given jobs whose GPUs are all empty now."""
         if number not in self._leaving:
             return []

@@ -13,7 +13,7 @@ from rlsched.broker.base.states import Ending, check_job, check_rank
 from rlsched.wire.messages import RankUsage
 from rlsched.wire.states import ACTIVE, ENDED, LAUNCHING, LIVE, JobState, RankState
 
-_NOBODY: set[tuple[int, int]] = set()
+_NO_RANKS: set[tuple[int, int]] = set()
 """Shared empty list of finished attempts; never modified."""
 NODE_STOPPED = "node_stopped"
 """Reason of a rank that was ended because its node was stopped with its jobs."""
@@ -110,7 +110,7 @@ class Attempt:
         return [number for number, rank in enumerate(self.ranks) if rank.state != ENDED]
 
     @property
-    def over(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether all ranks have ended."""
         return not self.live_ranks()
 
@@ -248,7 +248,7 @@ class Job:
             predicted_by=sys.intern(self.spec.predicted_by),
         )
         if self.attempt is not None:
-            self.attempt.leaving = _NOBODY
+            self.attempt.leaving = _NO_RANKS
 
     @property
     def live(self) -> bool:

@@ -13,12 +13,12 @@ from rlsched.broker.base.numbers import NumberOfSeq, Numbers
 from rlsched.broker.base.profiles import Profiles
 from rlsched.broker.state.accounts import AccountMembers
 from rlsched.broker.state.arrays import Arrays, JobArray
-from rlsched.broker.state.ended import job_of
-from rlsched.broker.state.ended_table import EndedTable
 from rlsched.broker.state.fair_share import FairShareUsage
+from rlsched.broker.state.finished_job import job_of
+from rlsched.broker.state.finished_table import EndedTable
 from rlsched.broker.state.gates import Gates
 from rlsched.broker.state.gpu_handover import GpuHandover
-from rlsched.broker.state.held import HeldGpus
+from rlsched.broker.state.holdings import NodeHoldings
 from rlsched.broker.state.jobs import Job
 from rlsched.broker.state.nodes import Node
 from rlsched.broker.state.predictions import Predictions
@@ -111,11 +111,11 @@ class Known:
         self.asked_for_s: dict[str, float] = {}
         self.seats = GpuHandover()
         self.models = LedgerModels(self.cluster)
-        self.over: Callable[[Job], object] = _nobody
+        self.on_finished: Callable[[Job], object] = _nobody
         self.priorities = Priorities(self.cluster)
         self.usage = FairShareUsage(half_life_s)
         self.profiles = Profiles()
-        self.held = HeldGpus(self.cluster)
+        self.holdings = NodeHoldings(self.cluster)
         self.eligibility = Eligibility(self.cluster)
         self.gates = Gates(self.eligibility)
         self.arrays = Arrays(self.gates)
@@ -128,19 +128,19 @@ class Known:
         self._base: list[BasePart] = []
 
     def tell_nobody(self) -> None:
-        """Stop the calls of `over` for finished jobs."""
-        self.over = _nobody
+        """Stop the calls of `on_finished` for finished jobs."""
+        self.on_finished = _nobody
 
     def can_ever_run(self, vc: str, demand: Demand) -> bool:
         """Whether a gang would fit the idle cluster, with every node up that has registered."""
         known = self._can_run.get((vc, demand))
         if known is None:
-            gone = self.gone()
+            gone = self.removed_nodes()
             known = self.cluster.can_ever_run(vc, demand, gone) and not self.is_uneven(vc, demand.gpus)
             self._can_run[vc, demand] = known
         return known
 
-    def gone(self) -> set[int]:
+    def removed_nodes(self) -> set[int]:
         """Numbers of the ledger's nodes that another node replaced, or that an operator removed."""
         there = {node.number for node in self.nodes.values() if not node.removed}
         return set(range(len(self.cluster.node_names))) - there
@@ -161,7 +161,7 @@ class Known:
         return any(0 < size < num_gpus and num_gpus % size for size in sizes)
 
     @property
-    def ended(self) -> int:
+    def num_finished(self) -> int:
         """Number of finished jobs."""
         return sum(self.outcomes.values())
 

@@ -76,7 +76,7 @@ def in_words(
 
 
 def _count(profile: WorkloadProfile) -> int:
-    return max((one.count for one in profile.known().values()), default=0)
+    return max((one.count for one in profile.known_figures().values()), default=0)
 
 
 def _part(name: str, expected: Estimate | None, said: object, seen: float | None) -> str:

@@ -26,15 +26,15 @@ from rlsched.workload.predict.distribution import (
     point_and_spread,
     remaining_median_s,
 )
+from rlsched.workload.predict.event_history import FEATURES
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import SIZES
-from rlsched.workload.predict.history import FEATURES
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN, chosen_kind, require
 from rlsched.workload.predict.predictor import EXPERTS, Predictor, SubmissionForecast, TrainingSet
 from rlsched.workload.predict.recent import PredictorComparison, Recent
 
 if TYPE_CHECKING:
-    from rlsched.broker.base.past import PastJobs
+    from rlsched.broker.base.past_jobs import PastJobs
 
 _MEAN: Final = EXPERTS.index("running-mean")
 _SAID_BYTES: Final = (1 + len(EXPERTS)) * BINS * 8
@@ -44,7 +44,7 @@ _F4, _F8 = np.dtype("<f4"), np.dtype("<f8")
 _CURVES: Final = ("median_abs_ln", "spearman_mean", "longer_than_median_frac")
 
 
-class _Open(NamedTuple):
+class _PredictedJob(NamedTuple):
     """A job that has not ended: its prediction, and that of the running mean."""
 
     predicted: Floats  # (BINS,)
@@ -74,10 +74,10 @@ class Predictions:
         self._predictor = Predictor("hedge") if self.kind == HEDGE else None
         self._mean = self._predictor.history.mean if self._predictor else RunningMean()
         if past is not None and self._predictor is not None:
-            past.tell(self._predictor)
+            past.replay_into(self._predictor)
         elif past is not None:
             past.tell_mean(self._mean)
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _PredictedJob] = {}
         self.recent = Recent()
         self._fits = 0
         self._fitted: tuple[float, int] | None = None
@@ -115,7 +115,7 @@ class Predictions:
         out = []
         for place, (draft, one) in enumerate(zip(drafts, foreseen, strict=True)):
             mixed = one.probabilities
-            self._open[draft.job] = _Open(mixed, one.experts[_MEAN])
+            self._open[draft.job] = _PredictedJob(mixed, one.experts[_MEAN])
             out.append(
                 msgspec.structs.replace(
                     draft,
@@ -146,12 +146,12 @@ class Predictions:
 
     # ---- events, sent by the book -------------------------------------------------------------------
 
-    def submitted(self, entry: JobSubmitted, now_s: float) -> None:
+    def record_submission(self, entry: JobSubmitted, now_s: float) -> None:
         """Apply a journalled submission, with the prediction in it."""
         if self._predictor is None or entry.job not in self._open:  # else `predict` has just made it
             self._recall(entry, now_s)
         if entry.rejected:
-            self.gone(entry.job)
+            self.discard_job(entry.job)
 
     def _recall(self, entry: JobSubmitted, now_s: float) -> None:
         known = _unpacked(entry)
@@ -159,24 +159,24 @@ class Predictions:
             if self._predictor is not None:
                 self._predictor.foresee([_facts(entry)], now_s)
             predicted = lognormal(entry.predicted_s, entry.spread)
-            self._open[entry.job] = _Open(predicted, predicted)
+            self._open[entry.job] = _PredictedJob(predicted, predicted)
         else:
             said, features = known
             if self._predictor is not None:
                 self._predictor.recall(_facts(entry), said[1:], features, now_s)
-            self._open[entry.job] = _Open(said[0], said[1 + _MEAN])
+            self._open[entry.job] = _PredictedJob(said[0], said[1 + _MEAN])
 
-    def started(self, job: int, now_s: float) -> None:
+    def record_start(self, job: int, now_s: float) -> None:
         """Apply a start of a job, the first or a later one."""
         if self._predictor is not None:
             self._predictor.observe_start(str(job), now_s)
 
-    def stopped(self, job: int, now_s: float) -> None:
+    def record_requeue(self, job: int, now_s: float) -> None:
         """Apply that a job is queued again."""
         if self._predictor is not None:
             self._predictor.observe_stop(str(job), now_s)
 
-    def ended(self, spec: JobSubmitted, duration_s: float, now_s: float) -> None:
+    def record_run_time(self, spec: JobSubmitted, duration_s: float, now_s: float) -> None:
         """Apply the end of a job that ran to its own end, for `duration_s`."""
         if self._predictor is not None:
             self._predictor.observe_end(str(spec.job), duration_s, now_s)
@@ -185,7 +185,7 @@ class Predictions:
         known = self._open.pop(spec.job)
         self.recent.add(now_s, duration_s, spec.num_gpus, known.predicted, known.mean)
 
-    def gone(self, job: int) -> None:
+    def discard_job(self, job: int) -> None:
         """Forget a job that finished without a usable run time."""
         del self._open[job]
         if self._predictor is not None:
@@ -210,7 +210,7 @@ class Predictions:
     def training(self, now_s: float) -> TrainingSet:
         """Return the training data of a fit; `install` or `fit_failed` must follow."""
         assert self._predictor is not None
-        self._fitting = self._predictor.ended
+        self._fitting = self._predictor.num_ended
         return self._predictor.training(now_s)
 
     def install(self, fitted: HazardModel, now_s: float) -> None:
@@ -268,8 +268,8 @@ class Predictions:
         if self._fitting is not None:
             return "boosting is being fitted; the survival model speaks in its place"
         return (
-            f"boosting is not fitted yet ({self._predictor.ended} of {self._predictor.next_fit_jobs} jobs "
-            "have ended); the survival model speaks in its place"
+            f"boosting is not fitted yet ({self._predictor.num_ended} of {self._predictor.next_fit_jobs} "
+            "jobs have ended); the survival model speaks in its place"
         )
 
 

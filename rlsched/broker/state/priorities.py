@@ -60,7 +60,7 @@ class PriorityRules(msgspec.Struct, frozen=True, kw_only=True):
         return self.preemptible is not None and LEVELS[priority] <= LEVELS[self.preemptible]
 
 
-class _Live(NamedTuple):
+class _RankedJob(NamedTuple):
     seq: int
     user: str
 
@@ -78,19 +78,19 @@ class Priorities:
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
         self.ln_weights: dict[str, float] = {}
-        self._live: dict[int, _Live] = {}
+        self._live: dict[int, _RankedJob] = {}
         self._levels: dict[int, int] = {}
 
-    def of(self, entry: JobSubmitted) -> tuple[int, float]:
+    def level_and_weight(self, entry: JobSubmitted) -> tuple[int, float]:
         """Level and ln(weight) of a submitted job."""
         return LEVELS[entry.priority], self.ln_weights.get(entry.user, 0.0)
 
-    def came(self, entry: JobSubmitted, seq: int) -> None:
+    def add_ranked(self, entry: JobSubmitted, seq: int) -> None:
         """Add a live job."""
-        self._live[entry.job] = _Live(seq, entry.user)
+        self._live[entry.job] = _RankedJob(seq, entry.user)
         self._levels[entry.job] = LEVELS[entry.priority]
 
-    def take_up(self, ln_weights: dict[str, float], levels: dict[int, int]) -> None:
+    def restore_priorities(self, ln_weights: dict[str, float], levels: dict[int, int]) -> None:
         """Restore weights and levels of live jobs from a base; the ledger has them already."""
         self.ln_weights.update(ln_weights)
         self._levels.update(levels)
@@ -101,7 +101,7 @@ class Priorities:
         self._levels[job] = LEVELS[priority]
         self._cluster.rank_job(seq, LEVELS[priority], self.ln_weights.get(user, 0.0), now_s)
 
-    def gone(self, job: int) -> None:
+    def remove_ranked(self, job: int) -> None:
         """Forget a finished job."""
         self._live.pop(job, None)
         self._levels.pop(job, None)
@@ -122,7 +122,7 @@ class Priorities:
             del self.ln_weights[user]
 
 
-def ranked(
+def due_ranks(
     ranks: PriorityRules,
     priorities: Priorities,
     usage: FairShareUsage,
@@ -133,7 +133,7 @@ def ranked(
     jobs = list(live)
     fair: dict[str, float] = {}
     if math.isfinite(ranks.half_life_s):
-        used = usage.used(now_s, jobs)
+        used = usage.usage_by_user(now_s, jobs)
         fair = fair_ln_weights(used | {job.spec.user: used.get(job.spec.user, 0.0) for job in jobs})
     weights = {
         user: fair.get(user, 0.0)

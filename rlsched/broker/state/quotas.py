@@ -89,7 +89,7 @@ class Party:
     used: int = 0
     since_ms: int = 0
 
-    def settle(self, now_ms: int, month_ms: int) -> None:
+    def charge_until(self, now_ms: int, month_ms: int) -> None:
         """Charge up to now; `month_ms`: start of this month."""
         self.used = self.used_by(now_ms, month_ms)
         self.since_ms = now_ms
@@ -142,7 +142,7 @@ class QuotaTable:
 
     # ---- events of jobs ---------------------------------------------------------------------------
 
-    def submitted(self, seq: int, owner: QuotaOwner, num_gpus: int, now_s: float) -> None:
+    def add_waiting(self, seq: int, owner: QuotaOwner, num_gpus: int, now_s: float) -> None:
         """Register a waiting job that entered the ledger."""
         gpu_milli = num_gpus * 1000
         group = self._groups.get((owner, gpu_milli))
@@ -154,26 +154,26 @@ class QuotaTable:
         self._group_of[seq] = group
         self._wait(seq, group, now_s)
 
-    def decided(self, action: Action, now_s: float) -> None:
+    def charge_action(self, action: Action, now_s: float) -> None:
         """Apply an action that was applied to the ledger."""
         if isinstance(action, Start):
-            self.started(action.seq, now_s)
+            self.charge_start(action.seq, now_s)
         elif isinstance(action, Preempt):
-            self.preempted(action.seq, now_s)
+            self.stop_charge(action.seq, now_s)
 
-    def started(self, seq: int, now_s: float) -> None:
+    def charge_start(self, seq: int, now_s: float) -> None:
         """Apply the start of a waiting job."""
         group = self._wait_no_longer(seq, now_s)
         self._charged.add(seq)
         self._change(group, group.gpu_milli, group.gpu_milli, now_s)
 
-    def preempted(self, seq: int, now_s: float) -> None:
+    def stop_charge(self, seq: int, now_s: float) -> None:
         """Apply that a running job's GPUs are given to other jobs; its processes are still leaving."""
         self._charged.remove(seq)
         group = self._group_of[seq]
         self._change(group, 0, -group.gpu_milli, now_s)
 
-    def over(self, seq: int, now_s: float, *, waits: bool) -> None:
+    def return_gpus(self, seq: int, now_s: float, *, waits: bool) -> None:
         """Apply the end of an attempt; its job waits again, in the ledger already, or has finished."""
         group = self._group_of[seq]
         charged = group.gpu_milli if seq in self._charged else 0
@@ -184,7 +184,7 @@ class QuotaTable:
         else:
             self._forget(seq, group)
 
-    def gone(self, seq: int, now_s: float) -> None:
+    def remove_cancelled(self, seq: int, now_s: float) -> None:
         """Apply the cancellation of a waiting job."""
         self._forget(seq, self._wait_no_longer(seq, now_s))
 
@@ -202,7 +202,7 @@ class QuotaTable:
                 party.quota = self._in_force(known)
                 self._look_at(party, now_s)
 
-    def review(self, now_s: float) -> None:
+    def review_quotas(self, now_s: float) -> None:
         """Update eligibility: a month has begun, or GPU-hours may be used up."""
         now_ms = round(now_s * 1000)
         for party in [party for party, due_ms in self._timed.items() if due_ms <= now_ms]:
@@ -214,7 +214,7 @@ class QuotaTable:
             QuotaSet(kind=kind, name=name, **quota._asdict()) for (kind, name), quota in self._own.items()
         ]
 
-    def charged(self) -> list[tuple[str, str, int, int]]:
+    def party_charges(self) -> list[tuple[str, str, int, int]]:
         """(kind, name, charge of this month, end of the charged time) of all charged parties."""
         return [
             (party.kind, party.name, party.used, party.since_ms)
@@ -222,7 +222,7 @@ class QuotaTable:
             if party.since_ms
         ]
 
-    def take_up(
+    def restore_quotas(
         self,
         limits: Sequence[QuotaSet],
         charged: Sequence[tuple[str, str, int, int]],
@@ -253,11 +253,11 @@ class QuotaTable:
 
     # ---- descriptions -----------------------------------------------------------------------------
 
-    def own(self, kind: PartyKind, name: str) -> Quota:
+    def own_limits(self, kind: PartyKind, name: str) -> Quota:
         """Limits that were set for this name."""
         return self._own.get((kind, name), UNLIMITED)
 
-    def named(self, kind: PartyKind) -> frozenset[str]:
+    def limited_names(self, kind: PartyKind) -> frozenset[str]:
         """Names that have limits of their own."""
         return frozenset(name for known, name in self._own if known == kind and name != DEFAULT)
 
@@ -354,7 +354,7 @@ class QuotaTable:
     def _wait_no_longer(self, seq: int, now_s: float) -> QuotaGroup:
         group = self._group_of[seq]
         del group.seqs[seq]
-        self._eligibility.gone(seq)
+        self._eligibility.forget_waiting(seq)
         if not group.seqs:
             for party in group.parties:
                 del self._waiting[party][group]
@@ -372,7 +372,7 @@ class QuotaTable:
         self._turn_month(now_ms)
         limited = False
         for party in group.parties:
-            party.settle(now_ms, self._month_ms)
+            party.charge_until(now_ms, self._month_ms)
             party.held_milli += held_milli
             party.charged_milli += charged_milli
             limited = limited or party.quota is not UNLIMITED

@@ -43,7 +43,7 @@ def numbers(tasks: list[Tasks]) -> Iterator[int]:
         yield from range(one.first, one.last + 1, one.step)
 
 
-def has(tasks: list[Tasks], task: int) -> bool:
+def includes_task(tasks: list[Tasks], task: int) -> bool:
     """Whether a task is included."""
     return any(task in range(one.first, one.last + 1, one.step) for one in tasks)
 
@@ -182,7 +182,7 @@ class Head:
         """Return a task as a separate submission."""
         spec = task_of(self.spec, entry)
         for change in self.changes:
-            if not change.tasks or has(change.tasks, entry.task):
+            if not change.tasks or includes_task(change.tasks, entry.task):
                 own = msgspec.structs.replace(change, begin_s=None, depends_on=None, array_limit=None)
                 spec = updated(spec, own)
         return spec

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from rlsched.broker.base.entries import JobSubmitted, JobUpdated
-from rlsched.broker.state.asked import sharing_of
+from rlsched.broker.state.job_requests import sharing_of
 from rlsched.wire.declared import declared
 from rlsched.wire.messages.job_settings import JobSettings
 
@@ -69,7 +69,7 @@ def change_ledger(
 
     `seq`: its number there, -1 for an array.
     """
-    gates.changed(seq, entry, now_s)
+    gates.update_gates(seq, entry, now_s)
     if seq < 0:
         return
     if entry.time_limit_s is not None:

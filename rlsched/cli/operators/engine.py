@@ -129,7 +129,7 @@ def slurm(
     release: bool,
     remove: bool,
     shadow: bool,
-    policy: str,  # noqa: ARG001 - read together by `said`
+    policy: str,  # noqa: ARG001 - read together by `given_policies`
     changes: tuple[str, ...],  # noqa: ARG001
     history: Path | None,
     log_format: LogFormat,
@@ -190,7 +190,7 @@ def slurm(
     writer = Writer()
     if remove or (release and alive.age_s(time.time()) >= release_after_s):
         if remove:
-            alive.over()
+            alive.mark_removed()
             time.sleep(WRITTEN_S)
         count = give_back(reader, writer)
         click.echo(f"{count} waiting jobs were released to Slurm's own order")
@@ -239,8 +239,8 @@ def slurm(
         )
     for line in unlike(first, partitions, "hand over") if not priority_only else ():
         raise InputError(line)
+    from rlsched.engine.gateway_loop import Link, locked, serve
     from rlsched.engine.rights import check_rights
-    from rlsched.engine.serve import Link, locked, serve
     from rlsched.signals import on_signals
     from rlsched.transport.dealer import broker_addresses
 

@@ -60,9 +60,9 @@ def check(file: Path | None, directory: Path | None, as_json: bool) -> int:
     """
     import msgspec
 
-    from rlsched.broker.journal.checking import check as look
+    from rlsched.broker.journal.checking import check as check_journal
 
-    report = look(_journal(directory, file))
+    report = check_journal(_journal(directory, file))
     if as_json:
         print_json(msgspec.to_builtins(report))
     else:

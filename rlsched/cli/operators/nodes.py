@@ -68,7 +68,7 @@ def nodes(
     since_s, _ = span_s(since, None, time.time())
     states = None if state is None else _states(state)
 
-    def look(client: Client) -> list[NodeInfo]:
+    def fetch(client: Client) -> list[NodeInfo]:
         theirs = None
         if user is not None:
             theirs = {job.job for job in client.jobs() if job.user in user.split(",")}
@@ -83,7 +83,7 @@ def nodes(
         ]
         return sorted_by(found, sort, NodeInfo)
 
-    listed("nodes", at.reach, look, node_lines, columns=columns, as_json=as_json, watch=watch)
+    listed("nodes", at.reach, fetch, node_lines, columns=columns, as_json=as_json, watch=watch)
 
 
 def _states(text: str) -> set[str]:

@@ -14,7 +14,7 @@ import msgspec
 from rlsched.broker.compaction.keeping import GROWN, KEEP_ENDED_DAYS, KEEP_ENTRIES, Keeps
 from rlsched.cli.shared.job_options import lost_after_time_s
 from rlsched.cli.shared.options import PATH, directory_option, shown
-from rlsched.cli.shared.policies import PolicyCommand, said
+from rlsched.cli.shared.policies import PolicyCommand, given_policies
 from rlsched.cli.shared.serving_options import LOG_FORMAT, deciding, listening
 from rlsched.errors import InputError
 from rlsched.files.space import MIN_FREE_MIB
@@ -261,7 +261,7 @@ def broker(
     from rlsched.transport.keys import default_home
 
     copies = None if of is None else Copies(broker_address(of), take_over_after_s)
-    chosen = {one.option: one.policy for one in said(ctx)}
+    chosen = {one.option: one.policy for one in given_policies(ctx)}
     home = keys or default_home()
     settings = {
         "address": broker_address(address),
@@ -319,7 +319,7 @@ def time_s(option: str, text: str) -> float:
     if text == "off":
         return math.inf
     try:
-        time_s = Seconds.of(text)
+        time_s = Seconds.parse(text)
     except ValueError as error:
         raise InputError(f"{option}: {error}, or off") from error
     if time_s <= 0.0:

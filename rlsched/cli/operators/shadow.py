@@ -33,16 +33,16 @@ def follow(
     import threading
 
     from rlsched.broker.server.settings import BrokerSettings
-    from rlsched.cli.shared.policies import said
+    from rlsched.cli.shared.policies import given_policies
     from rlsched.decide.policies.policy import Policy
     from rlsched.engine.facts import SlurmError
     from rlsched.engine.partitions import empty, unlike
     from rlsched.engine.rights import check_sight
-    from rlsched.engine.shadow.serve import ShadowBroker, forgets_after_s
+    from rlsched.engine.shadow.shadow_loop import ShadowBroker, forgets_after_s
     from rlsched.errors import InputError
     from rlsched.signals import on_signals
 
-    policy, partitions = said(ctx)[0].policy, reader.partitions
+    policy, partitions = given_policies(ctx)[0].policy, reader.partitions
     config = reader.check()
     check_sight(config)
     forgets_after_s(config, poll_s)

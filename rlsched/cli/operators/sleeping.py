@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rlsched.errors import InputError
 from rlsched.power_down.plan import PowerDownPlan
-from rlsched.settings import Seconds, read_table, settle
+from rlsched.settings import Seconds, convert_settings, read_table
 
 if TYPE_CHECKING:
     from rlsched.broker.nodes.sleepers import SleepPlan
@@ -48,7 +48,7 @@ def sleep_plan(path: Path | None, idle: str) -> PowerDownPlan:
     """
     if path is None:
         try:
-            idle_s = Seconds.of(idle)
+            idle_s = Seconds.parse(idle)
         except ValueError as error:
             raise InputError(f"--suspend-idle: {error}") from error
         return PowerDownPlan(
@@ -63,6 +63,6 @@ def sleep_plan(path: Path | None, idle: str) -> PowerDownPlan:
             review=Seconds(15.0),
         )
     table = read_table(path, "models file").get("power_down", {})
-    plan = settle(table, PowerDownPlan, f"{path}: power_down")
+    plan = convert_settings(table, PowerDownPlan, f"{path}: power_down")
     plan.check(f"{path}: power_down")
     return plan

@@ -54,7 +54,7 @@ def up(
 
     home = (keys or default_home()).absolute()
     word = Starting(home, broker_address(address))
-    word.say("`rlsched up` has just started")
+    word.report_step("`rlsched up` has just started")
     from rlsched.client.local import LocalCluster
 
     cluster = LocalCluster(
@@ -68,4 +68,4 @@ def up(
         note=not_live(shares=decided["shares"], speed_energy=decided["speed_energy"]),
     )
     with word:
-        return cluster.run(click.echo, listens=word.over)
+        return cluster.run(click.echo, listens=word.remove_report)

@@ -20,7 +20,7 @@ from rlsched.wire.declared import Declared, Option, declared
 from rlsched.wire.messages import DependencyKind, DependsOn, Submit
 
 if TYPE_CHECKING:
-    from rlsched.client.asked import Changes
+    from rlsched.client.submission_types import Changes
 
 _SUFFIXED: Final = r"(\d+(?:\.\d+)?)(s|m|min|h|d)"
 _UNIT_S: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -67,7 +67,7 @@ def grace_s(text: str) -> float:
     from rlsched.settings import Seconds
 
     try:
-        return float(text) if text.isdecimal() else float(Seconds.of(text))
+        return float(text) if text.isdecimal() else float(Seconds.parse(text))
     except ValueError as error:
         raise InputError(f"--grace {text!r}: expected seconds (60), or a time such as 60s or 5m") from error
 
@@ -193,7 +193,7 @@ def lost_after_time_s(text: str) -> float:
     if text == "never":
         return 0.0
     try:
-        return float(Seconds.of(f"{text}s" if text.isdecimal() else text))
+        return float(Seconds.parse(f"{text}s" if text.isdecimal() else text))
     except ValueError as error:
         raise InputError(f"--lost-after: {error}, or never") from error
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from rlsched.broker.base.usage_words import cells, energy, memory, share
 from rlsched.cli.shared.job_number import called
 from rlsched.decide.record import DecisionRecord
-from rlsched.forecast.words import cell
+from rlsched.forecast.forecast_text import cell
 from rlsched.terminal.layout import Column, table
 from rlsched.terminal.show import clock_skew
 from rlsched.wire.messages import MAX_CLOCK_SKEW_S, Explanation, JobInfo, NodeInfo

@@ -53,7 +53,7 @@ def listing(command: Command, sort: Sequence[str] = ("-S", "--sort")) -> Command
 def listed(
     verb: str,
     reach: Callable[[], Client],
-    look: Callable[[Client], list[Row]],
+    fetch: Callable[[Client], list[Row]],
     lines: Callable[[list[Row], int | None], list[Text]],
     *,
     columns: str | None,
@@ -65,7 +65,7 @@ def listed(
     Args:
         verb: Name of the list, for the title of a screen.
         reach: Creates a client.
-        look: Requests the rows.
+        fetch: Requests the rows.
         lines: Formats the rows as lines of a width; None: uncut.
         columns: Names of the columns to show instead of `lines`.
         as_json: Print JSON.
@@ -74,12 +74,12 @@ def listed(
     from rlsched.cli.shared.screen.terminal import is_screen
     from rlsched.terminal.show import print_json, print_lines
 
-    def told(rows: list[Row], width: int | None) -> list[Text]:
+    def render(rows: list[Row], width: int | None) -> list[Text]:
         return lines(rows, width) if columns is None else in_columns(rows, columns)
 
     with reach() as client:
         while True:
-            rows = look(client)
+            rows = fetch(client)
             if as_json:
                 import msgspec
 
@@ -87,14 +87,14 @@ def listed(
             elif watch is not None and is_screen():
                 break
             else:
-                print_lines(partial(told, rows))
+                print_lines(partial(render, rows))
             if watch is None:
                 return rows
             time.sleep(watch)
     from rlsched.cli.shared.screen.live import live
     from rlsched.cli.shared.screen.page import ListPage
 
-    live(ListPage(f"rlsched {verb}, every {watch:g} s", look, told), reach, watch)
+    live(ListPage(f"rlsched {verb}, every {watch:g} s", fetch, render), reach, watch)
     return rows
 
 

@@ -128,11 +128,11 @@ class BrokerAt(NamedTuple):
         if is_seen or is_patient:
             from rlsched.transport.keys import KeyHome
 
-            waits = _Waiting(KeyHome(self.keys).directory, is_seen=is_seen)
+            waits = _WaitingLine(KeyHome(self.keys).directory, is_seen=is_seen)
         return self.client(waits=waits, is_patient=is_patient)
 
 
-class _Waiting:
+class _WaitingLine:
     """A line on a terminal while the broker does not answer, rewritten, then removed.
 
     Without a terminal, one line is printed if a broker is starting.

@@ -54,7 +54,7 @@ class PolicyCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-def said(ctx: click.Context) -> list[PolicyArgument]:
+def given_policies(ctx: click.Context) -> list[PolicyArgument]:
     """Return the policies of a command line, in order, each with its settings.
 
     If a verb takes an option once, the last one counts, as for any other option.

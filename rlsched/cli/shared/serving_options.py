@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from rlsched.cli.shared.options import HOME, PATH, Command, shown, with_options
-from rlsched.cli.shared.policies import complete_policy, said, setting
+from rlsched.cli.shared.policies import complete_policy, given_policies, setting
 from rlsched.logs import FORMATS
 
 LOG_FORMAT = shown(
@@ -98,7 +98,7 @@ def listening(command: Command) -> Command:
 
 
 def deciding(command: Command) -> Command:
-    """Add the options of decisions; `policies.said` reads `policy`, `fallback` and `changes` together."""
+    """Add the options of decisions; `given_policies` reads `policy`, `fallback` and `changes` together."""
     return with_options(_DECIDING, command)
 
 
@@ -109,7 +109,7 @@ def as_words(ctx: click.Context, decided: Mapping[str, Any]) -> list[str]:
         InputError: the policy cannot be read.
     """
     words: list[str] = []
-    for one in said(ctx):
+    for one in given_policies(ctx):
         file = Path(one.text)
         words += [one.option, str(file.absolute()) if one.policy and file.is_file() else one.text]
         words += [word for change in one.changes for word in ("--set", change)]

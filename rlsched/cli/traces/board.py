@@ -38,7 +38,7 @@ def board(folder: str | None, port: int, host: str, summary: bool, as_json: bool
     if summary:
         _print_summary(folder, as_json)
         return
-    from rlsched.board.serve import serve
+    from rlsched.board.start_tensorboard import serve
 
     serve(folder, host=host, port=port)
 

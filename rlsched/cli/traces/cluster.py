@@ -134,7 +134,7 @@ def _downtimes(found: Imported, events: str, origin: str, timezone: str | None) 
     from rlsched.from_slurm.downtimes import downtimes
     from rlsched.workload.formats.account import MalformedError
     from rlsched.workload.formats.clock import TimeParser
-    from rlsched.workload.tables import SUFFIXES
+    from rlsched.workload.table_files import SUFFIXES
 
     clock = TimeParser(timezone)
     if origin.lower().endswith(SUFFIXES):

@@ -89,7 +89,7 @@ def _source(
 
     from rlsched.cli.shared.when import span_s
     from rlsched.from_slurm.asking import answer, sacct
-    from rlsched.workload.tables import split_suffix
+    from rlsched.workload.table_files import split_suffix
 
     asks = since is not None
     if len(files) != 1 if asks else len(files) < 2:

@@ -50,7 +50,7 @@ def print_dry_run(client: Client, asked: dict[str, Any], *, as_json: bool) -> No
 
 
 def _times(row: DryRow, said_s: float) -> tuple[str, str]:
-    from rlsched.forecast.words import cell
+    from rlsched.forecast.forecast_text import cell
 
     if not row.start_s:
         return "-", "-"

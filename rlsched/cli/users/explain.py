@@ -76,7 +76,7 @@ def explain(
       rlsched explain 123 --run runs/records/tuned --json
       rlsched explain --decision 1000 --instead 2 --hours 48 --run runs/records/tuned
     """
-    from rlsched.decisions import story, telling
+    from rlsched.decisions import story, story_lines
     from rlsched.errors import InputError
     from rlsched.terminal.visible import visible
 
@@ -103,14 +103,14 @@ def explain(
             raise InputError(f"{reader.folder}: no decision {decision} in this store; {_numbers(reader)}")
         if instead is not None:
             told = _above("instead")(reader, row, instead, hours=hours, within_s=within_s)
-            lines = telling.instead_lines
+            lines = story_lines.instead_lines
         else:
-            told, lines = story.decision(reader, row), telling.decision_lines
+            told, lines = story.decision(reader, row), story_lines.decision_lines
     elif job is not None:
-        told, lines = story.job_story(reader, story.job_of(reader, job), at_s), telling.job_lines
+        told, lines = story.job_story(reader, story.job_of(reader, job), at_s), story_lines.job_lines
     else:
         assert at_s is not None
-        told, lines = story.moment(reader, at_s), telling.moment_lines
+        told, lines = story.moment(reader, at_s), story_lines.moment_lines
     if as_json:
         print_json(told)
         return
@@ -147,7 +147,7 @@ def own_broker(kept: str = STORE_FOLDER) -> Path:
         for file in [folder / kept, *(folder / kept).glob("*")]:
             with suppress(FileNotFoundError):  # removed in the meantime, as the oldest
                 wrote_s = max(wrote_s, file.stat().st_mtime)
-        return Holder.of(folder / JOURNAL_FILE).runs(), wrote_s
+        return Holder.read(folder / JOURNAL_FILE).runs(), wrote_s
 
     chosen = max(found, key=liveliest, default=home / "broker")
     if len(found) > 1:

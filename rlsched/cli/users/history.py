@@ -110,7 +110,7 @@ def history(
     asked_states = sorted(states_of(",".join(states), _STATES) or ()) if states else ()
     span_s(since, until, time.time())  # reports wrong times before the broker is asked
 
-    def look(client: Client) -> list[PastJob]:
+    def fetch(client: Client) -> list[PastJob]:
         since_s, until_s = span_s(since, until, time.time())
         found = client.history(
             limit=LATEST if limit is None and since is None else limit,
@@ -125,10 +125,10 @@ def history(
 
     if as_csv:
         with at.reach() as client:
-            rows = look(client)
+            rows = fetch(client)
         _print_csv(PastJob.__struct_fields__, (msgspec.structs.astuple(job) for job in rows))
         return
-    listed("history", at.reach, look, history_lines, columns=columns, as_json=as_json, watch=watch)
+    listed("history", at.reach, fetch, history_lines, columns=columns, as_json=as_json, watch=watch)
 
 
 @click.command()

@@ -75,7 +75,7 @@ def queue(
     since_s, _ = span_s(since, None, time.time())
     left_out: list[str] = []
 
-    def look(client: Client) -> list[JobInfo]:
+    def fetch(client: Client) -> list[JobInfo]:
         found = client.list_jobs(finished=finished, limit=limit, before=before)
         left_out.clear()
         if found.jobs and found.omitted:
@@ -85,7 +85,7 @@ def queue(
         chosen = of_numbers(selected(since_then, of_whom(client, wanted), arrays_wait=True), numbers)
         return sorted_by(chosen, sort, JobInfo)
 
-    listed("queue", at.reach, look, job_lines, columns=columns, as_json=as_json, watch=watch)
+    listed("queue", at.reach, fetch, job_lines, columns=columns, as_json=as_json, watch=watch)
     for line in left_out:
         click.echo(line, err=True)
 

@@ -33,11 +33,11 @@ def show_output(client: Client, job: int, *, to_its_end: bool) -> bool:
             sys.stdout.buffer.flush()
         elif to_its_end and (said or piece.state != COMPLETED) and (line := state_line(piece)) != said:
             said = line
-            tell(line)
+            print_status(line)
     return not silent
 
 
-def tell(line: str) -> None:
+def print_status(line: str) -> None:
     """Print a line on standard error; on a terminal, cut to its width."""
     if sys.stderr.isatty():
         columns = shutil.get_terminal_size().columns

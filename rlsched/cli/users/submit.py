@@ -181,19 +181,19 @@ def _shown(client: Client, job: int) -> int:
 
 def _wait(client: Client, job: int) -> int:
     """Wait until a job has finished, and print what it waits for; return its exit code."""
-    from rlsched.cli.users.output import state_line, tell
+    from rlsched.cli.users.output import print_status, state_line
 
     said = ""
 
-    def look(info: Any) -> None:
+    def show_state(info: Any) -> None:
         nonlocal said
         line = state_line(info)
         if line != said:
             said = line
-            tell(line)
+            print_status(line)
 
     try:
-        return _code(client.wait(job, seen=look))
+        return _code(client.wait(job, seen=show_state))
     except KeyboardInterrupt:
         click.echo(
             f"job {job} goes on; `rlsched cancel {job}` ends it, `rlsched logs -f {job}` follows it", err=True

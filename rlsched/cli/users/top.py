@@ -41,7 +41,7 @@ def top(once: bool, as_json: bool, every_s: float, at: BrokerAt) -> None:
         print_json(now.as_data())
     elif once or not is_screen():
         from rlsched.cli.users.overview.bars import Marks
-        from rlsched.cli.users.overview.drawing import overview
+        from rlsched.cli.users.overview.overview_lines import overview
         from rlsched.terminal.show import console
 
         out = console()

@@ -40,7 +40,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     familiar: Familiar | None = None
 
     @classmethod
-    def of(cls, *layers: NDArray[np.float64], output: Literal["tanh", "clip"] = "tanh") -> Strategy:
+    def from_layers(cls, *layers: NDArray[np.float64], output: Literal["tanh", "clip"] = "tanh") -> Strategy:
         """Return a strategy of these matrices."""
         rows = tuple(tuple(tuple(float(x) for x in row) for row in layer) for layer in layers)
         return cls(columns=NAMES, dials=tuple(RANGES), layers=rows, output=output)

@@ -164,7 +164,7 @@ class OrderedQueue:
         """Make ineligible slots wait again."""
         make_eligible(s, slots, now_s)
 
-    def ended(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
+    def update_siblings(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
         """Update the siblings of a job that has ended and is about to be forgotten."""
         if self.order.revised or s.dials.controller[0] != NO_CONTROLLER:
             ended(s, slot, run_s, now_s)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rlsched.decide.own import INLINE_ZIP, NO_PATHS, file_of, is_inline, is_own, moved
+from rlsched.decide.own import INLINE_ZIP, NO_PATHS, file_of, is_inline, is_own, rule_in_copy
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import CheckpointError
 
@@ -44,7 +44,7 @@ def with_whole_paths(policy: Policy) -> Policy:
     """Return the policy with absolute paths of the files that exist now."""
     rule, changed = policy.settings.rule, dict[str, str]()
     if is_own(rule) and file_of(rule).exists():
-        changed["rule"] = moved(rule, file_of(rule).resolve())
+        changed["rule"] = rule_in_copy(rule, file_of(rule).resolve())
     for name in ("checkpoint", "dials"):
         text = getattr(policy.settings, name)
         if text not in NO_PATHS and not is_inline(text) and os.path.exists(text):

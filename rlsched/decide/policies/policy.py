@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rlsched.decide.own import NO_PATHS, decides_itself, file_of, is_inline, is_own, moved, name_of
+from rlsched.decide.own import NO_PATHS, decides_itself, file_of, is_inline, is_own, name_of, rule_in_copy
 from rlsched.decide.policies.presets import PRESETS, Preset
 from rlsched.decide.settings import Settings, check
 from rlsched.errors import InputError, UnknownPolicyError
-from rlsched.settings import as_table, as_toml, parse_table, read_table, settle
+from rlsched.settings import as_table, as_toml, convert_settings, parse_table, read_table
 
 if TYPE_CHECKING:
     from rlsched.decide.rules.steps import CompiledRule
@@ -260,7 +260,7 @@ def _find_files(table: dict[str, Any], directory: Path) -> None:
     if names_file and (directory / str(checkpoint)).exists():
         table["checkpoint"] = str(directory / str(checkpoint))
     if isinstance(rule, str) and is_own(rule) and (directory / file_of(rule)).is_file():
-        table["rule"] = moved(rule, directory / file_of(rule))
+        table["rule"] = rule_in_copy(rule, directory / file_of(rule))
 
 
 def plain_rule(settings: Settings) -> Policy:
@@ -284,7 +284,7 @@ def _settled(before: Mapping[str, Any], changes: Mapping[str, Any], where: str) 
             table.pop(name, None)
         else:
             table[name] = value
-    settings = settle(table, Settings, where, also=("base",))
+    settings = convert_settings(table, Settings, where, also=("base",))
     check(settings, where)
     if settings.order is not None:
         from rlsched.decide.order.keys import Order

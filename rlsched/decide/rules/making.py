@@ -160,4 +160,4 @@ def own_steps(rule: str) -> Steps:
             f"{rule}: expected a kernel `next_move(s, p, o, now_s)`, or {file_of(rule)}:NAME of a class "
             "derived from Scheduler, got none; see examples/own_rule.py and examples/own_scheduler.py"
         )
-    return Steps.of(found)
+    return Steps.from_module(found)

@@ -36,7 +36,7 @@ class Steps:
     dialled: bool = False
 
     @classmethod
-    def of(cls, module: Any) -> Steps:
+    def from_module(cls, module: Any) -> Steps:
         """Return the rule of a module or class: the four functions, by default the functions of `greedy`, and
         `LOOKS`, `SKIPS_QUIET`, `SORTED_QUEUE` where they differ from the defaults."""
         functions = {
@@ -105,11 +105,11 @@ class CompiledRule:
 
 
 RULES = {
-    "greedy": Steps.of(greedy),
-    "backfill": Steps.of(backfill),
-    "declared": Steps.of(declared),
-    "keep-free": Steps.of(keep_free),
-    "gittins": Steps.of(gittins),
-    "las": Steps.of(las),
+    "greedy": Steps.from_module(greedy),
+    "backfill": Steps.from_module(backfill),
+    "declared": Steps.from_module(declared),
+    "keep-free": Steps.from_module(keep_free),
+    "gittins": Steps.from_module(gittins),
+    "las": Steps.from_module(las),
 }
 """The rules, by their names in policies."""

@@ -30,7 +30,7 @@ from rlsched.engine.shadow.notes import StartComparison
 from rlsched.errors import AllocationError
 from rlsched.wire.states import QUEUED
 
-NOBODY: Final = "automatic"
+AUTOMATIC: Final = "automatic"
 """Source of Slurm's own starts in the journal, which no policy here decided."""
 
 
@@ -118,9 +118,9 @@ class Follows(Scheduler):
         """As for the policy."""
         return self._policy.replaced_by_fallback()
 
-    def seen(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
+    def network_rows(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
         """As for the policy."""
-        return self._policy.seen(state, partition, now_s)
+        return self._policy.network_rows(state, partition, now_s)
 
     def drift(self) -> Drift | None:
         """As for the policy."""
@@ -195,12 +195,12 @@ class Follows(Scheduler):
                 del self.begun[place]
                 if now_s >= self.watches_from_s:
                     self._compare(state, begun.job, known, gpus)
-                return Decision(action=Start(known.seq, gpus), source=NOBODY)
+                return Decision(action=Start(known.seq, gpus), source=AUTOMATIC)
         action: Action = Wait(self._until_s.get(partition))
-        return Decision(action=action, source=NOBODY)
+        return Decision(action=action, source=AUTOMATIC)
 
     def _name_of(self, seq: int) -> str:
-        held = self._state.held.stands_for(seq)
+        held = self._state.holdings.is_holding(seq)
         return "of others" if held else key_of(self._state.job_of_seq[seq].spec.token)
 
     def _gpus_of(self, state: ClusterState, job: SlurmJob, wanted: int) -> tuple[int, ...]:

@@ -119,7 +119,7 @@ class Mirror:
             capabilities=can,
         )
 
-    def held(self, facts: Facts, news: Sequence[News]) -> dict[str, list[Holding]]:
+    def unfollowed_holdings(self, facts: Facts, news: Sequence[News]) -> dict[str, list[Holding]]:
         """GPUs of running jobs that are not followed, also not by these events, by node."""
         known = {one.key for one in news} | {job.key for job in facts.jobs.values() if is_done(job)}
         known |= self.followed.keys() - self.unfit.keys()

@@ -46,7 +46,7 @@ class Shadow:
         self._held: dict[str, list[Holding]] = {}
         self._late: set[str] = set()
 
-    def look(self, facts: Facts, forgets_after_s: float) -> None:
+    def follow_facts(self, facts: Facts, forgets_after_s: float) -> None:
         """Handle new facts of Slurm.
 
         Args:
@@ -72,7 +72,7 @@ class Shadow:
     def _nodes_before(self, facts: Facts, news: Sequence[News]) -> list[Event]:
         """New nodes, nodes that may get jobs again, and GPUs of jobs that are not followed."""
         said: list[Event] = []
-        held = self._mirror.held(facts, news)
+        held = self._mirror.unfollowed_holdings(facts, news)
         for name, (node, partition) in self._mirror.nodes(facts).items():
             if name not in self._greeted:
                 self._greeted.add(name)

@@ -308,7 +308,7 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
             changes="running",
         ),
     ] = "auto"
-    """`auto`: if the job's needs are known (`rlsched.broker.state.asked`)."""
+    """`auto`: if the job's needs are known (`rlsched.broker.state.job_requests`)."""
     priority: Annotated[
         Priority,
         Setting(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlsched.workload.characterise.clock import WeekClock
-from rlsched.workload.characterise.parts import DAY_S, HOUR_S, Floats, Report, over
+from rlsched.workload.characterise.parts import DAY_S, HOUR_S, Floats, Report, quotient
 from rlsched.workload.load import span_s
 from rlsched.workload.trace import Trace
 
@@ -24,7 +24,7 @@ def arrivals(trace: Trace, clock: WeekClock, gpu_s: Floats) -> Report:
     busiest = np.argsort(-count, kind="stable")[:5]
     gaps = np.diff(trace.submit_s)
     return {
-        "per_day_mean": over(len(trace) * DAY_S, span_s(trace)),
+        "per_day_mean": quotient(len(trace) * DAY_S, span_s(trace)),
         "gap_p50_s": float(np.median(gaps)) if len(gaps) else None,
         "same_second_frac": float(np.mean(gaps == 0)) if len(gaps) else None,
         "by_hour_of_day": np.bincount(clock.hour(trace.submit_s) % 24, minlength=24).tolist(),

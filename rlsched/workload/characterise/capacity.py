@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.workload.characterise.parts import Floats, Mask, Report, over
+from rlsched.workload.characterise.parts import Floats, Mask, Report, quotient
 from rlsched.workload.load import Runnable, offered_load, partition_sizes, span_s
 from rlsched.workload.trace import Trace
 
@@ -30,7 +30,7 @@ def against(trace: Trace, spec: ClusterSpec, runnable: Runnable, gpu_s: Floats) 
                 "vc": vc,
                 "gpus": gpus,
                 "jobs": int(mine.sum()),
-                "load_frac": over(float(work[mine].sum()), gpus * span_s(trace)),
+                "load_frac": quotient(float(work[mine].sum()), gpus * span_s(trace)),
             }
         )
     load = offered_load(trace, spec)

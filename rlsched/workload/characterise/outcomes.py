@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from rlsched.workload.characterise.parts import HOUR_S, Floats, Ints, Report, missing, over
+from rlsched.workload.characterise.parts import HOUR_S, Floats, Ints, Report, missing, quotient
 from rlsched.workload.characterise.sizes import SIZE_CLASSES
 from rlsched.workload.trace import Trace
 
@@ -69,7 +69,7 @@ def outcomes(trace: Trace, counts: dict[str, int], gpu_s: Floats, classes: Ints)
                     "jobs": int(mine.sum()),
                     "jobs_frac": float(mine.mean()),
                     "gpu_time_h": float(work[mine].sum()) / HOUR_S,
-                    "gpu_time_frac": over(float(work[mine].sum()), total),
+                    "gpu_time_frac": quotient(float(work[mine].sum()), total),
                     "p50_s": float(np.median(duration_s[mine])),
                 }
             )

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsched.workload.characterise.parts import HOUR_S, Floats, Ints, Keys, Report, missing, over, total_by
+from rlsched.workload.characterise.parts import (
+    HOUR_S,
+    Floats,
+    Ints,
+    Keys,
+    Report,
+    missing,
+    quotient,
+    total_by,
+)
 from rlsched.workload.trace import Trace
 
 TOP_FRACS = (0.01, 0.05, 0.1, 0.25, 0.5)
@@ -27,7 +36,7 @@ def users(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
     """
     if not keys.names:
         return missing("The trace does not record who submitted its jobs.", "user")
-    known = keys.known
+    known = keys.is_known
     code, work = keys.code[known], gpu_s[known]
     jobs = np.bincount(code)
     gpu_time = total_by(code, work, len(keys.names))
@@ -48,7 +57,7 @@ def users(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
                 "users_frac": frac,
                 "users": count,
                 "jobs_frac": float(jobs_sum[count] / jobs_sum[-1]),
-                "gpu_time_frac": over(float(work_sum[count]), float(work_sum[-1])),
+                "gpu_time_frac": quotient(float(work_sum[count]), float(work_sum[-1])),
             }
             for frac, count in zip(TOP_FRACS, counts, strict=True)
         ],
@@ -73,7 +82,7 @@ def virtual_clusters(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
     """
     if not keys.names:
         return missing("The trace names no virtual clusters.", "vc")
-    known = keys.known
+    known = keys.is_known
     total = float(gpu_s[known].sum())
     order = np.argsort(-total_by(keys.code[known], gpu_s[known], len(keys.names)), kind="stable")
     rows_of = _rows_of(keys)
@@ -101,6 +110,6 @@ def _row(duration_s: Floats, gpu_s: Floats, total_gpu_s: float) -> Report:
     return {
         "jobs": len(duration_s),
         "gpu_time_h": float(gpu_s.sum()) / HOUR_S,
-        "gpu_time_frac": over(float(gpu_s.sum()), float(total_gpu_s)),
+        "gpu_time_frac": quotient(float(gpu_s.sum()), float(total_gpu_s)),
         "p50_s": float(np.median(duration_s)),
     }

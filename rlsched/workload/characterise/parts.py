@@ -44,7 +44,7 @@ class Keys(NamedTuple):
     names: list[str]
 
     @property
-    def known(self) -> Mask:
+    def is_known(self) -> Mask:
         """(J,) whether the cell is not blank."""
         return self.code >= 0
 
@@ -66,7 +66,7 @@ def quantiles(seconds: Floats) -> Report:
     }
 
 
-def over(numerator: float, denominator: float) -> float | None:
+def quotient(numerator: float, denominator: float) -> float | None:
     """Return the quotient; None if the denominator is not above 0."""
     return numerator / denominator if denominator > 0 else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.workload.characterise.parts import Floats, Ints, Keys, Report, keyed, missing, over
+from rlsched.workload.characterise.parts import Floats, Ints, Keys, Report, keyed, missing, quotient
 from rlsched.workload.trace import Trace
 
 BURST_GAP_S = 60.0
@@ -69,7 +69,7 @@ def repeats(trace: Trace, users: Keys, gpu_s: Floats) -> Report:
         "runs_mean": float(runs.mean()),
         "runs_max": int(runs.max()),
         "repeated_jobs_frac": float(again.mean()),
-        "repeated_gpu_time_frac": over(float(work[again].sum()), float(work.sum())),
+        "repeated_gpu_time_frac": quotient(float(work[again].sum()), float(work.sum())),
         "runs": _by_runs(runs, code, work),
         **_likeness(trace.duration_s[known][again], code[again], runs),
     }
@@ -86,7 +86,7 @@ def _by_runs(runs: Ints, code: Ints, work: Floats) -> list[Report]:
                 "runs": label,
                 "names": int(names.sum()),
                 "jobs_frac": float(jobs.mean()),
-                "gpu_time_frac": over(float(work[jobs].sum()), float(work.sum())),
+                "gpu_time_frac": quotient(float(work[jobs].sum()), float(work.sum())),
             }
         )
     return rows

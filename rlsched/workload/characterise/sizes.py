@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlsched.workload.characterise.parts import Floats, Ints, Report, over, quantiles
+from rlsched.workload.characterise.parts import Floats, Ints, Report, quantiles, quotient
 from rlsched.workload.trace import Trace
 
 SIZE_CLASSES: tuple[tuple[str, float], ...] = (
@@ -46,7 +46,7 @@ def by_size(trace: Trace, gpu_s: Floats, classes: Ints) -> list[Report]:
                     "gpus": label,
                     "jobs": int(mine.sum()),
                     "jobs_frac": float(mine.mean()),
-                    "gpu_time_frac": over(float(gpu_s[mine].sum()), float(gpu_s.sum())),
+                    "gpu_time_frac": quotient(float(gpu_s[mine].sum()), float(gpu_s.sum())),
                     **quantiles(trace.duration_s[mine]),
                 }
             )

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.workload.characterise.clock import SLOTS, WeekClock
-from rlsched.workload.characterise.parts import Floats, Report, missing, over, total_by
+from rlsched.workload.characterise.parts import Floats, Report, missing, quotient, total_by
 from rlsched.workload.trace import Trace
 
 NO_TIME = "All jobs are submitted at one instant, so nothing can be shown over time."
@@ -33,7 +33,7 @@ class HeldGpus:
     def gpu_seconds(self, edges_s: Floats) -> Floats:
         """(E - 1,) GPU-seconds held between each of E edges and the next."""
         at_s = edges_s - self._zero_s
-        held: Floats = np.diff(self._up.at(at_s) - self._down.at(at_s))
+        held: Floats = np.diff(self._up.values_at(at_s) - self._down.values_at(at_s))
         return np.maximum(held, 0.0)  # the difference of two large sums may be a little below 0
 
 
@@ -46,7 +46,7 @@ class _Ramp:
         self._weight = np.concatenate([[0.0], np.cumsum(weight[order])])
         self._moment = np.concatenate([[0.0], np.cumsum(weight[order] * self._since)])
 
-    def at(self, times_s: Floats) -> Floats:
+    def values_at(self, times_s: Floats) -> Floats:
         below = np.searchsorted(self._since, times_s, side="right")
         ramp: Floats = times_s * self._weight[below] - self._moment[below]
         return ramp
@@ -118,7 +118,7 @@ def utilisation(used: HeldGpus | None, clock: WeekClock, wait_s: Floats, gpus: i
     if held is None:
         return missing(NO_TIME)
     gpu_s, seconds = (part.reshape(7, 24) for part in held)
-    mean = over(float(gpu_s.sum()), float(seconds.sum()))
+    mean = quotient(float(gpu_s.sum()), float(seconds.sum()))
     return {
         "jobs": int((~np.isnan(wait_s)).sum()),
         "left_out": int(np.isnan(wait_s).sum()),
@@ -184,4 +184,4 @@ def _means(total: NDArray[np.generic], count: NDArray[np.generic]) -> NDArray[np
     """Return quotients, None if the count is 0; (168,) becomes 7 rows of 24."""
     shape = (7, 24) if total.shape == (SLOTS,) else total.shape
     pairs = zip(total.ravel().tolist(), count.ravel().tolist(), strict=True)
-    return np.array([over(part, whole) for part, whole in pairs], dtype=object).reshape(shape)
+    return np.array([quotient(part, whole) for part, whole in pairs], dtype=object).reshape(shape)

@@ -158,7 +158,7 @@ class JobFrame:
         for column, value in zip(self._columns.values(), row, strict=True):
             column.append(value)
 
-    def has(self, job_id: str) -> bool:
+    def has_job(self, job_id: str) -> bool:
         """Whether a job of this id has been added."""
         return job_id in self._ids
 

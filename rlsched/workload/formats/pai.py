@@ -48,7 +48,7 @@ LOST = (
 
 
 @dataclass(slots=True)
-class _Job:
+class _PaiJob:
     """Data of the other tables about a job of the job table; a sum is nan if a task lacks its part."""
 
     line: int
@@ -89,7 +89,7 @@ def convert(request: Request) -> Conversion:
         TraceError: there is no job, or, if strict, a row is malformed.
     """
     account = Account(request.path, request.strict)
-    found: dict[str, _Job] = {}
+    found: dict[str, _PaiJob] = {}
     account.read(read_csv(request.path, columns=JOBS), lambda row: _take_job(row, found), TextRow.fields)
     accounts = [account, _read_tasks(request, found)]
     folder = request.path.parent
@@ -108,11 +108,11 @@ def convert(request: Request) -> Conversion:
     return Conversion(trace, tuple(accounts), f"second {origin_s:g} of the publisher's clock", LOST, cluster)
 
 
-def _take_job(row: TextRow, found: dict[str, _Job]) -> None:
+def _take_job(row: TextRow, found: dict[str, _PaiJob]) -> None:
     name = row.word("job_name")
     if name in found:
         raise LeftOutError("job id of an earlier row")
-    found[name] = _Job(
+    found[name] = _PaiJob(
         line=row.line,
         inst_id=row.word("inst_id"),
         user=row.text("user"),
@@ -127,7 +127,7 @@ def _time(row: TextRow, column: str) -> float | None:
     return row.number(column) or None
 
 
-def _read_tasks(request: Request, found: dict[str, _Job]) -> Account:
+def _read_tasks(request: Request, found: dict[str, _PaiJob]) -> Account:
     account = Account(beside(request.path, ("pai_task_table",)), request.strict)
 
     def use(row: TextRow) -> None:
@@ -156,7 +156,7 @@ def _read_tasks(request: Request, found: dict[str, _Job]) -> Account:
     return account
 
 
-def _read_instances(path: Path, request: Request, found: dict[str, _Job]) -> Account:
+def _read_instances(path: Path, request: Request, found: dict[str, _PaiJob]) -> Account:
     account = Account(path, request.strict)
 
     def use(row: TextRow) -> None:
@@ -171,7 +171,7 @@ def _read_instances(path: Path, request: Request, found: dict[str, _Job]) -> Acc
     return account
 
 
-def _job_of(row: TextRow, found: dict[str, _Job]) -> _Job:
+def _job_of(row: TextRow, found: dict[str, _PaiJob]) -> _PaiJob:
     job = found.get(row.word("job_name"))
     if job is None:
         raise LeftOutError("of a job that the job table lacks")
@@ -188,7 +188,7 @@ def _read_tags(path: Path, request: Request, tags: dict[str, _Tag]) -> Account:
     return account
 
 
-def _add(name: str, job: _Job, tag: _Tag | None, jobs: JobFrame, account: Account) -> None:
+def _add(name: str, job: _PaiJob, tag: _Tag | None, jobs: JobFrame, account: Account) -> None:
     if job.status == "Running":
         raise LeftOutError("still running")
     if not job.tasks:

@@ -39,7 +39,7 @@ _JOB = re.compile(r"\{\s*\"(?:" + "|".join(_KEYS) + r")\"\s*:")
 _SPACE = re.compile(r"[\s,]*")
 
 
-class _Attempt(NamedTuple):
+class _PhillyAttempt(NamedTuple):
     start_s: float | None
     end_s: float | None
     gpus: int
@@ -144,8 +144,8 @@ def _add(line: int, job: Any, jobs: JobFrame, clock: TimeParser, account: Accoun
     )
 
 
-def _attempts(items: list[Any], submit_s: float, clock: TimeParser) -> list[_Attempt]:
-    attempts: list[_Attempt] = []
+def _attempts(items: list[Any], submit_s: float, clock: TimeParser) -> list[_PhillyAttempt]:
+    attempts: list[_PhillyAttempt] = []
     earlier_s = submit_s
     for item in items:
         if not isinstance(item, dict) or not isinstance(item.get("detail", []), list):
@@ -156,7 +156,7 @@ def _attempts(items: list[Any], submit_s: float, clock: TimeParser) -> list[_Att
         earlier_s = earlier_s if start_s is None else start_s
         end_s = _time(item.get("end_time"), "end_time", clock, earlier_s)
         earlier_s = earlier_s if end_s is None else end_s
-        attempts.append(_Attempt(start_s, end_s, sum(_gpus(place) for place in item.get("detail", []))))
+        attempts.append(_PhillyAttempt(start_s, end_s, sum(_gpus(place) for place in item.get("detail", []))))
     return attempts
 
 

@@ -13,7 +13,7 @@ from rlsched.workload.formats.account import MalformedError
 from rlsched.workload.formats.frame import Conversion, Request
 from rlsched.workload.formats.lines import read_lines
 from rlsched.workload.formats.places import beside, named
-from rlsched.workload.tables import SUFFIXES
+from rlsched.workload.table_files import SUFFIXES
 from rlsched.workload.trace import Trace
 from rlsched.workload.validate import KNOWN
 

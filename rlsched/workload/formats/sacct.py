@@ -68,7 +68,7 @@ LOST = (
 
 
 @dataclass(slots=True)
-class _Attempt:
+class _SacctLine:
     """One line of a job."""
 
     row: TextRow
@@ -88,7 +88,7 @@ def convert(request: Request) -> Conversion:
     """
     accounts: list[Account] = []
     clock = _Times(request.timezone)
-    attempts: dict[str, list[_Attempt]] = {}
+    attempts: dict[str, list[_SacctLine]] = {}
     open_ids: set[str] = set()
 
     def use(row: TextRow, account: Account) -> None:
@@ -134,7 +134,7 @@ def convert(request: Request) -> Conversion:
 class _Times(TimeParser):
     """Times as printed by sacct: seconds since 1970 (`SLURM_TIME_FORMAT=%s`) are UTC without a zone."""
 
-    def of(self, row: TextRow, column: str, not_before_s: float | None = None) -> float | None:
+    def read_column(self, row: TextRow, column: str, not_before_s: float | None = None) -> float | None:
         """Return the time in a column, seconds since 1970; None if it is unknown."""
         text = row.word(column)
         if not text.isdecimal():
@@ -173,19 +173,19 @@ def _checked(
         yield line, row
 
 
-def _attempt(row: TextRow, clock: _Times, account: Account) -> _Attempt:
+def _attempt(row: TextRow, clock: _Times, account: Account) -> _SacctLine:
     job_id, state = row.word("JobID"), row.word("State").partition(" ")[0]
     if not job_id:
         raise MalformedError("JobID", "JobID: expected a job number, got a blank")
     if "." in job_id:
         raise LeftOutError("job step")
-    start_s = clock.of(row, "Start")
+    start_s = clock.read_column(row, "Start")
     if start_s is None or "[" in job_id:
         raise LeftOutError("never started")
-    end_s = clock.of(row, "End", start_s)
+    end_s = clock.read_column(row, "End", start_s)
     if end_s is None:
         raise LeftOutError("no end recorded: it was still running")
-    submit_s = clock.of(row, "Submit")
+    submit_s = clock.read_column(row, "Submit")
     if submit_s is None:
         raise MalformedError("Submit", "Submit: expected a time, got a blank")
     if end_s < start_s:
@@ -201,7 +201,7 @@ def _attempt(row: TextRow, clock: _Times, account: Account) -> _Attempt:
         raise LeftOutError("never started")
     if not row.word("AllocTRES") and not row.word("ReqTRES"):
         raise LeftOutError("no resources recorded: AllocTRES and ReqTRES are blank")
-    return _Attempt(row, account, submit_s, start_s, elapsed_s, state)
+    return _SacctLine(row, account, submit_s, start_s, elapsed_s, state)
 
 
 def _elapsed(row: TextRow) -> float | None:
@@ -220,12 +220,12 @@ def _seconds(text: str, column: str) -> float | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _jobs_of(lines: list[_Attempt]) -> Iterable[list[_Attempt]]:
+def _jobs_of(lines: list[_SacctLine]) -> Iterable[list[_SacctLine]]:
     """Split the lines of one number into jobs, each with its attempts.
 
     Slurm reuses numbers after a counter reset.
     """
-    job: list[_Attempt] = []
+    job: list[_SacctLine] = []
     for attempt in lines:
         if job and (job[-1].state not in REQUEUED or _who(job[-1]) != _who(attempt)):
             yield job
@@ -234,11 +234,11 @@ def _jobs_of(lines: list[_Attempt]) -> Iterable[list[_Attempt]]:
     yield job
 
 
-def _who(attempt: _Attempt) -> tuple[str, str]:
+def _who(attempt: _SacctLine) -> tuple[str, str]:
     return attempt.row.text("User"), attempt.row.text("JobName")
 
 
-def _add(job_id: str, job: list[_Attempt], jobs: JobFrame) -> None:
+def _add(job_id: str, job: list[_SacctLine], jobs: JobFrame) -> None:
     last = job[-1]
     row = last.row
     gpus, cpus, memory_mib, gpu_type, given_type = _resources(row)

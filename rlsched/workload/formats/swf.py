@@ -82,18 +82,18 @@ def convert(request: Request) -> Conversion:
     return Conversion(trace, (account,), origin, LOST, cluster)
 
 
-class _Line(NamedTuple):
+class _SwfLine(NamedTuple):
     """Number of a line, and its fields."""
 
     line: int
     numbers: list[float]
 
 
-def _fields(row: _Line) -> bytes:
+def _fields(row: _SwfLine) -> bytes:
     return struct.pack(f"{len(FIELDS)}d", *row.numbers)
 
 
-def _rows(path: Path, header: _Header) -> Iterator[tuple[int, _Line | MalformedError]]:
+def _rows(path: Path, header: _Header) -> Iterator[tuple[int, _SwfLine | MalformedError]]:
     for line, text in read_lines(path):
         if isinstance(text, MalformedError):
             yield line, text
@@ -101,7 +101,7 @@ def _rows(path: Path, header: _Header) -> Iterator[tuple[int, _Line | MalformedE
             header.take(text.strip())
         else:
             numbers = _numbers(text)
-            yield line, numbers if isinstance(numbers, MalformedError) else _Line(line, numbers)
+            yield line, numbers if isinstance(numbers, MalformedError) else _SwfLine(line, numbers)
 
 
 def _numbers(text: str) -> list[float] | MalformedError:
@@ -120,7 +120,7 @@ def _numbers(text: str) -> list[float] | MalformedError:
     return numbers
 
 
-def _add(row: _Line, jobs: JobFrame, as_gpus: bool, account: Account) -> None:
+def _add(row: _SwfLine, jobs: JobFrame, as_gpus: bool, account: Account) -> None:
     field = dict(zip(FIELDS, row.numbers, strict=True))
     for name in ("job number", "preceding job", "status"):
         if not field[name].is_integer():
@@ -158,7 +158,7 @@ def _add(row: _Line, jobs: JobFrame, as_gpus: bool, account: Account) -> None:
         extra=(
             _known(field["wait time"]),
             None if memory_kib is None else memory_kib * processors / _KIB_PER_MIB,
-            preceding if jobs.has(preceding) else "",
+            preceding if jobs.has_job(preceding) else "",
             _id(field["queue"]),
             _id(field["group"]),
             _id(field["think time"]),

@@ -17,8 +17,8 @@ from rlsched.workload.predict.distribution import (
     quantile_s,
     spread_around,
 )
+from rlsched.workload.predict.event_history import SubmissionQuery
 from rlsched.workload.predict.facts import JobFacts
-from rlsched.workload.predict.history import SubmissionQuery
 from rlsched.workload.predict.predictor import EXPERTS, Predictor
 from rlsched.workload.trace import Trace
 
@@ -116,10 +116,10 @@ def predict_at_submission(
     Raises:
         InputError: the model is unknown, or scikit-learn is missing and the model needs it.
     """
-    return _Run(trace, end_s, Predictor(model, seed), progress).run()
+    return _EventBatches(trace, end_s, Predictor(model, seed), progress).run()
 
 
-class _Run:
+class _EventBatches:
     """Batches of events: the history first, then boosting for all submissions at once, then the hedge."""
 
     def __init__(
@@ -169,10 +169,10 @@ class _Run:
         """Update boosting and the hedge to the state of the history."""
         predictor, hedge = self._predictor, self._predictor.hedge
         if self._queries:
-            said = predictor.said([query for _, query in self._queries])
+            said = predictor.expert_forecasts([query for _, query in self._queries])
         number = 0
         for now_s, kind, row in self._done:
-            hedge.settle(now_s)
+            hedge.count_outlived(now_s)
             job = self._facts[row]
             if kind == _SUBMIT:
                 _, query = self._queries[number]

@@ -218,7 +218,7 @@ class Forecast:
     probabilities: Floats
 
     @classmethod
-    def of(cls, probabilities: Floats) -> Forecast:
+    def from_probabilities(cls, probabilities: Floats) -> Forecast:
         """Derive a forecast from a (BINS,) distribution."""
         row = probabilities[None, :]
         mean = mean_s(row)

@@ -65,7 +65,7 @@ class Hedge:
         """(SIZES, E) current discounted losses."""
         return self._loss.copy()
 
-    def take_up(self, losses: Floats) -> None:
+    def restore_losses(self, losses: Floats) -> None:
         """Restore losses that were counted before."""
         self._loss[:] = losses
 
@@ -93,15 +93,15 @@ class Hedge:
 
     def end(self, job_id: str, duration_s: float) -> None:
         """Record that a tracked job has ended."""
-        job = self._over(job_id)
+        job = self._forget(job_id)
         if job is not None:
             self._learn(job, job.said[:, bin_of(duration_s)] / self._so_far(job))
 
     def forget(self, job_id: str) -> None:
         """Stop tracking a job without counting it."""
-        self._over(job_id)
+        self._forget(job_id)
 
-    def _over(self, job_id: str) -> _Tracked | None:
+    def _forget(self, job_id: str) -> _Tracked | None:
         """Stop tracking a job; thresholds of such jobs are removed once they are the majority."""
         job = self._tracked.pop(job_id, None)
         if len(self._due) > 2 * len(self._tracked) + _SPARE:
@@ -109,7 +109,7 @@ class Hedge:
             heapq.heapify(self._due)
         return job
 
-    def settle(self, now_s: float) -> None:
+    def count_outlived(self, now_s: float) -> None:
         """Count the thresholds that running jobs have outlived by now."""
         while self._due and self._due[0][0] <= now_s:
             due_s, job_id = heapq.heappop(self._due)

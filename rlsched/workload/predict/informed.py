@@ -70,7 +70,7 @@ class Informed:
     burst: Ints
 
     @classmethod
-    def of(cls, duration_s: Floats, num_gpus: Floats, burst: Ints) -> Informed:
+    def from_jobs(cls, duration_s: Floats, num_gpus: Floats, burst: Ints) -> Informed:
         """Derive scores and quantiles from these jobs only.
 
         Args:

@@ -19,9 +19,9 @@ from rlsched.workload.predict.boosting import (
     sklearn_installed,
 )
 from rlsched.workload.predict.distribution import BINS, Floats, Forecast, remaining_s
+from rlsched.workload.predict.event_history import EventHistory, SubmissionQuery
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import Hedge
-from rlsched.workload.predict.history import EventHistory, SubmissionQuery
 from rlsched.workload.predict.remembered import JobsInOrder
 
 EXPERTS: Final = ("running-mean", "nearest", "survival", "boosting")
@@ -113,17 +113,17 @@ class Predictor:
 
     def predict(self, job: JobFacts, now_s: float) -> Forecast:
         """Predict the run time of a job that is submitted. It counts as submitted from here on."""
-        return Forecast.of(self.foresee([job], now_s)[0].probabilities)
+        return Forecast.from_probabilities(self.foresee([job], now_s)[0].probabilities)
 
     def foresee(self, jobs: Sequence[JobFacts], now_s: float) -> list[SubmissionForecast]:
         """Predict jobs that are submitted at once, in this order, with each expert's forecast."""
         queries = [self.enquire(job, now_s) for job in jobs]
-        self.hedge.settle(now_s)
+        self.hedge.count_outlived(now_s)
         if not queries:
             return []
         return [
             SubmissionForecast(self.mix(query.job, experts), experts, query.features)
-            for query, experts in zip(queries, self.said(queries), strict=True)
+            for query, experts in zip(queries, self.expert_forecasts(queries), strict=True)
         ]
 
     def recall(self, job: JobFacts, experts: Floats, features: Floats, now_s: float) -> Floats:
@@ -135,7 +135,7 @@ class Predictor:
             (BINS,) the resulting forecast.
         """
         self.note_recalled(job, features, now_s)
-        self.hedge.settle(now_s)
+        self.hedge.count_outlived(now_s)
         return self.mix(job, experts)
 
     def observe_start(self, job_id: str, now_s: float) -> None:
@@ -153,7 +153,7 @@ class Predictor:
     def observe_end(self, job_id: str, duration_s: float, now_s: float) -> None:
         """Record that a job has ended after running for `duration_s`."""
         self.note_end(job_id, duration_s, now_s)
-        self.hedge.settle(now_s)
+        self.hedge.count_outlived(now_s)
         self.hedge.end(job_id, duration_s)
         self._said.pop(job_id, None)
 
@@ -161,10 +161,10 @@ class Predictor:
         """Remove a job without a useful run time (for example, cancelled while it waited)."""
         self.history.forget(job_id)
         self.hedge.forget(job_id)
-        self._seen.gone(job_id)
+        self._seen.remove_job(job_id)
         self._said.pop(job_id, None)
 
-    def take_up(self, ended: int) -> None:
+    def restore_num_ended(self, ended: int) -> None:
         """Set the number of jobs that have ended, including earlier processes."""
         self._ended = ended
 
@@ -184,7 +184,7 @@ class Predictor:
         return math.ceil(max(MIN_ENDED, min(REFIT_GROWTH * last, last + REFIT_JOBS)))
 
     @property
-    def ended(self) -> int:
+    def num_ended(self) -> int:
         """Jobs that have ended so far."""
         return self._ended
 
@@ -252,9 +252,9 @@ class Predictor:
         self.history.end(job_id, duration_s, now_s)
         self._ended += 1
         if self._boosts:
-            self._seen.ended(job_id, duration_s, now_s)
+            self._seen.record_end(job_id, duration_s, now_s)
 
-    def said(self, queries: Sequence[SubmissionQuery]) -> Floats:
+    def expert_forecasts(self, queries: Sequence[SubmissionQuery]) -> Floats:
         """(N, EXPERTS, BINS) forecasts of the predictors; boosting repeats survival until its first fit."""
         rows = [row for one in queries for row in (one.running_mean, one.nearest, one.survival, one.survival)]
         out = np.concatenate(rows).reshape(len(queries), len(EXPERTS), BINS)

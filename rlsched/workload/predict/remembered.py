@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.workload.predict.distribution import Floats
-from rlsched.workload.predict.history import FEATURES
+from rlsched.workload.predict.event_history import FEATURES
 
 BLOCK: Final = 1024
 
 
 @dataclass
-class _Block:
+class _JobBlock:
     """A block of jobs, in order of submission.
 
     Attributes:
@@ -36,7 +36,7 @@ class JobsInOrder:
     """Jobs in order of submission, ended or not."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: dict[int, _JobBlock] = {}
         self._row_of: dict[str, int] = {}  # of jobs that have not ended
         self._rows = self._count = 0
 
@@ -46,7 +46,7 @@ class JobsInOrder:
     def add(self, job_id: str, features: Floats) -> None:
         """Add a submitted job; features: (FEATURES,)."""
         if self._rows % BLOCK == 0:
-            self._blocks[self._rows // BLOCK] = _Block()
+            self._blocks[self._rows // BLOCK] = _JobBlock()
         block, at = self._place(self._rows)
         block.features[at], block.here[at] = features, True
         self._row_of[job_id] = self._rows
@@ -58,14 +58,14 @@ class JobsInOrder:
         block, at = self._place(self._row_of[job_id])
         block.start_s[at] = at_s
 
-    def ended(self, job_id: str, duration_s: float, now_s: float) -> None:
+    def record_end(self, job_id: str, duration_s: float, now_s: float) -> None:
         """Record that a job has ended; a missing start is derived from its duration."""
         block, at = self._place(self._row_of.pop(job_id))
         block.duration_s[at] = duration_s
         if np.isnan(block.start_s[at]):
             block.start_s[at] = now_s - duration_s
 
-    def gone(self, job_id: str) -> None:
+    def remove_job(self, job_id: str) -> None:
         """Remove a job without a useful run time."""
         row = self._row_of.pop(job_id, None)
         if row is not None:
@@ -101,11 +101,11 @@ class JobsInOrder:
         if row // BLOCK < self._rows // BLOCK and not block.here.any():  # no more jobs will be added to it
             del self._blocks[row // BLOCK]
 
-    def _each(self) -> Iterator[tuple[int, _Block]]:
+    def _each(self) -> Iterator[tuple[int, _JobBlock]]:
         """Yield the blocks, each with the number of its first row."""
         return ((number * BLOCK, block) for number, block in self._blocks.items())
 
-    def _place(self, row: int) -> tuple[_Block, int]:
+    def _place(self, row: int) -> tuple[_JobBlock, int]:
         return self._blocks[row // BLOCK], row % BLOCK
 
 

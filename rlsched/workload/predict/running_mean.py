@@ -40,7 +40,7 @@ class RunningMean:
         """(VC or `*`, GPUs or 0) -> (jobs, sum of ln(run time / 1 s), sum of its squares)."""
         return dict(self._sums)
 
-    def take_up(self, sums: dict[Key, tuple[int, float, float]]) -> None:
+    def restore_sums(self, sums: dict[Key, tuple[int, float, float]]) -> None:
         """Replace all counts by these, in the form of `sums`."""
         self._sums = dict(sums)
 

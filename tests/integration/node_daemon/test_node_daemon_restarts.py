@@ -171,7 +171,7 @@ def test_job_that_exits_in_the_grace_of_its_node_has_its_own_exit_code(
 
 def test_shim_whose_daemon_has_exited_still_runs_its_rank(tmp_path: Path) -> None:
     """The daemon is stopped between the start of the shim and the shim's claim: the pipe has no reader."""
-    directory = AttemptStore(tmp_path).at(AttemptKey(1, 1, 0, "c1"))
+    directory = AttemptStore(tmp_path).directories_of(AttemptKey(1, 1, 0, "c1"))
     directory.create(LaunchRecord(gpus=[], command=["sh", "-c", "echo ran; exit 5"], env=PATH, cwd="/"))
     reader, writer = os.pipe()
     os.close(reader)

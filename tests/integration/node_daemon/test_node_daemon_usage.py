@@ -25,7 +25,7 @@ FOR_2_S = "import time\nbegan_s = time.time()\nwhile time.time() - began_s < 2.5
 
 def kept(home: Path) -> Kept | None:
     """State of job 1 that the stopped daemon left."""
-    data = AttemptStore(home / "nodes" / "n0").at(AttemptKey(1, 1, 0, "c1")).usage()
+    data = AttemptStore(home / "nodes" / "n0").directories_of(AttemptKey(1, 1, 0, "c1")).usage()
     return None if data is None else msgspec.json.decode(data, type=Kept)
 
 

@@ -21,8 +21,8 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recovered
 from rlsched.broker.journal.snapshots import _AS_NEW
+from rlsched.broker.server.broker_policy import load_policy
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.broker.server.policy import load_policy
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import PriorityRules
@@ -55,7 +55,7 @@ CASES = [
 def strategy_file() -> str:
     """Dials that change with every observation."""
     path = Path(mkdtemp()) / "lively.json"
-    Strategy.of(np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))).write(path)
+    Strategy.from_layers(np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))).write(path)
     return str(path)
 
 
@@ -184,7 +184,7 @@ def shape(state: BrokerState) -> list[object]:
         [(name, sorted_json.encode(node)) for name, node in state.nodes.items()],
         (state.decisions, state.contested, state.interventions, state.outcomes, state.asked_for_s),
         (state.epoch, state.last_number, state.last_attempt, state.restored_s, state.identity, state.now_s),
-        (len(state.numbers), state.numbers.between(0, 10_000), sorted(state.seats._leaving)),
+        (len(state.numbers), state.numbers.numbers_between(0, 10_000), sorted(state.seats._leaving)),
         [state.number_of_seq.get(seq) for seq in range(2_000)],
         (state.usage._gpu_s, state.usage._at_s, state.priorities._levels, repr(state.priorities._live)),
         unshared(msgspec.msgpack.decode(zlib.decompress(pack(state.predictions, _AS_NEW)))),

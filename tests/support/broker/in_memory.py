@@ -12,7 +12,7 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.engine.facts import Facts, SlurmError, SlurmJob, SlurmNode
 from rlsched.engine.reader import Reader
 from rlsched.engine.shadow.notes import StartComparison, read_notes
-from rlsched.engine.shadow.serve import ShadowBroker
+from rlsched.engine.shadow.shadow_loop import ShadowBroker
 
 BEGAN_S = 1_700_000_000.0
 CONFIG = {"ClusterName": "c", "MinJobAge": "300 sec"}
@@ -91,7 +91,7 @@ class Bench:
     def look(self, after_s: float = 0.0) -> None:
         """Time passes, and the shadow polls."""
         self.slurm.now_s += after_s
-        self.shadow.look()
+        self.shadow.query_slurm()
 
     def compared(self) -> dict[str, StartComparison]:
         """Compared starts, by job."""

@@ -134,7 +134,7 @@ class QuotaOracle:
         now_ms, found = round(now_s * 1000), 0
         for job in state.job_of_seq.values():
             if job.state == "queued":
-                barred = bool(state.eligibility.of(job.seq))
+                barred = bool(state.eligibility.barring_reasons(job.seq))
                 assert barred == self.blocked(self.jobs[job.number], now_ms), f"job {job.number}"
                 assert (job.seq in waiting(state)) == (not barred)
                 found += barred

@@ -47,7 +47,7 @@ def start(
         cwd=cwd,
         time_limit_s=limit_s,
     )
-    directory = store.at(key)
+    directory = store.directories_of(key)
     ranks.start(
         key,
         order,

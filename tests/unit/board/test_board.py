@@ -24,9 +24,9 @@ from rlsched.board.writer import DecisionWriter
 from rlsched.cli.traces.board import board
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.record import DecisionRecord, Half, Names, PlanSeen, Source
+from rlsched.decisions.decision_text import done, probabilities, ranked_plans, rows_in_words
 from rlsched.decisions.schema import StoreInfo
 from rlsched.decisions.store import DecisionStore
-from rlsched.decisions.words import done, probabilities, ranked_plans, rows_in_words
 from rlsched.errors import InputError
 
 START = Start(seq=7, gpus=(0, 1))

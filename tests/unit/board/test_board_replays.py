@@ -42,15 +42,15 @@ def settled(look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 def test_replay_starts_with_its_options_and_reports_its_result(tmp_path: Path) -> None:
     replays = ReplayRunner(SAYS_ITS_ARGUMENTS, limit_s=7.0)
     began = replays.start(tmp_path, 12, 3, 24.0)
-    seen = settled(lambda: replays.look(began["ticket"]))
+    seen = settled(lambda: replays.replay_state(began["ticket"]))
     assert seen["state"] == "done"
     assert seen["found"] == [
         *("--run", str(tmp_path), "--decision", "12", "--hours", "24", "--instead", "3", "--within", "7")
     ]
     again = replays.start(tmp_path, 12, 0, 0.5)
-    assert settled(lambda: replays.look(again["ticket"]))["found"][7] == "rule"
+    assert settled(lambda: replays.replay_state(again["ticket"]))["found"][7] == "rule"
     with pytest.raises(InputError, match="is known any more"):
-        replays.look(began["ticket"])
+        replays.replay_state(began["ticket"])
 
 
 def test_one_replay_at_a_time_and_none_after_the_page_is_closed(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_one_replay_at_a_time_and_none_after_the_page_is_closed(tmp_path: Path) 
     with pytest.raises(InputError, match="another replay runs"):
         replays.start(tmp_path, 1, 1, 1.0)
     assert replays.stop(began["ticket"])["error"] == "it was stopped"
-    assert replays.look(began["ticket"])["state"] == "failed"
+    assert replays.replay_state(began["ticket"])["state"] == "failed"
     assert replays.start(tmp_path, 1, 1, 1.0)["state"] == "running"
     replays.stop(began["ticket"] + 1)
 
@@ -68,7 +68,7 @@ def test_replay_of_a_closed_page_ends(tmp_path: Path) -> None:
     replays = ReplayRunner(NEVER_ENDS, unwatched_s=0.05)
     ticket = replays.start(tmp_path, 1, 1, 1.0)["ticket"]
     assert replays._of(ticket)._over.wait(PATIENCE_S)
-    assert replays.look(ticket)["error"] == "its page was closed"
+    assert replays.replay_state(ticket)["error"] == "its page was closed"
 
 
 def test_replay_that_takes_too_long_is_ended_and_reports_it(
@@ -77,13 +77,13 @@ def test_replay_that_takes_too_long_is_ended_and_reports_it(
     monkeypatch.setattr("rlsched.board.replays.GRACE_S", 0.05)
     replays = ReplayRunner(NEVER_ENDS, limit_s=0.01)
     ticket = replays.start(tmp_path, 1, 1, 1.0)["ticket"]
-    assert settled(lambda: replays.look(ticket))["error"].startswith("could not finish within 0.01 s")
+    assert settled(lambda: replays.replay_state(ticket))["error"].startswith("could not finish within 0.01 s")
 
 
 def test_error_of_a_replay_is_its_last_line(tmp_path: Path) -> None:
     replays = ReplayRunner(FAILS)
     ticket = replays.start(tmp_path, 1, 1, 1.0)["ticket"]
-    assert settled(lambda: replays.look(ticket)) == {
+    assert settled(lambda: replays.replay_state(ticket)) == {
         "ticket": ticket,
         "limit_s": LIMIT_S,
         "state": "failed",

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from rlsched.cli.shared.job_number import JobName, TasksParam
 from rlsched.cli.shared.job_options import begin_s, changes_asked
-from rlsched.cli.shared.options import SILENT_S, BrokerAt, _Waiting
+from rlsched.cli.shared.options import SILENT_S, BrokerAt, _WaitingLine
 from rlsched.cli.shared.selecting import of_numbers, states_of
 from rlsched.cli.users import job_orders
 from rlsched.cli.users.batch_script import BatchCommand
@@ -130,7 +130,7 @@ def test_options_without_effect_are_named_and_ignored(capsys: pytest.CaptureFixt
 def test_terminal_shows_that_the_broker_does_not_answer(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    says = _Waiting(tmp_path)
+    says = _WaitingLine(tmp_path)
     for waited_s in (0.0, 0.5, SILENT_S + 0.25, 3.0):
         says("tcp://x:1", waited_s, 5.0)
     says("tcp://x:1", 0.0, 5.0)

@@ -35,7 +35,7 @@ def test_starting_broker_is_named_with_any_address(
     address = "tcp://127.0.0.1:7998"
     assert starting_in(home) == ""
     with Starting(home, address) as word:
-        word.say("compiling: 12 of 40")
+        word.report_step("compiling: 12 of 40")
         keys = found(capsys, "--keys", str(home), "--broker", "tcp://127.0.0.1:7997")["keys"]
         assert keys["state"] == "note"
         assert f"a broker is starting at {address}: compiling: 12 of 40; it makes the keys" in keys["line"]

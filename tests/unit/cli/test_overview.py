@@ -11,7 +11,7 @@ from rich.text import Text
 
 from rlsched.cli.shared.selecting import selected
 from rlsched.cli.users.overview.bars import Marks
-from rlsched.cli.users.overview.drawing import left, overview
+from rlsched.cli.users.overview.overview_lines import overview, remaining_text
 from rlsched.cli.users.overview.picture import Picture
 from rlsched.terminal.layout import Column, shares, side_by_side, table, window
 from rlsched.terminal.show import brief
@@ -140,19 +140,19 @@ def test_hidden_rows_are_counted_and_the_selected_job_is_shown() -> None:
 
 def test_letters_of_users_do_not_change() -> None:
     marks = Marks()
-    assert [marks.of(user).plain for user in ("ada", "alan", "al", "aa")] == ["a", "l", "b", "c"]
-    assert marks.of("alan").plain == "l"
-    assert marks.of("").plain == "d"
+    assert [marks.letter_of(user).plain for user in ("ada", "alan", "al", "aa")] == ["a", "l", "b", "c"]
+    assert marks.letter_of("alan").plain == "l"
+    assert marks.letter_of("").plain == "d"
     for k in range(100):
-        marks.of(f"user-{k}")
-    assert marks.of("ada").plain == "a"
+        marks.letter_of(f"user-{k}")
+    assert marks.letter_of("ada").plain == "a"
 
 
 def test_time_left_is_that_of_the_forecast_if_any() -> None:
     said = JobForecast(said_s=NOW_S, start_s=None, end_s=[NOW_S + 10.0, NOW_S + 7_500.0, None])
-    assert left(runs(1, "ada", {"n0": [0]}, forecast=said), NOW_S) == "2h05m"
+    assert remaining_text(runs(1, "ada", {"n0": [0]}, forecast=said), NOW_S) == "2h05m"
     never = msgspec.structs.replace(said, end_s=[None, None, None])
-    assert left(runs(1, "ada", {"n0": [0]}, forecast=never), NOW_S) == ">7d"
+    assert remaining_text(runs(1, "ada", {"n0": [0]}, forecast=never), NOW_S) == ">7d"
     soon = JobForecast(said_s=NOW_S, start_s=[NOW_S, NOW_S + 90.0, NOW_S + 400.0], end_s=[None, None, None])
     picture = Picture(at_s=NOW_S, stats=STATS, nodes=[], jobs=[waits(1, "ada", 1, 1.0, forecast=soon)])
     assert "1.5m    Resources" in page(picture)[-1]

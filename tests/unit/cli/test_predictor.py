@@ -27,8 +27,8 @@ def lived(kind: str, jobs: int) -> Predictions:
     predictions = Predictions(kind)
     for k in range(1, jobs + 1):
         (entry,) = predictions.predict([draft(k)], 100.0 * k)
-        predictions.submitted(entry, 100.0 * k)
-        predictions.ended(entry, 40.0, 100.0 * k + 60.0)
+        predictions.record_submission(entry, 100.0 * k)
+        predictions.record_run_time(entry, 40.0, 100.0 * k + 60.0)
     return predictions
 
 

@@ -67,7 +67,7 @@ def looking(broker: Broker) -> Iterator[Looking]:
 
 
 def found(looking: Looking, broker: Broker) -> int:
-    at = looking.at(broker.look)
+    at = looking.last_answer(broker.look)
     return 0 if at is None else at[0]
 
 

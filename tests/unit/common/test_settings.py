@@ -26,4 +26,4 @@ def test_times_are_read_back_unchanged(after_s: float) -> None:
 )
 def test_time_has_the_largest_unit_that_divides_it(seconds: float, text: str) -> None:
     assert Seconds(seconds).text == text
-    assert Seconds.of(text) == seconds
+    assert Seconds.parse(text) == seconds

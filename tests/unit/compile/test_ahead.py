@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rlsched.broker.server.ahead import entries_of
-from rlsched.broker.server.policy import load_policy
+from rlsched.broker.server.broker_policy import load_policy
 from rlsched.compile.ahead import compile_pieces
 from rlsched.compile.compiling import COMPILING, SAYS, Compiling
 from rlsched.compile.jit import Kernel, widened
@@ -53,10 +53,10 @@ def test_kernels_compiled_by_processes_are_counted() -> None:
     here, beside, said = Compiling(), Compiling(), list[tuple[Any, ...]]()
     beside.hand_on = said.append
     beside.begins(b"entry", {b"inside"})
-    beside.has(b"inside", compiled=True)
-    beside.has(b"other", compiled=False)
+    beside.report_available(b"inside", compiled=True)
+    beside.report_available(b"other", compiled=False)
     beside.waits()
-    beside.has(b"entry", compiled=True)
+    beside.report_available(b"entry", compiled=True)
     beside.ends({b"inside"})
     for method, *arguments in said:
         getattr(here, method)(*arguments)
@@ -73,14 +73,14 @@ from functools import partial
 from rlsched.compile import ahead
 from rlsched.compile.compiling import COMPILING
 
-class Child(ahead._Child):
+class Child(ahead._CompilerProcess):
     def takes_next(self, left):
         given = super().takes_next(left)
         print(self._process.pid, flush=True)
         return given
 
 if __name__ == "__main__":
-    ahead._Child, COMPILING.by_verb = Child, True
+    ahead._CompilerProcess, COMPILING.by_verb = Child, True
     ahead.compile_pieces([partial(time.sleep, 600)] * 2, 2)
 """
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.client.local import LocalCluster, Restarts, _Child
+from rlsched.client.local import LocalCluster, Restarts, _LocalProcess
 from rlsched.compile.compiling import FIRST_S, LINES_EVERY_S, SAYS, Compiling
 from rlsched.logs import set_up
 from tests.support.online.cluster import RLSCHED
@@ -51,14 +51,14 @@ def test_log_gets_a_line_from_time_to_time() -> None:
     assert stream.getvalue() == "", "it may end in a moment"
     clock.now_s = FIRST_S
     one.begins("a", set())
-    one.has("a", compiled=True)
+    one.report_available("a", compiled=True)
     one.begins("b", set())
     assert stream.getvalue() == f"{SAYS}: 0 of 4\n"
-    one.has("b", compiled=False)
+    one.report_available("b", compiled=False)
     clock.now_s += LINES_EVERY_S
     one.begins("c", set())
     assert stream.getvalue().splitlines() == [f"{SAYS}: 0 of 4", f"{SAYS}: 2 of 4"]
-    one.has("entry", compiled=True)
+    one.report_available("entry", compiled=True)
     one.ends({"a", "b", "c"})
     clock.now_s += LINES_EVERY_S
     one.begins("another", {"a", "d"})
@@ -120,7 +120,9 @@ def test_up_repeats_messages_of_its_broker(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
     ) as broker:
-        cluster._children.append(_Child("broker", (), broker, log, log.stat().st_size, 0.0, Restarts()))
+        cluster._children.append(
+            _LocalProcess("broker", (), broker, log, log.stat().st_size, 0.0, Restarts())
+        )
         assert cluster._until("it is there", look, announced.append) == "there"
     assert announced == [f"broker: {SAYS}: 1 of 4", f"broker: {SAYS}: 3 of 4"]
 

@@ -55,9 +55,9 @@ def test_only_marked_classes_are_passed_by_reference() -> None:
 
 def test_passing_mode_of_a_tuple_is_part_of_the_cache_key(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds, function = (numba.typeof(made()),), part.py_func  # type: ignore[attr-defined]
-    before = _types_digest(kinds), Digests().of(function)
+    before = _types_digest(kinds), Digests().digest_of(function)
     monkeypatch.setattr("rlsched.compile.kernel_cache.BY_REFERENCE", {Inner})
-    after = _types_digest(kinds), Digests().of(function)
+    after = _types_digest(kinds), Digests().digest_of(function)
     assert [one != other for one, other in zip(before, after, strict=True)] == [True, True]
 
 

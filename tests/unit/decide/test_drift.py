@@ -28,19 +28,19 @@ def watch(remembered: int = 8) -> DriftWatch:
 def test_drift_begins_above_half_of_a_full_memory_and_ends_at_a_quarter() -> None:
     one = watch(8)
     for number in range(1, 13):
-        one.look(window(a=5.0) if number > 3 else window())
+        one.observe_rows(window(a=5.0) if number > 3 else window())
         assert one.active == (number >= 8), (
             "eight observations are remembered, and five of the first eight are outside"
         )
     for left in range(7, -1, -1):
-        one.look(window())
+        one.observe_rows(window())
         assert one.active == (left > 2), f"{left} of 8 are outside"
 
 
 def test_exactly_half_is_no_drift() -> None:
     one = watch(8)
     for number in range(64):
-        one.look(window(a=5.0) if number % 2 else window())
+        one.observe_rows(window(a=5.0) if number % 2 else window())
     assert not one.active
 
 
@@ -59,7 +59,7 @@ def test_exactly_half_is_no_drift() -> None:
 )
 def test_range_has_a_margin_of_a_tenth_and_a_constant_none(a: float, b: float, outside: list[str]) -> None:
     one = watch()
-    one.look(window(a, b))
+    one.observe_rows(window(a, b))
     assert [found.column for found in one.outside()] == outside
 
 
@@ -67,10 +67,10 @@ def test_column_counts_if_more_than_half_of_the_rows_are_outside() -> None:
     one = watch()
     rows = window(rows=4)
     rows[:2, 0] = 9.0
-    one.look(rows)
+    one.observe_rows(rows)
     assert one.outside() == []
     rows[2, 0] = 7.0
-    one.look(rows)
+    one.observe_rows(rows)
     (found,) = one.outside()
     assert (found.column, found.share_frac, found.value, found.low, found.high) == (A, 0.5, 8.0, 0.0, 1.0)
     assert found.in_words == "a is 8, trained on 0 to 1 (outside in 50%)"
@@ -79,19 +79,19 @@ def test_column_counts_if_more_than_half_of_the_rows_are_outside() -> None:
 def test_column_without_a_range_is_not_watched() -> None:
     one = DriftWatch(KNOWN, (A, "new", B), 2)
     for _ in range(3):
-        one.look(np.array([[0.5, 1e9, 2.0]]))
+        one.observe_rows(np.array([[0.5, 1e9, 2.0]]))
     assert not one.active
 
 
 def test_column_of_the_cluster_s_configuration_is_shown_and_is_no_drift() -> None:
     one = DriftWatch(KNOWN, (A, B), 4, fixed=(A,))
     for _ in range(5):
-        one.look(window(a=5.0))
+        one.observe_rows(window(a=5.0))
     assert (one.active, one.in_words) == (False, "")
     (found,) = one.outside()
     assert (found.column, found.share_frac, found.only_warns) == (A, 1.0, True)
     for _ in range(3):
-        one.look(window(a=5.0, b=3.0))
+        one.observe_rows(window(a=5.0, b=3.0))
     assert one.active
     assert [(odd.column, odd.only_warns) for odd in one.outside()] == [(B, False), (A, True)]
     assert one.in_words.startswith("b is 3")

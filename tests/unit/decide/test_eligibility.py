@@ -28,11 +28,11 @@ def test_job_returns_to_its_place() -> None:
     eligibility.bar([1, 3], "Quota")
     assert state.waiting(0) == [0, 2, 4]
     assert state.digest() != before
-    assert eligibility.of(3) == {"Quota"}
+    assert eligibility.barring_reasons(3) == {"Quota"}
     eligibility.clear([3, 1], "Quota", 50.0)
     assert state.waiting(0) == [0, 1, 2, 3, 4]
     assert state.digest() == before
-    assert eligibility.of(3) == frozenset()
+    assert eligibility.barring_reasons(3) == frozenset()
 
 
 def test_job_returns_when_the_last_reason_ends() -> None:
@@ -41,7 +41,7 @@ def test_job_returns_when_the_last_reason_ends() -> None:
     eligibility.bar([0, 1], "Quota")
     eligibility.bar([1, 2], "Held")  # type: ignore[arg-type]
     assert state.waiting(0) == []
-    assert eligibility.of(1) == {"Quota", "Held"}
+    assert eligibility.barring_reasons(1) == {"Quota", "Held"}
     eligibility.clear([0, 1], "Quota", 5.0)
     assert state.waiting(0) == [0]
     eligibility.clear([1, 2], "Held", 5.0)  # type: ignore[arg-type]

@@ -96,7 +96,7 @@ def test_checkpoint_is_sent_without_training_files(mine: Path) -> None:
 
 def test_every_file_of_a_policy_file_and_its_settings_are_sent(mine: Path) -> None:
     weights = np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
-    Strategy.of(weights).write(mine.parent / "dials.json")
+    Strategy.from_layers(weights).write(mine.parent / "dials.json")
     (mine.parent / "rule.toml").write_text('base = "easy"\nreserve_after = "1s"\ndials = "dials.json"\n')
     (mine.parent / "net.toml").write_text('rule = "ppo"\ncheckpoint = "mine"\npredictions = "revised"\n')
     sent = [to_send(Policy.read(mine.parent / name)) for name in ("rule.toml", "net.toml")]

@@ -94,7 +94,7 @@ def test_forecasts_are_limited_to_the_shown_time(tmp_path: Path) -> None:
     found = overview(reader, 1.0, 4.0)["forecasts"]
     assert (found["job"], found["within"]) == (["1", "2", "3"], [True, False, True])
     assert (found["count"], found["held"]) == (3, 2)
-    thinned = reader.foreseen.between(0.0, 10.0, 2)
+    thinned = reader.foreseen.outcomes_between(0.0, 10.0, 2)
     assert (thinned["job"], thinned["count"], thinned["held"]) == (["1", "3"], 4, 2)
 
 
@@ -113,9 +113,9 @@ def test_each_part_of_a_store_has_the_forecasts_of_its_time(
     for part in found:
         reader = StoreReader(tmp_path, part)
         reader.refresh()
-        shown = reader.foreseen.between(part.first_s, min(part.last_s, 1e9), 10)
+        shown = reader.foreseen.outcomes_between(part.first_s, min(part.last_s, 1e9), 10)
         assert f"{part.first_s:g}" in shown["job"]
     kept.add_events([forecast(25.0, 30.0, 15.0)])
     kept.flush()
     assert reader.refresh()
-    assert "25" in reader.foreseen.between(20.0, 30.0, 10)["job"]
+    assert "25" in reader.foreseen.outcomes_between(20.0, 30.0, 10)["job"]

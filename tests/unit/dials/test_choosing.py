@@ -63,7 +63,7 @@ def test_reason_is_printed_and_energy_is_named() -> None:
 
     found = Trained(
         policy=TUNED,
-        strategy=Strategy.of(*ALL_ZERO),
+        strategy=Strategy.from_layers(*ALL_ZERO),
         stage=CONSTANTS,
         setting="",
         tried={

@@ -16,8 +16,8 @@ from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.dials.turning import RANGES
 from rlsched.decide.policies.policy import Policy
 from rlsched.workload.synth import synthesize
-from rlsched_agents.dials.drawing import DESCRIPTIONS, LAYOUT
 from rlsched_agents.dials.importance import ColumnImportance, Importance, columns_used, importance_of, picture
+from rlsched_agents.dials.training_curves import DESCRIPTIONS, LAYOUT
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.windows import Drawn
 
@@ -31,7 +31,7 @@ def strategy(**weights: float) -> Strategy:
     layer = np.zeros((NUM_DIALS, NUM_COLUMNS + 1))
     for name, weight in weights.items():
         layer[list(RANGES).index("gate_pair"), NAMES.index(name)] = weight
-    return Strategy.of(layer)
+    return Strategy.from_layers(layer)
 
 
 @pytest.mark.slow

@@ -179,7 +179,7 @@ def test_constant_network_sets_dials() -> None:
     state = cluster()
     weights = np.zeros((NUM_DIALS, NUM_COLUMNS + 1))
     weights[:, -1] = np.arctanh(np.linspace(-0.9, 0.9, NUM_DIALS))
-    state.set_dials(Strategy.of(weights).arrays(1))
+    state.set_dials(Strategy.from_layers(weights).arrays(1))
     observation(state, 7.0)
     found = [float(state.arrays.dials.dial[name][0]) for name in RANGES]
     assert found == pytest.approx(np.linspace(-0.9, 0.9, NUM_DIALS) * np.array(list(RANGES.values())))
@@ -199,7 +199,7 @@ def test_cluster_whose_first_node_joins_later() -> None:
     state = ClusterState.empty(OrderedQueue(Order()))
     weights = np.zeros((NUM_DIALS, NUM_COLUMNS + 1))
     weights[:, -1] = 1.0
-    state.set_dials(Strategy.of(weights).arrays(state.num_partitions))
+    state.set_dials(Strategy.from_layers(weights).arrays(state.num_partitions))
     state.add_node(NodeSpec(name="n0", gpus=8))
     job(state, 3.0)
     for_state(turn_due, state)(state.arrays, 3.0)

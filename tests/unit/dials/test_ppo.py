@@ -32,7 +32,7 @@ def test_what_is_trained_is_a_strategy_that_runs() -> None:
     policy = Policy("tuned")
     layers = train_ppo([source], SMALL, policy, config, 3, start, lambda number, *_: told.append(number))
     assert told == [1, 2]
-    strategy = Strategy.of(*layers)
+    strategy = Strategy.from_layers(*layers)
     strategy.check("trained")
     assert [len(layer) for layer in strategy.layers] == [8, 8, NUM_DIALS]
     np.testing.assert_allclose(np.tanh(layers[-1][:, -1]), start, atol=0.05, err_msg="it began there")

@@ -24,7 +24,9 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import permit
 from rlsched.errors import InputError
 
-LINEAR = Strategy.of(np.arange(NUM_DIALS * (NUM_COLUMNS + 1), dtype=float).reshape(NUM_DIALS, -1) / 1000.0)
+LINEAR = Strategy.from_layers(
+    np.arange(NUM_DIALS * (NUM_COLUMNS + 1), dtype=float).reshape(NUM_DIALS, -1) / 1000.0
+)
 
 
 def test_strategy_is_read_back(tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ def test_hidden_layers_may_have_any_widths(widths: tuple[int, int], output: Lite
     """A second layer wider than the first was written beyond its scratch."""
     rng, sizes = np.random.default_rng(0), (NUM_COLUMNS, *widths, NUM_DIALS)
     layers = [rng.normal(size=(after, before + 1)) for before, after in pairwise(sizes)]
-    strategy, x = Strategy.of(*layers, output=output), rng.normal(size=NUM_COLUMNS)
+    strategy, x = Strategy.from_layers(*layers, output=output), rng.normal(size=NUM_COLUMNS)
     strategy.check("mine.json")
     found, fits = through(strategy, x)
     for layer in layers[:-1]:
@@ -106,7 +108,7 @@ def test_hidden_layers_may_have_any_widths(widths: tuple[int, int], output: Lite
 
 def test_clipped_nan_output_is_refused() -> None:
     layers = [np.zeros((2, NUM_COLUMNS + 1)), np.zeros((2, 3)), np.zeros((NUM_DIALS, 3))]
-    strategy = Strategy.of(*layers, output="clip")
+    strategy = Strategy.from_layers(*layers, output="clip")
     assert through(strategy, np.zeros(NUM_COLUMNS))[1]
     found, fits = through(strategy, np.full(NUM_COLUMNS, np.nan))
     assert np.isnan(found).all(), "clipping leaves it for the check"

@@ -70,10 +70,10 @@ class Bench:
 
     def look(self, after_s: float = 1.0) -> None:
         self.slurm.step(self.slurm.now_s + after_s)
-        self._take(self.gateway.look(self.slurm.facts()))
+        self._take(self.gateway.handle_facts(self.slurm.facts()))
 
     def tell(self, node: str, message: object) -> None:
-        self._take(self.gateway.told(node, message, self.slurm.now_s))  # type: ignore[arg-type]
+        self._take(self.gateway.handle_message(node, message, self.slurm.now_s))  # type: ignore[arg-type]
 
     def _take(self, steps: list[Say | Ask]) -> None:
         self.asked += [step for step in steps if isinstance(step, Ask)]
@@ -209,7 +209,7 @@ def test_foreign_gpus_are_reported_before_the_jobs_that_could_get_them(bench: Be
     foreign.comment, foreign.state, foreign.on, foreign.wanted_gpus = "", "RUNNING", ["n1"], [0]
     foreign.runs_s = 60.0
     third = bench.slurm.sbatch(4)
-    steps = bench.gateway.look(bench.slurm.facts())
+    steps = bench.gateway.handle_facts(bench.slurm.facts())
     words = [type(step.message) for step in steps]
     assert words.index(Held) < words.index(Ended) < words.index(Submit)
     assert [step.message.command[1] for step in steps if isinstance(step.message, Submit)] == [third]

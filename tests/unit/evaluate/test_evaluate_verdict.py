@@ -354,7 +354,7 @@ def test_log_has_the_first_message_at_once_and_then_periodic_lines(
         for done in range(8):
             shown.update(bar, done, f"{done} of 8")
             now_s += LINES_EVERY_S / 2.5
-        shown.say("and more")
+        shown.print_line("and more")
         shown.update(bar, 8)
     assert capsys.readouterr().err.splitlines() == [
         "replaying: 0 of 8",
@@ -364,7 +364,7 @@ def test_log_has_the_first_message_at_once_and_then_periodic_lines(
     ]
     with Progress(shown=False) as shown:
         shown.update(shown.begin("replaying"), 0.5)
-        shown.say("and more")
+        shown.print_line("and more")
     with Progress(lines=False) as shown:
         shown.update(shown.begin("replaying"), 0.5)
     assert capsys.readouterr().err == ""

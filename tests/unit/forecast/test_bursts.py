@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlsched.forecast.bursts import FIRST_SHARE, Bursts, normal_score
-from rlsched.forecast.drawing import strata
+from rlsched.forecast.run_time_draws import strata
 
 EACH = 20
 

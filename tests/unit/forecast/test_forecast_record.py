@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from rlsched.decisions.schema import ForecastSeen
-from rlsched.forecast.drawing import run_times, strata
 from rlsched.forecast.keeping import Keeping, LiveJob
 from rlsched.forecast.record import (
     FEWEST,
@@ -23,6 +22,7 @@ from rlsched.forecast.record import (
     size_words,
     teaching,
 )
+from rlsched.forecast.run_time_draws import run_times, strata
 from rlsched.forecast.world import Ahead
 from rlsched.workload.predict.distribution import lognormal, quantile_s
 
@@ -169,7 +169,7 @@ def test_contributing_forecasts_of_a_burst_are_chosen_when_made() -> None:
     live = {seq: LiveJob(str(seq), 1.0) for seq in range(jobs)}
     times = np.tile(np.linspace(1_000.0, 5_000.0, jobs)[:, None], 10)
     ahead = Ahead(np.arange(jobs), np.zeros(jobs, bool), times, times + 60.0)
-    keeping.said(ahead, ahead, live, 0.0)
+    keeping.correct(ahead, ahead, live, 0.0)
     for seq in range(jobs):
         keeping.saw(str(seq), times[seq, 0], math.nan)
         keeping.settled()
@@ -215,7 +215,7 @@ def test_only_the_first_forecast_of_a_job_is_measured() -> None:
         ahead = Ahead(
             np.array([0]), np.array([False]), np.full((1, 10), start_s), np.full((1, 10), start_s + 60.0)
         )
-        said = keeping.said(ahead, ahead, live, now_s)
+        said = keeping.correct(ahead, ahead, live, now_s)
         assert said["7"].start_s == (start_s,) * 3
     assert keeping.open_jobs() == ["7"]
     keeping.saw("7", 150.0, math.nan)

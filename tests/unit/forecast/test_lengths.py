@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from rlsched.forecast.drawing import run_times, strata
 from rlsched.forecast.lengths import FEWEST, Lengths
+from rlsched.forecast.run_time_draws import run_times, strata
 
 DRAWS = np.random.default_rng(0)
 
@@ -17,7 +17,7 @@ def lengths_of(gpus: float, run_s: np.ndarray, ended: np.ndarray | None = None) 
     """Jobs that were all predicted to run an hour, within a factor of e."""
     many = len(run_s)
     ended = np.ones(many, bool) if ended is None else ended
-    return Lengths.of(np.full(many, gpus), run_s, np.full(many, 3600.0), np.ones(many), ended)
+    return Lengths.from_runs(np.full(many, gpus), run_s, np.full(many, 3600.0), np.ones(many), ended)
 
 
 def drawn(lengths: Lengths, age_s: float = 0.0, gpus: float = 1.0, samples: int = 2000) -> np.ndarray:

@@ -9,7 +9,7 @@ import pytest
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
 from rlsched_agents.ppo.sources import TrainingData, read_data
-from rlsched_agents.whatif.history import JobHistory
+from rlsched_agents.whatif.job_history import JobHistory
 
 HEAD = "JobID|Partition|State|Submit|Start|End|AllocTRES"
 CLUSTER = 'name = "c"\n[[nodes]]\ncount = 2\ngpus = 8\n'

@@ -13,7 +13,7 @@ from rlsched.decide.compiled import for_state
 from rlsched.decide.options import BETTER, BLOCKED, NO_GATE, PLAIN_START, StartOptions
 from rlsched.decide.plans.best import start_of_best, waits_for_better
 from rlsched.decide.plans.plan import ends_by_gpu, later_worth, type_worth
-from rlsched.decide.plans.words import in_words, outcome, span
+from rlsched.decide.plans.plan_text import in_words, outcome, span
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.policies.presets import PRESETS
 from rlsched.decide.record import DecisionRecord, PlanSeen

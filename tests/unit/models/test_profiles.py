@@ -34,7 +34,7 @@ def test_learned_values_approach_the_truth_with_their_spread() -> None:
     for _ in range(10):
         seen = {"util_frac": 0.8 * math.exp(draw.gauss(0, 0.03)), "memory_mib": 20_000.0, "cores_each": 3.5}
         known.observe(SIGNATURE, "A100", seen)
-    found = known.of(SIGNATURE)["A100"]
+    found = known.profiles_of(SIGNATURE)["A100"]
     assert found.util_frac is not None
     assert found.memory_mib is not None
     assert found.cores_each is not None
@@ -48,7 +48,7 @@ def test_learned_values_approach_the_truth_with_their_spread() -> None:
     assert found.memory_mib.spread == pytest.approx(ATTEMPT_SPREAD / math.sqrt(10))
     assert found.util_frac.spread > found.memory_mib.spread
     assert found.dynamic_w is None
-    assert known.of(("bob", "python train.py")) == {}
+    assert known.profiles_of(("bob", "python train.py")) == {}
 
 
 def test_programs_change_and_old_attempts_fade() -> None:
@@ -57,7 +57,7 @@ def test_programs_change_and_old_attempts_fade() -> None:
         known.observe(SIGNATURE, "A100", {"memory_mib": 10_000.0})
     for _ in range(int(3 * LATEST)):
         known.observe(SIGNATURE, "A100", {"memory_mib": 20_000.0})
-    found = known.of(SIGNATURE)["A100"].memory_mib
+    found = known.profiles_of(SIGNATURE)["A100"].memory_mib
     assert found is not None
     assert found.value == pytest.approx(20_000.0, rel=0.05)
     assert found.count == 260
@@ -67,8 +67,8 @@ def test_programs_change_and_old_attempts_fade() -> None:
 def test_invalid_values_are_ignored_and_zero_is_a_value(nonsense: float) -> None:
     known = Profiles()
     known.observe(SIGNATURE, "A100", {"util_frac": nonsense, "dynamic_w": 0.0, "no_such_field": 1.0})
-    found = known.of(SIGNATURE)["A100"]
-    assert set(found.known()) == {"dynamic_w"}
+    found = known.profiles_of(SIGNATURE)["A100"]
+    assert set(found.known_figures()) == {"dynamic_w"}
     assert found.dynamic_w is not None
     assert found.dynamic_w.value == pytest.approx(0.0, abs=1e-5)
 
@@ -83,7 +83,7 @@ def test_saved_profiles_are_exact_and_continue_alike() -> None:
     for both in (known, again):
         both.observe(("u1", "c"), "A100", {"util_frac": 0.5, "host_mib": 7.0})
     assert msgspec.msgpack.encode(again.kept()) == msgspec.msgpack.encode(known.kept())
-    assert again.of(("u1", "c")) == known.of(("u1", "c"))
+    assert again.profiles_of(("u1", "c")) == known.profiles_of(("u1", "c"))
 
 
 def test_least_recently_seen_signature_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_least_recently_seen_signature_is_forgotten(monkeypatch: pytest.MonkeyPa
     known = Profiles()
     for name in ("a", "b", "c", "a", "d"):
         known.observe(("u", name), "A100", {"util_frac": 0.5})
-    assert [name for name in "abcd" if known.of(("u", name))] == ["a", "c", "d"]
+    assert [name for name in "abcd" if known.profiles_of(("u", name))] == ["a", "c", "d"]
 
 
 def test_nodes_and_clients_read_profiles_without_numba() -> None:

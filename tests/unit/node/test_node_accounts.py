@@ -42,25 +42,25 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
 
 def test_known_and_removed_accounts(service: Service) -> None:
     accounts = SystemAccounts()
-    assert accounts.of("ada") == ADA
+    assert accounts.account_of("ada") == ADA
     with pytest.raises(KeyError):
-        accounts.of("eve")
+        accounts.account_of("eve")
     del service.known["ada"]
     with pytest.raises(KeyError):
-        accounts.of("ada")  # no job starts under a removed account
+        accounts.account_of("ada")  # no job starts under a removed account
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError()])
 def test_failed_lookup_keeps_the_last_result(service: Service, error: Exception) -> None:
     accounts = SystemAccounts()
-    assert accounts.of("ada") == ADA
+    assert accounts.account_of("ada") == ADA
     service.error = error
-    assert accounts.of("ada") == ADA, "the last known account"
+    assert accounts.account_of("ada") == ADA, "the last known account"
     with pytest.raises(AccountsAwayError):
-        accounts.of("eve")
+        accounts.account_of("eve")
     service.error = None
     with pytest.raises(KeyError):
-        accounts.of("eve")
+        accounts.account_of("eve")
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
@@ -68,12 +68,12 @@ def test_invalid_name_has_no_account(name: str) -> None:
     accounts = SystemAccounts(wait_s=30.0)
     for _ in range(2 * MOST_HANGING):
         with pytest.raises(KeyError):
-            accounts.of(name)
+            accounts.account_of(name)
 
 
 def test_hanging_lookup_is_awaited_once(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     accounts = SystemAccounts(wait_s=0.2)
-    assert accounts.of("ada") == ADA
+    assert accounts.account_of("ada") == ADA
     service.answers.clear()
     own_wait, waits = threading.Event.wait, list[float | None]()
 
@@ -87,15 +87,15 @@ def test_hanging_lookup_is_awaited_once(service: Service, monkeypatch: pytest.Mo
             with pytest.raises(
                 AccountsAwayError, match=f"who '{name}' is: its directory service does not answer"
             ):
-                accounts.of(name)
-        assert accounts.of("ada") == ADA, "known accounts can still be used"
+                accounts.account_of(name)
+        assert accounts.account_of("ada") == ADA, "known accounts can still be used"
     assert waits.count(0.2) == 1
     assert service.asked <= 1 + MOST_HANGING
     service.answers.set()
     deadline_s = time.monotonic() + 60.0
     while time.monotonic() < deadline_s:
         try:
-            accounts.of("bob")
+            accounts.account_of("bob")
         except KeyError:
             return
         except AccountsAwayError:

@@ -57,7 +57,7 @@ def test_lock_is_on_disk_before_it_is_set(gpus: Gpus, tmp_path: Path) -> None:
         "boot_id": shim.boot_id(),
         "mhz": {"SIMULATED-n0-0": 1560, "SIMULATED-n0-2": 1560},
     }
-    assert (locks.of([0, 1]), locks.of([1])) == (1560, 0)
+    assert (locks.lowest_clock_mhz([0, 1]), locks.lowest_clock_mhz([1])) == (1560, 0)
     locks.reset([0, 1])
     assert gpus.done[2:] == [(0, 0)], "a GPU that was never locked here is not changed"
     locks.reset([2])
@@ -70,7 +70,7 @@ def test_next_daemon_resets_clocks_without_a_job(gpus: Gpus, tmp_path: Path) -> 
     after_kill = ClockLocks(tmp_path, gpus)
     after_kill.recover(held={1})
     assert gpus.done == [(0, 0), (2, 0)]
-    assert after_kill.of([1]) == 1200
+    assert after_kill.lowest_clock_mhz([1]) == 1200
     after_kill.reset([1])
     assert gpus.done == [(0, 0), (2, 0), (1, 0)]
     ClockLocks(tmp_path, gpus).recover(held=())

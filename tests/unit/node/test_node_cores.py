@@ -160,13 +160,13 @@ def bounds(groups: Cgroups) -> RankBounds:
 
 def test_rank_gets_its_request_or_the_share_of_its_gpus(tmp_path: Path) -> None:
     node = bounds(Groups(tmp_path))
-    assert node.of(key(1), launch(1, [1], cores=2, memory_mib=900)) == RankLimits(
+    assert node.allocate_limits(key(1), launch(1, [1], cores=2, memory_mib=900)) == RankLimits(
         cpus=[4, 5], owns_cpus=True, memory_bytes=900 * MIB, asked_memory=True, processes=50
     )
-    assert node.of(key(2), launch(2, [0])) == RankLimits(
+    assert node.allocate_limits(key(2), launch(2, [0])) == RankLimits(
         cpus=[0, 1, 2, 3, 6, 7], memory_bytes=500 * MIB, processes=50
     )
-    both = node.of(key(3), launch(3, [0, 1]))
+    both = node.allocate_limits(key(3), launch(3, [0, 1]))
     assert (both.memory_bytes, both.weight) == (1000 * MIB, 200)
 
 
@@ -177,26 +177,26 @@ def test_idle_cores_are_lent_and_taken_back(tmp_path: Path) -> None:
     group.mkdir()
     cpus = group / "cpuset.cpus"
     cpus.touch()
-    assert node.of(key(1), launch(1, [0])).cpus == list(range(8))
-    node.of(key(2), launch(2, [1], cores=4))
+    assert node.allocate_limits(key(1), launch(1, [0])).cpus == list(range(8))
+    node.allocate_limits(key(2), launch(2, [1], cores=4))
     assert cpus.read_text() == "0-3"
-    node.over(key(2))
+    node.release_limits(key(2))
     assert cpus.read_text() == "0-7"
-    node.over(key(1))
-    node.of(key(2), launch(2, [1], cores=4))
+    node.release_limits(key(1))
+    node.allocate_limits(key(2), launch(2, [1], cores=4))
     assert cpus.read_text() == "0-7", "an ended rank gets no update"
 
 
 def test_next_daemon_knows_the_cores_of_each_rank(tmp_path: Path) -> None:
     first = bounds(Groups(tmp_path))
-    limits = first.of(key(1), launch(1, [1], cores=4))
+    limits = first.allocate_limits(key(1), launch(1, [1], cores=4))
     second = bounds(Groups(tmp_path))
     second.adopt(key(1), LaunchRecord(gpus=[1], command=["x"], env={}, cwd="/", limits=limits))
-    assert second.of(key(2), launch(2, [0])).cpus == [0, 1, 2, 3]
+    assert second.allocate_limits(key(2), launch(2, [0])).cpus == [0, 1, 2, 3]
     before_limits = LaunchRecord(gpus=[0], command=["x"], env={}, cwd="/")
     second.adopt(key(3), before_limits)
-    second.over(key(1))
-    assert second.of(key(4), launch(4, [1])).cpus == list(range(8))
+    second.release_limits(key(1))
+    assert second.allocate_limits(key(4), launch(4, [1])).cpus == list(range(8))
 
 
 def test_node_reports_limits_that_it_cannot_enforce(tmp_path: Path) -> None:

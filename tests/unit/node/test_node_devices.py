@@ -54,7 +54,7 @@ def test_group_can_open_only_its_devices(tmp_path: Path) -> None:
     why = cgroups.note or devices.why_not()
     if why:
         pytest.skip(why)
-    group = cgroups.at("rank")
+    group = cgroups.cgroup_of("rank")
     assert group.create()
     devices.close_others(group.path, [NULL_MINOR], MEM_MAJOR)
     told, tells = os.pipe()

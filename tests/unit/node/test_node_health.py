@@ -226,16 +226,16 @@ def own(tmp_path: Path) -> Iterator[tuple[Gpus, OwnChecks]]:
 def test_node_is_unhealthy_only_if_all_its_gpus_are_lost(own: tuple[Gpus, OwnChecks]) -> None:
     gpus, checks = own
     outages = cast(Meter, checks._gpus).outages
-    assert checks.found() == outages.held == []
+    assert checks.found() == outages.holdings == []
     lost = "NVML, memory(1,): GPU is lost"
     gpus.errors = {0: GpuError("Timeout"), 1: GpuLostError(lost)}
-    until(lambda: outages.held == [Holding(by=f"lost: {lost}", gpus=[1])])
+    until(lambda: outages.holdings == [Holding(by=f"lost: {lost}", gpus=[1])])
     assert checks.found() == []
     gpus.errors = {0: GpuLostError("Unknown Error"), 1: GpuLostError("another call")}
     until(lambda: checks.found() == ["GPU 0 is lost: Unknown Error", f"GPU 1 is lost: {lost}"])
-    assert outages.held == [], "reported once"
+    assert outages.holdings == [], "reported once"
     gpus.errors = {}
-    until(lambda: checks.found() == outages.held == [])
+    until(lambda: checks.found() == outages.holdings == [])
 
 
 def test_power_is_reported_if_all_gpus_report_it(own: tuple[Gpus, OwnChecks]) -> None:

@@ -121,12 +121,12 @@ def test_control_group_has_the_usage_of_all_processes(tmp_path: Path) -> None:
 
 def test_rank_on_simulated_gpus_uses_their_readings(meter: tuple[SimulatedGpus, Clock, Meter]) -> None:
     gpus, clock, metered = meter
-    metered.look()
+    metered.read_all()
     metered.begin(KEY, Place((0,), os.getpid()))
     gpus.follow({0: [Tenant(os.getpid())]})
     for _ in range(25):
         clock.now_s += 1.0
-        metered.look()
+        metered.read_all()
     news = metered.news()
     assert news is not None
     assert (news.day, news.power_w) == ("2026-11-25", gpus.power_w(0) + gpus.power_w(1))
@@ -151,13 +151,13 @@ def test_day_total_survives_a_restart_and_ends_at_midnight() -> None:
     clock, today = Clock(), ["2026-11-25"]
     gpus = SimulatedGpus(1, clock=clock)
     metered = Meter(gpus, "V100", day=DayEnergy("2026-11-25", 1e6), clock=clock, today=lambda: today[0])
-    metered.look()
+    metered.read_all()
     clock.now_s += 10.0
-    metered.look()
+    metered.read_all()
     assert metered.day() == DayEnergy("2026-11-25", 1e6 + 10.0 * gpus.power_w(0))
     today[0] = "2026-11-26"
     clock.now_s += 3.0
-    metered.look()
+    metered.read_all()
     assert metered.day() == DayEnergy("2026-11-26", pytest.approx(3.0 * gpus.power_w(0)))
 
 
@@ -208,7 +208,7 @@ def test_thread_survives_errors(caplog: pytest.LogCaptureFixture) -> None:
     gpus = Failing()
     metered = Meter(gpus, "V100")
     with pytest.raises(RuntimeError):
-        metered.look()
+        metered.read_all()
     gpus.looks = 0
     metered.start()
     until(lambda: gpus.looks >= 2)
@@ -228,7 +228,7 @@ def test_recording_replays_unchanged_and_its_energy_continues(tmp_path: Path) ->
     for second in range(11):
         gpus.follow({1: [Tenant(7, "no such workload")]} if second % 2 else {})
         told.append(gpus.read(1))
-        metered.look()
+        metered.read_all()
         clock.now_s += 1.0
     assert metered.close()
     played = ReplayedGpus(path, clock)

@@ -130,7 +130,7 @@ class Node(NamedTuple):
 
     @property
     def held(self) -> list[Holding]:
-        return self.meter.outages.held
+        return self.meter.outages.holdings
 
 
 def start(nvml: ctypes.CDLL, directory: Path) -> Node:
@@ -170,7 +170,7 @@ def use(node: Node, gpu: int) -> bool:
 def look(nvml: ctypes.CDLL, node: Node, times: int) -> None:
     for _ in range(times):
         nvml.fake_pass_time(1)
-        node.meter.look()
+        node.meter.read_all()
 
 
 def missing(nvml: ctypes.CDLL, node: Node, gpu: int) -> set[str]:
@@ -308,7 +308,7 @@ def test_daemon_starts_with_a_failed_gpu(
             hello, outages = daemon._hello(), daemon._usage.gpus.outages
             assert (hello.gpus, hello.gpu_uuids[0], hello.gpu_type) == (2, "GPU-fake-0", "Fake H200")
             assert (hello.capabilities.gpu_memory_mib, bool(hello.sm_clocks_mhz)) == (1000, True)
-            assert [one.gpus for one in outages.held] in ([], [[1]])
+            assert [one.gpus for one in outages.holdings] in ([], [[1]])
             assert daemon._health.news() == ""
         finally:
             daemon._close()

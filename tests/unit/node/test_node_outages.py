@@ -55,16 +55,16 @@ def test_gpu_in_use_by_a_foreign_process_is_out_until_free_for_a_time(other: int
     read(outages, 1, other)
     name = os.path.basename(sys.executable)[:15]
     why = f"in use by process {other} ({name}, 18432 MiB), not started by rlsched"
-    assert outages.held == [Holding(by=why, gpus=[1])]
+    assert outages.holdings == [Holding(by=why, gpus=[1])]
     read(outages, 1, os.getpid(), other)
-    assert outages.held == [Holding(by=why, gpus=[1])], "a further process changes nothing"
+    assert outages.holdings == [Holding(by=why, gpus=[1])], "a further process changes nothing"
     looks_well(outages, 1, BACK_AFTER_LOOKS - 1)
-    assert len(outages.held) == 1
+    assert len(outages.holdings) == 1
     read(outages, 1, other)
     looks_well(outages, 1, BACK_AFTER_LOOKS - 1)
-    assert len(outages.held) == 1, "it counts from the last check that found the process"
+    assert len(outages.holdings) == 1, "it counts from the last check that found the process"
     looks_well(outages, 1, 1)
-    assert outages.held == []
+    assert outages.holdings == []
     assert outages.all_lost == []
 
 
@@ -72,7 +72,7 @@ def test_processes_of_ranks_and_marked_processes_are_not_foreign(other: int) -> 
     outages = Outages(1, lambda pid: pid == os.getpid())
     read(outages, 0, os.getpid(), other, ours=frozenset({other}))
     read(outages, 0, os.getpid(), other)
-    assert outages.held == [], "a rank's process stays its own after its rank is no longer checked"
+    assert outages.holdings == [], "a rank's process stays its own after its rank is no longer checked"
 
 
 def test_process_on_a_ranks_gpu_belongs_to_the_rank_until_it_ends(other: int) -> None:
@@ -81,10 +81,10 @@ def test_process_on_a_ranks_gpu_belongs_to_the_rank_until_it_ends(other: int) ->
     outages.busy = frozenset({1})
     read(outages, 0, other)
     read(outages, 1, other)
-    assert [one.gpus for one in outages.held] == [[0]]
+    assert [one.gpus for one in outages.holdings] == [[0]]
     outages.busy = frozenset()
     read(outages, 1, other)
-    assert [one.gpus for one in outages.held] == [[0], [1]]
+    assert [one.gpus for one in outages.holdings] == [[0], [1]]
 
 
 def test_ended_process_is_not_foreign_at_once() -> None:
@@ -94,27 +94,27 @@ def test_ended_process_is_not_foreign_at_once() -> None:
         outages = Outages(1, lambda _: False)
         for _ in range(2):
             read(outages, 0, pid)
-            assert outages.held == [], "a zombie computes nothing"
+            assert outages.holdings == [], "a zombie computes nothing"
     read(outages, 0)
     read(outages, 0, pid)
-    assert outages.held == [], "the driver still lists it for a time"
+    assert outages.holdings == [], "the driver still lists it for a time"
     read(outages, 0, pid)
-    assert len(outages.held) == 1, "a process of another PID namespace stays"
+    assert len(outages.holdings) == 1, "a process of another PID namespace stays"
 
 
 def test_lost_gpu_is_named_with_its_first_error() -> None:
     outages = Outages(2, lambda _: False)
     outages.is_lost(1, GpuLostError("NVML, memory(1,): GPU is lost"))
     outages.is_lost(1, GpuLostError("NVML, power_mw(1,): GPU is lost"))
-    assert outages.held == [Holding(by="lost: NVML, memory(1,): GPU is lost", gpus=[1])]
+    assert outages.holdings == [Holding(by="lost: NVML, memory(1,): GPU is lost", gpus=[1])]
     outages.is_lost(0, GpuLostError("Unknown Error"))
-    assert outages.held == []
+    assert outages.holdings == []
     assert outages.all_lost == [
         "GPU 0 is lost: Unknown Error",
         "GPU 1 is lost: NVML, memory(1,): GPU is lost",
     ]
     looks_well(outages, 0)
-    assert [one.gpus for one in outages.held] == [[1]]
+    assert [one.gpus for one in outages.holdings] == [[1]]
 
 
 def test_launch_checks_again_and_takes_the_gpu_out(other: int) -> None:
@@ -125,7 +125,7 @@ def test_launch_checks_again_and_takes_the_gpu_out(other: int) -> None:
     ) as caught:
         outages.refuse(gpus, [0, 1])
     assert caught.value.is_for_now
-    assert [one.gpus for one in outages.held] == [[1]]
+    assert [one.gpus for one in outages.holdings] == [[1]]
     gpus.guests = []
     outages.refuse(gpus, [1])
     gpus.error = GpuLostError("NVML, processes(1,): GPU is lost")

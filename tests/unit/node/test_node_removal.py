@@ -83,7 +83,7 @@ def test_root_removes_only_files_that_the_owner_could(tmp_path: Path) -> None:
 def test_records_written_by_a_job_are_not_taken_for_the_daemons(tmp_path: Path) -> None:
     """The daemon would adopt them: it would kill a foreign process and overwrite a file as root."""
     store = AttemptStore(tmp_path)
-    planted = store.at(KEY)
+    planted = store.directories_of(KEY)
     planted.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
     (planted.job_path / "pid").write_text('{"pid": 1, "start_ticks": 1, "boot_id": "x"}')
     (planted.job_path / "exit.tmp").symlink_to("/etc/hostname")
@@ -96,7 +96,7 @@ def test_records_written_by_a_job_are_not_taken_for_the_daemons(tmp_path: Path) 
 
 def test_removal_is_retried(tmp_path: Path) -> None:
     store = AttemptStore(tmp_path)
-    directory = store.at(KEY)
+    directory = store.directories_of(KEY)
     directory.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
     directory.acknowledge()
     later_s = time.time() + 60.0
@@ -110,7 +110,7 @@ def test_removal_is_retried(tmp_path: Path) -> None:
 @root_alone
 def test_failed_removal_does_not_block_others(tmp_path: Path) -> None:
     store = AttemptStore(tmp_path)
-    first, second = store.at(KEY), store.at(AttemptKey(2, 1, 0, "c1"))
+    first, second = store.directories_of(KEY), store.directories_of(AttemptKey(2, 1, 0, "c1"))
     for directory in (first, second):
         directory.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
         directory.acknowledge()
@@ -132,7 +132,7 @@ def test_slow_removal_is_last_in_the_next_round(tmp_path: Path, monkeypatch: pyt
         return path.name != "1.1.0"
 
     for job in (1, 2, 3):
-        directory = store.at(AttemptKey(job, 1, 0, "c1"))
+        directory = store.directories_of(AttemptKey(job, 1, 0, "c1"))
         directory.create(LaunchRecord(gpus=[0], command=["true"], env={}, cwd="/"))
         directory.acknowledge()
     monkeypatch.setattr(rlsched_node.processes.store, "remove_tree", slow)

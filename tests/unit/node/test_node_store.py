@@ -53,7 +53,7 @@ def launch(**changes: object) -> Launch:
 
 
 def test_attempt_is_created_once(tmp_path: Path) -> None:
-    directory = AttemptStore(tmp_path).at(KEY)
+    directory = AttemptStore(tmp_path).directories_of(KEY)
     directory.create(RECORD)
     assert directory.launch() == RECORD
     with pytest.raises(FileExistsError):
@@ -63,7 +63,7 @@ def test_attempt_is_created_once(tmp_path: Path) -> None:
 
 
 def test_attempt_is_claimed_by_one_side_only(tmp_path: Path) -> None:
-    directory = AttemptStore(tmp_path).at(KEY)
+    directory = AttemptStore(tmp_path).directories_of(KEY)
     directory.create(RECORD)
     assert directory.abandon()
     assert not claim(str(directory.path), {"pid": 1, "start_ticks": 1, "boot_id": "b"})
@@ -75,7 +75,7 @@ def test_attempt_is_claimed_by_one_side_only(tmp_path: Path) -> None:
 
 
 def test_exit_record_needs_no_new_disk_space_and_is_written_whole(tmp_path: Path) -> None:
-    directory = AttemptStore(tmp_path).at(KEY)
+    directory = AttemptStore(tmp_path).directories_of(KEY)
     directory.create(RECORD)
     reserved = (directory.path / "exit.tmp").stat()
     directory.record_exit(3, "")
@@ -88,7 +88,7 @@ def test_exit_record_needs_no_new_disk_space_and_is_written_whole(tmp_path: Path
 
 def test_acknowledged_attempts_keep_output_and_exit_code_and_lose_the_environment(tmp_path: Path) -> None:
     store = AttemptStore(tmp_path)
-    directory = store.at(KEY)
+    directory = store.directories_of(KEY)
     directory.create(RECORD)
     (directory.path / "output.log").write_bytes(b"hello")
     directory.record_exit(0, "")
@@ -107,9 +107,9 @@ def test_acknowledged_attempts_keep_output_and_exit_code_and_lose_the_environmen
 
 def test_scan_ignores_other_names(tmp_path: Path) -> None:
     store = AttemptStore(tmp_path)
-    store.at(AttemptKey(10, 1, 0, "c1")).create(RECORD)
-    store.at(AttemptKey(9, 1, 0, "c1")).create(RECORD)
-    store.at(AttemptKey(9, 1, 0, "c2")).create(RECORD)
+    store.directories_of(AttemptKey(10, 1, 0, "c1")).create(RECORD)
+    store.directories_of(AttemptKey(9, 1, 0, "c1")).create(RECORD)
+    store.directories_of(AttemptKey(9, 1, 0, "c2")).create(RECORD)
     for name in ("notes.txt", "1.x.0", "1.2"):
         (tmp_path / "records" / "c1" / name).mkdir()
     assert list(store.scan()) == [(9, 1, 0, "c1"), (9, 1, 0, "c2"), (10, 1, 0, "c1")]
@@ -203,8 +203,8 @@ def test_rank_and_shim_have_the_grace(
     order, store = launch(grace_s=grace_s, rank=0), AttemptStore(tmp_path)
     env = rank_environment(order, gpus=SimulatedGpus(4), directory="/d", is_local=True, inherited={})
     assert env["RLSCHED_GRACE_S"] == f"{expected_s:g}"
-    start_rank(order, store.at(KEY), env, Terms(), Cgroup(""), Shims())
-    record = store.at(KEY).launch()
+    start_rank(order, store.directories_of(KEY), env, Terms(), Cgroup(""), Shims())
+    record = store.directories_of(KEY).launch()
     assert record is not None
     assert record.grace_s == expected_s
 
@@ -222,8 +222,8 @@ def test_full_disk_refuses_the_launch_and_leaves_no_files(
     store = AttemptStore(tmp_path)
     monkeypatch.setattr(records, "reserve", full)
     with pytest.raises(LaunchError, match="no space left"):
-        start_rank(launch(), store.at(KEY), {}, Terms(), Cgroup(""), Shims())
-    assert not store.at(KEY).path.exists()
+        start_rank(launch(), store.directories_of(KEY), {}, Terms(), Cgroup(""), Shims())
+    assert not store.directories_of(KEY).path.exists()
 
 
 def test_master_ports_differ_between_neighbours_and_stay_below_the_ephemeral_ones() -> None:
@@ -236,12 +236,14 @@ def test_master_ports_differ_between_neighbours_and_stay_below_the_ephemeral_one
 
 def test_rank_that_cannot_be_written_or_was_started_before_is_refused(tmp_path: Path) -> None:
     store = AttemptStore(tmp_path / "a")
-    store.at(KEY).create(RECORD)
+    store.directories_of(KEY).create(RECORD)
     with pytest.raises(LaunchError, match="was started before"):
-        start_rank(launch(), store.at(KEY), {}, Terms(), Cgroup(""), Shims())
+        start_rank(launch(), store.directories_of(KEY), {}, Terms(), Cgroup(""), Shims())
     (tmp_path / "a" / "records" / "c2").touch()
     with pytest.raises(LaunchError, match=r"cannot write .*Not a directory"):
-        start_rank(launch(), store.at(AttemptKey(1, 1, 0, "c2/c3")), {}, Terms(), Cgroup(""), Shims())
+        start_rank(
+            launch(), store.directories_of(AttemptKey(1, 1, 0, "c2/c3")), {}, Terms(), Cgroup(""), Shims()
+        )
 
 
 def test_full_gpu_is_not_charged_to_the_job() -> None:

@@ -25,7 +25,7 @@ def accounts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_job_runs_as_the_account_with_its_users_name() -> None:
-    user = JobUsers(as_owner=True).of("ada")
+    user = JobUsers(as_owner=True).user_of("ada")
     assert user is not None
     assert (user.name, user.uid, user.gid, user.umask) == ("ada", 4711, 4712, 0o022)
     assert user.environment()["HOME"] == "/home/ada"
@@ -33,9 +33,9 @@ def test_job_runs_as_the_account_with_its_users_name() -> None:
 
 def test_file_maps_users_to_accounts() -> None:
     users = JobUsers(as_owner=True, accounts={"Ada Lovelace": "ada", "spool": "backup", "boss": "root"})
-    assert [users.of(person).name for person in ("Ada Lovelace", "spool")] == ["ada", "backup"]  # type: ignore[union-attr]
+    assert [users.user_of(person).name for person in ("Ada Lovelace", "spool")] == ["ada", "backup"]  # type: ignore[union-attr]
     with pytest.raises(OwnerError, match="boss would be root"):
-        users.of("boss")
+        users.user_of("boss")
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,11 @@ def test_file_maps_users_to_accounts() -> None:
 )
 def test_refused_user_gets_the_reason(person: str, line: str) -> None:
     with pytest.raises(OwnerError, match=line):
-        JobUsers(as_owner=True).of(person)
+        JobUsers(as_owner=True).user_of(person)
 
 
 def test_root_is_allowed_if_configured() -> None:
-    user = JobUsers(as_owner=True, allow_root=True).of("root")
+    user = JobUsers(as_owner=True, allow_root=True).user_of("root")
     assert user is not None
     assert user.uid == 0
 
@@ -75,7 +75,7 @@ def test_contradicting_options_are_refused() -> None:
 
 def test_without_users_all_jobs_run_as_one_account() -> None:
     users = JobUsers("ada")
-    assert (users.of("eve"), str(users)) == (users.of(""), "every job runs as ada")
+    assert (users.user_of("eve"), str(users)) == (users.user_of(""), "every job runs as ada")
     assert "not as its owner" in str(JobUsers(allow_root=True))
 
 

@@ -35,7 +35,7 @@ def test_a_rise_waits_for_the_boot_and_no_longer() -> None:
 def test_figures_cover_the_rows_since() -> None:
     series = minutes([1] * 120 + [4] * 60)
     outcome = replay_states(
-        series, PowerDownService(NOTHING, Persistence()), PowerByState.of(), 7200.0 + 600, 60.0
+        series, PowerDownService(NOTHING, Persistence()), PowerByState.from_gpus(), 7200.0 + 600, 60.0
     )
     assert (outcome.wake_up_events, outcome.node_minutes_short) == (0, 0.0)
     assert outcome.days == pytest.approx(50 / 1440)

@@ -32,7 +32,7 @@ class Cluster:
             if node in busy and not self.states.busy[node]:
                 self.states.started(node, now_s)
             elif node not in busy and self.states.busy[node]:
-                self.states.ended(node, now_s)
+                self.states.finish_last_job(node, now_s)
         commands = self.service.review(now_s, self.states.busy, waiting, self.states)
         for command in commands:
             self.states.apply(command, now_s)
@@ -148,7 +148,7 @@ def test_commands_are_legal_and_no_node_with_a_job_sleeps(steps: list[tuple[int,
         states.advance(now_s)
         running = np.flatnonzero(states.busy)
         for node in running[demand:].tolist():
-            states.ended(node, now_s)
+            states.finish_last_job(node, now_s)
         free = np.flatnonzero((states.state == ON) & ~states.busy)
         for node in free[: max(demand - len(running), 0)].tolist():
             states.started(node, now_s)

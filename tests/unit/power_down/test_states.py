@@ -33,9 +33,9 @@ def test_draining_node_finishes_its_job_and_then_sleeps() -> None:
     with pytest.raises(NodeStateError, match="cannot start a job on node 1: it must be ON, and is DRAINING"):
         states.started(1, 30.0)
     assert states.state[1] == NodeState.DRAINING
-    assert states.ended(1, 40.0) == [Sleep(1)]
+    assert states.finish_last_job(1, 40.0) == [Sleep(1)]
     assert states.state.tolist() == [NodeState.ON, NodeState.ASLEEP]
-    assert states.ended(0, 50.0) == []
+    assert states.finish_last_job(0, 50.0) == []
 
 
 def test_booting_takes_its_time() -> None:
@@ -121,7 +121,7 @@ def test_no_sleeping_node_works_and_energy_is_independent_of_the_steps(
                 if verb == "start":
                     one.started(node, now_s)
                 elif verb == "end":
-                    one.ended(node, now_s)
+                    one.finish_last_job(node, now_s)
                 else:
                     one.apply({"drain": Drain, "sleep": Sleep, "wake": Wake}[verb](node), now_s)
             except NodeStateError:
@@ -138,10 +138,10 @@ def test_no_sleeping_node_works_and_energy_is_independent_of_the_steps(
 
 def test_idle_node_equals_the_power_model() -> None:
     """Eight V100 and forty cores: 8 x 41 + 300 + 40 x 2 W; a node of another kind has other figures."""
-    usual = PowerByState.of()
+    usual = PowerByState.from_gpus()
     assert usual.idle_w == usual.boot_w == 708.0
-    assert PowerByState.of(NodePower(boot_s=100, boot_w=900.0), gpus=4, kind="A100").boot_w == 900.0
-    assert PowerByState.of(gpus=4, kind="A100").idle_w == 4 * 51 + 300 + 20 * 2
+    assert PowerByState.from_gpus(NodePower(boot_s=100, boot_w=900.0), gpus=4, kind="A100").boot_w == 900.0
+    assert PowerByState.from_gpus(gpus=4, kind="A100").idle_w == 4 * 51 + 300 + 20 * 2
 
 
 def test_powers_out_of_range_are_named() -> None:

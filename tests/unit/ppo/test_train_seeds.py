@@ -38,7 +38,7 @@ class Trainer:
             validation=table,
         )
         card = save_checkpoint(files.out, card, initial_weights(NETWORK, seed))
-        save_checkpoint(files.last, card, initial_weights(NETWORK, seed))
+        save_checkpoint(files.last_snapshot, card, initial_weights(NETWORK, seed))
         return TrainingResult(timesteps=100, stopped=seed == self.stops_at, steps_per_s=1.0, card=card)
 
 
@@ -68,5 +68,5 @@ def test_stopped_run_resumes_and_ended_ones_are_not_repeated(files: RunFiles) ->
 
 def test_single_run_has_the_usual_folder(files: RunFiles) -> None:
     train_seeds(Trainer(), 5, 1, files, 0.02, resume=False)
-    assert files.last.exists()
+    assert files.last_snapshot.exists()
     assert load_checkpoint(files.out).card.seeds == (5,)

@@ -95,7 +95,7 @@ def test_job_beyond_its_distribution_still_has_one() -> None:
 
 
 def test_forecast_reads_its_row() -> None:
-    forecast = Forecast.of(SHAPE)
+    forecast = Forecast.from_probabilities(SHAPE)
     assert forecast.mean_s == mean_s(SHAPE[None, :])[0]
     assert forecast.p_longer == tuple(p_longer(SHAPE[None, :])[0])
     assert forecast.remaining_s(700.0) == remaining_s(SHAPE, 700.0)

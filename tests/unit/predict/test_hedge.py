@@ -20,7 +20,7 @@ def play(hedge: Hedge, durations_s: Floats, said: Floats, first: int = 0) -> lis
         losses.append(-float(np.log(mixed[bin_of(duration_s)])))
         hedge.start(str(k), now_s)
         now_s += duration_s
-        hedge.settle(now_s)
+        hedge.count_outlived(now_s)
         hedge.end(str(k), duration_s)
     return losses
 
@@ -49,9 +49,9 @@ def test_outliving_a_threshold_counts_before_the_end() -> None:
     for k in range(5):
         hedge.mix(str(k), 1.0, BOTH)
         hedge.start(str(k), 0.0)
-    hedge.settle(599.0)
+    hedge.count_outlived(599.0)
     assert hedge.weights(1.0) == pytest.approx([0.5, 0.5])
-    hedge.settle(601.0)
+    hedge.count_outlived(601.0)
     assert hedge.weights(1.0)[1] > 0.9
 
 
@@ -61,7 +61,7 @@ def test_parts_of_a_loss_sum_to_the_loss() -> None:
     wide = lognormal(3000.0, 1.5)
     hedge.mix("a", 1.0, wide[None, :])
     hedge.start("a", 0.0)
-    hedge.settle(5000.0)
+    hedge.count_outlived(5000.0)
     hedge.end("a", 5000.0)
     total = float(hedge._loss[0, 0])
     assert total == pytest.approx(-np.log(wide[bin_of(5000.0)]), rel=0.01)
@@ -87,7 +87,7 @@ def test_forgotten_jobs_have_no_effect() -> None:
     hedge.mix("a", 1.0, BOTH)
     hedge.start("a", 0.0)
     hedge.forget("a")
-    hedge.settle(1e6)
+    hedge.count_outlived(1e6)
     hedge.end("a", 1e6)
     assert hedge.weights(1.0) == pytest.approx([0.5, 0.5])
 
@@ -97,12 +97,12 @@ def test_threshold_outlived_before_a_restart_is_not_counted_twice() -> None:
     for hedge in (one, two):
         hedge.mix("a", 1.0, BOTH)
         hedge.start("a", 0.0)
-        hedge.settle(700.0)
+        hedge.count_outlived(700.0)
     one.stop("a")
-    one.settle(10_000.0)
+    one.count_outlived(10_000.0)
     one.start("a", 10_000.0)
-    one.settle(10_700.0)
+    one.count_outlived(10_700.0)
     np.testing.assert_array_equal(one.weights(1.0), two.weights(1.0))
-    one.settle(13_600.0)
-    two.settle(3600.0)
+    one.count_outlived(13_600.0)
+    two.count_outlived(3600.0)
     np.testing.assert_array_equal(one.weights(1.0), two.weights(1.0))

@@ -305,7 +305,7 @@ def test_failed_fit_is_due_again() -> None:
     for k in range(200):
         predictor.predict(JobFacts(str(k), 1), float(k))
         predictor.observe_end(str(k), 50.0 + k, float(k) + 0.5)
-    assert (predictor.ended, predictor.next_fit_jobs, predictor.fit_due()) == (200, 200, True)
+    assert (predictor.num_ended, predictor.next_fit_jobs, predictor.fit_due()) == (200, 200, True)
     predictor.training(300.0)
     assert (predictor.next_fit_jobs, predictor.fit_due()) == (300, False)
     predictor.withdraw()

@@ -10,8 +10,8 @@ import pytest
 
 from rlsched.workload.predict import predictor as predictors
 from rlsched.workload.predict import remembered
+from rlsched.workload.predict.event_history import FEATURES
 from rlsched.workload.predict.facts import JobFacts
-from rlsched.workload.predict.history import FEATURES
 from rlsched.workload.predict.predictor import Predictor
 from rlsched.workload.predict.remembered import JobsInOrder
 
@@ -50,13 +50,13 @@ def test_same_jobs_in_the_same_order_for_any_events(seed: int, monkeypatch: pyte
             plain.jobs[job][1] = at_s
         elif what <= 5:
             job = live.pop(rng.integers(len(live)))
-            ours.ended(job, 3.0, float(now_s))
+            ours.record_end(job, 3.0, float(now_s))
             plain.jobs[job][2] = 3.0
             if math.isnan(plain.jobs[job][1]):
                 plain.jobs[job][1] = now_s - 3.0
         else:
             job = live.pop(rng.integers(len(live)))
-            ours.gone(job)
+            ours.remove_job(job)
             del plain.jobs[job]
         if now_s % 100 == 99:
             ours.forget_oldest(150)

@@ -16,7 +16,7 @@ from stable_baselines3 import A2C, PPO, SAC
 from stable_baselines3.common.base_class import BaseAlgorithm
 
 import rlsched as rs
-from rlsched.broker.server.policy import load_policy
+from rlsched.broker.server.broker_policy import load_policy
 from rlsched.cluster.dials import CLIPPED, NETWORK
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.dials.strategy import Strategy
@@ -170,7 +170,7 @@ def test_strategy_can_be_combined_with_another_rule(model: Path, tmp_path: Path)
 
 
 def test_strategy_without_output_kind_is_unchanged() -> None:
-    plain = Strategy.of(np.zeros((9, 57)))
+    plain = Strategy.from_layers(np.zeros((9, 57)))
     assert plain.arrays(1).controller[0] == NETWORK
     assert plain.digest == "407923889c07", "files without an output kind keep their digests"
 

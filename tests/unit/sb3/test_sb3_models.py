@@ -17,7 +17,7 @@ import torch
 from sb3_contrib import MaskablePPO
 
 import rlsched as rs
-from rlsched.broker.server.policy import load_policy
+from rlsched.broker.server.broker_policy import load_policy
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.guard import Guarded

@@ -14,7 +14,7 @@ from rlsched.decide.order.keys import Order
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rule_scheduler import RuleScheduler
-from rlsched.decisions.words import done
+from rlsched.decisions.decision_text import done
 from rlsched.workload.load import NO_GPU
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.engine import Engine, PredictedTimes

@@ -11,7 +11,7 @@ from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.decisions.reading import StoreReader
 from rlsched.engine.shadow.notes import Watched, read_notes
-from rlsched.engine.shadow.serve import forgets_after_s
+from rlsched.engine.shadow.shadow_loop import forgets_after_s
 from rlsched.errors import InputError
 from tests.support.broker.in_memory import BEGAN_S, Bench, SlurmInMemory
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from rlsched.broker.queries.as_history import JournalHistory, NodeChange, history_of
+from rlsched.broker.queries.as_history import JournalHistory, NodeStateChange, history_of
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.drift import ColumnOutOfRange
 from rlsched.decide.policies.policy import Policy
@@ -20,7 +20,7 @@ from rlsched_agents.cli import shadow
 from rlsched_agents.shadow.agreement import agreement, guarding
 from rlsched_agents.shadow.replay import replay
 from rlsched_agents.shadow.report import report
-from rlsched_agents.whatif.history import JobHistory
+from rlsched_agents.whatif.job_history import JobHistory
 from rlsched_agents.whatif.site import NO_CLAIMS
 from rlsched_envs.sim.engine import Engine, PredictedTimes
 from tests.support.broker.in_memory import BEGAN_S, Bench
@@ -150,7 +150,7 @@ def test_no_claim_for_starts_that_no_rule_explains() -> None:
 def test_drained_node_is_drained_in_the_replay() -> None:
     made = history("fifo-backfill")
     drained = JournalHistory(
-        made.trace, made.cluster, [NodeChange(0.0, 1, "drain")], made.origin_s, made.until_s
+        made.trace, made.cluster, [NodeStateChange(0.0, 1, "drain")], made.origin_s, made.until_s
     )
     assert replay(drained, Policy("fifo")).all.site_s > replay(made, Policy("fifo")).all.site_s
 

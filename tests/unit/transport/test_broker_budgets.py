@@ -32,7 +32,7 @@ class Clock:
 def num_accepted(budgets: Budgets, key: bytes, take: str = "spend") -> int:
     """Number of messages accepted from a key at one instant."""
     count = 0
-    while budgets.has(key) and count < 10_000:
+    while budgets.has_budget(key) and count < 10_000:
         getattr(budgets, take)(key)
         count += 1
     return count
@@ -57,10 +57,10 @@ def test_refused_message_costs_its_sender_more_and_others_nothing() -> None:
 def test_budgets_of_inactive_senders_are_dropped() -> None:
     budgets = Budgets(LIMITS, Clock())
     num_accepted(budgets, b"first")
-    assert not budgets.has(b"first")
+    assert not budgets.has_budget(b"first")
     for number in range(MAX_KNOWN):
         budgets.spend(b"%d" % number)
-    assert budgets.has(b"first")
+    assert budgets.has_budget(b"first")
 
 
 def test_messages_beyond_a_share_wait_in_order_in_a_bounded_queue() -> None:

@@ -14,10 +14,10 @@ from rlsched.decide.policies.policy import Policy
 from rlsched_agents.evaluate.metrics import queue_s
 from rlsched_agents.evaluate.pairs import Comparison, Ratio
 from rlsched_agents.whatif.capacity import fewer, sleep
-from rlsched_agents.whatif.found import Under, WhatIf, best_of, verdict
 from rlsched_agents.whatif.groups import JobGroup
-from rlsched_agents.whatif.history import JobHistory
-from rlsched_agents.whatif.look import WhatifQuestion, look
+from rlsched_agents.whatif.job_history import JobHistory
+from rlsched_agents.whatif.results import Under, WhatIf, best_of, verdict
+from rlsched_agents.whatif.run_whatif import WhatifQuestion, run_whatif
 from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable
 from tests.support.sim.histories import easy_history
@@ -31,7 +31,7 @@ def quiet(what: str, done: float) -> None:
 def found() -> WhatIf:
     trace, spec = easy_history(6000, 0.95, 64)
     policies = [Policy("qssf-backfill"), Policy("fifo"), Policy("sjf-backfill")]
-    return look(JobHistory(trace, spec, "normal", 0), WhatifQuestion(policies), quiet)
+    return run_whatif(JobHistory(trace, spec, "normal", 0), WhatifQuestion(policies), quiet)
 
 
 def test_policies_are_compared_with_the_rule_of_the_site(found: WhatIf) -> None:

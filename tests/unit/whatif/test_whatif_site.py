@@ -14,8 +14,8 @@ from rlsched.workload.load import scaled_to_nodes
 from rlsched.workload.split import time_split
 from rlsched.workload.trace import Trace
 from rlsched_agents.evaluate.windows import MeasuredWindow
-from rlsched_agents.whatif.found import why_refused
 from rlsched_agents.whatif.recorded import Recorded
+from rlsched_agents.whatif.results import why_refused
 from rlsched_agents.whatif.site import NO_CLAIMS, Explained, errors, explain, replayed, site_rules
 from rlsched_agents.whatif.stretches import replayed_waits
 from rlsched_agents.whatif.usage import used_at_submission
@@ -31,7 +31,7 @@ def quiet(what: str, done: float) -> None:
 
 
 def explained(trace: Trace, spec: ClusterSpec) -> tuple[Recorded, Explained]:
-    recorded = Recorded.of(trace, spec)
+    recorded = Recorded.from_history(trace, spec)
     return recorded, explain(recorded, RunRules(), MeasuredWindow(time_split(trace).test[0]), quiet)
 
 
@@ -59,7 +59,7 @@ def test_replay_of_the_same_rule_has_no_error() -> None:
 def test_cluster_with_a_fifth_too_few_gpus_is_refused() -> None:
     trace, spec = easy_history(JOBS, 0.8, GPUS, late_s=30.0)
     with pytest.raises(InputError, match=r"has 48 GPUs, and 64 were busy at once"):
-        Recorded.of(trace, scaled_to_nodes(spec, round(0.8 * spec.num_nodes)))
+        Recorded.from_history(trace, scaled_to_nodes(spec, round(0.8 * spec.num_nodes)))
 
 
 def test_cluster_with_a_fifth_too_many_gpus_is_refused() -> None:
@@ -86,14 +86,14 @@ def small(wait_s: list[float], vc: list[str], gpus: int = 8) -> Trace:
 
 
 def test_ends_come_before_starts_of_the_same_second() -> None:
-    assert Recorded.of(small([0.0], ["a"]), ClusterSpec.uniform(1)).most_busy == 8
+    assert Recorded.from_history(small([0.0], ["a"]), ClusterSpec.uniform(1)).most_busy == 8
 
 
 def test_vc_cannot_hold_more_than_its_nodes() -> None:
     spec = ClusterSpec(name="two", nodes=(NodeGroup(gpus=8, vc="a"), NodeGroup(gpus=8, vc="b")))
     trace = small([1800.0, 0.0], ["a"])
     with pytest.raises(InputError, match=r"jobs of a may use 8 GPUs, and 16 were busy at once"):
-        Recorded.of(trace, spec)
+        Recorded.from_history(trace, spec)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_vc_cannot_hold_more_than_its_nodes() -> None:
 )
 def test_histories_that_no_replay_can_be_compared_with(trace: Trace, said: str) -> None:
     with pytest.raises(InputError, match="small") as error:
-        Recorded.of(trace, ClusterSpec.uniform(1))
+        Recorded.from_history(trace, ClusterSpec.uniform(1))
     assert said in str(error.value)
 
 
@@ -147,7 +147,7 @@ def test_stretches_begin_with_the_site_s_state() -> None:
     spec, fifo = ClusterSpec.uniform(4), Policy("fifo")
     start_s = Engine(trace, spec, order=fifo.rule.order).run_rule(fifo.rule).start_s
     history = replace(trace, extra={"queue_s": start_s - trace.submit_s})
-    recorded = Recorded.of(history, spec)
+    recorded = Recorded.from_history(history, spec)
     nothing = PredictedTimes(np.ones(jobs), np.zeros(jobs))
     waits_s = replayed_waits(recorded, fifo, nothing, RunRules())
     np.testing.assert_allclose(waits_s, recorded.wait_s, atol=1e-6)
@@ -160,7 +160,7 @@ def test_stretches_begin_with_the_site_s_state() -> None:
 @pytest.mark.parametrize("name", ["limits-first", "fair-share", "fifo-backfill"])
 def test_rules_are_distinguished(name: str) -> None:
     trace, spec = easy_history(2000, 0.9, 64)
-    recorded = Recorded.of(trace, spec)
+    recorded = Recorded.from_history(trace, spec)
     rule = next(rule for rule in site_rules(recorded) if rule.policy.name == name)
     start_s = replayed(recorded, rule, RunRules(), MeasuredWindow()).start_s
     history = replace(trace, extra={**trace.extra, "queue_s": start_s - trace.submit_s})

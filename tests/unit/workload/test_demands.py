@@ -91,7 +91,9 @@ class TestTypes:
 
     def test_all_types_of_the_cluster_equal_any_type(self) -> None:
         state = state_of(self.SPEC)
-        both, one = (state.demand_number(Demand.of(1, gpu_type=kind)) for kind in ("V100|T4", "V100"))
+        both, one = (
+            state.demand_number(Demand.from_request(1, gpu_type=kind)) for kind in ("V100|T4", "V100")
+        )
         assert state.arrays.demand.plain[[both, one]].tolist() == [1, 0]
         state.add_node(NodeSpec(name="new", gpus=1, gpu_type="A100"))
         assert state.arrays.demand.plain[[both, one]].tolist() == [0, 0]
@@ -119,11 +121,11 @@ class TestShares:
         assert table.start_s.tolist() == [0] * 8 + [10]
 
     def test_thousandths_are_exact(self) -> None:
-        assert Demand.of(0.3).share_milli == 300
-        assert Demand.of(0.0001).share_milli == 1
-        assert Demand.of(1.0).share_milli == 1000
+        assert Demand.from_request(0.3).share_milli == 300
+        assert Demand.from_request(0.0001).share_milli == 1
+        assert Demand.from_request(1.0).share_milli == 1000
         with pytest.raises(AllocationError, match=r"whole GPUs or a share of one, got 1\.5"):
-            Demand.of(1.5)
+            Demand.from_request(1.5)
 
     def test_work_and_load_count_the_share(self) -> None:
         trace = trace_of([(0, 100, 0.5), (100, 100, 0.25)])
@@ -151,15 +153,18 @@ class TestCoresAndMemory:
     def test_fair_shares_are_answered_from_counts(self) -> None:
         """As long as no job takes more cores per GPU than nodes have, cores are never short."""
         state = state_of(spec_of((2, 4, "T4", 8, 0)))
-        fair = state.demand_number(Demand.of(1, num_cpus=2))
+        fair = state.demand_number(Demand.from_request(1, num_cpus=2))
         assert state.arrays.demand.plain[fair]
-        state.demand_number(Demand.of(1, num_cpus=3))
+        state.demand_number(Demand.from_request(1, num_cpus=3))
         assert not state.arrays.demand.plain[fair], "one greedy class, and all have to be checked"
 
     def test_cores_are_returned(self) -> None:
         state = state_of(spec_of((1, 4, "T4", 8, 100)))
         seq = state.add_job(
-            demand=Demand.of(2, num_cpus=7, memory_mib=50), submit_s=0.0, predicted_s=1.0, spread=1.0
+            demand=Demand.from_request(2, num_cpus=7, memory_mib=50),
+            submit_s=0.0,
+            predicted_s=1.0,
+            spread=1.0,
         )
         state.start(seq, [0, 1], 0.0)
         assert state.arrays.node.cpu_free_milli.tolist() == [1000]
@@ -204,32 +209,32 @@ class TestTheLedgerRefuses:
 
     def test_another_type(self) -> None:
         state = self.state()
-        seq = self.add(state, Demand.of(1, gpu_type="V100"))
+        seq = self.add(state, Demand.from_request(1, gpu_type="V100"))
         with pytest.raises(AllocationError, match="node n0 has too few resources for the job"):
             state.start(seq, [0], 0.0)
         state.start(seq, [2], 0.0)
 
     def test_unavailable_cores(self) -> None:
         state = self.state()
-        state.start(self.add(state, Demand.of(1, num_cpus=3)), [0], 0.0)
+        state.start(self.add(state, Demand.from_request(1, num_cpus=3)), [0], 0.0)
         with pytest.raises(AllocationError, match="n0 has too few resources"):
-            state.start(self.add(state, Demand.of(1, num_cpus=2)), [1], 0.0)
+            state.start(self.add(state, Demand.from_request(1, num_cpus=2)), [1], 0.0)
 
     def test_another_share_or_a_full_gpu(self) -> None:
         state = self.state()
-        half = self.add(state, Demand.of(0.5))
+        half = self.add(state, Demand.from_request(0.5))
         with pytest.raises(AllocationError, match="500 milli of each GPU must be given, got 1000"):
             state.start(half, [0], 0.0, share_milli=1000)
         state.start(half, [0], 0.0)
         with pytest.raises(AllocationError, match="GPU 0 on node n0 is taken"):
-            state.start(self.add(state, Demand.of(0.6)), [0], 0.0)
+            state.start(self.add(state, Demand.from_request(0.6)), [0], 0.0)
 
     def test_job_without_gpus_needs_a_node(self) -> None:
         state = self.state()
-        seq = self.add(state, Demand.of(0, num_cpus=2))
+        seq = self.add(state, Demand.from_request(0, num_cpus=2))
         with pytest.raises(AllocationError, match="there is no node number -1"):
             state.start(seq, [], 0.0)
         state.start(seq, [], 0.0, node=2)
         assert state.jobs_on(2) == [seq]
         with pytest.raises(AllocationError, match="n2 has too few resources"):
-            state.start(self.add(state, Demand.of(0, num_cpus=1)), [], 0.0, node=2)
+            state.start(self.add(state, Demand.from_request(0, num_cpus=1)), [], 0.0, node=2)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rlsched.errors import InputError, TraceError
-from rlsched.workload import tables, validate
+from rlsched.workload import table_files, validate
 from rlsched.workload.trace import Trace
 
 HEADER = "job_id,user,vc,name,submit_time,duration,num_gpus,num_cpus,status\n"
@@ -199,7 +199,7 @@ def test_any_line_endings_and_cell_formats(tmp_path: Path, end: str, user: str) 
 
 
 def test_cells_read_as_bytes_keep_the_length_limit() -> None:
-    assert tables.LONGEST <= validate.MAX_TEXT
+    assert table_files.LONGEST <= validate.MAX_TEXT
 
 
 def test_file_without_an_end_of_line_and_with_a_byte_order_mark(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ TICK_S = 1.0
 class View(Protocol):
     """A view that fills the screen."""
 
-    def look(self, client: Client) -> Any:
+    def fetch(self, client: Client) -> Any:
         """Request the data to show."""
         ...
 
@@ -56,7 +56,7 @@ def live(view: View, reach: Callable[[], Client], every_s: float) -> None:
 
 def _page(view: View, looking: Looking, columns: int, height: int) -> list[Text]:
     """Return a view's lines, then an error or the result of an order, and the keys on the last line."""
-    found = looking.at(view.look)
+    found = looking.last_answer(view.fetch)
     said = []
     if looking.trouble:
         age = f" · as of {time.strftime('%H:%M:%S', time.localtime(found[1]))}" if found else ""

@@ -17,7 +17,7 @@ SLOW_S: Final = 2.0
 """Duration of a query from which the screen reports that the broker does not answer, seconds."""
 REST: Final = 10.0
 """Pause after a query, as a multiple of its duration, so that queries take little of the broker's time."""
-Look = Callable[["Client"], Any]
+Fetch = Callable[["Client"], Any]
 
 
 class Looking:
@@ -35,8 +35,8 @@ class Looking:
 
     def __init__(self, reach: Callable[[], Client], every_s: float, news: Callable[[], None]) -> None:
         self._reach, self._every_s, self._news = reach, every_s, news
-        self._look: Look | None = None
-        self._found: tuple[Look, Any, float] | None = None
+        self._fetch: Fetch | None = None
+        self._found: tuple[Fetch, Any, float] | None = None
         self._orders: deque[Callable[[Client], str]] = deque()
         self._asked = threading.Event()
         self._out_since: float | None = None
@@ -55,14 +55,14 @@ class Looking:
         self._asked.set()
         self._thread.join(0.2)
 
-    def at(self, look: Look) -> tuple[Any, float] | None:
+    def last_answer(self, fetch: Fetch) -> tuple[Any, float] | None:
         """Return the last answer to this query and its time, Unix seconds; None: none yet."""
         if self._failure is not None:
             raise self._failure
-        if look != self._look:
-            self._look, self._trouble = look, ""
+        if fetch != self._fetch:
+            self._fetch, self._trouble = fetch, ""
             self._asked.set()
-        return self._found[1:] if self._found is not None and self._found[0] == look else None
+        return self._found[1:] if self._found is not None and self._found[0] == fetch else None
 
     def order(self, order: Callable[[Client], str]) -> None:
         """Carry out an order, then query again."""
@@ -94,7 +94,7 @@ class Looking:
                 self._asked.wait(self._every_s if self._trouble else max(self._every_s, REST * took_s))
 
     def _turn(self, client: Client) -> None:
-        look = self._look
+        fetch = self._fetch
         self._out_since = time.monotonic()
         while self._orders:
             try:
@@ -103,8 +103,8 @@ class Looking:
                 self.said = str(error)
             self._orders.popleft()
         try:
-            if look is not None:
-                self._found = (look, look(client), time.time())
+            if fetch is not None:
+                self._found = (fetch, fetch(client), time.time())
             self._trouble = ""
         except RlschedError as error:
             self._trouble = str(error)

@@ -61,7 +61,7 @@ class Page(ABC):
             now = self._most if self._top is None else min(self._top, self._most)
             top = min(max(now + step, 0), self._most)
             self._top = None if self._from_end and top == self._most else top
-        return self  # type: ignore[return-value]  # a subclass defines look
+        return self  # type: ignore[return-value]  # a subclass defines fetch
 
     def foot(self) -> Text:
         """Return the line of keys."""
@@ -73,16 +73,16 @@ class ListPage(Page):
 
     Args:
         title: The first line.
-        look: Requests the rows.
-        told: Formats the rows as lines of a width.
+        fetch: Requests the rows.
+        render: Formats the rows as lines of a width.
     """
 
     def __init__(
-        self, title: str, look: Callable[[Client], Any], told: Callable[[Any, int], list[Text]]
+        self, title: str, fetch: Callable[[Client], Any], render: Callable[[Any, int], list[Text]]
     ) -> None:
         super().__init__(title, None)
-        self.look, self._told = look, told
+        self.fetch, self._render = fetch, render
 
     def text(self, found: Any, columns: int) -> list[Text]:
         """Return the lines."""
-        return self._told(found, columns)
+        return self._render(found, columns)

@@ -27,7 +27,7 @@ class Marks:
     def __init__(self) -> None:
         self._letters: dict[str, str] = {}
 
-    def of(self, user: str) -> Text:
+    def letter_of(self, user: str) -> Text:
         """Return the user's letter: the first free one of the name. If none is free, letters are reused."""
         letter = self._letters.get(user)
         if letter is None:
@@ -51,7 +51,7 @@ def nodes_title(picture: Picture) -> Text:
 
 def node_cells(picture: Picture, marks: Marks) -> list[Text]:
     width = max((len(visible(node.name)) for node in picture.nodes), default=0)
-    return [_node(node, picture.held.get(node.name, {}), marks, width) for node in picture.nodes]
+    return [_node(node, picture.jobs_by_gpu.get(node.name, {}), marks, width) for node in picture.nodes]
 
 
 def _node(node: NodeInfo, held: dict[int, JobInfo], marks: Marks, width: int) -> Text:
@@ -76,7 +76,7 @@ def _node(node: NodeInfo, held: dict[int, JobInfo], marks: Marks, width: int) ->
 
 def _of_job(job: JobInfo, marks: Marks) -> Text:
     """Return the letter of a GPU's job, underlined if other jobs share the GPU."""
-    sign = marks.of(job.user)
+    sign = marks.letter_of(job.user)
     if job.beside:
         sign.stylize("underline")
     return sign
@@ -91,7 +91,9 @@ def _counted(signs: Sequence[Text]) -> Text:
 
 
 def owner_cell(owner: UserSummary, marks: Marks) -> Text:
-    text = marks.of(owner.user) + Text(f" {visible(owner.user) or _NO_USER} {count(owner.gpus, 'GPU')}")
+    text = marks.letter_of(owner.user) + Text(
+        f" {visible(owner.user) or _NO_USER} {count(owner.gpus, 'GPU')}"
+    )
     if owner.waiting:
         text.append(f", {owner.waiting:,} waiting for {owner.wanted_gpus:,}", style="dim")
     return text

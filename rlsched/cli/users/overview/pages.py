@@ -25,7 +25,7 @@ class WhyPage(Page):
         super().__init__(visible(f"why: job {title(job)}"), back)
         self._job = job.job
 
-    def look(self, client: Client) -> Explanation:
+    def fetch(self, client: Client) -> Explanation:
         """Ask."""
         return client.why(self._job)
 
@@ -46,7 +46,7 @@ class LogsPage(Page):
         super().__init__(visible(f"output: job {title(job)}"), back, from_end=True)
         self._job = job.job
 
-    def look(self, client: Client) -> Tail:
+    def fetch(self, client: Client) -> Tail:
         """Ask."""
         return tail(client, client.job(self._job))
 

@@ -84,7 +84,7 @@ class Picture:
         return sorted(found.values(), key=lambda owner: (-owner.gpus, -owner.wanted_gpus, owner.user))
 
     @cached_property
-    def held(self) -> dict[str, dict[int, JobInfo]]:
+    def jobs_by_gpu(self) -> dict[str, dict[int, JobInfo]]:
         """Jobs by node and GPU, of the GPUs that jobs hold."""
         found: dict[str, dict[int, JobInfo]] = {}
         for job in self.running:
@@ -103,7 +103,7 @@ class Picture:
         import msgspec
 
         stats: dict[str, Any] = msgspec.to_builtins(self.stats)
-        held = self.held
+        held = self.jobs_by_gpu
         return {
             "at_s": self.at_s,
             "broker": {name: value for name, value in stats.items() if name not in LEARNT},

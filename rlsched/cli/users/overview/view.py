@@ -9,7 +9,7 @@ from rich.text import Text
 from rlsched.cli.shared.screen.looking import Looking
 from rlsched.cli.shared.screen.page import foot
 from rlsched.cli.users.overview.bars import Marks
-from rlsched.cli.users.overview.drawing import overview
+from rlsched.cli.users.overview.overview_lines import overview
 from rlsched.cli.users.overview.pages import LogsPage, WhyPage
 from rlsched.cli.users.overview.picture import Picture, picture, title
 from rlsched.terminal.visible import visible
@@ -33,7 +33,7 @@ class Overview:
         self._at = 0
         self._to_cancel: JobInfo | None = None
 
-    def look(self, client: Client) -> Picture:
+    def fetch(self, client: Client) -> Picture:
         """Request the state of the cluster."""
         return picture(client)
 

@@ -17,7 +17,7 @@ import pytest
 from rlsched.broker.base.soft_errors import SoftErrors
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.records import RecordLog
-from rlsched.broker.machine.happenings import as_it_stands
+from rlsched.broker.machine.store_events import as_it_stands
 from rlsched.broker.queries.memory import RecordMemory
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.cluster.spec import ClusterSpec
@@ -321,7 +321,7 @@ def test_memory_skips_invalid_records() -> None:
         reference=0,
     )
     memory = RecordMemory([msgspec.structs.replace(record(0), halves=[half]), record(1)])
-    found = memory.of(5, ["shared"])
+    found = memory.last_record(5, ["shared"])
     assert found is not None
     assert found.number == 1
 

@@ -131,7 +131,7 @@ def test_base_holds_usage_of_jobs_and_predictions(path: Path) -> None:
     again = make(Journal(path))
     assert again.state.profiles.kept() == learnt
     assert again.state.jobs[2].energy_j == 12_000.0, "of its first attempt"
-    assert again.state.jobs[3].spec.profiles["generic"].known()["memory_mib"].count == 2
+    assert again.state.jobs[3].spec.profiles["generic"].known_figures()["memory_mib"].count == 2
     again.ask(submit(1, user="ann"))
     assert again.state.jobs[4].spec.profiles == again.state.jobs[3].spec.profiles
     again.journal.close()
@@ -151,9 +151,9 @@ def test_base_holds_gpus_of_foreign_processes(path: Path) -> None:
     with closing(Journal(path)) as journal:
         state = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
         assert isinstance(read_journal(path)[-1].entry, BasePart)
-        assert state.held.of("n0") == holdings
+        assert state.holdings.holdings_of("n0") == holdings
         assert state.cluster.digest() == whole.cluster.digest()
-        theirs = [state.cluster.slot_of(seq) for _, seq in state.held.by_node["n0"]]
+        theirs = [state.cluster.slot_of(seq) for _, seq in state.holdings.by_node["n0"]]
         assert all(state.cluster.arrays.job.unshared[theirs]), "no job joins them"
     again = make(Journal(path))
     again.says("n0", Hello(name="n0", gpus=4, held=holdings))
@@ -528,5 +528,5 @@ def test_journal_with_a_base_of_version_1_can_be_read(path: Path) -> None:
     broker = make(Journal(path))
     states = {job.number: job.state for job in broker.state.job_of_seq.values()}
     assert states == {5: "running"}
-    assert (broker.state.ended, broker.state.predictions.mean.sums["*", 0][0]) == (5, 5)
+    assert (broker.state.num_finished, broker.state.predictions.mean.sums["*", 0][0]) == (5, 5)
     broker.journal.close()

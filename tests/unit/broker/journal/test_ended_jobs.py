@@ -17,7 +17,7 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.recovery import recovered
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.server.fakes import FailingJournal, HandBroker
-from rlsched.broker.state.ended import EndedJob, ended_job, job_of
+from rlsched.broker.state.finished_job import EndedJob, ended_job, job_of
 from rlsched.broker.state.predictions import Predictions
 from rlsched.cli.main import run
 from rlsched.decide.registry import load_scheduler
@@ -196,7 +196,7 @@ def test_long_table_is_rebuilt_in_pieces(path: Path, monkeypatch: pytest.MonkeyP
     assert rows(path) == []
     state = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo"))
     assert rows(path) == whole
-    assert (journal.ended_at, state.ended) == (journal.last, 4)
+    assert (journal.ended_at, state.num_finished) == (journal.last, 4)
     journal.close()
 
 

@@ -95,7 +95,7 @@ def test_newest_snapshot_is_used_and_later_entries_replayed(path: Path) -> None:
     state, said, replayed = taken_up(path)
     assert (said, replayed) == ([], last - kept(path)[-1])
     assert {job.number: job.state for job in state.jobs.values()} == {5: "completed", 6: "launching"}
-    assert (state.ended, len(state.numbers)) == (5, 6)
+    assert (state.num_finished, len(state.numbers)) == (5, 6)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_restored_backup_uses_its_snapshot(path: Path, tmp_path: Path) -> None:
     restore(tmp_path / "backup.sqlite", path.parent)
     state, said, replayed = taken_up(path)
     assert said == []
-    assert replayed < state.ended * 5
+    assert replayed < state.num_finished * 5
     with closing(Journal(path)) as journal:
         again = make(journal, policy=POLICY)
         assert again.ask(submit(1)) == Submitted(job=1_000_001)
@@ -246,20 +246,20 @@ def test_snapshots_are_rare_and_taken_in_idle_turns(path: Path, monkeypatch: pyt
 
     keeper = SnapshotKeeper(broker.journal, said.append, elapsed)
     until(19)
-    assert not keeper.due(is_quiet=True)
+    assert not keeper.is_snapshot_due(is_quiet=True)
     until(20)
-    assert keeper.due(is_quiet=True)
-    assert not keeper.due(is_quiet=False)
+    assert keeper.is_snapshot_due(is_quiet=True)
+    assert not keeper.is_snapshot_due(is_quiet=False)
     until(30)
-    assert keeper.due(is_quiet=False)
+    assert keeper.is_snapshot_due(is_quiet=False)
     step_s = 0.5
     keeper.keep(broker.state, broker.machine.scheduler)  # takes half a second
     assert kept(path) == [30]
     until(60)
     step_s, now_s = 0.0, 100.0
-    assert not keeper.due(is_quiet=True), "at most half a percent of the time"
+    assert not keeper.is_snapshot_due(is_quiet=True), "at most half a percent of the time"
     now_s = 102.0
-    assert keeper.due(is_quiet=False)
+    assert keeper.is_snapshot_due(is_quiet=False)
     broker.state.outcomes["x"] = open  # type: ignore[assignment]
     keeper.keep(broker.state, broker.machine.scheduler)
     assert kept(path) == [30]
@@ -375,9 +375,9 @@ def test_numbers_are_a_sorted_list() -> None:
         numbers.append(last)
         plain.append(last)
     assert (len(numbers), len(Numbers())) == (300, 0)
-    assert numbers.between(0, 300) == plain
-    assert numbers.between(-5, 1_000) == plain
-    assert numbers.between(17, 40) == plain[17:40]
+    assert numbers.numbers_between(0, 300) == plain
+    assert numbers.numbers_between(-5, 1_000) == plain
+    assert numbers.numbers_between(17, 40) == plain[17:40]
     for number in (*plain, *(one + 1 for one in plain), -1, 0, 10**9):
         assert numbers.below(number) == sum(one < number for one in plain)
         assert (number in numbers) == (number in plain)

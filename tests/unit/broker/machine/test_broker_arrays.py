@@ -93,7 +93,7 @@ def test_array_is_one_row_and_its_tasks_get_their_numbers(journal: Journal) -> N
     over = info(broker, number)
     assert (over.state, over.exit_code, over.reason) == ("failed", 1, "3 completed, 1 failed")
     assert listed(broker) == []
-    assert broker.state.ended == 4  # an array is not a job
+    assert broker.state.num_finished == 4  # an array is not a job
 
 
 def test_task_limit_is_kept(journal: Journal) -> None:
@@ -178,9 +178,9 @@ def test_dependency_on_an_array_waits_for_all_its_tasks(journal: Journal) -> Non
     settle(broker)
     after, every = (new(broker, depends_on=on(kind, number)) for kind in ("after", "afterok"))
     assert (state(broker, after), state(broker, every)) == ("queued", "queued")  # no GPU is free
-    assert broker.state.gates.awaited(after) == []
+    assert broker.state.gates.open_dependencies(after) == []
     for task in (0, 1):
-        assert broker.state.gates.awaited(every)
+        assert broker.state.gates.open_dependencies(every)
         finish(broker, job_of(broker, number, task))
     assert state(broker, every) == "launching"
 
@@ -225,7 +225,7 @@ def test_array_survives_restarts_and_snapshots_and_replays_alike(journal: Journa
         assert (found.coming, found.live, found.fresh, found.outcomes) == (
             *(live.coming, live.live, live.fresh, live.outcomes),
         )
-        assert known.gates.awaited(other) == broker.state.gates.awaited(other)
+        assert known.gates.open_dependencies(other) == broker.state.gates.open_dependencies(other)
     made = redecide(journal_events(journal.path), load_scheduler(POLICY))
     assert len(made) > 30
     assert [(r.now_s, r.state_digest, r.action) for r in made] == [

@@ -275,7 +275,7 @@ def test_predictor_learns_the_run_time_of_all_attempts(journal: Journal) -> None
     broker.says("n0", launched(1, 2))
     began_s = broker.state.jobs[1].attempt.seated_s  # type: ignore[union-attr]
     learnt: list[tuple[int, float]] = []
-    broker.state.predictions.ended = (  # type: ignore[method-assign]
+    broker.state.predictions.record_run_time = (  # type: ignore[method-assign]
         lambda spec, duration_s, _: learnt.append((spec.job, duration_s))
     )
     broker.says("n0", ended(1, 2), after_s=7.0)
@@ -310,7 +310,7 @@ def test_wait_for_free_gpus_is_not_run_time(journal: Journal) -> None:
     broker = preempted(journal)
     broker.says("n0", killed(1), after_s=20.0)
     learnt: list[float] = []
-    broker.state.predictions.ended = lambda _, duration_s, __: learnt.append(duration_s)  # type: ignore[method-assign]
+    broker.state.predictions.record_run_time = lambda _, duration_s, __: learnt.append(duration_s)  # type: ignore[method-assign]
     broker.says("n0", launched(2))
     broker.says("n0", ended(2), after_s=3.0)
     assert learnt == [pytest.approx(3.0, abs=0.01)]

@@ -166,4 +166,4 @@ def test_record_lists_preempted_jobs(journal: Journal) -> None:
     records = [record for kept in broker.records for record in kept.records]
     (record,) = [record for record in records if isinstance(record.action, Preempt)]
     assert (record.action, record.policy_id) == (Preempt(seq=0), tiresias().policy_id)
-    assert broker.machine.memory.of(0) in records[records.index(record) :], "`why` uses it"
+    assert broker.machine.memory.last_record(0) in records[records.index(record) :], "`why` uses it"

@@ -51,7 +51,7 @@ def test_message_that_raises_is_dropped_and_its_sender_drained(
 
     with monkeypatch.context() as patch:
         patch.setattr(type(broker.machine._attempts), "_after_rank", broken)
-        patch.setattr(type(broker.machine._attempts), "ended", broken)
+        patch.setattr(type(broker.machine._attempts), "record_rank_end", broken)
         out = broker.says("n0", ended(1))
     assert of_kind(out, EndedAck), "it is logged once"
     assert "unexpected" in caplog.text

@@ -14,8 +14,8 @@ from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.journal.snapshots import picture_of
 from rlsched.broker.queries.as_history import history_of
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.broker.state.asked import runs_as, sharing_of
 from rlsched.broker.state.base_ledger import fill, ledger_of
+from rlsched.broker.state.job_requests import runs_as, sharing_of
 from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState

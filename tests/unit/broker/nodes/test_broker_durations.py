@@ -27,13 +27,13 @@ DAY_S = 86_400.0
 def run_times(broker: HandBroker) -> list[float]:
     """Run times that the predictor received, seconds."""
     said: list[float] = []
-    learn = broker.state.predictions.ended
+    learn = broker.state.predictions.record_run_time
 
     def note(spec: object, run_s: float, now_s: float) -> None:
         said.append(run_s)
         learn(spec, run_s, now_s)  # type: ignore[arg-type]
 
-    broker.state.predictions.ended = note  # type: ignore[assignment,method-assign]
+    broker.state.predictions.record_run_time = note  # type: ignore[assignment,method-assign]
     return said
 
 

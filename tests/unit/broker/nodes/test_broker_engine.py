@@ -72,7 +72,7 @@ def test_holdings_survive_a_restart_and_a_drain(journal: Journal) -> None:
     broker.says("n0", Heartbeat(name="n0", unhealthy="drained in Slurm: fan"))
     broker.says("n0", Held(held=[holding(0, 1, 2, until_s=broker.now_s + 60.0)]))
     again = make(journal)
-    assert again.state.held.of("n0") == broker.state.held.of("n0") != []
+    assert again.state.holdings.holdings_of("n0") == broker.state.holdings.holdings_of("n0") != []
     again.says("n0", Hello(name="n0", gpus=4, held=[holding(0, 1, 2, until_s=broker.now_s + 59.0)]))
     again.ask(submit(2))
     assert state(again, 1) == "queued"
@@ -221,6 +221,6 @@ def test_snapshot_keeps_holdings(journal: Journal) -> None:
     broker = make(journal)
     broker.says("n0", Hello(name="n0", gpus=4, capabilities=SLURM, held=[holding(1, until_s=2_000.0)]))
     state = book_of(picture_of(broker.state))
-    assert state.held.of("n0") == [holding(1, until_s=2_000.0)]
+    assert state.holdings.holdings_of("n0") == [holding(1, until_s=2_000.0)]
     assert state.nodes["n0"].spec.capabilities == SLURM
     assert state.cluster.digest() == broker.state.cluster.digest()

@@ -263,7 +263,7 @@ def test_later_jobs_of_the_same_command_have_the_same_expected_usage(broker: Han
     assert broker.state.jobs[1].spec.profiles == {}
     assert broker.state.jobs[6].spec.profiles == {}
     stamped = broker.state.jobs[5].spec.profiles
-    found = stamped["generic"].known()
+    found = stamped["generic"].known_figures()
     assert {field: round(one.value, 3) for field, one in found.items()} == {
         "util_frac": 0.8,
         "memory_mib": 20_480.0,

@@ -23,7 +23,7 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import job_candidates, start_action
 from rlsched.decide.scheduler import Decision, Scheduler
-from rlsched.decisions.words import done
+from rlsched.decisions.decision_text import done
 from rlsched.wire.messages import (
     MAX_MESSAGE_BYTES,
     Cancel,
@@ -151,7 +151,7 @@ def test_reason_names_drained_nodes_and_the_remaining_time(journal: Journal) -> 
 def test_explanation_fits_a_frame(journal: Journal) -> None:
     broker = make(journal, 4)
     submit(broker, 1)
-    job, record = broker.state.jobs[1], broker.machine.memory.of(0)
+    job, record = broker.state.jobs[1], broker.machine.memory.last_record(0)
     assert record is not None
     job.state, job.attempt, job.reason = "failed", None, "x" * 3_000_000
     huge = msgspec.structs.replace(record, guard="x" * 3_000_000)
@@ -314,7 +314,7 @@ def test_hold_names_its_job_and_ends_with_its_reason(journal: Journal) -> None:
     assert held in why(broker, 2).details
     assert "at that decision: fewer GPUs are free than the gang needs" in why(broker, 3).details
     job = broker.state.jobs[2]
-    record = broker.machine.memory.of(job.seq)
+    record = broker.machine.memory.last_record(job.seq)
     assert held in explain(broker.state, job, record, broker.now_s).details
     broker.state.cluster.release(broker.state.jobs[1].seq, broker.now_s)
     told = explain(broker.state, job, record, broker.now_s)
@@ -336,7 +336,7 @@ def test_last_record_of_each_job_is_kept(journal: Journal) -> None:
     submit(broker, 4, 2, 2)
     records = [record for kept in broker.records for record in kept.records]
     memory = RecordMemory(records)
-    assert memory.of(0) == records[0]
-    assert memory.of(1) is None, "job 2 has never been a candidate: no GPU was free"
+    assert memory.last_record(0) == records[0]
+    assert memory.last_record(1) is None, "job 2 has never been a candidate: no GPU was free"
     job = broker.state.jobs[1]
-    assert explain(broker.state, job, memory.of(0), broker.now_s).job == 1
+    assert explain(broker.state, job, memory.last_record(0), broker.now_s).job == 1

@@ -115,7 +115,7 @@ def test_reports_of_nodes_about_them_are_answered(broker: HandBroker) -> None:
     forget(broker)
     assert isinstance(broker.says("n0", launched(4))[-1], Kill)
     assert isinstance(broker.says("n0", ended(4))[-1], EndedAck)
-    assert broker.state.ended == OVER
+    assert broker.state.num_finished == OVER
 
 
 def test_list_continues_from_memory_to_the_journal(broker: HandBroker) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.queries import history
-from rlsched.broker.queries.history import SCANNED
+from rlsched.broker.queries import history_pages
+from rlsched.broker.queries.history_pages import SCANNED
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.broker.state.ended import EndedJob
+from rlsched.broker.state.finished_job import EndedJob
 from rlsched.client.client import Client
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
@@ -116,11 +116,11 @@ def test_pages_of_any_length_list_the_same_jobs(
     usage = list(client.usage(user="ada"))
     assert len(usage) == SOME // 2
     for rows in (1, 2, 7, SOME):
-        monkeypatch.setattr(history, "SCANNED", rows)
+        monkeypatch.setattr(history_pages, "SCANNED", rows)
         assert numbers(client) == whole
         assert numbers(client, user="ada", states=["failed", "running"]) == some
         assert list(client.usage(user="ada")) == usage
-    monkeypatch.setattr(history, "MAX_PAGE_BYTES", 1)
+    monkeypatch.setattr(history_pages, "MAX_PAGE_BYTES", 1)
     page = broker.ask(ListHistory())
     assert isinstance(page, History)
     assert len(page.jobs) == 1
@@ -130,7 +130,7 @@ def test_pages_of_any_length_list_the_same_jobs(
 def test_job_that_ends_between_two_pages_is_listed_once(
     broker: HandBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "MAX_PAGE_BYTES", 1)
+    monkeypatch.setattr(history_pages, "MAX_PAGE_BYTES", 1)
     answers = 0
 
     def ending(question: ListHistory) -> object:
@@ -200,7 +200,7 @@ def test_largest_page_fits_its_frame(broker: HandBroker) -> None:
         page = broker.ask(question)
         assert isinstance(page, History | Usage)
         assert page.jobs
-        assert len(encode(page)) < 2 * history.MAX_PAGE_BYTES + 200 * SCANNED
+        assert len(encode(page)) < 2 * history_pages.MAX_PAGE_BYTES + 200 * SCANNED
 
 
 def test_damaged_row_is_refused_in_one_line(broker: HandBroker) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.decide.plans.words import span
+from rlsched.decide.plans.plan_text import span
 from rlsched.wire.messages import DependsOn, DrainNode, Explanation, JobInfo, Jobs, ListJobs, SetQuota, Why
 from tests.support.broker.hand import ended, hello, launched, make, submit
 

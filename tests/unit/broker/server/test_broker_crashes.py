@@ -12,7 +12,7 @@ from rlsched.broker.base.entries import Entry
 from rlsched.broker.events import ClientAsked, Event, NodeSaid, Tick
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.server.fakes import HandBroker, RecordingTransport
-from rlsched.broker.state.ended import EndedJob
+from rlsched.broker.state.finished_job import EndedJob
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import (
@@ -132,7 +132,7 @@ class World:
             try:
                 broker = broker or self.broker(journal)
                 self.batch(broker, batches)
-                if len(self.acknowledged) == len(GANGS) == broker.state.ended:
+                if len(self.acknowledged) == len(GANGS) == broker.state.num_finished:
                     journal.close()
                     return batches
             except CrashedError:

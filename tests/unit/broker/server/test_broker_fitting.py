@@ -41,9 +41,9 @@ def learnt(jobs: int = 200, kind: str = HEDGE) -> Predictions:
     predictions = Predictions(kind)
     for k in range(1, jobs + 1):
         (entry,) = predictions.predict([draft(k)], 100.0 * k)
-        predictions.submitted(entry, 100.0 * k)
-        predictions.started(k, 100.0 * k)
-        predictions.ended(entry, 5.0 + 400.0 * (k % 3), 100.0 * k + 50.0)
+        predictions.record_submission(entry, 100.0 * k)
+        predictions.record_start(k, 100.0 * k)
+        predictions.record_run_time(entry, 5.0 + 400.0 * (k % 3), 100.0 * k + 50.0)
     return predictions
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rlsched.broker.base.ledger_models import LedgerModels, workload_number
-from rlsched.broker.server.policy import load_policy
+from rlsched.broker.server.broker_policy import load_policy
 from rlsched.cluster.spec import ClusterSpec, NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide import registry

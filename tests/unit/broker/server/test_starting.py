@@ -28,12 +28,12 @@ ADDRESS = "tcp://127.0.0.1:7999"
 def test_start_up_steps_are_reported_until_it_listens(tmp_path: Path) -> None:
     assert starting_at(tmp_path, [ADDRESS]) == ""
     with Starting(tmp_path, "tcp://0.0.0.0:7999") as word, Starting(tmp_path, ADDRESS) as other:
-        word.say("it loads policy tuned")
+        word.report_step("it loads policy tuned")
         assert starting_at(tmp_path, [ADDRESS]) == f"{ADDRESS}: it loads policy tuned"
         assert starting_at(tmp_path, ["tcp://127.0.0.1:1", ADDRESS]).startswith(ADDRESS)
         assert starting_at(tmp_path, ["tcp://localhost:7999"]).startswith("tcp://localhost:7999")
         assert starting_at(tmp_path, ["tcp://elsewhere:7999"]) == ""
-        other.say("short")
+        other.report_step("short")
         assert starting_at(tmp_path, [ADDRESS]) == f"{ADDRESS}: short"
     assert starting_at(tmp_path, [ADDRESS]) == ""
     assert list(tmp_path.iterdir()) == []
@@ -52,7 +52,7 @@ def test_report_of_a_killed_broker_is_ignored(tmp_path: Path) -> None:
     told, tells = os.pipe()
     child = os.fork()
     if child == 0:
-        Starting(tmp_path, ADDRESS).say("compiling")
+        Starting(tmp_path, ADDRESS).report_step("compiling")
         os.write(tells, b".")
         signal.pause()
     assert os.read(told, 1) == b"."
@@ -69,13 +69,13 @@ def test_unwritable_folder_and_unknown_port_do_not_stop_the_start(tmp_path: Path
     (tmp_path / "file").touch()
     for home, address in ((tmp_path / "file", ADDRESS), (tmp_path, "tcp://127.0.0.1:0")):
         with Starting(home, address) as word:
-            word.say("x")
+            word.report_step("x")
             assert starting_at(home, [address]) == ""
 
 
 def test_client_is_told_that_the_broker_is_starting(tmp_path: Path) -> None:
     with Starting(tmp_path, ADDRESS) as word:
-        word.say("compiling, once for this version: 12 of 40")
+        word.report_step("compiling, once for this version: 12 of 40")
         expected = rf"a broker is starting at {ADDRESS}: compiling, .*: 12 of 40; try again in a moment"
         with pytest.raises(BrokerUnavailableError, match=expected):
             Client(ADDRESS, home=tmp_path)  # the broker has no key yet
@@ -83,7 +83,7 @@ def test_client_is_told_that_the_broker_is_starting(tmp_path: Path) -> None:
         with Client(ADDRESS, home=tmp_path, timeout_s=0.3) as client:
             with pytest.raises(BrokerUnavailableError, match=expected):
                 client.jobs()
-            word.over()
+            word.remove_report()
             with pytest.raises(BrokerUnavailableError, match="no broker answers"):
                 client.jobs()
 
@@ -92,14 +92,14 @@ def test_client_can_wait_until_it_listens_or_has_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     word, times = Starting(tmp_path, ADDRESS), list[float]()
-    word.say("it loads policy tuned")
+    word.report_step("it loads policy tuned")
 
     def waits(address: str, waited_s: float, most_s: float) -> None:
         assert address == ADDRESS
         times.append(waited_s)
-        options._Waiting(tmp_path, is_seen=False)(address, waited_s and options.SILENT_S, most_s)
+        options._WaitingLine(tmp_path, is_seen=False)(address, waited_s and options.SILENT_S, most_s)
         if waited_s > 3 * most_s:
-            word.over()
+            word.remove_report()
 
     keys = KeyHome(tmp_path)
     threading.Timer(0.3, keys.broker).start()
@@ -118,7 +118,7 @@ def test_compilation_is_reported_at_once() -> None:
     compiling, told = Compiling(clock=lambda: 0.0), list[str]()
     compiling.tells = told.append
     compiling.begins("a", ["b"])
-    compiling.has("b", compiled=True)
+    compiling.report_available("b", compiled=True)
     compiling.begins("c", [])
     assert told == [f"compiling, once for this version: {done}" for done in ("0 of 2", "1 of 3")]
 
@@ -152,4 +152,4 @@ def test_failed_start_leaves_no_journal(tmp_path: Path, monkeypatch: pytest.Monk
         Starting(tmp_path, "tcp://127.0.0.1:7998") as word,
         pytest.raises(InputError, match="loads policy fifo"),
     ):
-        Broker(settings(tmp_path), doing=word.say)
+        Broker(settings(tmp_path), doing=word.report_step)

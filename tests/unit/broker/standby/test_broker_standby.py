@@ -136,4 +136,4 @@ def test_journal_of_another_machine_is_not_read_while_its_broker_runs(
     with pytest.raises(JournalHeldError):
         Journal(path)
     journal.close()
-    assert Holder.of(path).boot_id == journal_lock.boot_id()
+    assert Holder.read(path).boot_id == journal_lock.boot_id()

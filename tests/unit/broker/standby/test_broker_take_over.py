@@ -193,9 +193,9 @@ def test_majority_of_nodes_can_report_a_later_broker(path: Path) -> None:
 def test_superseded_broker_stays_stopped_until_it_has_a_later_journal(tmp_path: Path) -> None:
     superseded = Superseded(tmp_path)
     superseded.check(1)
-    superseded.by(0, "")
+    superseded.stop_for(0, "")
     with pytest.raises(SupersededError, match=r"serves, at epoch 1002 \(it reported itself\)"):
-        superseded.by(1_002, "it reported itself")
+        superseded.stop_for(1_002, "it reported itself")
     with pytest.raises(SupersededError, match="as recorded here"):
         Superseded(tmp_path).check(2)
     Superseded(tmp_path).check(1_003)
@@ -390,7 +390,7 @@ def test_access_list_is_copied_too(
     assert answer is not None
     assert answer.access is not None
     [(file, text)] = answer.access.items()
-    assert AccessEntry.of(file, text) == next(
+    assert AccessEntry.parse(file, text) == next(
         iter(AccessList(home.directory / "authorised").members().values())
     )
     last = broker.journal.last

@@ -9,8 +9,8 @@ import pytest
 
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.broker.server.broker_policy import load_policy
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.broker.server.policy import load_policy
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.dials.turning import RANGES
@@ -28,7 +28,7 @@ HUGE = 1.7e308
 
 def strategy(path: Path, weights: np.ndarray) -> Policy:
     """`easy` with the dials of a linear strategy."""
-    Strategy.of(weights).write(path)
+    Strategy.from_layers(weights).write(path)
     return Policy("easy", reserve_after="1s", dials=str(path))
 
 

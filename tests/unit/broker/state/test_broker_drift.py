@@ -12,8 +12,8 @@ import pytest
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.queries.report import drift_curves
+from rlsched.broker.server.broker_policy import load_policy
 from rlsched.broker.server.fakes import HandBroker
-from rlsched.broker.server.policy import load_policy
 from rlsched.broker.state.jobs import Job
 from rlsched.cli.operators.metrics import figures
 from rlsched.cli.users.status import _lines, problems
@@ -184,7 +184,9 @@ def test_ranges_with_swapped_ends_are_refused(tmp_path: Path) -> None:
     odd = Familiar(columns={"queue_log": (2.0, 1.0)})
     with pytest.raises(CheckpointError, match="queue_log: expected the least value and then the largest"):
         load_checkpoint(saved(tmp_path / "odd.zip", odd))
-    strategy = msgspec.structs.replace(Strategy.of(np.zeros((NUM_DIALS, NUM_COLUMNS + 1))), familiar=odd)
+    strategy = msgspec.structs.replace(
+        Strategy.from_layers(np.zeros((NUM_DIALS, NUM_COLUMNS + 1))), familiar=odd
+    )
     strategy.write(tmp_path / "odd.json")
     with pytest.raises(InputError, match=r"odd\.json: familiar: queue_log: expected the least"):
         Strategy.read(tmp_path / "odd.json")
@@ -194,7 +196,7 @@ def test_ranges_with_swapped_ends_are_refused(tmp_path: Path) -> None:
 
 
 def test_strategy_without_ranges_keeps_its_digest() -> None:
-    one = Strategy.of(np.full((NUM_DIALS, NUM_COLUMNS + 1), 0.5))
+    one = Strategy.from_layers(np.full((NUM_DIALS, NUM_COLUMNS + 1), 0.5))
     assert b"familiar" not in msgspec.json.encode(one)
 
 
@@ -202,7 +204,7 @@ def dialled(path: Path, most_waiting: float) -> Scheduler:
     """Dials that change with observations; trained only on short queues."""
     weights = np.random.default_rng(2).normal(0.0, 0.5, (NUM_DIALS, NUM_COLUMNS + 1))
     columns = dict.fromkeys(NAMES, (-3.0, 3.0)) | {"waiting_jobs": (0.0, most_waiting)}
-    made = msgspec.structs.replace(Strategy.of(weights), familiar=Familiar(columns=columns))
+    made = msgspec.structs.replace(Strategy.from_layers(weights), familiar=Familiar(columns=columns))
     made.write(path)
     policy = Policy("easy", reserve_after="1s", dials=str(path))
     return load_policy(policy, None, BUDGET_MS)[0]

@@ -147,8 +147,8 @@ def test_singletons_of_one_message_wait_for_each_other_or_none_is_queued(journal
     assert "job 3: expected at most 1,000 jobs" in refused(broker, SubmitMany(jobs=many))
     last = broker.state.last_number
     ask(broker, SubmitMany(jobs=few))
-    assert len(broker.state.gates.awaited(last + 1)) == MOST_DEPENDENCIES - 1
-    assert len(broker.state.gates.awaited(last + 2)) == MOST_DEPENDENCIES
+    assert len(broker.state.gates.open_dependencies(last + 1)) == MOST_DEPENDENCIES - 1
+    assert len(broker.state.gates.open_dependencies(last + 2)) == MOST_DEPENDENCIES
 
 
 def test_after_stays_met_once_the_job_has_started(journal: Journal) -> None:

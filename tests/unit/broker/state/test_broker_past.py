@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.broker.base.past import PastJobs
+from rlsched.broker.base.past_jobs import PastJobs
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.snapshots import made_for
 from rlsched.broker.standby.warm import Warm

@@ -17,9 +17,9 @@ from rlsched.wire.messages import Cancel, Ended, PredictionReport, Stats, StatsR
 from rlsched.workload.predict import RunningMean
 from rlsched.workload.predict.at_submission import predict_at_submission
 from rlsched.workload.predict.distribution import Forecast, point_and_spread
+from rlsched.workload.predict.event_history import FEATURES, EventHistory
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.hedge import SIZES
-from rlsched.workload.predict.history import FEATURES, EventHistory
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 from rlsched.workload.predict.predictor import Predictor
 from rlsched.workload.trace import Trace
@@ -142,7 +142,7 @@ def test_restart_does_not_call_the_models(journal: Journal, monkeypatch: pytest.
         raise AssertionError("predicted again")
 
     monkeypatch.setattr(Predictor, "foresee", never)
-    monkeypatch.setattr(Predictor, "said", never)
+    monkeypatch.setattr(Predictor, "expert_forecasts", never)
     monkeypatch.setattr(EventHistory, "submit", never)
     assert predictions_of(make(journal)) == before
 
@@ -280,9 +280,9 @@ def test_entry_older_than_the_hedge_has_the_running_mean() -> None:
     assert isinstance(read, JobSubmitted)
     assert (read.predicted_by, read.said) == (RUNNING_MEAN, b"")
     hedge = Predictions(HEDGE)
-    hedge.submitted(read, 5.0)
-    hedge.started(1, 6.0)
-    hedge.ended(read, 10.0, 16.0)
+    hedge.record_submission(read, 5.0)
+    hedge.record_start(1, 6.0)
+    hedge.record_run_time(read, 10.0, 16.0)
     assert hedge.recent.count == 1
 
 

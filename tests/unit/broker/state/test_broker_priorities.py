@@ -163,8 +163,8 @@ def test_heavy_users_are_behind_light_users(journal: Journal) -> None:
     assert "fair share: by the usage of ada, its jobs count 0.25 of others'" in said.details
     again = begin(journal, "sjf", half_life_s=DAY_S)
     assert order(again) == [3, 2]
-    assert again.state.usage.used(again.now_s, again.state.job_of_seq.values()) == pytest.approx(
-        broker.state.usage.used(again.now_s, broker.state.job_of_seq.values())
+    assert again.state.usage.usage_by_user(again.now_s, again.state.job_of_seq.values()) == pytest.approx(
+        broker.state.usage.usage_by_user(again.now_s, broker.state.job_of_seq.values())
     )
 
 
@@ -174,9 +174,9 @@ def test_usage_decays(journal: Journal) -> None:
     broker.wait(3600.0, "n0")
     broker.says("n0", ended(first))
     running: list[object] = []
-    used = broker.state.usage.used(broker.now_s, running)["ada"]  # type: ignore[arg-type]
+    used = broker.state.usage.usage_by_user(broker.now_s, running)["ada"]  # type: ignore[arg-type]
     assert used == pytest.approx(4 * 3600.0 * 0.5 / math.log(2.0), rel=1e-2), "the integral of 2^(-t / 1 h)"
-    later = broker.state.usage.used(broker.now_s + 7200.0, running)["ada"]  # type: ignore[arg-type]
+    later = broker.state.usage.usage_by_user(broker.now_s + 7200.0, running)["ada"]  # type: ignore[arg-type]
     assert later == pytest.approx(used / 4.0)
 
 

@@ -62,7 +62,7 @@ class SubmissionQuery(NamedTuple):
 
 
 @dataclass
-class _Live:
+class _LiveJob:
     """A job that has not ended."""
 
     job: JobFacts
@@ -91,7 +91,7 @@ class EventHistory:
         self._rhythms: dict[Key, Rhythm] = {}
         self._submitted_s: dict[Key, float] = {}
         self._recent: dict[Key, _Recent] = {}
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, _LiveJob] = {}
 
     def submit(self, job: JobFacts, now_s: float) -> SubmissionQuery:
         """Record a submission, and return the data known about the job before it."""
@@ -103,7 +103,7 @@ class EventHistory:
         levels = self.survival.probabilities(keys, now_s)
         near = self.nearest.probabilities(own, job, context, now_s, levels[_VC_GPUS])
         row = self._features(job, keys, context, now_s, levels, near)
-        self._submitted(_Live(job, keys, context), rhythm, now_s)
+        self._submitted(_LiveJob(job, keys, context), rhythm, now_s)
         mean = lognormal(*self.mean.predict(job.vc, math.ceil(job.gpus)))
         return SubmissionQuery(job, np.array(row, dtype=np.float32), mean, near, levels[-1])
 
@@ -113,7 +113,7 @@ class EventHistory:
         own = keys[_VC_GPUS]
         assert own is not None
         rhythm = self._rhythm(own)
-        self._submitted(_Live(job, keys, rhythm.context(now_s)), rhythm, now_s)
+        self._submitted(_LiveJob(job, keys, rhythm.context(now_s)), rhythm, now_s)
 
     def _rhythm(self, key: Key) -> Rhythm:
         rhythm = self._rhythms.get(key)
@@ -121,7 +121,7 @@ class EventHistory:
             rhythm = self._rhythms[key] = Rhythm()
         return rhythm
 
-    def _submitted(self, live: _Live, rhythm: Rhythm, now_s: float) -> None:
+    def _submitted(self, live: _LiveJob, rhythm: Rhythm, now_s: float) -> None:
         rhythm.submit(now_s)
         for key in (live.keys[_VC] or ("all",), ("user", live.job.user)):
             self._submitted_s[key] = now_s

@@ -171,13 +171,13 @@ class ShadowBroker:
         pause_s = 0.0
         while not stop.wait(pause_s):
             began_s = time.monotonic()
-            self.look()
+            self.query_slurm()
             took_s = time.monotonic() - began_s
             pause_s = max(self._poll_s - took_s, took_s)
         self.note()
         self._snapshots.keep(self._state, self.policy)
 
-    def look(self) -> None:
+    def query_slurm(self) -> None:
         """Query Slurm once, and decide."""
         try:
             facts = self._reader.facts()
@@ -191,10 +191,10 @@ class ShadowBroker:
                 _log.warning("Slurm answers again")
             self._is_away = False
             self._looks += 1
-            self._shadow.look(facts, self._forgets_s)
+            self._shadow.follow_facts(facts, self._forgets_s)
         self._records.flush()
         self._fits.step(self._machine.now_s)
-        if self._snapshots.due(is_quiet=True):
+        if self._snapshots.is_snapshot_due(is_quiet=True):
             self._snapshots.keep(self._state, self.policy)
         if time.time() - self._noted_s >= NOTE_S:
             self.note()

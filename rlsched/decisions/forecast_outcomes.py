@@ -29,7 +29,7 @@ class KnownForecasts:
     def __len__(self) -> int:
         return len(self._texts["job"])
 
-    def between(self, from_s: float, to_s: float, most: int) -> dict[str, Any]:
+    def outcomes_between(self, from_s: float, to_s: float, most: int) -> dict[str, Any]:
         """Forecasts whose outcomes became known in this time, as columns, thinned out to `most`.
 
         `count` and `held` count all of them: their number, and the number of outcomes within 10 to 90 %.

@@ -13,8 +13,8 @@ from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
 from rlsched.broker.nodes.metered import MeteredUsage
 from rlsched.broker.queries.pages import MAX_PAGE_ROWS, text_bytes
 from rlsched.broker.state.broker_state import BrokerState
-from rlsched.broker.state.ended import EndedJob, asked_of_row
-from rlsched.broker.state.ended_table import EndedTable, Filter
+from rlsched.broker.state.finished_job import EndedJob, asked_of_row
+from rlsched.broker.state.finished_table import EndedTable, Filter
 from rlsched.broker.state.jobs import Job, place_of
 from rlsched.wire.messages import Cursor, History, JobUsage, ListHistory, ListUsage, PastJob, Usage, WhichJobs
 from rlsched.wire.states import RUNNING

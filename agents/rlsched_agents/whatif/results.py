@@ -6,11 +6,11 @@ import msgspec
 
 from rlsched.terminal.show import in_words
 from rlsched_agents.evaluate.pairs import MIN_BLOCKS, Comparison, Ratio
-from rlsched_agents.whatif.capacity import Fewer, SleepingNodes
-from rlsched_agents.whatif.groups import JobGroup, said
+from rlsched_agents.whatif.capacity import Fewer, SleepPotential
+from rlsched_agents.whatif.groups import JobGroup, direction
 from rlsched_agents.whatif.site import GRADES, NO_CLAIMS, RuleFit
 
-NOBODY_WAITS_S = 1.0
+NO_WAIT_S = 1.0
 _MOST_NAMED = 3
 _NAMES = {"size": "jobs of {} GPUs", "partition": "partition {}", "user": "user {}"}
 
@@ -87,7 +87,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     site: Under | None = None
     policies: list[Under] = []
     best: str = ""
-    sleep: dict[str, SleepingNodes] = {}
+    sleep: dict[str, SleepPotential] = {}
     fewer: Fewer | None = None
     verdict: str
 
@@ -121,14 +121,14 @@ def best_of(policies: list[Under]) -> str:
     shown = [
         (one.ratio.ratio, one.policy)
         for one in policies
-        if not one.oracle and one.ratio is not None and said(one.ratio) == "less"
+        if not one.oracle and one.ratio is not None and direction(one.ratio) == "less"
     ]
     return min(shown)[1] if shown else ""
 
 
 def verdict(site: Under, policies: list[Under], best: str, days: int, grade: str, fewer: Fewer | None) -> str:
     """The result in one sentence."""
-    if site.wait_s < NOBODY_WAITS_S:
+    if site.wait_s < NO_WAIT_S:
         return f"keep what you have: under {site.policy} jobs hardly waited at all"
     if days < MIN_BLOCKS:
         return (

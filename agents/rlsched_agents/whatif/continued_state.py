@@ -27,7 +27,7 @@ from rlsched.broker.base.entries import (
 )
 from rlsched.broker.base.rows import JournalRow
 from rlsched.broker.base.states import Outcome
-from rlsched.broker.machine.happenings import happened
+from rlsched.broker.machine.store_events import happened
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.gates import NEVER
 from rlsched.broker.state.jobs import Attempt, Job
@@ -67,7 +67,7 @@ class Ends:
         self._timeline = timeline
         self.by_predictions: set[int] = set()
 
-    def of(self, job: Job, attempt: Attempt) -> tuple[float, Outcome]:
+    def end_of(self, job: Job, attempt: Attempt) -> tuple[float, Outcome]:
         """End time of an attempt and outcome of its job; as recorded if the attempt started as recorded."""
         spec, ran_s = job.spec, 0.0
         seen = self._timeline.jobs.get(job.called)
@@ -91,7 +91,7 @@ class Ends:
         return attempt.start_s + max(min(run_s, limit_s), ran_s), COMPLETED
 
 
-class _Waiting(Scheduler):
+class _WaitOnce(Scheduler):
     """A scheduler that has already decided to wait in one partition."""
 
     def __init__(self, policy: Scheduler, partition: int, said: Decision) -> None:
@@ -181,7 +181,7 @@ class Life:
             if not next_s < to_s:
                 return state.now_s
             now_s, dirty = next_s, next_s >= due_s
-            self._watch.look(now_s)
+            self._watch.check_time(now_s)
             while self._planned and self._planned[0][0] <= now_s:
                 _, number, attempt, outcome = heapq.heappop(self._planned)
                 dirty |= self._end(number, attempt, outcome, now_s)
@@ -196,7 +196,7 @@ class Life:
             for name in [name for name, at_s in state.asked_for_s.items() if at_s <= now_s]:
                 del state.asked_for_s[name]
 
-    def told(self) -> Timeline:
+    def past_events(self) -> Timeline:
         """All past events."""
         self.timeline.add(
             [event for event in self._events if isinstance(event, JobEvent)],
@@ -224,7 +224,7 @@ class Life:
         cluster = self.state.cluster
         scheduler = self._scheduler
         if self._waits is not None and self._waits[0] == now_s:  # not called again in this instant
-            scheduler = _Waiting(scheduler, *self._waits[1:])
+            scheduler = _WaitOnce(scheduler, *self._waits[1:])
         for partition, decision in decide_all(cluster, scheduler, now_s):
             self._decided(partition, decision, now_s, already=True)
 
@@ -253,7 +253,7 @@ class Life:
     def _plan(self, job: Job) -> None:
         attempt = job.active
         assert attempt is not None
-        end_s, outcome = self._ends.of(job, attempt)
+        end_s, outcome = self._ends.end_of(job, attempt)
         if attempt.ending:  # it is ending, or its end was requested
             left_s = self.state.now_s + STOP_S
             end_s, outcome = min(end_s, left_s), QUEUED if attempt.ending == "preempted" else attempt.ending
@@ -295,7 +295,7 @@ class Life:
             if job is None or not job.live or not cancels or follows:
                 return False
             if job.active is not None:
-                if self._ends.of(job, job.active)[0] < math.inf:
+                if self._ends.end_of(job, job.active)[0] < math.inf:
                     return False  # it releases its GPUs at its recorded end
                 return self._end(job.number, job.active.number, CANCELLED, now_s)
             return self._note(JobCancelled(job=job.number, reason=entry.reason), now_s)

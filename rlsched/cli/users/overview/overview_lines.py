@@ -14,7 +14,7 @@ from rlsched.cli.users.output import place
 from rlsched.cli.users.overview.bars import Marks, node_cells, nodes_title, owner_cell
 from rlsched.cli.users.overview.picture import Picture
 from rlsched.cli.users.status import queued
-from rlsched.forecast.words import cell
+from rlsched.forecast.forecast_text import cell
 from rlsched.terminal.layout import Column, joined, shares, side_by_side, table, window
 from rlsched.terminal.show import brief, count, in_words
 from rlsched.terminal.visible import visible
@@ -45,7 +45,7 @@ def overview(
     """
     head = _head(picture, columns)
     for owner in picture.owners:  # users with most GPUs get their letters first
-        marks.of(owner.user)
+        marks.letter_of(owner.user)
     nodes = side_by_side(node_cells(picture, marks), columns)
     users = side_by_side([owner_cell(one, marks) for one in picture.owners], columns)
     parts: list[tuple[Text, int, Callable[[int | None], list[Text]]]] = [
@@ -157,10 +157,10 @@ def _running_row(job: JobInfo, now_s: float, is_wide: bool) -> list[str | Text]:
     if job.reason:
         where.append(f"  {visible(job.reason)}", style="dim")
     used, _, cores, _ = cells(job.usage if job.state == RUNNING else None)
-    return [*_common(job), ran, left(job, now_s), speed, used, cores, where]
+    return [*_common(job), ran, remaining_text(job, now_s), speed, used, cores, where]
 
 
-def left(job: JobInfo, now_s: float) -> str:
+def remaining_text(job: JobInfo, now_s: float) -> str:
     """Return the remaining time of a job: the forecast's median, else `~` and the submission's prediction."""
     if job.forecast is not None:
         end_s = job.forecast.end_s[1]

@@ -19,7 +19,7 @@ from rlsched.cluster.state import ClusterState
 from rlsched.wire.messages import Holding
 
 
-class HeldGpus:
+class NodeHoldings:
     """All holdings, by node.
 
     Args:
@@ -51,28 +51,28 @@ class HeldGpus:
         """All holdings by node, each with the number of its job in the ledger."""
         return {name: list(held) for name, held in self._of_node.items()}
 
-    def take_up(self, by_node: dict[str, list[tuple[Holding, int]]]) -> None:
+    def restore_holdings(self, by_node: dict[str, list[tuple[Holding, int]]]) -> None:
         """Restore the result of `by_node`; the ledger has these jobs already."""
         self._of_node = {name: list(held) for name, held in by_node.items()}
 
-    def of(self, node: str) -> list[Holding]:
+    def holdings_of(self, node: str) -> list[Holding]:
         """Holdings of a node."""
         return [holding for holding, _ in self._of_node.get(node, [])]
 
-    def in_words(self, node: str) -> list[str]:
+    def holding_lines(self, node: str) -> list[str]:
         """GPUs of a node that are out of service, a line for each reason."""
         return [
             f"{'GPU' if len(one.gpus) == 1 else 'GPUs'} {', '.join(map(str, one.gpus))}: {one.by}"
-            for one in self.of(node)
+            for one in self.holdings_of(node)
         ]
 
-    def stands_for(self, seq: int) -> bool:
+    def is_holding(self, seq: int) -> bool:
         """Whether this job of the ledger is a holding."""
         return any(seq == other for held in self._of_node.values() for _, other in held)
 
-    def possible(self, name: str, node: Node, wanted: list[Holding]) -> list[Holding]:
+    def possible_holdings(self, name: str, node: Node, wanted: list[Holding]) -> list[Holding]:
         """Holdings that are possible now: GPUs of the node, each once, without a job of this broker."""
-        return list(self._possible(self.of(name), node, wanted))
+        return list(self._possible(self.holdings_of(name), node, wanted))
 
     def _possible(self, held: list[Holding], node: Node, wanted: list[Holding]) -> Iterator[Holding]:
         arrays = self._cluster.arrays

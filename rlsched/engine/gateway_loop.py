@@ -138,7 +138,7 @@ def serve(
     """
     look_at_s = 0.0
     if first is not None:
-        link.send(gateway.look(first))
+        link.send(gateway.handle_facts(first))
         look_at_s = time.monotonic() + poll_s
     began_s, asked = 0.0, None
     with ThreadPoolExecutor(1, "slurm") as pool:
@@ -150,7 +150,7 @@ def serve(
             now_s, elapsed_s = time.time(), time.monotonic()
             _hear(gateway, link, heard, now_s)
             if gateway.is_deciding(now_s) and not gateway.is_away:
-                alive.say(gateway.decided_s)  # so that jobs are held no longer than the gateway waits
+                alive.write_time(gateway.decided_s)  # so that jobs are held no longer than the gateway waits
             if asked is None and elapsed_s >= look_at_s:
                 began_s, asked = elapsed_s, pool.submit(reader.facts)
             elif asked is not None and asked.done():
@@ -171,14 +171,14 @@ def _hear(gateway: Gateway, link: Link, heard: Heard, now_s: float) -> None:
     if orders or answers:
         gateway.heard_of_broker(now_s)
     for told in orders:
-        link.send(gateway.told(told.node, told.message, now_s))
+        link.send(gateway.handle_message(told.node, told.message, now_s))
     for about, answer in answers:
         link.send(gateway.answered(about, answer, now_s))
 
 
 def _looked(gateway: Gateway, asked: Future[Facts]) -> list[Say | Ask]:
     try:
-        return gateway.look(asked.result())
+        return gateway.handle_facts(asked.result())
     except SlurmError as error:
         return gateway.cannot_look(str(error), time.time())
 

@@ -18,11 +18,11 @@ from rlsched_agents.evaluate.modelled import model_metrics
 from rlsched_agents.evaluate.pairs import compare, ended_in_all
 from rlsched_agents.evaluate.run import Task, load_policies, run_task, run_tasks
 from rlsched_agents.evaluate.windows import MeasuredWindow
-from rlsched_agents.whatif.capacity import Fewer, SleepingNodes, fewer, sleep
-from rlsched_agents.whatif.found import NOBODY_WAITS_S, Under, WhatIf, best_of, verdict, why_refused
+from rlsched_agents.whatif.capacity import Fewer, SleepPotential, fewer, sleep
 from rlsched_agents.whatif.groups import groups
-from rlsched_agents.whatif.history import JobHistory
+from rlsched_agents.whatif.job_history import JobHistory
 from rlsched_agents.whatif.recorded import Mask, Recorded
+from rlsched_agents.whatif.results import NO_WAIT_S, Under, WhatIf, best_of, verdict, why_refused
 from rlsched_agents.whatif.site import Explained, Tell, explain, replayed
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.engine import PredictedTimes, predict_trace
@@ -53,7 +53,7 @@ class WhatifQuestion:
     workers: int = 1
 
 
-def look(history: JobHistory, asked: WhatifQuestion, tell: Tell) -> WhatIf:
+def run_whatif(history: JobHistory, asked: WhatifQuestion, tell: Tell) -> WhatIf:
     """Evaluate how well replays explain a history, and the waiting under other policies on its last fifth.
 
     Args:
@@ -70,7 +70,7 @@ def look(history: JobHistory, asked: WhatifQuestion, tell: Tell) -> WhatIf:
     events = read_node_events(cluster.node_events, cluster) if cluster.node_events else ()
     run = RunRules(max_retries=cluster.max_retries, node_events=events)
     tell("reading the record", 0.0)
-    recorded = Recorded.of(trace, cluster)
+    recorded = Recorded.from_history(trace, cluster)
     window = MeasuredWindow(time_split(trace).test[0])
     known = explain(recorded, run, window, lambda what, done: tell(what, done * _EXPLAINED))
     found = WhatIf(
@@ -134,7 +134,7 @@ class _Claims:
         for policy, table in zip(self._asked.policies, tables, strict=True):
             if policy.name == best:
                 asleep[best] = self._sleep(table)
-        spared = self._fewer(best, predictions) if best and site.wait_s >= NOBODY_WAITS_S else None
+        spared = self._fewer(best, predictions) if best and site.wait_s >= NO_WAIT_S else None
         said = verdict(site, policies, best, days, found.grade, spared)
         return _with(
             found,
@@ -201,7 +201,7 @@ class _Claims:
             energy_kwh=power.energy_kwh,
         )
 
-    def _sleep(self, table: JobTable) -> SleepingNodes | None:
+    def _sleep(self, table: JobTable) -> SleepPotential | None:
         self._tell("putting nodes to sleep", _REPLAYED)
         return sleep(table, self._window.since_s)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlsched.decide.plans.words import span
+from rlsched.decide.plans.plan_text import span
 from rlsched.wire.messages import JobForecast
 
 NOT_WITHIN = "not within 7 days"

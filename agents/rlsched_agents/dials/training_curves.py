@@ -79,7 +79,7 @@ class TrainingCurves:
         self._curves.text("run/data", "\n".join(["| trace | jobs |", "|---|---|", *rows]))
         self._curves.flush()
 
-    def tell(self, stage: str, generation: Generation) -> None:
+    def add_generation(self, stage: str, generation: Generation) -> None:
         """Add one more generation of a stage."""
         points = {f"{stage}/cost_frac": generation.cost}
         if generation.signal is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rlsched.broker.base.sqlite_errors import clearly
-from rlsched.broker.state.ended import EndedJob
+from rlsched.broker.state.finished_job import EndedJob
 from rlsched.errors import JournalError
 
 CREATE = """
@@ -38,7 +38,7 @@ COLUMNS = ", ".join(EndedJob._fields)
 _INSERT = f"INSERT OR REPLACE INTO ended_jobs VALUES ({', '.join('?' * (len(EndedJob._fields) + 1))})"
 
 
-def put(db: sqlite3.Connection, rows: Sequence[EndedJob]) -> None:
+def put_finished(db: sqlite3.Connection, rows: Sequence[EndedJob]) -> None:
     """Write rows, replacing existing ones."""
     db.executemany(_INSERT, [(*row, row.checksum()) for row in rows])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rlsched.decide.plans.words import span
+from rlsched.decide.plans.plan_text import span
 from rlsched.wire.states import COMPLETED
 
 MOST_LISTED: Final = 12

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from rlsched.decide.actions import Preempt, Start, Wait
-from rlsched.decide.plans.words import in_words, outcome, span
+from rlsched.decide.plans.plan_text import in_words, outcome, span
 from rlsched.decide.record import DecisionRecord, Half, PlanSeen
 from rlsched.decide.rows.reasons import REASON_TEXT
 

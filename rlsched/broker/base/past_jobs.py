@@ -70,7 +70,7 @@ class PastJobs:
         digest = hashlib.sha256(b"".join(column.tobytes() for column in columns) + words.encode())
         return cls(kept, origin_s, digest.hexdigest()[:12])
 
-    def tell(self, predictor: Predictor) -> None:
+    def replay_into(self, predictor: Predictor) -> None:
         """Send a predictor the submissions, starts and ends in order, under names that no job of a broker
         has."""
         facts = [one._replace(job_id=f"past {one.job_id}") for one in facts_of(self.trace)]
