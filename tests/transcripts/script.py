@@ -273,7 +273,8 @@ def _lines(effect: Effect) -> Iterator[str]:
 def _shown(struct: msgspec.Struct) -> str:
     """The kind of a struct and its fields, without defaults and `_LEFT_OUT`."""
     words = [type(struct).__name__]
-    values = {name: getattr(struct, name) for name in struct.__struct_fields__}
+    names = sorted(struct.__struct_fields__, key=lambda name: name != "job")  # fields of a base come first
+    values = {name: getattr(struct, name) for name in names}
     if {"job", "attempt", "rank"} <= values.keys():
         words.append(".".join(str(values.pop(name)) for name in ("job", "attempt", "rank")))
     defaults = {field.name: field.default for field in msgspec.structs.fields(struct)}
