@@ -1,4 +1,4 @@
-"""The feature schema: the columns that a policy observes, in order, with a hash that checkpoints carry."""
+"""The feature schema: the columns that a policy observes, in order, with a hash for decision records."""
 
 from __future__ import annotations
 
@@ -73,8 +73,7 @@ ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("ends_after_fit", "ln(predicted run time of the row's job / time until the blocked job fits), likewise"),
     (
         "energy_weight",
-        "what energy counts against time, 0 to 1; "  # prose: quoted
-        "this and those to gpu_memory_frac are 0 without models",
+        "weight of energy against time, 0 to 1; this and those to gpu_memory_frac are 0 without models",
     ),
     ("by_sharing", "1 where the job starts on GPUs that a running one has"),
     ("clock_frac", "SM clock of the variant, of the highest"),
@@ -82,7 +81,7 @@ ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("partner_rate", "predicted speed of the job that it shares GPUs with"),
     ("partner_left_log", "ln(1 + predicted time that the job it shares with still needs, in s) / 12"),
     ("power_frac", "power of each of the variant's GPUs / their board's limit"),
-    ("util_frac", "utilisation of a GPU by the row's job alone"),  # prose: quoted
+    ("util_frac", "utilisation of a GPU by the row's job without co-tenants"),
     ("clock_bound", "share of the run time of the row's job that follows the SM clock"),
     ("gpu_memory_frac", "GPU memory of the row's job / that of a GPU"),
     ("preempts", "1 where jobs may be preempted; all that follow are 0 elsewhere"),
@@ -90,13 +89,14 @@ ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("attained_log", "ln(1 + time on its GPUs that the row's job has had in s) / 12"),
     ("must_stay", "1 where the row's job must not be preempted once it runs"),
     ("by_preempting", "1 where the row's job can start by preempting others"),
-    ("preempted_gpus_frac", "GPUs of those who give way / GPUs of the partition"),  # prose: quoted
+    ("preempted_gpus_frac", "GPUs of the jobs to be preempted / GPUs of the partition"),
     (
         "preempt_margin",
-        "ln(least cost of those who give way / cost of the row's job), clipped at 6, / 6",  # prose: quoted
+        "ln(least cost of the jobs to be preempted / cost of the row's job), clipped at 6, / 6",
     ),
 )
-"""(name, meaning) of every column that the actor receives, in the order of the arrays; both are hashed."""
+"""(name, meaning) of every column that the actor receives, in the order of the arrays. Names are hashed; a
+column of another meaning needs another name, or a new `SCHEMA_VERSION`."""
 
 CRITIC_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("waiting_beyond_reference", "(jobs waiting - jobs waiting in the reference run) / 32"),
@@ -114,6 +114,10 @@ its estimates. Not part of the schema's hash."""
 
 NUM_FEATURES: Final = len(ACTOR_FEATURES)
 NUM_CRITIC: Final = len(CRITIC_FEATURES)
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
 
 class FeatureSchema(msgspec.Struct, frozen=True):
@@ -137,8 +141,15 @@ class FeatureSchema(msgspec.Struct, frozen=True):
 
     @property
     def hash(self) -> str:
-        """First 16 hexadecimal digits of the SHA-256 of the schema's canonical JSON."""
-        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+        """First 16 hexadecimal digits of the SHA-256 of version, names and numbers: other words for the same
+        column do not change it."""
+        facts = {**msgspec.structs.asdict(self), "features": [name for name, _ in self.features]}
+        return _digest(facts)
+
+    @property
+    def checksum(self) -> str:
+        """The same of all content, by which a checkpoint's card detects a damaged schema."""
+        return _digest(self)
 
     def column(self, name: str) -> int:
         """Position of a named column."""

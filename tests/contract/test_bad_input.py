@@ -59,7 +59,7 @@ def write_checkpoint_of_another_schema(path: Path) -> None:
     features = (("is_waiting", "an older name"), *SCHEMA.features[1:])
     schema = msgspec.structs.replace(SCHEMA, features=features)
     members = {
-        "card.json": msgspec.json.encode(msgspec.structs.replace(card, schema_hash=schema.hash)),
+        "card.json": msgspec.json.encode(msgspec.structs.replace(card, schema_hash=schema.checksum)),
         "schema.json": msgspec.json.encode(schema),
     }
     with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as whole:
@@ -128,7 +128,7 @@ def train(trace: str, cluster: str) -> list[str]:
         (evaluate("good.csv", "cluster.toml", "ppo:other.zip"), "other.zip: made for feature schema"),
         (
             ["broker", "--keys", "keys", "--address", "tcp://127.0.0.1:0", "--policy", "ppo:other.zip"],
-            f"rlsched has {SCHEMA.hash} (columns +is_wait, -is_waiting); train it again",
+            f"rlsched has {SCHEMA.checksum} (columns +is_wait, -is_waiting); train it again",
         ),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,

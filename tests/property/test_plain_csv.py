@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.errors import TraceError
+from rlsched.workload import table_files
 from rlsched.workload.table_files import split_plain
 from rlsched.workload.validate import TraceColumn, Where, _as_floats
 

@@ -51,7 +51,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         name: Name of the policy.
         created: UTC, ISO 8601.
         rlsched_version: Version of rlsched that trained it.
-        schema_hash: Hash of the feature schema; its columns are in `schema.json`.
+        schema_hash: Checksum of the feature schema in `schema.json`, which has its columns.
         network: Sizes and prior weights.
         timesteps: Decisions trained on.
         seeds: Seeds of the training run.

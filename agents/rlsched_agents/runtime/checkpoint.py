@@ -73,7 +73,7 @@ def save_checkpoint(
     path = Path(path)
     packed = _pack_weights(weights)
     card = msgspec.structs.replace(
-        card, schema_hash=SCHEMA.hash, weights_sha256=hashlib.sha256(packed).hexdigest()
+        card, schema_hash=SCHEMA.checksum, weights_sha256=hashlib.sha256(packed).hexdigest()
     )
     members = {
         "card.json": msgspec.json.format(msgspec.json.encode(card), indent=1),
@@ -128,10 +128,10 @@ def load_checkpoint(path: str | Path = "default") -> Checkpoint:
 def _check_schema(file: Path, card: Card, schema_json: bytes) -> None:
     try:
         schema = msgspec.json.decode(schema_json, type=FeatureSchema)
-        found, columns = schema.hash, {name for name, _ in schema.features}
+        found, columns = schema.checksum, {name for name, _ in schema.features}
     except msgspec.MsgspecError:
         schema, found, columns = SCHEMA, "unknown", set()
-    if found == card.schema_hash and (found == SCHEMA.hash or SCHEMA.begins_with(schema)):
+    if found == card.schema_hash and SCHEMA.begins_with(schema):
         return
     known = {name for name, _ in SCHEMA.features}
     difference = [f"+{name}" for name in sorted(known - columns)] + [
@@ -139,8 +139,8 @@ def _check_schema(file: Path, card: Card, schema_json: bytes) -> None:
     ]
     detail = f" (columns {', '.join(difference)})" if columns and difference else ""
     raise CheckpointError(
-        f"{file}: made for feature schema {card.schema_hash if found == SCHEMA.hash else found}, this "
-        f"version of rlsched has {SCHEMA.hash}{detail}; train it again with "
+        f"{file}: made for feature schema {card.schema_hash if found == SCHEMA.checksum else found}, this "
+        f"version of rlsched has {SCHEMA.checksum}{detail}; train it again with "
         "`rlsched train-rows` (benchmarks/make_rows_checkpoint.py for the default policy)"
     )
 

@@ -18,12 +18,19 @@ RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 DEADLINE_S = 60.0
 
 
-def until(look: Callable[[], object], what: str, patience_s: float = DEADLINE_S) -> None:
-    """Poll until a condition is true."""
-    deadline = time.monotonic() + patience_s
+def until(
+    look: Callable[[], object],
+    what: str,
+    patience_s: float = DEADLINE_S,
+    progress: Callable[[], object] = lambda: None,
+) -> None:
+    """Poll until a condition is true; the time-out restarts whenever `progress` returns another value."""
+    seen, deadline = progress(), time.monotonic() + patience_s
     while time.monotonic() < deadline:
         if look():
             return
+        if (now := progress()) != seen:
+            seen, deadline = now, time.monotonic() + patience_s
         time.sleep(0.01)
     raise AssertionError(f"waited in vain until {what}")
 
@@ -69,7 +76,10 @@ class Cluster:
             self.start(name)
 
     def start(self, name: str) -> None:
-        """Start the broker, and wait until it listens; or start a node."""
+        """Start the broker, and wait until it listens; or start a node.
+
+        A broker that compiles kernels prints its progress every second, and has all the time that it needs.
+        """
         if name != "broker":
             options = ("--name", name, "--gpus", "4", "--simulated", "--allow-root")
             place = ("--broker", self.known or self.address, "--dir", str(self.directory / name))
@@ -84,6 +94,7 @@ class Cluster:
                 (found.exists() and found.read_text().endswith("\n")) or self.running[name].poll() is not None
             ),
             "the broker listens",
+            progress=lambda: (self.directory / f"{name}.log").stat().st_size,
         )
         assert self.running[name].poll() is None, self.log(name)
         self.address = found.read_text().strip()

@@ -19,8 +19,8 @@ from rlsched.broker.machine.submissions import wrong, wrong_change
 from rlsched.cli.users.batch_script import directives
 from rlsched.cli.users.job_orders import UpdateCommand, update
 from rlsched.cli.users.submit import run, submit
-from rlsched.client.submission_types import Changes, JobAsked
 from rlsched.client.client import Client
+from rlsched.client.submission_types import Changes, JobAsked
 from rlsched.wire.declared import Option, Setting, declared
 from rlsched.wire.messages import DryRun, Submit, Submitted, Tasks, Update
 from rlsched.wire.messages.job_settings import JobChanges, JobNeeds, JobSettings
