@@ -79,6 +79,8 @@ _SPEC_IN_COLUMNS = {name: name for name in ("job", "token", "name", "user", "vc"
 """Fields of the submission, and the columns that hold them."""
 _UNCOUNTED = {"command": [], "env": {}, "cwd": ""}
 """Fields that a finished job has dropped."""
+_ALWAYS_WRITTEN = ("num_cpus", "time_limit_s")
+"""Fields of the submission that are written with their default too: earlier versions require them."""
 _LEAVES = frozenset((type(None), bool, int, float, str, dict))
 """Types of most field values, which are plain data already."""
 _encoder = msgspec.msgpack.Encoder()
@@ -90,7 +92,7 @@ def ended_job(job: Job, nodes: Mapping[str, Node]) -> EndedJob:
     spec, attempt = job.spec, job.attempt
     ran_on = {rank.node for rank in attempt.ranks} if attempt is not None else set()
     rest = {name: value for name, value in plain(job).items() if name not in _IN_COLUMNS}
-    rest["spec"] = {
+    rest["spec"] = {name: getattr(spec, name) for name in _ALWAYS_WRITTEN} | {
         name: value
         for name, value in rest["spec"].items()
         if name not in _SPEC_IN_COLUMNS and name not in _UNCOUNTED
@@ -118,6 +120,22 @@ def ended_job(job: Job, nodes: Mapping[str, Node]) -> EndedJob:
         wait_s=job.wait_s,
         rest=_encoder.encode(rest),
     )
+
+
+def differing(row: EndedJob, other: EndedJob) -> list[str]:
+    """Return the columns that differ; the order of fields in `rest`, which may change, does not count."""
+    names = [name for name, one, two in zip(row._fields, row, other, strict=True) if one != two]
+    if names == ["rest"] and _sorted(row.rest) == _sorted(other.rest):
+        return []
+    return names
+
+
+def _sorted(rest: bytes) -> bytes:
+    """Return `rest` with its fields by name; unchanged if it is damaged."""
+    try:
+        return msgspec.msgpack.encode(msgspec.msgpack.decode(rest), order="sorted")
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return rest
 
 
 def job_of(row: EndedJob) -> Job:

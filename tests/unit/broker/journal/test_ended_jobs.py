@@ -18,6 +18,7 @@ from rlsched.broker.journal.recovery import recovered
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.server.fakes import FailingJournal, HandBroker
 from rlsched.broker.state.finished_job import EndedJob, ended_job, job_of
+from rlsched.broker.state.finished_table import COLUMNS
 from rlsched.broker.state.predictions import Predictions
 from rlsched.cli.main import run
 from rlsched.decide.registry import load_scheduler
@@ -226,3 +227,26 @@ def test_later_changes_of_the_node_do_not_change_the_row(path: Path) -> None:
     broker.says("n0", hello("n0", 2))
     broker.journal.close()
     assert (check(path).damage, check(path).derived) == ([], [])
+
+
+def test_earlier_versions_read_a_row_and_rows_of_theirs_are_no_damage(path: Path) -> None:
+    """They require two fields of the submission, and wrote its fields in another order."""
+    with closing(Journal(path)) as journal:
+        four_ends(make(journal))
+    assert check(path).derived == []
+    with closing(sqlite3.connect(path)) as db, db:
+        raw = db.execute(f"SELECT {COLUMNS} FROM ended_jobs WHERE job = 1").fetchone()
+        row = EndedJob(*raw)
+        rest = msgspec.msgpack.decode(row.rest)
+        assert {"num_cpus", "time_limit_s"} <= set(rest["spec"])
+        rest["spec"] = dict(reversed(rest["spec"].items()))
+        other = row._replace(rest=msgspec.msgpack.encode(rest))
+        assert other != row
+        db.execute("UPDATE ended_jobs SET rest = ?, crc = ? WHERE job = 1", (other.rest, other.checksum()))
+    assert check(path).derived == []
+    rest["spec"]["num_cpus"] = 7
+    other = row._replace(rest=msgspec.msgpack.encode(rest))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE ended_jobs SET rest = ?, crc = ? WHERE job = 1", (other.rest, other.checksum()))
+    (damage,) = check(path).derived
+    assert "ended job 1: its row is not what the entries say: rest" in damage
