@@ -75,18 +75,18 @@ def test_without_migration_the_gang_waits_or_jobs_are_preempted(journal: Journal
 def test_why_names_the_job_that_gets_the_gpus(journal: Journal) -> None:
     broker = moved(journal)
 
-    def told(job: int) -> str:
+    def why_text(job: int) -> str:
         answer = broker.ask(Why(job=job))
         assert isinstance(answer, Explanation)
         return "\n".join([answer.summary, *answer.details])
 
     number = broker.state.cluster.decisions - 2
-    assert f"it is being ended: moved by decision {number} for job 4" in told(2)
-    assert "waits until job 2, preempted, has left its GPUs" in told(4)
+    assert f"it is being ended: moved by decision {number} for job 4" in why_text(2)
+    assert "waits until job 2, preempted, has left its GPUs" in why_text(4)
     broker.says("n0", killed(2))
     assert (
         f"1 of these times it was moved, to go on elsewhere; last moved by decision {number} for job 4"
-        in told(2)
+        in why_text(2)
     )
 
 
