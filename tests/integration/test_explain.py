@@ -24,7 +24,7 @@ from tests.support.online.cluster import Cluster, all_up, until
 OPTIONS = ("--policy", "fifo-backfill", "--prediction", "running-mean")
 
 
-def told(*arguments: str) -> str:
+def explained(*arguments: str) -> str:
     result = CliRunner().invoke(explain, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     return result.output
@@ -50,21 +50,21 @@ def test_jobs_of_a_broker_have_their_names_in_the_queue(tmp_path: Path) -> None:
             info = client.job(second)
             store = cluster.directory / "broker"
             until(lambda: ended(store / "decisions", str(second)), "the store is written")
-        text = told(str(second), "--run", str(store))
+        text = explained(str(second), "--run", str(store))
         places = zip(info.nodes, info.gpus, strict=True)
         place = " ".join(f"{node}[{','.join(map(str, gpus))}]" for node, gpus in places)
         assert text.startswith(f"job {second} (second of {info.user}): completed")
         assert f"on {place}" in text
-        decision = json.loads(told(str(second), "--run", str(store), "--json"))["attempts"][0]["why"]
+        decision = json.loads(explained(str(second), "--run", str(store), "--json"))["attempts"][0]["why"]
         record = records_by_number(store)[decision["number"]]
         assert decision["did"] == done(record)
         assert isinstance(record.action, Start)
         assert record.names.jobs[record.action.seq] == str(second)
-        assert "cancelled" in told(str(first), "--run", str(store))
-        assert f"decision {decision['number']}: " in told(
+        assert "cancelled" in explained(str(first), "--run", str(store))
+        assert f"decision {decision['number']}: " in explained(
             "--decision", str(decision["number"]), "--run", str(store)
         )
-        assert "jobs waited" in told("--at", "2099-01-01", "--run", str(store))
+        assert "jobs waited" in explained("--at", "2099-01-01", "--run", str(store))
     finally:
         cluster.close()
 
@@ -82,13 +82,13 @@ def test_every_attempt_of_a_replay_has_its_decision(replay: Path) -> None:
     reader.refresh()
     assert len(reader.timeline.jobs) == 80
     for job in reader.timeline.jobs.values():
-        story = json.loads(told(job.job, "--run", str(replay / "qssf"), "--json"))
+        story = json.loads(explained(job.job, "--run", str(replay / "qssf"), "--json"))
         for attempt in story["attempts"]:
             assert attempt["why"]["job"] == job.job
             assert attempt["why"]["time_s"] == attempt["start_s"]
             assert attempt["waited_s"] == pytest.approx(attempt["start_s"] - story["submit_s"])
     moment = json.loads(
-        told("--at", str(reader.timeline.last_s / 2), "--run", str(replay / "qssf"), "--json")
+        explained("--at", str(reader.timeline.last_s / 2), "--run", str(replay / "qssf"), "--json")
     )
     waiting = [job for job in reader.timeline.jobs.values() if job.waits_at(reader.timeline.last_s / 2)]
     assert moment["num_waiting"] == len(waiting)
@@ -99,12 +99,12 @@ def test_queue_at_a_time_is_in_the_policys_order(replay: Path) -> None:
     reader.refresh()
     times_s = [*reader.times_s.tolist(), *((reader.times_s[1:] + reader.times_s[:-1]) / 2)]
     at_s = max(times_s, key=lambda one: len(reader.timeline.queue_at(one)))
-    moment = json.loads(told("--at", str(at_s), "--run", str(replay / "qssf"), "--json"))
+    moment = json.loads(explained("--at", str(at_s), "--run", str(replay / "qssf"), "--json"))
     jobs = [(job["predicted_s"] * job["num_gpus"], job["job"]) for job in moment["waiting"]]
     assert moment["num_in_order"] == len(jobs) > 5
     assert [key for key, _ in jobs] == sorted(key for key, _ in jobs)
     assert [job for _, job in jobs] != [job.job for job in reader.timeline.queue_at(at_s)]
-    assert "the queue, in its order:" in told("--at", str(at_s), "--run", str(replay / "qssf"))
+    assert "the queue, in its order:" in explained("--at", str(at_s), "--run", str(replay / "qssf"))
     lost = StoreReader(replay / "qssf")  # for decisions without their queues
     lost.refresh()
     lost.record = lambda row: msgspec.structs.replace(reader.record(row), names=Names())  # type: ignore[method-assign]

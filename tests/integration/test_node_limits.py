@@ -188,14 +188,14 @@ def test_ten_gigabytes_of_output_are_truncated_to_the_limit(node: Node) -> None:
     node.is_unharmed()
 
 
-@pytest.mark.parametrize("is_shim_shot", [False, True])
-def test_children_in_their_own_sessions_are_killed_too(node: Node, is_shim_shot: bool) -> None:
+@pytest.mark.parametrize("kills_shim", [False, True])
+def test_children_in_their_own_sessions_are_killed_too(node: Node, kills_shim: bool) -> None:
     away = "setsid sh -c 'trap \"\" TERM HUP; echo $$; while :; do sleep 1; done' & "
     directory = start(node.ranks, node.store, "sh", "-c", away * 5 + "wait")
     collect(node.ranks, Started)
     until(lambda: output(directory).count("\n") == 5)
     children = [int(line) for line in output(directory).split()]
-    if is_shim_shot:
+    if kills_shim:
         node.ranks.hard_kill(KEY)
     else:
         node.ranks.end(KEY, 0.2, "killed")

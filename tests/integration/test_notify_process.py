@@ -70,7 +70,7 @@ def test_no_notice_is_lost_if_receiver_and_process_stop(cluster: Cluster, tmp_pa
         with (tmp_path / "notify.log").open("ab") as log:
             return subprocess.Popen(words, stdout=log, stderr=log)
 
-    def told() -> list[tuple[object, object]]:
+    def notices() -> list[tuple[object, object]]:
         return [(one["job"], one["event"]) for one in hooks.heard]
 
     process = begin()
@@ -79,7 +79,7 @@ def test_no_notice_is_lost_if_receiver_and_process_stop(cluster: Cluster, tmp_pa
         with Client(cluster.address, home=cluster.keys) as client:
             all_up(client, 1)
             job = client.submit(["false"], notify=["start", "fail"])
-            until(lambda: told() == [(job, "start"), (job, "fail")], "both are sent")
+            until(lambda: notices() == [(job, "start"), (job, "fail")], "both are sent")
             hooks.close()
             second = client.submit(["true"], name='caf\u00e9 "x" $(id)', notify=["start", "end"])
             assert client.wait(second).state == "completed"
@@ -91,7 +91,7 @@ def test_no_notice_is_lost_if_receiver_and_process_stop(cluster: Cluster, tmp_pa
         process = begin()
         hooks = Hooks(port)
         until(lambda: len(hooks.heard) >= 3, "the rest is sent")
-        assert told() == [(second, "start"), (second, "end"), (third, "end")]
+        assert notices() == [(second, "start"), (second, "end"), (third, "end")]
         assert [one["state"] for one in hooks.heard] == ["running", "completed", "cancelled"]
         assert hooks.heard[0]["name"] == 'café "x" $(id)'
         process.send_signal(signal.SIGTERM)

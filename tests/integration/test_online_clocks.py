@@ -79,7 +79,7 @@ class Cluster:
             **env,
         )
 
-    def told(self) -> list[str]:
+    def calls(self) -> list[str]:
         """Calls to NVML so far."""
         return self.clocks.read_text().splitlines() if self.clocks.exists() else []
 
@@ -160,13 +160,13 @@ def test_clock_is_locked_before_the_job_runs_and_reset_after_any_end(
     cluster: Cluster, client: Client, node: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     node()
-    assert cluster.told() == [], "the GPU is not changed before the first job"
+    assert cluster.calls() == [], "the GPU is not changed before the first job"
     look = ["sh", "-c", f"cat {cluster.clocks} > {cluster.directory}/seen"]
     first = client.submit(look)
     assert client.wait(first).exit_code == 0
     lock = locked(client, first)
     assert (cluster.directory / "seen").read_text().splitlines() == [lock]
-    until(lambda: cluster.told() == [lock, "reset 0 0 0"])
+    until(lambda: cluster.calls() == [lock, "reset 0 0 0"])
     ways: list[tuple[list[str], float | None]] = [
         (["sh", "-c", "exit 3"], None),
         (["sh", "-c", "kill -9 $$"], None),
@@ -179,7 +179,7 @@ def test_clock_is_locked_before_the_job_runs_and_reset_after_any_end(
     cancelled = client.submit(command)
     until((place / "up").exists)
     client.cancel(cancelled)
-    until(lambda: cluster.told() == [lock, "reset 0 0 0"] * 6)
+    until(lambda: cluster.calls() == [lock, "reset 0 0 0"] * 6)
     assert not (cluster.directory / "n0" / CLOCKS_FILE).exists()
 
 
@@ -191,13 +191,13 @@ def test_job_at_full_speed_changes_no_clock_and_lists_show_clocks(
 ) -> None:
     node()
     assert client.wait(client.submit(["true"], speed_energy=0.0)).exit_code == 0
-    assert cluster.told() == []
+    assert cluster.calls() == []
     command, place = cluster.job()
     assert run(["submit", "--workload", "vit-tiny", "--speed-energy", "1", "--", *command]) == 0
     job = int(capfd.readouterr().out.split()[1])
     until((place / "up").exists)
     until(lambda: client.job(job).state == "running")
-    mhz = int(cluster.told()[0].split()[-1])
+    mhz = int(cluster.calls()[0].split()[-1])
     assert run(["queue"]) == 0
     assert f"n0[0] {mhz} MHz" in " ".join(capfd.readouterr().out.split())
     assert run(["queue", "--json"]) == 0
@@ -226,11 +226,11 @@ def test_next_daemon_resets_the_clock_of_a_killed_one(
     daemon.wait()
     daemon = node()
     until(lambda: client.job(job).state == "running")
-    assert cluster.told() == [], "the job keeps running at its clock"
+    assert cluster.calls() == [], "the job keeps running at its clock"
     assert client.job(job).sm_clocks_mhz == [int(lock.split()[-1])]
     (place / "gate").touch()
     assert client.wait(job).exit_code == 7
-    until(lambda: cluster.told() == ["reset 0 0 0"])
+    until(lambda: cluster.calls() == ["reset 0 0 0"])
 
     command, place = cluster.job(then="exit 8")
     job = client.submit(command)
@@ -241,7 +241,7 @@ def test_next_daemon_resets_the_clock_of_a_killed_one(
     (place / "gate").touch()
     until(lambda: list((cluster.directory / "n0" / "records").glob(f"*/{job}.1.0/exit")))
     node()
-    assert cluster.told() == ["reset 0 0 0"], "before anything else"
+    assert cluster.calls() == ["reset 0 0 0"], "before anything else"
     assert client.wait(job).exit_code == 8
     assert not (cluster.directory / "n0" / CLOCKS_FILE).exists()
 
@@ -256,7 +256,7 @@ def test_node_without_permission_reports_it_and_gets_no_clocks(
     job = client.submit(["true"])
     assert client.wait(job).exit_code == 0
     assert client.job(job).sm_clock_frac == 1.0
-    assert cluster.told() == []
+    assert cluster.calls() == []
     told = registered(client)
     assert told is not None
     assert "setting clocks needs root" in told.clocks_note

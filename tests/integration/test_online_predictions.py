@@ -94,7 +94,7 @@ def address_of(directory: Path, folder: Path, process: subprocess.Popen[bytes]) 
     return (directory / "address").read_text().strip()
 
 
-def told(client: Client) -> PredictionReport:
+def predictor_report(client: Client) -> PredictionReport:
     report = client.stats().prediction
     assert report is not None
     return report
@@ -108,7 +108,7 @@ def test_repeated_jobs_become_well_predicted_and_the_report_shows_it(past: bytes
     with running("up", tmp_path, *options) as process:
         address = address_of(directory, tmp_path, process)
         with Client(address, home=tmp_path / "home") as client:
-            until(lambda: told(client).fits == 1, "boosting is fitted in the background")
+            until(lambda: predictor_report(client).fits == 1, "boosting is fitted in the background")
             assert "boosting fitted on 200 jobs" in (tmp_path / "up" / "broker.log").read_text()
             probe = client.job(client.submit(["true"], name="probe-7000", user="ann"))
             train = client.job(client.submit(["true"], name="train-7000", user="bob"))
@@ -125,7 +125,7 @@ def test_repeated_jobs_become_well_predicted_and_the_report_shows_it(past: bytes
             assert first is not None
             assert last is not None
             assert last < 0.1 * first
-            report = told(client)
+            report = predictor_report(client)
             assert (report.ended, report.last_week.jobs) == (PAST + REAL + 2, REAL + 2)
             ours, mean = report.last_jobs.predicted, report.last_jobs.running_mean
             assert ours is not None
@@ -167,7 +167,7 @@ def test_kill_9_during_a_fit_loses_no_prediction_and_leaves_no_process(past: byt
             address = address_of(directory, tmp_path, process)
             with Client(address, home=tmp_path / "home") as client:
                 if fits == 0:
-                    until(lambda: told(client).fitting, "a fit is under way")
+                    until(lambda: predictor_report(client).fitting, "a fit is under way")
                     until(lambda pid=process.pid: children(pid), "its process is there")  # type: ignore[misc]
                     client.submit(["true"], name="probe-1", user="ann", token="during")
                     fit = children(process.pid)
@@ -178,7 +178,7 @@ def test_kill_9_during_a_fit_loses_no_prediction_and_leaves_no_process(past: byt
                         until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "the fit has exited")  # type: ignore[misc]
                 else:
                     predictions.append({job.job: job.predicted_s for job in client.jobs(finished=True)})
-                    until(lambda: told(client).fits == 1, "it is fitted again")
+                    until(lambda: predictor_report(client).fits == 1, "it is fitted again")
                     assert client.submit(["true"], token="during") == PAST + 1
     assert predictions[0] == predictions[1]
     assert len(predictions[0]) == PAST + 1

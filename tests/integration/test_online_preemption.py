@@ -46,7 +46,9 @@ echo $n >> {0}/ends
 """Counts to 25 within a second, across all its attempts."""
 IS_STOPPED = SAVES.replace("while [ $n -lt 25 ]", "while [ $RLSCHED_ATTEMPT = 1 ] || [ $n -lt 25 ]")
 """The same; its first attempt runs until it is stopped."""
-LOOKS = "if [ -e {0}/there ]; then echo together; else echo exclusive; fi >> {0}/looks; sleep 0.1"
+LOOKS = (
+    "if [ -e {0}/there ]; then echo together; else echo alone; fi >> {0}/looks; sleep 0.1"  # prose: quoted
+)
 
 
 class Cluster:
@@ -184,7 +186,7 @@ def test_preemptible_job_is_preempted_and_completes_later(
     assert second[0] == 2
     assert second[1] > 0, "it continued at its last count"
     assert int((place / "ends").read_text()) == max(25, second[1])
-    assert (place / "looks").read_text() == "exclusive\n", "not before the GPU was free"
+    assert (place / "looks").read_text() == "alone\n", "not before the GPU was free"
     (at_s,) = was_preempted(cluster, long)
     assert at_s % TICK_S == 0.0, "exactly at the tick"
     (over, _) = facts(cluster, AttemptOver, long)
@@ -242,7 +244,7 @@ def test_broker_killed_before_the_node_answers_loses_nothing(cluster: Cluster, c
     info = client.wait(long)
     assert (info.state, info.attempt, info.preemptions) == ("completed", 2, 1)
     assert [attempt for attempt, *_ in started(place)] == [1, 2]
-    assert (place / "looks").read_text() == "exclusive\n", "once, not before"
+    assert (place / "looks").read_text() == "alone\n", "once, not before"
     assert int((place / "ends").read_text()) == max(25, started(place)[1][1])
 
 
@@ -348,7 +350,7 @@ def test_network_preempts_a_gang_for_a_job_that_costs_less(network: Cluster) -> 
         assert client.wait(single).state == "completed"
         info = client.wait(gang)
         assert (info.state, info.attempt, info.preemptions) == ("completed", 2, 1)
-    assert (place / "looks").read_text() == "exclusive\n"
+    assert (place / "looks").read_text() == "alone\n"
     assert (place / "ends").read_text() == "25\n"
     kept = records_by_number(network.journal.parent)
     assert {record.source for record in kept.values()} <= {"policy", "automatic"}, "never the guard"

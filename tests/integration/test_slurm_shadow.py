@@ -83,7 +83,7 @@ def test_all_jobs_are_adopted_despite_kill_9_of_shadow_and_controller(
     def submit(*options: str, runs_s: float = 1.0, code: int = 0) -> str:
         return slurm.sbatch(*options, script=script, arguments=(str(runs_s), str(code)))
 
-    def over() -> bool:
+    def all_ended() -> bool:
         jobs = slurm.jobs()
         return bool(jobs) and all(job.is_over for job in jobs.values())
 
@@ -113,14 +113,14 @@ def test_all_jobs_are_adopted_despite_kill_9_of_shadow_and_controller(
     slurm.kill("slurmctld", saves=True)
     tended_s = 0.0
 
-    def over_in_the_end() -> bool:
+    def tend_until_ended() -> bool:
         nonlocal tended_s
         if time.monotonic() - tended_s > 5.0:
             slurm.tend()
             tended_s = time.monotonic()
-        return over()
+        return all_ended()
 
-    until(over_in_the_end, "all jobs have ended", 120.0)
+    until(tend_until_ended, "all jobs have ended", 120.0)
     truth = {key: job for key, job in slurm.jobs().items() if job.nodes}
 
     def missing() -> dict[str, str | None]:

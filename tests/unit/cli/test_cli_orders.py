@@ -162,7 +162,7 @@ def test_table_on_standard_input_may_start_with_a_byte_order_mark() -> None:
     assert (row.asked["name"], row.asked["command"]) == ("a", ("true",))
 
 
-class Told:
+class RecordingClient:
     """A client with a job and an array whose tasks run and wait; it records cancels."""
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class Told:
         task = msgspec.structs.replace(info(6, 5, 2), state="running")
         self.listed, self.told = [array, task, info(9)], list[tuple[int, bool]]()
 
-    def __enter__(self) -> Told:
+    def __enter__(self) -> RecordingClient:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -197,14 +197,14 @@ class Told:
 def test_waiting_and_running_tasks_of_an_array(
     monkeypatch: pytest.MonkeyPatch, words: str, expected: list[tuple[int, bool]]
 ) -> None:
-    client = Told()
+    client = RecordingClient()
     monkeypatch.setattr(BrokerAt, "reach", lambda _: client)
     result = CliRunner().invoke(job_orders.cancel, words.split())
     assert (result.exit_code, client.told) == (0, expected), result.output
 
 
 def test_waiting_only_is_refused_with_task_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BrokerAt, "reach", lambda _: Told())
+    monkeypatch.setattr(BrokerAt, "reach", lambda _: RecordingClient())
     result = CliRunner().invoke(job_orders.cancel, ["-t", "running", "5"])
     assert "with job numbers expected queued" in str(result.exception)
     assert "got both" in str(CliRunner().invoke(job_orders.hold, ["-t", "queued", "5"]).exception)

@@ -23,7 +23,7 @@ def report(predictions: Predictions, now_s: float) -> StatsReport:
     return message
 
 
-def lived(kind: str, jobs: int) -> Predictions:
+def with_history(kind: str, jobs: int) -> Predictions:
     predictions = Predictions(kind)
     for k in range(1, jobs + 1):
         (entry,) = predictions.predict([draft(k)], 100.0 * k)
@@ -43,7 +43,7 @@ def test_new_broker_has_no_values(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_values_after_twenty_jobs(capsys: pytest.CaptureFixture[str]) -> None:
-    _print_report(report(lived(RUNNING_MEAN, 20), 3000.0), 3000.0)
+    _print_report(report(with_history(RUNNING_MEAN, 20), 3000.0), 3000.0)
     page = capsys.readouterr().out
     assert "predictions: running-mean, learned from 20 jobs that ended" in page
     assert "no figures" not in page

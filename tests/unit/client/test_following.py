@@ -58,7 +58,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following.time, "sleep", lambda _: None)
 
 
-def told(pieces: Iterator[JobInfo | bytes]) -> tuple[list[str], bytes]:
+def printed(pieces: Iterator[JobInfo | bytes]) -> tuple[list[str], bytes]:
     states, output = list[str](), b""
     for piece in pieces:
         if isinstance(piece, JobInfo):
@@ -73,20 +73,20 @@ def test_gang_is_followed_from_the_queue_to_its_end_line_by_line() -> None:
     story = Story(
         (QUEUED, []), (GANG, [b"a1\na", b""]), (GANG, grown), (OVER, [grown[0], grown[1] + b"last"])
     )  # fmt: skip
-    states, output = told(follow(story, 7))
+    states, output = printed(follow(story, 7))
     assert states == ["queued", "running", "completed"]
     assert output == b"0: a1\n0: a2\n1: b1\n1: last\n"
 
 
 def test_new_attempt_starts_at_its_first_line() -> None:
     again = msgspec.structs.replace(OVER, attempt=2, nodes=["n0"], gpus=[[0]])
-    assert told(follow(Story((GANG, [b"one\n", b""]), (again, [b"two\n"])), 7))[1] == b"0: one\ntwo\n"
+    assert printed(follow(Story((GANG, [b"one\n", b""]), (again, [b"two\n"])), 7))[1] == b"0: one\ntwo\n"
 
 
 def test_last_output_of_an_attempt_precedes_the_next_attempt() -> None:
     again = msgspec.structs.replace(OVER, attempt=2)
     story = Story((GANG, [b"one\nha", b""]), (again, [b"two\n", b""]))
-    assert told(follow(story, 7))[1] == b"0: one\n0: ha\n0: two\n"
+    assert printed(follow(story, 7))[1] == b"0: one\n0: ha\n0: two\n"
 
 
 def test_array_has_no_output_of_its_own() -> None:
@@ -94,7 +94,7 @@ def test_array_has_no_output_of_its_own() -> None:
     story = Story((array, []))
     story.away = {0}  # the broker's refusal
     with pytest.raises(InputError, match="which has this output"):
-        told(follow(story, 7))
+        printed(follow(story, 7))
     running = msgspec.structs.replace(array, state="running", reason="8 tasks wait, 2 run")
     assert state_line(running).endswith("running: 8 tasks wait, 2 run")
     done = CliRunner().invoke(run, ["--array", "0-2", "--", "true"])
@@ -102,11 +102,11 @@ def test_array_has_no_output_of_its_own() -> None:
 
 
 def test_current_output_of_a_running_or_waiting_job() -> None:
-    assert told(follow(Story((GANG, [b"a\n", b"b\n"])), 7, to_its_end=False)) == (
+    assert printed(follow(Story((GANG, [b"a\n", b"b\n"])), 7, to_its_end=False)) == (
         ["running"],
         b"0: a\n1: b\n",
     )
-    assert told(follow(Story((QUEUED, [])), 7, to_its_end=False)) == (["queued"], b"")
+    assert printed(follow(Story((QUEUED, [])), 7, to_its_end=False)) == (["queued"], b"")
 
 
 @pytest.mark.parametrize("to_its_end", [True, False])
@@ -125,7 +125,7 @@ def test_restart_of_the_broker_is_waited_for() -> None:
     pieces = follow(story, 7)
     assert next(pieces) == GANG
     story.broker_away = 5
-    assert told(pieces) == (["completed"], b"0: a\n0: c\n1: b\n")
+    assert printed(pieces) == (["completed"], b"0: a\n0: c\n1: b\n")
 
 
 def test_broker_that_stays_unreachable_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,12 +22,12 @@ JOB: dict[str, Any] = {
 }
 
 
-def said(what: str, *things: dict[str, Any], **more: object) -> bytes:
+def json_of(what: str, *things: dict[str, Any], **more: object) -> bytes:
     return json.dumps({"errors": [], what: list(things), **more}).encode()
 
 
 def test_held_job() -> None:
-    (job,) = jobs_of(said("jobs", JOB)).values()
+    (job,) = jobs_of(json_of("jobs", JOB)).values()
     assert (job.key, job.is_held, job.time_limit_s, job.mark("g")) == ("7", True, 300.0, 2)
     assert not any((job.runs, job.is_over, job.depends, job.is_exclusive, job.is_held_by_user))
 
@@ -35,7 +35,7 @@ def test_held_job() -> None:
 def test_tasks_of_an_array_are_jobs() -> None:
     rest = {**JOB, "job_id": 9, "array_job_id": 9, "array_task_string": "2-3,7%2", "array_max_tasks": 2}
     one = {**JOB, "job_id": 10, "array_job_id": 9, "array_task_id": 1, "job_state": "RUNNING", "priority": 5}
-    jobs = jobs_of(said("jobs", rest, one))
+    jobs = jobs_of(json_of("jobs", rest, one))
     assert sorted(jobs) == ["9_1", "9_2", "9_3", "9_7"]
     assert {job.array_limit for key, job in jobs.items() if key != "9_1"} == {2}
 
@@ -53,13 +53,13 @@ def test_tasks_of_an_array_are_jobs() -> None:
     ],
 )
 def test_ends_of_jobs(state: str, status: object, reason: str, code: int) -> None:
-    (job,) = jobs_of(said("jobs", {**JOB, "job_state": state, "exit_code": status})).values()
+    (job,) = jobs_of(json_of("jobs", {**JOB, "job_state": state, "exit_code": status})).values()
     assert (job.is_over, job.end_reason, job.exit_code) == (True, reason, code)
 
 
 def test_nodes_and_gpus_of_a_running_job() -> None:
     where = {"nodes": "n[1-2]", "gres_detail": ["gpu:i1:1(IDX:1),gpu:i3:1(IDX:3)", "gpu:h100:2(IDX:0,2)"]}
-    (job,) = jobs_of(said("jobs", {**JOB, "job_state": "RUNNING", **where})).values()
+    (job,) = jobs_of(json_of("jobs", {**JOB, "job_state": "RUNNING", **where})).values()
     assert (job.nodes, job.gpus) == (["n1", "n2"], [[1, 3], [0, 2]])
 
 
@@ -85,13 +85,13 @@ def test_unreachable_controller_is_reported() -> None:
 )
 def test_gpus_of_a_node(gres: str, gpus: int, types: list[str], kind: str) -> None:
     node = {"name": "n1", "gres": gres, "state": "idle", "state_flags": [], "partitions": ["gpu"]}
-    found = nodes_of(said("nodes", node))["n1"]
+    found = nodes_of(json_of("nodes", node))["n1"]
     assert (found.gpus, found.types, found.gpu_type, found.unusable) == (gpus, types, kind, "")
 
 
 def test_drained_node() -> None:
     node = {"name": "n1", "gres": "gpu:1", "state": "idle", "state_flags": ["DRAIN"], "reason": "fan"}
-    assert nodes_of(said("nodes", node))["n1"].unusable == "drain in Slurm: fan"
+    assert nodes_of(json_of("nodes", node))["n1"].unusable == "drain in Slurm: fan"
 
 
 def test_lists_of_hosts_and_numbers() -> None:

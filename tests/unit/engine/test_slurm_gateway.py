@@ -68,11 +68,11 @@ class Bench:
             sm_clocks_mhz=self.sm_clocks_mhz,
         )
 
-    def look(self, after_s: float = 1.0) -> None:
+    def poll(self, after_s: float = 1.0) -> None:
         self.slurm.step(self.slurm.now_s + after_s)
         self._take(self.gateway.handle_facts(self.slurm.facts()))
 
-    def tell(self, node: str, message: object) -> None:
+    def send(self, node: str, message: object) -> None:
         self._take(self.gateway.handle_message(node, message, self.slurm.now_s))  # type: ignore[arg-type]
 
     def _take(self, steps: list[Say | Ask]) -> None:
@@ -80,9 +80,9 @@ class Bench:
         self.said += [(step.node, step.message) for step in steps if isinstance(step, Say)]
 
     def register(self) -> None:
-        self.look()
+        self.poll()
         for node in self.slurm.nodes:
-            self.tell(node, Welcome(epoch=1, cluster="b1", heartbeat_s=2.0))
+            self.send(node, Welcome(epoch=1, cluster="b1", heartbeat_s=2.0))
 
     def submitted(self) -> list[Submit]:
         return [one.message for one in self.asked if isinstance(one.message, Submit)]
@@ -120,7 +120,7 @@ class Bench:
                 cwd="",
                 sm_clock_mhz=sm_clock_mhz,
             )
-            self.tell(node, order)
+            self.send(node, order)
 
     def of(self, kind: type) -> list[object]:
         return [message for _, message in self.said if isinstance(message, kind)]
@@ -135,7 +135,7 @@ def bench() -> Bench:
 
 def test_held_job_is_offered_and_started_on_the_decided_node(bench: Bench) -> None:
     key = bench.slurm.sbatch(2, runs_s=5.0, code=3)
-    bench.look()
+    bench.poll()
     (offer,) = bench.submitted()
     said, _, proof = offer.token.rpartition("-")
     assert (said, offer.num_gpus, offer.vc, offer.lost_after_s) == ("slurm-c-1-s1-0", 2, "gpu", 0.0)
@@ -145,9 +145,9 @@ def test_held_job_is_offered_and_started_on_the_decided_node(bench: Bench) -> No
     assert len([line for line in bench.slurm.lines if "ReqNodeList" in line]) == 1, (
         "one write sets its placement"
     )
-    bench.look()
-    bench.look(6.0)
-    bench.look()
+    bench.poll()
+    bench.poll(6.0)
+    bench.poll()
     assert bench.of(Launched)
     assert bench.slurm.jobs[key].starts[0][:2] == (["n1"], [1, 3])
     assert [(one.exit_code, one.reason) for one in bench.of(Ended)][:1] == [(3, "")]  # type: ignore[attr-defined]
@@ -159,10 +159,10 @@ def test_job_starts_at_the_decided_clock() -> None:
     hello = next(message for _, message in bench.said if isinstance(message, Hello))
     assert (hello.sm_clocks_mhz, hello.capabilities.clocks, hello.clocks_note) == ([1980, 1395], True, "")
     key = bench.slurm.sbatch(2, runs_s=5.0)
-    bench.look()
+    bench.poll()
     bench.answer(17)
     bench.launch(key, 1, 3, sm_clock_mhz=1395)
-    bench.look()
+    bench.poll()
     assert " TresFreq=gpu:1395" in next(line for line in bench.slurm.lines if "ReqNodeList=n1" in line)
     (launched,) = bench.of(Launched)
     assert isinstance(launched, Launched)
@@ -179,12 +179,12 @@ def test_job_left_to_slurm_has_its_clocks_restored() -> None:
     bench.register()
     key = bench.slurm.sbatch(1)
     bench.slurm.why["n1"] = "down"
-    bench.look()
+    bench.poll()
     bench.launch(key, 0, sm_clock_mhz=1395)
     for _ in range(14):  # it does not start, and is held again
-        bench.look()
+        bench.poll()
     for _ in range(4):  # and no broker decides any more
-        bench.look(30.0)
+        bench.poll(30.0)
     assert "left=released" in bench.slurm.jobs[key].comment
     (left,) = [line for line in bench.slurm.lines if "left=released" in line]
     assert " TresFreq=gpu:high" in left
@@ -192,18 +192,18 @@ def test_job_left_to_slurm_has_its_clocks_restored() -> None:
 
 def test_gang_gets_the_same_gpus_on_every_node_or_is_refused(bench: Bench) -> None:
     key = bench.slurm.sbatch(4, nodes=2)
-    bench.look()
+    bench.poll()
     assert bench.submitted()[0].num_gpus == 8
     bench.launch(key, 0, 1, 2, 3, nodes=("n1", "n2"))
-    bench.look()
+    bench.poll()
     assert bench.slurm.jobs[key].on == ["n1", "n2"]
 
 
 def test_foreign_gpus_are_reported_before_the_jobs_that_could_get_them(bench: Bench) -> None:
     first, other = bench.slurm.sbatch(4), bench.slurm.sbatch(1)
-    bench.look()
+    bench.poll()
     bench.launch(first, 0, 1, 2, 3)
-    bench.look()
+    bench.poll()
     bench.slurm.scancel(first)
     foreign = bench.slurm.jobs[other]
     foreign.comment, foreign.state, foreign.on, foreign.wanted_gpus = "", "RUNNING", ["n1"], [0]
@@ -218,10 +218,10 @@ def test_foreign_gpus_are_reported_before_the_jobs_that_could_get_them(bench: Be
 def test_job_that_slurm_does_not_start_is_held_again_and_refused(bench: Bench) -> None:
     key = bench.slurm.sbatch(1)
     bench.slurm.why["n1"] = "down"
-    bench.look()
+    bench.poll()
     bench.launch(key, 0)
     for _ in range(14):
-        bench.look()
+        bench.poll()
     (refused, *_) = bench.of(LaunchRefused)
     assert refused.is_for_now  # type: ignore[attr-defined]
     assert bench.slurm.jobs[key].is_held
@@ -229,40 +229,40 @@ def test_job_that_slurm_does_not_start_is_held_again_and_refused(bench: Bench) -
 
 def test_job_blocked_by_a_slurm_limit_is_offered_later(bench: Bench) -> None:
     key = bench.slurm.sbatch(1)
-    bench.look()
+    bench.poll()
     bench.answer(17)
     bench.slurm.why["n1"], bench.slurm.limits[key] = "down", "QOSMaxGRESPerUser"
     bench.launch(key, 0)
     for _ in range(4):
-        bench.look()
+        bench.poll()
     assert {one.reason for one in bench.of(Ended)} == {"node_stopped"}  # type: ignore[attr-defined]
     assert bench.slurm.jobs[key].is_held
-    bench.look()
+    bench.poll()
     assert Cancel(job=17) in [one.message for one in bench.asked]
     bench.said.clear()
     bench.launch(key, 2, attempt=2)
-    bench.tell("n1", Kill(epoch=1, job=17, attempt=2, rank=0))
+    bench.send("n1", Kill(epoch=1, job=17, attempt=2, rank=0))
     assert {one.reason for one in bench.of(Ended)} == {"node_stopped", "killed"}  # type: ignore[attr-defined]
     for _ in range(8):
-        bench.look()
+        bench.poll()
     assert bench.submitted() == []
     assert bench.slurm.jobs[key].state == "PENDING", "a pending order does not cancel the user's job"
-    bench.tell("n1", EndedAck(job=17, attempt=1, rank=0))
+    bench.send("n1", EndedAck(job=17, attempt=1, rank=0))
     ask = next(one for one in bench.asked if isinstance(one.message, Cancel))
     bench._take(bench.gateway.answered(ask.about, Ok(), bench.slurm.now_s))
-    bench.look(60.0)
-    bench.look()
+    bench.poll(60.0)
+    bench.poll()
     assert [one.token.rpartition("-")[0] for one in bench.submitted()] == ["slurm-c-1-s1-1"]
 
 
 def test_job_never_gets_more_gpus_than_requested(bench: Bench) -> None:
     """Slurm adds GPUs by type to the earlier request: a second placement on another node is left to Slurm."""
     key = bench.slurm.sbatch(1, runs_s=100.0)
-    bench.look()
+    bench.poll()
     bench.launch(key, 0)
-    bench.look()
-    bench.tell("n1", Kill(epoch=1, job=17, attempt=1, rank=0, again=True))
-    bench.look()
+    bench.poll()
+    bench.send("n1", Kill(epoch=1, job=17, attempt=1, rank=0, again=True))
+    bench.poll()
     assert bench.slurm.jobs[key].state == "PENDING"
     bench.launch(key, 2, attempt=2)
     assert "left=placed" in bench.slurm.jobs[key].comment
@@ -271,19 +271,19 @@ def test_job_never_gets_more_gpus_than_requested(bench: Bench) -> None:
 
 def test_user_cannot_control_slurm_jobs_of_others_by_naming_them(bench: Bench) -> None:
     waits, runs = bench.slurm.sbatch(1, runs_s=60.0), bench.slurm.sbatch(1, runs_s=60.0)
-    bench.look()
+    bench.poll()
     bench.answer(17)
     bench.launch(runs, 0, person="ada")
-    bench.look()
-    bench.look()
+    bench.poll()
+    bench.poll()
     assert bench.slurm.jobs[runs].state == "RUNNING"
     for number, key in ((21, waits), (22, runs)):
         bench.launch(key, 2, job=number, person="eve")
-        bench.look()
+        bench.poll()
         ends = [one for one in bench.of(Ended) if one.job == number]  # type: ignore[attr-defined]
         assert {(one.exit_code, one.reason) for one in ends} == {(FOREIGN_EXIT_CODE, "")}  # type: ignore[attr-defined]
-        bench.tell("n1", Kill(epoch=1, job=number, attempt=1, rank=0))
-        bench.look()
+        bench.send("n1", Kill(epoch=1, job=number, attempt=1, rank=0))
+        bench.poll()
     assert [bench.slurm.jobs[key].state for key in (waits, runs)] == ["PENDING", "RUNNING"]
     assert bench.slurm.jobs[waits].is_held
 
@@ -291,47 +291,47 @@ def test_user_cannot_control_slurm_jobs_of_others_by_naming_them(bench: Bench) -
 def test_user_cannot_jump_the_queue_by_naming_their_own_slurm_job_twice(bench: Bench) -> None:
     """Ada submits the command of her Slurm job to the broker too, but short and with one GPU."""
     key = bench.slurm.sbatch(4, runs_s=60.0)
-    bench.look()
+    bench.poll()
     bench.launch(key, 0, job=99, person="ada", offered=False)
-    bench.look()
+    bench.poll()
     assert bench.slurm.jobs[key].is_held, "the broker has not yet sent the job's number"
     assert not bench.of(Ended)
     bench.answer(17)
     (end,) = bench.of(Ended)
     assert (end.job, end.exit_code) == (99, FOREIGN_EXIT_CODE)  # type: ignore[attr-defined]
     assert not bench.of(LaunchRefused), "a node that refuses is drained for a time"
-    bench.look()
+    bench.poll()
     bench.launch(key, 0, 1, 2, 3, person="ada")
-    bench.look()
-    bench.look()
+    bench.poll()
+    bench.poll()
     assert bench.slurm.jobs[key].starts[0][:2] == (["n1"], [0, 1, 2, 3])
     tell = Launch(
         epoch=1, job=98, attempt=1, rank=0, num_ranks=1, nodes=["n1"], gpus=[0], command=["sleep", "9"],
         env={}, cwd="",
     )  # fmt: skip
-    bench.tell("n1", tell)
+    bench.send("n1", tell)
     assert [(one.job, one.exit_code) for one in bench.of(Ended)][-1:] == [(98, FOREIGN_EXIT_CODE)]  # type: ignore[attr-defined]
 
 
 def test_order_that_precedes_the_answer_waits_for_it(bench: Bench) -> None:
     key = bench.slurm.sbatch(1, runs_s=60.0)
-    bench.look()
+    bench.poll()
     bench.launch(key, 3, offered=False)
     assert bench.slurm.jobs[key].is_held
     bench.answer(17)
     assert not bench.slurm.jobs[key].is_held, "at once"
-    bench.look()
+    bench.poll()
     assert bench.slurm.jobs[key].starts[0][1] == [3]
 
 
 def test_tokens_are_the_same_after_a_restart_and_secret(bench: Bench) -> None:
     bench.slurm.sbatch(1)
-    bench.look()
+    bench.poll()
     (first,) = bench.submitted()
     bench.restart()
     bench.asked.clear()
     bench.register()
-    bench.look()
+    bench.poll()
     assert [one.token for one in bench.submitted()][-1] == first.token
     pair = KeyPair(b"public", b"secret")
     assert offer_secret(pair) == offer_secret(KeyPair(b"other", b"secret")) != offer_secret(KeyPair(b"", b""))
@@ -340,28 +340,28 @@ def test_tokens_are_the_same_after_a_restart_and_secret(bench: Bench) -> None:
     )
     bench.asked.clear()
     bench.register()
-    bench.look()
+    bench.poll()
     assert first.token not in [one.token for one in bench.submitted()]
 
 
 def test_kill_before_the_launch_prevents_the_start(bench: Bench) -> None:
     key = bench.slurm.sbatch(1)
-    bench.look()
-    bench.tell("n1", Kill(epoch=1, job=17, attempt=1, rank=0))
+    bench.poll()
+    bench.send("n1", Kill(epoch=1, job=17, attempt=1, rank=0))
     bench.launch(key, 0)
-    bench.look()
+    bench.poll()
     assert bench.slurm.jobs[key].starts == []
     assert len(bench.of(Ended)) == 2
 
 
 def test_scancel_and_holds_of_users_withdraw_the_offer(bench: Bench) -> None:
     keys = [bench.slurm.sbatch(1) for _ in range(2)]
-    bench.look()
+    bench.poll()
     bench.answer(1)
     bench.answer(2)
     bench.slurm.scancel(keys[0])
     bench.slurm.jobs[keys[1]].is_held_by_user = True
-    bench.look()
+    bench.poll()
     assert [one.message for one in bench.asked if isinstance(one.message, Cancel)] == [
         Cancel(job=1),
         Cancel(job=2),
@@ -373,19 +373,19 @@ def test_foreign_gpus_are_reported(bench: Bench) -> None:
     key = bench.slurm.sbatch(2, runs_s=9.0)
     job = bench.slurm.jobs[key]
     job.comment, job.is_held, job.wanted, job.wanted_gpus = "", False, ["n2"], [0, 3]
-    bench.look()
+    bench.poll()
     assert [one.gpus for one in bench.of(Held)[-1].held] == [[0, 3]]  # type: ignore[attr-defined]
-    bench.look(10.0)
+    bench.poll(10.0)
     assert bench.of(Held)[-1].held == []  # type: ignore[attr-defined]
 
 
 def test_unacknowledged_messages_are_repeated(bench: Bench) -> None:
     key = bench.slurm.sbatch(1, runs_s=60.0)
-    bench.look()
+    bench.poll()
     bench.answer(17)
     bench.launch(key, 0)
-    bench.look()
-    bench.look()
+    bench.poll()
+    bench.poll()
     before = {kind: bench.of(kind) for kind in (Launched, Held, Heartbeat)}
     bench.said.clear()
     bench._take(bench.gateway.say_again(bench.slurm.now_s))
@@ -422,7 +422,7 @@ def test_nodes_of_a_partition_are_equal() -> None:
 
 def test_unreachable_slurm_is_reported_and_no_offer_withdrawn(bench: Bench) -> None:
     bench.slurm.sbatch(1)
-    bench.look()
+    bench.poll()
     bench.answer(17)
     for second in range(30):
         bench._take(bench.gateway.cannot_look("no answer", bench.slurm.now_s + second))
@@ -433,12 +433,12 @@ def test_unreachable_slurm_is_reported_and_no_offer_withdrawn(bench: Bench) -> N
 
 def test_restarted_gateway_reports_running_jobs(bench: Bench) -> None:
     key = bench.slurm.sbatch(1, runs_s=100.0)
-    bench.look()
+    bench.poll()
     bench.launch(key, 2)
-    bench.look()
+    bench.poll()
     bench.gateway = Gateway("slurm", "c", ("gpu",), Writer(bench.slurm.obey), TIMES)
     bench.said.clear()
-    bench.look()
+    bench.poll()
     reports = {hello.name: hello.attempts for hello in bench.of(Hello)}  # type: ignore[attr-defined]
     assert [(one.job, one.attempt, one.state) for one in reports["n1"]] == [(17, 1, "running")]
     assert reports["n2"] == []
@@ -446,9 +446,9 @@ def test_restarted_gateway_reports_running_jobs(bench: Bench) -> None:
 
 def test_held_jobs_are_left_to_slurm_without_a_broker(bench: Bench) -> None:
     key = bench.slurm.sbatch(1)
-    bench.look()
+    bench.poll()
     for _ in range(4):
-        bench.look(30.0)
+        bench.poll(30.0)
     assert not bench.slurm.jobs[key].is_held
     assert "left=released" in bench.slurm.jobs[key].comment
 
@@ -483,16 +483,16 @@ def test_without_placement_jobs_get_nice_values_and_starts_are_reported() -> Non
     large, small, middle, own = (bench.slurm.sbatch(gpus, runs_s=5.0) for gpus in (4, 1, 2, 1))
     jobs = bench.slurm.jobs
     jobs[own].comment, jobs[small].nice = "a site's own", 5
-    bench.look()
+    bench.poll()
     assert marks_of(jobs[small].comment) == {"g": "1", "s": f"{1004:x}", "v": "5"}
-    bench.look()
+    bench.poll()
     assert [one.num_gpus for one in bench.submitted()] == [4, 4, 4, 1, 2]
     for job in range(1, 6):
         bench.answer(job)
     keys = {3: 9.0, 4: 2.0, 5: 5.0}
     listed = Jobs(jobs=[queued(job, key) for job, key in keys.items()])
     bench._take(bench.gateway.answered(("jobs", ""), listed, bench.slurm.now_s))
-    bench.look()
+    bench.poll()
     assert -60_000 <= jobs[small].nice < jobs[middle].nice < jobs[large].nice <= -1_000
     assert (jobs[own].comment, jobs[own].nice) == ("a site's own", 0)
     begun = [one.message for one in bench.asked if isinstance(one.message, Begin)]
@@ -510,13 +510,13 @@ def test_without_placement_jobs_get_nice_values_and_starts_are_reported() -> Non
         env={},
         cwd="",
     )
-    bench.tell("n2", order)
+    bench.send("n2", order)
     assert bench.of(Launched)
     bench.restart()
     bench.said.clear()
-    bench.look()
+    bench.poll()
     assert [hello.attempts[0].job for hello in bench.of(Hello) if hello.attempts] == [2]  # type: ignore[attr-defined]
-    bench.look(6.0)
+    bench.poll(6.0)
     assert [(one.exit_code, one.reason) for one in bench.of(Ended)] == [(3, "")]  # type: ignore[attr-defined]
     assert not [line for line in bench.slurm.lines if not line.startswith("update")], "no job is held"
 
@@ -539,19 +539,19 @@ def test_nice_values_ascend_and_few_change(order: list[int | None], low: int, hi
 def test_kill_between_two_polls_cancels_no_job_that_may_have_started(bench: Bench, has_started: bool) -> None:
     """The poll before the release shows the job as held, and proves nothing."""
     key = bench.slurm.sbatch(2, runs_s=50.0)
-    bench.look()
+    bench.poll()
     bench.launch(key, 0, 1)
     if has_started:
         bench.slurm.step(bench.slurm.now_s + 0.1)
-    bench.tell("n1", Kill(epoch=1, job=17, attempt=1, rank=0, again=True))
+    bench.send("n1", Kill(epoch=1, job=17, attempt=1, rank=0, again=True))
     assert not bench.of(Ended), "not known yet"
     for _ in range(4):
-        bench.look()
+        bench.poll()
     assert bench.slurm.jobs[key].is_held
     assert bench.of(Ended)
     bench.launch(key, 2, 3, attempt=2)
     for _ in range(4):
-        bench.look()
+        bench.poll()
     marks, starts = marks_of(bench.slurm.jobs[key].comment), bench.slurm.jobs[key].starts
     assert marks is not None
     assert marks.get("left") == "placed", "it now has GPUs by type"
@@ -562,12 +562,12 @@ def test_kill_between_two_polls_cancels_no_job_that_may_have_started(bench: Benc
 def test_run_counts_only_for_the_attempt_in_its_marks(bench: Bench) -> None:
     """Writes of a killed gateway can arrive late: its `scontrol` outlives it."""
     key = bench.slurm.sbatch(2, runs_s=50.0)
-    bench.look()
+    bench.poll()
     bench.slurm.loses = 2
     bench.launch(key, 0, 1)
     bench.restart()
     bench.register()
-    bench.tell("n1", Kill(epoch=1, job=17, attempt=1, rank=0, again=True))
+    bench.send("n1", Kill(epoch=1, job=17, attempt=1, rank=0, again=True))
     bench.slurm.obey(
         [
             f"update JobId={key} AdminComment=rlsched:g=2;n=1;s=s{key};x=1;j=17.1;r=0;c=b1;w=n1;t=1;i=0+1 "
@@ -579,7 +579,7 @@ def test_run_counts_only_for_the_attempt_in_its_marks(bench: Bench) -> None:
     bench.said.clear()
     bench.launch(key, 2, 3, attempt=2)
     for _ in range(5):
-        bench.look()
+        bench.poll()
     job = bench.slurm.jobs[key]
     assert (job.state, job.restarts, job.starts[0][1]) == ("RUNNING", 0, [0, 1]), "it keeps running"
     assert not bench.of(Launched), "not as the attempt with other GPUs"
@@ -593,23 +593,23 @@ def test_ended_jobs_are_forgotten(bench: Bench) -> None:
     desk = bench.gateway._desk
     for number in range(20):
         key = bench.slurm.sbatch(1, runs_s=0.5)
-        bench.look()
+        bench.poll()
         bench.launch(key, 0, job=100 + number)
-        bench.tell("n1", Kill(epoch=1, job=200 + number, attempt=1, rank=0))  # an unknown job
+        bench.send("n1", Kill(epoch=1, job=200 + number, attempt=1, rank=0))  # an unknown job
         desk.withdrawn.add(300 + number)
-        bench.look()
-        bench.look(2.0)
-        bench.tell("n1", EndedAck(job=100 + number, attempt=1, rank=0))
+        bench.poll()
+        bench.poll(2.0)
+        bench.send("n1", EndedAck(job=100 + number, attempt=1, rank=0))
     assert {len(desk.forgotten), len(desk.dead), len(desk.withdrawn)} == {20}
     for _ in range(2):  # jobs that Slurm lists or the broker has are kept
-        bench.look(20.0)
+        bench.poll(20.0)
         bench._take(
             bench.gateway.answered(("jobs", ""), Jobs(jobs=[info(219), info(319)]), bench.slurm.now_s)
         )
     assert len(desk.forgotten) == 20
     assert ([key.job for key in desk.dead], desk.withdrawn) == ([219], {319})
     bench.slurm.jobs.clear()
-    bench.look(20.0)
+    bench.poll(20.0)
     bench._take(bench.gateway.answered(("jobs", ""), Jobs(jobs=[]), bench.slurm.now_s))
     assert (desk.forgotten, desk.dead, desk.withdrawn) == (set(), set(), set())
 

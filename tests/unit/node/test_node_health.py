@@ -53,7 +53,7 @@ def outcome(check: HealthCheck) -> str:
     return said[-1]
 
 
-def gone(pid: int) -> bool:
+def has_exited(pid: int) -> bool:
     return shim.start_ticks(pid) is None
 
 
@@ -109,7 +109,7 @@ def test_hanging_check_is_killed_with_all_its_children(tmp_path: Path) -> None:
     assert check.step() == "health check: it did not end within 5 s: begins"
     pids.unlink()
     until(lambda: check.step() is None and pids.exists())
-    assert all(gone(pid) for pid in numbers), "the next check started after the last one had exited"
+    assert all(has_exited(pid) for pid in numbers), "the next check started after the last one had exited"
     check.close()
     assert check.pids == set()
 

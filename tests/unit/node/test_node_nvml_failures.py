@@ -167,7 +167,7 @@ def use(node: Node, gpu: int) -> bool:
     return True
 
 
-def look(nvml: ctypes.CDLL, node: Node, times: int) -> None:
+def read_times(nvml: ctypes.CDLL, node: Node, times: int) -> None:
     for _ in range(times):
         nvml.fake_pass_time(1)
         node.meter.read_all()
@@ -231,11 +231,11 @@ def check(
         return
     if not at_start:
         nvml.fake_fail(function.encode(), 1 if of_a_gpu else -1, code, times)
-    look(nvml, node, 1)
+    read_times(nvml, node, 1)
     gives = use(node, 1)
     assert gives or (node.held and node.held[0].gpus == [1])
     assert use(node, 0), "the other GPU serves"
-    look(nvml, node, BACK_AFTER_LOOKS)
+    read_times(nvml, node, BACK_AFTER_LOOKS)
     assert [gpu for one in node.held for gpu in one.gpus] in ([], [1])
     assert node.meter.all_lost == []
     assert node.clocks_mhz or code in NEVER

@@ -34,13 +34,13 @@ def sharing(job: int, *beside: int, mhz: int = 0, gpus: list[int] | None = None)
     return msgspec.structs.replace(launch(job, gpus=gpus), beside=list(beside), sm_clock_mhz=mhz)
 
 
-def told(machine: NodeMachine, message: object) -> list[Effect]:
+def handled(machine: NodeMachine, message: object) -> list[Effect]:
     return silent(machine.handle(Received(message), 0.0))  # type: ignore[arg-type]
 
 
 def running(machine: NodeMachine, order: Launch) -> None:
     """Launch a rank: it gets its clock and runs."""
-    for effect in told(machine, order):
+    for effect in handled(machine, order):
         if isinstance(effect, HoldClocks):
             machine.handle(ClocksLocked(effect.key, effect.mhz, ""), 0.0)
         elif isinstance(effect, StartRank) and effect.launch.sm_clock_mhz:
@@ -51,7 +51,7 @@ def running(machine: NodeMachine, order: Launch) -> None:
 def test_rank_starts_next_to_its_named_co_tenants() -> None:
     machine = registered()
     running(machine, sharing(1))
-    assert told(machine, sharing(2, 1)) == [StartRank(sharing(2, 1))]
+    assert handled(machine, sharing(2, 1)) == [StartRank(sharing(2, 1))]
     machine.handle(Started(key(2), 72), 0.0)
     assert machine.attempts.gpus_held == {0}
     assert silent(machine.handle(Exited(key(1), 3), 1.0)) == [ended(1, 3)]
@@ -63,7 +63,7 @@ def test_rank_starts_next_to_its_named_co_tenants() -> None:
 def test_exclusive_ranks_do_not_share(beside: tuple[int, ...]) -> None:
     machine = registered()
     running(machine, sharing(1))
-    (refusal,) = told(machine, sharing(2, *beside))
+    (refusal,) = handled(machine, sharing(2, *beside))
     assert isinstance(refusal, Send)
     assert isinstance(refusal.message, LaunchRefused)
     assert "GPUs [0] are held by attempt 1.1.0" in refusal.message.message
@@ -73,7 +73,7 @@ def test_kill_ends_only_one_of_them() -> None:
     machine = registered()
     running(machine, sharing(1))
     running(machine, sharing(2, 1))
-    assert told(machine, Kill(epoch=1, job=2, attempt=1, rank=0)) == [
+    assert handled(machine, Kill(epoch=1, job=2, attempt=1, rank=0)) == [
         EndRank(key(2), DEFAULT_GRACE_S, "killed")
     ]
 
@@ -83,8 +83,8 @@ def test_next_co_tenant_waits_until_the_killed_one_has_exited() -> None:
     machine = registered()
     running(machine, sharing(1))
     running(machine, sharing(2, 1))
-    told(machine, Kill(epoch=1, job=2, attempt=1, rank=0))
-    assert told(machine, sharing(3, 1)) == []
+    handled(machine, Kill(epoch=1, job=2, attempt=1, rank=0))
+    assert handled(machine, sharing(3, 1)) == []
     assert silent(machine.handle(Exited(key(2), 143, "killed"), 1.0)) == [
         ended(2, 143, "killed"),
         StartRank(sharing(3, 1)),
@@ -94,9 +94,9 @@ def test_next_co_tenant_waits_until_the_killed_one_has_exited() -> None:
 def test_two_launches_that_wait_for_the_same_gpus_start_together() -> None:
     machine = registered()
     running(machine, sharing(1))
-    told(machine, Kill(epoch=1, job=1, attempt=1, rank=0))
-    assert told(machine, sharing(3, 2)) == []
-    assert told(machine, sharing(2, 3)) == []
+    handled(machine, Kill(epoch=1, job=1, attempt=1, rank=0))
+    assert handled(machine, sharing(3, 2)) == []
+    assert handled(machine, sharing(2, 3)) == []
     _, *starts = silent(machine.handle(Exited(key(1), 143, "killed"), 1.0))
     assert starts == [StartRank(sharing(3, 2)), StartRank(sharing(2, 3))]
 
@@ -106,11 +106,11 @@ def test_repeated_launch_starts_nothing_twice() -> None:
     running(machine, sharing(1))
     running(machine, sharing(2, 1))
     again = [Send(Launched(job=2, attempt=1, rank=0, pid=72))]
-    assert told(machine, sharing(2, 1)) == again
+    assert handled(machine, sharing(2, 1)) == again
     machine.handle(Disconnected(), 0.0)
     machine.handle(Connected(), 0.0)
     machine.handle(Received(Welcome(cluster=CLUSTER, epoch=1, heartbeat_s=10.0)), 0.0)
-    assert told(machine, sharing(2, 1)) == again
+    assert handled(machine, sharing(2, 1)) == again
 
 
 def test_adopted_ranks_can_have_co_tenants() -> None:
@@ -119,7 +119,7 @@ def test_adopted_ranks_can_have_co_tenants() -> None:
     effects = machine.handle(Received(Welcome(cluster=CLUSTER, epoch=1, heartbeat_s=10.0)), 0.0)
     reports = [effect for effect in silent(effects) if not isinstance(effect, RenewLease)]
     assert [effect.message.job for effect in reports if isinstance(effect, Send)] == [1, 2]  # type: ignore[union-attr]
-    assert told(machine, sharing(3, 1, 2)) == [StartRank(sharing(3, 1, 2))]
+    assert handled(machine, sharing(3, 1, 2)) == [StartRank(sharing(3, 1, 2))]
 
 
 # ---- one clock -------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_adopted_ranks_can_have_co_tenants() -> None:
 def test_highest_clock_counts(first_mhz: int, second_mhz: int, joint_mhz: int) -> None:
     machine = registered()
     running(machine, sharing(1, mhz=first_mhz))
-    effects = told(machine, sharing(2, 1, mhz=second_mhz))
+    effects = handled(machine, sharing(2, 1, mhz=second_mhz))
     *held, started = effects
     assert held == ([HoldClocks(key(1), (0,), joint_mhz)] if joint_mhz != first_mhz else [])
     assert started == StartRank(sharing(2, 1, mhz=joint_mhz))
@@ -164,4 +164,4 @@ def test_changed_clock_of_one_rank_gives_the_new_highest() -> None:
     running(machine, sharing(1, mhz=900))
     running(machine, sharing(2, 1, mhz=900))
     order = HoldClock(epoch=1, job=1, attempt=1, rank=0, sm_clock_mhz=700)
-    assert told(machine, order) == [HoldClocks(key(1), (0,), 900), HoldClocks(key(2), (0,), 900)]
+    assert handled(machine, order) == [HoldClocks(key(1), (0,), 900), HoldClocks(key(2), (0,), 900)]

@@ -131,8 +131,8 @@ def test_flood_of_handshakes_does_not_delay_a_message(tmp_path: Path, transport:
     try:
         while not client.poll(0, zmq.POLLOUT):
             transport.receive(20, 100)
-        knocking = threading.Thread(target=send_handshakes)
-        knocking.start()
+        handshakes = threading.Thread(target=send_handshakes)
+        handshakes.start()
         deadline, most, heard = time.monotonic() + 60.0, 0, list[int]()
         while not heard and time.monotonic() < deadline:
             before = transport.counts.get("refused_handshakes", 0)
@@ -145,6 +145,6 @@ def test_flood_of_handshakes_does_not_delay_a_message(tmp_path: Path, transport:
         assert 0 < most <= SenderLimits().handshakes_a_turn
     finally:
         over.set()
-        knocking.join(60.0)
+        handshakes.join(60.0)
         client.close(linger=0)
         context.term()

@@ -43,7 +43,7 @@ from tests.support.ports import free_addresses
 DEADLINE_S = 60.0
 
 
-def nobody() -> str:
+def unused_address() -> str:
     """An address on which no process listens."""
     return free_addresses(1)[0]
 
@@ -78,7 +78,7 @@ def test_refused_connection_tries_the_next_address_at_once(
     monkeypatch.setattr("rlsched.transport.connection.RESEND_S", 100 * DEADLINE_S)  # without a wait
     _, second = stubs
     second.script = serving(1, Submitted(job=7))
-    with client(tmp_path, nobody(), nobody(), second.address) as asking:
+    with client(tmp_path, unused_address(), unused_address(), second.address) as asking:
         assert asking.submit(["true"]) == 7
 
 
@@ -104,7 +104,7 @@ def test_broker_of_an_earlier_epoch_is_not_used(stubs: tuple[Stub, Stub], tmp_pa
         assert asking.submit(["true"]) == 4
     assert not any(isinstance(one, Submit) for _, one in first.heard)
     with (
-        client(tmp_path, first.address, nobody(), timeout_s=1.0) as asking,
+        client(tmp_path, first.address, unused_address(), timeout_s=1.0) as asking,
         pytest.raises(BrokerUnavailableError, match=r"is at epoch 3, and a later one .* at 1003"),
     ):
         asking.submit(["true"])
@@ -151,7 +151,7 @@ def connects(link: BrokerLink, *, is_registered: bool = False, epoch: int = 0) -
 
 def test_node_keeps_an_address_that_welcomes_it(listeners: list[Listener], tmp_path: Path) -> None:
     home, now_s = KeyHome(tmp_path), [0.0]
-    addresses = [nobody(), listeners[0].address, listeners[1].address]
+    addresses = [unused_address(), listeners[0].address, listeners[1].address]
     link = BrokerLink(addresses, home.node("n0"), home.broker_public(), elapsed=lambda: now_s[0])
     try:
         deadline = time.monotonic() + DEADLINE_S
@@ -223,7 +223,7 @@ def test_node_reports_the_later_broker_to_an_earlier_one(tmp_path: Path) -> None
         return encode(SayHello(cluster="c1", epoch=3))
 
     earlier = Listener(home, receives)
-    addresses = [nobody(), earlier.address]
+    addresses = [unused_address(), earlier.address]
     link = BrokerLink(addresses, home.node("n0"), home.broker_public(), elapsed=lambda: now_s[0])
     try:
         deadline = time.monotonic() + DEADLINE_S

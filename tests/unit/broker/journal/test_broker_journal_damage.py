@@ -53,7 +53,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-def taken_up(path: Path) -> list[JournalRow] | str:
+def reopened(path: Path) -> list[JournalRow] | str:
     """Result of opening a journal: its rows, or the line of the refusal."""
     try:
         journal = Journal(path)
@@ -89,12 +89,12 @@ def is_clear(line: str, path: Path) -> bool:
 
 
 def test_flipped_bit_of_a_journal_yields_no_other_history(whole: Path, tmp_path: Path) -> None:
-    expected, bits = taken_up(whole), 8 * whole.stat().st_size
+    expected, bits = reopened(whole), 8 * whole.stat().st_size
     refused = 0
     for bit in random.Random(14).sample(range(bits), 400):
         path = tmp_path / "journal.sqlite"
         damage(whole, path, "", flipped(bit))
-        found = taken_up(path)
+        found = reopened(path)
         if isinstance(found, str):
             assert is_clear(found, path), (bit, found)
             refused += 1
@@ -111,13 +111,13 @@ def test_flipped_bit_of_a_write_ahead_log_yields_no_other_history(crashed: Path,
     data = log.read_bytes()
     commits = [n for n in range(frames) if int.from_bytes(data[32 + n * step + 4 : 32 + n * step + 8], "big")]
     damage(crashed, tmp_path / "copy.sqlite", "", lambda _: None)
-    expected = taken_up(tmp_path / "copy.sqlite")
+    expected = reopened(tmp_path / "copy.sqlite")
     assert len(expected) == 1 + 40 * 6
     before_last = 8 * (32 + (commits[-2] + 1) * step)
     for bit in [*random.Random(15).sample(range(before_last), 120), *range(128, 256, 8)]:
         path = tmp_path / "journal.sqlite"
         damage(crashed, path, "-wal", flipped(bit))
-        found = taken_up(path)
+        found = reopened(path)
         if isinstance(found, str):
             assert is_clear(found, path), (bit, found)
         else:
@@ -127,7 +127,7 @@ def test_flipped_bit_of_a_write_ahead_log_yields_no_other_history(crashed: Path,
 def test_write_ahead_log_cut_short_loses_only_the_last_commit(crashed: Path, tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     damage(crashed, path, "-wal", lambda data: data.__delitem__(slice(len(data) - 100, None)))
-    found = taken_up(path)
+    found = reopened(path)
     assert not isinstance(found, str)
     assert len(found) == 1 + 39 * 6
 
@@ -137,7 +137,7 @@ def test_truncated_journal_is_refused_in_one_line(whole: Path, tmp_path: Path) -
     for left in [*range(512, size, 2048), size - 1, size - 100]:
         path = tmp_path / "journal.sqlite"
         damage(whole, path, "", lambda data, left=left: data.__delitem__(slice(left, None)))
-        found = taken_up(path)
+        found = reopened(path)
         assert isinstance(found, str)
         assert is_clear(found, path), (left, found)
 
@@ -161,7 +161,7 @@ def test_damaged_entry_is_named(whole: Path, tmp_path: Path, change: str, line: 
     with sqlite3.connect(path) as db:
         db.execute(change)
     db.close()
-    found = taken_up(path)
+    found = reopened(path)
     assert isinstance(found, str)
     assert line in found
     assert is_clear(found, path)
@@ -177,7 +177,7 @@ def test_journal_of_version_1_is_upgraded(tmp_path: Path) -> None:
     shutil.copy(SAMPLE, path)
     before = read_journal(path)
     assert len(before) == 22
-    first = taken_up(path)
+    first = reopened(path)
     assert first == before
     with sqlite3.connect(path) as db:
         assert dict(db.execute("SELECT key, value FROM meta")) == {
@@ -201,7 +201,7 @@ def test_damaged_journal_of_version_1_is_left_unchanged(tmp_path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("UPDATE entries SET payload = x'c1' WHERE n = 20")
     db.close()
-    found = taken_up(path)
+    found = reopened(path)
     assert isinstance(found, str)
     assert "entry 20: damaged" in found
     assert "stays a journal of version 1" in found

@@ -56,7 +56,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "broker" / JOURNAL_FILE
 
 
-def lived(path: Path, jobs: int = 5, *, lasts: bool = True) -> HandBroker:
+def with_history(path: Path, jobs: int = 5, *, lasts: bool = True) -> HandBroker:
     """A broker with yesterday's jobs, of which the last still runs, and one job of today."""
     broker = make(Journal(path))
     broker.says("n0", hello("n0"))
@@ -87,19 +87,19 @@ def first_of(path: Path) -> int:
         return int(db.execute("SELECT min(n) FROM entries").fetchone()[0])
 
 
-def taken_up(path: Path) -> list[tuple[int, str]]:
+def reopened(path: Path) -> list[tuple[int, str]]:
     with closing(Journal(path)) as journal:
         state = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
         return [(number, job.state) for number in range(1, 9) if (job := state.job(number)) is not None]
 
 
 def test_old_entries_are_dropped_and_nothing_is_lost(path: Path) -> None:
-    lived(path).journal.close()
-    before, known = len(read_journal(path)), taken_up(path)
+    with_history(path).journal.close()
+    before, known = len(read_journal(path)), reopened(path)
     compact(path)
     assert len(read_journal(path)) < before - 10
     assert first_of(path) == read_journal(path)[0].n > 1
-    assert taken_up(path) == known
+    assert reopened(path) == known
     assert known == [(n, "completed") for n in (1, 2, 3, 4)] + [(5, "running"), (6, "completed")]
     report = check(path)
     assert (report.damage, report.derived, report.next_job) == ([], [], 7)
@@ -138,7 +138,7 @@ def test_base_holds_usage_of_jobs_and_predictions(path: Path) -> None:
 
 
 def test_base_holds_gpus_of_foreign_processes(path: Path) -> None:
-    broker = lived(path, jobs=2)
+    broker = with_history(path, jobs=2)
     holdings = [Holding(by="job 9", gpus=[1], until_s=3 * DAY_S), Holding(by="job 8", gpus=[2])]
     broker.says("n0", Held(held=holdings))
     broker.journal.close()
@@ -165,12 +165,12 @@ def test_base_holds_gpus_of_foreign_processes(path: Path) -> None:
 
 
 def test_entries_left_by_a_crash_after_the_base_are_ignored(path: Path) -> None:
-    lived(path).journal.close()
-    known = taken_up(path)
+    with_history(path).journal.close()
+    known = reopened(path)
     cut = compact(path, drop=False)
     assert first_of(path) == 1
     assert read_journal(path)[0].n == cut.n - len(cut.parts) + 1
-    assert taken_up(path) == known
+    assert reopened(path) == known
     assert check(path).damage == []
     clock, said = count(0.0, 10.0), list[str]()
     with closing(Journal(path)) as journal:
@@ -185,7 +185,7 @@ def test_entries_left_by_a_crash_after_the_base_are_ignored(path: Path) -> None:
 
 
 def test_base_for_other_entries_is_not_written(path: Path) -> None:
-    broker = lived(path)
+    broker = with_history(path)
     cut = made(path, DAY_1_S)
     assert cut is not None
     broker.journal._db.execute("UPDATE entries SET crc = crc + 1 WHERE n = ?", (cut.n,))
@@ -195,14 +195,14 @@ def test_base_for_other_entries_is_not_written(path: Path) -> None:
 
 
 def test_no_compaction_if_few_entries_are_old(path: Path) -> None:
-    lived(path).journal.close()
+    with_history(path).journal.close()
     assert made(path, 999.0) is None
     compact(path)
     assert made(path, DAY_1_S) is None, "already compacted"
 
 
 def test_table_of_ended_jobs_is_rebuilt_without_the_old_jobs(path: Path) -> None:
-    lived(path).journal.close()
+    with_history(path).journal.close()
     compact(path)
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("DELETE FROM ended_jobs WHERE job = 6")
@@ -216,7 +216,7 @@ def test_table_of_ended_jobs_is_rebuilt_without_the_old_jobs(path: Path) -> None
 
 
 def test_missing_row_before_the_base_is_noticed(path: Path) -> None:
-    lived(path).journal.close()
+    with_history(path).journal.close()
     compact(path)
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("DELETE FROM ended_jobs WHERE job = 2")
@@ -225,16 +225,16 @@ def test_missing_row_before_the_base_is_noticed(path: Path) -> None:
 
 
 def test_backup_of_a_compacted_journal_is_restored(path: Path, tmp_path: Path) -> None:
-    lived(path).journal.close()
+    with_history(path).journal.close()
     compact(path)
     back_up(path, tmp_path / "copy.sqlite")
     found = restore(tmp_path / "copy.sqlite", path.parent)
     assert (found.epoch, found.last_number) == (1_001, 1_000_000)
-    assert taken_up(path)[-1] == (6, "completed")
+    assert reopened(path)[-1] == (6, "completed")
 
 
 def test_history_is_the_same(path: Path) -> None:
-    broker = lived(path, jobs=20)
+    broker = with_history(path, jobs=20)
     broker.ask(submit(2, token="waits"))
     broker.says("n0", Held(held=[Holding(by="job 8", gpus=[3])]))
     broker.says("n1", hello("n1"))
@@ -256,14 +256,14 @@ def test_history_is_the_same(path: Path) -> None:
 
 
 def test_simulator_refuses_a_compacted_journal(path: Path) -> None:
-    lived(path).journal.close()
+    with_history(path).journal.close()
     compact(path)
     with pytest.raises(JournalError, match=r"compacted, so entries before \d+ are not known"):
         journal_events(path)
 
 
 def test_standby_follows_across_a_compaction(path: Path) -> None:
-    broker = lived(path)
+    broker = with_history(path)
     broker.journal.close()
     late, early = (Warm(load_scheduler("fifo-backfill"), "", RUNNING_MEAN) for _ in range(2))
     followers = [JournalFollower(path, warm) for warm in (late, early)]
@@ -282,7 +282,7 @@ def test_standby_follows_across_a_compaction(path: Path) -> None:
 
 
 def test_copy_of_a_compacted_journal_starts_with_its_base(path: Path, tmp_path: Path) -> None:
-    lived(path).journal.close()
+    with_history(path).journal.close()
     compact(path, drop=False)
     with closing(Journal(path)) as journal, closing(Journal(tmp_path / "copy.sqlite")) as copy:
         assert journal.checksum_of(4) is None, "a copy that ends there starts again"
@@ -296,7 +296,7 @@ def test_copy_of_a_compacted_journal_starts_with_its_base(path: Path, tmp_path: 
 
 
 def test_notices_continue_after_a_compaction(path: Path, tmp_path: Path) -> None:
-    broker = lived(path)
+    broker = with_history(path)
     told: list[Any] = []
     cursor = tmp_path / "cursor"
     file = CursorFile(cursor)
@@ -317,7 +317,7 @@ def test_notices_continue_after_a_compaction(path: Path, tmp_path: Path) -> None
 
 
 def test_verb_compacts(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lived(path, jobs=60).journal.close()
+    with_history(path, jobs=60).journal.close()
     place = ["--dir", str(path.parent)]
     assert run(["journal", "compact", *place, "--keep-days", "1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -333,8 +333,8 @@ def test_verb_compacts(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_kill_at_any_instant_leaves_the_journal_whole(path: Path) -> None:
     """kill -9, at instants spread over a whole run."""
-    lived(path, jobs=200).journal.close()
-    known, words = taken_up(path), [*RLSCHED, "journal", "compact", "--keep-days", "1"]
+    with_history(path, jobs=200).journal.close()
+    known, words = reopened(path), [*RLSCHED, "journal", "compact", "--keep-days", "1"]
     copy = path.with_name("copy")
     shutil.copytree(path.parent, copy)
     began_s = time.monotonic()
@@ -348,17 +348,17 @@ def test_kill_at_any_instant_leaves_the_journal_whole(path: Path) -> None:
         process.wait()
         report = check(path)
         assert (report.damage, report.derived) == ([], [])
-        assert taken_up(path) == known
+        assert reopened(path) == known
     assert run(["journal", "compact", "--dir", str(path.parent), "--keep-days", "1"]) == 0
     assert isinstance(read_journal(path)[0].entry, BasePart)
-    assert taken_up(path) == known
+    assert reopened(path) == known
 
 
 @pytest.mark.slow
 def test_broker_compacts_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the real process, which reads the journal that this process has open."""
     monkeypatch.setattr(compacting, "FIRST_S", 0.0)
-    broker, said = lived(path), list[str]()
+    broker, said = with_history(path), list[str]()
     keeper = Compacting(broker.journal, Keeps(days=1.0), float("inf"), said.append)
     known = broker.state.now_s
     while not said:
@@ -376,7 +376,7 @@ def test_broker_compacts_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 def test_latest_entries_are_kept_by_default(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compacting, "GROWN_EVERY_S", 0.0)
-    broker, said = lived(path, jobs=60), list[str]()
+    broker, said = with_history(path, jobs=60), list[str]()
     last = broker.journal.last
     assert last > GROWN * 100
     keeper = Compacting(broker.journal, Keeps(entries=100), float("inf"), said.append)
@@ -393,7 +393,7 @@ def test_latest_entries_are_kept_by_default(path: Path, monkeypatch: pytest.Monk
 
 
 def test_journal_that_keeps_all_entries_is_left_unchanged(path: Path) -> None:
-    broker = lived(path)
+    broker = with_history(path)
     for keeps in (Keeps(days=float("inf")), Keeps(entries=1_000)):
         keeper = Compacting(broker.journal, keeps, 1.0, print, elapsed=lambda: 1e9)
         assert not keeper._is_grown()
@@ -401,7 +401,7 @@ def test_journal_that_keeps_all_entries_is_left_unchanged(path: Path) -> None:
 
 
 def test_busy_broker_drops_replaced_entries_too(path: Path) -> None:
-    lived(path).journal.close()
+    with_history(path).journal.close()
     compact(path, drop=False)
     now_s = [0.0]
     with closing(Journal(path)) as journal:
@@ -413,7 +413,7 @@ def test_busy_broker_drops_replaced_entries_too(path: Path) -> None:
 
 
 def test_rows_of_jobs_that_ended_long_ago_are_dropped(path: Path) -> None:
-    broker = lived(path)
+    broker = with_history(path)
     clock = count(0.0, compacting.FIRST_S + 1.0)
     keeper = Compacting(
         broker.journal, Keeps(ended_days=1.0), float("inf"), print, elapsed=lambda: next(clock)
@@ -426,7 +426,7 @@ def test_rows_of_jobs_that_ended_long_ago_are_dropped(path: Path) -> None:
     assert check(path).derived == check(path).damage == []
     compact(path)
     assert check(path).derived == check(path).damage == []
-    assert taken_up(path) == [(5, "running"), (6, "completed")]
+    assert reopened(path) == [(5, "running"), (6, "completed")]
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("DELETE FROM ended_jobs WHERE job = 6")
     assert len(check(path).derived) == 1, "this row is missing"
@@ -437,8 +437,8 @@ def test_rows_of_jobs_that_ended_long_ago_are_dropped(path: Path) -> None:
 
 def test_kill_at_any_statement_loses_nothing(path: Path, tmp_path: Path) -> None:
     """The files as kill -9 leaves them before each statement of a compaction, and at the end."""
-    lived(path).journal.close()
-    known, cut = taken_up(path), made(path, DAY_1_S)
+    with_history(path).journal.close()
+    known, cut = reopened(path), made(path, DAY_1_S)
     assert cut is not None
     statements: list[str] = []
 
@@ -464,7 +464,7 @@ def test_kill_at_any_statement_loses_nothing(path: Path, tmp_path: Path) -> None
         left = tmp_path / f"killed-{number}" / path.name
         report = check(left)
         assert (report.damage, report.derived) == ([], []), statement
-        assert taken_up(left) == known, statement
+        assert reopened(left) == known, statement
         firsts.add(read_journal(left)[0].n)
     assert firsts == {1, cut.n - len(cut.parts) + 1}
     for word in ("INSERT OR REPLACE INTO entries", "DELETE FROM snapshots", "DELETE FROM entries", "VACUUM"):
@@ -474,7 +474,7 @@ def test_kill_at_any_statement_loses_nothing(path: Path, tmp_path: Path) -> None
 
 def test_failed_compaction_process_is_logged_and_retried(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compacting, "FIRST_S", 0.0)
-    broker, said = lived(path), list[str]()
+    broker, said = with_history(path), list[str]()
     for script in ("raise SystemExit('no room')", "print('nonsense')"):
         line = [sys.executable, "-c", script]
         keeper = Compacting(
@@ -499,7 +499,7 @@ def test_every_field_of_a_job_is_in_a_base_or_derived() -> None:
 
 
 def test_later_version_is_refused_by_name(path: Path) -> None:
-    lived(path).journal.close()
+    with_history(path).journal.close()
     parts = [msgspec.structs.replace(part, version=9) for part in compact(path).parts]
     with pytest.raises(JournalError, match="its base is of version 9, this rlsched reads 1"):
         read_base(parts)
@@ -510,7 +510,7 @@ def test_later_version_is_refused_by_name(path: Path) -> None:
 
 
 def test_unknown_field_of_a_later_version_is_skipped(path: Path) -> None:
-    lived(path).journal.close()
+    with_history(path).journal.close()
     base = base_at_the_head(read_journal(path)) or read_base(compact(path).parts)
     plain = msgspec.to_builtins(base, builtin_types=(bytes,))
     plain["of_tomorrow"] = {"a": [1, 2]}

@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "broker" / JOURNAL_FILE
 
 
-def lived(path: Path, snapshots: int = 2) -> HandBroker:
+def with_history(path: Path, snapshots: int = 2) -> HandBroker:
     """A broker with a snapshot after each of its first jobs; one more job has ended since."""
     broker = make(Journal(path), policy=POLICY)
     broker.says("n0", hello("n0"))
@@ -70,7 +70,7 @@ def change(path: Path, statement: str, *values: object) -> None:
         db.execute(statement, values)
 
 
-def taken_up(path: Path, policy: str = POLICY) -> tuple[BrokerState, list[str], int]:
+def reopened(path: Path, policy: str = POLICY) -> tuple[BrokerState, list[str], int]:
     """The book, the log lines, and the number of replayed entries."""
     said: list[str] = []
     replayed = 0
@@ -88,11 +88,11 @@ def taken_up(path: Path, policy: str = POLICY) -> tuple[BrokerState, list[str], 
 
 
 def test_newest_snapshot_is_used_and_later_entries_replayed(path: Path) -> None:
-    broker = lived(path, snapshots=4)
+    broker = with_history(path, snapshots=4)
     last = broker.journal.last
     broker.journal.close()
     assert len(kept(path)) == 2
-    state, said, replayed = taken_up(path)
+    state, said, replayed = reopened(path)
     assert (said, replayed) == ([], last - kept(path)[-1])
     assert {job.number: job.state for job in state.jobs.values()} == {5: "completed", 6: "launching"}
     assert (state.num_finished, len(state.numbers)) == (5, 6)
@@ -109,16 +109,16 @@ def test_newest_snapshot_is_used_and_later_entries_replayed(path: Path) -> None:
     ],
 )
 def test_damaged_snapshot_is_skipped_with_a_log_line(path: Path, harm: str, line: str) -> None:
-    broker = lived(path)
+    broker = with_history(path)
     last = broker.journal.last
     broker.journal.close()
     older, newer = kept(path)
     change(path, harm, newer)
-    state, said, replayed = taken_up(path)
+    state, said, replayed = reopened(path)
     assert said == [f"journal: the snapshot after entry {newer} {line}; its entries are replayed"]
     assert replayed == last - older
     change(path, harm, older)
-    whole, said, replayed = taken_up(path)
+    whole, said, replayed = reopened(path)
     assert (len(said), replayed) == (2, last)
     assert whole.cluster.digest() == state.cluster.digest()
     assert any(f"the snapshot after entry {newer} is damaged" in line for line in check(path).derived)
@@ -147,23 +147,23 @@ def put(path: Path, **changes: Any) -> int:
 def test_snapshot_of_another_journal_is_skipped_with_a_log_line(
     path: Path, changes: dict[str, Any], line: str
 ) -> None:
-    broker = lived(path)
+    broker = with_history(path)
     last = broker.journal.last
     broker.journal.close()
     n = put(path, **changes)
-    _, [said], replayed = taken_up(path)
+    _, [said], replayed = reopened(path)
     assert said.startswith(f"journal: the snapshot after entry {n} {line}")
     assert replayed == last
 
 
 def test_another_policy_or_other_code_replays_everything(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = lived(path)
+    broker = with_history(path)
     last = broker.journal.last
     broker.journal.close()
     for policy, whole in (("sjf-backfill", True), (POLICY, False)):
-        assert taken_up(path, policy)[2] == (last if whole else last - kept(path)[-1])
+        assert reopened(path, policy)[2] == (last if whole else last - kept(path)[-1])
     monkeypatch.setattr(snapshots, "code_digest", lambda: "other")
-    _, said, replayed = taken_up(path)
+    _, said, replayed = reopened(path)
     assert (len(said), replayed) == (2, last)
 
 
@@ -183,19 +183,19 @@ def test_changed_code_changes_the_digest(
 
 
 def test_outdated_table_of_ended_jobs_replays_everything(path: Path) -> None:
-    broker = lived(path)
+    broker = with_history(path)
     last = broker.journal.last
     broker.journal.forget_ended()
     broker.journal.close()
-    _, said, replayed = taken_up(path)
+    _, said, replayed = reopened(path)
     assert replayed == last
     assert "the table of ended jobs does not reach the snapshot" in said[0]
     assert (check(path).damage, check(path).derived) == ([], [])
-    assert taken_up(path)[2] < last
+    assert reopened(path)[2] < last
 
 
 def test_full_disk_keeps_the_previous_snapshot(path: Path) -> None:
-    broker = lived(path)
+    broker = with_history(path)
     before = kept(path)
     pages = broker.journal._db.execute("PRAGMA page_count").fetchone()[0]
     broker.journal._db.execute(f"PRAGMA max_page_count={pages}")
@@ -211,13 +211,13 @@ def test_full_disk_keeps_the_previous_snapshot(path: Path) -> None:
 
 
 def test_restored_backup_uses_its_snapshot(path: Path, tmp_path: Path) -> None:
-    broker = lived(path)
+    broker = with_history(path)
     back_up(path, tmp_path / "backup.sqlite")
     broker.says("n0", launched(4))
     keep_snapshot(broker.journal, broker.state, broker.machine.scheduler)
     broker.journal.close()
     restore(tmp_path / "backup.sqlite", path.parent)
-    state, said, replayed = taken_up(path)
+    state, said, replayed = reopened(path)
     assert said == []
     assert replayed < state.num_finished * 5
     with closing(Journal(path)) as journal:
@@ -229,7 +229,7 @@ def test_restored_backup_uses_its_snapshot(path: Path, tmp_path: Path) -> None:
 
 
 def test_snapshots_are_rare_and_taken_in_idle_turns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broker = lived(path, snapshots=0)
+    broker = with_history(path, snapshots=0)
     monkeypatch.setattr(snapshot_keeper, "ENTRIES", 20)
     monkeypatch.setattr(snapshot_keeper, "ENTRIES_AT_LAST", 30)
     now_s, step_s = 0.0, 0.0
@@ -355,7 +355,7 @@ def test_malformed_snapshot_is_refused_and_calls_nothing(bad: bytes) -> None:
 
 def test_every_object_of_a_book_can_be_serialised(path: Path) -> None:
     """Fails if a new object of the book is missing in its snapshot."""
-    broker = lived(path)
+    broker = with_history(path)
     again = unpack(picture_of(broker.state))
     assert vars(again).keys() == vars(broker.state).keys()
     assert again.cluster.arrays.order.code is again.cluster.ordering.arrays.code

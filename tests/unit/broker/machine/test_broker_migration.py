@@ -38,7 +38,7 @@ def moved(journal: Journal) -> HandBroker:
     return broker
 
 
-def explained(broker: HandBroker, job: int) -> str:
+def why_text(broker: HandBroker, job: int) -> str:
     answer = broker.ask(Why(job=job))
     assert isinstance(answer, Explanation)
     return "\n".join([answer.summary, *answer.details])
@@ -48,13 +48,13 @@ def test_why_names_the_job_that_gets_the_gpus(journal: Journal) -> None:
     broker = moved(journal)
     assert actions(journal)[-2:] == [Preempt(seq=1, moved_for=3), Start(seq=3, gpus=(0, 1, 2, 3))]
     number = broker.state.cluster.decisions - 2
-    assert f"it is being ended: moved by decision {number} for job 4" in explained(broker, 2)
-    assert "waits until job 2, preempted, has left its GPUs" in explained(broker, 4)
+    assert f"it is being ended: moved by decision {number} for job 4" in why_text(broker, 2)
+    assert "waits until job 2, preempted, has left its GPUs" in why_text(broker, 4)
     broker.says("n0", killed(2))
     assert state_of(broker, 2) == "launching"
     job = broker.state.jobs[2]
     assert (job.preemptions, job.moves, job.retries) == (1, 1, 0)
-    assert f"1 of these times it was moved, to go on elsewhere; last moved by decision {number}" in explained(
+    assert f"1 of these times it was moved, to go on elsewhere; last moved by decision {number}" in why_text(
         broker, 2
     )
 

@@ -113,7 +113,7 @@ def test_older_journal_replays_and_its_jobs_are_not_preempted() -> None:
 # ---- explanations ---------------------------------------------------------------------------------------
 
 
-def told(broker: HandBroker, job: int) -> str:
+def why_text(broker: HandBroker, job: int) -> str:
     answer = broker.ask(Why(job=job))
     assert isinstance(answer, Explanation)
     return "\n".join([answer.summary, *answer.details])
@@ -133,21 +133,21 @@ def test_why_names_preempted_job_and_successor(journal: Journal) -> None:
         if isinstance(row.entry, Decided) and isinstance(row.entry.action, Preempt)
     )
     why = f"preempted by decision {number} for job 2"
-    assert f"it is being ended: {why}" in told(broker, 1)
-    assert "it waits until job 1, preempted, has left its GPUs" in told(broker, 2)
+    assert f"it is being ended: {why}" in why_text(broker, 1)
+    assert "it waits until job 1, preempted, has left its GPUs" in why_text(broker, 2)
     info = listed(broker, 1)
     assert (info.preemptible, info.preemptions, info.reason) == (True, 0, f"being ended: {why}")  # type: ignore[attr-defined]
     assert listed(broker, 2).reason == "waits until job 1, preempted, has left its GPUs"  # type: ignore[attr-defined]
     broker.says("n0", killed(1))
-    assert f"attempt 1 ended after 12 s: {why}" in told(broker, 1)
+    assert f"attempt 1 ended after 12 s: {why}" in why_text(broker, 1)
     info = listed(broker, 1)
     assert (info.state, info.preemptions) == ("queued", 1)  # type: ignore[attr-defined]
     assert info.reason.startswith("Resources: needs 4 GPUs")  # type: ignore[attr-defined]
     assert info.reason.endswith(f"; queued again: {why}")  # type: ignore[attr-defined]
     broker.says("n0", launched(2))
     broker.says("n0", ended(2))
-    assert "it was preempted before: 1 of its 2 attempts" in told(broker, 1)
-    assert "after its submission as attempt 2, decided by rule" in told(broker, 1)
+    assert "it was preempted before: 1 of its 2 attempts" in why_text(broker, 1)
+    assert "after its submission as attempt 2, decided by rule" in why_text(broker, 1)
     assert not listed(broker, 2).preemptible  # type: ignore[attr-defined]
 
 
@@ -158,7 +158,7 @@ def test_why_names_all_jobs_that_are_waited_for(journal: Journal) -> None:
         broker.says("n0", launched(job))
     broker.wait(12.0, "n0")
     broker.ask(submit(4))
-    assert "it waits until job 1, job 2, preempted, have left its GPUs" in told(broker, 3)
+    assert "it waits until job 1, job 2, preempted, have left its GPUs" in why_text(broker, 3)
 
 
 def test_record_lists_preempted_jobs(journal: Journal) -> None:

@@ -160,21 +160,21 @@ def test_nodes_of_a_partition_of_such_an_engine_are_equal(journal: Journal) -> N
     assert set(broker.state.nodes) == {"n0", "n1"}
 
 
-def asks(broker: HandBroker, message: object) -> object:
+def ask(broker: HandBroker, message: object) -> object:
     broker.batch([ClientAsked(b"gateway", 1, message, ENGINE)])  # type: ignore[arg-type]
     return broker.sent.replies[-1][2]
 
 
 def test_engine_submits_for_any_user_and_controls_only_its_own_jobs(journal: Journal) -> None:
     broker = make(journal, nodes=1)
-    assert asks(broker, submit(1, token="slurm-c-1", user="ada")) == Submitted(job=1)
+    assert ask(broker, submit(1, token="slurm-c-1", user="ada")) == Submitted(job=1)
     broker.ask(submit(1, token="else", user="ada"))
-    assert isinstance(asks(broker, Cancel(job=2)), Refused)
-    assert asks(broker, Cancel(job=1)) == Ok()
+    assert isinstance(ask(broker, Cancel(job=2)), Refused)
+    assert ask(broker, Cancel(job=1)) == Ok()
     attempt = broker.state.jobs[1].active
     assert attempt is not None
     assert attempt.ending_reason == WITHDRAWN
-    listed = asks(broker, ListJobs())
+    listed = ask(broker, ListJobs())
     assert isinstance(listed, Jobs)
     assert [type(one) for one in listed.jobs][:1] == [JobInfo]
 
@@ -188,10 +188,10 @@ def test_starts_by_the_engine_are_tracked_like_decisions(journal: Journal) -> No
     places = Hello(name="n0", gpus=4, capabilities=Capabilities(places=False))
     broker.says("n0", places)
     for token in ("slurm-1", "slurm-2", "slurm-3"):
-        assert isinstance(asks(broker, submit(2, token=token, user="ada")), Submitted)
+        assert isinstance(ask(broker, submit(2, token=token, user="ada")), Submitted)
     assert [state(broker, job) for job in (1, 2, 3)] == ["queued"] * 3, "the broker starts nothing"
     assert broker.state.nodes["n0"].state == "up"
-    listed = asks(broker, ListJobs())
+    listed = ask(broker, ListJobs())
     assert isinstance(listed, Jobs)
     keys = [one.queue_key for one in listed.jobs]
     assert None not in keys
@@ -201,13 +201,13 @@ def test_starts_by_the_engine_are_tracked_like_decisions(journal: Journal) -> No
     assert isinstance(why, Explanation)
     assert "its engine starts it" in why.summary
     assert "2 of 3 waiting jobs are ahead" in why.details[0]
-    assert asks(broker, begin(1, 3, job=2)) == Ok()
-    assert asks(broker, begin(1, 3, job=2)) == Ok(), "the answer was lost"
+    assert ask(broker, begin(1, 3, job=2)) == Ok()
+    assert ask(broker, begin(1, 3, job=2)) == Ok(), "the answer was lost"
     orders = [order for _, order in broker.sent.orders if isinstance(order, Launch)]
     assert [(order.job, order.attempt, order.gpus) for order in orders] == [(2, 1, [1, 3])] * 2
     for wrong in (begin(0, 1), begin(0), begin(0, 9), begin(0, 1, node="n7"), begin(0, 2, job=2)):
-        assert isinstance(asks(broker, wrong), Refused), wrong
-    assert asks(broker, begin(0, 2)) == Ok()
+        assert isinstance(ask(broker, wrong), Refused), wrong
+    assert ask(broker, begin(0, 2)) == Ok()
     broker.says("n0", launched(2))
     broker.says("n0", ended(2, exit_code=3))
     assert (state(broker, 1), state(broker, 2)) == ("launching", "failed")

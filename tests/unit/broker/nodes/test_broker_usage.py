@@ -82,7 +82,7 @@ def node(broker: HandBroker, name: str) -> NodeInfo:
     return next(one for one in page.nodes if one.name == name)
 
 
-def over(broker: HandBroker, number: int, usage: RankUsage | None, rank: int = 0, exit_code: int = 0) -> None:
+def end(broker: HandBroker, number: int, usage: RankUsage | None, rank: int = 0, exit_code: int = 0) -> None:
     broker.says(f"n{rank}", Ended(job=number, attempt=1, rank=rank, exit_code=exit_code, usage=usage))
 
 
@@ -144,7 +144,7 @@ def test_ranks_of_a_gang_are_one_job(broker: HandBroker) -> None:
     seen = job(broker, 1)
     assert seen.usage is not None
     assert (seen.usage.gpu_frac, seen.usage.cores, seen.energy_j) == (0.8, 7.0, 7.2e6)
-    over(broker, 1, BUSY)
+    end(broker, 1, BUSY)
     assert job(broker, 1).energy_j == 3.6e6 + 3e3, "one rank has ended, the other still runs"
 
 
@@ -188,7 +188,7 @@ def test_days_from_clocks_that_lag_are_left_out(broker: HandBroker) -> None:
 def test_usage_of_attempts_is_journalled_summed_and_restored(broker: HandBroker) -> None:
     broker.ask(submit(1))
     broker.says("n0", launched(1))
-    over(broker, 1, BUSY, exit_code=0)
+    end(broker, 1, BUSY, exit_code=0)
     broker.ask(submit(1))
     broker.says("n0", launched(2))
     broker.says("n0", Ended(job=2, attempt=1, rank=0, exit_code=143, reason="node_stopped", usage=BUSY))
@@ -252,7 +252,7 @@ def test_later_jobs_of_the_same_command_have_the_same_expected_usage(broker: Han
     def run(number: int, usage: RankUsage | None) -> None:
         broker.ask(submit(1, user="ann", command=[*command[:-1], str(number)]))
         broker.says("n0", launched(number))
-        over(broker, number, usage)
+        end(broker, number, usage)
 
     run(1, LONG)
     run(2, LONG)
@@ -280,7 +280,7 @@ def test_later_jobs_of_the_same_command_have_the_same_expected_usage(broker: Han
         "by 2 earlier attempts of the same command on generic it was expected to use: GPU 80 % (80 % seen), "
         "GPU memory 20.0 GiB (20.0 GiB seen), cores a GPU 3.5 (3.5 seen), memory 8.8 GiB (8.8 GiB seen)"
     ) in said.details
-    over(broker, 5, LONG)
+    end(broker, 5, LONG)
     path, kept = broker.journal.path, broker.state.profiles.kept()
     broker.journal.close()
     again = make(Journal(path))
@@ -293,7 +293,7 @@ def test_ended_ranks_are_forgotten(broker: HandBroker) -> None:
         broker.ask(submit(1))
         broker.says("n0", launched(number))
         broker.says("n0", Metered(ranks=[metered(number)]))
-        over(broker, number, BUSY)
+        end(broker, number, BUSY)
     assert len(broker.machine._members.metered._ranks) <= 65
 
 

@@ -30,12 +30,12 @@ SILENT = "import sys; sys.stdin.buffer.read()"
 PEERS = iter(range(1, 1000))
 
 
-def asked(question: DryRun, person: str = "ada") -> ClientAsked:
+def asked_by(question: DryRun, person: str = "ada") -> ClientAsked:
     return ClientAsked(f"peer{next(PEERS)}".encode(), 1, question, Peer("user", person, person))
 
 
 def ask(forecasting: Forecasting, question: DryRun, person: str = "ada") -> str:
-    return forecasting.ask(asked(question, person), question)
+    return forecasting.ask(asked_by(question, person), question)
 
 
 def replies(forecasting: Forecasting, most: int = 1) -> list[Reply]:

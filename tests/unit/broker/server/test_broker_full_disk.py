@@ -121,7 +121,7 @@ class Node:
         pair = home.node(name)
         self.socket = connect_dealer(self.context, running.broker.address, pair, home.broker_public())
 
-    def say(self, message: NodeMessage, request: int = 0) -> None:
+    def send_message(self, message: NodeMessage, request: int = 0) -> None:
         assert self.socket.poll(int(1000 * DEADLINE_S), zmq.POLLOUT)
         self.socket.send(encode(message, request))
 
@@ -132,7 +132,7 @@ class Node:
             if self.socket.poll(100, zmq.POLLIN):
                 envelope = decode(self.socket.recv())
                 if isinstance(envelope.message, SayHello):
-                    self.say(Hello(name=self.name, gpus=4))
+                    self.send_message(Hello(name=self.name, gpus=4))
                 if isinstance(envelope.message, kind) and request in (0, envelope.request):
                     return
         raise AssertionError(f"no {kind.__name__} came")
@@ -170,25 +170,25 @@ def test_batch_is_held_until_the_disk_has_space(running: Running) -> None:
 
 def test_full_disk_expires_no_lease_and_loses_no_end(running: Running) -> None:
     node = Node(running, "n0")
-    node.say(Hello(name="n0", gpus=4))
+    node.send_message(Hello(name="n0", gpus=4))
     node.receive(Welcome)
     with running.client() as client:
         job = client.submit(["true"])
         node.receive(Launch)
-        node.say(Launched(job=job, attempt=1, rank=0, pid=1))
+        node.send_message(Launched(job=job, attempt=1, rank=0, pid=1))
         until(lambda: client.job(job).state == "running")
         running.disk_is(full=True)
         end = Ended(job=job, attempt=1, rank=0, exit_code=0)
-        node.say(end)
+        node.send_message(end)
         until(lambda: running.is_held)
         for beat in range(1, 16):
             running.time_passes(LEASE_S / 8)
-            node.say(end)  # as a node does that receives no `EndedAck`
-            node.say(Heartbeat(name="n0"), beat)
+            node.send_message(end)  # as a node does that receives no `EndedAck`
+            node.send_message(Heartbeat(name="n0"), beat)
             node.receive(HeartbeatAck, beat)
         running.disk_is(full=False)
         node.receive(EndedAck)
-        node.say(Heartbeat(name="n0"), 16)
+        node.send_message(Heartbeat(name="n0"), 16)
         node.receive(HeartbeatAck, 16)
         assert client.job(job).state == "completed"
         assert [one.state for one in client.nodes()] == ["up"]

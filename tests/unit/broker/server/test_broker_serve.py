@@ -113,13 +113,13 @@ def test_long_lived_objects_are_frozen_for_the_garbage_collector() -> None:
 
 
 def test_turn_with_only_heartbeats_counts_as_idle() -> None:
-    def said(*messages: Message) -> list[Heard]:
+    def batch_of(*messages: Message) -> list[Heard]:
         node = Peer("node", "n0")
         return [Heard(node, b"route", Envelope(PROTOCOL_VERSION, 1, message)) for message in messages]
 
-    assert nobody_waits(said(Heartbeat(name="n0"), Heartbeat(name="n1")))
-    assert not nobody_waits(said(Heartbeat(name="n0"), Leaving(name="n0")))
-    assert not nobody_waits(said(ListNodes()))
+    assert nobody_waits(batch_of(Heartbeat(name="n0"), Heartbeat(name="n1")))
+    assert not nobody_waits(batch_of(Heartbeat(name="n0"), Leaving(name="n0")))
+    assert not nobody_waits(batch_of(ListNodes()))
     assert not nobody_waits([]), "nothing received: the poll has waited already"
 
 

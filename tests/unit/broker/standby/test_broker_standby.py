@@ -50,7 +50,7 @@ def facts(state: BrokerState) -> object:
     )
 
 
-def lived(path: Path, jobs: int = 5) -> HandBroker:
+def with_history(path: Path, jobs: int = 5) -> HandBroker:
     broker = make(Journal(path), nodes=2, policy=POLICY)
     for _ in range(jobs):
         run_one(broker, 7.0)
@@ -59,7 +59,7 @@ def lived(path: Path, jobs: int = 5) -> HandBroker:
 
 def test_following_in_parts_equals_one_replay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlsched.broker.standby.warm.PAGE", 3)
-    broker, warm = lived(path), cold()
+    broker, warm = with_history(path), cold()
     follower = JournalFollower(path, warm)
     while follower.step():
         pass
@@ -90,9 +90,9 @@ def test_following_in_parts_equals_one_replay(path: Path, monkeypatch: pytest.Mo
 
 
 def test_restored_journal_is_followed_from_its_start(path: Path, tmp_path: Path) -> None:
-    lived(path, jobs=2).journal.close()
+    with_history(path, jobs=2).journal.close()
     back_up(path, tmp_path / "earlier.sqlite")
-    broker, warm = lived(path, jobs=3), cold()
+    broker, warm = with_history(path, jobs=3), cold()
     follower = JournalFollower(path, warm)
     assert not follower.step()
     assert len(warm.state.jobs) == 5
@@ -104,7 +104,7 @@ def test_restored_journal_is_followed_from_its_start(path: Path, tmp_path: Path)
 
 
 def test_book_of_another_journal_is_discarded(path: Path, tmp_path: Path) -> None:
-    lived(path, jobs=2).journal.close()
+    with_history(path, jobs=2).journal.close()
     warm = cold()
     follower = JournalFollower(path, warm)
     follower.step()
@@ -121,7 +121,7 @@ def test_journal_of_another_machine_is_not_read_while_its_broker_runs(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    broker, warm = lived(path), cold()
+    broker, warm = with_history(path), cold()
     monkeypatch.setattr("rlsched.broker.standby.standby.boot_id", lambda: "another")
     stops = iter([False, False, True])
     assert stand_by(path, warm, said.append, lambda: next(stops)) is None

@@ -72,7 +72,7 @@ def all_closed() -> Iterator[None]:
         OPEN.pop().close()
 
 
-def lived(path: Path) -> HandBroker:
+def with_history(path: Path) -> HandBroker:
     """Job 1 runs on n0, job 2 is being launched on n1, jobs 3 and 4 wait."""
     broker = make(opened(path), nodes=2)
     for number in (1, 2, 3):
@@ -82,8 +82,8 @@ def lived(path: Path) -> HandBroker:
     return broker
 
 
-def taken(path: Path) -> HandBroker:
-    broker = lived(path)
+def taken_over(path: Path) -> HandBroker:
+    broker = with_history(path)
     broker.journal.close()
     journal = opened(path)
     copy = make(journal)  # of a broker that only replayed it
@@ -104,7 +104,7 @@ def report(job: int, attempt: int = 1, rank: int = 0) -> AttemptReport:
 
 
 def test_jobs_start_as_soon_as_every_node_has_registered(path: Path) -> None:
-    broker = taken(path)
+    broker = taken_over(path)
     assert broker.state.taken_over
     assert broker.state.epoch > 1_000
     assert states(broker) == {"n0": "drained", "n1": "drained"}
@@ -120,7 +120,7 @@ def test_jobs_start_as_soon_as_every_node_has_registered(path: Path) -> None:
 
 
 def test_job_started_after_the_copy_keeps_running_and_is_not_restarted(path: Path) -> None:
-    broker = taken(path)
+    broker = taken_over(path)
     back(broker, "n0", report(3))
     back(broker, "n1", report(2))
     assert state(broker, 3) == "cancelled"
@@ -132,7 +132,7 @@ def test_job_started_after_the_copy_keeps_running_and_is_not_restarted(path: Pat
 
 
 def test_end_missing_in_the_copy_is_reported_again_and_the_job_runs_once(path: Path) -> None:
-    broker = taken(path)
+    broker = taken_over(path)
     over = AttemptReport(job=1, attempt=1, rank=0, state="ended", exit_code=0, ended_s=1.0, ran_s=5.0)
     back(broker, "n0", over)
     assert state(broker, 1) == "completed"
@@ -142,7 +142,7 @@ def test_end_missing_in_the_copy_is_reported_again_and_the_job_runs_once(path: P
 
 
 def test_job_that_started_and_ended_after_the_copy_is_not_restarted(path: Path) -> None:
-    broker = taken(path)
+    broker = taken_over(path)
     over = [
         AttemptReport(job=job, attempt=1, rank=0, state="ended", exit_code=code, reason=reason)
         for job, code, reason in ((3, 0, ""), (4, 137, "fenced"))
@@ -153,7 +153,7 @@ def test_job_that_started_and_ended_after_the_copy_is_not_restarted(path: Path) 
 
 
 def test_drain_by_an_operator_is_kept(path: Path) -> None:
-    broker = lived(path)
+    broker = with_history(path)
     broker.batch([])
     broker.journal.commit([NodeDrained(name="n0", until_s=float("inf"), reason="mine")], broker.now_s)
     broker.journal.close()
@@ -168,7 +168,7 @@ def test_drain_by_an_operator_is_kept(path: Path) -> None:
 
 
 def test_mark_names_the_copy(path: Path) -> None:
-    taken(path).journal.close()
+    taken_over(path).journal.close()
     [mark] = [row.entry for row in read_journal(path) if isinstance(row.entry, Restored)]
     assert mark.taken_over
     assert (mark.last_number, mark.last_attempt) == (1_000_000, 1_000)
@@ -251,7 +251,7 @@ def test_journal_is_copied_row_by_row_in_pages(
     path: Path, tmp_path: Path, copied: Callable[[HandBroker], Copied], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlsched.broker.standby.shipping.PAGE_BYTES", 300)
-    broker, copy = lived(path), opened(tmp_path / "copy.sqlite")
+    broker, copy = with_history(path), opened(tmp_path / "copy.sqlite")
     primary = copied(broker)
     checksum = pages = 0
     while copy.last < broker.journal.last:
@@ -311,7 +311,7 @@ def test_copy_is_compacted_too(
     path: Path, tmp_path: Path, copied: Callable[[HandBroker], Copied], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlsched.broker.compaction.compacting.GROWN_EVERY_S", 0.0)
-    broker = lived(path)
+    broker = with_history(path)
     for _ in range(30):
         broker.ask(submit(8))
     primary, said = copied(broker), list[str]()
@@ -343,7 +343,7 @@ def test_copy_is_compacted_too(
 
 
 def test_damaged_row_is_not_copied(path: Path) -> None:
-    broker = lived(path)
+    broker = with_history(path)
     broker.journal.close()
     with closing(Journal(path)) as journal, pytest.raises(JournalError, match="as it was sent, is damaged"):
         journal.add_copied([(1, *range(20), 7)], is_all=True)
@@ -352,7 +352,7 @@ def test_damaged_row_is_not_copied(path: Path) -> None:
 def test_request_waits_for_new_rows_until_a_timeout(
     path: Path, copied: Callable[[HandBroker], Copied]
 ) -> None:
-    broker = lived(path)
+    broker = with_history(path)
     primary, last = copied(broker), broker.journal.last
     checksum = broker.journal.checksum_of(last)
     assert checksum is not None
@@ -371,7 +371,7 @@ def test_request_waits_for_new_rows_until_a_timeout(
 
 
 def test_copy_of_another_journal_is_reported(path: Path, copied: Callable[[HandBroker], Copied]) -> None:
-    broker = lived(path)
+    broker = with_history(path)
     primary, last = copied(broker), broker.journal.last
     for question in ({"after": 3, "checksum": 1}, {"after": last + 1, "checksum": 7}):
         answer = primary.ask(**question)
@@ -383,7 +383,7 @@ def test_copy_of_another_journal_is_reported(path: Path, copied: Callable[[HandB
 def test_access_list_is_copied_too(
     path: Path, tmp_path: Path, copied: Callable[[HandBroker], Copied]
 ) -> None:
-    broker, home = lived(path), KeyHome(tmp_path / "home")
+    broker, home = with_history(path), KeyHome(tmp_path / "home")
     home.node("n0")
     primary = copied(broker)
     answer = primary.ask(after=0, checksum=0)
@@ -399,7 +399,7 @@ def test_access_list_is_copied_too(
 
 
 def test_rows_that_are_damaged_or_do_not_follow_are_refused(path: Path, tmp_path: Path) -> None:
-    rows = lived(path).journal.page(0, PAGE_BYTES)
+    rows = with_history(path).journal.page(0, PAGE_BYTES)
     copy = opened(tmp_path / "copy.sqlite")
     n, now_s, kind, payload, crc = rows[0]
     for wrong in (rows[1:2], [(n, now_s + 1.0, kind, payload, crc)], [rows[0], rows[2]]):

@@ -40,7 +40,7 @@ def predictions_of(broker: HandBroker) -> dict[int, tuple[float, float, str]]:
     return {job.number: (job.spec.predicted_s, job.spec.spread, job.spec.predicted_by) for job in jobs}
 
 
-def told(broker: HandBroker) -> PredictionReport:
+def predictor_report(broker: HandBroker) -> PredictionReport:
     report = broker.ask(Stats())
     assert isinstance(report, StatsReport)
     assert report.prediction is not None
@@ -48,12 +48,12 @@ def told(broker: HandBroker) -> PredictionReport:
 
 
 def weights(broker: HandBroker) -> list[list[float]]:
-    found = told(broker).weights
+    found = predictor_report(broker).weights
     assert found is not None
     return [list(found[size].values()) for size in SIZES]
 
 
-def lived(journal: Journal) -> HandBroker:
+def with_history(journal: Journal) -> HandBroker:
     """Jobs of two kinds have ended; one job runs, one waits, one was lost, one cancelled, one rejected."""
     broker = make(journal)
     broker.says("n0", hello("n0"))
@@ -115,7 +115,7 @@ def test_equal_trace_is_predicted_alike(journal: Journal) -> None:
 
 
 def test_repeated_jobs_become_well_predicted(journal: Journal) -> None:
-    broker = lived(journal)
+    broker = with_history(journal)
     kinds = {name: predictions_of(broker)[job] for name, job in (("first", 1), ("probe", 23), ("train", 25))}
     assert kinds["first"][0] > 5 * kinds["probe"][0]
     assert 9000 < kinds["train"][0] < 18_000
@@ -123,12 +123,12 @@ def test_repeated_jobs_become_well_predicted(journal: Journal) -> None:
 
 
 def test_restart_restores_every_prediction_and_weight(journal: Journal) -> None:
-    broker = lived(journal)
+    broker = with_history(journal)
     before, known = predictions_of(broker), weights(broker)
     again = make(journal)
     assert predictions_of(again) == before
     assert weights(again) == known
-    assert told(again).last_jobs == told(broker).last_jobs
+    assert predictor_report(again).last_jobs == predictor_report(broker).last_jobs
     broker.ask(submit(name="probe-100", user="ann"))
     later = make(journal)
     assert predictions_of(later)[30] == predictions_of(broker)[30]
@@ -136,7 +136,7 @@ def test_restart_restores_every_prediction_and_weight(journal: Journal) -> None:
 
 
 def test_restart_does_not_call_the_models(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = predictions_of(lived(journal))
+    before = predictions_of(with_history(journal))
 
     def never(*_: object) -> None:
         raise AssertionError("predicted again")
@@ -154,7 +154,7 @@ def test_next_prediction_is_the_same_with_and_without_a_restart(
     said = []
     for restarts in (False, True):
         journal = Journal(tmp_path_factory.mktemp("b") / "journal.sqlite")
-        broker = lived(journal)
+        broker = with_history(journal)
         if restarts:
             broker = make(journal)
         broker.now_s = 500_000.0
@@ -252,17 +252,17 @@ def test_running_mean_is_that_of_the_simulator(journal: Journal) -> None:
         assert job.attempt is not None
         assert job.end_s is not None
         own.observe("", 1, job.end_s - job.attempt.start_s)
-    report = told(broker)
+    report = predictor_report(broker)
     assert (report.model, report.note, report.ended) == (RUNNING_MEAN, "", 3)
     assert report.weights is None
     assert (report.fits, report.fitting, report.next_fit_jobs) == (None, None, None)
 
 
 def test_journal_of_one_predictor_continues_with_the_other(journal: Journal) -> None:
-    before = predictions_of(lived(journal))
+    before = predictions_of(with_history(journal))
     mean = make(journal, RUNNING_MEAN)
     assert predictions_of(mean) == before
-    assert told(mean).last_jobs.predicted is not None
+    assert predictor_report(mean).last_jobs.predicted is not None
     mean.ask(submit(name="probe-100", user="ann"))
     assert predictions_of(mean)[30][2] == RUNNING_MEAN
     hedge = make(journal)
@@ -290,7 +290,7 @@ def test_entry_older_than_the_hedge_has_the_running_mean() -> None:
 
 
 def test_unknown_values_are_null(journal: Journal) -> None:
-    report = msgspec.to_builtins(told(make(journal)))
+    report = msgspec.to_builtins(predictor_report(make(journal)))
     assert report["ended"] == 0
     assert report["last_jobs"] == report["last_week"] == {
         "jobs": 0, "since_s": None, "predicted": None, "running_mean": None,
@@ -301,7 +301,7 @@ def test_unknown_values_are_null(journal: Journal) -> None:
 
 
 def test_report_compares_with_the_running_mean(journal: Journal) -> None:
-    report = told(lived(journal))
+    report = predictor_report(with_history(journal))
     assert (report.model, report.ended, report.last_jobs.jobs, report.last_week.jobs) == (HEDGE, 24, 24, 24)
     ours, mean = report.last_jobs.predicted, report.last_jobs.running_mean
     assert ours is not None
@@ -319,7 +319,7 @@ def test_tensorboard_curves_get_points_only_for_new_values(journal: Journal) -> 
     broker = make(journal)
     predictions = broker.state.predictions
     assert predictions.curves(broker.now_s) == {}
-    broker = lived(Journal(journal.path.with_name("other.sqlite")))
+    broker = with_history(Journal(journal.path.with_name("other.sqlite")))
     predictions = broker.state.predictions
     curves = predictions.curves(broker.now_s)
     assert {"prediction/median_abs_ln", "prediction/median_abs_ln_running_mean"} < set(curves)
