@@ -283,4 +283,4 @@ def test_recipes(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text("windowz = 7\n")
     with pytest.raises(InputError, match="windowz"):
         load_recipe(str(tmp_path / "mine.toml"))
-    assert Strategy.from_layers(*ALL_ZERO).arrays(1).last.shape == (NUM_DIALS, NUM_COLUMNS + 1)
+    assert Strategy.from_layers(*ALL_ZERO).arrays(1).output.shape == (NUM_DIALS, NUM_COLUMNS + 1)

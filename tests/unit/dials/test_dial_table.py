@@ -38,7 +38,7 @@ from rlsched_envs.training.dial_env import spaces
 
 nodes = [NodeSpec(name="n0", gpus=8), NodeSpec(name="n1", gpus=8, vc="a")]
 state = ClusterState(nodes, OrderedQueue(Order()), slots=8)
-strategy = Strategy.of(np.zeros((NUM_DIALS, NUM_COLUMNS + 1)))
+strategy = Strategy.from_layers(np.zeros((NUM_DIALS, NUM_COLUMNS + 1)))
 strategy.check("strategy")
 state.set_dials(strategy.arrays(2))
 dial = state.arrays.dials.dial

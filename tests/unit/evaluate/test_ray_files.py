@@ -66,6 +66,6 @@ def test_a_worker_has_the_strategy_file_of_a_policy(
 
 
 def test_a_strategy_in_the_settings_needs_no_file(sweep: Any) -> None:
-    text = Strategy.of(np.zeros_like(np.asarray(LINEAR.layers[0]))).text
+    text = Strategy.from_layers(np.zeros_like(np.asarray(LINEAR.layers[0]))).text
     assert sweep._files_of(Policy("tuned", dials=text)) == {}
     assert sweep._files_of(Policy("tuned")) == {}

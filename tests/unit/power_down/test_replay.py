@@ -52,4 +52,4 @@ def test_a_node_is_busy_while_anything_runs_on_it() -> None:
     assert series.time_s.tolist() == [60.0 * minute for minute in range(10)]
     assert series.busy.tolist() == [2, 2, 2, 2, 2, 0, 0, 1, 1, 0]
     assert series.nodes == 5
-    assert series.between(360.0, 480.0).busy.tolist() == [0, 1]
+    assert series.rows_between(360.0, 480.0).busy.tolist() == [0, 1]

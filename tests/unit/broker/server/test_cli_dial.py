@@ -65,7 +65,6 @@ def test_up_passes_it_to_the_broker(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     ("words", "environment", "why"),
     [
         (["broker", "--speed-energy", "1.1"], "", "expected a number from 0 to 1, got 1.1"),
-        (["broker", "--reclock-s", "600"], "", "running jobs keep their clocks"),
         (["up"], "fast", "--speed-energy: expected a number from 0 to 1, got 'fast'"),
         (["submit", "--speed-energy", "-1", "--", "true"], "", "expected a number from 0 to 1, got -1.0"),
     ],
