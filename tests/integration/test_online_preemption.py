@@ -344,14 +344,14 @@ def test_network_preempts_a_gang_for_a_job_that_costs_less(network: Cluster) -> 
     place = network.place("gang")
     with Client(network.address, home=network.keys, timeout_s=10.0) as client:
         until(lambda: any(node.state == "up" for node in client.nodes()))
-        gang = client.submit(shell(SAVES, place), num_gpus=4, preemptible=True)
+        gang = client.submit(shell(IS_STOPPED, place), num_gpus=4, preemptible=True)
         until(lambda: started(place))
         single = client.submit(shell(LOOKS, place), preemptible=True)
         assert client.wait(single).state == "completed"
         info = client.wait(gang)
         assert (info.state, info.attempt, info.preemptions) == ("completed", 2, 1)
     assert (place / "looks").read_text() == "alone\n"
-    assert (place / "ends").read_text() == "25\n"
+    assert int((place / "ends").read_text()) >= 25
     kept = records_by_number(network.journal.parent)
     assert {record.source for record in kept.values()} <= {"policy", "automatic"}, "never the guard"
     (stopped,) = (record for record in kept.values() if isinstance(record.action, Preempt))
