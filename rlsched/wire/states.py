@@ -18,7 +18,7 @@ FAILED: Final = "failed"
 CANCELLED: Final = "cancelled"
 REJECTED: Final = "rejected"
 ENDED: Final = "ended"
-"""Of a rank: its processes are gone."""
+"""Of a rank: its processes have exited."""
 
 LIVE: Final[tuple[JobState, ...]] = (QUEUED, LAUNCHING, RUNNING)
 """States of a job that has not ended."""
