@@ -413,6 +413,7 @@ class BrokerState(Known):
             job.become(QUEUED)
             job.reason = entry.reason
             with_node = any(rank.reason == NODE_STOPPED for rank in attempt.ranks)
+            with_node = with_node or (attempt.lost and self._has_declared_down(attempt))
             with_node = with_node and attempt.ending != PREEMPTED
             job.stopped = Stopped(attempt.number, attempt.start_s, end_s, entry.reason, with_node=with_node)
             return
@@ -424,6 +425,11 @@ class BrokerState(Known):
         else:
             self.predictions.discard_job(job.number)
         self._close(job, entry.outcome, entry.exit_code, entry.reason, end_s)
+
+    def _has_declared_down(self, attempt: Attempt) -> bool:
+        """Whether an operator has declared a node of an attempt down, or removed it."""
+        nodes = (self.nodes.get(rank.node) for rank in attempt.ranks)
+        return any(node is None or node.removed or not node.up for node in nodes)
 
     def _close(self, job: Job, state: JobState, exit_code: int | None, reason: str, end_s: float) -> None:
         del self.job_of_seq[job.seq]

@@ -154,8 +154,8 @@ class Stopped:
         start_s: Time of the allocation, Unix seconds.
         end_s: End of its last rank, Unix seconds; the broker may have learnt of it later.
         reason: Reason as text.
-        with_node: Whether a node was stopped with its jobs, including this one, as at a restart of the
-            cluster.
+        with_node: Whether it ended with one of its nodes: the node was stopped with its jobs, as at a
+            restart of the cluster, or an operator declared it down or removed it.
     """
 
     number: int

@@ -153,8 +153,9 @@ def due_ranks(
 def level_of(ranks: PriorityRules, job: Job, now_s: float) -> int:
     """Level of a waiting job by its priority, its waiting time, and the end of its last attempt.
 
-    A job that was ended with its node goes one priority higher, to `high` at most: it had GPUs, and after a
-    restart of the cluster later jobs would take its place.
+    A job that an operator ended with its node, by a stop or as down, goes one priority higher, to `high` at
+    most: it had GPUs, and after a restart of the cluster later jobs would take its place. A node that is lost
+    otherwise may have been crashed by the job, which keeps its priority.
     """
     level = LEVELS[job.spec.priority]
     more = 0 if math.isinf(ranks.age_s) else int((now_s - job.submit_s) / ranks.age_s)

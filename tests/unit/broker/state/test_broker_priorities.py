@@ -21,12 +21,14 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
     AttemptReport,
+    DownNode,
     Explanation,
     JobInfo,
     Jobs,
     ListJobs,
     Ok,
     Refused,
+    RemoveNode,
     Requeue,
     Submitted,
     Why,
@@ -285,6 +287,33 @@ def test_job_ended_with_its_node_is_one_priority_higher_and_why_shows_it(journal
     assert isinstance(said, Explanation)
     assert "submitted with priority normal, and goes as high: it was ended with its node" in said.details
     assert begin(journal, "tuned").state.priorities.level(1) == 1
+
+
+@pytest.mark.parametrize("order", [DownNode(node="n0"), RemoveNode(node="n0")], ids=["down", "removed"])
+def test_job_of_a_node_declared_down_is_one_priority_higher(
+    journal: Journal, order: DownNode | RemoveNode
+) -> None:
+    broker = begin(journal, "tuned")
+    fill(broker, lost_after_s=0.0)
+    broker.wait(LIMITS.lease_s)
+    assert broker.ask(order) == Ok()
+    assert (state(broker, 1), broker.state.jobs[1].losses) == ("queued", 1)
+    assert broker.state.priorities.level(1) == 1
+    said = broker.ask(Why(job=1))
+    assert isinstance(said, Explanation)
+    assert "submitted with priority normal, and goes as high: it was ended with its node" in said.details
+    assert begin(journal, "tuned").state.priorities.level(1) == 1
+
+
+@pytest.mark.parametrize("is_back", [True, False], ids=["back without it", "unreachable too long"])
+def test_job_of_a_lost_node_keeps_its_priority(journal: Journal, is_back: bool) -> None:
+    broker = begin(journal, "tuned")
+    fill(broker, lost_after_s=LIMITS.lost_after_s)
+    if is_back:
+        broker.says("n0", hello("n0", cluster=broker.state.identity, epoch=1))
+    else:
+        broker.wait(LIMITS.lost_after_s)
+    assert (broker.state.jobs[1].losses, broker.state.priorities.level(1)) == (1, 0)
 
 
 def test_job_requeued_for_another_reason_keeps_its_priority(journal: Journal) -> None:
