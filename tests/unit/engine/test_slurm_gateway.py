@@ -89,7 +89,7 @@ class Bench:
 
     def answer(self, job: int) -> None:
         ask = next(one for one in self.asked if isinstance(one.message, Submit))
-        self._take(self.gateway.answered(ask.about, Submitted(job=job), self.slurm.now_s))
+        self._take(self.gateway.handle_answer(ask.about, Submitted(job=job), self.slurm.now_s))
         self.asked.remove(ask)
 
     def launch(
@@ -104,7 +104,7 @@ class Bench:
         offered: bool = True,
     ) -> None:
         if offered and self.gateway._desk.offered.get(key) is None:  # the broker has answered before
-            self._take(self.gateway.answered(("submit", key), Submitted(job=job), self.slurm.now_s))
+            self._take(self.gateway.handle_answer(("submit", key), Submitted(job=job), self.slurm.now_s))
         for rank, node in enumerate(nodes):
             order = Launch(
                 epoch=1,
@@ -247,7 +247,7 @@ def test_a_job_that_a_limit_keeps_from_starting_is_offered_later(bench: Bench) -
     assert bench.slurm.jobs[key].state == "PENDING", "an order on its way does not cancel the user's job"
     bench.tell("n1", EndedAck(job=17, attempt=1, rank=0))
     ask = next(one for one in bench.asked if isinstance(one.message, Cancel))
-    bench._take(bench.gateway.answered(ask.about, Ok(), bench.slurm.now_s))
+    bench._take(bench.gateway.handle_answer(ask.about, Ok(), bench.slurm.now_s))
     bench.look(60.0)
     bench.look()
     assert [one.token.rpartition("-")[0] for one in bench.submitted()] == ["slurm-c-1-s1-1"]
@@ -489,7 +489,7 @@ def test_without_placement_jobs_get_nices_by_the_queue_and_starts_are_told() -> 
         bench.answer(job)
     keys = {3: 9.0, 4: 2.0, 5: 5.0}
     listed = Jobs(jobs=[queued(job, key) for job, key in keys.items()])
-    bench._take(bench.gateway.answered(("jobs", ""), listed, bench.slurm.now_s))
+    bench._take(bench.gateway.handle_answer(("jobs", ""), listed, bench.slurm.now_s))
     bench.look()
     assert -60_000 <= jobs[small].nice < jobs[middle].nice < jobs[large].nice <= -1_000
     assert (jobs[own].comment, jobs[own].nice) == ("a site's own", 0)
@@ -604,13 +604,13 @@ def test_what_the_broker_no_longer_asks_for_is_not_remembered(bench: Bench) -> N
     for _ in range(2):  # what Slurm still names is known, and so is what the broker has
         bench.look(20.0)
         bench._take(
-            bench.gateway.answered(("jobs", ""), Jobs(jobs=[info(219), info(319)]), bench.slurm.now_s)
+            bench.gateway.handle_answer(("jobs", ""), Jobs(jobs=[info(219), info(319)]), bench.slurm.now_s)
         )
     assert len(desk.forgotten) == 20
     assert ([key.job for key in desk.dead], desk.withdrawn) == ([219], {319})
     bench.slurm.jobs.clear()
     bench.look(20.0)
-    bench._take(bench.gateway.answered(("jobs", ""), Jobs(jobs=[]), bench.slurm.now_s))
+    bench._take(bench.gateway.handle_answer(("jobs", ""), Jobs(jobs=[]), bench.slurm.now_s))
     assert (desk.forgotten, desk.dead, desk.withdrawn) == (set(), set(), set())
 
 

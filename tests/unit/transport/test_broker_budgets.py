@@ -50,7 +50,7 @@ def test_a_budget_fills_with_time_and_no_further() -> None:
 
 def test_what_is_refused_costs_more_and_others_nothing() -> None:
     budgets = Budgets(LIMITS, Clock())
-    assert said(budgets, b"a", "refused") == 10
+    assert said(budgets, b"a", "charge_refusal") == 10
     assert said(budgets, b"b") == 100
 
 
