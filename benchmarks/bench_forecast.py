@@ -89,12 +89,12 @@ def main() -> None:
         gpus = world.state.arrays.job.gpus
         live = {seq: LiveJob(str(seq), float(gpus[world.state.slot_of(seq)])) for seq in world.numbers}
         player.play(world)
-        player.listed(world)
+        player.list_schedule(world)
         for _ in range(3):
             keeping = full_keeping()
             began_s = time.process_time()
             ahead = player.play(world)
-            keeping.correct(ahead, player.listed(world), live, world.now_s)
+            keeping.correct(ahead, player.list_schedule(world), live, world.now_s)
             times.append(time.process_time() - began_s)
         jobs = f"{options.waiting:,} waiting, {len(world.state.running())} running, 512 GPUs"
         futures = ahead.start_s.shape[1]

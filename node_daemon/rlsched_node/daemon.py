@@ -139,7 +139,7 @@ class NodeDaemon:
         self._addresses = broker_addresses(config.broker)
         self._machine = NodeMachine(
             self._hello(),
-            self._adopted(),
+            self._adopt(),
             is_checked=check is None,
             has_standby=len(self._addresses) > 1,
             forgets_cluster=config.forget_cluster,
@@ -162,7 +162,7 @@ class NodeDaemon:
         self._stops = 0
         self._quit: str | None = None
 
-    def _adopted(self) -> list[LocalRank]:
+    def _adopt(self) -> list[LocalRank]:
         """Adopt the attempts of an earlier daemon; unlock the clocks of jobs that have ended."""
         attempts = adopt_attempts(self._store, self._ranks)
         running = [attempt for attempt in attempts if attempt.phase is Phase.RUNNING]
@@ -268,7 +268,7 @@ class NodeDaemon:
             with self._mishaps.set_aside("handling the broker's messages"):
                 self._feed(*self._link.receive())
             with self._mishaps.set_aside("handling the ranks' events"):
-                self._feed(*self._usage.add_usage(self._collected()))
+                self._feed(*self._usage.add_usage(self._collect_events()))
             with self._mishaps.set_aside("checking the node's health"):
                 unhealthy = self._health.news()
                 if unhealthy is not None:
@@ -286,7 +286,7 @@ class NodeDaemon:
             if news is not None:
                 self._link.send(news)
 
-    def _collected(self) -> list[Event]:
+    def _collect_events(self) -> list[Event]:
         """Collect the events of the ranks, and free the resources of ended ranks."""
         events = self._ranks.collect()
         for event in events:
@@ -378,13 +378,13 @@ class NodeDaemon:
 
     def _start(self, launch: Launch) -> Iterator[Event]:
         key = AttemptKey(launch.job, launch.attempt, launch.rank, self._machine.cluster)
-        for event in self._started(key, launch):
+        for event in self._start_rank(key, launch):
             if isinstance(event, StartFailed):
                 self._bounds.release_limits(key)
                 yield GpusOut(self._usage.gpus.outages.holdings)  # before the broker's next decision
             yield event
 
-    def _started(self, key: AttemptKey, launch: Launch) -> Iterator[Event]:
+    def _start_rank(self, key: AttemptKey, launch: Launch) -> Iterator[Event]:
         directory = self._store.directories_of(key)
         try:
             user = self._users.user_of(launch.person)

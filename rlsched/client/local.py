@@ -203,9 +203,9 @@ class LocalCluster:
         return address
 
     def _spawn(self, name: str, *args: str) -> None:
-        self._children.append(self._begun(name, args, Restarts()))
+        self._children.append(self._start_child(name, args, Restarts()))
 
-    def _begun(self, name: str, args: tuple[str, ...], restarts: Restarts) -> _LocalProcess:
+    def _start_child(self, name: str, args: tuple[str, ...], restarts: Restarts) -> _LocalProcess:
         """Start a child process."""
         log = self._directory / f"{name}.log"
         touch_private(log)
@@ -290,7 +290,7 @@ class LocalCluster:
             now_s = time.monotonic()
             if child.again_s is not None:
                 if now_s >= child.again_s:
-                    self._children[at] = self._begun(child.name, child.args, child.restarts)
+                    self._children[at] = self._start_child(child.name, child.args, child.restarts)
                     announce(f"{child.name} is started again, {child.restarts.in_a_row} of {MOST} in a row")
                 continue
             code = child.process.poll()
@@ -298,7 +298,7 @@ class LocalCluster:
                 continue
             if child.name == BROKER:
                 raise _failure(child, code)
-            wait_s = child.restarts.after(now_s - child.began_s)
+            wait_s = child.restarts.delay_s(now_s - child.began_s)
             child.again_s = now_s + wait_s
             if math.isfinite(wait_s):
                 then = f"it is started again in {wait_s:g} s, and the others continue"

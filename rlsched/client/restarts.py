@@ -23,7 +23,7 @@ class Restarts:
     def __init__(self) -> None:
         self.in_a_row = 0
 
-    def after(self, ran_s: float) -> float:
+    def delay_s(self, ran_s: float) -> float:
         """Return the seconds until the restart of a process that ran for `ran_s` seconds; infinite: never."""
         if ran_s >= CALM_S:
             self.in_a_row = 0

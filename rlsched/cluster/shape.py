@@ -65,7 +65,7 @@ class Queue(Protocol):
     def rank(self, s: StateArrays, slot: int, now_s: float) -> None:
         """Sort a waiting job again after a change of its level or weight."""
 
-    def started(self, s: StateArrays, slot: int, now_s: float) -> None:
+    def note_start(self, s: StateArrays, slot: int, now_s: float) -> None:
         """Record that an attempt of a job has just begun."""
 
     def requeue(self, s: StateArrays, slot: int, now_s: float) -> None:

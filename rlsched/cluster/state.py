@@ -207,7 +207,7 @@ class ClusterState(ClusterShape):
         if share_with >= 0:
             other = self.slot_of(share_with)
             kernels.join(self.arrays, slot, other, max(cpu_milli_each, 0), sm_clock_frac, now_s)
-            self.ordering.started(self.arrays, slot, now_s)
+            self.ordering.note_start(self.arrays, slot, now_s)
             return
         job, node_of = columns(self.arrays.job), columns(self.arrays.gpu)["node"]
         share = int(job["share_milli"][slot])
@@ -216,7 +216,7 @@ class ClusterState(ClusterShape):
         order = list(dict.fromkeys(node_of[list(gpus)].tolist()))
         grouped = sorted(gpus, key=lambda g: order.index(node_of[g]))
         kernels.allocate(self.arrays, slot, np.array(grouped, np.int32), host, p, share, sm_clock_frac, now_s)
-        self.ordering.started(self.arrays, slot, now_s)
+        self.ordering.note_start(self.arrays, slot, now_s)
 
     def hold(self, gpus: Sequence[int], now_s: float, until_s: float | None = None) -> int:
         """Mark free GPUs of one node, which may be drained or down, as used outside the cluster.
@@ -249,7 +249,7 @@ class ClusterState(ClusterShape):
         slot, p = self.slot_of(seq), int(self.arrays.node.part_of[n])
         share = int(self.arrays.job.share_milli[slot])
         kernels.allocate(self.arrays, slot, np.array(sorted(gpus), np.int32), n, p, share, 1.0, now_s)
-        self.ordering.started(self.arrays, slot, now_s)
+        self.ordering.note_start(self.arrays, slot, now_s)
         return seq
 
     def check_start(

@@ -84,7 +84,7 @@ class SlurmAttempts:
         ):
             self._follow(number, known, now_s)
 
-    def offered(self, key: str, now_s: float) -> None:
+    def adopt_offered(self, key: str, now_s: float) -> None:
         """Handle the broker's answer that one of its jobs stands for Slurm's job."""
         for number, attempt in list(self._desk.attempts.items()):
             if attempt.key == key and not attempt.is_sure and self._desk.facts and not self._desk.is_away:
@@ -105,7 +105,7 @@ class SlurmAttempts:
         elif not self._desk.is_away and self._desk.facts is not None:
             self._placing.stop(attempt, self._desk.job(attempt.key), now_s, at_once=True)
 
-    def acknowledged(self, ack: EndedAck) -> None:
+    def record_ack(self, ack: EndedAck) -> None:
         """Record that the broker has the end of a rank in its journal."""
         number = SlurmKey(ack.job, ack.attempt)
         attempt = self._desk.attempts.get(number)
@@ -128,14 +128,14 @@ class SlurmAttempts:
             if job is not None and "left" in (job.marks or {}):
                 attempt.end = (KILLED_EXIT_CODE, "cancelled", None)  # the job is Slurm's own now
             elif job is None or (job.marks or {}).get("s") != attempt.stamp:
-                self._lost(attempt, now_s)
+                self._end_lost(attempt, now_s)
             else:
                 self._compare(number, attempt, job, now_s)
         if attempt.end is not None and now_s - attempt.said_s >= self._desk.times.repeat_s:
             attempt.said_s = now_s
             self._desk.out += [Say(node, ended) for node, ended in attempt.ends(number)]
 
-    def _lost(self, attempt: SlurmAttempt, now_s: float) -> None:
+    def _end_lost(self, attempt: SlurmAttempt, now_s: float) -> None:
         """End an attempt whose job Slurm does not know any more."""
         _log.warning("Slurm does not know job %s any more, which was running", attempt.key)
         code, reason = (KILLED_EXIT_CODE, "killed") if attempt.kill else (VANISHED_EXIT_CODE, "vanished")
@@ -162,7 +162,7 @@ class SlurmAttempts:
             return
         is_this = (job.marks or {}).get("j") == f"{number.job}.{number.attempt}"
         if job.is_over:  # by this attempt, or by one that the broker has given up, or before any
-            self._ended(attempt, job)
+            self._report_end(attempt, job)
         elif job.runs and self._desk.places and not is_this:
             self._runs_otherwise(job)
         elif job.runs:
@@ -223,7 +223,7 @@ class SlurmAttempts:
                 for rank in sorted(attempt.told):
                     self._desk.queue_message(attempt.nodes[rank], _launched(number, attempt, rank))
 
-    def _ended(self, attempt: SlurmAttempt, job: SlurmJob) -> None:
+    def _report_end(self, attempt: SlurmAttempt, job: SlurmJob) -> None:
         reason, code = job.end_reason, job.exit_code
         if attempt.kill and job.state == "CANCELLED":
             code, reason = KILLED_EXIT_CODE, "killed"

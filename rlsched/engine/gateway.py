@@ -149,21 +149,21 @@ class Gateway:
             case Kill():
                 self._attempts.kill(node, message, now_s)
             case EndedAck():
-                self._attempts.acknowledged(message)
+                self._attempts.record_ack(message)
             case FetchLog():
                 self._desk.queue_message(node, LogData(data=b"", offset=message.offset, eof=True))
             case HoldClock():
                 pass
         return self._done(now_s, beats=False)
 
-    def answered(self, about: tuple[str, str], answer: object, now_s: float) -> list[Say | Ask]:
+    def handle_answer(self, about: tuple[str, str], answer: object, now_s: float) -> list[Say | Ask]:
         """Handle the broker's answer to an `Ask`."""
         self._silence.note_message(now_s)
         if self._ordering is not None and about[0] == "begin" and isinstance(answer, Refused):
-            self._ordering.refused(about[1], answer.message, self._offers)
-        self._offers.answered(about, answer, now_s)
+            self._ordering.handle_refusal(about[1], answer.message, self._offers)
+        self._offers.handle_offer_answer(about, answer, now_s)
         if about[0] == "submit":
-            self._attempts.offered(about[1], now_s)
+            self._attempts.adopt_offered(about[1], now_s)
         return self._done(now_s, beats=False)
 
     def heard_of_broker(self, now_s: float) -> None:

@@ -154,7 +154,7 @@ def serve(
             if asked is None and elapsed_s >= look_at_s:
                 began_s, asked = elapsed_s, pool.submit(reader.facts)
             elif asked is not None and asked.done():
-                link.send(_looked(gateway, asked))
+                link.send(_handle_query(gateway, asked))
                 asked, look_at_s = None, max(began_s + poll_s, 2 * elapsed_s - began_s)
             elif asked is not None and elapsed_s - began_s >= SLOW_S:
                 link.send(gateway.cannot_look(f"no answer for {SLOW_S:g} s", now_s))
@@ -173,10 +173,10 @@ def _hear(gateway: Gateway, link: Link, heard: Heard, now_s: float) -> None:
     for told in orders:
         link.send(gateway.handle_message(told.node, told.message, now_s))
     for about, answer in answers:
-        link.send(gateway.answered(about, answer, now_s))
+        link.send(gateway.handle_answer(about, answer, now_s))
 
 
-def _looked(gateway: Gateway, asked: Future[Facts]) -> list[Say | Ask]:
+def _handle_query(gateway: Gateway, asked: Future[Facts]) -> list[Say | Ask]:
     try:
         return gateway.handle_facts(asked.result())
     except SlurmError as error:

@@ -157,7 +157,7 @@ class Offers:
     def _every_s(self) -> float:
         return self._desk.times.look_round_s if self._desk.places else self._desk.times.order_s
 
-    def offered(self) -> list[Offer]:
+    def accepted_offers(self) -> list[Offer]:
         """Offers that the broker has accepted, and that are not being withdrawn."""
         return [offer for offer in self._offers.values() if offer.job is not None and not offer.withdrawn]
 
@@ -166,7 +166,7 @@ class Offers:
         if key in self._offers:
             self._offers[key].withdrawn, self._offers[key].asked_s = True, -1e9
 
-    def answered(self, about: tuple[str, str], answer: object, now_s: float) -> None:
+    def handle_offer_answer(self, about: tuple[str, str], answer: object, now_s: float) -> None:
         """Handle the broker's answer to a question about an offer."""
         kind, key = about
         offer = self._offers.get(key)

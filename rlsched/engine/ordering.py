@@ -85,7 +85,7 @@ class Ordering:
     def _is_starting(self, job: SlurmJob) -> bool:
         return job.runs and self._desk.is_ours(job) and self._refusals[job.key] < TRIES
 
-    def refused(self, key: str, why: str, offers: Offers) -> None:
+    def handle_refusal(self, key: str, why: str, offers: Offers) -> None:
         """Handle a start that the broker refuses; it may need another job's end first."""
         self._refusals[key] += 1
         if self._refusals[key] == TRIES:
@@ -95,7 +95,7 @@ class Ordering:
     def begin(self, facts: Facts, offers: Offers) -> None:
         """Report starts by Slurm, after the broker got the report of free GPUs."""
         at_work, found = self._desk.at_work(), set[str]()
-        for offer in offers.offered():
+        for offer in offers.accepted_offers():
             job = facts.jobs.get(offer.key)
             is_same = job is not None and (job.marks or {}).get("s") == offer.stamp
             if job is None or offer.job is None or not is_same or not job.runs or offer.key in at_work:
@@ -112,7 +112,7 @@ class Ordering:
     def _order(self, facts: Facts, offers: Offers) -> None:
         low, high = self._nices
         waiting: list[tuple[float, int, SlurmJob]] = []
-        for offer in offers.offered():
+        for offer in offers.accepted_offers():
             job, number = facts.jobs.get(offer.key), offer.job
             if job is not None and number in offers.queue_keys and self._desk.waits(job):
                 waiting.append((offers.queue_keys[number], number, job))

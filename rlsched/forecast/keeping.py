@@ -148,7 +148,7 @@ class Keeping:
         self._open.pop(job, None)
         self._met.discard(job)
 
-    def settled(self) -> list[Seen]:
+    def take_outcomes(self) -> list[Seen]:
         """Outcomes since the last call, in the order in which they came; they are in the record, too."""
         found: list[tuple[Seen, bool]] = []
         for job, (start_s, end_s) in self._came.items():

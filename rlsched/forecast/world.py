@@ -115,7 +115,7 @@ class Forecaster(Protocol):
     def play(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
         """Futures of all live jobs, or of only the hypothetical job."""
 
-    def listed(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
+    def list_schedule(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
         """The single future without arrivals in which all jobs run for their predicted times: list
         scheduling."""
 

@@ -151,13 +151,13 @@ class NoticeFollower:
         with reading(self._journal) as journal:
             if journal.last is None:
                 raise JournalError(f"{self._journal}: version 1; start a broker of this version on it")
-            cursor, watch = self._begun(journal, journal.last)
+            cursor, watch = self._start_reading(journal, journal.last)
             rows = list(journal.rows_after(cursor.entry, PAGE_ROWS))
         for row in rows:
             notice = watch.apply(row)
             if notice is not None:
                 self._watch = None  # it is ahead of the cursor until this is delivered
-                if not self._delivered(notice, patiently):
+                if not self._deliver(notice, patiently):
                     return False
                 self._watch = watch
             cursor.entry, cursor.crc = row.n, row.crc
@@ -170,7 +170,7 @@ class NoticeFollower:
             self._file.write(cursor, durably=False)
         return len(rows) == PAGE_ROWS
 
-    def _begun(self, journal: Reading, last: int) -> tuple[Cursor, JobWatch]:
+    def _start_reading(self, journal: Reading, last: int) -> tuple[Cursor, JobWatch]:
         """Return the cursor in this journal, and the live jobs up to it."""
         cursor = self._cursor
         if cursor is None:
@@ -216,7 +216,7 @@ class NoticeFollower:
         _log.warning("%s: restored from a backup; continuing after entry %d", self._journal, before)
         return Cursor(entry=before, crc=journal.crc_of(before) or 0, restored=cursor.restored)
 
-    def _delivered(self, notice: Notice, patiently: bool) -> bool:
+    def _deliver(self, notice: Notice, patiently: bool) -> bool:
         """Send a notice, or skip it; False: stopped before that."""
         delay_s, tries, about = self._first_delay_s, 0, {"job": notice.job, "notice": notice.id}
         named = f"notice {notice.id} of job {notice.called}"

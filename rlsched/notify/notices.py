@@ -103,7 +103,7 @@ class JobWatch:
         self._arrays: dict[int, _WatchedArray] = {}
         self._parts: list[BasePart] = []
 
-    def _take_up(self, base: Base, n: int) -> None:
+    def _read_base(self, base: Base, n: int) -> None:
         """Read the base of a compacted journal, which has the states of its jobs."""
         self.cluster = base.identity
         for one in base.jobs:
@@ -123,7 +123,7 @@ class JobWatch:
             case BasePart() as part:
                 self._parts.append(part)
                 if part.part == part.parts:
-                    self._take_up(read_base(self._parts), row.n)
+                    self._read_base(read_base(self._parts), row.n)
                     self._parts = []
             case JobSubmitted(notify=asked, rejected="") as submitted if asked and submitted.tasks:
                 self._arrays[submitted.job] = _WatchedArray(Head(_small(submitted)), row.n)
@@ -132,9 +132,9 @@ class JobWatch:
             case TaskSubmitted(array=number) as task if number in self._arrays:
                 one = self._arrays[number].head.task(task)
                 self._jobs[one.job] = _Watched(one, row.n)
-                self._came(number, 1)
+                self._note_entered(number, 1)
             case TasksCancelled(array=number, tasks=tasks) if number in self._arrays:
-                self._came(number, count(tasks))
+                self._note_entered(number, count(tasks))
             case JobUpdated(job=number) as change if number in self._arrays:
                 self._arrays[number].head.update(change)
             case JobUpdated(job=number) as change if number in self._jobs:
@@ -143,27 +143,27 @@ class JobWatch:
                 job = self._jobs[number]
                 if job.attempt != attempt:
                     job.attempt = attempt
-                    return self._told(row, job, "start", RUNNING)
+                    return self._notice_of(row, job, "start", RUNNING)
             case AttemptOver(outcome=outcome) as over if outcome == QUEUED and over.job in self._jobs:
                 job = self._jobs[over.job]
                 if job.attempt == over.attempt:  # an attempt that never ran needs no notice
-                    return self._told(row, job, "requeue", QUEUED)
+                    return self._notice_of(row, job, "requeue", QUEUED)
             case AttemptOver(job=number, outcome=outcome) if number in self._jobs:
                 event = "fail" if outcome == FAILED else "end"
-                return self._told(row, self._jobs.pop(number), event, outcome)
+                return self._notice_of(row, self._jobs.pop(number), event, outcome)
             case JobCancelled(job=number) if number in self._arrays:
                 del self._arrays[number]
             case JobCancelled(job=number) if number in self._jobs:
-                return self._told(row, self._jobs.pop(number), "end", CANCELLED)
+                return self._notice_of(row, self._jobs.pop(number), "end", CANCELLED)
         return None
 
-    def _came(self, number: int, tasks: int) -> None:
+    def _note_entered(self, number: int, tasks: int) -> None:
         array = self._arrays[number]
         array.come += tasks
         if array.come == count(array.head.spec.tasks):
             del self._arrays[number]
 
-    def _told(self, row: CheckedRow, job: _Watched, event: str, state: str) -> Notice | None:
+    def _notice_of(self, row: CheckedRow, job: _Watched, event: str, state: str) -> Notice | None:
         wanted = job.submitted.notify.split(",")
         if event not in wanted and not (event == "fail" and "end" in wanted):
             return None

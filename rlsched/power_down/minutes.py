@@ -75,5 +75,5 @@ def _placed(states: NodeStates, demand: int, now_s: float) -> int:
         states.finish_last_job(node, now_s)
     free = np.flatnonzero((states.state == NodeState.ON) & ~states.busy)
     for node in free[: max(demand - len(running), 0)].tolist():
-        states.started(node, now_s)
+        states.start_job(node, now_s)
     return demand - int(states.busy.sum())

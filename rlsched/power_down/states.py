@@ -104,7 +104,7 @@ class NodeStates:
         self._now_s = now_s
         return [int(node) for node in up]
 
-    def started(self, node: int, now_s: float) -> None:
+    def start_job(self, node: int, now_s: float) -> None:
         """Record that a job starts on this node, which was idle.
 
         Raises:

@@ -63,7 +63,7 @@ class Budgets:
         """Charge a message of the key, as this number of messages."""
         self._take(key, float(messages))
 
-    def refused(self, key: bytes) -> None:
+    def charge_refusal(self, key: bytes) -> None:
         """Charge the refusal of the key's message."""
         self._take(key, self._refusal)
 

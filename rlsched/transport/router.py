@@ -306,7 +306,7 @@ class Transport:
     def reply(self, route: bytes, request: int, message: ClientReply) -> None:
         """Answer a client; dropped and counted if it has left."""
         if isinstance(message, Refused) and route in self._key_of:
-            self._budgets.refused(self._key_of[route])
+            self._budgets.charge_refusal(self._key_of[route])
         try:
             frame = encode(message, request)
         except WireError:

@@ -152,7 +152,7 @@ def linear(teaching: Sequence[Windows], seed: int) -> Floats:
             )
     finally:
         judge.close()
-    return evolution.found
+    return evolution.result
 
 
 def by_ppo(sources: Sequence[EpisodeSource], seed: int, rollouts: int, mixed_frac: float) -> list[Floats]:

@@ -75,7 +75,7 @@ def forecasts_of(
         for k in past.unfinished():
             if not math.isnan(outcome.end_s[k]):
                 past.ran(k, float(outcome.end_s[k] - outcome.start_s[k]))
-        settled += [one for one in keeping.settled() if one.said_s >= since_s]
+        settled += [one for one in keeping.take_outcomes() if one.said_s >= since_s]
         ends = engine.arrays.progress.ends.row
         live = {
             int(engine.state.arrays.job.seq[slot]): LiveJob(
@@ -87,7 +87,7 @@ def forecasts_of(
         world = World(engine.state, rule, now_s, {}, past, numbers)
         if keeping.has_new(live):
             began = time.process_time()
-            keeping.correct(player.play(world), player.listed(world), live, now_s)
+            keeping.correct(player.play(world), player.list_schedule(world), live, now_s)
             cpu_s += time.process_time() - began
             refreshes += 1
     return settled, cpu_s, refreshes

@@ -191,7 +191,7 @@ class OnSlurm:
         return requests
 
     def answered(self, ask: Ask, answer: object) -> None:
-        self._steps += self._gateway.answered(ask.about, answer, self.slurm.now_s)
+        self._steps += self._gateway.handle_answer(ask.about, answer, self.slurm.now_s)
 
     def step(self, now_s: float) -> None:
         self.slurm.step(now_s)

@@ -169,7 +169,7 @@ class Watcher(Scheduler):
     def __init__(self) -> None:
         self.inner = untrained(RESERVATIONS)
         self.order, self.abilities = self.inner.order, self.inner.abilities
-        self.network_rows = [0, 0]
+        self.seen = [0, 0]
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         window, arrays = job_candidates(state, partition, now_s), state.arrays
@@ -179,7 +179,7 @@ class Watcher(Scheduler):
                 if seq >= 0 and reason in (LEGAL, RESERVED):
                     later_s = self._after(state, partition, seq, head, now_s)
                     assert (later_s > shadow_s) == (reason == RESERVED)
-                    self.network_rows[int(later_s > shadow_s)] += 1
+                    self.seen[int(later_s > shadow_s)] += 1
         return self.inner.decide(state, partition, now_s, record=record)
 
     @staticmethod
@@ -209,7 +209,7 @@ def test_no_start_delays_the_reservation() -> None:
     trace, spec = synthesize("helios", jobs=600, load=1.0, gpus=32, seed=7, predictability="informative")
     watcher = Watcher()
     Engine(trace, spec, order=watcher.order).run(watcher)
-    assert min(watcher.network_rows) > 30, watcher.network_rows
+    assert min(watcher.seen) > 30, watcher.seen
 
 
 def test_network_can_declare_its_abilities() -> None:

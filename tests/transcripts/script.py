@@ -32,7 +32,7 @@ from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import Commit, DropNode, Effect, Event, Reply, SendNode
 from rlsched.broker.journal.backup import back_up, restore, take_over
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.recovery import recovered
+from rlsched.broker.journal.recovery import recover_state
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.predictions import Predictions
@@ -151,7 +151,7 @@ class Script:
         """A standby takes over its copy of the journal."""
         self._broker.journal.close()
         journal = Journal(self._path)
-        take_over(journal, recovered(journal, Predictions("running-mean"), load_scheduler(self._policy)))
+        take_over(journal, recover_state(journal, Predictions("running-mean"), load_scheduler(self._policy)))
         journal.close()
         self._broker = self._started()
 

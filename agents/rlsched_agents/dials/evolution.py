@@ -112,7 +112,7 @@ class Evolution:
         self._total = np.zeros_like(self.mean)
 
     @property
-    def found(self) -> Floats:
+    def result(self) -> Floats:
         """(D, F + 1) current result."""
         kept = self.number - self._first_averaged
         return self._total / kept if kept > 0 else self.mean

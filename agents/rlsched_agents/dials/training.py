@@ -81,15 +81,15 @@ class Training:
         say("evolving dials on training windows")
         with self._judge("teaching", policy) as judge:
             constants = self._evolve(judge, CONSTANTS, self.recipe.constants, None, state, tell)
-            start = constants.found if _teaches(judge, constants.found) else None
+            start = constants.result if _teaches(judge, constants.result) else None
             following = self._evolve(judge, FOLLOWING, self.recipe.following, start, state, tell)
         stages = {CONSTANTS: constants, FOLLOWING: following}
         lost = tuple(name for name, one in stages.items() if one.is_lost)
         layers: dict[str, Layers] = {SETTINGS: ALL_ZERO} if setting else {}
-        layers |= {name: (one.found,) for name, one in stages.items()}
+        layers |= {name: (one.result,) for name, one in stages.items()}
         say("choosing on windows outside the training")
         chosen, best, passed_over = self._choose(layers, policy)
-        last = Strategy.from_layers(following.found)
+        last = Strategy.from_layers(following.result)
         if not best:
             still = Strategy.from_layers(*ALL_ZERO)
             return Trained(self.lesson.policy, still, "", "", tried, chosen, None, {}, lost, last)

@@ -27,7 +27,7 @@ from rlsched.broker.base.entries import (
 )
 from rlsched.broker.base.rows import JournalRow
 from rlsched.broker.base.states import Outcome
-from rlsched.broker.machine.store_events import happened
+from rlsched.broker.machine.store_events import events_of_fact
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.gates import NEVER
 from rlsched.broker.state.jobs import Attempt, Job
@@ -135,7 +135,7 @@ class Life:
         """Apply entries of the journal."""
         for row in rows:
             self.state.follow([row], self._scheduler)
-            self._events += happened(row.entry, self.state, row.now_s)
+            self._events += events_of_fact(row.entry, self.state, row.now_s)
 
     def choose(self, record: DecisionRecord, choice: Candidate) -> None:
         """Take another choice at the decision that is due now.
@@ -217,7 +217,7 @@ class Life:
             self.state.apply(entry, now_s)
         except (RlschedError, KeyError, IndexError, AttributeError) as error:
             raise InputError(f"an event of that time is not possible in this course: {error}") from error
-        self._events += happened(entry, self.state, now_s)
+        self._events += events_of_fact(entry, self.state, now_s)
         return True
 
     def _decide(self, now_s: float) -> None:
@@ -240,7 +240,7 @@ class Life:
             marks_hold=decision.marks_hold,
         )
         state.apply(entry, now_s, already_decided=already)
-        self._events += happened(entry, state, now_s)
+        self._events += events_of_fact(entry, state, now_s)
         if not already:
             return  # `go_on` plans the ends
         if isinstance(decision.action, Start):

@@ -80,7 +80,7 @@ class PlayForward:
         go_on(start_s, end_s, stopped_s)
         return live.ahead(start_s, end_s, asked is not None)
 
-    def listed(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
+    def list_schedule(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
         """The single future without arrivals and with predicted run times: list scheduling."""
         if asked is not None:
             world.state.demand_number(asked.demand)

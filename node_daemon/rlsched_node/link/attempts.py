@@ -99,7 +99,7 @@ class NodeAttempts:
         known = self.known.get(key)
         if known is not None:
             if known.is_forgotten:
-                yield Send(key.refused("the broker has disowned this attempt before"))
+                yield Send(key.make_refusal("the broker has disowned this attempt before"))
             elif known.phase is Phase.ENDED:
                 yield Send(known.end_report())
             elif known.phase is Phase.RUNNING:
@@ -197,7 +197,7 @@ class NodeAttempts:
         ended = attempt is not None and attempt.phase is Phase.ENDED and not attempt.is_acknowledged
         return attempt if ended else None
 
-    def acknowledged(self, key: AttemptKey) -> Iterator[Effect]:
+    def record_acked_end(self, key: AttemptKey) -> Iterator[Effect]:
         """Record that the broker has an end in its journal."""
         attempt = self.unacknowledged(key)
         if attempt is not None:
@@ -205,7 +205,7 @@ class NodeAttempts:
 
     # ---- processes ----------------------------------------------------------------------------------
 
-    def started(self, key: AttemptKey, pid: int) -> Iterator[Effect]:
+    def record_start(self, key: AttemptKey, pid: int) -> Iterator[Effect]:
         """Record and report that a shim has claimed its rank."""
         attempt = self.known[key]
         attempt.phase, attempt.pid = Phase.RUNNING, pid
@@ -229,7 +229,7 @@ class NodeAttempts:
             )
         yield from self._start_waiting()
 
-    def exited(self, exited: Exited) -> Iterator[Effect]:
+    def record_exit(self, exited: Exited) -> Iterator[Effect]:
         """Record and report the end of a rank."""
         attempt = self.known[exited.key]
         exit_code, reason = exited.exit_code, exited.reason
@@ -253,7 +253,7 @@ class NodeAttempts:
         if attempt.phase is Phase.RUNNING:
             yield Send(attempt.clock_held())
 
-    def limited(self, key: AttemptKey, limit_s: float) -> Iterator[Effect]:
+    def record_limit(self, key: AttemptKey, limit_s: float) -> Iterator[Effect]:
         """Record and report that a shim enforces another time limit."""
         attempt = self.known[key]
         attempt.limit_s = limit_s
@@ -273,7 +273,7 @@ class NodeAttempts:
         self, key: AttemptKey, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
     ) -> Effect:
         """Refuse for good: the broker gives the attempt up, but may have repeated the order before."""
-        self._refused[key] = key.refused(message, is_for_now=is_for_now, is_about_owner=is_about_owner)
+        self._refused[key] = key.make_refusal(message, is_for_now=is_for_now, is_about_owner=is_about_owner)
         return Send(self._refused[key])
 
     def _objection(self, launch: Launch, cluster: str) -> str:

@@ -32,7 +32,7 @@ class Lease:
         self._sent_s.pop(self._last - _KEPT, None)
         return self._last
 
-    def answered(self, request: int) -> RenewLease | None:
+    def record_answer(self, request: int) -> RenewLease | None:
         """Record an answer to a heartbeat or a hello; None if a later one was answered before."""
         sent_s = self._sent_s.pop(request, -math.inf)
         if sent_s <= self._renewed_s:

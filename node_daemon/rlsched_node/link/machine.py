@@ -152,12 +152,12 @@ class NodeMachine:
                 self.is_connected = self.is_registered = False
                 self.attempts.drop_waiting()
             case Started(key, pid):
-                yield from self.attempts.started(key, pid)
+                yield from self.attempts.record_start(key, pid)
             case StartFailed():
                 yield from self.attempts.start_failed(event)
             case Exited():
                 self._repeat_at_s = max(self._repeat_at_s, now_s + ENDED_REPEAT_S)
-                yield from self.attempts.exited(event)
+                yield from self.attempts.record_exit(event)
             case ClocksLocked():
                 if event.never and self._hello.sm_clocks_mhz:  # registers again, without clocks
                     self._hello = msgspec.structs.replace(
@@ -166,9 +166,9 @@ class NodeMachine:
                     self._tells_anew = True
                 yield from self.attempts.clocks_locked(event)
             case Limited(key, limit_s):
-                yield from self.attempts.limited(key, limit_s)
+                yield from self.attempts.record_limit(key, limit_s)
             case Checked():
-                yield from self._checked(event.unhealthy, now_s)
+                yield from self._report_checks(event.unhealthy, now_s)
             case GpusOut(held):
                 yield from self._gpus_out(held)
             case NodeTick():
@@ -192,7 +192,7 @@ class NodeMachine:
             case Welcome():
                 yield from self._welcome(message, event.request, now_s)
             case HeartbeatAck():
-                renewed = self._lease.answered(event.request) if self.is_registered else None
+                renewed = self._lease.record_answer(event.request) if self.is_registered else None
                 if renewed is not None:
                     yield renewed
             case SayHello():
@@ -225,7 +225,7 @@ class NodeMachine:
                 ended = self.attempts.unacknowledged(key)
                 if ended is not None and ended.reason != "killed":  # the next broker may not know the order
                     self._lately.append((ended, now_s))
-                yield from self.attempts.acknowledged(key)
+                yield from self.attempts.record_acked_end(key)
             case FetchLog():
                 key = self._key(message.job, message.attempt, message.rank)
                 attempt = self.attempts.known.get(key)
@@ -282,7 +282,7 @@ class NodeMachine:
         self.tells_clock, self.tells_usage = welcome.hears_clock, welcome.hears_usage
         self._refusal = self._warned_cluster = ""
         self._forgets_cluster = False
-        renewed = self._lease.answered(request)
+        renewed = self._lease.record_answer(request)
         if renewed is not None:
             yield renewed
         yield Note(f"registered with the broker at epoch {self.epoch}")
@@ -319,7 +319,7 @@ class NodeMachine:
 
     # ---- messages without a request -----------------------------------------------------------------
 
-    def _checked(self, unhealthy: str, now_s: float) -> Iterator[Effect]:
+    def _report_checks(self, unhealthy: str, now_s: float) -> Iterator[Effect]:
         if unhealthy != self._hello.unhealthy:
             yield Note(f"gets no new jobs: {unhealthy}" if unhealthy else "is healthy, and gets jobs again")
             self._hello = msgspec.structs.replace(self._hello, unhealthy=unhealthy)

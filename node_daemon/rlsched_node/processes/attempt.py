@@ -43,7 +43,7 @@ class AttemptKey(NamedTuple):
     def __str__(self) -> str:
         return f"{self.job}.{self.attempt}.{self.rank}"
 
-    def refused(
+    def make_refusal(
         self, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
     ) -> LaunchRefused:
         """The message that this rank could not be started."""

@@ -105,7 +105,7 @@ class RankBounds:
         """
         owns = launch.cores > 0
         gpus = max(len(launch.gpus), 1)
-        cpus = self._cores.take(key, launch.cores, launch.gpus) if owns else self._cores.shared
+        cpus = self._cores.take(key, launch.cores, launch.gpus) if owns else self._cores.shared_processors
         part_mib = self._memory_mib * gpus // self._num_gpus // (1 + len(launch.beside))
         if owns:
             self._share_anew()
@@ -149,7 +149,7 @@ class RankBounds:
         ranks keep the cores that they started with: each thread of a job may have set its own affinity."""
         if "cpuset" not in self._cgroups.controllers:
             return
-        cpus = in_words(on_machine(self._cores.shared))
+        cpus = in_words(on_machine(self._cores.shared_processors))
         for key, group in self._sharing.items():
             if not group.write({"cpuset.cpus": cpus}):
                 _log.warning("attempt %s keeps its cores: its group does not take %s", key, cpus)

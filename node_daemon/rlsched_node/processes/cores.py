@@ -40,7 +40,7 @@ class Cores:
         return len(self._cpus)
 
     @property
-    def shared(self) -> list[int]:
+    def shared_processors(self) -> list[int]:
         """Processors that no rank has exclusively; all of them if there are no others."""
         return sorted(self._cpus - self._taken() or self._cpus)
 

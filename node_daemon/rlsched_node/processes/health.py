@@ -193,7 +193,7 @@ class OwnChecks:
         """Power draw of all GPUs, W; None if one does not report it."""
         return self._gpus.power_w
 
-    def found(self) -> list[str]:
+    def unfit_reasons(self) -> list[str]:
         """Reasons why this node is not fit for jobs; empty if it is."""
         return [*self._stuck(), *self._gpus.all_lost, *self._disk()]
 
@@ -243,7 +243,7 @@ class Health:
             if self._elapsed() - self._began_s < FIRST_CHECK_WAIT_S:
                 return None
             checked = NOT_YET
-        unhealthy = "; ".join(_some([checked, *self._own.found()]))
+        unhealthy = "; ".join(_some([checked, *self._own.unfit_reasons()]))
         if self._told is not None and _in_kind(unhealthy) == _in_kind(self._told):
             return None
         self._told = unhealthy

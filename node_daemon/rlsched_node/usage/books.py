@@ -243,7 +243,7 @@ class NodeUsage:
                 )
         return told
 
-    def kept(self, boot_id: str, now_s: float) -> dict[AttemptKey, Kept]:
+    def usage_to_keep(self, boot_id: str, now_s: float) -> dict[AttemptKey, Kept]:
         """Usage that must outlive the daemon."""
         counters_j = {gpu: board.counter_j for gpu, board in enumerate(self._boards)}
         return {

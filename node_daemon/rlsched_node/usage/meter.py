@@ -99,8 +99,8 @@ class Meter:
     # ---- the daemon's side: never waits for a GPU -------------------------------------------------------
 
     def begin(self, key: AttemptKey, place: Place, kept: bytes | None = None, *, is_new: bool = True) -> None:
-        """Add a rank that runs; a rank that is not new was begun by an earlier daemon, whose `kept()` is
-        `kept`."""
+        """Add a rank that runs; a rank that is not new was begun by an earlier daemon, whose
+        `usage_to_keep()` is `kept`."""
         before = _kept(kept)
         with self._lock:
             if key not in self._processes:
@@ -157,10 +157,10 @@ class Meter:
         with self._lock:
             return self._count_day()
 
-    def kept(self) -> dict[AttemptKey, bytes]:
+    def usage_to_keep(self) -> dict[AttemptKey, bytes]:
         """Usage of each rank that must outlive the daemon."""
         with self._lock:
-            found = self._books.kept(shim.boot_id(), self._clock())
+            found = self._books.usage_to_keep(shim.boot_id(), self._clock())
         return {key: msgspec.json.encode(one) for key, one in found.items()}
 
     def _count_day(self) -> DayEnergy:

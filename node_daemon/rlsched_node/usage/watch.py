@@ -101,7 +101,7 @@ class UsageWatch:
 
     def keep(self) -> None:
         """Write the state for the next daemon to disk."""
-        for key, used in self._meter.kept().items():
+        for key, used in self._meter.usage_to_keep().items():
             self._write(key, used)
         try:
             records.write_whole(str(self._day_file), msgspec.json.encode(self._meter.day()))

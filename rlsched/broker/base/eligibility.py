@@ -41,7 +41,7 @@ class Eligibility:
         if enter:
             self._cluster.make_eligible(enter, now_s)
 
-    def barred(self, reason: Reason) -> set[int]:
+    def barred_by(self, reason: Reason) -> set[int]:
         """Jobs that this reason keeps out."""
         return set(self._barred.get(reason, ()))
 

@@ -149,8 +149,8 @@ class Profiles:
             for gpu_type, fields in self._known.get(signature, {}).items()
         }
 
-    def kept(self) -> list[KeptProfile]:
-        """Return everything, least recently seen first; `taken_up` restores it."""
+    def kept_profiles(self) -> list[KeptProfile]:
+        """Return everything, least recently seen first; `from_kept` restores it."""
         return [
             KeptProfile(*signature, gpu_type, fields)
             for signature, types in self._known.items()
@@ -158,8 +158,8 @@ class Profiles:
         ]
 
     @classmethod
-    def taken_up(cls, kept: Sequence[KeptProfile]) -> Profiles:
-        """Restore the result of `kept`."""
+    def from_kept(cls, kept: Sequence[KeptProfile]) -> Profiles:
+        """Restore the result of `kept_profiles`."""
         found = cls()
         for one in kept:
             types = found._known.setdefault((one.user, one.command), {})

@@ -147,21 +147,23 @@ class Forecasting(Forecasts):
                     self._retry_s = RETRY_S
                     seen += message.seen
                 else:
-                    replies += self._answered(message)
+                    replies += self._answer_replies(message)
             if self._child.has_exited:
-                self._failed(self._child.why())
+                self._handle_failure(self._child.why())
         now = self._elapsed()
         for number in [number for number in self._waits if number < self._first_of_child]:
-            replies.append(self._refused(number, "the forecaster ended meanwhile; ask again"))
+            replies.append(self._refusal_reply(number, "the forecaster ended meanwhile; ask again"))
         for number in [number for number, (_, since) in self._waits.items() if now - since > ANSWER_S]:
-            replies.append(self._refused(number, "the forecaster did not answer in time; ask again later"))
+            replies.append(
+                self._refusal_reply(number, "the forecaster did not answer in time; ask again later")
+            )
         return seen, replies
 
-    def _refused(self, number: int, why: str) -> Reply:
+    def _refusal_reply(self, number: int, why: str) -> Reply:
         asked, _ = self._waits.pop(number)
         return Reply(asked.peer, asked.request, Refused(message=why))
 
-    def _answered(self, answer: Answer) -> list[Reply]:
+    def _answer_replies(self, answer: Answer) -> list[Reply]:
         asked, _ = self._waits.pop(answer.number, (None, 0.0))
         if asked is None:
             return []
@@ -174,9 +176,9 @@ class Forecasting(Forecasts):
             self._child = _ForecasterProcess(self._command(), self._setup)
             self._note = "the forecaster reads the journal, and has said nothing new yet"
         except (OSError, RuntimeError) as error:
-            self._failed(str(error))
+            self._handle_failure(str(error))
 
-    def _failed(self, why: str) -> None:
+    def _handle_failure(self, why: str) -> None:
         self._stop()
         self._note = f"the forecaster ended: {why}"
         self._not_before_s = self._elapsed() + self._retry_s

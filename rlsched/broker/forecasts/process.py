@@ -134,7 +134,7 @@ class Process:
             return
         began = time.process_time()
         self._entry = self._state.last
-        said = self._refreshed()
+        said = self._refresh()
         cpu_s = time.process_time() - began
         self._said_s = time.monotonic()
         rest_s = IDLE_SHARE * cpu_s if self._refreshes else 0.0  # the first one loads compiled code
@@ -152,14 +152,14 @@ class Process:
         numbers = {seq: job.number for seq, job in state.job_of_seq.items()}
         return World(state.cluster, self._rule, now_s, chances, self._state.past, numbers), live
 
-    def _refreshed(self) -> dict[int, JobForecast]:
+    def _refresh(self) -> dict[int, JobForecast]:
         """Settle earlier forecasts, simulate, and send the result."""
         now_s = self._now_s()
-        self._fresh = self._settled()
+        self._fresh = self._settle_forecasts()
         if not self._state.state.job_of_seq or not self._state.state.nodes:
             return {}
         world, live = self._world(now_s)
-        ahead, listed = self._forecaster.play(world), self._forecaster.listed(world)
+        ahead, listed = self._forecaster.play(world), self._forecaster.list_schedule(world)
         self._futures = ahead.start_s.shape[1]
         said = self._keeping.correct(ahead, listed, live, now_s)
         first = sorted((int(job), when) for job, when in said.items())[:TELLS]
@@ -175,7 +175,7 @@ class Process:
     def _now_s(self) -> float:
         return max(time.time(), self._state.state.now_s)
 
-    def _settled(self) -> list[Seen]:
+    def _settle_forecasts(self) -> list[Seen]:
         """Earlier forecasts whose outcome is known now."""
         jobs = self._state.state.jobs
         for name in self._keeping.open_jobs():
@@ -190,7 +190,7 @@ class Process:
                 self._state.past.ran(ended.job, ended.end_s - start_s)
                 self._state.mean.observe(ended.vc, ended.num_gpus, ended.end_s - start_s)
             self._keeping.saw(str(ended.job), start_s, ended.end_s if own else math.nan)
-        found = self._keeping.settled()
+        found = self._keeping.take_outcomes()
         for ended in over:
             self._keeping.drop_job(str(ended.job))
         return found
@@ -277,7 +277,7 @@ class Process:
             return DryRow(what=what, num_gpus=0, predicted_s=predicted_s, note=note)
         now_s = self._now_s()
         world, _ = self._world(now_s)
-        ahead, listed = self._forecaster.play(world, asked), self._forecaster.listed(world, asked)
+        ahead, listed = self._forecaster.play(world, asked), self._forecaster.list_schedule(world, asked)
         from_s = max(asked.submit_s, now_s)
         kinds: tuple[tuple[What, np.ndarray, np.ndarray], ...] = (
             ("start", ahead.start_s, listed.start_s),

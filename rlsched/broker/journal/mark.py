@@ -141,10 +141,10 @@ class JournalMark:
             sync(self._path.parent)
         self._fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         self._written = Mark(cluster, epoch, -1, 0)
-        self.reached(journal)
+        self.record_commit(journal)
         os.fsync(self._fd)
 
-    def reached(self, journal: Journal) -> None:
+    def record_commit(self, journal: Journal) -> None:
         """Record the last commit. A mark that cannot be written lags behind, which a start allows."""
         if self._fd >= 0 and journal.last != self._written.entries:
             self._written = _mark(journal, self._written.cluster, self._written.epoch)

@@ -27,7 +27,7 @@ def quiet(_: str) -> None:
     """Discard a log line."""
 
 
-def recovered(
+def recover_state(
     journal: Journal,
     predictions: Predictions,
     scheduler: Scheduler,
@@ -52,10 +52,10 @@ def recovered(
     state, after = _from_snapshot(journal, made_for(scheduler, predictions.made_for, half_life_s), say)
     if state is None:
         state = BrokerState(predictions, scheduler.order, half_life_s)
-    return caught_up(journal, state, after, scheduler)
+    return catch_up_state(journal, state, after, scheduler)
 
 
-def caught_up(journal: Journal, state: BrokerState, after: int, scheduler: Scheduler) -> BrokerState:
+def catch_up_state(journal: Journal, state: BrokerState, after: int, scheduler: Scheduler) -> BrokerState:
     """Bring a book of the first `after` entries of a journal up to date with the later ones.
 
     The journal's table of ended jobs must include entry `after`; it includes the last entry afterwards.
@@ -86,7 +86,7 @@ def caught_up(journal: Journal, state: BrokerState, after: int, scheduler: Sched
     if journal.ended_at < journal.last:
         journal.add_ended(missing, journal.last)
     state.table = journal.ended
-    state.tell_nobody()
+    state.clear_on_finished()
     return state
 
 
@@ -126,14 +126,14 @@ def keep_snapshot(journal: Journal, state: BrokerState, scheduler: Scheduler) ->
     picture = picture_of(state)
     key = made_for(scheduler, state.predictions.made_for, state.usage.half_life_s)
     crc = journal.checksum_of(journal.last) or 0
-    journal.snapshots.put(Snapshot(journal.last, state.now_s, FORMAT, key, crc, picture))
+    journal.snapshots.store_snapshot(Snapshot(journal.last, state.now_s, FORMAT, key, crc, picture))
 
 
 def remake_ended(journal: Journal) -> None:
     """Rebuild the table of ended jobs from the facts.
 
     Raises:
-        JournalError: as `recovered`.
+        JournalError: as `recover_state`.
     """
     journal.forget_ended()
-    recovered(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo"))
+    recover_state(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo"))

@@ -56,7 +56,7 @@ class SnapshotTable:
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
         self._path, self._db = path, db
 
-    def put(self, snapshot: Snapshot) -> None:
+    def store_snapshot(self, snapshot: Snapshot) -> None:
         """Store a snapshot, and keep the latest `KEPT`.
 
         Raises:

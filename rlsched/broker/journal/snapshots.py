@@ -65,5 +65,5 @@ def book_of(picture: bytes) -> BrokerState:
     state = unpack(picture)
     if not isinstance(state, BrokerState):
         raise PictureError("it is not one of a book")
-    state.tell_nobody()
+    state.clear_on_finished()
     return state

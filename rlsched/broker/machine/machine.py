@@ -34,7 +34,7 @@ from rlsched.broker.events import (
     Tick,
 )
 from rlsched.broker.machine.requests import CHANGES, Requests
-from rlsched.broker.machine.store_events import Happened, happened
+from rlsched.broker.machine.store_events import Happened, events_of_fact
 from rlsched.broker.nodes.launches import Launches
 from rlsched.broker.nodes.leases import Leases
 from rlsched.broker.nodes.members import Members
@@ -356,7 +356,7 @@ class Machine:
             self._out.record(JobCancelled(job=job, reason=why))
 
     def _tick(self) -> None:
-        for name in self._leases.expired(self.now_s):
+        for name in self._leases.expired_nodes(self.now_s):
             self._out.drop(name)
             self._out.record(NodeAway(name=name, reason=f"no heartbeat for {self.limits.lease_s:g} s"))
         for name, job in self._leases.lost_jobs(self.now_s):
@@ -495,7 +495,7 @@ class Machine:
         self._records.append(record)
         try:
             self.memory.add(record)
-            self._reports.decided(record)
+            self._reports.count_masked(record)
         except Exception as error:  # whatever a record holds
             what = f"the record of decision {number} could not be remembered for `why`"
             self.soft_errors.count("remembered", what, error)
@@ -528,7 +528,7 @@ class Machine:
     def _keep_event(self, fact: Entry) -> None:
         """Keep the events of a fact for the store of decisions; a failure changes nothing else."""
         try:
-            self._happened += happened(fact, self.state, self.now_s)
+            self._happened += events_of_fact(fact, self.state, self.now_s)
         except Exception as error:  # whatever a fact holds
             what = f"the event of a fact {type(fact).__name__} could not be recorded"
             self.soft_errors.count("told", what, error)

@@ -146,7 +146,7 @@ class Requests:
         drafts = self.submitting.drafts(submitted, now_s)
         for one in asked:
             try:
-                reply = self._changed(one, drafts, now_s)
+                reply = self._change(one, drafts, now_s)
             except InputError as error:
                 reply = Refused(message=str(error))
             except Exception as error:
@@ -154,7 +154,7 @@ class Requests:
             if reply is not None:
                 self._out.reply(one.peer, one.request, reply)
 
-    def _changed(self, one: ClientAsked, drafts: Drafts, now_s: float) -> ClientReply | None:
+    def _change(self, one: ClientAsked, drafts: Drafts, now_s: float) -> ClientReply | None:
         match one.message:
             case Submit() as submit:
                 return self.submitting.submit(submit, drafts)
@@ -163,7 +163,7 @@ class Requests:
             case Cancel() | Hold() | Release() | Requeue() | Update() as order:
                 if isinstance(order, Update) and order.priority is not None and one.by.role != "admin":
                     self._ranks.check(order.priority)
-                return self._not_theirs(one) or self._ordered(order, one.by)
+                return self._not_theirs(one) or self._order_jobs(order, one.by)
             case Begin() as begin:
                 return self._not_theirs(one) or self._begin(begin)
             case DrainNode() | ResumeNode() | DownNode() | RemoveNode() as order:
@@ -200,7 +200,7 @@ class Requests:
             "admins may read its output, cancel and change it"
         )
 
-    def _ordered(self, order: JobOrder, by: Peer) -> ClientReply:
+    def _order_jobs(self, order: JobOrder, by: Peer) -> ClientReply:
         refusal = wrong_tasks(order.tasks)
         if refusal:
             return Refused(message=refusal)

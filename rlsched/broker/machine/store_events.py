@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Happened = JobEvent | NodeChange
 
 
-def happened(entry: Entry, state: BrokerState, now_s: float) -> list[Happened]:
+def events_of_fact(entry: Entry, state: BrokerState, now_s: float) -> list[Happened]:
     """Return the events of a fact; most facts have none.
 
     Args:

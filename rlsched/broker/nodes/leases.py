@@ -50,7 +50,7 @@ class Leases:
         """Seconds since a node's last message, without the time in which the broker received no messages."""
         return now_s - max(self.seen_s(node), self._listened_s)
 
-    def expired(self, now_s: float) -> list[str]:
+    def expired_nodes(self, now_s: float) -> list[str]:
         """Nodes whose lease has expired; to be marked `unreachable`."""
         nodes = self._state.nodes
         quiet = self._quiet(now_s)

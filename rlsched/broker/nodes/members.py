@@ -241,7 +241,7 @@ class Members:
         self._missing(name, current, rebooted=rebooted)
         for report in reports:
             self._report(name, report, rebooted=rebooted)
-        self._settling.registered(name, now_s)
+        self._settling.drain_until_settled(name, now_s)
         self.launch_restored(now_s)
 
     def launch_restored(self, now_s: float) -> None:

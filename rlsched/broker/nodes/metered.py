@@ -99,7 +99,7 @@ class MeteredUsage:
         for number in node.live_jobs:
             attempt = self._state.jobs[number].active
             for rank, of in enumerate(attempt.ranks if attempt is not None else ()):
-                told = self._of(number, attempt, rank, now_s) if of.node == name else None
+                told = self._latest_of_rank(number, attempt, rank, now_s) if of.node == name else None
                 if told is None:
                     continue
                 if told.usage.gpu_milli is not None:
@@ -127,7 +127,7 @@ class MeteredUsage:
             )
         found, energy_mj, at_s = [], [], -math.inf
         for number, rank in enumerate(attempt.ranks):
-            told = self._of(job.number, attempt, number, now_s)
+            told = self._latest_of_rank(job.number, attempt, number, now_s)
             if rank.usage is not None:
                 found.append((len(rank.gpus), rank.usage))
                 energy_mj.append(rank.usage.energy_mj)
@@ -145,13 +145,13 @@ class MeteredUsage:
             return job.energy_j
         return (job.energy_j or 0.0) + now.energy_j
 
-    def used(self, now_s: float) -> dict[str, float]:
+    def running_usage(self, now_s: float) -> dict[str, float]:
         """Return the total usage of all measured running jobs."""
         found = dict.fromkeys(("gpus", "gpus_busy", "gpu_memory_mib", "cores", "memory_mib"), 0.0)
         for (number, rank), one in self._ranks.items():
             job = self._state.jobs.get(number)
             attempt = None if job is None else job.active
-            if attempt is None or self._of(number, attempt, rank, now_s) is None:
+            if attempt is None or self._latest_of_rank(number, attempt, rank, now_s) is None:
                 continue
             usage, gpus = one.told.usage, len(attempt.ranks[rank].gpus)
             found["gpus"] += gpus
@@ -161,7 +161,9 @@ class MeteredUsage:
             found["memory_mib"] += usage.memory_mib or 0
         return found if any(found.values()) else {}
 
-    def _of(self, job: int, attempt: Attempt | None, rank: int, now_s: float) -> RankMetered | None:
+    def _latest_of_rank(
+        self, job: int, attempt: Attempt | None, rank: int, now_s: float
+    ) -> RankMetered | None:
         """Return the latest figures of a rank of this attempt; None if there are none, or too old ones."""
         found = self._ranks.get((job, rank))
         if found is None or attempt is None or found.told.attempt != attempt.number:

@@ -30,7 +30,7 @@ class Settling:
         self._awaited = {name for name, node in state.nodes.items() if node.state == "unreachable"}
         self._back: list[str] = []
 
-    def registered(self, name: str, now_s: float) -> None:
+    def drain_until_settled(self, name: str, now_s: float) -> None:
         """Drain a node that has registered until the others have too; after the last one, resume them all."""
         if name not in self._awaited:
             return

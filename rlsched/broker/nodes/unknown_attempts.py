@@ -74,7 +74,7 @@ class UnknownAttempts:
 
     def is_stranger(self, report: AttemptReport) -> bool:
         """Whether this attempt of this cluster began after the last entry that the journal has."""
-        return not self._state.gave(report.job, report.attempt)
+        return not self._state.has_begun(report.job, report.attempt)
 
     def knows(self, node: str, key: RankKey) -> bool:
         """Whether this node runs a rank with this key that the journal did not start."""

@@ -122,7 +122,7 @@ class _Reading:
         self.jobs[job_id] = self.of_number[entry.job] = self.of_seq[self.next_seq] = job
         self.next_seq += 1
 
-    def updated(self, entry: JobUpdated) -> None:
+    def update_job(self, entry: JobUpdated) -> None:
         job = self.of_number[entry.job]
         job.spec = None if job.spec is None else updated(job.spec, entry)
 
@@ -134,10 +134,10 @@ class _Reading:
         found = []
         for holding in entry.held:
             known = next((job for one, job in before if one == holding), None)
-            found.append((holding, known or self._held(entry.name, holding, now_s)))
+            found.append((holding, known or self._add_holding(entry.name, holding, now_s)))
         self.held[entry.name] = found
 
-    def _held(self, node: str, holding: Holding, now_s: float, seq: int | None = None) -> _HistoryJob:
+    def _add_holding(self, node: str, holding: Holding, now_s: float, seq: int | None = None) -> _HistoryJob:
         number = self.next_seq if seq is None else seq
         job = _HistoryJob(f"held-{number}", now_s, None, len(holding.gpus), self.nodes[node].vc, now_s)
         self.jobs[job.job_id] = job
@@ -179,7 +179,7 @@ class _Reading:
         if now != was:
             self.changes.append((now_s, entry.name, now))
 
-    def before(self, base: Base, ended: Iterable[EndedJob]) -> None:
+    def add_base(self, base: Base, ended: Iterable[EndedJob]) -> None:
         """Add the content of a base: finished jobs, from their rows, live jobs, nodes and held GPUs.
 
         Earlier state changes of the nodes are not known.
@@ -187,7 +187,7 @@ class _Reading:
         live = {one.submitted.job for one in base.jobs}
         for row in ended:
             if row.job <= base.last_number and row.job not in live:
-                self._ended(row)
+                self._add_finished(row)
         for one in base.jobs:
             spec = one.submitted if one.changed is None else updated(one.submitted, one.changed)
             job = _HistoryJob(called(spec), float(one.job["submit_s"]), spec, spec.num_gpus, spec.vc)
@@ -203,10 +203,10 @@ class _Reading:
                 self.changes.append((base.now_s, node.spec.name, "down" if why == "down" else "drain"))
         for holder in base.held:
             self.held[holder.node] = [
-                (one, self._held(holder.node, one, base.now_s, seq)) for one, seq in holder.held
+                (one, self._add_holding(holder.node, one, base.now_s, seq)) for one, seq in holder.held
             ]
 
-    def _ended(self, row: EndedJob) -> None:
+    def _add_finished(self, row: EndedJob) -> None:
         job = job_of(row)
         if job.attempt is None:
             return  # it never started
@@ -257,7 +257,7 @@ def _read(journal: Reading, read: _Reading, heads: Heads, parts: list[BasePart])
                 parts.append(row.entry)
                 if row.entry.part == row.entry.parts:
                     base = read_base(parts)
-                    read.before(base, EndedTable(journal.path, journal.db).rows())
+                    read.add_base(base, EndedTable(journal.path, journal.db).rows())
                     for array in base.arrays:
                         heads.note(array.submitted)
             case JobSubmitted() if not row.entry.tasks:
@@ -265,7 +265,7 @@ def _read(journal: Reading, read: _Reading, heads: Heads, parts: list[BasePart])
             case TaskSubmitted():
                 read.add_submission(heads[row.entry.array].task(row.entry), row.now_s)
             case JobUpdated(job=number) if number in read.of_number:
-                read.updated(row.entry)
+                read.update_job(row.entry)
             case Decided(action=Start(seq=seq)) if seq in read.of_seq:
                 read.of_seq[seq].start_s = row.now_s
             case AttemptOver():

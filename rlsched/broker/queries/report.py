@@ -75,7 +75,7 @@ class Reports:
         self._masked: Counter[str] = Counter()
         self.failed_answers = 0
 
-    def decided(self, record: DecisionRecord) -> None:
+    def count_masked(self, record: DecisionRecord) -> None:
         """Count the reasons for which the guard's mask excluded candidates of a decision."""
         if record.halves:
             self._masked.update(_MASKS[reason] for reason in {*record.halves[0].reasons} & _MASKS.keys())
@@ -157,7 +157,7 @@ class Reports:
             connections=loop_metrics.connections,
             power_w=sum(drawn_w) if drawn_w else None,
             energy_day_j=self._members.metered.energy_day_j(),
-            used=self._members.metered.used(now_s),
+            used=self._members.metered.running_usage(now_s),
         )
 
 

@@ -12,7 +12,7 @@ from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.sqlite_errors import clear_error
 from rlsched.broker.events import ClientAsked, Event, NodeSaid, PowerNode, Records, Tick
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.recovery import recovered
+from rlsched.broker.journal.recovery import recover_state
 from rlsched.broker.machine.machine import Machine
 from rlsched.broker.nodes.sleepers import SleepPlan
 from rlsched.broker.server.performing import perform
@@ -110,7 +110,7 @@ class HandBroker:
         self.has_time: Callable[[], bool] = lambda: True
         ranks = ranks or PriorityRules()
         predictions = Predictions(prediction)
-        self.state = recovered(journal, predictions, scheduler, half_life_s=ranks.half_life_s)
+        self.state = recover_state(journal, predictions, scheduler, half_life_s=ranks.half_life_s)
         self.now_s = max(now_s, self.state.now_s + 0.001)
         started = BrokerStarted(
             epoch=self.state.epoch + 1,

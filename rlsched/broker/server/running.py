@@ -101,7 +101,9 @@ def run_broker(
             slow.cancel()
         opened.callback(broker.close)
         if copies is not None:
-            telling = Telling(copies.of, KeyHome(settings.keys), broker.started, broker.supersede, announce)
+            telling = Telling(
+                copies.of, KeyHome(settings.keys), broker.start_fact, broker.supersede, announce
+            )
             opened.callback(telling.close)
         if not orders.stop:
             announce(broker.ready_line())

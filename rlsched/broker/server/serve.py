@@ -130,7 +130,7 @@ class Broker:
         if is_new:  # a broker that cannot serve leaves no journal
             self._mark.check_new()
             check_address(settings.address)
-            warm = self._warmed_up(settings) if warm is None else warm
+            warm = self._warm_up(settings) if warm is None else warm
         with ExitStack() as opened:
             self._journal = open_journal(path)
             opened.callback(self._journal.close)
@@ -181,7 +181,7 @@ class Broker:
         if chosen is not None and chosen.instead_of == self._given:
             try:
                 settings = _with_policy(self.settings, chosen)
-                begun = self._begun(settings, self._warmed_up(settings), chosen)
+                begun = self._start_epoch(settings, self._warm_up(settings), chosen)
             except (RlschedError, ImportError) as error:
                 if isinstance(error, JournalError):
                     raise
@@ -192,15 +192,15 @@ class Broker:
             else:
                 self.settings = settings
                 return begun
-        return self._begun(self.settings, warm)
+        return self._start_epoch(self.settings, warm)
 
-    def _begun(
+    def _start_epoch(
         self, settings: BrokerSettings, warm: Warm | None = None, chosen: ChosenPolicy | None = None
     ) -> tuple[Machine, Fits, DeferredMessages]:
         """A state machine over the journal as it is, in an epoch of its own."""
-        warm = self._warmed_up(settings) if warm is None else warm
+        warm = self._warm_up(settings) if warm is None else warm
         scheduler, fallback = warm.scheduler, warm.fallback
-        state = self._recovered(warm)
+        state = self._recover(warm)
         goes_on = chosen is not None and chosen == state.chosen
         self._snapshots = SnapshotKeeper(self._journal, self._soft_errors.log_line)
         self._clock = BrokerClock(state.now_s)
@@ -238,7 +238,7 @@ class Broker:
             DeferredMessages(state.knows_token, _event),
         )
 
-    def _warmed_up(self, settings: BrokerSettings) -> Warm:
+    def _warm_up(self, settings: BrokerSettings) -> Warm:
         self._doing(f"it loads policy {Policy.of(settings.policy).name}")
         return warmed_up(settings)
 
@@ -263,7 +263,7 @@ class Broker:
                 return Ok()  # a client repeats a request that is answered late, as while a policy compiles
             self._log.flush()
             self._up_since_s = self._machine.up_since_s
-            machine, fits, held = self._begun(settings, chosen=chosen)
+            machine, fits, held = self._start_epoch(settings, chosen=chosen)
         except RlschedError as error:
             return Refused(message=str(error))
         self._fits.close()
@@ -279,10 +279,10 @@ class Broker:
         self._soft_errors.log_line(self.ready_line())
         return Ok()
 
-    def _recovered(self, warm: Warm) -> BrokerState:
+    def _recover(self, warm: Warm) -> BrokerState:
         self._doing("it reads its journal")
         try:
-            return warm.caught_up(self._journal, self._soft_errors.log_line)
+            return warm.catch_up(self._journal, self._soft_errors.log_line)
         except JournalError as error:
             if str(error).startswith(str(self._journal.path)):
                 raise
@@ -397,7 +397,7 @@ class Broker:
         self._snapshots.keep(self._machine.state, self._machine.scheduler)
 
     @property
-    def started(self) -> BrokerStarted:
+    def start_fact(self) -> BrokerStarted:
         """The fact that began its epoch."""
         return self._machine.started
 
@@ -453,7 +453,7 @@ class Broker:
             self._log.add(kept.records, kept.happened)
             for record in kept.records:
                 self._decisions.add(record.took_us / 1e6)
-        self._mark.reached(self._journal)
+        self._mark.record_commit(self._journal)
         self._turns.add(time.perf_counter() - began_s)
         if time.monotonic() - self._flushed_s >= FLUSH_S:
             self._flushed_s = time.monotonic()

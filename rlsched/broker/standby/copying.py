@@ -138,7 +138,7 @@ def _wait(
         if orders.promote:
             orders.promote = False
             if copy.journal.last:
-                return copy.taken(copies.of)
+                return copy.become_journal(copies.of)
             copy.log_change("nothing is copied yet, so nothing can be taken over")
         try:
             answer = connection.ask(copy.question(), JournalRows, ASK_AGAIN_S if silent_s else ASK_S)
@@ -153,9 +153,9 @@ def _wait(
             elif copies.take_over_after_s is None or silent_s < copies.take_over_after_s or not copy.is_whole:
                 copy.tell_silence(copies)
             else:
-                without, up = hellos.counted(copy.state)
+                without, up = hellos.count_orphans(copy.state)
                 if 2 * without > up or not up:
-                    return copy.taken(copies.of)
+                    return copy.become_journal(copies.of)
                 copy.log_change("it is silent here, but not for most nodes, so nothing is taken over")
             continue
         except InputError as error:
@@ -303,7 +303,7 @@ class _Copy:
                     self._home.take(member)
         self._access = access_digest(files)
 
-    def taken(self, of: str) -> Taken:
+    def become_journal(self, of: str) -> Taken:
         """Make the copy the journal from now on."""
         since_s = time.monotonic()
         take_over(self.journal, self._warm.state)

@@ -57,7 +57,7 @@ class Knocks:
                 answer = Refused(message=f"this broker stands by for the one at {self._of}; ask that one")
             self._transport.reply(heard.route, heard.envelope.request, answer)
 
-    def counted(self, state: BrokerState) -> tuple[int, int]:
+    def count_orphans(self, state: BrokerState) -> tuple[int, int]:
         """(nodes that have no broker, nodes that are up), by the copy."""
         up = [name for name, node in state.nodes.items() if node.up and not node.away and not node.sleep]
         since_s = self._elapsed() - RECENT_S

@@ -14,7 +14,7 @@ from rlsched.broker.base.rows import JournalRow, read_rows
 from rlsched.broker.base.sqlite_errors import clearly
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import Reading
-from rlsched.broker.journal.recovery import caught_up, forget_some, quiet, recovered
+from rlsched.broker.journal.recovery import catch_up_state, forget_some, quiet, recover_state
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.finished_job import EndedJob, ended_job
 from rlsched.broker.state.jobs import Job
@@ -95,7 +95,7 @@ class Warm:
             self._ended.append(ended_job(job, self.state.nodes))
         forget_some(self.state)
 
-    def caught_up(self, journal: Journal, say: Callable[[str], None] = quiet) -> BrokerState:
+    def catch_up(self, journal: Journal, say: Callable[[str], None] = quiet) -> BrokerState:
         """Return the up-to-date book of this journal; if it was not followed, from its newest snapshot.
 
         Args:
@@ -108,9 +108,9 @@ class Warm:
         is_other = journal.checksum_of(self.last) != self.checksum  # for example, it was restored meanwhile
         if not self.last or is_other or journal.ended_at < self.last:
             fresh = self.state.predictions if not self.last else Predictions(self._prediction, self._past)
-            self.state = recovered(journal, fresh, self.scheduler, say, half_life_s=self._half_life_s)
+            self.state = recover_state(journal, fresh, self.scheduler, say, half_life_s=self._half_life_s)
             return self.state
-        return caught_up(journal, self.state, self.last, self.scheduler)
+        return catch_up_state(journal, self.state, self.last, self.scheduler)
 
 
 class _FileIdentity(NamedTuple):

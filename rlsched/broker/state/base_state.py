@@ -40,7 +40,7 @@ def base_of(
     """
     usage, usage_at_s = state.usage.sums
     jobs = sorted(state.job_of_seq.values(), key=lambda job: job.seq)
-    barred = state.eligibility.barred("Quota")
+    barred = state.eligibility.barred_by("Quota")
     return Base(
         now_s=state.now_s,
         epoch=state.epoch,
@@ -95,7 +95,7 @@ def base_of(
             for array in state.arrays.known.values()
         ],
         held=[HeldNode(node=name, held=held) for name, held in state.holdings.by_node.items()],
-        profiles=state.profiles.kept(),
+        profiles=state.profiles.kept_profiles(),
         shares=state.models.shares,
         awaited=sorted(state.awaited),
         chosen=state.chosen,
@@ -138,7 +138,7 @@ def restore_base(state: Known, base: Base, policy_id: str) -> None:
     for node in nodes:
         state.nodes[node.spec.name] = node
         state.models.node(node.number, node.spec.sm_clocks_mhz, shares=node.spec.capabilities.shares)
-    state.profiles = Profiles.taken_up(base.profiles)
+    state.profiles = Profiles.from_kept(base.profiles)
     state.holdings.restore_holdings({one.node: one.held for one in base.held})
     replay_learned(state.predictions, base.learned, base.jobs)
     for job, one in zip(jobs, base.jobs, strict=True):

@@ -315,7 +315,7 @@ class BrokerState(Known):
         for rank in ranks:
             self.nodes[rank.node].live_jobs.add(job.number)
         if self.seats.wait_for_gpus(job, job.attempt):
-            self._seated(job, job.attempt, now_s)
+            self._start_run(job, job.attempt, now_s)
 
     def _share_anew(self, seqs: Iterable[int], now_s: float) -> None:
         """The GPUs of these jobs have another number of tenants from now on."""
@@ -340,7 +340,7 @@ class BrokerState(Known):
                 now_s,
             )
 
-    def _seated(self, job: Job, attempt: Attempt, now_s: float) -> None:
+    def _start_run(self, job: Job, attempt: Attempt, now_s: float) -> None:
         attempt.seated_s = now_s
         self.predictions.record_start(job.number, now_s)
 
@@ -380,7 +380,7 @@ class BrokerState(Known):
         self.nodes[rank.node].live_jobs.discard(entry.job)
         for job in self.seats.remove_rank(entry.job, entry.rank, self.job_of_seq.values()):
             assert job.attempt is not None
-            self._seated(job, job.attempt, now_s)
+            self._start_run(job, job.attempt, now_s)
 
     def _on_attempt_over(self, entry: AttemptOver, now_s: float) -> None:
         job = self.jobs[entry.job]

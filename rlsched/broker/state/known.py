@@ -127,7 +127,7 @@ class Known:
         self.policy_id = ""
         self._base: list[BasePart] = []
 
-    def tell_nobody(self) -> None:
+    def clear_on_finished(self) -> None:
         """Stop the calls of `on_finished` for finished jobs."""
         self.on_finished = _nobody
 
@@ -172,7 +172,7 @@ class Known:
         jobs = [self.jobs[number] for number in sorted(node.live_jobs)]
         return [job for job in jobs if job.spec.lost_after_s]
 
-    def gave(self, job: int, attempt: int) -> bool:
+    def has_begun(self, job: int, attempt: int) -> bool:
         """Whether this journal has begun this attempt, or a later one of its job."""
         known = self.job(job)
         return known is not None and known.attempt is not None and attempt <= known.attempt.number

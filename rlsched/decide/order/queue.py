@@ -151,7 +151,7 @@ class OrderedQueue:
         """Sort a waiting job again after a change of its level or weight."""
         ledger.reorder(s, slot, order_key(s, slot, now_s))
 
-    def started(self, s: StateArrays, slot: int, now_s: float) -> None:
+    def note_start(self, s: StateArrays, slot: int, now_s: float) -> None:
         """Record that an attempt of a job has just begun."""
         if self.order.revised:
             started(s, slot, now_s)

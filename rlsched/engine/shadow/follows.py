@@ -126,7 +126,7 @@ class Follows(Scheduler):
         """As for the policy."""
         return self._policy.drift()
 
-    def taken(self) -> AskedDecisions:
+    def take_decisions(self) -> AskedDecisions:
         """Returns and clears the decisions of the policy since the last call."""
         asked, self._asked = self._asked, AskedDecisions()
         return asked

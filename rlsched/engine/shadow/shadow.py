@@ -130,9 +130,9 @@ class Shadow:
             followed.start_s = one.job.start_s
             self._follows.begun.append(Begun(one.job, followed.token))
         elif followed is not None:
-            yield from self._over(one, followed, at_s)
+            yield from self._record_end(one, followed, at_s)
 
-    def _over(self, one: News, followed: Followed, at_s: float) -> Iterator[Event]:
+    def _record_end(self, one: News, followed: Followed, at_s: float) -> Iterator[Event]:
         job = self._machine.state.job_of_token(followed.token)
         goes_on = one.end[1] == "node_stopped"
         followed.start_s = None

@@ -111,7 +111,7 @@ class ShadowBroker:
             self._journal = Journal(settings.directory / JOURNAL_FILE)
             opened.callback(self._journal.close)
             self.policy = warm.scheduler
-            self._state = warm.caught_up(self._journal, _log.warning)
+            self._state = warm.catch_up(self._journal, _log.warning)
             self._fits = Fits(self._state.predictions, _log.warning)
             opened.callback(self._fits.close)
             self._snapshots = SnapshotKeeper(self._journal, _log.warning)
@@ -201,16 +201,18 @@ class ShadowBroker:
 
     def _commit(self, effects: Sequence[Effect], at_s: float) -> None:
         """Notes first: a start that is journalled and not noted would never be compared."""
-        asked = self._follows.taken()
+        asked = self._follows.take_decisions()
         self._decisions += asked.decisions
         self._guard.update(asked.guard)
         if asked.compared:
             self._notes.add(asked.compared)
         self._records.add(asked.records)
         for kept in perform(effects, at_s, self._journal, CarriesNothingOut()):
-            self._records.add([], [told for one in kept.happened if (told := self._told(one)) is not None])
+            self._records.add(
+                [], [told for one in kept.happened if (told := self._with_slurm_number(one)) is not None]
+            )
 
-    def _told(self, event: JobEvent | NodeChange) -> JobEvent | NodeChange | None:
+    def _with_slurm_number(self, event: JobEvent | NodeChange) -> JobEvent | NodeChange | None:
         """An event with Slurm's number of its job; None: the job still waits in Slurm."""
         if isinstance(event, NodeChange):
             return event
@@ -266,7 +268,7 @@ class ShadowBroker:
             for _, job in sorted(self._state.jobs.items())
         }
 
-    def wanted(self) -> dict[str, list[tuple[str, int]]]:
+    def wanted_starts(self) -> dict[str, list[tuple[str, int]]]:
         """Starts that the policy wants now: node and number of each GPU, by Slurm's number of the job."""
         cluster = self._state.cluster
         return {

@@ -148,7 +148,7 @@ class Predictor:
         self.history.stop(job_id, now_s)
         self.hedge.stop(job_id)
         if self._boosts:
-            self._seen.started(job_id, math.nan)
+            self._seen.set_start(job_id, math.nan)
 
     def observe_end(self, job_id: str, duration_s: float, now_s: float) -> None:
         """Record that a job has ended after running for `duration_s`."""
@@ -201,7 +201,7 @@ class Predictor:
         """Return the current data for a fit; the next fit is due after this one."""
         self._ended_at_last, self._ended_at_fit = self._ended_at_fit, self._ended
         self._seen.forget_oldest(MAX_SEEN)
-        begun = self._seen.begun()
+        begun = self._seen.started_jobs()
         rows, start, duration = (column[chosen_rows(len(begun[0]))] for column in begun)
         ended = ~np.isnan(duration)
         features = [self._seen.features(row) for row in rows.tolist()]
@@ -245,7 +245,7 @@ class Predictor:
         """Record a start in the history."""
         self.history.start(job_id, now_s)
         if self._boosts:
-            self._seen.started(job_id, now_s)
+            self._seen.set_start(job_id, now_s)
 
     def note_end(self, job_id: str, duration_s: float, now_s: float) -> None:
         """Record an end in the history."""

@@ -53,7 +53,7 @@ class JobsInOrder:
         self._rows += 1
         self._count += 1
 
-    def started(self, job_id: str, at_s: float) -> None:
+    def set_start(self, job_id: str, at_s: float) -> None:
         """Set the start of a job; nan: it does not run."""
         block, at = self._place(self._row_of[job_id])
         block.start_s[at] = at_s
@@ -80,7 +80,7 @@ class JobsInOrder:
             if not np.isnan(block.duration_s[at]):
                 self._forget(row)
 
-    def begun(self) -> tuple[NDArray[np.intp], Floats, Floats]:
+    def started_jobs(self) -> tuple[NDArray[np.intp], Floats, Floats]:
         """(row, start, duration) of the jobs that have started; the duration of running jobs is nan."""
         some = [(first, one, np.flatnonzero(~np.isnan(one.start_s))) for first, one in self._each()]
         rows = np.concatenate([first + at for first, _, at in some] or [_NONE])
@@ -89,7 +89,7 @@ class JobsInOrder:
         return rows, start_s, duration_s
 
     def features(self, row: int) -> Floats:
-        """(FEATURES,) float32 of a row of `begun`."""
+        """(FEATURES,) float32 of a row of `started_jobs`."""
         block, at = self._place(row)
         row_of_block: Floats = block.features[at]
         return row_of_block

@@ -19,7 +19,7 @@ from rlsched.broker.journal import codec as picture_module
 from rlsched.broker.journal.codec import pack
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.journal.recovery import recovered
+from rlsched.broker.journal.recovery import recover_state
 from rlsched.broker.journal.snapshots import _AS_NEW
 from rlsched.broker.server.broker_policy import load_policy
 from rlsched.broker.server.fakes import HandBroker
@@ -150,7 +150,7 @@ def put_together(journal: Journal, case: tuple[str, str, float]) -> BrokerState:
     """State of the book that a journal gives."""
     policy, prediction, _ = case
     said: list[str] = []
-    state = recovered(
+    state = recover_state(
         journal, Predictions(prediction), scheduler_of(policy), said.append, half_life_s=RANKS.half_life_s
     )
     assert said == []

@@ -56,8 +56,8 @@ def test_settings_without_effect_online_are_one_line_and_documented() -> None:
 
 def test_back_off_doubles_up_to_a_maximum_and_is_reset_after_stable_time() -> None:
     mine = Restarts()
-    assert [mine.after(0.5) for _ in range(MOST + 2)] == [1.0, 2.0, 4.0, 8.0, 16.0, math.inf, math.inf]
-    assert mine.after(CALM_S) == 1.0
+    assert [mine.delay_s(0.5) for _ in range(MOST + 2)] == [1.0, 2.0, 4.0, 8.0, 16.0, math.inf, math.inf]
+    assert mine.delay_s(CALM_S) == 1.0
     assert mine.in_a_row == 1
 
 

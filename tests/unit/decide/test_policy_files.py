@@ -75,7 +75,7 @@ def settings(home: Path, directory: str = "broker") -> BrokerSettings:
 def decides(home: Path, directory: str = "broker") -> str:
     """The policy of a starting broker; its id, which names the weights."""
     with closing(Broker(settings(home, directory))) as broker:
-        assert broker._machine.scheduler.name == broker.started.policy
+        assert broker._machine.scheduler.name == broker.start_fact.policy
         return broker._machine.scheduler.policy_id
 
 
@@ -159,7 +159,7 @@ def test_content_changed_in_transit_is_refused_by_the_broker(tmp_path: Path, min
             assert refused.message.startswith("the checkpoint that was sent: expected"), refused.message
             assert "\n" not in refused.message
             assert len(refused.message) < 500
-        assert (broker.started.policy, broker.started.epoch) == ("fifo", 1)
+        assert (broker.start_fact.policy, broker.start_fact.epoch) == ("fifo", 1)
 
 
 def test_too_large_content_is_refused_on_both_sides(tmp_path: Path, mine: Path) -> None:

@@ -43,7 +43,7 @@ def test_finds_the_least_cost() -> None:
     evolution = Evolution(Bowl(), CONFIG, 1)
     for _ in range(CONFIG.generations):
         evolution.step()
-    found = dict(zip(RANGES, np.tanh(evolution.found[:, -1]).tolist(), strict=True))
+    found = dict(zip(RANGES, np.tanh(evolution.result[:, -1]).tolist(), strict=True))
     assert found["gate_pair"] == pytest.approx(BEST["gate_pair"], abs=0.2)
     assert found["margin"] == pytest.approx(BEST["margin"], abs=0.2)
     assert evolution.signal > 1.0

@@ -89,7 +89,7 @@ class Bench:
 
     def answer(self, job: int) -> None:
         ask = next(one for one in self.asked if isinstance(one.message, Submit))
-        self._take(self.gateway.answered(ask.about, Submitted(job=job), self.slurm.now_s))
+        self._take(self.gateway.handle_answer(ask.about, Submitted(job=job), self.slurm.now_s))
         self.asked.remove(ask)
 
     def launch(
@@ -104,7 +104,7 @@ class Bench:
         offered: bool = True,
     ) -> None:
         if offered and self.gateway._desk.offered.get(key) is None:  # the broker has already answered
-            self._take(self.gateway.answered(("submit", key), Submitted(job=job), self.slurm.now_s))
+            self._take(self.gateway.handle_answer(("submit", key), Submitted(job=job), self.slurm.now_s))
         for rank, node in enumerate(nodes):
             order = Launch(
                 epoch=1,
@@ -249,7 +249,7 @@ def test_job_blocked_by_a_slurm_limit_is_offered_later(bench: Bench) -> None:
     assert bench.slurm.jobs[key].state == "PENDING", "a pending order does not cancel the user's job"
     bench.send("n1", EndedAck(job=17, attempt=1, rank=0))
     ask = next(one for one in bench.asked if isinstance(one.message, Cancel))
-    bench._take(bench.gateway.answered(ask.about, Ok(), bench.slurm.now_s))
+    bench._take(bench.gateway.handle_answer(ask.about, Ok(), bench.slurm.now_s))
     bench.poll(60.0)
     bench.poll()
     assert [one.token.rpartition("-")[0] for one in bench.submitted()] == ["slurm-c-1-s1-1"]
@@ -491,7 +491,7 @@ def test_without_placement_jobs_get_nice_values_and_starts_are_reported() -> Non
         bench.answer(job)
     keys = {3: 9.0, 4: 2.0, 5: 5.0}
     listed = Jobs(jobs=[queued(job, key) for job, key in keys.items()])
-    bench._take(bench.gateway.answered(("jobs", ""), listed, bench.slurm.now_s))
+    bench._take(bench.gateway.handle_answer(("jobs", ""), listed, bench.slurm.now_s))
     bench.poll()
     assert -60_000 <= jobs[small].nice < jobs[middle].nice < jobs[large].nice <= -1_000
     assert (jobs[own].comment, jobs[own].nice) == ("a site's own", 0)
@@ -604,13 +604,13 @@ def test_ended_jobs_are_forgotten(bench: Bench) -> None:
     for _ in range(2):  # jobs that Slurm lists or the broker has are kept
         bench.poll(20.0)
         bench._take(
-            bench.gateway.answered(("jobs", ""), Jobs(jobs=[info(219), info(319)]), bench.slurm.now_s)
+            bench.gateway.handle_answer(("jobs", ""), Jobs(jobs=[info(219), info(319)]), bench.slurm.now_s)
         )
     assert len(desk.forgotten) == 20
     assert ([key.job for key in desk.dead], desk.withdrawn) == ([219], {319})
     bench.slurm.jobs.clear()
     bench.poll(20.0)
-    bench._take(bench.gateway.answered(("jobs", ""), Jobs(jobs=[]), bench.slurm.now_s))
+    bench._take(bench.gateway.handle_answer(("jobs", ""), Jobs(jobs=[]), bench.slurm.now_s))
     assert (desk.forgotten, desk.dead, desk.withdrawn) == (set(), set(), set())
 
 

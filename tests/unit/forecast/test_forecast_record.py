@@ -172,7 +172,7 @@ def test_contributing_forecasts_of_a_burst_are_chosen_when_made() -> None:
     keeping.correct(ahead, ahead, live, 0.0)
     for seq in range(jobs):
         keeping.saw(str(seq), times[seq, 0], math.nan)
-        keeping.settled()
+        keeping.take_outcomes()
     known = keeping.record.correction("start", 1.0)
     assert known == UNCORRECTED, "eight are fewer than the limit"
     assert len(keeping.record.seen) == jobs
@@ -219,10 +219,10 @@ def test_only_the_first_forecast_of_a_job_is_measured() -> None:
         assert said["7"].start_s == (start_s,) * 3
     assert keeping.open_jobs() == ["7"]
     keeping.saw("7", 150.0, math.nan)
-    (found,) = keeping.settled()
+    (found,) = keeping.take_outcomes()
     assert (found.what, found.said_s, found.seen_s, found.median_s) == ("start", 100.0, 50.0, 60.0)
     keeping.saw("7", 150.0, 400.0)
-    (found,) = keeping.settled()
+    (found,) = keeping.take_outcomes()
     assert (found.what, found.seen_s) == ("end", 300.0)
     assert keeping.open_jobs() == []
 

@@ -43,7 +43,7 @@ def test_certain_jobs_are_foreseen_to_the_second() -> None:
     assert ahead.running.tolist() == [True, False, False]
     assert ahead.start_s == pytest.approx(np.array([[0.0] * 8, [100.0] * 8, [150.0] * 8]), abs=1e-3)
     assert ahead.end_s == pytest.approx(np.array([[100.0] * 8, [150.0] * 8, [180.0] * 8]), abs=1e-3)
-    assert PlayForward(1).listed(world).start_s[:, 0] == pytest.approx([0.0, 100.0, 150.0], abs=1e-3)
+    assert PlayForward(1).list_schedule(world).start_s[:, 0] == pytest.approx([0.0, 100.0, 150.0], abs=1e-3)
 
 
 def test_job_beyond_its_prediction_ends_by_its_limit() -> None:
@@ -84,7 +84,7 @@ def test_hypothetical_job_waits_behind_the_queue() -> None:
 
 def test_list_scheduling_of_a_hypothetical_job() -> None:
     world = world_of([(2, 100.0, 0.0, math.nan), (2, 50.0, 0.0, math.nan)], 40.0)
-    listed = PlayForward(1).listed(world, HypotheticalJob(Demand(gpus=1), "", 40.0, 20.0, 1.0))
+    listed = PlayForward(1).list_schedule(world, HypotheticalJob(Demand(gpus=1), "", 40.0, 20.0, 1.0))
     assert listed.start_s[:, 0] == pytest.approx([0.0, 100.0, 150.0], abs=1e-3)
     assert listed.end_s[-1, 0] == pytest.approx(170.0, abs=1e-3)
 
@@ -121,7 +121,7 @@ def test_cores_memory_and_type_of_a_hypothetical_job_count(beside: dict[str, obj
     assert scheduler.rule is not None
     world = World(state, scheduler.rule, 40.0, {}, RecentJobs())
     asked = HypotheticalJob(Demand(gpus=1, **beside), "", 40.0, 20.0, 0.0)  # type: ignore[arg-type]
-    for ahead in (PlayForward(2).play(world, asked), PlayForward(1).listed(world, asked)):
+    for ahead in (PlayForward(2).play(world, asked), PlayForward(1).list_schedule(world, asked)):
         assert ahead.start_s[-1] == pytest.approx(start_s, abs=1e-3)
 
 
@@ -134,7 +134,7 @@ def test_hypothetical_job_on_an_empty_cluster() -> None:
         past.add((number, 5_000.0 * number, run_s, 100.0, 1.0, math.nan, demand, vc, 1))
     world = World(state, alone.rule, alone.now_s, {}, past)
     asked = HypotheticalJob(Demand(gpus=1), "", alone.now_s, 20.0, 0.0)
-    ahead, listed = PlayForward(4).play(world, asked), PlayForward(4).listed(world, asked)
+    ahead, listed = PlayForward(4).play(world, asked), PlayForward(4).list_schedule(world, asked)
     assert listed.start_s.tolist() == [[alone.now_s]]
     assert (ahead.start_s[-1] <= alone.now_s + 10.0).all()
     assert ahead.end_s - ahead.start_s == pytest.approx(20.0, abs=1e-3)

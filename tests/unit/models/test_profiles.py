@@ -78,11 +78,11 @@ def test_saved_profiles_are_exact_and_continue_alike() -> None:
     for number in range(50):
         signature = (f"u{number % 3}", "c")
         known.observe(signature, "A100" if number % 2 else "V100", {"util_frac": draw.random()})
-    packed = msgspec.msgpack.encode(known.kept())
-    again = Profiles.taken_up(msgspec.msgpack.decode(packed, type=list[KeptProfile]))
+    packed = msgspec.msgpack.encode(known.kept_profiles())
+    again = Profiles.from_kept(msgspec.msgpack.decode(packed, type=list[KeptProfile]))
     for both in (known, again):
         both.observe(("u1", "c"), "A100", {"util_frac": 0.5, "host_mib": 7.0})
-    assert msgspec.msgpack.encode(again.kept()) == msgspec.msgpack.encode(known.kept())
+    assert msgspec.msgpack.encode(again.kept_profiles()) == msgspec.msgpack.encode(known.kept_profiles())
     assert again.profiles_of(("u1", "c")) == known.profiles_of(("u1", "c"))
 
 

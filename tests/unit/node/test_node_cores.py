@@ -55,19 +55,19 @@ def test_cores_are_whole_and_near_their_gpu() -> None:
     cores = Cores(range(8), NEAR, THREADS)
     assert cores.take("a", 2, [1]) == [4, 6], "one core of the second socket, not halves of two"
     assert cores.take("b", 3, [1]) == [0, 5, 7], "the rest of that socket, then the other"
-    assert cores.shared == [1, 2, 3]
+    assert cores.shared_processors == [1, 2, 3]
     assert cores.take("c", 2, [0]) == [1, 3], "2 is half of a core that is in use"
 
 
 def test_unrequested_cores_are_shared_and_returned() -> None:
     cores = Cores(range(4), [{0, 1}, {2, 3}])
     cores.take("a", 3, [0])
-    assert cores.shared == [3]
+    assert cores.shared_processors == [3]
     assert cores.take("b", 2, [1]) == [3], "all of them"
-    assert cores.shared == [0, 1, 2, 3], "the other ranks need a processor"
+    assert cores.shared_processors == [0, 1, 2, 3], "the other ranks need a processor"
     assert cores.give_back("a")
     assert not cores.give_back("a")
-    assert cores.shared == [0, 1, 2]
+    assert cores.shared_processors == [0, 1, 2]
 
 
 def test_without_a_topology_the_lowest_are_first() -> None:

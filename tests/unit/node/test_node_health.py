@@ -143,7 +143,7 @@ class Own(OwnChecks):
     def __init__(self) -> None:
         self.reasons: list[str] = []
 
-    def found(self) -> list[str]:
+    def unfit_reasons(self) -> list[str]:
         return self.reasons
 
 
@@ -226,16 +226,16 @@ def own(tmp_path: Path) -> Iterator[tuple[Gpus, OwnChecks]]:
 def test_node_is_unhealthy_only_if_all_its_gpus_are_lost(own: tuple[Gpus, OwnChecks]) -> None:
     gpus, checks = own
     outages = cast(Meter, checks._gpus).outages
-    assert checks.found() == outages.holdings == []
+    assert checks.unfit_reasons() == outages.holdings == []
     lost = "NVML, memory(1,): GPU is lost"
     gpus.errors = {0: GpuError("Timeout"), 1: GpuLostError(lost)}
     until(lambda: outages.holdings == [Holding(by=f"lost: {lost}", gpus=[1])])
-    assert checks.found() == []
+    assert checks.unfit_reasons() == []
     gpus.errors = {0: GpuLostError("Unknown Error"), 1: GpuLostError("another call")}
-    until(lambda: checks.found() == ["GPU 0 is lost: Unknown Error", f"GPU 1 is lost: {lost}"])
+    until(lambda: checks.unfit_reasons() == ["GPU 0 is lost: Unknown Error", f"GPU 1 is lost: {lost}"])
     assert outages.holdings == [], "reported once"
     gpus.errors = {}
-    until(lambda: checks.found() == outages.holdings == [])
+    until(lambda: checks.unfit_reasons() == outages.holdings == [])
 
 
 def test_power_is_reported_if_all_gpus_report_it(own: tuple[Gpus, OwnChecks]) -> None:
@@ -251,7 +251,7 @@ def test_hanging_driver_is_detected(own: tuple[Gpus, OwnChecks], monkeypatch: py
     until(lambda: checks._gpus.asked_s is not None)
     now_s = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now_s + STUCK_S + 1.0)
-    assert checks.found() == [f"its GPUs have not answered for {STUCK_S:g} s or more"]
+    assert checks.unfit_reasons() == [f"its GPUs have not answered for {STUCK_S:g} s or more"]
     monkeypatch.undo()
 
 
@@ -263,5 +263,5 @@ def test_full_disk_is_reported_until_a_margin_is_free(
     checks = OwnChecks(Meter(SimulatedGpus(1), "V100"), tmp_path, None)
     seen = []
     for free[0] in (1000, 999, 1001, 1099, 1100, 1050):
-        seen.append(bool(checks.found()))
+        seen.append(bool(checks.unfit_reasons()))
     assert seen == [False, True, True, True, False, False]

@@ -135,7 +135,7 @@ def test_rank_on_simulated_gpus_uses_their_readings(meter: tuple[SimulatedGpus, 
         (1, round(1e3 * gpus.utilisation_frac(0)))
     }
     assert metered.news() is None, "nothing is reported twice"
-    kept = metered.kept()[KEY]
+    kept = metered.usage_to_keep()[KEY]
     used = kept_usage(metered.end(KEY))
     assert used is not None
     assert used.energy_mj == pytest.approx(25e3 * gpus.power_w(0), rel=1e-6)
@@ -182,7 +182,7 @@ def test_hanging_driver_blocks_only_the_thread() -> None:
     until(gpus.asked.is_set)
     assert metered.end(KEY) is None
     assert metered.news() is not None
-    assert metered.kept() == {}
+    assert metered.usage_to_keep() == {}
     assert not metered.close(), "the driver is not closed during its call"
     gpus.answers.set()
     until(metered.close)

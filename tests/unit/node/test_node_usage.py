@@ -244,7 +244,7 @@ def test_next_daemon_continues_saved_usage() -> None:
     first.begin(A, Place((0,), 1), 0.0)
     for second in range(11):
         first.read(second, {0: gpu(200.0 * second, 200.0)}, {A: cpu(float(second))})
-    kept = msgspec.json.decode(msgspec.json.encode(first.kept("boot", 10.0)[A]), type=Kept)
+    kept = msgspec.json.decode(msgspec.json.encode(first.usage_to_keep("boot", 10.0)[A]), type=Kept)
     assert (kept.cpu_s, kept.counters_j) == (10.0, {0: 2000.0})
     second_ = NodeUsage(1, "A100")
     second_.begin(A, Place((0,), 1), 30.0, kept, is_new=False)

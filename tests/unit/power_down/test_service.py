@@ -30,7 +30,7 @@ class Cluster:
         self.states.advance(now_s)
         for node in range(len(self.states.state)):
             if node in busy and not self.states.busy[node]:
-                self.states.started(node, now_s)
+                self.states.start_job(node, now_s)
             elif node not in busy and self.states.busy[node]:
                 self.states.finish_last_job(node, now_s)
         commands = self.service.review(now_s, self.states.busy, waiting, self.states)
@@ -151,7 +151,7 @@ def test_commands_are_legal_and_no_node_with_a_job_sleeps(steps: list[tuple[int,
             states.finish_last_job(node, now_s)
         free = np.flatnonzero((states.state == ON) & ~states.busy)
         for node in free[: max(demand - len(running), 0)].tolist():
-            states.started(node, now_s)
+            states.start_job(node, now_s)
         waiting = max(demand - int(states.busy.sum()), 0)
         for command in service.review(now_s, states.busy, waiting, states):
             states.apply(command, now_s)

@@ -26,12 +26,12 @@ def asleep(nodes: int, *which: int) -> NodeStates:
 
 def test_draining_node_finishes_its_job_and_then_sleeps() -> None:
     states = NodeStates(2, POWER)
-    states.started(1, 10.0)
+    states.start_job(1, 10.0)
     states.apply(Drain(1), 20.0)
     with pytest.raises(NodeStateError, match="node 1 runs a job and cannot sleep"):
         states.apply(Sleep(1), 30.0)
     with pytest.raises(NodeStateError, match="cannot start a job on node 1: it must be ON, and is DRAINING"):
-        states.started(1, 30.0)
+        states.start_job(1, 30.0)
     assert states.state[1] == NodeState.DRAINING
     assert states.finish_last_job(1, 40.0) == [Sleep(1)]
     assert states.state.tolist() == [NodeState.ON, NodeState.ASLEEP]
@@ -44,10 +44,10 @@ def test_booting_takes_its_time() -> None:
     assert states.next_due_s() == 1300.0
     assert states.advance(1299.9) == []
     with pytest.raises(NodeStateError, match="is BOOTING"):
-        states.started(2, 1299.9)
+        states.start_job(2, 1299.9)
     assert states.advance(1300.0) == [2]
     assert states.next_due_s() == np.inf
-    states.started(2, 1300.0)
+    states.start_job(2, 1300.0)
     assert states.since_s[2] == 1300.0
 
 
@@ -59,7 +59,7 @@ def test_node_powering_down_finishes_before_it_boots() -> None:
 
 def test_draining_node_returns_at_once_and_counts_as_no_boot() -> None:
     states = NodeStates(1, POWER)
-    states.started(0, 0.0)
+    states.start_job(0, 0.0)
     states.apply(Drain(0), 5.0)
     states.apply(Wake(0), 6.0)
     assert states.state[0] == NodeState.ON
@@ -119,7 +119,7 @@ def test_no_sleeping_node_works_and_energy_is_independent_of_the_steps(
         for one in (states, fine):
             try:
                 if verb == "start":
-                    one.started(node, now_s)
+                    one.start_job(node, now_s)
                 elif verb == "end":
                     one.finish_last_job(node, now_s)
                 else:

@@ -46,7 +46,7 @@ def test_same_jobs_in_the_same_order_for_any_events(seed: int, monkeypatch: pyte
         elif what == 3:
             job = live[rng.integers(len(live))]
             at_s = float(now_s) if rng.random() < 0.8 else math.nan
-            ours.started(job, at_s)
+            ours.set_start(job, at_s)
             plain.jobs[job][1] = at_s
         elif what <= 5:
             job = live.pop(rng.integers(len(live)))
@@ -62,7 +62,7 @@ def test_same_jobs_in_the_same_order_for_any_events(seed: int, monkeypatch: pyte
             ours.forget_oldest(150)
             plain.forget_oldest(150)
         assert len(ours) == len(plain.jobs)
-    rows, start_s, duration_s = ours.begun()
+    rows, start_s, duration_s = ours.started_jobs()
     features = [float(ours.features(row)[0]) for row in rows.tolist()]
     got = np.array([features, start_s, duration_s]).T
     np.testing.assert_array_equal(got, np.array(plain.begun()))

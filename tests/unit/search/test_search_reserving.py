@@ -70,7 +70,7 @@ class Watched(Scheduler):
         flat = {name: np.zeros_like(array) for name, array in untrained().weights.items()}
         self.inner = PpoScheduler(flat, CONFIG, temperature=1.0, seed=1, permissions=RESERVES)
         self.abilities = self.inner.abilities
-        self.network_rows = {"held": 0, "reserved": 0}
+        self.seen = {"held": 0, "reserved": 0}
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         s, window = state.arrays, job_candidates(state, partition, now_s)
@@ -79,11 +79,11 @@ class Watched(Scheduler):
             slot = s.derived.queue[partition, at] if at >= 0 else -1
             assert slot == window.arrays.slot[window.reference]
             plain = NEXT_BY_EASY(s, partition, PLAIN_START, now_s, PATIENCE_S, False)
-            self.network_rows["held"] += plain != at
+            self.seen["held"] += plain != at
             first = first_fitting(s, partition, 0)
             while first >= 0 and is_held(s, partition, s.derived.queue[partition, first], now_s):
                 first = first_fitting(s, partition, first + 1)
-            self.network_rows["reserved"] += first != at
+            self.seen["reserved"] += first != at
         return self.inner.decide(state, partition, now_s, record=record)
 
 
@@ -91,7 +91,7 @@ def test_easy_with_holds_starts_the_first_job_of_the_mask() -> None:
     trace, spec = synthesize("helios", jobs=500, load=1.1, gpus=32, seed=7, predictability="informative")
     watched = Watched()
     Engine(trace, spec, order=SIZE).run(watched)
-    assert min(watched.network_rows.values()) > 10, watched.network_rows
+    assert min(watched.seen.values()) > 10, watched.seen
 
 
 def gang_blocked(gang_submit_s: float) -> ClusterState:

@@ -166,7 +166,7 @@ def test_gpus_of_jobs_that_only_slurm_can_place_are_not_wanted(bench: Bench) -> 
     bench.look(10.0)
     wide, small = bench.slurm.submit(2), bench.slurm.submit(1)
     bench.look(10.0)
-    assert set(bench.shadow.wanted()) == {small}
+    assert set(bench.shadow.wanted_starts()) == {small}
     assert bench.states() == {wide: "queued", small: "queued"}
 
 
@@ -177,10 +177,10 @@ def test_drained_node_is_not_wanted_and_its_jobs_stay(bench: Bench) -> None:
     bench.look(10.0)
     waiting = bench.slurm.submit(1)
     bench.look(10.0)
-    assert bench.shadow.wanted() == {}
+    assert bench.shadow.wanted_starts() == {}
     del bench.slurm.why["n2"]
     bench.look(10.0)
-    assert set(bench.shadow.wanted()) == {waiting}
+    assert set(bench.shadow.wanted_starts()) == {waiting}
     assert bench.states()[key] == "running n1[0,1,2,3]"
 
 
@@ -267,7 +267,7 @@ def test_slurm_that_starts_the_policy_s_choice_agrees_on_every_gpu(tmp_path: Pat
             ends.remove((at_s, key))
             bench.slurm.end(key)
         bench.look(2.0)
-        for key, places in bench.shadow.wanted().items():
+        for key, places in bench.shadow.wanted_starts().items():
             nodes = {node for node, _ in places}
             assert len(nodes) == 1
             bench.slurm.start(key, nodes.pop(), [gpu for _, gpu in places])

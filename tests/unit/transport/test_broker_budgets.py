@@ -50,7 +50,7 @@ def test_budget_refills_with_time_up_to_its_size() -> None:
 
 def test_refused_message_costs_its_sender_more_and_others_nothing() -> None:
     budgets = Budgets(LIMITS, Clock())
-    assert num_accepted(budgets, b"a", "refused") == 10
+    assert num_accepted(budgets, b"a", "charge_refusal") == 10
     assert num_accepted(budgets, b"b") == 100
 
 

@@ -28,7 +28,7 @@ from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.journal.recovery import recovered, remake_ended
+from rlsched.broker.journal.recovery import recover_state, remake_ended
 from rlsched.broker.journal.replay import JOURNAL_FILE, journal_events
 from rlsched.broker.queries.as_history import history_of
 from rlsched.broker.server.fakes import HandBroker
@@ -89,7 +89,7 @@ def first_of(path: Path) -> int:
 
 def reopened(path: Path) -> list[tuple[int, str]]:
     with closing(Journal(path)) as journal:
-        state = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
+        state = recover_state(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
         return [(number, job.state) for number in range(1, 9) if (job := state.job(number)) is not None]
 
 
@@ -124,12 +124,12 @@ def test_base_holds_usage_of_jobs_and_predictions(path: Path) -> None:
     broker.says("n0", launched(2, attempt=2))
     broker.says("n0", Heartbeat(name="n0"), after_s=2 * DAY_S)
     broker.ask(submit(1, user="ann", token="new"))
-    learnt = broker.state.profiles.kept()
+    learnt = broker.state.profiles.kept_profiles()
     assert learnt
     broker.journal.close()
     compact(path)
     again = make(Journal(path))
-    assert again.state.profiles.kept() == learnt
+    assert again.state.profiles.kept_profiles() == learnt
     assert again.state.jobs[2].energy_j == 12_000.0, "of its first attempt"
     assert again.state.jobs[3].spec.profiles["generic"].known_figures()["memory_mib"].count == 2
     again.ask(submit(1, user="ann"))
@@ -143,13 +143,13 @@ def test_base_holds_gpus_of_foreign_processes(path: Path) -> None:
     broker.says("n0", Held(held=holdings))
     broker.journal.close()
     with closing(Journal(path)) as journal:
-        whole = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
+        whole = recover_state(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
     cut = made(path, broker.now_s + DAY_S)
     assert cut is not None
     with closing(Journal(path)) as journal:
         assert put(journal, cut)
     with closing(Journal(path)) as journal:
-        state = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
+        state = recover_state(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
         assert isinstance(read_journal(path)[-1].entry, BasePart)
         assert state.holdings.holdings_of("n0") == holdings
         assert state.cluster.digest() == whole.cluster.digest()

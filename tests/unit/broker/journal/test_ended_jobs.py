@@ -14,7 +14,7 @@ import pytest
 from rlsched.broker.base.entries import JobCancelled
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.recovery import recovered
+from rlsched.broker.journal.recovery import recover_state
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.server.fakes import FailingJournal, HandBroker
 from rlsched.broker.state.finished_job import EndedJob, ended_job, job_of
@@ -195,7 +195,7 @@ def test_long_table_is_rebuilt_in_pieces(path: Path, monkeypatch: pytest.MonkeyP
     journal = Journal(path)
     journal.forget_ended()
     assert rows(path) == []
-    state = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo"))
+    state = recover_state(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo"))
     assert rows(path) == whole
     assert (journal.ended_at, state.num_finished) == (journal.last, 4)
     journal.close()

@@ -44,7 +44,7 @@ def settings(home: Path, *, new_cluster: bool = False) -> BrokerSettings:
 def serve(home: Path, *, new_cluster: bool = False) -> tuple[str, int]:
     """Start and stop a broker: (cluster, epoch)."""
     with closing(Broker(settings(home, new_cluster=new_cluster))) as broker:
-        return broker.started.cluster, broker.started.epoch
+        return broker.start_fact.cluster, broker.start_fact.epoch
 
 
 def mark(home: Path) -> Mark:

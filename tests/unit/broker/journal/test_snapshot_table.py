@@ -21,7 +21,7 @@ from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.codec import PictureError, pack, unpack
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.journal.recovery import keep_snapshot, recovered
+from rlsched.broker.journal.recovery import keep_snapshot, recover_state
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper, give_back
 from rlsched.broker.journal.snapshots import picture_of
@@ -83,7 +83,7 @@ def reopened(path: Path, policy: str = POLICY) -> tuple[BrokerState, list[str], 
                 yield row
 
     with closing(Counting(path)) as journal:
-        state = recovered(journal, Predictions(RUNNING_MEAN), load_scheduler(policy), said.append)
+        state = recover_state(journal, Predictions(RUNNING_MEAN), load_scheduler(policy), said.append)
     return state, said, replayed
 
 
@@ -129,7 +129,7 @@ def put(path: Path, **changes: Any) -> int:
     with closing(Journal(path)) as journal:
         newest = next(journal.snapshots.newest_first())
         assert not isinstance(newest, str)
-        journal.snapshots.put(newest._replace(**changes))
+        journal.snapshots.store_snapshot(newest._replace(**changes))
         journal._db.execute("DELETE FROM snapshots WHERE n < ?", (newest.n,))
         return newest.n
 

@@ -281,10 +281,10 @@ def test_later_jobs_of_the_same_command_have_the_same_expected_usage(broker: Han
         "GPU memory 20.0 GiB (20.0 GiB seen), cores a GPU 3.5 (3.5 seen), memory 8.8 GiB (8.8 GiB seen)"
     ) in said.details
     end(broker, 5, LONG)
-    path, kept = broker.journal.path, broker.state.profiles.kept()
+    path, kept = broker.journal.path, broker.state.profiles.kept_profiles()
     broker.journal.close()
     again = make(Journal(path))
-    assert again.state.profiles.kept() == kept, "a restart learns the same"
+    assert again.state.profiles.kept_profiles() == kept, "a restart learns the same"
     again.journal.close()
 
 
@@ -308,7 +308,7 @@ def test_journal_of_version_6_gains_usage(tmp_path: Path) -> None:
         ("running", None),
         ("queued", None),
     ]
-    assert broker.state.profiles.kept() == []
+    assert broker.state.profiles.kept_profiles() == []
     broker.says("n0", hello("n0", 4, AttemptReport(job=3, attempt=1, rank=0, state="running")))
     broker.says("n0", Ended(job=3, attempt=1, rank=0, exit_code=0, usage=LONG))
     assert job(broker, 3).energy_j == 150_000.0

@@ -146,7 +146,7 @@ def decides(home: Path, policy: str = "fifo", *, compacts: bool = False) -> tupl
     """Start and stop a broker; return its policy and its log lines."""
     said: list[str] = []
     with closing(Broker(msgspec.structs.replace(settings(home), policy=policy), say=said.append)) as broker:
-        found = broker.started.policy
+        found = broker.start_fact.policy
     if compacts:
         path = home / "broker" / "journal.sqlite"
         cut = made(path, 1e12)
@@ -160,7 +160,7 @@ def test_policy_set_at_run_time_survives_restarts_and_compaction(tmp_path: Path)
     chosen = Policy("fifo", blocks=False, own=(1.0,)).named("mine")
     with closing(Broker(settings(tmp_path))) as broker:
         assert broker._set_policy(SetPolicy(policy=chosen.toml, name="mine")) == Ok()
-        assert broker.started.policy == "mine"
+        assert broker.start_fact.policy == "mine"
     for _ in range(4):
         assert decides(tmp_path)[0] == "mine"
     assert decides(tmp_path, compacts=True)[0] == "mine"
@@ -175,9 +175,9 @@ def test_repeated_request_for_a_policy_changes_nothing(tmp_path: Path) -> None:
         asked = SetPolicy(policy=Policy("fifo-backfill").toml, name="mine")
         for _ in range(3):
             assert broker._set_policy(asked) == Ok()
-            assert (broker.started.policy, broker.started.epoch) == ("mine", 2)
+            assert (broker.start_fact.policy, broker.start_fact.epoch) == ("mine", 2)
         assert broker._set_policy(SetPolicy(policy=asked.policy, name="other")) == Ok()
-        assert (broker.started.policy, broker.started.epoch) == ("other", 3)
+        assert (broker.start_fact.policy, broker.start_fact.epoch) == ("other", 3)
 
 
 OWN = """
@@ -201,20 +201,20 @@ def test_repeated_request_for_python_code_starts_an_epoch_only_if_the_file_chang
             file.write_text(content)
             for _ in range(2):
                 assert isinstance(broker._set_policy(asked), Refused if content == "broken(" else Ok)
-                assert broker.started.epoch == epoch
+                assert broker.start_fact.epoch == epoch
 
 
 def test_setting_the_policy_of_the_command_line_ends_the_choice(tmp_path: Path) -> None:
     with closing(Broker(settings(tmp_path))) as broker:
         for policy in (Policy("fifo-backfill"), Policy("fifo")):
             assert broker._set_policy(SetPolicy(policy=policy.toml, name=policy.name)) == Ok()
-        assert broker.started.chosen is None
+        assert broker.start_fact.chosen is None
 
 
 def test_broker_starts_even_if_the_policy_set_at_run_time_cannot_be_loaded(tmp_path: Path) -> None:
     with closing(Broker(settings(tmp_path))) as broker:
         broker._set_policy(SetPolicy(policy=Policy("fifo-backfill").toml, name="mine"))
-        started = broker.started
+        started = broker.start_fact
     assert started.chosen is not None
     odd = msgspec.structs.replace(started.chosen, policy="of_another_version = 1")
     with closing(Journal(tmp_path / "broker" / "journal.sqlite")) as journal:

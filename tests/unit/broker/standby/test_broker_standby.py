@@ -83,9 +83,9 @@ def test_following_in_parts_equals_one_replay(path: Path, monkeypatch: pytest.Mo
             yield row
 
     monkeypatch.setattr(with_tail, "rows", counted)
-    state = warm.caught_up(with_tail)
+    state = warm.catch_up(with_tail)
     assert replayed == list(range(seen + 1, with_tail.last + 1)), "only the tail"
-    assert facts(state) == facts(cold().caught_up(with_tail)) == facts(broker.state)
+    assert facts(state) == facts(cold().catch_up(with_tail)) == facts(broker.state)
     with_tail.close()
 
 
@@ -113,7 +113,7 @@ def test_book_of_another_journal_is_discarded(path: Path, tmp_path: Path) -> Non
     for _ in range(9):
         run_one(other, 3.0)
     assert other.journal.last > warm.last > 0
-    assert facts(warm.caught_up(other.journal)) == facts(cold().caught_up(other.journal))
+    assert facts(warm.catch_up(other.journal)) == facts(cold().catch_up(other.journal))
     other.journal.close()
 
 
@@ -132,7 +132,7 @@ def test_journal_of_another_machine_is_not_read_while_its_broker_runs(
     taken = stand_by(path, warm, said.append, lambda: False)
     assert taken is not None
     journal = taken.open(path)
-    assert len(warm.caught_up(journal).jobs) == 5
+    assert len(warm.catch_up(journal).jobs) == 5
     with pytest.raises(JournalHeldError):
         Journal(path)
     journal.close()

@@ -18,7 +18,7 @@ from rlsched.broker.journal.backup import take_over
 from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.journal.recovery import recovered
+from rlsched.broker.journal.recovery import recover_state
 from rlsched.broker.journal.superseded import Superseded
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.standby.copying import CopyBounds, _Copy
@@ -297,7 +297,7 @@ def test_rows_of_jobs_before_a_base_are_copied_too(
             copy = Journal(tmp_path / "copy.sqlite")
             assert copy.ended_copied == reopened, "it continues at its last row"
     assert pages > 2
-    recovered(copy, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
+    recover_state(copy, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
     copy.close()
     broker.journal.close()
     assert check(tmp_path / "copy.sqlite").derived == check(tmp_path / "copy.sqlite").damage == []

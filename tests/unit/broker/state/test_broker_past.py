@@ -73,7 +73,7 @@ def test_warm_book_reads_the_history_once(
     told = []
     monkeypatch.setattr(PastJobs, "tell_mean", lambda _, mean: told.append(mean))
     warm = Warm(load_scheduler("fifo-backfill"), "", RUNNING_MEAN, past=past)
-    state = warm.caught_up(journal)
+    state = warm.catch_up(journal)
     assert len(told) == 1
     assert state.predictions.made_for == f"{RUNNING_MEAN} {past.digest}"
 
