@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rlsched.broker.state import base_ledger
 from rlsched.cluster.dials import COUNTED, DIAL, DIALS
 from rlsched.decide.dials.turning import RANGES
 
@@ -88,3 +89,12 @@ def test_the_ledger_has_fields_of_eight_bytes() -> None:
         assert set(fields) == kinds
         assert dtype.itemsize == 8 * sum(int(np.prod(dtype[k].shape)) for k in range(len(fields)))
     assert (DIAL.names or ())[: len(DIALS)] == tuple(dial.name for dial in DIALS)
+
+
+def test_journals_keep_the_names_of_counters() -> None:
+    """A base of a journal holds the counters by these names, whatever the ledger calls them."""
+    assert list(base_ledger._COUNTED) == list(COUNTED.names or ())
+    assert list(base_ledger._COUNTED.values()) == [
+        *("jobs", "gpu_s", "noted_s", "first_s", "ended", "ended_s"),
+        *("said", "took", "said_square", "took_square", "said_took"),
+    ]
