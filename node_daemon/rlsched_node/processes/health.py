@@ -74,7 +74,7 @@ class HealthCheck:
         self._reap()
         if self._process is not None:
             return self._look(self._process)
-        if self._elapsed() < self._due_s:
+        if self._groups or self._elapsed() < self._due_s:  # runs never overlap
             return None
         self._began_s = self._elapsed()
         self._due_s = self._began_s + self._every_s
