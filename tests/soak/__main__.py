@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from tests.soak.endurance import endure
@@ -33,7 +34,8 @@ def main() -> int:
         directory.mkdir(parents=True, exist_ok=True)
         if args.short_jobs:
             return _short_jobs(directory, args.short_jobs)
-        system: System = Slurm(directory) if args.slurm else Ours(directory, shares=args.share, only=args.only)
+        ours = partial(Ours, shares=args.share, only=args.only)
+        system: System = Slurm(directory) if args.slurm else ours(directory)
         if isinstance(system, Ours) and system.left_out:
             print(f"skipped: {system.left_out}", file=sys.stderr)
         try:

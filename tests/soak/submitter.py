@@ -1,4 +1,4 @@
-"""Submits a round's jobs in a separate process, which may be killed: `ADDRESS HOME PLAN ACKNOWLEDGED WORKLOAD`.
+"""Submits a round's jobs in a process that may be killed: `ADDRESS HOME PLAN ACKNOWLEDGED WORKLOAD`.
 
 Each line on `ACKNOWLEDGED` is a job that the broker has acknowledged, so it is on disk.
 """
