@@ -104,7 +104,9 @@ def test_processes_on_one_gpu_are_told_apart(gpus: GpuSet, loads: Loads, count: 
             pytest.skip("gpu: the driver names other process numbers here (another PID namespace)")
         for pid, mib in sizes.items():
             used_mib, share = found[pid].used_mib, found[pid].utilisation_frac
-            assert used_mib is None or mib <= used_mib <= mib + 1024, "what it holds, and its context"
+            assert used_mib is None or mib <= used_mib <= mib + 1024, (
+                "the memory that it holds, and its context"
+            )
             if share is not None:
                 shares[pid].append(share)
     if not gpus.capabilities(0).process_utilisation:
