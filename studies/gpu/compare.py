@@ -5,7 +5,8 @@
 
 Pairs: the seen speed of each job, what a broker predicts that has learned both jobs' GPU time, and what the
 formula for strangers gives. Workloads: measured figures against figures of the most similar workload of
-the catalogue; the networks are similar, not the same. Clock-bound shares are not measured: no clock is changed.
+the catalogue; the networks are similar, not the same. Clock-bound shares are not measured: no clock is
+changed.
 """
 
 from __future__ import annotations
