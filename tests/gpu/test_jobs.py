@@ -56,7 +56,7 @@ def test_two_jobs_share_the_gpu_and_are_measured_separately(cluster: OneGpu, gpu
         two = cluster.load(client, "two", mib=large, gpu_memory_mib=total_mib(gpus) // 20, exit_code=5)
         until(lambda: works(client, two), "the second job works")
         assert client.job(one).beside == [str(two)]
-        until(lambda: client.job(one).usage and client.job(two).usage, "both are measured")
+        until(lambda: client.job(one).usage and client.job(two).usage, "both are measured", 180.0)
         for job, mib in ((one, small), (two, large)):
             usage = client.job(job).usage
             assert usage is not None
@@ -74,9 +74,9 @@ def test_job_waits_for_gpu_memory_that_is_not_free(cluster: OneGpu, gpus: GpuSet
     with cluster.client() as client:
         with pytest.raises(InputError):
             cluster.load(client, "never", mib=1, gpu_memory_mib=2 * total)
-        holder = cluster.load(client, "holder", mib=total * 6 // 10, gpu_memory_mib=total // 10)
+        holder = cluster.load(client, "holder", mib=total * 6 // 10, gpu_memory_mib=total // 20)
         until(lambda: works(client, holder), "the first job holds the memory")
-        waits = cluster.load(client, "waits", mib=1, gpu_memory_mib=total // 2)
+        waits = cluster.load(client, "waits", mib=1, gpu_memory_mib=total * 8 // 10)
         until(lambda: "MiB free, and the job asks for" in str(client.why(waits)), "the node refuses the job")
         (cluster.directory / "waits").touch()
         (cluster.directory / "holder").touch()
@@ -129,7 +129,7 @@ def test_next_daemon_adopts_jobs_with_processes_on_the_gpu(cluster: OneGpu, gpus
         cluster.kill("n0")
         cluster.start("n0")
         all_up(client, 1)
-        until(lambda: client.job(one).usage and client.job(two).usage, "both are measured")
+        until(lambda: client.job(one).usage and client.job(two).usage, "both are measured", 180.0)
         assert [client.job(job).attempt for job in (one, two)] == [1, 1]
         assert [pid_of(client, job) for job in (one, two)] == pids
         assert client.stats().gpus_out == 0

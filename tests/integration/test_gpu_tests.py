@@ -1,7 +1,7 @@
 """The tests of `tests/gpu` without a GPU: skipped with a reason; the tests of jobs on fake libraries.
 
-The fake libraries list processes with a context, but their memory and work are constants. The remaining tests
-need a real GPU.
+The fake libraries list processes with a context, but their memory and work are constants. The remaining
+tests need a real GPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-ON_FAKES = "two_jobs_share or out_of_gpu_memory or next_daemon_adopts"
+ON_FAKES = "nvidia_smi or two_jobs_share or out_of_gpu_memory or next_daemon_adopts"
+SMI = """#!/bin/sh
+# Stands for nvidia-smi: the constants of the fake NVML.
+case "$1" in
+  --query-gpu=uuid,name,memory.total) printf 'GPU-fake-0, Fake H200, 1000\nGPU-fake-1, Fake H200, 1000\n' ;;
+  --query-gpu=power.draw,memory.used,memory.reserved,utilization.gpu,clocks.sm,temperature.gpu)
+    printf '301.50, 200, 50, 42, 1980, 61\n%.0s' 1 2 ;;
+  *) exit 1 ;;
+esac
+"""
 
 
 def run(*options: str, env: dict[str, str]) -> str:
@@ -44,12 +53,20 @@ def test_every_test_is_skipped_with_a_reason_without_a_gpu(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake libraries")
-def test_jobs_run_on_fake_libraries(tmp_path: Path) -> None:
+def test_readings_and_jobs_on_fake_libraries(tmp_path: Path) -> None:
     for library, source in (("libnvidia-ml.so.1", "fake_nvml.c"), ("libcuda.so.1", "fake_cuda.c")):
         words = ("gcc", "-shared", "-fPIC", "-o", str(tmp_path / library), str(TESTS / "support" / source))
         subprocess.run(words, check=True)
     processes = tmp_path / "processes"
     processes.touch()
-    env = {"LD_LIBRARY_PATH": str(tmp_path), "FAKE_NVML_PROCESSES": str(processes)}
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text(SMI)
+    smi.chmod(0o755)
+    env = {
+        "LD_LIBRARY_PATH": str(tmp_path),
+        "FAKE_NVML_PROCESSES": str(processes),
+        "PATH": f"{smi.parent}:{os.environ['PATH']}",
+    }
     output = run("-k", ON_FAKES, env=env)
-    assert re.search(r"(?m)^=* ?3 passed", output), output
+    assert re.search(r"(?m)^=* ?5 passed", output), output
