@@ -1,7 +1,7 @@
 """Measure workloads on this machine's GPU, unshared, in pairs and by CPU cores, as rows of the catalogue.
 
-    .venv/bin/python -m studies.gpu.profile_catalogue # five minutes, the most important ones .venv/bin/python
-    -m studies.gpu.profile_catalogue --budget-s 7200 --resume runs/gpu/record.jsonl
+    .venv/bin/python -m studies.gpu.profile_catalogue                # five minutes, the most important ones
+    .venv/bin/python -m studies.gpu.profile_catalogue --budget-s 7200 --resume runs/gpu/record.jsonl
 
 Needs an otherwise unused NVIDIA GPU; all input is synthetic. Clocks, power limits and modes stay
 unchanged. Measurements that do not fit the budget are named, with the reason. Writes rows.csv, pairs.csv,

@@ -188,6 +188,15 @@ def test_ten_gigabytes_of_output_are_truncated_to_the_limit(node: Node) -> None:
     node.is_unharmed()
 
 
+def test_job_that_ignores_sigterm_is_killed_after_its_grace(node: Node) -> None:
+    directory = start(node.ranks, node.store, "sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done")
+    until(has_output(directory, "up"))
+    node.ranks.end(KEY, 0.2, "killed")
+    event = node.ended(directory)
+    assert (event.exit_code, event.reason) == (137, "killed")
+    node.is_unharmed()
+
+
 @pytest.mark.parametrize("kills_shim", [False, True])
 def test_children_in_their_own_sessions_are_killed_too(node: Node, kills_shim: bool) -> None:
     away = "setsid sh -c 'trap \"\" TERM HUP; echo $$; while :; do sleep 1; done' & "

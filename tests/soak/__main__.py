@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from tests.soak.endurance import endure
@@ -21,6 +22,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dir", type=Path, help="folder for all files; default: a temporary folder")
     parser.add_argument("--short-jobs", type=int, default=0, help="run this number of short jobs instead")
+    parser.add_argument("--share", action="store_true", help="jobs may share GPUs")
+    parser.add_argument("--only", default="", help="hit only this target in each round, such as `node`")
     parser.add_argument("--slurm", action="store_true", help="test a Slurm on this machine instead")
     args = parser.parse_args()
     if args.slurm and lacking():
@@ -31,7 +34,8 @@ def main() -> int:
         directory.mkdir(parents=True, exist_ok=True)
         if args.short_jobs:
             return _short_jobs(directory, args.short_jobs)
-        system: System = Slurm(directory) if args.slurm else Ours(directory)
+        ours = partial(Ours, shares=args.share, only=args.only)
+        system: System = Slurm(directory) if args.slurm else ours(directory)
         if isinstance(system, Ours) and system.left_out:
             print(f"skipped: {system.left_out}", file=sys.stderr)
         try:

@@ -85,6 +85,12 @@ class Lines:
     starts: Counter[tuple[int, int, int]] = field(default_factory=Counter)
     overlaps: set[int] = field(default_factory=set)
 
+    @property
+    def restarted(self) -> set[int]:
+        """Jobs that started in more than one attempt."""
+        attempts = Counter(job for job, _ in {(job, attempt) for job, attempt, _ in self.starts})
+        return {job for job, times in attempts.items() if times > 1}
+
     @classmethod
     def read(cls, path: Path) -> Lines:
         """All lines so far."""

@@ -1,4 +1,4 @@
-"""Submits a round's jobs in a separate process, which may be killed: `ADDRESS HOME PLAN ACKNOWLEDGED`.
+"""Submits a round's jobs in a process that may be killed: `ADDRESS HOME PLAN ACKNOWLEDGED WORKLOAD`.
 
 Each line on `ACKNOWLEDGED` is a job that the broker has acknowledged, so it is on disk.
 """
@@ -12,11 +12,13 @@ from pathlib import Path
 from rlsched.client.client import Client
 
 
-def main(address: str, home: str, plan: str, acknowledged: str) -> None:
+def main(address: str, home: str, plan: str, acknowledged: str, workload: str = "") -> None:
     """Submit the jobs and cancel the ones marked so in the plan."""
     with Client(address, home=home, timeout_s=60.0) as client, open(acknowledged, "a") as log:
         for token, gpus, script, cancelled in json.loads(Path(plan).read_text()):
-            job = client.submit(["sh", "-c", script], num_gpus=gpus, name=token, token=token)
+            job = client.submit(
+                ["sh", "-c", script], num_gpus=gpus, name=token, token=token, workload=workload
+            )
             print(token, job, file=log, flush=True)
             if cancelled:
                 client.cancel(job)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -102,7 +102,7 @@ class Sweep:
             case other if other in self._system.others:
                 self._system.others[other](node)
 
-    def _check(self, number: int, targets: tuple[str, ...]) -> None:
+    def _check(self, number: int, targets: Sequence[str]) -> None:
         try:
             until(lambda: not self._system.live() - self._stuck, "all jobs have ended")
         except AssertionError as error:
@@ -113,14 +113,14 @@ class Sweep:
             until(self._system.up, "all nodes are up")
         except AssertionError as error:
             self._fault(number, str(error))
-        self._compare(number, self._system.jobs())
+        self._compare(number, targets, self._system.jobs())
         try:
             until(lambda: not self._system.strays(), "no process is left")
         except AssertionError:
             self._fault(number, f"processes {self._system.strays()} are left")
         self._say(f"round {number}: {' and '.join(targets)} hit, {len(self.outcome.faults)} faults so far")
 
-    def _compare(self, number: int, jobs: dict[int, Found]) -> None:
+    def _compare(self, number: int, targets: Sequence[str], jobs: dict[int, Found]) -> None:
         lines = Lines.read(self._lines)
         acknowledged = [line.split() for line in self._acknowledged.read_text().splitlines()]
         self.outcome.jobs = len({token for token, _ in acknowledged})
@@ -136,6 +136,9 @@ class Sweep:
         for (job, attempt, rank), times in lines.starts.items():
             if times > 1:
                 self._fault(number, f"job {job} attempt {attempt} rank {rank} ran {times} times")
+        for job in lines.restarted if set(targets) == {"node"} else ():
+            if job in jobs and jobs[job].token.startswith(f"r{number}-"):
+                self._fault(number, f"job {job} was not adopted: it started in two attempts")
         for job in lines.overlaps:
             self._fault(number, f"two attempts of job {job} ran at the same time")
         for job, found in jobs.items():

@@ -36,6 +36,10 @@ TARGETS = (
     ("stopped controller",),
 )
 """Targets of the rounds, in order, for any system."""
+SHARING = ("--share", "--policy", "pack", "--prediction", "running-mean", "--forecaster", "none")
+"""Options of a broker whose jobs share GPUs."""
+WORKLOAD = "a2c-b64"
+"""Workload of the jobs that share: light, so that `pack` lets two of them share."""
 RESTART, REBOOT = "stopped cluster", "rebooted node"
 OWN_TARGETS = ((RESTART,), (REBOOT,), (CONTROLLER, REBOOT))
 """Additional targets, for rlsched only."""
@@ -107,14 +111,16 @@ class _Machines(Cluster):
     Args:
         directory: Folder for all files.
         has_boots: Whether nodes have separate boot ids.
+        shares: Whether jobs may share GPUs.
     """
 
-    def __init__(self, directory: Path, *, has_boots: bool) -> None:
+    def __init__(self, directory: Path, *, has_boots: bool, shares: bool = False) -> None:
         self._boots = directory / "boots"
         self._boots.mkdir()
         self._boot_ids: dict[str, str] = {}
         self._has_boots = has_boots
-        super().__init__(directory, nodes=NODES, broker_options=("--policy", "fifo-backfill"))
+        options = SHARING if shares else ("--policy", "fifo-backfill")
+        super().__init__(directory, nodes=NODES, broker_options=options)
 
     def command(self, name: str, *args: str) -> list[str]:
         """A node is started in its own mount namespace."""
@@ -180,6 +186,8 @@ class Ours:
 
     Args:
         directory: Folder for all files.
+        shares: Whether jobs may share GPUs.
+        only: Rounds with this target only; "": all targets.
 
     Attributes:
         left_out: Why no node is rebooted; "" if nodes are rebooted.
@@ -187,13 +195,13 @@ class Ours:
 
     environment = ""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, *, shares: bool = False, only: str = "") -> None:
+        self._directory, self._workload = directory, WORKLOAD if shares else ""
         self.left_out = cannot_reboot()
-        self._cluster = _Machines(directory, has_boots=not self.left_out)
+        self._cluster = _Machines(directory, has_boots=not self.left_out, shares=shares)
         self._stopping: set[str] = set()
         own = [targets for targets in OWN_TARGETS if not (self.left_out and REBOOT in targets)]
-        self.targets: Sequence[Sequence[str]] = (*own, *TARGETS)
+        self.targets: Sequence[Sequence[str]] = ((only,),) if only else (*own, *TARGETS)
         self.others = {RESTART: self._stop_all, REBOOT: self._cluster.reboot}
 
     def kill(self, name: str) -> None:
@@ -232,7 +240,7 @@ class Ours:
 
     def submit(self, plan: Path, acknowledged: Path) -> subprocess.Popen[bytes]:
         """Submit with the client library; a second submission of a token is the same job."""
-        words = (self._cluster.address, str(self._cluster.keys), str(plan), str(acknowledged))
+        words = (self._cluster.address, str(self._cluster.keys), str(plan), str(acknowledged), self._workload)
         with (self._directory / "submitter.log").open("ab") as log:
             return subprocess.Popen([sys.executable, "-m", "tests.soak.submitter", *words], stderr=log)
 

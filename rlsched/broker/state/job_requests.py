@@ -79,7 +79,11 @@ def runs_as(spec: JobSubmitted) -> int:
     seen = [one.util_frac for one in spec.profiles.values() if one.util_frac is not None]
     if named or not seen:
         return named
-    util_frac = max(seen, key=lambda one: one.count).value
+    return nearest_workload(max(seen, key=lambda one: one.count).value)
+
+
+def nearest_workload(util_frac: float) -> int:
+    """Number of the catalogue's workload with the nearest GPU time; of two equally near ones, the first."""
     return min(range(1, len(_utils()) + 1), key=lambda number: abs(_utils()[number - 1] - util_frac))
 
 

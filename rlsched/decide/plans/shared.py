@@ -70,15 +70,14 @@ def has_memory_beside(s: StateArrays, slot: int, share_with: int) -> bool:
 
     Most plans fail this check, and it is the fastest one.
     """
-    job, g, used_mib, tenants = s.job, s.job.head[share_with] // MAX_TENANTS, 0.0, 0
-    kind, memory_mib = gpu_kind(s, g), s.models.trait.memory_mib
+    g, used_mib, tenants = s.job.head[share_with] // MAX_TENANTS, 0.0, 0
+    kind = gpu_kind(s, g)
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
         if other >= 0:
-            used_mib += memory_mib[job.workload[other], kind]
+            used_mib += gpu_need_mib(s, other, kind)
             tenants += 1
-    mine_mib = memory_mib[job.workload[slot], kind]
-    return fits_memory(s.models.gpu.memory_mib[kind], used_mib, tenants, mine_mib)
+    return fits_memory(s.models.gpu.memory_mib[kind], used_mib, tenants, gpu_need_mib(s, slot, kind))
 
 
 @kernel

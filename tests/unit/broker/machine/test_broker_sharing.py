@@ -141,6 +141,8 @@ def test_cancel_leaves_the_co_tenant_running(journal: Journal) -> None:
         ({"workload": LIGHT, "share": "no"}, {"workload": LIGHT}, False),
         ({"workload": LIGHT}, {"workload": LIGHT, "share": "no"}, False),
         ({"workload": LIGHT}, {"workload": FULL_MEMORY}, False),
+        ({"workload": LIGHT}, {"workload": FULL_MEMORY, "gpu_memory_mib": 5_000}, True),
+        ({"workload": FULL_MEMORY, "gpu_memory_mib": 5_000}, {"workload": LIGHT}, True),
         ({"workload": LIGHT, "gpu_memory_mib": 9_000}, {"workload": LIGHT, "gpu_memory_mib": 5_000}, True),
         ({"workload": LIGHT, "gpu_memory_mib": 9_000}, {"workload": LIGHT, "gpu_memory_mib": 6_000}, False),
     ],

@@ -1,0 +1,141 @@
+"""Tests on a real NVIDIA GPU, skipped with a reason without one. They use GPU 0 and change no setting of it.
+
+A load that needs only the driver (`tests/support/gpu_load.py`) runs directly, or as jobs of a real broker
+and node daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rlsched.client.client import Client
+from rlsched_node.gpu.device import GpuError, GpuSet
+from tests.support.online.cluster import Cluster, all_up, until
+
+LOAD = Path(__file__).parents[1] / "support" / "gpu_load.py"
+PASSED = ("LD_LIBRARY_PATH", "FAKE_NVML_PROCESSES")
+"""Variables that a load needs to find the driver's libraries; jobs do not get them from the node."""
+
+
+@pytest.fixture
+def gpus() -> Iterator[GpuSet]:
+    """The GPUs of this machine; GPU 0 is used by no other process."""
+    try:
+        from rlsched_node.gpu.nvml import NvmlGpus
+
+        found = NvmlGpus()
+    except (GpuError, ModuleNotFoundError) as error:
+        pytest.skip(f"gpu: no NVIDIA GPU here ({error})")
+    try:
+        others = found.foreign_processes(0, lambda pid: pid == os.getpid())
+        if others:
+            pytest.skip(f"gpu: GPU 0 is in use by {len(others)} processes, such as {others[0].pid}")
+        yield found
+    finally:
+        found.close()
+
+
+class Loads:
+    """Loads as processes of the test.
+
+    Args:
+        folder: Directory of their files.
+        uuid: GPU that they use.
+    """
+
+    def __init__(self, folder: Path, uuid: str) -> None:
+        self._folder, self._uuid = folder, uuid
+        self.gate = folder / "gate"
+        self.running: list[subprocess.Popen[str]] = []
+
+    def start(self, *, mib: int = 256, busy: float = 1.0) -> subprocess.Popen[str]:
+        """Start a load, and wait until it works."""
+        words = ("--mib", str(mib), "--busy", str(busy), "--until", str(self.gate))
+        process = subprocess.Popen(
+            [sys.executable, str(LOAD), *words],
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": self._uuid},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.running.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("up"), "the load did not start; its error is above"
+        return process
+
+    def close(self) -> None:
+        """End all loads."""
+        self.gate.touch()
+        for process in self.running:
+            process.communicate(timeout=60.0)
+
+
+@pytest.fixture
+def loads(tmp_path: Path, gpus: GpuSet) -> Iterator[Loads]:
+    started = Loads(tmp_path, gpus.uuid(0))
+    yield started
+    started.close()
+
+
+class OneGpu(Cluster):
+    """A broker whose jobs may share GPUs, and a node that offers GPU 0."""
+
+    def start(self, name: str) -> None:
+        if name == "broker":
+            super().start(name)
+            return
+        place = ("--name", name, "--broker", self.known or self.address, "--dir", str(self.directory / name))
+        self._spawn(name, "node", *place, "--gpus", "1", "--allow-root", "--min-free-mib", "0")
+
+    def load(self, client: Client, gate: str, *, mib: int, gpu_memory_mib: int, exit_code: int = 0) -> int:
+        """Submit a load that works until its gate, a file in the directory, exists. Returns its job."""
+        words = ("--mib", str(mib), "--busy", "0.5", "--until", str(self.directory / gate))
+        return client.submit(
+            [sys.executable, str(LOAD), *words, "--exit-code", str(exit_code)],
+            workload="a2c-b64",
+            share="yes",
+            gpu_memory_mib=gpu_memory_mib,
+            env={name: os.environ[name] for name in PASSED if name in os.environ},
+        )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, gpus: GpuSet) -> Iterator[OneGpu]:
+    assert gpus.count
+    options = ("--policy", "pack", "--share", "--prediction", "running-mean", "--forecaster", "none")
+    started = OneGpu(tmp_path, nodes=("n0",), broker_options=options)
+    try:
+        with started.client() as client:
+            all_up(client, 1)
+        yield started
+        with started.client() as client:
+            for job in client.jobs():
+                client.cancel(job.job)
+            until(lambda: not client.jobs(), "all jobs have ended")
+    finally:
+        started.close()
+
+
+@pytest.fixture
+def smi() -> Callable[[str], list[list[str]]]:
+    """Asks `nvidia-smi --query-gpu` for fields; returns a row per GPU."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        pytest.skip("gpu: nvidia-smi is not installed")
+
+    def ask(fields: str) -> list[list[str]]:
+        done = subprocess.run(
+            [program, f"--query-gpu={fields}", "--format=csv,noheader,nounits"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]
+
+    return ask
