@@ -37,7 +37,7 @@ class Selection(NamedTuple):
     Attributes:
         units: The units, in the order of their GPU numbers on the node.
         profile: Their profile; "": whole GPUs.
-        note: What the node does not offer, for people; "": it offers all.
+        note: GPUs and instances that the node does not offer, for people; "": it offers all.
     """
 
     units: list[Unit]
