@@ -161,13 +161,13 @@ def stands_for(asked: str, name: str) -> bool:
     GPU matches if the GPU and the profile match: `H100/1g.10gb` and `NVIDIA H100 80GB HBM3/1g.10gb`. A node
     of several types (`A40+T4`) matches only by its own name.
     """
-    if asked.lower() == name.lower():
-        return bool(asked)
+    if asked == name:
+        return True
     if "+" in name + asked:
-        return False
+        return asked.lower() == name.lower()
     if "/" in name + asked:
-        (whole, _, profile), (of, _, wanted) = name.rpartition("/"), asked.rpartition("/")
-        return bool(whole and of) and profile.lower() == wanted.lower() and stands_for(of, whole)
+        (gpu, _, profile), (asked_gpu, _, asked_profile) = name.rpartition("/"), asked.rpartition("/")
+        return profile.lower() == asked_profile.lower() and bool(gpu) and stands_for(asked_gpu, gpu)
     words, wanted = _words(name), _words(asked)
     joined = "".join(wanted)
     kind = canonical_kind(asked)
