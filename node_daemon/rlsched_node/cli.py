@@ -48,7 +48,10 @@ Example:
     help="Do not read GPU performance monitoring: a DCGM exporter and this node would disturb each other.",
 )
 @click.option(
-    "--gpu-type", metavar="TYPE", help="GPU model that jobs request; default: the model that NVML reports."
+    "--gpu-type",
+    metavar="TYPE",
+    help="GPU model that jobs request; default: the model that NVML reports. MODEL/PROFILE "
+    "(h100-80gb/1g.10gb): offer the MIG instances of this profile.",
 )
 @click.option("--vc", default="", help="Virtual cluster that owns this node; default: serves all of them.")
 @directory_option("Directory for output and records of jobs; default: nodes/NAME in the directory of keys.")
@@ -197,7 +200,7 @@ def node(
         name=name,
         broker=address,
         directory=(directory or home / "nodes" / name).absolute(),
-        gpu_type=gpu_type or type_of(opened),
+        gpu_type=type_of(opened, gpu_type or ""),
         accounts=None if users is None else read_users(users),
         gpm=not no_gpm,
         **config,

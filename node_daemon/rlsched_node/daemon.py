@@ -16,6 +16,7 @@ import msgspec
 import zmq
 
 from rlsched.errors import InputError, RlschedError
+from rlsched.models.slice_name import is_slice
 from rlsched.signals import END, on_signals
 from rlsched.transport.dealer import broker_addresses, is_loopback, own_host
 from rlsched.transport.keys import KeyPair
@@ -198,6 +199,8 @@ class NodeDaemon:
             adopted,
         )
         _log.info("node %s: %s", self._config.name, self._users)
+        if self._gpus.note:
+            _log.info("node %s: %s", self._config.name, self._gpus.note)
         if self._cgroups.note:
             _log.info(
                 "node %s has no control groups (%s): processes that a job leaves are found by other marks, "
@@ -449,11 +452,11 @@ class NodeDaemon:
             clocks_note=clocks.note,
             directory_id=self._home.state.directory_id,
             host=self._config.host or own_host(self._addresses[0]),
-            notes=[self._bounds.note] if self._bounds.note else [],
+            notes=[note for note in (self._bounds.note, gpus.note) if note],
             capabilities=Capabilities(
                 holds_to=self._bounds.holds_to,
                 gpu_memory_mib=least_memory_mib(gpus),
-                shares=True,
+                shares=not is_slice(self._config.gpu_type),
                 fences=True,
             ),
         )

@@ -158,12 +158,16 @@ def stands_for(asked: str, name: str) -> bool:
     True if the names are equal, or if all words of the request are words of the name, ignoring makers and
     case: `H100` and `h100-80gb` match `NVIDIA H100 80GB HBM3`, and `rtx4090` matches `NVIDIA GeForce RTX
     4090`. A type of the table matches only that type: `RTX6000` does not match `RTX 6000 Ada`. A slice of a
-    GPU (`A100-40GB/3g.20gb`), and a node of several types (`A40+T4`), match only by their own names.
+    GPU matches if the GPU and the profile match: `H100/1g.10gb` and `NVIDIA H100 80GB HBM3/1g.10gb`. A node
+    of several types (`A40+T4`) matches only by its own name.
     """
     if asked == name:
         return True
-    if "/" in name + asked or "+" in name + asked:
+    if "+" in name + asked:
         return asked.lower() == name.lower()
+    if "/" in name + asked:
+        (gpu, _, profile), (asked_gpu, _, asked_profile) = name.rpartition("/"), asked.rpartition("/")
+        return profile.lower() == asked_profile.lower() and bool(gpu) and stands_for(asked_gpu, gpu)
     words, wanted = _words(name), _words(asked)
     joined = "".join(wanted)
     kind = canonical_kind(asked)

@@ -1,4 +1,5 @@
-/* A fake libnvidia-ml with two GPUs, for the tests of rlsched_node.gpu.nvml: what it lacks, the driver lacks.
+/* A fake libnvidia-ml with two GPUs, or -DGPUS=N, for the tests of rlsched_node.gpu.nvml: what it lacks, the driver
+ * lacks.
  *
  * Every function begins with FAIL: `fake_fail`, or the file that FAKE_NVML_FAIL names, makes it return an error.
  * A line of the file is `FUNCTION GPU CODE`; GPU -1: of all GPUs, and of none; FUNCTION `*`: all that name the GPU. */
@@ -13,13 +14,39 @@
 
 enum { POWER, ENERGY, UUID, INIT, UTILISATION, MEMORY, CLOCKS, LOCK, PERSISTENCE,
        REASONS, TEMPERATURE, PCIE, PROCESS_UTILISATION, GPM, GPM_SAMPLE, GPM_METRICS, PROCESSES, CALLS };
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
 typedef unsigned long long u64;
 
 static int error_of[CALLS];
 static int open_count;
 
-static char gpu_0, gpu_1;
+#define INSTANCES 7
+static char boards[GPUS < 2 ? 2 : GPUS], instances[GPUS][INSTANCES]; /* their addresses are the handles */
+#define gpu_0 boards[0]
+#define gpu_1 boards[1]
+static int is_instance(const void *device) {
+    return (const char *)device >= instances[0] && (const char *)device < instances[0] + sizeof instances;
+}
+/* The number of a GPU, or of the GPU of a MIG instance. */
+static int gpu_of(const void *device) {
+    return is_instance(device) ? ((const char *)device - instances[0]) / INSTANCES : (const char *)device - boards;
+}
+static int instance_of(const void *device) { return ((const char *)device - instances[0]) % INSTANCES; }
+/* FAKE_NVML_MIG has `GPU:FIRST-LAST` for each GPU with MIG on: the numbers of its instances; `GPU:` if it has none. */
+static int mig_of(int gpu, int *first, int *last) {
+    char wanted[16];
+    const char *text = getenv("FAKE_NVML_MIG");
+    *first = 0, *last = -1;
+    snprintf(wanted, sizeof wanted, "%d:", gpu);
+    text = text ? strstr(text, wanted) : NULL;
+    if (text) sscanf(text + strlen(wanted), "%d-%d", first, last);
+    return text != NULL;
+}
+static int has_mig(const void *device) { int first, last; return mig_of(gpu_of(device), &first, &last); }
+static int has_instance(int gpu, int instance) {
+    int first, last;
+    return mig_of(gpu, &first, &last) && first <= instance && instance <= last;
+}
 
 struct failure { char function[64]; int gpu, code, times; };
 static struct failure failures[8];
@@ -54,7 +81,12 @@ static int failing(const char *function, int gpu) {
     return found;
 }
 #define FAIL_OF(gpu) do { int code_ = failing(__func__, gpu); if (code_) return code_; } while (0)
-#define FAIL(device) FAIL_OF((void *)(device) == (void *)&gpu_1)
+/* For calls that take handles of instances too; other calls refuse these. An instance that was removed has none. */
+#define FAIL_ANY(device) do { \
+        FAIL_OF(gpu_of(device)); \
+        if (is_instance(device) && !has_instance(gpu_of(device), instance_of(device))) return INVALID_ARGUMENT; \
+    } while (0)
+#define FAIL(device) do { FAIL_ANY(device); if (is_instance(device)) return INVALID_ARGUMENT; } while (0)
 #define FAIL_NONE FAIL_OF(-1)
 
 void fake_set_error(int call, int code) { error_of[call] = code; }
@@ -85,18 +117,49 @@ int nvmlDeviceGetCount_v2(unsigned *count) { FAIL_NONE; *count = GPUS; return SU
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     FAIL_OF((int)index);
     if (index >= GPUS) return INVALID_ARGUMENT;
-    *device = index ? &gpu_1 : &gpu_0;
+    *device = &boards[index];
     return SUCCESS;
 }
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
-    FAIL(device);
-    strncpy(uuid, device == &gpu_1 ? "GPU-fake-1" : "GPU-fake-0", length);
+    FAIL_ANY(device);
+    if (is_instance(device)) snprintf(uuid, length, "MIG-fake-%d-%d", gpu_of(device), instance_of(device));
+    else snprintf(uuid, length, "GPU-fake-%d", gpu_of(device));
     return error_of[UUID];
 }
+/* FAKE_NVML_PROFILES has the profiles of the instances 0, 1, ..., by default all of 1g.18gb. */
 int nvmlDeviceGetName(void *device, char *name, unsigned length) {
+    FAIL_ANY(device);
+    const char *profiles = getenv("FAKE_NVML_PROFILES");
+    char one[32] = "1g.18gb";
+    for (int i = 0; is_instance(device) && profiles && i <= instance_of(device); i++) {
+        sscanf(profiles, "%31s", one);
+        profiles = strchr(profiles, ' ') ? strchr(profiles, ' ') + 1 : profiles;
+    }
+    snprintf(name, length, "Fake H200%s%s", is_instance(device) ? " MIG " : "", is_instance(device) ? one : "");
+    return SUCCESS;
+}
+/* MIG: mode, and handles by index. Index and GPU instance ID run in opposite directions. */
+int nvmlDeviceGetMigMode(void *device, unsigned *mode, unsigned *pending) {
     FAIL(device);
-    (void)device;
-    strncpy(name, "Fake H200", length);
+    *mode = *pending = has_mig(device);
+    return SUCCESS;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *count) {
+    FAIL(device);
+    *count = INSTANCES;
+    return SUCCESS;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **found) {
+    FAIL(device);
+    int instance = INSTANCES - 1 - (int)index;
+    if (!has_instance(gpu_of(device), instance)) return 6; /* not found */
+    *found = &instances[gpu_of(device)][instance];
+    return SUCCESS;
+}
+int nvmlDeviceGetGpuInstanceId(void *device, unsigned *id) {
+    FAIL_ANY(device);
+    if (!is_instance(device)) return INVALID_ARGUMENT;
+    *id = 7 + instance_of(device);
     return SUCCESS;
 }
 /* The GPUs fall off the bus when the file that FAKE_NVML_LOST names is there. */
@@ -106,9 +169,8 @@ static int is_lost(void) {
 }
 struct memory { unsigned long long total, free, used; };
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
-    FAIL(device);
-    (void)device;
-    memory->total = 1000ull << 20;
+    FAIL_ANY(device);
+    memory->total = (is_instance(device) ? 300ull : 1000ull) << 20;
     memory->used = 250ull << 20;
     memory->free = 750ull << 20;
     return is_lost() ? GPU_IS_LOST : error_of[MEMORY];
@@ -123,7 +185,7 @@ int nvmlDeviceGetCpuAffinity(void *device, unsigned words, unsigned long *set) {
 }
 int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
     FAIL(device);
-    *minor = device == &gpu_1 ? 7 : 0;
+    *minor = 7 * gpu_of(device);
     return SUCCESS;
 }
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
@@ -141,7 +203,7 @@ int nvmlSystemGetDriverVersion(char *version, unsigned length) {
 struct utilisation { unsigned gpu, memory; };
 int nvmlDeviceGetUtilizationRates(void *device, struct utilisation *rates) {
     FAIL(device);
-    (void)device;
+    if (has_mig(device)) return NOT_SUPPORTED;
     rates->gpu = 42;
     rates->memory = 7;
     return error_of[UTILISATION];
@@ -215,7 +277,7 @@ int nvmlDeviceSetPersistenceMode(void *device, unsigned mode) {
 }
 int nvmlDeviceSetGpuLockedClocks(void *device, unsigned low, unsigned high) {
     FAIL(device);
-    unsigned gpu = device == &gpu_1;
+    unsigned gpu = gpu_of(device);
     if (lock_error()) return lock_error();
     if (low > high || high > HIGHEST || (HIGHEST - high) % STEP) return INVALID_ARGUMENT;
     locked[gpu] = high;
@@ -224,14 +286,15 @@ int nvmlDeviceSetGpuLockedClocks(void *device, unsigned low, unsigned high) {
 }
 int nvmlDeviceResetGpuLockedClocks(void *device) {
     FAIL(device);
-    unsigned gpu = device == &gpu_1;
+    unsigned gpu = gpu_of(device);
     if (lock_error()) return lock_error();
     locked[gpu] = 0;
     note("reset", gpu, 0, 0);
     return SUCCESS;
 }
 struct process { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; };
-/* Lines `GPU PID` of the file that FAKE_NVML_PROCESSES names, in place of the two that are always there. */
+/* Lines `GPU PID` of the file that FAKE_NVML_PROCESSES names, in place of the two that are always there. The
+ * instance I of a GPU G with MIG is `GPU` 100 (G + 1) + I. */
 static int processes_of(const char *path, int gpu, unsigned *count, unsigned room, struct process *processes) {
     FILE *file = fopen(path, "r");
     int of;
@@ -246,11 +309,12 @@ static int processes_of(const char *path, int gpu, unsigned *count, unsigned roo
     return found > room || (found && !processes) ? INSUFFICIENT_SIZE : SUCCESS;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struct process *processes) {
-    FAIL(device);
+    FAIL_ANY(device);
     unsigned room = *count;
+    int gpu = is_instance(device) ? 100 * (gpu_of(device) + 1) + instance_of(device) : gpu_of(device);
     if (error_of[PROCESSES]) return error_of[PROCESSES];
     const char *path = getenv("FAKE_NVML_PROCESSES");
-    if (path) return processes_of(path, device == &gpu_1, count, room, processes);
+    if (path) return processes_of(path, gpu, count, room, processes);
     *count = device == &gpu_1 ? 2 : 0;
     if (*count == 0) return SUCCESS;
     if (room < *count || !processes) return INSUFFICIENT_SIZE;

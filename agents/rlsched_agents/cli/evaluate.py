@@ -55,6 +55,12 @@ if TYPE_CHECKING:
 )
 @MODELS
 @click.option(
+    "--profiles",
+    metavar="STORE",
+    help="With --models: run jobs as the workload nearest to the GPU time that a broker learnt; STORE is its "
+    "directory or journal.",
+)
+@click.option(
     "--prediction",
     metavar="KIND",
     help="Predictor of run times that the trace lacks: hedge or running-mean. [default: hedge, if the trace "
@@ -89,6 +95,7 @@ def evaluate(
     until: float | None,
     seeds: tuple[int, ...],
     models: str | None,
+    profiles: str | None,
     prediction: str | None,
     json_path: str | None,
     html_path: Path | None,
@@ -132,6 +139,7 @@ def evaluate(
         until_s=until,
         seeds=seeds,
         models=models,
+        profiles=profiles,
         prediction=prediction,
         records=records,
         logdir=logdir,

@@ -44,6 +44,7 @@ def build_report(
     prediction: str = "",
     *,
     scaled: bool = False,
+    profiled: NDArray[np.bool_] | None = None,
 ) -> EvaluationReport:
     """Combine the outcomes of an evaluation into a report.
 
@@ -57,6 +58,7 @@ def build_report(
         models: Models used by the outcomes.
         prediction: Predictor of the run times that the trace lacks.
         scaled: Whether the cluster has other nodes than its file.
+        profiled: (J,) jobs of the trace that run by a learnt profile; None: no profiles were given.
 
     Raises:
         InputError: the baseline is not among the policies.
@@ -101,6 +103,7 @@ def build_report(
         },
         rejected_reasons=rejected_reasons(first, measured),
         models=models,
+        profiled=None if profiled is None else int(np.count_nonzero(profiled[window.measured(trace)])),
         prediction=prediction,
         predicted_by=predicted_by(jobs, prediction, is_fed=any(one.is_fed for one in outcomes)),
         recorded=as_recorded(first.trace, measured, first.rejected, scaled=scaled),

@@ -40,6 +40,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         paired: Each other policy relative to the baseline, on the same jobs.
         rejected_reasons: Measured jobs that can never run, by reason.
         models: The models of all runs; None: jobs ran as recorded in the trace.
+        profiled: Number of measured jobs that ran by a learnt profile; None: no profiles were given.
         mig_slices: Number of MIG slices among the GPUs.
         devices: Number of GPUs in the nodes, whole or partitioned.
         prediction: Predictor of the run times that the trace lacks: `hedge` or `running-mean`.
@@ -65,6 +66,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     paired: dict[str, Comparison]
     rejected_reasons: dict[str, int]
     models: Models | None = None
+    profiled: int | None = None
     mig_slices: int = 0
     devices: int = 0
     prediction: str = ""

@@ -74,6 +74,7 @@ class Runs(Mapping[str, Run]):
         load_frac: Offered load of the measured jobs, None if undefined.
         prediction: Predictor of the run times that the trace lacks.
         scaled: Whether the cluster has other nodes than described.
+        profiled: (J,) jobs of the trace that run by a learnt profile; None: no profiles were given.
     """
 
     def __init__(
@@ -87,7 +88,9 @@ class Runs(Mapping[str, Run]):
         prediction: str,
         *,
         scaled: bool = False,
+        profiled: NDArray[np.bool_] | None = None,
     ) -> None:
+        self.profiled = profiled
         self.trace, self.cluster, self.window, self.models = trace, cluster, window, models
         self.prediction, self.scaled = prediction, scaled
         self._seeds, self._outcomes = list(seeds), outcomes
@@ -132,6 +135,7 @@ class Runs(Mapping[str, Run]):
                 self.models,
                 self.prediction,
                 scaled=self.scaled,
+                profiled=self.profiled,
             )
         return self._reports[baseline]
 
@@ -206,6 +210,7 @@ def simulate(
     until_s: float | None = None,
     seeds: Sequence[int] = (0,),
     models: Models | str | Path | None = None,
+    profiles: str | Path | None = None,
     prediction: str | None = None,
     records: str | Path | None = None,
     logdir: str | Path | None = None,
@@ -227,6 +232,8 @@ def simulate(
         seeds: Seeds of the policies; numbers are means over the seeds.
         models: Models of speed and power, a models file, or "default"; None: jobs run as recorded in the
             trace.
+        profiles: Directory or journal of a broker: with models, jobs whose user and command line it has
+            measured run as the workload nearest to their learnt GPU time (`with_profiles`).
         prediction: Predictor of the run times that the trace lacks: `hedge` or `running-mean`; None: the
             hedge if the trace names users, jobs or commands. Predictions of a trace are cached in the user's
             cache folder.
@@ -254,7 +261,16 @@ def simulate(
     if not (seeds := list(dict.fromkeys(seeds))):
         raise InputError("seeds: expected a seed or more, got none")
     loaded = load_policies(chosen, using, seeds)
+    if profiles is not None and using is None:
+        raise InputError(
+            "--profiles changes the workloads of models, and this replay has none: give --models too"
+        )
     trace = trace if isinstance(trace, Trace) else Trace.read(trace)
+    profiled = None
+    if profiles is not None:
+        from rlsched_agents.evaluate.profiled import with_profiles  # needs the broker's packages
+
+        trace, profiled = with_profiles(trace, profiles)
     kind = kind_for(trace, prediction)
     described = cluster if isinstance(cluster, ClusterSpec) else ClusterSpec.read(cluster)
     window = window_of(trace, since_s, until_s)
@@ -289,7 +305,17 @@ def simulate(
             loaded=loaded,
         )
         outcomes = _run(tasks, sweep, shown)
-    return Runs(trace, spec, window, seeds, outcomes, using, kind, scaled=spec.nodes != described.nodes)
+    return Runs(
+        trace,
+        spec,
+        window,
+        seeds,
+        outcomes,
+        using,
+        kind,
+        scaled=spec.nodes != described.nodes,
+        profiled=profiled,
+    )
 
 
 def _named(policies: Chosen | Sequence[Chosen] | Mapping[str, Chosen]) -> list[Policy]:

@@ -148,6 +148,12 @@ class _Tables:
         if report.models is None:
             return
         self._say(f"Models: {report.models.in_words}.\n")
+        if report.profiled is not None:
+            jobs = next(iter(report.policies.values())).jobs
+            self._say(
+                f"Profiles (--profiles): {report.profiled:,} of {jobs:,} jobs ran as the workload nearest to "
+                "their learnt GPU time.\n"
+            )
         self._table(
             "energy of the measured jobs, and of the whole cluster over the whole replay, kWh",
             ("energy, jobs", "a job", "cluster", "idle", "GPUs at work", "shared", "SM clock"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from rlsched.errors import InputError
 from rlsched.installing import install_command
 from rlsched.models.gpu_types import GENERIC
+from rlsched.models.slice_name import slice_name
 from rlsched_node.gpu.device import GpuError, GpuSet, GpuUnavailableError
 
 
@@ -26,7 +27,8 @@ def open_gpus(
         count: Number of GPUs; None: all that NVML lists (not for simulated GPUs).
         is_simulated: Simulate the GPUs instead of using NVML.
         node: The node's name.
-        gpu_type: Model of the GPUs; simulated GPUs behave like it.
+        gpu_type: Model of the GPUs; simulated GPUs behave like it. With a MIG profile
+            (`H100-80GB/1g.10gb`) the node offers the instances of this profile.
         replayed: Replay the readings in this file (`ReplayedGpus`) instead.
         gpm: Read GPU performance monitoring if there is any.
 
@@ -47,7 +49,8 @@ def open_gpus(
     try:
         from rlsched_node.gpu.nvml import NvmlGpus
 
-        return NvmlGpus(count, gpm=gpm)
+        cut = slice_name(gpu_type)
+        return NvmlGpus(count, gpm=gpm, profile=cut.profile if cut is not None else "")
     except GpuUnavailableError as error:
         raise InputError(
             f"no NVIDIA GPU here ({error}); for simulated ones give `--simulated --gpus {wanted}`"
@@ -64,15 +67,19 @@ def open_gpus(
         ) from error
 
 
-def type_of(gpus: GpuSet) -> str:
-    """The default GPU type: the model that the driver reports, several joined by `+`.
+def type_of(gpus: GpuSet, named: str = "") -> str:
+    """The GPU type: the `named` model, by default the model that the driver reports, several joined by `+`.
 
-    `generic` if there are no GPUs, and for simulated GPUs.
+    MIG instances have the profile after the model, such as `H100-80GB/1g.10gb`. The default is `generic` if
+    there are no GPUs, and for simulated GPUs.
     """
     if gpus.kind == "simulated":
-        return GENERIC
+        return named or GENERIC
     found = set()
     for gpu in range(gpus.count):
         with contextlib.suppress(GpuError):  # a lost GPU has no name
             found.add(gpus.name(gpu).removesuffix(" (recorded)"))
-    return "+".join(sorted(found)) or GENERIC
+    profiles = {cut.profile for cut in map(slice_name, found) if cut is not None}
+    if named and slice_name(named) is None and len(profiles) == 1:
+        return f"{named}/{profiles.pop()}"
+    return named or "+".join(sorted(found)) or GENERIC

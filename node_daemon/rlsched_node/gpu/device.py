@@ -30,6 +30,10 @@ class GpuLostError(GpuError):
     """The GPU has fallen off the bus or needs a reset: no call to it can succeed."""
 
 
+class GpuUnfitError(GpuLostError):
+    """The GPU answers, and is not what this node offers; the message follows «GPU N is»."""
+
+
 class GpuReadings(NamedTuple):
     """Readings that a GPU supports, determined once at start."""
 
@@ -94,10 +98,12 @@ class GpuSet(Protocol):
     """
 
     kind: Literal["simulated", "nvml", "replayed"]
+    note: str
+    """GPUs of the machine that the node does not offer, for people; "": it offers all."""
 
     @property
     def count(self) -> int:
-        """Number of GPUs."""
+        """Number of GPUs; a MIG instance counts as one."""
 
     def capabilities(self, gpu: int) -> GpuReadings:
         """Readings that this GPU supports."""

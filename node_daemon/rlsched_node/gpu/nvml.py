@@ -1,4 +1,4 @@
-"""Real NVIDIA GPUs through NVML. Sets SM clocks on request, and changes no limit or mode."""
+"""NVIDIA GPUs and MIG instances through NVML. Sets SM clocks on request, and changes no limit or mode."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from rlsched_node.gpu.device import (
     GpuReading,
     GpuReadings,
     GpuUnavailableError,
+    GpuUnfitError,
     Tenant,
 )
 from rlsched_node.gpu.gpm import Gpm, GpmReading, is_supported
+from rlsched_node.gpu.instances import BoardParts, Unit, profile_of, select
 from rlsched_node.isolation.limits import numbers
 
 _P = ParamSpec("_P")
@@ -74,37 +76,55 @@ def typed_errors(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 class NvmlGpus:
-    """The GPUs that NVML lists on this machine, or the first `count` of them.
+    """The GPUs that NVML lists on this machine, or the first `count` of them; MIG instances count as GPUs.
 
     A GPU that does not answer at the start is included: calls that name it raise GpuLostError until it
-    answers. Constant properties of a GPU are queried until it answers, then cached.
+    answers. Constant properties of a GPU are queried until it answers, then cached. A GPU in MIG mode without
+    instances raises GpuUnfitError.
+
+    Args:
+        count: Number of GPUs; None: all.
+        gpm: Read GPU performance monitoring if there is any.
+        profile: Offer the MIG instances of this profile; "": see `select`.
 
     Raises:
         GpuUnavailableError: no driver or library, or no GPU.
         GpuError: NVML cannot be opened, or does not count the GPUs.
-        InputError: more GPUs are requested than present.
+        InputError: more GPUs are requested than present, or no instance has the profile.
     """
 
     kind: Literal["simulated", "nvml", "replayed"] = "nvml"
 
-    def __init__(self, count: int | None = None, *, gpm: bool = True) -> None:
+    def __init__(self, count: int | None = None, *, gpm: bool = True, profile: str = "") -> None:
         self._gpm: dict[int, Gpm] = {}
         _twice(_open)
         try:
             present = _twice(_count)
             if present == 0:
                 raise GpuUnavailableError("NVML shows no GPU on this machine")
-            if count is not None and not 1 <= count <= present:
-                raise InputError(f"--gpus {count}: this machine has {present} GPUs")
-            offered = count or present
-            self._handles: list[Any] = [None] * offered
+            self._handles: list[Any] = [None] * present
+            self._instances: dict[str, Any] = {}
+            found = [unit for board in range(present) for unit in self._units_of(board)]
+            units, self._profile, self.note = select(found, profile)
+            if count is not None and not 1 <= count <= len(units):
+                raise InputError(f"--gpus {count}: this machine has {len(units)} GPUs")
+            offered = count or len(units)
+            self._units = units[:offered]
+            self._parts: dict[int, BoardParts] = {}
+            self._found = found
             self._uuids: dict[int, str] = {}
             self._names: dict[int, str] = {}
             self._minors: dict[int, int] = {}
             self._totals_mib: dict[int, int] = {}
             self._capabilities: list[GpuReadings | None] = [None] * offered
             self._gpm = (
-                {gpu: Gpm(functools.partial(self._handle, gpu)) for gpu in range(offered)} if gpm else {}
+                {
+                    gpu: Gpm(functools.partial(self._handle, gpu))
+                    for gpu, unit in enumerate(self._units)
+                    if not unit.uuid
+                }
+                if gpm
+                else {}
             )
             self._seen_us = [0] * offered
             self._pcie: dict[int, tuple[float, float]] = {}
@@ -118,7 +138,7 @@ class NvmlGpus:
 
     @property
     def count(self) -> int:
-        return len(self._handles)
+        return len(self._units)
 
     def capabilities(self, gpu: int) -> GpuReadings:
         return self._capabilities[gpu] or _NONE
@@ -135,22 +155,95 @@ class NvmlGpus:
 
     @typed_errors
     def _name(self, gpu: int) -> str:
-        return str(pynvml.nvmlDeviceGetName(self._handle(gpu)))
+        """The type of an instance is the board's with the profile; so is that of a silent GPU among them."""
+        name = str(pynvml.nvmlDeviceGetName(self._board(gpu)))
+        return f"{name}/{self._profile}" if self._profile else name
 
     def _handle(self, gpu: int) -> Any:
-        """NVML's handle of a GPU; cached, because the index may mean another GPU later.
+        """NVML's handle of a GPU or of an instance.
 
         Raises:
             GpuLostError: NVML returns none.
+            GpuUnfitError: the instance was removed.
         """
-        if self._handles[gpu] is None:
+        unit = self._units[gpu]
+        if not unit.uuid:
+            return self._board(gpu)
+        if unit.uuid not in self._instances:
             try:
-                self._handles[gpu] = _by_index(gpu)
+                listed = dict(_listed(self._board(gpu)))
             except GpuUnavailableError:
                 raise
             except GpuError as error:
                 raise GpuLostError(str(error)) from error
-        return self._handles[gpu]
+            if unit.uuid not in listed:
+                raise GpuUnfitError(f"missing: its MIG instance {unit.uuid} was removed")
+            self._instances[unit.uuid] = listed[unit.uuid]
+        return self._instances[unit.uuid]
+
+    def _board(self, gpu: int) -> Any:
+        """NVML's handle of a GPU, or of the GPU of an instance."""
+        return self._by_number(self._units[gpu].board)
+
+    def _by_number(self, board: int) -> Any:
+        """NVML's handle of a board; cached, because the index may mean another GPU later."""
+        if self._handles[board] is None:
+            try:
+                self._handles[board] = _by_index(board)
+            except GpuUnavailableError:
+                raise
+            except GpuError as error:
+                raise GpuLostError(str(error)) from error
+        return self._handles[board]
+
+    def _units_of(self, board: int) -> list[Unit]:
+        """The instances of a board, in the order of their GPU instance IDs; without any, the board itself."""
+        try:
+            has_mig = _twice(self._mig_mode_of, board)
+            if not has_mig:
+                return [Unit(board, has_mig=False)]
+            found = []
+            for uuid, handle in _twice(_listed, self._by_number(board)):
+                at, name = _twice(_gpu_instance_id, handle), _twice(_name_of, handle)
+                found.append((at, Unit(board, uuid, profile_of(name), has_mig=True)))
+            return [unit for _, unit in sorted(found)] or [Unit(board, has_mig=True)]
+        except GpuError as error:
+            _log.warning("GPU %d: its MIG instances are not known: %s", board, error)
+            return [Unit(board)]
+
+    def _mig_mode_of(self, board: int) -> bool:
+        try:
+            return _mig_mode(self._by_number(board))
+        except (GpuNotSupportedError, GpuPermissionError):
+            return False
+
+    def _refuse_unfit(self, gpu: int) -> None:
+        """Check that a GPU is what this node offers: admins may turn MIG on, or remove instances, any time.
+
+        Raises:
+            GpuUnfitError: it is not.
+            GpuLostError, GpuUnavailableError: the GPU does not answer.
+        """
+        unit, has_mig = self._units[gpu], False
+        if unit.uuid:
+            handle = self._instances.get(unit.uuid)  # NVML may give the handle to another instance later
+            if handle is None or _uuid_or_none(handle) != unit.uuid:
+                self._instances.pop(unit.uuid, None)
+                self._handle(gpu)
+            return
+        try:
+            has_mig = self._mig_mode_of(unit.board)
+        except (GpuLostError, GpuUnavailableError):
+            raise
+        except GpuError as error:
+            _log.debug("GPU %d: %s", gpu, error)
+        if has_mig:
+            raise GpuUnfitError(
+                "in MIG mode, and had no usable instance when this daemon started; create instances "
+                "(nvidia-smi mig -cgi) and restart the daemon, or turn MIG off"
+            )
+        if self._profile:
+            raise GpuUnfitError(f"whole, and this node offers MIG instances {self._profile}")
 
     def _able(self, gpu: int) -> GpuReadings:
         """Readings that a GPU supports; determined as soon as it answers.
@@ -166,6 +259,7 @@ class NvmlGpus:
                 raise
             except GpuError as error:
                 raise GpuLostError(str(error)) from error
+            self._refuse_unfit(gpu)
             able = self._capabilities[gpu] = self._find_capabilities(gpu)
         return able
 
@@ -186,13 +280,34 @@ class NvmlGpus:
         return self._utilisation(gpu).gpu / 100.0 if self._able(gpu).utilisation else None
 
     def power_w(self, gpu: int) -> float | None:
-        return self._power_mw(gpu) / 1e3 if self._able(gpu).power else None
+        return self._part_w(gpu, self._power_mw(gpu) / 1e3) if self._able(gpu).power else None
 
     def energy_j(self, gpu: int) -> float | None:
-        return self._energy_mj(gpu) / 1e3 if self._able(gpu).energy else None
+        if not self._able(gpu).energy:
+            return None
+        power_w = self._power_mw(gpu) / 1e3 if self._able(gpu).power else None
+        return self._part_j(gpu, self._energy_mj(gpu) / 1e3, power_w)
 
     def sm_clock_mhz(self, gpu: int) -> int | None:
         return self._sm_clock_mhz(gpu) if self._able(gpu).sm_clock else None
+
+    def _part_w(self, gpu: int, board_w: float) -> float:
+        unit = self._units[gpu]
+        return self._parts_of(unit.board).power_w(unit.uuid, board_w) if unit.uuid else board_w
+
+    def _part_j(self, gpu: int, counter_j: float, board_w: float | None) -> float:
+        unit = self._units[gpu]
+        return self._parts_of(unit.board).energy_j(unit.uuid, counter_j, board_w) if unit.uuid else counter_j
+
+    def _parts_of(self, board: int) -> BoardParts:
+        if board not in self._parts:
+            instances = [unit for unit in self._found if unit.board == board and unit.uuid]
+            gpu = next(gpu for gpu, unit in enumerate(self._units) if unit.board == board)
+            name = ""
+            with contextlib.suppress(GpuError):
+                name = self.name(gpu)
+            self._parts[board] = BoardParts(instances, name)
+        return self._parts[board]
 
     def sm_clocks_mhz(self, gpu: int) -> list[int]:
         try:
@@ -206,6 +321,8 @@ class NvmlGpus:
         The call sets persistence mode to its present value. NVML has no query for the right to set clocks,
         and resetting them would undo the setting of another program.
         """
+        if self._units[gpu].uuid:
+            return "a MIG instance shares the clock of its GPU"
         try:
             self._supported_clocks_mhz(gpu)
             self._repeat_persistence_mode(gpu)
@@ -243,7 +360,7 @@ class NvmlGpus:
 
     @typed_errors
     def _minor(self, gpu: int) -> int:
-        return int(pynvml.nvmlDeviceGetMinorNumber(self._handle(gpu)))
+        return int(pynvml.nvmlDeviceGetMinorNumber(self._board(gpu)))
 
     def _near_by_bus(self, gpu: int) -> frozenset[int]:
         try:
@@ -259,16 +376,17 @@ class NvmlGpus:
     def _cpu_affinity(self, gpu: int) -> list[int]:
         """Bit mask in words of 64 processors."""
         count = -(-(os.cpu_count() or 1) // 64)
-        return [int(word) for word in pynvml.nvmlDeviceGetCpuAffinity(self._handle(gpu), count)]
+        return [int(word) for word in pynvml.nvmlDeviceGetCpuAffinity(self._board(gpu), count)]
 
     @typed_errors
     def _bus(self, gpu: int) -> str:
-        bus = pynvml.nvmlDeviceGetPciInfo(self._handle(gpu)).busId
+        bus = pynvml.nvmlDeviceGetPciInfo(self._board(gpu)).busId
         return bus.decode("ascii") if isinstance(bus, bytes) else str(bus)
 
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess] | None:
-        look = _Look()
-        found = look.ask(self._processes, gpu, self._able(gpu).processes)
+        look, able = _Look(), self._able(gpu)
+        self._refuse_unfit(gpu)
+        found = look.ask(self._processes, gpu, able.processes)
         self._tell(gpu, look)
         if found is None:
             return None
@@ -281,6 +399,7 @@ class NvmlGpus:
     def read(self, gpu: int) -> GpuReading:
         """For a thread of its own: with a faulty driver a call may not return."""
         able, now_s, look = self._able(gpu), time.monotonic(), _Look()
+        self._refuse_unfit(gpu)
         utilisation = look.ask(self._utilisation, gpu, able.utilisation)
         memory = look.ask(self._memory, gpu, able.memory)
         limits = look.ask(self._clock_limits, gpu, able.clock_limits)
@@ -294,11 +413,15 @@ class NvmlGpus:
         temperature_c = look.ask(self._temperature_c, gpu, able.temperature)
         processes = self._working(gpu, able, look)
         self._tell(gpu, look)
+        power_w = None if power_mw is None else power_mw / 1e3
+        unit = self._units[gpu]
+        if unit.uuid and processes is not None:
+            self._parts_of(unit.board).note_processes(unit.uuid, bool(processes))
         return GpuReading(
             utilisation_frac=None if utilisation is None else utilisation.gpu / 100.0,
             memory_used_mib=None if memory is None else memory.used // _MIB,
-            power_w=None if power_mw is None else power_mw / 1e3,
-            energy_j=None if energy_mj is None else energy_mj / 1e3,
+            power_w=None if power_w is None else self._part_w(gpu, power_w),
+            energy_j=None if energy_mj is None else self._part_j(gpu, energy_mj / 1e3, power_w),
             sm_clock_mhz=sm_clock_mhz,
             power_limited=None if limits is None else bool(limits & _POWER),
             heat_limited=None if limits is None else bool(limits & _HEAT),
@@ -352,17 +475,19 @@ class NvmlGpus:
             _log.info("NVML was not closed: %s", error)
 
     def _find_capabilities(self, gpu: int) -> GpuReadings:
+        """NVML reports neither utilisation nor PCIe traffic of an instance."""
+        is_whole = not self._units[gpu].uuid
         return GpuReadings(
             memory=_answers(self._memory, gpu),
-            utilisation=_answers(self._utilisation, gpu),
+            utilisation=is_whole and _answers(self._utilisation, gpu),
             power=_answers(self._power_mw, gpu),
             energy=_answers(self._energy_mj, gpu),
             sm_clock=_answers(self._sm_clock_mhz, gpu),
             processes=_answers(self._processes, gpu),
-            process_utilisation=_answers(self._process_utilisation, gpu),
+            process_utilisation=is_whole and _answers(self._process_utilisation, gpu),
             clock_limits=_answers(self._clock_limits, gpu),
             temperature=_answers(self._temperature_c, gpu),
-            pcie=_answers(functools.partial(self._pcie_mib_s, now_s=0.0), gpu),
+            pcie=is_whole and _answers(functools.partial(self._pcie_mib_s, now_s=0.0), gpu),
             gpm=gpu in self._gpm and self._has_gpm(gpu),
         )
 
@@ -382,21 +507,21 @@ class NvmlGpus:
 
     @typed_errors
     def _power_mw(self, gpu: int) -> int:
-        return int(pynvml.nvmlDeviceGetPowerUsage(self._handle(gpu)))
+        return int(pynvml.nvmlDeviceGetPowerUsage(self._board(gpu)))
 
     @typed_errors
     def _energy_mj(self, gpu: int) -> int:
-        return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle(gpu)))
+        return int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._board(gpu)))
 
     @typed_errors
     def _sm_clock_mhz(self, gpu: int) -> int:
-        return int(pynvml.nvmlDeviceGetClockInfo(self._handle(gpu), pynvml.NVML_CLOCK_SM))
+        return int(pynvml.nvmlDeviceGetClockInfo(self._board(gpu), pynvml.NVML_CLOCK_SM))
 
     @typed_errors
     def _supported_clocks_mhz(self, gpu: int) -> list[int]:
         """At the highest memory clock, which rlsched leaves in force."""
-        memory_mhz = max(pynvml.nvmlDeviceGetSupportedMemoryClocks(self._handle(gpu)))
-        clocks = pynvml.nvmlDeviceGetSupportedGraphicsClocks(self._handle(gpu), memory_mhz)
+        memory_mhz = max(pynvml.nvmlDeviceGetSupportedMemoryClocks(self._board(gpu)))
+        clocks = pynvml.nvmlDeviceGetSupportedGraphicsClocks(self._board(gpu), memory_mhz)
         return sorted({int(mhz) for mhz in clocks}, reverse=True)
 
     @typed_errors
@@ -415,11 +540,11 @@ class NvmlGpus:
 
     @typed_errors
     def _clock_limits(self, gpu: int) -> int:
-        return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle(gpu)))
+        return int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(self._board(gpu)))
 
     @typed_errors
     def _temperature_c(self, gpu: int) -> int:
-        return int(pynvml.nvmlDeviceGetTemperature(self._handle(gpu), pynvml.NVML_TEMPERATURE_GPU))
+        return int(pynvml.nvmlDeviceGetTemperature(self._board(gpu), pynvml.NVML_TEMPERATURE_GPU))
 
     @typed_errors
     def _pcie_mib_s(self, gpu: int, *, now_s: float) -> float:
@@ -499,6 +624,51 @@ def _count() -> int:
 @typed_errors
 def _by_index(gpu: int) -> Any:
     return pynvml.nvmlDeviceGetHandleByIndex(gpu)
+
+
+@typed_errors
+def _mig_mode(board: Any) -> bool:
+    current, _pending = pynvml.nvmlDeviceGetMigMode(board)
+    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
+
+
+@typed_errors
+def _listed(board: Any) -> list[tuple[str, Any]]:
+    """(UUID, handle) of each MIG instance of a board. Indices may have gaps."""
+    found = []
+    for index in range(int(pynvml.nvmlDeviceGetMaxMigDeviceCount(board))):
+        try:
+            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(board, index)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_NOT_FOUND:
+                continue
+            raise
+        found.append((str(pynvml.nvmlDeviceGetUUID(handle)), handle))
+    return found
+
+
+@typed_errors
+def _gpu_instance_id(handle: Any) -> int:
+    return int(pynvml.nvmlDeviceGetGpuInstanceId(handle))
+
+
+@typed_errors
+def _name_of(handle: Any) -> str:
+    return str(pynvml.nvmlDeviceGetName(handle))
+
+
+def _uuid_or_none(handle: Any) -> str | None:
+    """UUID of an instance's handle; None if the handle has become invalid.
+
+    Raises:
+        GpuLostError, GpuUnavailableError: the GPU does not answer.
+    """
+    try:
+        return str(typed_errors(pynvml.nvmlDeviceGetUUID)(handle))
+    except (GpuLostError, GpuUnavailableError):
+        raise
+    except GpuError:
+        return None
 
 
 def _twice(ask: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:

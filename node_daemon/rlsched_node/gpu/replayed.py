@@ -108,6 +108,7 @@ class ReplayedGpus:
     """
 
     kind: Literal["simulated", "nvml", "replayed"] = "replayed"
+    note = ""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._began_s = clock, clock()

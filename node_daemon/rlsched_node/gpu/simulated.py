@@ -40,6 +40,7 @@ class SimulatedGpus:
     """
 
     kind: Literal["simulated", "nvml", "replayed"] = "simulated"
+    note = ""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""GPUs out of service: lost GPUs, and GPUs in use by a process that rlsched did not start.
+"""GPUs out of service: lost or unfit GPUs, and GPUs in use by a process that rlsched did not start.
 
 The meter's thread checks them once a second. The daemon checks again before each start, because the last
 check may be too old.
@@ -19,6 +19,7 @@ from rlsched_node.gpu.device import (
     GpuReading,
     GpuSet,
     GpuUnavailableError,
+    GpuUnfitError,
 )
 from rlsched_node.processes import shim
 from rlsched_node.processes.launch import LaunchError
@@ -34,7 +35,7 @@ class _Outage(NamedTuple):
 
     Attributes:
         why: Reason for people; constant during the outage.
-        pid: The foreign process; 0: the GPU is lost.
+        pid: The foreign process; 0: the GPU is lost, or not what the node offers.
         good_looks: Number of consecutive good checks since then.
     """
 
@@ -88,7 +89,7 @@ class Outages:
     def is_lost(self, gpu: int, error: GpuError) -> None:
         """Take a GPU out of service after an error that no later call can recover from."""
         with self._lock:
-            self._take_out(gpu, f"lost: {error}", 0)
+            self._take_out(gpu, _why(error), 0)
 
     def is_read(self, gpu: int, reading: GpuReading | None, ours: Container[int] = frozenset()) -> None:
         """Record a reading of a GPU that is not lost.
@@ -136,7 +137,7 @@ class Outages:
                 foreign = gpus.foreign_processes(gpu, lambda pid, gpu=gpu: not self._is_foreign(gpu, pid))  # type: ignore[misc]
             except (GpuLostError, GpuUnavailableError) as error:
                 self.is_lost(gpu, error)
-                raise LaunchError(f"GPU {gpu} is lost: {error}", is_for_now=True) from error
+                raise LaunchError(f"GPU {gpu} is {_why(error)}", is_for_now=True) from error
             if foreign:
                 with self._lock:
                     self._take_out(gpu, _in_words(foreign), foreign[0].pid)
@@ -168,6 +169,10 @@ class Outages:
         if fields is None:
             return pid in self._seen.get(gpu, ())  # it has ended, or is in another PID namespace
         return fields[0] not in "ZX" and int(fields[_VSIZE]) > 0
+
+
+def _why(error: GpuError) -> str:
+    return str(error) if isinstance(error, GpuUnfitError) else f"lost: {error}"
 
 
 def _in_words(processes: Sequence[GpuProcess]) -> str:

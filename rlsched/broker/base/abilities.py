@@ -6,7 +6,6 @@ from typing import Final
 
 NOT_LIVE: Final = (
     "sharing by MPS",
-    "MIG slices",
     "lending idle CPU cores",
     "power caps",
     "profiling runs",

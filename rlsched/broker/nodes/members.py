@@ -366,6 +366,8 @@ class Members:
         """
         node = self._state.nodes[name]
         why = f"node {name} came back with {hello.gpus} GPUs, and had {node.spec.gpus}"
+        if node.has_other_instances(hello) and hello.gpus == node.spec.gpus:
+            why = f"node {name} came back with other MIG instances"
         if node.up:
             self._out.record(NodeDown(name=name, reason=why))
         reports = self._welcome(name, hello, request)

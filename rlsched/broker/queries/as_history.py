@@ -42,6 +42,7 @@ from rlsched.broker.state.updates import updated
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
 from rlsched.decide.actions import Start
 from rlsched.errors import InputError
+from rlsched.models.slice_name import is_slice
 from rlsched.wire.messages import Holding
 from rlsched.wire.states import QUEUED, RUNNING
 from rlsched.workload.trace import Trace
@@ -316,6 +317,7 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
             vc=one.vc or None,
             cpus=one.cpus if is_counted else 0,
             memory_mib=one.memory_mib if is_counted else 0,
+            slices=_slices(one),
         )
         for one in read.nodes.values()
     ]
@@ -329,6 +331,20 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
         origin_s=origin_s,
         until_s=read.last_s - origin_s,
     )
+
+
+def _slices(node: NodeUp) -> int:
+    """Return the MIG slices of each GPU of a node, 0 if its GPUs are whole.
+
+    Nodes report instances, and not on which GPU each is: as many to a GPU as fit and divide them evenly.
+    """
+    if not is_slice(node.gpu_type):
+        return 0
+    from rlsched.models.mig import slice_of  # compiles kernels on import: only if needed
+
+    cut = slice_of(node.gpu_type)
+    at_most = 1 if cut is None else cut.profile.at_most
+    return max(count for count in range(1, at_most + 1) if node.gpus % count == 0)
 
 
 def _ran_s(job: _HistoryJob, last_s: float) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Final, TypedDict
 
 from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.base.ledger_models import catalogue, workload_number
+from rlsched.broker.base.profiles import WorkloadProfile
 from rlsched.broker.state.jobs import Job
 from rlsched.cluster.demand import Demand
 from rlsched.models.catalogue.table import REFERENCE_TYPE
@@ -75,10 +76,18 @@ def runs_as(spec: JobSubmitted) -> int:
     It is the workload that the user named, else the workload whose GPU time is nearest to that of similar
     jobs: GPU time is the best predictor of how two jobs share a GPU.
     """
-    named = workload_number(spec.workload)
-    seen = [one.util_frac for one in spec.profiles.values() if one.util_frac is not None]
-    if named or not seen:
-        return named
+    return workload_number(spec.workload) or nearest_workload(spec.profiles)
+
+
+def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
+    """Number of the catalogue's workload with the GPU time nearest to the learnt one, 0 if none was learnt.
+
+    Args:
+        profiles: By GPU type; the type with the most attempts counts.
+    """
+    seen = [one.util_frac for one in profiles.values() if one.util_frac is not None]
+    if not seen:
+        return 0
     return nearest_workload(max(seen, key=lambda one: one.count).value)
 
 

@@ -24,6 +24,11 @@ from rlsched.cluster.state import ClusterState
 from rlsched.wire.messages import Hello
 
 
+def _instances(uuids: list[str]) -> dict[int, str]:
+    """UUIDs of MIG instances, by GPU number."""
+    return {gpu: uuid for gpu, uuid in enumerate(uuids) if uuid.startswith("MIG-")}
+
+
 @dataclass(slots=True)
 class Node:
     """A node that has registered.
@@ -67,8 +72,16 @@ class Node:
         return self.drained_until_s > 0
 
     def is_other(self, hello: Hello | NodeUp) -> bool:
-        """Whether a registration has other GPUs or another owner, and so is another node for the ledger."""
-        return (self.spec.gpus, self.spec.vc) != (hello.gpus, hello.vc)
+        """Whether a registration has other GPUs or another owner, and so is another node for the ledger.
+
+        MIG instances are other GPUs if their numbers have changed: the numbers count instances, which admins
+        remove and create.
+        """
+        return self.has_other_instances(hello) or (self.spec.gpus, self.spec.vc) != (hello.gpus, hello.vc)
+
+    def has_other_instances(self, hello: Hello | NodeUp) -> bool:
+        """Whether the MIG instances of a registration, or their GPU numbers, have changed."""
+        return _instances(self.spec.gpu_uuids) != _instances(hello.gpu_uuids)
 
     @property
     def may_run_jobs(self) -> bool:

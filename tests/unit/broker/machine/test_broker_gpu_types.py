@@ -15,6 +15,7 @@ from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.queries.as_history import history_of
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.cluster.demand import Demand
+from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,
@@ -251,3 +252,34 @@ def test_compacted_journal_keeps_types_of_live_jobs(tmp_path: Path) -> None:
         assert again.state.cluster.digest() == digest
         assert again.state.jobs[2].spec.gpu_types == ["H100"]
         assert {demand.gpu_types for demand in again.state.cluster.demands} == {("H100",), ("A100",)}
+
+
+SLICES = f"{H100}/1g.10gb"
+
+
+def test_mig_instances_go_whole_to_jobs_of_one_gpu(journal: Journal) -> None:
+    instances = card("n1", SLICES, gpus=7, gpu_uuids=[f"MIG-{number}" for number in range(7)])
+    broker = cluster(journal, card("n0", H100), instances)
+    broker.ask(submit(1, gpu_types=["h100-80gb/1g.10gb"]))
+    broker.ask(submit(1, gpu_types=["H100"]))
+    assert [on(broker, job) for job in (1, 2)] == [["n1"], ["n0"]]
+    refused = broker.ask(submit(2, gpu_types=["H100/1g.10gb"]))
+    assert isinstance(refused, Refused)
+    assert isinstance(broker.ask(submit(1, gpu_types=["H100/2g.20gb"])), Refused)
+    for job in (1, 2):
+        end(broker, job)
+    whole, cut = history_of(Path(journal.path)).cluster.nodes
+    assert (whole.slices, cut.gpus, cut.slices, cut.devices) == (0, 7, 7, 1)
+
+
+def test_instances_of_a_history_divide_its_gpus(tmp_path: Path) -> None:
+    for number, (gpus, slices) in enumerate(((14, 7), (6, 6), (11, 1))):
+        with closing(Journal(tmp_path / f"{number}.sqlite")) as journal:
+            broker = make(journal)
+            broker.says("n0", card("n0", SLICES, gpus=gpus))
+            broker.ask(submit(1))
+        spec = history_of(tmp_path / f"{number}.sqlite").cluster
+        assert spec.nodes[0].slices == slices
+        path = tmp_path / f"{number}.toml"
+        spec.write(path)
+        assert ClusterSpec.read(path).nodes == spec.nodes

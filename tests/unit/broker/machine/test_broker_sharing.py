@@ -412,3 +412,12 @@ def test_memory_of_a_gpu_type_is_its_minimum_in_any_order_of_registrations() -> 
     late = LedgerModels(state)
     late.share(True)
     assert least(state) == [60_000, by_catalogue]
+
+
+def test_mig_instances_are_not_shared(journal: Journal) -> None:
+    broker = HandBroker(load_scheduler(POLICY), journal, limits=LIMITS, shares=True)
+    can = Capabilities(shares=False, gpu_memory_mib=9_984, fences=True)
+    kind = "NVIDIA H100 80GB HBM3/1g.10gb"
+    broker.says("n0", msgspec.structs.replace(hello("n0", 2), gpu_type=kind, capabilities=can))
+    begun = [begin(broker, workload=LIGHT) for _ in range(3)]
+    assert [None if one is None else one.gpus for one in begun] == [[0], [1], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from rlsched.broker.journal.journal import Journal
@@ -167,3 +168,19 @@ def test_its_jobs_are_requeued_before_it_registers(broker: HandBroker) -> None:
     assert states(broker) == {"n0": "up", "n1": "up"}
     broker.ask(submit(8))
     assert state(broker, 2) == "launching"
+
+
+def test_jobs_are_requeued_if_the_numbers_of_mig_instances_changed(journal: Journal) -> None:
+    """Admins remove and create instances: number 1 may be another instance after a restart of the daemon."""
+    broker = make(journal, nodes=0)
+    before = msgspec.structs.replace(hello("n0", 2, cluster="c1"), gpu_uuids=["MIG-a", "MIG-b"])
+    broker.says("n0", before)
+    broker.ask(submit(1))
+    broker.says("n0", launched(1))
+    running = AttemptReport(job=1, attempt=1, rank=0, state="running")
+    report = {"attempts": [running], "epoch": 1}
+    out = broker.says("n0", msgspec.structs.replace(before, **report))
+    assert [type(message) for message in out] == [Welcome]
+    out = broker.says("n0", msgspec.structs.replace(before, gpu_uuids=["MIG-c", "MIG-a"], **report))
+    assert [type(message) for message in out] == [Welcome, Kill]
+    assert "n0 came back with other MIG instances" in reasons(broker)["n0"]
