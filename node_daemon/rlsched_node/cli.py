@@ -50,6 +50,12 @@ Example:
 @click.option(
     "--gpu-type", metavar="TYPE", help="GPU model that jobs request; default: the model that NVML reports."
 )
+@shown(
+    "--sharing",
+    type=click.Choice(["time-slicing", "mps"]),
+    default="time-slicing",
+    help="How jobs share a GPU (rlsched broker --share): in turn, or by NVIDIA's Multi-Process Service.",
+)
 @click.option("--vc", default="", help="Virtual cluster that owns this node; default: serves all of them.")
 @directory_option("Directory for output and records of jobs; default: nodes/NAME in the directory of keys.")
 @HOME
