@@ -61,8 +61,9 @@ def _serve(pipes: str) -> None:
     if _mode() == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     listening = socket.socket(socket.AF_UNIX)
-    listening.bind(f"{pipes}/control")
+    listening.bind(f"{pipes}/control.new")
     listening.listen()
+    os.rename(f"{pipes}/control.new", f"{pipes}/control")
     choice, clients = selectors.DefaultSelector(), dict[socket.socket, int]()
     choice.register(listening, selectors.EVENT_READ)
     server: subprocess.Popen[bytes] | None = None

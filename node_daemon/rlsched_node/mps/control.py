@@ -103,8 +103,8 @@ class MpsControl:
         self._run("-d", "", START_S)
         while time.monotonic() < until_s:
             found = find_processes(self.pipes).control
-            if found:
-                self._spared.add(found)
+            self._spared.update({found} - {0})
+            if found and (self.pipes / "control").exists():
                 return found
             time.sleep(_POLL_S)
         raise MpsError(f"{PROGRAM} -d ended, and no control daemon runs")
@@ -125,10 +125,11 @@ class MpsControl:
     def quit(self) -> bool:
         """End the control daemon and its servers: `quit`, then SIGTERM, then SIGKILL. Takes 20 seconds at
         most. Returns whether they have ended."""
-        if find_processes(self.pipes).control:
+        runs = find_processes(self.pipes).control > 0
+        if runs:
             with contextlib.suppress(MpsError):
                 self._run("", "quit", COMMAND_S)
-        for number in (0, signal.SIGTERM, signal.SIGKILL):
+        for number in (*([0] if runs else []), signal.SIGTERM, signal.SIGKILL):
             until_s = time.monotonic() + QUIT_S
             while True:
                 found = find_processes(self.pipes)
