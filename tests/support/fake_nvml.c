@@ -108,9 +108,10 @@ struct memory { unsigned long long total, free, used; };
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
     FAIL(device);
     (void)device;
-    memory->total = 1000ull << 20;
+    const char *mib = getenv("FAKE_NVML_MEMORY_MIB"); /* in place of 1000 */
+    memory->total = (mib ? strtoull(mib, NULL, 10) : 1000ull) << 20;
     memory->used = 250ull << 20;
-    memory->free = 750ull << 20;
+    memory->free = memory->total - memory->used;
     return is_lost() ? GPU_IS_LOST : error_of[MEMORY];
 }
 /* The first GPU hangs on the processors 0 to 3, the second on 64 and 65, where there are so many. */

@@ -96,7 +96,8 @@ class _Daemon:
         directories: Directory of the job of each client ever listed.
         servers: Its servers that ran at the last answer.
         on_gpus: Processes of its ranks on GPUs, by the meter.
-        outside: Ranks with a process on a GPU that is no client.
+        outside: Ranks with a process on a GPU that is no client, at the last two answers.
+        suspects: Such ranks at the last answer.
         error: Last error; "" if it answers.
     """
 
@@ -109,6 +110,7 @@ class _Daemon:
     servers: set[int] = field(default_factory=set)
     on_gpus: Mapping[AttemptKey, frozenset[int]] = field(default_factory=dict)
     outside: frozenset[AttemptKey] = frozenset()
+    suspects: frozenset[AttemptKey] = frozenset()
     faults: list[_Fault] = field(default_factory=list)
     look_at_s: float = 0.0
     error: str = ""
@@ -411,8 +413,8 @@ class MpsSharing:
                 self._list_clients(daemon)
 
     def _list_clients(self, daemon: _Daemon) -> None:
-        """Compare the processes on GPUs with the clients: a process that was there before is a client, or it
-        runs without MPS. Without an answer, the clients of the last answer count."""
+        """Compare the processes on GPUs with the clients: a process that was there before, twice, and still
+        runs is a client, or it runs without MPS. Without an answer, the clients of the last answer count."""
         on_gpus = daemon.on_gpus
         try:
             daemon.clients, error = daemon.control.clients(), ""
@@ -424,7 +426,12 @@ class MpsSharing:
         daemon.error = error
         for pid in daemon.clients - daemon.directories.keys():
             daemon.directories[pid] = attempt_directory_of(pid) or ""
-        outside = frozenset(key for key, pids in on_gpus.items() if pids - daemon.clients)
+        strangers = {
+            key: {pid for pid in pids - daemon.clients if shim.start_ticks(pid) is not None}
+            for key, pids in on_gpus.items()
+        }
+        seen = frozenset(key for key, pids in strangers.items() if pids)
+        outside, daemon.suspects = seen & daemon.suspects, seen
         with self._lock:
             for key in sorted(outside & daemon.ranks.keys() - daemon.outside):
                 _log.warning("attempt %s runs on GPUs %s without MPS", key, daemon.record.gpus)
