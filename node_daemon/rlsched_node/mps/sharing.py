@@ -258,7 +258,7 @@ class MpsSharing:
         return replace(ended, reason=MPS_NEIGHBOUR_FAULT if len(causes) == 1 else MPS_FAULT)
 
     def follow(self, on_gpus: Mapping[AttemptKey, frozenset[int]]) -> frozenset[AttemptKey]:
-        """Follow the ranks. Returns those that should be under MPS and run on a GPU without it.
+        """Follow the ranks. Returns the ranks that should be under MPS and run on a GPU without it.
 
         Args:
             on_gpus: Process IDs on GPUs, by rank.
