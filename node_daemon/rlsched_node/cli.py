@@ -53,6 +53,12 @@ Example:
     help="GPU model that jobs request; default: the model that NVML reports. MODEL/PROFILE "
     "(h100-80gb/1g.10gb): offer the MIG instances of this profile.",
 )
+@shown(
+    "--sharing",
+    type=click.Choice(["time-slicing", "mps"]),
+    default="time-slicing",
+    help="How jobs share a GPU (rlsched broker --share): in turn, or by NVIDIA's Multi-Process Service.",
+)
 @click.option("--vc", default="", help="Virtual cluster that owns this node; default: serves all of them.")
 @directory_option("Directory for output and records of jobs; default: nodes/NAME in the directory of keys.")
 @HOME

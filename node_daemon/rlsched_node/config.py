@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from rlsched.wire.messages import TIME_SLICING
+
 DEFAULT_MAX_OUTPUT_MIB = 1024
 DEFAULT_KEEP_OUTPUT_DAYS = 30.0
 
@@ -33,6 +35,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         accounts: Accounts by person, where the names differ; None: no file of accounts.
         allow_root: Jobs may run as root.
         gpm: GPU performance monitoring is read if there is any.
+        sharing: How jobs share GPUs: `time-slicing` or `mps`.
         record_gpus: File to which GPU readings are recorded; None: none.
         health_check: Command that checks whether the node is fit for jobs; "": none.
         health_check_every_s: Seconds from one start of the health check to the next.
@@ -57,6 +60,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     accounts: dict[str, str] | None = None
     allow_root: bool = False
     gpm: bool = True
+    sharing: str = TIME_SLICING
     record_gpus: Path | None = None
     health_check: str = ""
     health_check_every_s: float = 60.0

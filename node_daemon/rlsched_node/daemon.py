@@ -20,7 +20,7 @@ from rlsched.models.slice_name import is_slice
 from rlsched.signals import END, on_signals
 from rlsched.transport.dealer import broker_addresses, is_loopback, own_host
 from rlsched.transport.keys import KeyPair
-from rlsched.wire.messages import Capabilities, Ended, Heartbeat, Hello, Launch, LogData
+from rlsched.wire.messages import MPS, Capabilities, Ended, Heartbeat, Hello, Launch, LogData
 from rlsched_node.adopt import adopt_attempts
 from rlsched_node.clocks import ClockLocks
 from rlsched_node.config import NodeConfig
@@ -34,6 +34,7 @@ from rlsched_node.lease_file import since_boot_s, write_renewed
 from rlsched_node.link.link import BrokerLink
 from rlsched_node.link.machine import NodeMachine
 from rlsched_node.mishaps import Mishaps
+from rlsched_node.mps.sharing import MpsSharing
 from rlsched_node.processes import shim
 from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase
 from rlsched_node.processes.bounds import RankBounds, least_memory_mib, minors_of
@@ -109,7 +110,12 @@ class NodeDaemon:
             accounts=config.accounts,
         )
         self._users.check_reachable(config.directory)
-        self._environment = dict(os.environ)  # `os.environ` decodes each name and value at each access
+        has_mps = config.sharing == MPS
+        self._environment = {  # a copy: `os.environ` decodes each name and value at each access
+            name: value
+            for name, value in os.environ.items()
+            if not (has_mps and name.startswith("CUDA_MPS_"))  # of a control daemon that is not this node's
+        }
         self._home = NodeHome(config.directory, config.name)
         self._store = AttemptStore(config.directory)
         self._terms = Terms(str(self._home.lease), config.max_output_mib)
@@ -128,6 +134,9 @@ class NodeDaemon:
         is_subreaper = shim.become_subreaper()
         check = _health_check(config)
         self._spared = check.pids if check is not None else set[int]()
+        self._mps = MpsSharing(
+            config.directory, enabled=has_mps, environment=self._environment, spared=self._spared
+        )
         self._ranks = LiveRanks(
             self._store,
             self._mishaps,
@@ -169,11 +178,15 @@ class NodeDaemon:
         running = [attempt for attempt in attempts if attempt.phase is Phase.RUNNING]
         self._cgroups.clean({self._cgroups.cgroup_of(f"{one.key.cluster}.{one.key}").path for one in running})
         self._clocks.recover({gpu for attempt in running for gpu in attempt.gpus})
+        used = []
         for attempt in running:
             attempt.sm_clock_mhz = attempt.asked_mhz = self._clocks.lowest_clock_mhz(attempt.gpus)
-            record = self._store.directories_of(attempt.key).launch()
+            directory = self._store.directories_of(attempt.key)
+            record = directory.launch()
             if record is not None:
                 self._bounds.adopt(attempt.key, record)
+                used.append((attempt.key, str(directory.job_path), record))
+        self._mps.adopt(used)
         return attempts
 
     def stop(self) -> None:
@@ -249,6 +262,7 @@ class NodeDaemon:
         self._wake.close()
         self._waker.close()
         self._health.close()
+        self._mps.close()
         if self._usage.close():
             self._gpus.close()
         self._home.close()
@@ -281,6 +295,7 @@ class NodeDaemon:
                 self._clean()
             with self._mishaps.set_aside("following the GPUs"):
                 self._usage.follow(self._machine.attempts.live)
+                self._usage.mark_outside_mps(self._mps.follow(self._usage.on_gpus()))
                 self._tell_usage()
 
     def _tell_usage(self) -> None:
@@ -291,11 +306,26 @@ class NodeDaemon:
 
     def _collect_events(self) -> list[Event]:
         """Collect the events of the ranks, and free the resources of ended ranks."""
-        events = self._ranks.collect()
+        events = [
+            self._attributed(event) if isinstance(event, Exited) else event for event in self._ranks.collect()
+        ]
         for event in events:
             if isinstance(event, Exited | StartFailed):
-                self._bounds.release_limits(event.key)
+                self._release(event.key)
         return events
+
+    def _attributed(self, event: Exited) -> Exited:
+        """The end of a rank, with its reason on disk if a fault of MPS ended it."""
+        found = self._mps.attribute(event)
+        if found.reason != event.reason:
+            with _log_os_errors(f"attempt {event.key}: the reason of its end is remembered in memory only"):
+                self._store.directories_of(event.key).record_exit(found.exit_code, found.reason, found.ran_s)
+        return found
+
+    def _release(self, key: AttemptKey) -> None:
+        """Free the resources of a rank that has ended or did not start."""
+        self._bounds.release_limits(key)
+        self._mps.release(key)
 
     def _poller(self) -> zmq.Poller:
         poller = zmq.Poller()
@@ -383,7 +413,7 @@ class NodeDaemon:
         key = AttemptKey(launch.job, launch.attempt, launch.rank, self._machine.cluster)
         for event in self._start_rank(key, launch):
             if isinstance(event, StartFailed):
-                self._bounds.release_limits(key)
+                self._release(key)
                 yield GpusOut(self._usage.gpus.outages.holdings)  # before the broker's next decision
             yield event
 
@@ -406,6 +436,8 @@ class NodeDaemon:
             if launch.sm_clock_mhz:
                 yield self._hold_clocks(key, launch.gpus, launch.sm_clock_mhz)
             limits = self._bounds.allocate_limits(key, launch)
+            uuids = [_uuid(self._gpus, gpu) for gpu in launch.gpus]
+            env |= self._mps.environment(key, launch, user, str(directory.job_path), uuids, env)
             self._ranks.start(key, launch, env, self._terms._replace(user=user, limits=limits))
         except LaunchError as error:
             yield StartFailed(key, str(error), is_for_now=error.is_for_now)
@@ -426,13 +458,14 @@ class NodeDaemon:
         return ClocksLocked(key, self._clocks.lowest_clock_mhz(gpus))
 
     def _is_ours(self, pid: int) -> bool:
-        """Whether a process belongs to a rank or to the health check."""
+        """Whether a process belongs to a rank, to the health check or to MPS."""
         directory = attempt_directory_of(pid)
         if directory is not None and Path(directory).is_relative_to(self._store.attempts):
             return True
         with contextlib.suppress(OSError):
-            return os.getsid(pid) in self._spared
-        return False
+            if os.getsid(pid) in self._spared:
+                return True
+        return self._mps.is_ours(pid)
 
     def _hello(self) -> Hello:
         gpus, clocks = self._gpus, self._clocks.supported()
@@ -457,6 +490,7 @@ class NodeDaemon:
                 holds_to=self._bounds.holds_to,
                 gpu_memory_mib=least_memory_mib(gpus),
                 shares=not is_slice(self._config.gpu_type),
+                sharing=self._config.sharing,
                 fences=True,
             ),
         )

@@ -170,9 +170,10 @@ static int is_lost(void) {
 struct memory { unsigned long long total, free, used; };
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
     FAIL_ANY(device);
-    memory->total = (is_instance(device) ? 300ull : 1000ull) << 20;
+    const char *mib = getenv("FAKE_NVML_MEMORY_MIB"); /* of a whole GPU, in place of 1000 */
+    memory->total = (is_instance(device) ? 300ull : mib ? strtoull(mib, NULL, 10) : 1000ull) << 20;
     memory->used = 250ull << 20;
-    memory->free = 750ull << 20;
+    memory->free = memory->total - memory->used;
     return is_lost() ? GPU_IS_LOST : error_of[MEMORY];
 }
 /* The first GPU hangs on the processors 0 to 3, the second on 64 and 65, where there are so many. */

@@ -21,6 +21,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from rlsched.files.private import make_private
+from rlsched.wire.messages import MPS_FAULT, MPS_NEIGHBOUR_FAULT
 from rlsched_node import records
 from rlsched_node.isolation.limits import ProcessSetup, RankLimits
 from rlsched_node.isolation.user import JobUser
@@ -40,6 +41,8 @@ REASONS = frozenset(
         shim.OUT_OF_MEMORY,
         shim.GPU_OUT_OF_MEMORY,
         VANISHED,
+        MPS_FAULT,
+        MPS_NEIGHBOUR_FAULT,
     }
 )
 """Reasons that an exit record may give; see `rlsched.wire.messages.Ended`."""
@@ -262,13 +265,13 @@ class AttemptDir:
         """Claim the attempt instead of the shim. False: the shim was first, and runs or ran."""
         return records.claim(str(self.path), {"pid": 0, "start_ticks": None, "boot_id": ""})
 
-    def record_exit(self, exit_code: int, reason: str) -> ExitRecord:
-        """Write the exit record for a shim that ended without one.
+    def record_exit(self, exit_code: int, reason: str, ran_s: float | None = None) -> ExitRecord:
+        """Write the exit record for a shim that ended without one, or another reason of an end.
 
         Raises:
             OSError: the directory is missing, or the disk is faulty.
         """
-        line = records.exit_record(exit_code, reason)
+        line = records.exit_record(exit_code, reason, ran_s)
         records.write_exit(str(self.path), line)
         return msgspec.json.decode(line, type=ExitRecord)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -78,6 +78,7 @@ class _RankAccount:
         self.kept_s = now_s
         self.window_s = self.told_s = now_s
         self.told: RankUsage | None = None
+        self.outside_mps = self.told_outside_mps = False
         self.was_read = False
         if kept is not None:
             self.seen_s = self.kept_s = kept.at_s
@@ -228,8 +229,10 @@ class NodeUsage:
             usage = rank.window.usage()
             rank.whole.add(rank.window)
             rank.window, rank.window_s = UsageSums(), now_s
-            if rank.told is None or now_s - rank.told_s >= TOLD_EVERY_S or _differs(usage, rank.told):
-                rank.told, rank.told_s = usage, now_s
+            is_due = rank.told is None or now_s - rank.told_s >= TOLD_EVERY_S
+            has_changed = rank.outside_mps != rank.told_outside_mps
+            if is_due or has_changed or rank.told is None or _differs(usage, rank.told):
+                rank.told, rank.told_s, rank.told_outside_mps = usage, now_s, rank.outside_mps
                 whole_j = rank.whole.energy_j
                 energy_mj = None if whole_j is None else round(whole_j * 1e3)
                 told.append(
@@ -239,9 +242,24 @@ class NodeUsage:
                         rank=key.rank,
                         usage=usage,
                         energy_mj=energy_mj,
+                        outside_mps=rank.outside_mps,
                     )
                 )
         return told
+
+    def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:
+        """Process IDs of each rank on its GPUs at the last reading, without its shim."""
+        found = {}
+        for key, rank in self._ranks.items():
+            readings = [self._last[gpu] for gpu in rank.place.gpus]
+            own = [one.pid for reading in readings if reading is not None for one in _own(rank, reading)]
+            found[key] = frozenset(own) - {rank.place.pid}
+        return found
+
+    def mark_outside_mps(self, outside: Collection[AttemptKey]) -> None:
+        """Set the ranks that run on GPUs without MPS although they should be under it."""
+        for key, rank in self._ranks.items():
+            rank.outside_mps = key in outside
 
     def usage_to_keep(self, boot_id: str, now_s: float) -> dict[AttemptKey, Kept]:
         """Usage that must outlive the daemon."""

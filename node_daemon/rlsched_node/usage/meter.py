@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -135,6 +135,18 @@ class Meter:
     def keys(self) -> set[AttemptKey]:
         """Ranks that are read."""
         return set(self._processes)
+
+    def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:
+        """Process IDs of each rank on its GPUs at the last reading; empty unless the GPUs are real."""
+        if self._gpus.kind != "nvml":
+            return {}
+        with self._lock:
+            return self._books.on_gpus()
+
+    def mark_outside_mps(self, outside: Collection[AttemptKey]) -> None:
+        """Set the ranks that run on GPUs without MPS although they should be under it."""
+        with self._lock:
+            self._books.mark_outside_mps(outside)
 
     def news(self) -> Metered | None:
         """Report for the broker; None: nothing to report now."""

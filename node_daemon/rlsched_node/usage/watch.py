@@ -90,6 +90,14 @@ class UsageWatch:
         self._write(event.key, used)
         return replace(event, usage=kept_usage(used))
 
+    def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:
+        """Process IDs of each rank on its GPUs; see `Meter.on_gpus`."""
+        return self._meter.on_gpus()
+
+    def mark_outside_mps(self, outside: Collection[AttemptKey]) -> None:
+        """Set the ranks that run on GPUs without MPS although they should be under it."""
+        self._meter.mark_outside_mps(outside)
+
     @property
     def gpus(self) -> Meter:
         """The GPUs, as the meter's thread reads them."""

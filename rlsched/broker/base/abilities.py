@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 NOT_LIVE: Final = (
-    "sharing by MPS",
+    "expected faults under MPS",
     "lending idle CPU cores",
     "power caps",
     "profiling runs",

@@ -400,7 +400,8 @@ class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
     gpu_memory_mib: int = 0
     """New minimum of memory for each of its GPUs: the previous GPUs were too small."""
     alone: bool = False
-    """It shares no GPUs from now on: it ran out of GPU memory next to co-tenants."""
+    """It shares no GPUs from now on: it ran out of GPU memory next to co-tenants, or ended with them by a
+    fault under MPS."""
 
 
 class QuotaSet(Fact, frozen=True, kw_only=True, tag="quota_set"):

@@ -28,6 +28,7 @@ from rlsched.broker.base.entries import (
 from rlsched.broker.base.ledger_models import nearest_mhz
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.base.states import PRECEDENCE, PREEMPTED, Ending, Outcome
+from rlsched.broker.nodes.sharing import is_limited, may_share
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.job_requests import memory, needs, on_a_rank
@@ -37,6 +38,8 @@ from rlsched.errors import AllocationError, WireError
 from rlsched.terminal.visible import visible
 from rlsched.wire.messages import (
     END_REASONS,
+    MPS_FAULT,
+    MPS_NEIGHBOUR_FAULT,
     Begin,
     ClockHeld,
     Ended,
@@ -275,8 +278,15 @@ class Launches:
             self.end(job, QUEUED, f"node {ended.node} was rebooted", charged=False, lost=True)
         elif ended.reason in _NOT_ITS_DOING and not attempt.ending and not _is_done(attempt):
             self.end(job, QUEUED, _stopped_by(attempt), charged=False)
-        elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and attempt.was_shared:
+        elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and self._was_bounded(job, attempt):
             self.end(job, QUEUED, "was out of GPU memory on shared GPUs: it shares no more", charged=False)
+        elif ended.reason == MPS_NEIGHBOUR_FAULT and not attempt.ending:
+            self.end(
+                job, QUEUED, "ended with a co-tenant, whose GPU fault ended all under MPS", charged=False
+            )
+        elif ended.reason == MPS_FAULT and not attempt.ending:
+            why = "ended with its co-tenants by a GPU fault under MPS, cause unknown: it shares no more"
+            self.end(job, QUEUED, why, charged=False)
         elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and self._learnt_mib(job, attempt):
             small = memory(self._gpu_memory_mib(ended.node))
             why = f"was out of GPU memory on GPUs of {small}: it goes back once, to larger ones"
@@ -344,7 +354,8 @@ class Launches:
         """All ranks of an attempt have ended: record what becomes of the job."""
         outcome, code, reason = _outcome(job, attempt)
         short = any(rank.reason == GPU_OUT_OF_MEMORY for rank in attempt.ranks)
-        alone = outcome == QUEUED and attempt.was_shared and short
+        faulty = any(rank.reason == MPS_FAULT for rank in attempt.ranks)
+        alone = outcome == QUEUED and (faulty or (short and self._was_bounded(job, attempt)))
         self._out.record(
             AttemptOver(
                 job=job.number,
@@ -356,6 +367,10 @@ class Launches:
                 alone=alone,
             )
         )
+
+    def _was_bounded(self, job: Job, attempt: Attempt) -> bool:
+        """Whether co-tenants or MPS have limited the GPU memory of an attempt."""
+        return attempt.was_shared or is_limited(self._state, job, attempt)
 
     def _gpu_memory_mib(self, node: str) -> int:
         """Memory of a node's smallest GPU, MiB; 0 if not known."""
@@ -384,6 +399,7 @@ class Launches:
         if attempt is None or attempt.leaving:
             return
         beside = [self._state.job_of_seq[seq].number for seq in self._state.cluster.beside(job.seq)]
+        shares, need_mib = may_share(self._state, job)
         for number, rank in enumerate(attempt.ranks):
             if rank.state == LAUNCHING and node in (None, rank.node):
                 cores, memory_mib = on_a_rank(needs(job), len(rank.gpus), attempt.cpu_milli_each)
@@ -411,6 +427,8 @@ class Launches:
                     gpu_memory_mib=job.spec.gpu_memory_mib,
                     workload=job.spec.workload,
                     beside=beside,
+                    shares=shares,
+                    gpu_need_mib=need_mib if shares else 0,
                 )
                 try:
                     encode(order)

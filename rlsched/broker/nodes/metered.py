@@ -138,6 +138,14 @@ class MeteredUsage:
         known = [one for one in energy_mj if one is not None]
         return usage_of_ranks(found, at_s if at_s > -math.inf else None, sum(known) / 1e3 if known else None)
 
+    def outside_mps(self, job: Job, now_s: float) -> list[str]:
+        """Return the nodes on which a job should be under MPS, and is on its GPUs without."""
+        ranks = job.active.ranks if job.active is not None else ()
+        told = (self._of(job.number, job.active, number, now_s) for number in range(len(ranks)))
+        return [
+            rank.node for rank, one in zip(ranks, told, strict=True) if one is not None and one.outside_mps
+        ]
+
     def energy_j(self, job: Job, now_s: float) -> float | None:
         """Return the energy of all attempts of a job up to now, joules; None if no node has measured it."""
         now = self.job(job, now_s) if job.active is not None else None

@@ -11,6 +11,7 @@ import numpy as np
 from rlsched.broker.base.shortened import shortened
 from rlsched.broker.base.usage_words import energy
 from rlsched.broker.base.usage_words import in_words as usage_in_words
+from rlsched.broker.nodes.sharing import isolation_lines
 from rlsched.broker.queries.never import never_runs
 from rlsched.broker.queries.views import co_tenants, out_of_service, seat_reason
 from rlsched.broker.queries.waiting import (
@@ -63,6 +64,7 @@ def explain(
     usage: SeenUsage | None = None,
     energy_j: float | None = None,
     grace_s: float | None = None,
+    outside_mps: Sequence[str] = (),
 ) -> Explanation:
     """Return the explanation of a job's state.
 
@@ -76,12 +78,18 @@ def explain(
         usage: Resources that it uses, or has used.
         energy_j: Energy of all its attempts, joules.
         grace_s: Time between SIGTERM and SIGKILL, seconds; None: left out.
+        outside_mps: Nodes on which it should be under MPS, and is not.
     """
     if job.state == QUEUED:
         lines = _waiting(state, job, record, now_s)
     else:
         lines = _started(state, job, record, now_s)
         lines[1:1] = _limit(job, now_s, late)
+    if outside_mps:
+        lines.append(
+            f"on {', '.join(outside_mps)} it runs without MPS, by time slicing and without a memory limit: "
+            "no control daemon could be reached (see the node's log)"
+        )
     if grace_s is not None and job.live:
         lines += _grace(state, job, grace_s)
     if job.state != QUEUED and usage is not None:
@@ -401,6 +409,7 @@ def _started(state: BrokerState, job: Job, record: DecisionRecord | None, now_s:
         waited = span(attempt.start_s - job.stopped.end_s)
         lines.append(f"{_stopped(job.stopped)}; it then waited {waited} in the queue")
     lines += _beside(state, job)
+    lines += isolation_lines(state, job)
     lines += _clock(state, job, attempt)
     lines += _not_held(state, job, attempt) if job.live else []
     if job.preemptions:
@@ -456,7 +465,7 @@ def _kept_apart(state: BrokerState, job: Job) -> list[str]:
         return []
     why = "`rlsched update --share yes` lets it: nothing is known of its workload"
     if job.alone:
-        why = "it was out of GPU memory on shared GPUs"
+        why = "it was out of GPU memory on shared GPUs, or ended with co-tenants by a GPU fault"
     elif job.spec.share == "no":
         why = "as it was submitted"
     return [f"it shares no GPUs: {why}"]

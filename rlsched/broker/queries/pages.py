@@ -8,12 +8,13 @@ from typing import TypeVar
 
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.nodes.members import Members
+from rlsched.broker.nodes.sharing import ways_of
 from rlsched.broker.queries.views import array_info, co_tenants, job_info, natural, node_info
 from rlsched.broker.queries.waiting import WaitingReasons
 from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Job
-from rlsched.wire.messages import JobForecast, JobInfo, Jobs, ListJobs, ListNodes, NodeInfo, Nodes
+from rlsched.wire.messages import MPS, JobForecast, JobInfo, Jobs, ListJobs, ListNodes, NodeInfo, Nodes
 from rlsched.wire.states import QUEUED
 
 MAX_PAGE_BYTES = 1 << 16
@@ -104,6 +105,7 @@ class Pages:
             usage=self._members.metered.job(job, self._state.now_s),
             energy_j=self._members.metered.energy_j(job, self._state.now_s),
             grace_s=self._limits.grace_of(job.spec.grace_s) if job.live else None,
+            shared_by=ways_of(self._state, job),
         )
 
     def _speed_frac(self, job: Job) -> float | None:
@@ -113,6 +115,14 @@ class Pages:
         gpu_type = self._state.nodes[attempt.ranks[0].node].spec.gpu_type
         alone_frac = self._state.models.speed_frac(job.spec.workload, gpu_type, attempt.sm_clock_frac)
         return alone_frac * self._state.models.shared_frac(job.seq)
+
+    def _outside_mps(self, name: str) -> list[str]:
+        """Displayed numbers of a node's jobs that should be under MPS, and are on its GPUs without."""
+        node, metered = self._state.nodes[name], self._members.metered
+        if node.spec.capabilities.sharing != MPS:
+            return []
+        jobs = (self._state.jobs[number] for number in sorted(node.live_jobs))
+        return [job.called for job in jobs if name in metered.outside_mps(job, self._state.now_s)]
 
     def nodes(self, asked: ListNodes) -> Nodes:
         """The nodes after a name, in the order of their numbers, and how many more there are."""
@@ -131,6 +141,7 @@ class Pages:
                 self._members.clock_skew_s(name),
                 self._members.power_w(name),
                 self._members.metered.node(name, self._state.now_s),
+                self._outside_mps(name),
             )
             for name in left[:MAX_PAGE_ROWS]
         )

@@ -13,7 +13,7 @@ from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.broker.state.nodes import Node
 from rlsched.broker.state.tasks import count, in_words
-from rlsched.wire.messages import JobForecast, JobInfo, NodeInfo, SeenUsage
+from rlsched.wire.messages import MPS, JobForecast, JobInfo, NodeInfo, SeenUsage
 from rlsched.wire.states import COMPLETED, QUEUED
 
 
@@ -43,6 +43,7 @@ def job_info(
     usage: SeenUsage | None = None,
     energy_j: float | None = None,
     grace_s: float | None = None,
+    shared_by: Sequence[str] = (),
 ) -> JobInfo:
     """Return the row of a job, with long texts shortened.
 
@@ -57,6 +58,7 @@ def job_info(
         usage: Resources that it uses.
         energy_j: Energy of all its attempts, joules.
         grace_s: Time between SIGTERM and SIGKILL, seconds, if it has not ended.
+        shared_by: How its nodes let it share its GPUs.
     """
     attempt = job.attempt
     reason = job.reason
@@ -108,6 +110,7 @@ def job_info(
         usage=usage,
         energy_j=energy_j,
         grace_s=grace_s,
+        shared_by=list(shared_by),
     )
 
 
@@ -172,6 +175,17 @@ def node_notes(node: Node) -> list[str]:
     return [*spec.notes, "its rlsched is from before limits: jobs are held to no cores and no memory"]
 
 
+def _sharing_notes(node: Node, outside_mps: Sequence[str]) -> list[str]:
+    """How a node lets jobs share GPUs, if not by time slicing, and its jobs that run outside of MPS."""
+    if node.spec.capabilities.sharing != MPS:
+        return []
+    notes = ["GPUs shared by MPS"]
+    if outside_mps:
+        jobs = f"job{'s' if len(outside_mps) > 1 else ''} {', '.join(outside_mps)}"
+        notes.append(shortened(f"{jobs} without MPS: no memory limit (rlsched why)", MAX_REASON_CHARS))
+    return notes
+
+
 def node_info(
     state: BrokerState,
     name: str,
@@ -179,6 +193,7 @@ def node_info(
     clock_skew_s: float | None = None,
     power_w: float | None = None,
     use: NodeUse | None = None,
+    outside_mps: Sequence[str] = (),
 ) -> NodeInfo:
     """Return the row of a node."""
     node, use = state.nodes[name], use or NodeUse()
@@ -200,7 +215,9 @@ def node_info(
         notes=[
             *(shortened(line, MAX_REASON_CHARS) for line in out_of_service(state, name)),
             *node_notes(node),
+            *_sharing_notes(node, outside_mps),
         ],
+        sharing=node.spec.capabilities.sharing if node.spec.capabilities.shares else "",
         energy_day_j=use.energy_day_j,
         gpu_frac=use.gpu_frac,
         cores=use.cores,

@@ -88,10 +88,10 @@ def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
     seen = [one.util_frac for one in profiles.values() if one.util_frac is not None]
     if not seen:
         return 0
-    return nearest_workload(max(seen, key=lambda one: one.count).value)
+    return workload_of_gpu_time(max(seen, key=lambda one: one.count).value)
 
 
-def nearest_workload(util_frac: float) -> int:
+def workload_of_gpu_time(util_frac: float) -> int:
     """Number of the catalogue's workload with the nearest GPU time; of two equally near ones, the first."""
     return min(range(1, len(_utils()) + 1), key=lambda number: abs(_utils()[number - 1] - util_frac))
 

@@ -8,6 +8,8 @@ from rlsched.wire.messages.basic import OfRank
 from rlsched.wire.messages.client import LaterBroker
 from rlsched.wire.messages.usage import Metered, RankUsage
 
+MPS_FAULT: Final = "mps_fault"
+MPS_NEIGHBOUR_FAULT: Final = "mps_neighbour_fault"
 END_REASONS: Final = (
     "",
     "killed",
@@ -18,16 +20,22 @@ END_REASONS: Final = (
     "cancelled",
     "out_of_memory",
     "gpu_out_of_memory",
+    MPS_FAULT,
+    MPS_NEIGHBOUR_FAULT,
 )
 """How a rank can have ended: by itself; by an order to end it; at its job's time limit; because its node was
 stopped, or had no contact with a broker for too long; for an unknown reason; because a user cancelled its job
 on the engine, not through the broker; because it exceeded its memory limit or its node was out of memory;
-because its GPU was out of memory, according to its output. Any other value is read as ""."""
+because its GPU was out of memory, according to its output; because an MPS server had a fault, whose cause is
+unknown, or is another rank on its GPUs. Any other value is read as ""."""
 
 
 HELD_TO: Final = ("cores", "memory", "processes", "devices")
 """Limits that a node can enforce: `Launch.cores`, `Launch.memory_mib`, the node's own limit of processes,
 and the device files of the GPUs that a job holds."""
+
+TIME_SLICING: Final = "time-slicing"
+MPS: Final = "mps"
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,6 +58,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Memory of its smallest GPU; 0: unknown."""
     shares: bool = False
     """It runs several jobs on a GPU (`Launch.beside`); false from nodes older than this field."""
+    sharing: str = TIME_SLICING
+    """How jobs share its GPUs: `TIME_SLICING` or `MPS`."""
     fences: bool = False
     """It ends ranks at their `Launch.lost_after_s`. Jobs on other nodes are never lost by time."""
 

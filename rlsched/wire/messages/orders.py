@@ -76,6 +76,10 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     """Name in the catalogue, if the user gave one; simulated GPUs use it."""
     beside: list[int] = msgspec.field(default_factory=list)
     """Jobs that may share its GPUs. All other jobs must have ended, or be ending, before it starts."""
+    shares: bool = False
+    """Jobs that start later may share its GPUs."""
+    gpu_need_mib: int = 0
+    """Memory that it needs on each GPU, as requested or learnt: its limit under MPS; 0: unknown."""
 
 
 class Kill(OfRank, frozen=True, kw_only=True, tag="kill"):

@@ -81,6 +81,8 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Its usage; None if no node has measured it."""
     energy_j: float | None = None
     """Energy of all attempts, joules; None if no node has measured it."""
+    shared_by: list[str] = []
+    """How its nodes let it share its GPUs, `time-slicing` or `mps`; empty if it shares none."""
     grace_s: float | None = None
     """Seconds between SIGTERM and SIGKILL; None from an older broker, or if the job has ended."""
 
@@ -124,6 +126,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """CPU cores that jobs keep busy."""
     memory_mib: int | None = None
     """Memory that jobs use."""
+    sharing: str = ""
+    """How jobs share its GPUs, `time-slicing` or `mps`; "": not at all."""
 
 
 class Ok(msgspec.Struct, frozen=True, kw_only=True, tag="ok"):

@@ -106,6 +106,8 @@ class RankMetered(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Usage of the last 10 s or so."""
     energy_mj: int | None = None
     """Energy from its start on, millijoules."""
+    outside_mps: bool = False
+    """It should share its GPUs under MPS, and runs on them without."""
 
 
 class Metered(msgspec.Struct, frozen=True, kw_only=True, tag="metered", forbid_unknown_fields=True):

@@ -26,6 +26,10 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
 from rlsched.models.catalogue import load_catalogue
 from rlsched.wire.messages import (
+    MPS,
+    MPS_FAULT,
+    MPS_NEIGHBOUR_FAULT,
+    TIME_SLICING,
     Cancel,
     Capabilities,
     Explanation,
@@ -35,7 +39,13 @@ from rlsched.wire.messages import (
     Kill,
     Launch,
     ListJobs,
+    ListNodes,
+    Metered,
+    NodeInfo,
+    Nodes,
     Ok,
+    RankMetered,
+    RankUsage,
     Requeue,
     Stats,
     StatsReport,
@@ -51,8 +61,8 @@ LIGHT, FULL_MEMORY = "a2c-b64", "bert-large-squad-b8"
 """Workloads that share well, and one that fills the memory of a V100."""
 
 
-def sharing_hello(gpus: int, *, shares: bool = True, cpus: int = 0) -> Hello:
-    can = Capabilities(shares=shares, gpu_memory_mib=16_160, fences=True)
+def sharing_hello(gpus: int, *, shares: bool = True, cpus: int = 0, sharing: str = TIME_SLICING) -> Hello:
+    can = Capabilities(shares=shares, sharing=sharing, gpu_memory_mib=16_160, fences=True)
     return msgspec.structs.replace(hello("n0", gpus), gpu_type="V100", capabilities=can, cpus=cpus)
 
 
@@ -64,9 +74,10 @@ def make(
     gpus: int = 1,
     cpus: int = 0,
     scheduler: Scheduler | None = None,
+    sharing: str = TIME_SLICING,
 ) -> HandBroker:
     broker = HandBroker(scheduler or load_scheduler(POLICY), journal, limits=LIMITS, shares=shares)
-    broker.says("n0", sharing_hello(gpus, shares=node_shares, cpus=cpus))
+    broker.says("n0", sharing_hello(gpus, shares=node_shares, cpus=cpus, sharing=sharing))
     return broker
 
 
@@ -421,3 +432,88 @@ def test_mig_instances_are_not_shared(journal: Journal) -> None:
     broker.says("n0", msgspec.structs.replace(hello("n0", 2), gpu_type=kind, capabilities=can))
     begun = [begin(broker, workload=LIGHT) for _ in range(3)]
     assert [None if one is None else one.gpus for one in begun] == [[0], [1], None]
+
+
+def test_launch_tells_whether_later_jobs_may_share_and_the_memory_need(journal: Journal) -> None:
+    broker = make(journal, gpus=3)
+    orders = [
+        begin(broker, workload=LIGHT),
+        begin(broker, workload=LIGHT, share="no"),
+        begin(broker, workload=LIGHT, gpu_memory_mib=4096),
+    ]
+    assert [(order.shares, order.gpu_need_mib) for order in orders if order] == [
+        (True, 0),
+        (False, 0),
+        (True, 4096),
+    ]
+
+
+def test_launch_without_share_shares_nothing(journal: Journal) -> None:
+    order = begin(make(journal, shares=False), workload=LIGHT, gpu_memory_mib=4096)
+    assert order is not None
+    assert (order.shares, order.gpu_need_mib) == (False, 0)
+
+
+def nodes_of(broker: HandBroker) -> NodeInfo:
+    reply = broker.ask(ListNodes())
+    assert isinstance(reply, Nodes)
+    return reply.nodes[0]
+
+
+def test_isolation_is_shown(journal: Journal) -> None:
+    sliced = make(journal)
+    begin(sliced, workload=LIGHT)
+    assert "its GPUs are shared by time slicing: co-tenants take turns" in why(sliced, 1)
+    assert info(sliced, 1).shared_by == [TIME_SLICING]
+    assert nodes_of(sliced).sharing == TIME_SLICING
+    assert "MPS" not in str(nodes_of(sliced).notes)
+
+
+def test_isolation_by_mps_and_jobs_outside_of_it_are_shown(journal: Journal) -> None:
+    broker = make(journal, gpus=2, sharing=MPS)
+    begin(broker, workload=LIGHT, gpu_memory_mib=4096)
+    begin(broker, workload=LIGHT, share="no")
+    assert "a fatal GPU fault of one co-tenant ends all" in why(broker, 1)
+    assert "its memory limit is 4 GiB" in why(broker, 1)
+    assert "MPS" not in why(broker, 2)
+    assert [info(broker, job).shared_by for job in (1, 2)] == [[MPS], []]
+    assert (nodes_of(broker).sharing, nodes_of(broker).notes[-1]) == (MPS, "GPUs shared by MPS")
+    rank = RankMetered(job=1, attempt=1, rank=0, usage=RankUsage(), outside_mps=True)
+    broker.says("n0", Metered(ranks=[rank]))
+    assert nodes_of(broker).notes[-1].startswith("job 1 without MPS")
+    assert "on n0 it runs without MPS, by time slicing and without a memory limit" in why(broker, 1)
+    assert state(broker, 1) == "running"
+    broker.says("n0", Metered(ranks=[msgspec.structs.replace(rank, outside_mps=False)]))
+    assert nodes_of(broker).notes[-1] == "GPUs shared by MPS"
+    assert "without MPS" not in why(broker, 1)
+
+
+def test_fault_under_mps_costs_neighbours_nothing(journal: Journal) -> None:
+    broker = make(journal, sharing=MPS)
+    for _ in range(2):
+        begin(broker, workload=LIGHT)
+    broker.says("n0", ended(1, reason=MPS_NEIGHBOUR_FAULT, exit_code=1))
+    broker.says("n0", ended(2, exit_code=1))
+    assert state(broker, 2) == "failed"
+    job = broker.state.jobs[1]
+    assert (job.retries, job.losses, job.alone) == (0, 0, False)
+    assert "ended with a co-tenant, whose GPU fault ended all under MPS" in why(broker, 1)
+
+
+def test_fault_of_unknown_cause_under_mps_ends_sharing(journal: Journal) -> None:
+    broker = make(journal, sharing=MPS)
+    for _ in range(2):
+        begin(broker, workload=LIGHT)
+    broker.says("n0", ended(1, reason=MPS_FAULT, exit_code=1), ended(2, reason=MPS_FAULT, exit_code=1))
+    jobs = [broker.state.jobs[number] for number in (1, 2)]
+    assert [(job.retries, job.losses, job.alone) for job in jobs] == [(0, 0, True)] * 2
+    assert {state(broker, job) for job in (1, 2)} == {"launching", "queued"}
+
+
+def test_memory_limit_of_mps_is_not_the_size_of_the_gpu(journal: Journal) -> None:
+    broker = make(journal, sharing=MPS)
+    begin(broker, workload=LIGHT, gpu_memory_mib=4096)
+    broker.says("n0", ended(1, reason="gpu_out_of_memory", exit_code=1))
+    job = broker.state.jobs[1]
+    assert (job.alone, job.gpu_memory_mib, job.retries) == (True, 0, 0)
+    assert state(broker, 1) == "launching"

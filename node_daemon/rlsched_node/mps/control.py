@@ -1,0 +1,264 @@
+"""One MPS control daemon: its processes, its commands and the log of its servers.
+
+This is the only module that runs `nvidia-cuda-mps-control`, whose interface changes between versions. Each
+command is a process of its own with a time-out: the program can be absent, slow or dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rlsched.errors import RlschedError
+from rlsched_node.isolation.user import JobUser
+from rlsched_node.processes import shim
+
+PROGRAM: Final = "nvidia-cuda-mps-control"
+SERVER: Final = "nvidia-cuda-mps-server"
+PIPES: Final = "CUDA_MPS_PIPE_DIRECTORY"
+LOGS: Final = "CUDA_MPS_LOG_DIRECTORY"
+START_S: Final = 3.0
+"""Time-out of the start, seconds. The daemon's loop waits for it."""
+COMMAND_S: Final = 5.0
+"""Time-out of a command, seconds."""
+QUIT_S: Final = 5.0
+"""Time that a daemon has to end after `quit`, and again after SIGTERM, seconds."""
+MOST_SOCKET_BYTES: Final = 107
+"""Longest path of a Unix socket, bytes."""
+LONGEST_SOCKET: Final = "control_privileged"
+_COMM: Final = PROGRAM[:15]
+_POLL_S: Final = 0.02
+_MOST_LOG_BYTES: Final = 1 << 20
+_FATAL = re.compile(rb"fatal (?:exception|fault|error)", re.IGNORECASE)
+_CLIENT = re.compile(rb"client[^\n]*?\bpid:?\s*(\d+)", re.IGNORECASE)
+
+
+class MpsError(RlschedError):
+    """The control daemon cannot be started, or does not answer."""
+
+
+class MpsProcesses(NamedTuple):
+    """Processes of a control daemon, found by their name and pipe directory; `control`: 0 if none runs."""
+
+    control: int
+    servers: frozenset[int]
+
+
+class MpsControl:
+    """A control daemon with its own directories, which serves the jobs of one account.
+
+    Args:
+        directory: Directory of this daemon; `pipe` and `log` in it belong to the account, with mode 0700.
+        uuids: The GPUs that its clients share, by UUID: by number they would be renumbered.
+        user: Account of its clients, which the daemon runs as; None: this process's.
+        inherited: Environment for `PATH` and `LD_LIBRARY_PATH`.
+        spared: Process IDs of this class's children are in this set while they run.
+
+    Attributes:
+        servers: Process IDs of its servers at the last answer.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        uuids: Sequence[str],
+        user: JobUser | None,
+        inherited: Mapping[str, str],
+        spared: set[int],
+    ) -> None:
+        self.pipes, self.logs = directory / "pipe", directory / "log"
+        self._user, self._spared = user, spared
+        self.servers = frozenset[int]()
+        self._read_to = 0
+        kept = {name: inherited[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in inherited}
+        self._env = kept | {
+            PIPES: str(self.pipes),
+            LOGS: str(self.logs),
+            "CUDA_VISIBLE_DEVICES": ",".join(uuids),
+        }
+
+    def start(self) -> int:
+        """Start the control daemon, and return its process ID.
+
+        Raises:
+            MpsError: it cannot be started within `START_S`.
+        """
+        try:
+            for path in (self.pipes, self.logs):
+                os.mkdir(path, 0o700)
+                if self._user is not None:
+                    os.chown(path, self._user.uid, self._user.gid)
+        except OSError as error:
+            raise MpsError(f"cannot make {error.filename}: {error.strerror}") from error
+        until_s = time.monotonic() + START_S
+        self._run("-d", "", START_S)
+        while time.monotonic() < until_s:
+            found = find_processes(self.pipes).control
+            self._spared.update({found} - {0})
+            if found and (self.pipes / "control").exists():
+                return found
+            time.sleep(_POLL_S)
+        raise MpsError(f"{PROGRAM} -d ended, and no control daemon runs")
+
+    def clients(self) -> frozenset[int]:
+        """Process IDs of all clients of its servers.
+
+        Raises:
+            MpsError: it does not answer.
+        """
+        self.servers = servers = _numbers(self._run("", "get_server_list", COMMAND_S))
+        self._spared.update(servers)
+        found = frozenset[int]()
+        for server in servers:
+            found |= _numbers(self._run("", f"get_client_list {server}", COMMAND_S))
+        return found
+
+    def quit(self) -> bool:
+        """End the control daemon and its servers: `quit`, then SIGTERM, then SIGKILL. Takes 20 seconds at
+        most. Returns whether they have ended."""
+        runs = find_processes(self.pipes).control > 0
+        if runs:
+            with contextlib.suppress(MpsError):
+                self._run("", "quit", COMMAND_S)
+        for number in (*([0] if runs else []), signal.SIGTERM, signal.SIGKILL):
+            until_s = time.monotonic() + QUIT_S
+            while True:
+                found = find_processes(self.pipes)
+                left = {found.control, *found.servers} - {0}
+                for pid in left if number else ():
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, number)
+                if not left:
+                    return True
+                if time.monotonic() >= until_s:
+                    break
+                time.sleep(_POLL_S)
+        return False
+
+    def new_faults(self) -> list[int]:
+        """Fatal exceptions that its servers have logged since the last call: the client's process ID each, 0
+        if the log does not name it.
+
+        NVIDIA documents that the server logs them, not the words: a line counts if it has `fatal exception`,
+        `fatal fault` or `fatal error`.
+        """
+        try:
+            with (self.logs / "server.log").open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                begin = max(self._read_to if self._read_to <= size else 0, size - _MOST_LOG_BYTES)
+                file.seek(begin)
+                whole, end, _ = file.read(size - begin).rpartition(b"\n")
+        except OSError:
+            return []
+        self._read_to = begin + len(whole) + len(end)
+        found = []
+        for line in whole.splitlines():
+            if _FATAL.search(line):
+                client = _CLIENT.search(line)
+                found.append(0 if client is None else int(client[1]))
+        return found
+
+    def _run(self, option: str, command: str, timeout_s: float) -> str:
+        """Run the program once, with a command on its standard input. Returns its output.
+
+        Output goes to a file: a daemon that it leaves would hold a pipe open.
+        """
+        as_user = self._user is not None and self._user.uid != os.geteuid()
+        with tempfile.TemporaryFile() as output:
+            try:
+                process = subprocess.Popen(
+                    [PROGRAM, *([option] if option else [])],
+                    executable=shutil.which(PROGRAM, path=self._env.get("PATH")) or PROGRAM,
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=self._env,
+                    cwd="/",
+                    start_new_session=True,
+                    user=self._user.uid if self._user is not None and as_user else None,
+                    group=self._user.gid if self._user is not None and as_user else None,
+                    extra_groups=[] if as_user else None,
+                )
+            except OSError as error:
+                raise MpsError(f"cannot run {PROGRAM}: {error.strerror}") from error
+            self._spared.add(process.pid)
+            try:
+                assert process.stdin is not None
+                with contextlib.suppress(OSError), process.stdin as stdin:
+                    stdin.write(f"{command}\n".encode() if command else b"")
+                code = process.wait(timeout_s)
+            except subprocess.TimeoutExpired as error:
+                process.kill()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(1.0)
+                what = command or option
+                raise MpsError(f"{PROGRAM}: no answer to {what!r} within {timeout_s:g} s") from error
+            finally:
+                self._spared.discard(process.pid)
+            output.seek(0)
+            text = output.read(1 << 16).decode(errors="replace")
+        if code != 0:
+            last = text.strip().splitlines()[-1:] or [f"exit code {code}"]
+            raise MpsError(f"{PROGRAM}: {last[0][:200]}")
+        return text
+
+
+def is_installed(path: str | None) -> bool:
+    """Whether the program is in a search path; None: this process's."""
+    return shutil.which(PROGRAM, path=path) is not None
+
+
+def find_processes(pipes: Path) -> MpsProcesses:
+    """Control daemon and servers that use a pipe directory."""
+    control, servers = 0, set[int]()
+    for pid, found, args in _all_mps():
+        if found == os.fsencode(pipes):
+            if b"-d" in args:
+                control = pid
+            elif any(os.path.basename(arg) == SERVER.encode() for arg in args):
+                servers.add(pid)
+    return MpsProcesses(control, frozenset(servers))
+
+
+def pipes_of(pid: int) -> str | None:
+    """Pipe directory of a process of MPS; None: it is none, or cannot be read."""
+    fields = shim.read_stat(pid)
+    if fields is None or fields[0] in "ZX" or not _is_named(pid):
+        return None
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = file.read().split(b"\0")
+    except OSError:
+        return None
+    mark = f"{PIPES}=".encode()
+    return next((os.fsdecode(entry[len(mark) :]) for entry in entries if entry.startswith(mark)), None)
+
+
+def _all_mps() -> Iterator[tuple[int, bytes, list[bytes]]]:
+    """Process ID, pipe directory and arguments of each process of MPS on this machine."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (pipes := pipes_of(int(name))) is not None:
+            with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:
+                yield int(name), os.fsencode(pipes), file.read().split(b"\0")
+
+
+def _is_named(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip() == _COMM
+    except OSError:
+        return False
+
+
+def _numbers(text: str) -> frozenset[int]:
+    """Process IDs, one a line; other lines are messages."""
+    return frozenset(int(line) for line in text.split() if line.isdigit())

@@ -1,0 +1,55 @@
+"""How nodes let jobs share GPUs, and the isolation that a job has from its co-tenants."""
+
+from __future__ import annotations
+
+from rlsched.broker.state.broker_state import BrokerState
+from rlsched.broker.state.job_requests import memory
+from rlsched.broker.state.jobs import Attempt, Job
+from rlsched.wire.messages import MPS, TIME_SLICING
+
+_IN_WORDS = {
+    TIME_SLICING: "time slicing: co-tenants take turns, with no bound on GPU time or memory of one",
+    MPS: "MPS: a fatal GPU fault of one co-tenant ends all; no multiprocessors are reserved",
+}
+
+
+def may_share(state: BrokerState, job: Job) -> tuple[bool, int]:
+    """Whether other jobs may share the job's GPUs, and the memory that it needs on each, MiB; 0: unknown."""
+    if not state.models.shares:
+        return False, 0
+    slot = state.cluster.slot_of(job.seq)
+    arrays = state.cluster.arrays.job
+    return not arrays.unshared[slot], max(int(arrays.gpu_need_mib[slot]), 0)
+
+
+def ways_of(state: BrokerState, job: Job) -> list[str]:
+    """How the nodes of a running job let it share its GPUs, each once; empty if it shares none."""
+    attempt = job.active
+    if attempt is None or not may_share(state, job)[0]:
+        return []
+    return sorted({_way(state, rank.node) for rank in attempt.ranks} - {""})
+
+
+def is_limited(state: BrokerState, job: Job, attempt: Attempt) -> bool:
+    """Whether MPS limits the GPU memory of a job to its need, also without co-tenants."""
+    shares, need_mib = may_share(state, job)
+    return shares and need_mib > 0 and any(_way(state, rank.node) == MPS for rank in attempt.ranks)
+
+
+def isolation_lines(state: BrokerState, job: Job) -> list[str]:
+    """Lines on the isolation of a running job from its co-tenants, one for each way in which its nodes share."""
+    lines = []
+    for way in ways_of(state, job):
+        words = f"its GPUs are shared by {_IN_WORDS[way]}"
+        need_mib = may_share(state, job)[1]
+        if way == MPS:
+            words += f"; its memory limit is {memory(need_mib)}" if need_mib else "; it has no memory limit"
+        lines.append(words)
+    return lines
+
+
+def _way(state: BrokerState, name: str) -> str:
+    node = state.nodes.get(name)
+    if node is None or not node.spec.capabilities.shares:
+        return ""
+    return MPS if node.spec.capabilities.sharing == MPS else TIME_SLICING

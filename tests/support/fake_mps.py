@@ -1,0 +1,141 @@
+"""A fake `nvidia-cuda-mps-control` for tests: `install` puts it, its server and a client into a directory.
+
+The control daemon listens on a Unix socket in its pipe directory, starts a server for the first client, and
+answers `get_server_list`, `get_client_list PID` and `quit`. The file `mode` next to the program changes it:
+
+    refuse    `-d` fails
+    hang      `-d` and every command take a minute
+    forget    the daemon lists no client
+    stubborn  the daemon ignores `quit` and SIGTERM
+
+Only the standard library: the copies run without the package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CONTROL, SERVER, CLIENT = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "mps-client"
+_OWN_NAME = sys.argv[0]
+
+
+def install(directory: Path) -> Path:
+    """Install the three programs. Returns the file of the mode."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in (CONTROL, SERVER, CLIENT):
+        program = directory / name
+        program.write_text(f"#!{sys.executable} -S\n{Path(__file__).read_text()}")
+        program.chmod(0o755)
+    return directory / "mode"
+
+
+def connect(pipes: str, pid: int) -> socket.socket:
+    """Become a client; it stays one while the socket is open.
+
+    Raises:
+        OSError: no control daemon listens.
+    """
+    link = socket.socket(socket.AF_UNIX)
+    link.connect(f"{pipes}/control")
+    link.sendall(f"client {pid}\n".encode())
+    assert link.recv(16) == b"ok"
+    return link
+
+
+def _mode() -> str:
+    with contextlib.suppress(OSError):
+        return Path(_OWN_NAME).with_name("mode").read_text().strip()
+    return ""
+
+
+def _serve(pipes: str) -> None:
+    """The control daemon."""
+    if _mode() == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(f"{pipes}/control.new")
+    listening.listen()
+    os.rename(f"{pipes}/control.new", f"{pipes}/control")
+    choice, clients = selectors.DefaultSelector(), dict[socket.socket, int]()
+    choice.register(listening, selectors.EVENT_READ)
+    server: subprocess.Popen[bytes] | None = None
+    while True:
+        for key, _ in choice.select():
+            if key.fileobj is listening:
+                link, _ = listening.accept()
+                choice.register(link, selectors.EVENT_READ)
+                continue
+            link = key.fileobj  # type: ignore[assignment]
+            words = link.recv(1 << 12).decode().split()
+            if not words:
+                choice.unregister(link)
+                clients.pop(link, None)
+                link.close()
+            elif words[0] == "client":
+                if server is None or server.poll() is not None:
+                    server = subprocess.Popen([str(Path(_OWN_NAME).with_name(SERVER))])
+                clients[link] = int(words[1])
+                link.sendall(b"ok")
+            elif words[0] == "quit" and _mode() != "stubborn":
+                if server is not None:
+                    server.kill()
+                    server.wait()
+                os.unlink(f"{pipes}/control")
+                link.sendall(b"\n")
+                return
+            else:
+                runs = server is not None and server.poll() is None
+                listed = [] if server is None or not runs else [server.pid]
+                if words[0] == "get_client_list":
+                    listed = list(clients.values()) if _mode() != "forget" else []
+                link.sendall(("\n".join(map(str, listed)) + "\n").encode())
+
+
+def _control(args: list[str], pipes: str) -> int:
+    if _mode() == "hang":
+        time.sleep(60)
+    if args == ["-d"]:
+        if _mode() == "refuse":
+            print("Failed to start: no device")
+            return 1
+        if os.fork() == 0:
+            os.setsid()
+            _serve(pipes)
+        return 0
+    link = socket.socket(socket.AF_UNIX)
+    try:
+        link.connect(f"{pipes}/control")
+    except OSError:
+        print("Cannot find MPS control daemon process")
+        return 1
+    link.sendall(sys.stdin.buffer.read())
+    print(link.recv(1 << 12).decode(), end="")
+    return 0
+
+
+def _client(command: list[str]) -> None:
+    """Become a client if a daemon can be reached, else run without MPS, as CUDA does; then run a command."""
+    with contextlib.suppress(OSError, KeyError):
+        link = connect(os.environ["CUDA_MPS_PIPE_DIRECTORY"], os.getpid())
+        os.set_inheritable(link.fileno(), True)
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    match Path(_OWN_NAME).name:
+        case "nvidia-cuda-mps-control":
+            code = _control(sys.argv[1:], os.environ["CUDA_MPS_PIPE_DIRECTORY"])
+            sys.stdout.flush()
+            os._exit(code)
+        case "nvidia-cuda-mps-server":
+            signal.pause()
+        case "mps-client":
+            _client(sys.argv[1:])
