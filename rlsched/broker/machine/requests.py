@@ -275,6 +275,7 @@ class Requests:
                     usage=metered.job(job, now_s),
                     energy_j=metered.energy_j(job, now_s),
                     grace_s=self._limits.grace_of(job.spec.grace_s),
+                    seen=metered.speeds.of(job, now_s),
                 )
                 self._out.reply(asked.peer, asked.request, said)
             case ReadLog(job=number) as wanted if number in self._state.numbers:

@@ -104,6 +104,7 @@ class Pages:
             usage=self._members.metered.job(job, self._state.now_s),
             energy_j=self._members.metered.energy_j(job, self._state.now_s),
             grace_s=self._limits.grace_of(job.spec.grace_s) if job.live else None,
+            seen=self._members.metered.speeds.of(job, self._state.now_s),
         )
 
     def _speed_frac(self, job: Job) -> float | None:
