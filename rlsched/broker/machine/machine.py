@@ -99,7 +99,7 @@ class Machine:
         forecasts: Forecast starts and ends of jobs.
         sleep: Rules for powering down idle nodes; None: nodes stay on.
         up_since_s: When the process began to serve, Unix seconds; None: now.
-        sharing: What follows from observed speeds of jobs that share GPUs.
+        sharing: Handling of observed speeds of jobs that share GPUs.
 
     Attributes:
         started: The fact that began its epoch.

@@ -1,4 +1,4 @@
-"""What follows from observed speeds of jobs that share GPUs: predictions learn, slow jobs are reported."""
+"""Handling of observed speeds of jobs that share GPUs: predictions learn, slow jobs are reported."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _log = logging.getLogger("rlsched.broker")
 
 
 class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker does with observed speeds of jobs that share GPUs.
+    """Handling of observed speeds of jobs that share GPUs.
 
     Attributes:
         learns: Whether predictions follow observations, as `learning` of a models file.
         watch_s: Measured time next to the same co-tenant before its speed is learnt, seconds.
-        on_slow: What happens to a job that is slower than permitted: `warn` logs a line; `unshare` also lets
+        on_slow: Handling of a job that is slower than permitted: `warn` logs a line; `unshare` also lets
             it share no more from its next start on, and queues it again at once if it is preemptible.
     """
 

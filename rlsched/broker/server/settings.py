@@ -49,7 +49,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         forecast_after_s: Service time of the broker after which the forecaster starts, seconds.
         forecast_every_s: Least time between two refreshes, seconds.
         power: Commands and rules that power idle nodes down and up; None: nodes stay on.
-        sharing: What follows from observed speeds of jobs that share GPUs.
+        sharing: Handling of observed speeds of jobs that share GPUs.
     """
 
     address: str

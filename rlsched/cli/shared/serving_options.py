@@ -82,7 +82,7 @@ _DECIDING = (
         "--on-slow-sharing",
         default="warn",
         type=click.Choice(["warn", "unshare"]),
-        help="What happens to a job that runs, next to its co-tenants, for a minute below share.min_speed or "
+        help="Handling of a job that runs, next to its co-tenants, for a minute below share.min_speed or "
         "its prediction. warn: log it; unshare: it shares no more from its next start on, and is requeued at "
         "once if it is preemptible.",
     ),

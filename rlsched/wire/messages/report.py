@@ -136,7 +136,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     sharing: int = 0
     """Running jobs that share their GPUs."""
     slow_sharing: int = 0
-    """Those that have been slower than permitted or predicted for a minute."""
+    """Sharing jobs that have been slower than permitted or predicted for a minute."""
     fixed_clocks: dict[str, str] = {}
     """Nodes whose clocks cannot be set, with the reason; the first 50."""
     version: str = ""
