@@ -111,7 +111,7 @@ class LearntPairs:
         return 0 if known is None else int(known.count)
 
     def put_into(self, m: ModelArrays, kinds: Sequence[str], number: Callable[[str], int]) -> None:
-        """Put everything into models without observations; then they predict as the models that observed it."""
+        """Put everything into models without observations."""
         changed: list[tuple[Any, int, int]] = []
         for one in self._factors.values():
             row = number(one.workload)
