@@ -10,6 +10,7 @@ import click
 from rlsched.cli.operators.nodes import down, drain, remove, resume
 from rlsched.cli.shared.options import BROKER, HOME, PATH, directory_option, shown
 from rlsched.cli.shared.serving_options import LOG_FORMAT
+from rlsched.errors import InputError
 from rlsched.logs import LogFormat, set_up
 
 EPILOG = """\b
@@ -30,6 +31,13 @@ Example:
 @click.option("--name", help="Name of this node, as in its key.  [required]")
 @click.option("--gpus", type=int, metavar="N", help="Number of GPUs to offer; default: all that NVML lists.")
 @click.option("--simulated", "is_simulated", is_flag=True, help="Simulate the GPUs instead of using NVML.")
+@click.option(
+    "--simulated-truth",
+    type=PATH,
+    metavar="FILE",
+    hidden=True,
+    help="Behaviour of simulated GPUs that differs from the catalogue (TOML), for tests.",
+)
 @click.option(
     "--replay-gpus",
     type=PATH,
@@ -162,6 +170,7 @@ def node(
     name: str | None,
     gpus: int | None,
     is_simulated: bool,
+    simulated_truth: Path | None,
     replay_gpus: Path | None,
     no_gpm: bool,
     gpu_type: str | None,
@@ -179,6 +188,8 @@ def node(
     """
     if ctx.invoked_subcommand is not None:
         return
+    if simulated_truth is not None and not is_simulated:
+        raise InputError("--simulated-truth: expected with --simulated")
     if name is None:
         raise click.UsageError("Missing option '--name'.", ctx)
     set_up(log_format, node=name)
@@ -201,6 +212,7 @@ def node(
         gpu_type=gpu_type or GENERIC,
         replayed=replay_gpus,
         gpm=not no_gpm,
+        truth=simulated_truth,
     )
     settings = NodeConfig(
         name=name,

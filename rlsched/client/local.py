@@ -68,6 +68,7 @@ class LocalCluster:
         gpus: GPUs per node.
         gpu_types: GPU models, given to the nodes in turn; none: `generic`.
         broker_options: Further options of `rlsched broker`.
+        node_options: Further options of `rlsched node`.
         note: Text to print once the cluster is ready.
     """
 
@@ -81,12 +82,14 @@ class LocalCluster:
         gpus: int,
         gpu_types: Sequence[str] = (),
         broker_options: Sequence[str] = (),
+        node_options: Sequence[str] = (),
         note: str = "",
     ) -> None:
         self._directory, self._keys, self._address = directory, keys, address
         self._num_nodes, self._gpus = nodes, gpus
         self._types = list(gpu_types) or ["generic"]
         self._broker_options, self._note = list(broker_options), note
+        self._node_options = list(node_options)
         self._children: list[_LocalProcess] = []
         self._stopping = False
 
@@ -196,6 +199,7 @@ class LocalCluster:
                     str(self._keys),
                     "--end-jobs-on-exit",
                     "--allow-root",  # jobs run as the user who started this
+                    *self._node_options,
                 )
             with Client(address, home=self._keys) as client:
                 if self._until("all nodes are up", lambda: self._all_up(client), announce):

@@ -142,6 +142,11 @@ class ClusterState(ClusterShape):
         """
         kernels.share_job(self.arrays, self.slot_of(seq), not shares, gpu_need_mib)
 
+    def unshare_job(self, seq: int) -> None:
+        """Let a live job share no GPUs from now on; it keeps its current co-tenants."""
+        slot = self.slot_of(seq)
+        kernels.share_job(self.arrays, slot, True, int(self.arrays.job.gpu_need_mib[slot]))
+
     def limit_job(self, seq: int, time_limit_s: float) -> None:
         """Set the user's time limit of a live job, nan: none."""
         self.arrays.job.limit_s[self.slot_of(seq)] = time_limit_s

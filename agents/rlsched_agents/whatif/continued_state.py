@@ -18,9 +18,11 @@ from rlsched.broker.base.entries import (
     Entry,
     JobCancelled,
     JobHeld,
+    JobUnshared,
     JobUpdated,
     MemberSet,
     NodeDown,
+    PairSeen,
     RankEnded,
     TasksCancelled,
     TasksHeld,
@@ -314,4 +316,4 @@ class Life:
                 job = state.jobs[number]
                 if job.active is not None:
                     self._end(number, job.active.number, QUEUED, now_s)
-        return not isinstance(entry, BrokerStarted | MemberSet)
+        return not isinstance(entry, BrokerStarted | MemberSet | PairSeen | JobUnshared)

@@ -19,6 +19,7 @@ from rlsched.broker.base.entries import (
     JobHeld,
     JobsRanked,
     JobSubmitted,
+    JobUnshared,
     JobUpdated,
     MemberSet,
     NodeAway,
@@ -30,6 +31,7 @@ from rlsched.broker.base.entries import (
     NodeSlept,
     NodeUp,
     NodeWoken,
+    PairSeen,
     QuotaSet,
     TasksCancelled,
     TasksHeld,
@@ -69,6 +71,8 @@ _OUTSIDE: Final = (
     QuotaSet,
     MemberSet,
     AttemptEnding,
+    PairSeen,
+    JobUnshared,
 )
 """Facts that do not follow from decisions; of the ends, only the requested ones."""
 

@@ -20,6 +20,7 @@ def open_gpus(
     gpu_type: str = "generic",
     replayed: Path | None = None,
     gpm: bool = True,
+    truth: Path | None = None,
 ) -> GpuSet:
     """Open the GPUs that a node offers.
 
@@ -31,6 +32,7 @@ def open_gpus(
             (`H100-80GB/1g.10gb`) the node offers the instances of this profile.
         replayed: Replay the readings in this file (`ReplayedGpus`) instead.
         gpm: Read GPU performance monitoring if there is any.
+        truth: File of behaviour of simulated GPUs that differs from the catalogue (`SimulatedTruth`).
 
     Raises:
         InputError: no NVIDIA GPU on this machine, or a number that cannot be offered; names the remedy.
@@ -41,10 +43,12 @@ def open_gpus(
         return ReplayedGpus(replayed)
     if is_simulated:
         from rlsched_node.gpu.simulated import SimulatedGpus
+        from rlsched_node.gpu.truth import SimulatedTruth
 
         if count is None:
             raise InputError("--simulated needs a number of GPUs, such as `--simulated --gpus 4`")
-        return SimulatedGpus(count, node, gpu_type=gpu_type)
+        known = None if truth is None else SimulatedTruth.read(truth)
+        return SimulatedGpus(count, node, gpu_type=gpu_type, truth=known)
     wanted = count or 4
     try:
         from rlsched_node.gpu.nvml import NvmlGpus

@@ -12,6 +12,7 @@ from rlsched.errors import InputError
 from rlsched.models.at_clock import board_w, dynamic_w, relative_time, relative_voltage
 from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
 from rlsched_node.gpu.device import GpuError, GpuProcess, GpuReading, GpuReadings, Tenant
+from rlsched_node.gpu.truth import SimulatedTruth
 
 SM_CLOCK_IDLE_MHZ = 210
 SM_CLOCK_BUSY_MHZ = 1_980
@@ -34,6 +35,7 @@ class SimulatedGpus:
         node: Name of the node, part of the UUIDs.
         clock: Monotonic seconds; energy is integrated along it.
         gpu_type: Model of the GPUs.
+        truth: Behaviour that differs from the catalogue.
 
     Raises:
         InputError: `count` is out of range.
@@ -48,10 +50,12 @@ class SimulatedGpus:
         node: str = "node",
         clock: Callable[[], float] = time.monotonic,
         gpu_type: str = "generic",
+        truth: SimulatedTruth | None = None,
     ) -> None:
         if not 1 <= count <= MAX_GPUS_PER_NODE:
             raise InputError(f"--gpus {count}: expected 1 to {MAX_GPUS_PER_NODE} simulated GPUs")
         self._count, self._node, self._clock = count, node, clock
+        self._truth = truth or SimulatedTruth()
         self._type = canonical_kind(gpu_type)
         self._figures = {name: figure.value for name, figure in GPU_FIGURES[self._type].items()}
         self._held: dict[int, tuple[Tenant, ...]] = {}
@@ -198,6 +202,7 @@ class SimulatedGpus:
             row = catalogue.traits([self._type])[number, 0]
             fields = ("util_frac", "memory_mib", "clock_bound", "dynamic_w")
             found = self._traits[workload] = {field: float(row[field]) for field in fields}
+            found |= self._truth.changes(workload)
         return found
 
     def _at_work(self, held: Sequence[Tenant]) -> tuple[float, list[float]]:
@@ -207,7 +212,15 @@ class SimulatedGpus:
         for one in alone:
             idle *= 1.0 - one
         total = sum(alone)
-        return 1.0 - idle, [(1.0 - idle) * one / total for one in alone]
+        parts = [(1.0 - idle) * one / total for one in alone]
+        known = self._truth.speeds([tenant.workload for tenant in held])
+        if all(speed is None for speed in known):
+            return 1.0 - idle, parts
+        parts = [
+            part if speed is None else speed * one
+            for part, speed, one in zip(parts, known, alone, strict=True)
+        ]
+        return min(sum(parts), 1.0), parts
 
     def _draw(self, gpu: int) -> None:
         """Recompute the power draw of a GPU."""

@@ -18,6 +18,7 @@ _SHARES = (
     "throttled",
     "io_wait",
     "cpu",
+    "shared_gpu",
 )
 _MEANS = ("sm_clock_mhz", "pcie_mib_s")
 _HIGHEST = ("gpu_memory_mib", "temperature_c", "memory_mib")
@@ -65,6 +66,7 @@ class UsageSums(msgspec.Struct):
         shares = [one.utilisation_frac for one in own if one.utilisation_frac is not None]
         if not alone and reading.processes is not None and (shares or not own):
             used = min(sum(shares), 1.0)
+            self.mean("shared_gpu", used, lasted_s)
         sizes = [one.used_mib for one in own if one.used_mib is not None]
         self.mean("gpu", used, lasted_s)
         self.high("gpu_memory_mib", sum(sizes) if sizes else reading.memory_used_mib if alone else None)

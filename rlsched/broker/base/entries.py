@@ -404,6 +404,31 @@ class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
     fault under MPS."""
 
 
+class PairSeen(Fact, frozen=True, kw_only=True, tag="pair_seen"):
+    """The observed speed of a job next to its co-tenant; predictions of both workloads follow it.
+
+    As in the simulator, the next decision uses it, and no decision is made because of it.
+    """
+
+    job: int
+    attempt: int
+    gpu_type: str
+    """As in the ledger."""
+    workload: str
+    """Workload of the catalogue that represents the job."""
+    partner: str
+    """Workload that represents its co-tenant."""
+    speed: float
+    """Relative to the job without co-tenants at the same clock."""
+
+
+class JobUnshared(Fact, frozen=True, kw_only=True, tag="job_unshared"):
+    """A job shares no GPUs from its next start on: a co-tenant slowed it down too much."""
+
+    job: int
+    reason: str
+
+
 class QuotaSet(Fact, frozen=True, kw_only=True, tag="quota_set"):
     """New set of limits of a user, an account or a VC; None: no limit."""
 
@@ -472,6 +497,8 @@ Entry = (
     | RankEnded
     | AttemptEnding
     | AttemptOver
+    | PairSeen
+    | JobUnshared
     | QuotaSet
     | MemberSet
     | EligibilityReviewed

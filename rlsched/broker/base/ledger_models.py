@@ -13,6 +13,8 @@ from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.errors import InputError
 from rlsched.models.clocks import relative_time
+from rlsched.models.learning import Observed
+from rlsched.models.observed import LearntPairs
 
 if TYPE_CHECKING:
     from rlsched.models.arrays import ModelArrays
@@ -33,10 +35,12 @@ class LedgerModels:
 
     Attributes:
         shares: Whether GPUs are shared.
+        pairs: Observed speeds of jobs that shared GPUs; they change the predictions of the models.
     """
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
+        self.pairs = LearntPairs()
         self._asking: set[int] = set()
         self.shares = False
         self._gpus: dict[int, tuple[str, int]] = {}  # by node: type of its GPUs, and memory of each, MiB
@@ -85,11 +89,30 @@ class LedgerModels:
         kernel: Any = relative_time
         return 1.0 / float(kernel.py_func(bound, sm_clock_frac))  # compiling does not pay for a single number
 
+    def observe(self, seen: Observed) -> None:
+        """Learn from the observed speed of a job next to its only co-tenant; see `LearntPairs.observe`.
+
+        Without models, or for a GPU type or workload that is not known here, nothing is learnt.
+        """
+        if self.shares and self._known is not None:
+            self.pairs.observe(self._cluster.arrays.models, self._cluster.kind_names, seen, workload_number)
+
+    def can_learn(self, kind: int, workload: int, partner: int) -> bool:
+        """Whether the speed of a workload next to another would be learnt: both are known, the pair not."""
+        if not self.shares or self._known is None or workload <= 0 or partner <= 0:
+            return False
+        return bool(np.isnan(self._cluster.arrays.models.pair[kind, workload, partner]))
+
     def shared_frac(self, seq: int) -> float:
-        """Predicted speed of a running job next to its co-tenants; 1: it has none."""
+        """Predicted speed of a running job next to its co-tenants, of a pair as learnt; 1: it has none."""
         s, slot = self._cluster.arrays, self._cluster.slot_of(seq)
-        if not self._cluster.beside(seq) or not self.shares:
+        others = self._cluster.beside(seq)
+        if not others or not self.shares:
             return 1.0
+        if len(others) == 1:
+            kind = int(s.node.kind[s.gpu.node[int(s.job.head[slot]) // MAX_TENANTS]])
+            partner = int(s.job.workload[self._cluster.slot_of(others[0])])
+            return float(s.models.trait.beside[int(s.job.workload[slot]), kind, partner])
         from rlsched.cluster.speed import shared_on
 
         return float(shared_on(s, slot, int(s.job.head[slot]) // MAX_TENANTS))
@@ -106,6 +129,7 @@ class LedgerModels:
             self._cluster.clock_by_models(None)
         elif self.shares:
             self._cluster.use_models(_of_nodes(kinds, memory_mib), cores_as_asked=True)
+            self.pairs.put_into(self._cluster.arrays.models, kinds, workload_number)
         else:
             self._cluster.clock_by_models(_models(kinds))
 
@@ -127,13 +151,16 @@ class LedgerModels:
 
 
 def _of_nodes(kinds: tuple[str, ...], gpu_memory_mib: Sequence[int]) -> ModelArrays:
-    """Catalogue models of these GPU types, with the memory that they have here where known."""
+    """Catalogue models of these GPU types, with the memory that they have here where known.
+
+    They are a copy: a ledger learns from observed pairs.
+    """
     models = _models(kinds)
     gpu = np.array(models.gpu).view(np.recarray)
     for kind, mib in enumerate(gpu_memory_mib):
         if mib:
             gpu.memory_mib[kind] = mib
-    return models._replace(gpu=gpu)
+    return models._replace(gpu=gpu, trait=np.array(models.trait).view(np.recarray))
 
 
 @cache
@@ -156,6 +183,11 @@ def workload_number(name: str) -> int:
         return catalogue().number(name) if name else 0
     except InputError:
         return 0
+
+
+def workload_name(number: int) -> str:
+    """Name of a workload in the catalogue by its number; "" for 0, an unknown workload."""
+    return catalogue().names[number - 1] if number > 0 else ""
 
 
 def unknown_workload(name: str) -> str:

@@ -18,8 +18,10 @@ from rlsched.broker.base.entries import (
     JobHeld,
     JobsRanked,
     JobSubmitted,
+    JobUnshared,
     JobUpdated,
     NodeEntry,
+    PairSeen,
     QuotaSet,
     TasksCancelled,
     TasksHeld,
@@ -47,6 +49,7 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.decisions.reading import read_records
 from rlsched.errors import JournalError
+from rlsched.models.learning import Observed
 from rlsched.wire.messages import Holding
 from rlsched.wire.states import CANCELLED, QUEUED
 
@@ -61,6 +64,8 @@ Change = (
     | JobCancelled
     | JobsRanked
     | AttemptOver
+    | PairSeen
+    | JobUnshared
     | QuotaSet
     | EligibilityReviewed
     | Decided
@@ -243,7 +248,9 @@ def _happen_to_arrays(arrays: Arrays, specs: dict[int, JobSubmitted], change: Ch
 
 def _is_asked_after(change: Change) -> bool:
     """Whether the scheduler is called after this change."""
-    return not isinstance(change, Decided) and not (isinstance(change, JobSubmitted) and change.rejected)
+    return not isinstance(change, Decided | PairSeen | JobUnshared) and not (
+        isinstance(change, JobSubmitted) and change.rejected
+    )
 
 
 def _happen(
@@ -290,6 +297,10 @@ def _happen(
             gates.add_gates(seq, change, now_s)
         case JobHeld(job=job):
             gates.set_hold(seq_of.get(job, NO_SEQ), change, now_s)
+        case PairSeen():
+            models.observe(Observed(change.workload, change.partner, change.gpu_type, change.speed))
+        case JobUnshared(job=job):
+            state.unshare_job(seq_of[job])
         case JobUpdated(job=job):
             seq = seq_of.get(job, NO_SEQ)
             change_ledger(state, priorities, gates, seq, specs.get(job), change, now_s)

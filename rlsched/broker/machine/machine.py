@@ -40,6 +40,7 @@ from rlsched.broker.nodes.leases import Leases
 from rlsched.broker.nodes.members import Members
 from rlsched.broker.nodes.node_orders import NodeOrders
 from rlsched.broker.nodes.sleepers import Sleepers, SleepPlan
+from rlsched.broker.nodes.slow_sharing import SharingRules, SlowSharing
 from rlsched.broker.nodes.time_limits import TimeLimits
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.queries.backlog import TOO_MANY, Backlog
@@ -98,6 +99,7 @@ class Machine:
         forecasts: Forecast starts and ends of jobs.
         sleep: Rules for powering down idle nodes; None: nodes stay on.
         up_since_s: When the process began to serve, Unix seconds; None: now.
+        sharing: Handling of observed speeds of jobs that share GPUs.
 
     Attributes:
         started: The fact that began its epoch.
@@ -121,6 +123,7 @@ class Machine:
         forecasts: Forecasts = NO_FORECASTS,
         sleep: SleepPlan | None = None,
         up_since_s: float | None = None,
+        sharing: SharingRules | None = None,
     ) -> None:
         self.state, self.scheduler = state, scheduler
         permit(state.cluster, scheduler)
@@ -147,6 +150,9 @@ class Machine:
         self._leases = Leases(state, self.limits, now_s)
         self._members = Members(
             state, self._attempts, self._time_limits, self._leases, self.limits, self._out, now_s
+        )
+        self._sharing = SlowSharing(
+            state, self._members.metered.speeds, self._attempts, sharing or SharingRules(), self._out
         )
         self._sleepers = Sleepers(state, sleep, self._leases.alive_s, self._out)
         node_orders = NodeOrders(
@@ -368,6 +374,7 @@ class Machine:
         for name in self._leases.expired_drains(self.now_s):
             self._out.record(NodeResumed(name=name))
         self._sleepers.step(self.now_s)
+        self._sharing.step(self.now_s)
         self._rank()
         active = sorted({job for node in self.state.nodes.values() for job in node.live_jobs})
         self._killed_s = {job: when_s for job, when_s in self._killed_s.items() if job in active}

@@ -276,6 +276,7 @@ class Requests:
                     energy_j=metered.energy_j(job, now_s),
                     grace_s=self._limits.grace_of(job.spec.grace_s),
                     outside_mps=metered.outside_mps(job, now_s),
+                    seen=metered.speeds.of(job, now_s),
                 )
                 self._out.reply(asked.peer, asked.request, said)
             case ReadLog(job=number) as wanted if number in self._state.numbers:

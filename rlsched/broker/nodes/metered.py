@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from rlsched.broker.nodes.seen_speed import SeenSpeeds
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.wire.messages import Metered, RankMetered, RankUsage, SeenUsage
@@ -42,10 +43,14 @@ class MeteredUsage:
 
     Args:
         state: The state; figures of ranks that do not run there are removed.
+
+    Attributes:
+        speeds: Observed speeds of jobs that share GPUs.
     """
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
+        self.speeds = SeenSpeeds(state)
         self._ranks: dict[tuple[int, int], _RankReading] = {}
         self._nodes: dict[str, _OfNode] = {}
         self._latest_s = -math.inf
@@ -61,6 +66,7 @@ class MeteredUsage:
             energy_mj = one.energy_mj if one.energy_mj is not None and one.energy_mj >= 0 else None
             if one.usage.is_sound() and self._is_of(node, one) and energy_mj == one.energy_mj:
                 self._ranks[one.job, one.rank] = _RankReading(node, now_s, one)
+                self.speeds.store_measurement(one, now_s)
         if len(self._ranks) > self._most:
             self._forget()
 
@@ -141,7 +147,7 @@ class MeteredUsage:
     def outside_mps(self, job: Job, now_s: float) -> list[str]:
         """Return the nodes on which a job should be under MPS, and is on its GPUs without."""
         ranks = job.active.ranks if job.active is not None else ()
-        told = (self._of(job.number, job.active, number, now_s) for number in range(len(ranks)))
+        told = (self._latest_of_rank(job.number, job.active, number, now_s) for number in range(len(ranks)))
         return [
             rank.node for rank, one in zip(ranks, told, strict=True) if one is not None and one.outside_mps
         ]

@@ -11,6 +11,7 @@ import numpy as np
 from rlsched.broker.base.shortened import shortened
 from rlsched.broker.base.usage_words import energy
 from rlsched.broker.base.usage_words import in_words as usage_in_words
+from rlsched.broker.nodes.seen_speed import SLOW_AFTER_S, SeenSpeed
 from rlsched.broker.nodes.sharing import isolation_lines
 from rlsched.broker.queries.never import never_runs
 from rlsched.broker.queries.views import co_tenants, out_of_service, seat_reason
@@ -65,6 +66,7 @@ def explain(
     energy_j: float | None = None,
     grace_s: float | None = None,
     outside_mps: Sequence[str] = (),
+    seen: SeenSpeed | None = None,
 ) -> Explanation:
     """Return the explanation of a job's state.
 
@@ -79,11 +81,12 @@ def explain(
         energy_j: Energy of all its attempts, joules.
         grace_s: Time between SIGTERM and SIGKILL, seconds; None: left out.
         outside_mps: Nodes on which it should be under MPS, and is not.
+        seen: Its observed speed next to its co-tenants.
     """
     if job.state == QUEUED:
         lines = _waiting(state, job, record, now_s)
     else:
-        lines = _started(state, job, record, now_s)
+        lines = _started(state, job, record, now_s, seen)
         lines[1:1] = _limit(job, now_s, late)
     if outside_mps:
         lines.append(
@@ -384,7 +387,9 @@ def _grace(state: BrokerState, job: Job, grace_s: float) -> list[str]:
     return [f"when it is ended, SIGKILL follows SIGTERM after {span(grace_s)}, {by}"]
 
 
-def _started(state: BrokerState, job: Job, record: DecisionRecord | None, now_s: float) -> list[str]:
+def _started(
+    state: BrokerState, job: Job, record: DecisionRecord | None, now_s: float, seen: SeenSpeed | None
+) -> list[str]:
     attempt = job.attempt
     if attempt is None:
         return [f"{job.state}: {job.reason}" if job.reason else job.state]
@@ -408,7 +413,7 @@ def _started(state: BrokerState, job: Job, record: DecisionRecord | None, now_s:
     if job.stopped is not None:
         waited = span(attempt.start_s - job.stopped.end_s)
         lines.append(f"{_stopped(job.stopped)}; it then waited {waited} in the queue")
-    lines += _beside(state, job)
+    lines += _beside(state, job, seen)
     lines += isolation_lines(state, job)
     lines += _clock(state, job, attempt)
     lines += _not_held(state, job, attempt) if job.live else []
@@ -465,14 +470,16 @@ def _kept_apart(state: BrokerState, job: Job) -> list[str]:
         return []
     why = "`rlsched update --share yes` lets it: nothing is known of its workload"
     if job.alone:
-        why = "it was out of GPU memory on shared GPUs, or ended with co-tenants by a GPU fault"
+        why = job.alone_reason or (
+            "it was out of GPU memory on shared GPUs, or ended with co-tenants by a GPU fault"
+        )
     elif job.spec.share == "no":
         why = "as it was submitted"
     return [f"it shares no GPUs: {why}"]
 
 
-def _beside(state: BrokerState, job: Job) -> list[str]:
-    """Jobs that share its GPUs, and the predicted speeds of all of them."""
+def _beside(state: BrokerState, job: Job, seen: SeenSpeed | None) -> list[str]:
+    """Jobs that share its GPUs, the predicted speeds of all of them, and its own observed speed."""
     others = co_tenants(state, job)
     if not others:
         return []
@@ -481,7 +488,15 @@ def _beside(state: BrokerState, job: Job) -> list[str]:
         f"job {name} ({frac:.2f} of its unshared speed)" for name, frac in zip(others, speeds, strict=True)
     )
     mine = state.models.shared_frac(job.seq)
-    return [f"shares its GPUs with {told}, and is predicted to keep {mine:.2f} of its own"]
+    line = f"shares its GPUs with {told}, and is predicted to keep {mine:.2f} of its own"
+    if seen is None:
+        return [line]
+    slow_s = seen.slow_s
+    line += f"; seen {seen.speed_frac:.2f} for {span(slow_s if slow_s > 0.0 else seen.seen_s)}"
+    if slow_s < SLOW_AFTER_S:
+        return [line]
+    advice = "`rlsched update --share no` and `rlsched requeue` let it run unshared"
+    return [line, f"slower than predicted, or than the policy permits: {advice}"]
 
 
 def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:

@@ -106,6 +106,7 @@ class Pages:
             energy_j=self._members.metered.energy_j(job, self._state.now_s),
             grace_s=self._limits.grace_of(job.spec.grace_s) if job.live else None,
             shared_by=ways_of(self._state, job),
+            seen=self._members.metered.speeds.of(job, self._state.now_s),
         )
 
     def _speed_frac(self, job: Job) -> float | None:

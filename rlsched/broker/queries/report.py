@@ -113,6 +113,7 @@ class Reports:
             clocked=sum(job.active is not None and job.active.sm_clock_frac < 1.0 for job in live),
             shares=state.models.shares,
             sharing=sum(job.active is not None and job.active.tenants > 1 for job in live),
+            slow_sharing=self._members.metered.speeds.slow_jobs(now_s),
             fixed_clocks=dict(islice(fixed, MAX_NAMED_NODES)),
             version=self._started.version,
             epoch=state.epoch,

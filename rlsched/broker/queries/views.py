@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rlsched.broker.base.shortened import MAX_NAME_CHARS, MAX_REASON_CHARS, shortened
 from rlsched.broker.nodes.metered import NodeUse
+from rlsched.broker.nodes.seen_speed import SeenSpeed
 from rlsched.broker.queries.waiting import WaitingReasons, kept_out
 from rlsched.broker.state.arrays import JobArray
 from rlsched.broker.state.broker_state import BrokerState
@@ -44,6 +45,7 @@ def job_info(
     energy_j: float | None = None,
     grace_s: float | None = None,
     shared_by: Sequence[str] = (),
+    seen: SeenSpeed | None = None,
 ) -> JobInfo:
     """Return the row of a job, with long texts shortened.
 
@@ -59,6 +61,7 @@ def job_info(
         energy_j: Energy of all its attempts, joules.
         grace_s: Time between SIGTERM and SIGKILL, seconds, if it has not ended.
         shared_by: How its nodes let it share its GPUs.
+        seen: Its observed speed next to its co-tenants.
     """
     attempt = job.attempt
     reason = job.reason
@@ -111,6 +114,8 @@ def job_info(
         energy_j=energy_j,
         grace_s=grace_s,
         shared_by=list(shared_by),
+        seen_speed_frac=None if seen is None else round(seen.speed_frac, 4),
+        slow_sharing_s=0.0 if seen is None else round(seen.slow_s, 1),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlsched.broker.base.ledger_models import LedgerModels
+from rlsched.broker.base.ledger_models import LedgerModels, workload_name, workload_number
 from rlsched.broker.server.ahead import pieces
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
@@ -14,7 +14,9 @@ from rlsched.decide.own import is_own
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler, permit
+from rlsched.decide.start import policy_start
 from rlsched.errors import InputError
+from rlsched.models.learning import Observed
 
 
 def load_policy(
@@ -122,6 +124,11 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:
     state.make_eligible(sorted(seqs)[:1], 0.0)
     state.rank_job(min(seqs), 0, 0.0, 0.0)  # for priorities and changes
     state.share_job(min(seqs), shares=True, gpu_need_mib=-1)
+    if shares:  # for pairs of jobs that are seen to share
+        policy_start(state)
+        one, two = map(workload_name, (1, 2))
+        models.observe(Observed(one, two, state.kind_names[0], 0.5))
+        models.pairs.put_into(state.arrays.models, state.kind_names, workload_number)
     for now_s in (3600.0, 7200.0):  # ticks of rules that decide at ticks
         for _ in decide_all(state, scheduler, now_s, record=True):
             pass

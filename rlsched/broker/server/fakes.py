@@ -15,6 +15,7 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.recovery import recover_state
 from rlsched.broker.machine.machine import Machine
 from rlsched.broker.nodes.sleepers import SleepPlan
+from rlsched.broker.nodes.slow_sharing import SharingRules
 from rlsched.broker.server.performing import perform
 from rlsched.broker.state.finished_job import EndedJob
 from rlsched.broker.state.predictions import Predictions
@@ -102,6 +103,7 @@ class HandBroker:
         shares: bool = False,
         ranks: PriorityRules | None = None,
         sleep: SleepPlan | None = None,
+        sharing: SharingRules | None = None,
     ) -> None:
         self.journal = journal
         self.powered: list[PowerNode] = []
@@ -131,6 +133,7 @@ class HandBroker:
             limits=limits,
             ranks=ranks,
             sleep=sleep,
+            sharing=sharing,
         )
         self._requests = itertools.count(1)
         self.batch([])

@@ -231,6 +231,7 @@ class Broker:
             forecasts=self._forecasting or NO_FORECASTS,
             sleep=None if settings.power is None else settings.power.sleep,
             up_since_s=self._up_since_s,
+            sharing=settings.sharing,
         )
         return (
             machine,

@@ -12,6 +12,7 @@ from rlsched.broker.forecasts.forecasting import AFTER_S, LEAST_S
 from rlsched.broker.forecasts.messages import ForecasterSetup
 from rlsched.broker.journal.journal import JOURNAL_FILE
 from rlsched.broker.journal.records import STORE_FOLDER
+from rlsched.broker.nodes.slow_sharing import SharingRules
 from rlsched.broker.server.broker_policy import load_policy
 from rlsched.broker.server.power_commands import PowerSettings
 from rlsched.broker.standby.warm import Warm
@@ -48,6 +49,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         forecast_after_s: Service time of the broker after which the forecaster starts, seconds.
         forecast_every_s: Least time between two refreshes, seconds.
         power: Commands and rules that power idle nodes down and up; None: nodes stay on.
+        sharing: Handling of observed speeds of jobs that share GPUs.
     """
 
     address: str
@@ -72,6 +74,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     forecast_after_s: float = AFTER_S
     forecast_every_s: float = LEAST_S
     power: PowerSettings | None = None
+    sharing: SharingRules = SharingRules()
 
 
 def warmed_up(settings: BrokerSettings) -> Warm:

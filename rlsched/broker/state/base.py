@@ -29,6 +29,7 @@ from rlsched.broker.base.rows import JournalRow
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import NodeSpec
 from rlsched.errors import JournalError
+from rlsched.models.observed import LearntFactor, LearntPair
 from rlsched.wire.messages import DependsOn, Holding
 
 VERSION: Final = 4
@@ -252,6 +253,8 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
         shares: Whether GPUs are shared.
         awaited: Nodes that have not registered since the journal was restored.
         chosen: Policy that `rlsched policy set` chose last.
+        factors: Factors of workloads, learnt from observed pairs of jobs that shared GPUs.
+        pairs: These pairs.
     """
 
     now_s: float
@@ -282,6 +285,8 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     shares: bool = False
     awaited: list[str] = []
     chosen: ChosenPolicy | None = None
+    factors: list[LearntFactor] = []
+    pairs: list[LearntPair] = []
 
 
 def write_base(base: Base) -> list[BasePart]:

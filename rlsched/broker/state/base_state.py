@@ -41,6 +41,7 @@ def base_of(
     usage, usage_at_s = state.usage.sums
     jobs = sorted(state.job_of_seq.values(), key=lambda job: job.seq)
     barred = state.eligibility.barred_by("Quota")
+    factors, pairs = state.models.pairs.kept()
     return Base(
         now_s=state.now_s,
         epoch=state.epoch,
@@ -99,6 +100,8 @@ def base_of(
         shares=state.models.shares,
         awaited=sorted(state.awaited),
         chosen=state.chosen,
+        factors=factors,
+        pairs=pairs,
     )
 
 
@@ -133,6 +136,7 @@ def restore_base(state: Known, base: Base, policy_id: str) -> None:
     for holder in base.held:
         for _, seq in holder.held:
             state.cluster.share_job(seq, shares=False, gpu_need_mib=-1)  # GPUs of others are never shared
+    state.models.pairs.take_up(base.factors, base.pairs)
     state.models.weigh(base.speed_energy)
     state.models.share(base.shares)
     for node in nodes:

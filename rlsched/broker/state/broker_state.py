@@ -20,6 +20,7 @@ from rlsched.broker.base.entries import (
     JobHeld,
     JobsRanked,
     JobSubmitted,
+    JobUnshared,
     JobUpdated,
     MemberSet,
     NodeDown,
@@ -29,6 +30,7 @@ from rlsched.broker.base.entries import (
     NodeSlept,
     NodeUp,
     NumbersTaken,
+    PairSeen,
     QuotaSet,
     RankClocked,
     RankEnded,
@@ -54,6 +56,7 @@ from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.loop import apply as apply_decision
 from rlsched.decide.scheduler import Decision, Scheduler, permit
 from rlsched.errors import JournalError, RlschedError
+from rlsched.models.learning import Observed
 from rlsched.wire.states import CANCELLED, ENDED, FAILED, LAUNCHING, QUEUED, REJECTED, RUNNING, JobState
 
 
@@ -156,6 +159,10 @@ class BrokerState(Known):
                 self._on_rank_clocked(entry)
             case AttemptEnding():
                 self._on_attempt_ending(entry)
+            case PairSeen():
+                self._on_pair_seen(entry)
+            case JobUnshared():
+                self._on_unshared(entry)
             case QuotaSet():
                 self.quotas.set(entry, now_s)
             case MemberSet():
@@ -215,6 +222,19 @@ class BrokerState(Known):
         attempt = self._attempt(entry.job, entry.attempt)
         attempt.ending, attempt.ending_reason = entry.outcome, entry.reason
         attempt.charged, attempt.lost = entry.charged, entry.lost
+
+    def _on_pair_seen(self, entry: PairSeen) -> None:
+        job = self.jobs.get(entry.job)
+        if job is not None and job.active is not None and job.active.number == entry.attempt:
+            job.active.is_learnt = True
+        self.models.observe(Observed(entry.workload, entry.partner, entry.gpu_type, entry.speed))
+
+    def _on_unshared(self, entry: JobUnshared) -> None:
+        job = self.jobs.get(entry.job)
+        if job is None or not job.live:
+            return
+        job.alone, job.alone_reason = True, entry.reason
+        self.cluster.unshare_job(job.seq)
 
     def _attempt(self, job: int, number: int) -> Attempt:
         attempt = self.jobs[job].active

@@ -73,6 +73,7 @@ class Attempt:
         lent_s: GPU time used by co-tenants, seconds for each of its GPUs, until `tenants_since_s`.
         tenants: Number of jobs on its GPUs, itself included.
         tenants_since_s: Time since when there are `tenants` jobs, Unix seconds.
+        is_learnt: Whether its speed next to its present co-tenant was learnt.
         decision: Number of the decision that started it.
         source: Source of the decision.
         ending: State of the job after all ranks have ended; "" while the attempt goes on. `preempted`:
@@ -104,6 +105,7 @@ class Attempt:
     lent_s: float = 0.0
     tenants: int = 1
     tenants_since_s: float = 0.0
+    is_learnt: bool = False
 
     def live_ranks(self) -> list[int]:
         """Ranks that have not ended."""
@@ -124,6 +126,7 @@ class Attempt:
         if self.tenants > 1:
             self.lent_s += (now_s - self.tenants_since_s) * (1.0 - 1.0 / self.tenants)
         self.was_shared = self.was_shared or tenants > 1
+        self.is_learnt = False
         self.tenants, self.tenants_since_s = tenants, now_s if self.was_shared else 0.0
 
     @property
@@ -186,7 +189,9 @@ class Job:
         gpu_s: GPU-seconds of ended attempts: GPUs, shared ones in part, times the time that it had them.
         energy_j: Energy of ended attempts, joules; None if no node measured it.
         gpu_memory_mib: GPU memory that it needs by a failed attempt, MiB; 0: unknown.
-        `alone`: Whether it shares no GPUs, whatever was submitted, because it ran out of GPU memory once.
+        `alone`: Whether it shares no GPUs, whatever was submitted, because it ran out of GPU memory once, or
+            because of `alone_reason`.
+        alone_reason: How co-tenants slowed it down; "": they did not, or it is not `alone`.
         stopped: The last attempt after which it was queued again; None: there was none.
     """
 
@@ -208,6 +213,7 @@ class Job:
     energy_j: float | None = None
     gpu_memory_mib: int = 0
     alone: bool = False
+    alone_reason: str = ""
     stopped: Stopped | None = None
     end_s: float | None = None  # end of its last rank
     exit_code: int | None = None

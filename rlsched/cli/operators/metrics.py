@@ -96,6 +96,12 @@ def figures(report: StatsReport) -> Iterator[Metric]:
     yield _gauge("epoch", "Number of brokers started on this journal.", report.epoch)
     live = [(["queued"], report.queued), (["running"], report.running)]
     yield _gauges("jobs", "Jobs that have not finished.", ["state"], live)
+    yield _gauge("sharing_jobs", "Running jobs that share their GPUs.", report.sharing)
+    yield _gauge(
+        "slow_sharing_jobs",
+        "Jobs slower than permitted or predicted next to their co-tenants, for a minute.",
+        report.slow_sharing,
+    )
     kept_out = [([reason], count) for reason, count in {"Quota": 0, **report.ineligible}.items()]
     yield _gauges("ineligible_jobs", "Queued jobs that the policy does not see.", ["reason"], kept_out)
     yield _counters("jobs_over", "Finished jobs.", "state", report.outcomes)

@@ -251,6 +251,7 @@ def broker(
         )
     from rlsched.broker.base.limits import Limits
     from rlsched.broker.nodes.sleepers import SleepPlan
+    from rlsched.broker.nodes.slow_sharing import SharingRules
     from rlsched.broker.server.running import run_broker
     from rlsched.broker.server.settings import BrokerSettings
     from rlsched.broker.standby.copying import Copies
@@ -299,6 +300,11 @@ def broker(
             max_grace_s=max(Limits().max_grace_s, grace_s) if max_grace_s is None else max_grace_s,
         ),
         "senders": _with(SenderLimits, asked),
+        "sharing": SharingRules(
+            learns=not asked["no_learning"],
+            watch_s=asked["sharing_watch_s"],
+            on_slow=asked["on_slow_sharing"],
+        ),
     }
     run_broker(
         _with(BrokerSettings, asked, **settings),

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rlsched.cli.shared.options import directory_option, shown
+from rlsched.cli.shared.options import PATH, directory_option, shown
 from rlsched.cli.shared.policies import PolicyCommand
 from rlsched.cli.shared.serving_options import as_words, deciding, listening
 from rlsched.terminal.show import count
@@ -22,6 +22,13 @@ from rlsched.terminal.show import count
     metavar="TYPE,...",
     help="GPU model, which jobs may request; several are given to the nodes in turn.",
 )
+@click.option(
+    "--simulated-truth",
+    type=PATH,
+    metavar="FILE",
+    hidden=True,
+    help="Behaviour of the GPUs that differs from the catalogue (TOML), for tests.",
+)
 @deciding
 @listening
 @directory_option("Directory of the journal, logs and job output. [default: HOME/up]")
@@ -32,6 +39,7 @@ def up(
     nodes: int,
     gpus: int,
     gpu_type: str,
+    simulated_truth: Path | None,
     address: str | None,
     directory: Path | None,
     keys: Path | None,
@@ -65,6 +73,9 @@ def up(
         gpus=gpus,
         gpu_types=[one.strip() for one in gpu_type.split(",") if one.strip()],
         broker_options=as_words(ctx, decided),
+        node_options=[]
+        if simulated_truth is None
+        else ["--simulated-truth", str(simulated_truth.absolute())],
         note=not_live(shares=decided["shares"], speed_energy=decided["speed_energy"]),
     )
     with word:

@@ -78,6 +78,26 @@ _DECIDING = (
         help="Let jobs share GPUs, if they allow it (rlsched submit --share), the policy shares, and the "
         "models predict that none of them gets too slow.",
     ),
+    shown(
+        "--on-slow-sharing",
+        default="warn",
+        type=click.Choice(["warn", "unshare"]),
+        help="Handling of a job that runs, next to its co-tenants, for a minute below share.min_speed or "
+        "its prediction. warn: log it; unshare: it shares no more from its next start on, and is requeued at "
+        "once if it is preemptible.",
+    ),
+    click.option(
+        "--no-learning",
+        is_flag=True,
+        help="Predictions of jobs that share GPUs do not follow their observed speeds.",
+    ),
+    click.option(
+        "--sharing-watch-s",
+        default=300.0,
+        type=click.FloatRange(min=1.0),
+        hidden=True,
+        help="Measured time next to the same co-tenant before a speed is learnt, seconds.",
+    ),
     click.option(
         "--prediction",
         type=click.Choice(["running-mean", "hedge"]),

@@ -85,6 +85,10 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How its nodes let it share its GPUs, `time-slicing` or `mps`; empty if it shares none."""
     grace_s: float | None = None
     """Seconds between SIGTERM and SIGKILL; None from an older broker, or if the job has ended."""
+    seen_speed_frac: float | None = None
+    """Observed speed next to its co-tenants; 1: its speed without them at the same clock; None: unknown."""
+    slow_sharing_s: float = 0.0
+    """Seconds for which this speed has been below the policy's minimum or the prediction; 0: it is not."""
 
 
 MAX_CLOCK_SKEW_S = 5.0

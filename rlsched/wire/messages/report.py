@@ -135,6 +135,8 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     """Whether the broker shares GPUs."""
     sharing: int = 0
     """Running jobs that share their GPUs."""
+    slow_sharing: int = 0
+    """Sharing jobs that have been slower than permitted or predicted for a minute."""
     fixed_clocks: dict[str, str] = {}
     """Nodes whose clocks cannot be set, with the reason; the first 50."""
     version: str = ""

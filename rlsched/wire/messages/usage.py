@@ -46,6 +46,9 @@ class RankUsage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Read from storage."""
     memory_mib: int | None = None
     """Maximum resident memory; with control groups, the memory charged to its group."""
+    shared_gpu_milli: int | None = None
+    """Time in which a kernel of its own processes ran, while other ranks used its GPUs too; None: they did
+    not, or the driver does not report it by process."""
 
     def is_sound(self) -> bool:
         """Whether no field is negative or absurd: values from a node are checked on arrival."""

@@ -29,6 +29,7 @@ from rlsched_node.gpu.device import (
     Tenant,
 )
 from rlsched_node.gpu.simulated import SimulatedGpus
+from rlsched_node.gpu.truth import SimulatedTruth
 from rlsched_node.processes.bounds import minors_of
 
 needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc to compile the fake NVML")
@@ -426,3 +427,43 @@ def test_message_without_a_driver_offers_simulated_gpus(fake_nvml: ctypes.CDLL) 
     fake_nvml.fake_set_error(INIT, DRIVER_NOT_LOADED)
     with pytest.raises(InputError, match=r"no NVIDIA GPU here .*--simulated --gpus 4"):
         open_gpus(None, is_simulated=False, node="n0")
+
+
+def test_simulated_gpus_may_differ_from_the_catalogue(tmp_path: Path) -> None:
+    path = tmp_path / "truth.toml"
+    path.write_text(
+        '[workload.a2c-b64]\nutil_frac = 0.5\nmemory_mib = 3000\n[[pair]]\nworkload = "a2c-b64"\n'
+        'partner = "vit-tiny"\nspeed = 0.4\n'
+    )
+    gpus = SimulatedGpus(1, gpu_type="H100", truth=SimulatedTruth.read(path))
+    gpus.follow({0: [Tenant(1, "a2c-b64")]})
+    reading = gpus.read(0)
+    assert reading.processes is not None
+    assert (reading.utilisation_frac, reading.processes[0].used_mib) == (0.5, 3000)
+    gpus.follow({0: [Tenant(1, "a2c-b64"), Tenant(2, "vit-tiny")]})
+    reading = gpus.read(0)
+    assert reading.processes is not None
+    assert reading.processes[0].utilisation_frac == pytest.approx(0.2)
+    assert reading.utilisation_frac == pytest.approx(
+        sum(one.utilisation_frac or 0.0 for one in reading.processes)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "[workload.a2c-b64]\nutil_frac = 2\n",
+            "workload.a2c-b64.util_frac: expected a number above 0, up to",
+        ),
+        ('[[pair]]\nworkload = "a"\npartner = "b"\nspeed = 0.0\n', "pair.speed: expected a number above 0"),
+        ("[workload.a]\nutil = 0.5\n", "util"),
+    ],
+)
+def test_wrong_truth_of_simulated_gpus_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "truth.toml"
+    path.write_text(text)
+    with pytest.raises(InputError) as refused:
+        SimulatedTruth.read(path)
+    assert expected in str(refused.value)
+    assert "\n" not in str(refused.value)

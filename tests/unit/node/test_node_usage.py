@@ -180,11 +180,30 @@ def test_usage_excludes_the_co_tenant() -> None:
     assert second_ is not None
     mine, theirs = first.usage(), second_.usage()
     assert (mine.gpu_milli, theirs.gpu_milli) == (600, 100)
+    assert (mine.shared_gpu_milli, theirs.shared_gpu_milli) == (600, 100)
     assert (mine.gpu_memory_mib, theirs.gpu_memory_mib) == (1011, 1022)
     assert (mine.cpu_milli, theirs.cpu_milli, mine.measured_s) == (2000, 500, 3)
     assert mine.energy_mj is not None
     assert theirs.energy_mj is not None
     assert mine.energy_mj > 2 * theirs.energy_mj
+
+
+def test_shared_gpu_time_is_of_own_processes_next_to_another_rank() -> None:
+    books = NodeUsage(1, "A100")
+    books.begin(A, Place((0,), 10), 0.0)
+    books.read(1.0, {0: gpu(300.0, 300.0, {11: 0.9})}, {A: cpu(1.0, (11,))})
+    assert books._ranks[A].window.usage().shared_gpu_milli is None, "alone"
+    books.begin(B, Place((0,), 20), 1.0)
+    books.read(2.0, {0: gpu(600.0, 300.0, {11: 0.5, 22: 0.4})}, {A: cpu(2.0, (11,)), B: cpu(1.0, (22,))})
+    assert books._ranks[A].window.usage().shared_gpu_milli == 500
+    used = books.end(B, 2.0)
+    assert used is not None
+    assert used.usage().shared_gpu_milli == 400
+    unknown = NodeUsage(1, "A100")
+    for key, pid in ((A, 11), (B, 22)):
+        unknown.begin(key, Place((0,), pid), 0.0)
+    unknown.read(1.0, {0: gpu(300.0, 300.0)}, {A: cpu(1.0), B: cpu(1.0)})
+    assert unknown._ranks[A].window.usage().shared_gpu_milli is None, "the driver reports no processes"
 
 
 def test_counters_of_a_rank_become_shares() -> None:

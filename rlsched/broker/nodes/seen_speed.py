@@ -1,0 +1,207 @@
+"""Observed speeds of jobs that share GPUs, from the GPU time of their processes. In memory only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from rlsched.broker.base.profiles import Estimate, signature_of
+from rlsched.broker.state.broker_state import BrokerState
+from rlsched.broker.state.jobs import Attempt, Job
+from rlsched.decide.start import policy_start
+from rlsched.models.sharing import RESIDUAL_SD
+from rlsched.wire.messages import RankMetered
+
+LEAST_SOLO_FRAC: Final = 0.05
+"""Least GPU time of a job without co-tenants from which a speed is computed: readings have steps of 1 %."""
+AT_WORK_FRAC: Final = 0.01
+"""GPU time above which a job has begun to work; programs load before that."""
+HOLDS_S: Final = 80.0
+"""Time for which a reading holds: nodes report an unchanged rank every 60 s, and check that every 10 s."""
+SLOW_AFTER_S: Final = 60.0
+"""Time for which a job is slower than permitted before it is reported, seconds."""
+THROTTLED_MILLI: Final = 50
+"""Share of throttled CPU periods, thousandths, above which cores limit a job, not its co-tenants."""
+
+
+class SeenSpeed(NamedTuple):
+    """Observed speed of a job next to its present co-tenants; 1: its speed without them at the same clock.
+
+    Attributes:
+        speed_frac: Mean over `seen_s`; while it is slow, over `slow_s`.
+        seen_s: Measured time with these co-tenants, seconds.
+        predicted_frac: Prediction of the models, as learnt so far.
+        slow_s: Time since when it has been slower than the policy permits or than predicted, beyond the
+            scatter of predictions, seconds; 0: it is not.
+        is_fed: Whether its CPU cores do not limit it.
+    """
+
+    speed_frac: float
+    seen_s: float
+    predicted_frac: float
+    slow_s: float
+    is_fed: bool
+
+
+@dataclass(slots=True)
+class _Watch:
+    """GPU time of one attempt next to its present co-tenants.
+
+    Attributes:
+        ranks: By rank, its GPU time in the last report, as a share.
+        until_s: Time up to which `seconds` and `worked_s` count; nan: the job has not begun to work.
+        share: Mean of `ranks` over GPUs.
+        slow_since_s: Time since when all reports are slow; nan: the last one is not.
+        slow_from: `seconds` and `worked_s` at that time.
+    """
+
+    attempt: int
+    since_s: float
+    ranks: dict[int, float] = field(default_factory=dict)
+    until_s: float = math.nan
+    share: float = 0.0
+    seconds: float = 0.0
+    worked_s: float = 0.0
+    slow_since_s: float = math.nan
+    slow_from: tuple[float, float] = (0.0, 0.0)
+    is_fed: bool = True
+
+    def count(self, to_s: float, share: float) -> None:
+        """Count GPU time up to `to_s`."""
+        lasted_s = max(to_s - self.until_s, 0.0)
+        self.seconds += lasted_s
+        self.worked_s += lasted_s * share
+        self.until_s = max(to_s, self.until_s)
+
+
+class SeenSpeeds:
+    """Observed speeds of running jobs next to their co-tenants.
+
+    The speed of a job is the GPU time of its own processes per second, next to its co-tenants, relative to
+    the mean GPU time of earlier attempts of the same command without co-tenants, on the same GPU type::
+
+        speed = shared GPU time / `util_frac` of its profile
+
+    Assumption: a unit of work takes the same GPU time with and without co-tenants. Under time slicing one
+    context runs at a time, so this holds except for cold caches. Under MPS kernels of several processes run
+    at once and each takes longer, so that the quotient is an upper bound of the speed. Source of both GPU
+    times: NVML's utilisation by process (`nvmlDeviceGetProcessUtilization`), as a mean over windows of 10 s.
+    GPM counts a whole GPU, not a process, so it is not used here.
+
+    Nothing is claimed without such a profile, for a job that uses a GPU for less than `LEAST_SOLO_FRAC` of
+    the time, below the highest clock, on GPUs of several types, or where the driver does not report
+    utilisation by process.
+
+    Args:
+        state: The state.
+    """
+
+    def __init__(self, state: BrokerState) -> None:
+        self._state = state
+        self._watched: dict[int, _Watch] = {}
+        self._latest_s = -math.inf  # lists pass the time of the last fact, which may be older
+
+    @property
+    def jobs(self) -> list[int]:
+        """Numbers of the jobs that are watched, ascending."""
+        return sorted(self._watched)
+
+    def store_measurement(self, one: RankMetered, now_s: float) -> None:
+        """Store the usage of a rank, as reported at `now_s`, Unix seconds."""
+        self._latest_s = now_s
+        job = self._state.jobs.get(one.job)
+        attempt = None if job is None else job.active
+        if job is None or attempt is None or attempt.tenants < 2 or one.usage.shared_gpu_milli is None:
+            return
+        watch = self._watched.get(one.job)
+        since_s = max(attempt.tenants_since_s, attempt.seated_s)
+        if watch is None or (watch.attempt, watch.since_s) != (attempt.number, since_s):
+            watch = self._watched[one.job] = _Watch(attempt.number, since_s)
+        watch.ranks[one.rank] = min(one.usage.shared_gpu_milli / 1e3, 1.0)
+        if len(watch.ranks) < len(attempt.ranks):
+            return
+        gpus = [len(rank.gpus) for rank in attempt.ranks]
+        share = sum(count * watch.ranks[rank] for rank, count in enumerate(gpus)) / max(sum(gpus), 1)
+        if (one.usage.throttled_milli or 0) > THROTTLED_MILLI:
+            watch.is_fed = False
+        if math.isnan(watch.until_s):
+            if share < AT_WORK_FRAC:
+                return
+            watch.until_s = max(now_s - one.usage.measured_s, since_s)
+        window_s = min(float(one.usage.measured_s), now_s - watch.until_s)
+        watch.count(now_s - window_s, watch.share)  # it was not reported: it had not changed
+        if not self._is_slow(job, attempt, share):
+            watch.slow_since_s = math.nan
+        elif math.isnan(watch.slow_since_s):
+            watch.slow_since_s, watch.slow_from = now_s - window_s, (watch.seconds, watch.worked_s)
+        watch.count(now_s, share)
+        watch.share = share
+
+    def of(self, job: Job, now_s: float) -> SeenSpeed | None:
+        """Return the observed speed of a job next to its present co-tenants; None: it is unknown."""
+        now_s = max(now_s, self._latest_s)
+        attempt, watch = job.active, self._watched.get(job.number)
+        if attempt is None or watch is None or attempt.tenants < 2 or math.isnan(watch.until_s):
+            return None
+        since_s = max(attempt.tenants_since_s, attempt.seated_s)
+        solo = self.solo_frac(job, attempt)
+        if (watch.attempt, watch.since_s) != (attempt.number, since_s) or solo is None:
+            return None
+        left_s = now_s - watch.until_s
+        if left_s > HOLDS_S:
+            return None
+        left_s = max(left_s, 0.0)
+        seconds, worked_s = watch.seconds + left_s, watch.worked_s + left_s * watch.share
+        if seconds <= 0.0:
+            return None
+        speed_frac, slow_s = worked_s / seconds, 0.0
+        if not math.isnan(watch.slow_since_s):
+            slow_s = max(now_s - watch.slow_since_s, 0.0)
+            if seconds > watch.slow_from[0]:
+                speed_frac = (worked_s - watch.slow_from[1]) / (seconds - watch.slow_from[0])
+        predicted_frac = self._state.models.shared_frac(job.seq)
+        return SeenSpeed(speed_frac / solo.value, seconds, predicted_frac, slow_s, watch.is_fed)
+
+    def mean_frac(self, job: Job, now_s: float) -> float | None:
+        """Return the mean speed of a job since it has its present co-tenants, slow times and others."""
+        seen, attempt = self.of(job, now_s), job.active
+        if seen is None or attempt is None:
+            return None
+        watch, solo = self._watched[job.number], self.solo_frac(job, attempt)
+        assert solo is not None
+        left_s = max(now_s - watch.until_s, 0.0)
+        return (watch.worked_s + left_s * watch.share) / (watch.seconds + left_s) / solo.value
+
+    def solo_frac(self, job: Job, attempt: Attempt) -> Estimate | None:
+        """GPU time of earlier attempts of the job's command without co-tenants; None: unknown, or little."""
+        types = {self._state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
+        if len(types) != 1 or attempt.sm_clock_frac != 1.0:
+            return None
+        known = self._state.profiles.profiles_of(signature_of(job.spec.user, job.spec.command))
+        profile = known.get(types.pop())
+        solo = None if profile is None else profile.util_frac
+        return None if solo is None or solo.value < LEAST_SOLO_FRAC else solo
+
+    def slow_jobs(self, now_s: float) -> int:
+        """Number of jobs that have been slow for `SLOW_AFTER_S`."""
+        found = (self.of(self._state.jobs[job], now_s) for job in self.jobs if job in self._state.jobs)
+        return sum(seen is not None and seen.slow_s >= SLOW_AFTER_S for seen in found)
+
+    def forget(self, now_s: float) -> None:
+        """Remove jobs that share no more, at `now_s`, Unix seconds."""
+        self._latest_s = now_s
+        for number in self.jobs:
+            job, watch = self._state.jobs.get(number), self._watched[number]
+            attempt = None if job is None else job.active
+            if attempt is None or attempt.tenants < 2 or attempt.number != watch.attempt:
+                del self._watched[number]
+
+    def _is_slow(self, job: Job, attempt: Attempt, share: float) -> bool:
+        solo = self.solo_frac(job, attempt)
+        if solo is None:
+            return False
+        predicted = self._state.models.shared_frac(job.seq)
+        scatter = math.hypot(RESIDUAL_SD, solo.spread)
+        least = max(float(policy_start(self._state.cluster).min_speed), predicted * math.exp(-scatter))
+        return share / solo.value < least

@@ -1,0 +1,116 @@
+"""Handling of observed speeds of jobs that share GPUs: predictions learn, slow jobs are reported."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, Literal
+
+import msgspec
+
+from rlsched.broker.base.entries import JobUnshared, PairSeen
+from rlsched.broker.base.ledger_models import workload_name
+from rlsched.broker.nodes.launches import Launches
+from rlsched.broker.nodes.seen_speed import SLOW_AFTER_S, SeenSpeed, SeenSpeeds
+from rlsched.broker.outbox import Outbox
+from rlsched.broker.state.broker_state import BrokerState
+from rlsched.broker.state.jobs import Job
+from rlsched.wire.states import QUEUED
+
+WATCH_S: Final = 300.0
+"""Measured time next to the same co-tenant before a speed is learnt, seconds; as in the simulator
+(`rlsched_envs.sim.lessons.WATCH_S`)."""
+OnSlow = Literal["warn", "unshare"]
+_log = logging.getLogger("rlsched.broker")
+
+
+class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Handling of observed speeds of jobs that share GPUs.
+
+    Attributes:
+        learns: Whether predictions follow observations, as `learning` of a models file.
+        watch_s: Measured time next to the same co-tenant before its speed is learnt, seconds.
+        on_slow: Handling of a job that is slower than permitted: `warn` logs a line; `unshare` also lets
+            it share no more from its next start on, and queues it again at once if it is preemptible.
+    """
+
+    learns: bool = True
+    watch_s: float = WATCH_S
+    on_slow: OnSlow = "warn"
+
+
+class SlowSharing:
+    """Learns from observed speeds, and acts on jobs that their co-tenants slow down too much.
+
+    Args:
+        state: The state.
+        speeds: Observed speeds.
+        attempts: The launch protocol.
+        rules: The broker's settings.
+        out: Output of the batch.
+    """
+
+    def __init__(
+        self, state: BrokerState, speeds: SeenSpeeds, attempts: Launches, rules: SharingRules, out: Outbox
+    ) -> None:
+        self._state, self._speeds, self._attempts = state, speeds, attempts
+        self._rules, self._out = rules, out
+        self._reported: dict[int, tuple[int, tuple[int, ...]]] = {}  # job -> attempt, co-tenants
+
+    def step(self, now_s: float) -> None:
+        """Handle all observed jobs, in the order of their numbers, at `now_s`, Unix seconds."""
+        self._speeds.forget(now_s)
+        for number in self._speeds.jobs:
+            job = self._state.jobs[number]
+            seen = self._speeds.of(job, now_s)
+            if seen is None:
+                continue
+            if self._rules.learns and seen.is_fed and seen.seen_s >= self._rules.watch_s:
+                self._learn(job, now_s)
+            if seen.slow_s >= SLOW_AFTER_S:
+                self._slow(job, seen)
+        watched = set(self._speeds.jobs)
+        self._reported = {job: pair for job, pair in self._reported.items() if job in watched}
+
+    def _learn(self, job: Job, now_s: float) -> None:
+        """Record the speed of a job next to its only co-tenant, once for each time that they meet."""
+        attempt, cluster = job.active, self._state.cluster
+        speed = self._speeds.mean_frac(job, now_s)
+        if attempt is None or attempt.tenants != 2 or attempt.is_learnt or speed is None or speed <= 0.0:
+            return
+        (other,) = cluster.beside(job.seq)
+        node = self._state.nodes[attempt.ranks[0].node].number
+        kind = int(cluster.arrays.node.kind[node])
+        mine, theirs = (int(cluster.arrays.job.workload[cluster.slot_of(seq)]) for seq in (job.seq, other))
+        if self._state.models.can_learn(kind, mine, theirs):
+            self._out.record(
+                PairSeen(
+                    job=job.number,
+                    attempt=attempt.number,
+                    gpu_type=cluster.kind_names[kind],
+                    workload=workload_name(mine),
+                    partner=workload_name(theirs),
+                    speed=round(speed, 6),
+                )
+            )
+
+    def _slow(self, job: Job, seen: SeenSpeed) -> None:
+        """Report a slow job once for each set of co-tenants; unshare it if the operator wants that."""
+        attempt = job.active
+        assert attempt is not None
+        others = tuple(self._state.cluster.beside(job.seq))
+        if self._reported.get(job.number) == (attempt.number, others):
+            return
+        self._reported[job.number] = attempt.number, others
+        names = ", ".join(f"job {self._state.job_of_seq[seq].called}" for seq in others)
+        why = (
+            f"next to {names} it ran at {seen.speed_frac:.2f} of its own speed for {seen.slow_s:.0f} s, "
+            f"predicted {seen.predicted_frac:.2f}"
+        )
+        acts = self._rules.on_slow == "unshare" and not job.alone and not attempt.ending
+        then = "; it shares no more from its next start on" if acts else ""
+        _log.warning("job %s: %s%s", job.called, why, then)
+        if not acts:
+            return
+        self._out.record(JobUnshared(job=job.number, reason=why))
+        if job.spec.preemptible:
+            self._attempts.end(job, QUEUED, f"{why}: it shares no more", charged=False)
