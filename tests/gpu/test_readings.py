@@ -52,7 +52,7 @@ def test_gpus_are_the_ones_of_nvidia_smi(gpus: GpuSet, smi: Smi) -> None:
 
 
 def test_readings_are_the_ones_of_nvidia_smi(gpus: GpuSet, loads: Loads, smi: Smi) -> None:
-    loads.start(mib=1024)
+    loads.start(mib=512)
     time.sleep(SETTLE_S)
     gpus.read(0)  # counts begin here
     time.sleep(1.0)
