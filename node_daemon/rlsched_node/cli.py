@@ -65,7 +65,7 @@ Example:
     "--sharing",
     type=click.Choice(["time-slicing", "mps"]),
     default="time-slicing",
-    help="How jobs share a GPU (rlsched broker --share): in turn, or by NVIDIA's Multi-Process Service.",
+    help="How jobs share a GPU (rlsched broker --share): in turn, or at the same time under MPS.",
 )
 @click.option("--vc", default="", help="Virtual cluster that owns this node; default: serves all of them.")
 @directory_option("Directory for output and records of jobs; default: nodes/NAME in the directory of keys.")

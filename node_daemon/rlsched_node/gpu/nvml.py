@@ -127,6 +127,7 @@ class NvmlGpus:
                 else {}
             )
             self._seen_us = [0] * offered
+            self._lacks_mps = False
             self._pcie: dict[int, tuple[float, float]] = {}
             self._told: set[tuple[int, str]] = set()
             for gpu in range(offered):
@@ -577,7 +578,26 @@ class NvmlGpus:
 
     @typed_errors
     def _processes(self, gpu: int) -> list[Any]:
-        return list(pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle(gpu)))
+        found = list(pynvml.nvmlDeviceGetComputeRunningProcesses(self._handle(gpu)))
+        known = {one.pid for one in found}
+        return found + [one for one in self._mps_clients(gpu) if one.pid not in known]
+
+    def _mps_clients(self, gpu: int) -> list[Any]:
+        """Clients of MPS, which the driver lists by themselves; none if it lists none or the call fails."""
+        try:
+            return (
+                []
+                if self._lacks_mps
+                else list(pynvml.nvmlDeviceGetMPSComputeRunningProcesses(self._handle(gpu)))
+            )
+        except pynvml.NVMLLibraryMismatchError:
+            self._lacks_mps = True
+        except pynvml.NVMLError as error:
+            self._lacks_mps = error.value in (
+                pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+                pynvml.NVML_ERROR_NOT_SUPPORTED,
+            )
+        return []
 
 
 class _Look:

@@ -37,7 +37,7 @@ def is_limited(state: BrokerState, job: Job, attempt: Attempt) -> bool:
 
 
 def isolation_lines(state: BrokerState, job: Job) -> list[str]:
-    """Lines on the isolation of a running job from its co-tenants, one for each way of its nodes."""
+    """Lines on the isolation of a running job from its co-tenants, one for each way of its nodes to share."""
     lines = []
     for way in ways_of(state, job):
         words = f"its GPUs are shared by {_IN_WORDS[way]}"

@@ -191,6 +191,22 @@ def test_foreign_processes_are_processes_not_started_here() -> None:
 
 
 @needs_gcc
+def test_clients_of_mps_are_processes_of_the_gpu(
+    fake_nvml: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rlsched_node.gpu.nvml import NvmlGpus
+
+    clients = tmp_path / "clients"
+    clients.write_text("0 17\n1 4711\n1 18\n")
+    monkeypatch.setenv("FAKE_NVML_MPS_PROCESSES", str(clients))
+    gpus = NvmlGpus()
+    assert gpus.read(0).processes == (GpuProcess(17, 100, 0.0),)
+    assert [one.pid for one in gpus.read(1).processes or ()] == [4711, 4712, 18], "each of them once"
+    fake_nvml.fake_fail(b"nvmlDeviceGetMPSComputeRunningProcesses_v3", -1, NOT_SUPPORTED, 1)
+    assert gpus.read(0).processes == ()
+
+
+@needs_gcc
 @pytest.mark.usefixtures("fake_nvml")
 def test_missing_call_disables_a_capability(fake_nvml: ctypes.CDLL) -> None:
     from rlsched_node.gpu.nvml import NvmlGpus
