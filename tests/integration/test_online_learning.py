@@ -1,4 +1,4 @@
-"""Closed loop of sharing: GPUs behave unlike the catalogue, and the predictions of a live broker follow them."""
+"""Closed loop of sharing: predictions of a live broker follow GPUs that differ from the catalogue."""
 
 from __future__ import annotations
 

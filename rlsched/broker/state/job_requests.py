@@ -73,14 +73,24 @@ def runs_as(spec: JobSubmitted) -> int:
     """Number of the catalogue's workload that represents a job, 0 if no workload is known for it.
 
     It is the workload that the user named, else the workload whose GPU time is nearest to that of similar
-    jobs: GPU time is the best predictor of how two jobs share a GPU.
+    jobs: GPU time is the best predictor of how two jobs share a GPU. Where the clock-bound share of such jobs
+    is known as well, both differences count alike, so that clocks are chosen for what was observed.
     """
     named = workload_number(spec.workload)
     seen = [one.util_frac for one in spec.profiles.values() if one.util_frac is not None]
     if named or not seen:
         return named
     util_frac = max(seen, key=lambda one: one.count).value
-    return min(range(1, len(_utils()) + 1), key=lambda number: abs(_utils()[number - 1] - util_frac))
+    bound = [one.clock_bound for one in spec.profiles.values() if one.clock_bound is not None]
+    if not bound:
+        return min(range(1, len(_utils()) + 1), key=lambda number: abs(_utils()[number - 1] - util_frac))
+    clock_bound = max(bound, key=lambda one: one.count).value
+    return min(
+        range(1, len(_utils()) + 1),
+        key=lambda number: (
+            abs(_utils()[number - 1] - util_frac) + abs(_clock_bounds()[number - 1] - clock_bound)
+        ),
+    )
 
 
 @cache
@@ -88,6 +98,13 @@ def _utils() -> tuple[float, ...]:
     """GPU time of each catalogue workload without co-tenants on its reference type, by number from 1."""
     traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
     return tuple(traits["util_frac"].tolist())
+
+
+@cache
+def _clock_bounds() -> tuple[float, ...]:
+    """Clock-bound share of each catalogue workload on its reference type, by number from 1."""
+    traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
+    return tuple(traits["clock_bound"].tolist())
 
 
 def demand_asked(message: Submit | DryRun) -> Demand:
