@@ -52,7 +52,7 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
 def _at_clock(
     profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str, util_frac: float
 ) -> dict[str, float]:
-    """What the GPU time of an attempt without co-tenants shows of its clock: figures by field."""
+    """Figures, by field, that follow from the clock and the GPU time of an attempt without co-tenants."""
     if attempt.sm_clock_frac == 1.0:
         return {"full_util_frac": util_frac}
     full = profiles.figure(signature_of(job.spec.user, job.spec.command), gpu_type, "full_util_frac")
