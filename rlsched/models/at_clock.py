@@ -33,6 +33,35 @@ def relative_time(clock_bound: float, x: float) -> float:
     return float((bound * bound * bound * bound * bound + 1.0 - clock_bound**5) ** 0.2)
 
 
+def time_of_busy(busy_full: float, busy: float) -> float:
+    """T(x) of a job from its GPU time at clock x and at full clock, both without co-tenants.
+
+    A unit of work takes GPU time and pauses, in which its CPU or storage works. Assumption: pauses do not
+    depend on the clock and do not overlap with GPU time. Then T = (1 - busy_full) / (1 - busy), at least 1.
+
+    Args:
+        busy_full: Share of the time in which a kernel ran at full clock, below 1.
+        busy: The same at clock x, below 1.
+    """
+    return max((1.0 - busy_full) / (1.0 - busy), 1.0)
+
+
+def busy_at(busy_full: float, time: float) -> float:
+    """Share of the time in which a kernel runs at a clock with T(x) = `time`; inverts `time_of_busy`."""
+    return 1.0 - (1.0 - busy_full) / time
+
+
+def clock_bound_of(time: float, x: float) -> float:
+    """Return rho of a job that took `time` relative to full clock at clock `x`; inverts `relative_time`.
+
+    Args:
+        time: T(x) as observed; noise below 1 counts as 1, above 1/x as 1/x.
+        x: SM clock, fraction of the maximum, below 1.
+    """
+    bounded = min(max(time, 1.0), 1.0 / x)
+    return float(min(((bounded**5 - 1.0) / (x**-5.0 - 1.0)) ** 0.2, 1.0))
+
+
 def relative_voltage(knee_frac: float, voltage_slope: float, x: float) -> float:
     """v(x): core voltage at clock `x` relative to full clock; it falls linearly down to the knee."""
     return 1.0 + voltage_slope * (max(x, knee_frac) - 1.0)

@@ -29,21 +29,10 @@ _HALVINGS: Final = 40
 
 relative_time = kernel(at_clock.relative_time)
 relative_voltage = kernel(at_clock.relative_voltage)
+clock_bound_of = kernel(at_clock.clock_bound_of)
 _dynamic_w = kernel(at_clock.dynamic_w)
 _board_w = kernel(at_clock.board_w)
 _part_w = kernel(at_clock.part_w)
-
-
-@kernel
-def clock_bound_of(time: float, x: float) -> float:
-    """Return rho of a job that took `time` relative to full clock at clock `x`; inverts `relative_time`.
-
-    Args:
-        time: T(x) as observed; noise below 1 counts as 1, above 1/x as 1/x.
-        x: SM clock, fraction of the maximum, below 1.
-    """
-    bounded = min(max(time, 1.0), 1.0 / x)
-    return min(((bounded**5 - 1.0) / (x**-5.0 - 1.0)) ** 0.2, 1.0)
 
 
 @kernel

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from rlsched.models.arrays import GPU_MODEL, Records
+from rlsched.models.at_clock import board_w, dynamic_w, relative_voltage
 from rlsched.models.gpu_types import (
     GPU_FIGURES,
     NAME_TOLERANCE,
@@ -50,6 +51,21 @@ def gpu_models(kinds: Sequence[str]) -> Records:
             row["tdp_w"] = row["static_w"] + room_w
             row["memory_mib"], row["levels_frac"], row["sliced"] = cut.profile.memory_mib, 1.0, 1
     return out.view(np.recarray)
+
+
+def power_at_clock(gpu_type: str, dynamic_full_w: float, time: float, x: float) -> float:
+    """Return the power of a GPU with one job at a lower clock, W.
+
+    Args:
+        gpu_type: Any name of the GPU's type.
+        dynamic_full_w: Power that the job adds to the static power at full clock, W.
+        time: T(x), run time relative to full clock.
+        x: SM clock, fraction of the maximum.
+    """
+    known = {name: figure.value for name, figure in GPU_FIGURES[canonical_kind(gpu_type)].items()}
+    voltage = relative_voltage(known["knee_frac"], known["voltage_slope"], x)
+    added_w = dynamic_w(dynamic_full_w, known["theta"], time, voltage, x, 1.0)
+    return board_w(known["static_w"], known["idle_w"], known["tdp_w"], 1, added_w)
 
 
 class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

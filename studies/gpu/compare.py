@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from rlsched.broker.state.job_requests import workload_of_gpu_time
+from rlsched.broker.state.job_requests import workload_like
 from rlsched.errors import InputError, RlschedError
 from rlsched.models.catalogue import load_catalogue
 from rlsched.models.catalogue.catalogue import catalogue_type
@@ -108,7 +108,7 @@ def pair_speeds(results: Results) -> list[PairSpeed]:
         if not busy.keys() >= set(names):
             continue
         for (job, beside), seen in zip((names, names[::-1]), (row["speed_a"], row["speed_b"]), strict=True):
-            workload, other = workload_of_gpu_time(busy[job]), workload_of_gpu_time(busy[beside])
+            workload, other = workload_like(busy[job]), workload_like(busy[beside])
             predicted = shared_speed(models, 0, workload, np.array([other], dtype=np.int64), 1)
             formula = stranger_speed(busy[job], busy[beside])
             found.append(

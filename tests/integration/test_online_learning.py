@@ -1,4 +1,4 @@
-"""Closed loop of sharing: GPUs differ from the catalogue, and a live broker's predictions follow them."""
+"""Closed loop of sharing: predictions of a live broker follow GPUs that differ from the catalogue."""
 
 from __future__ import annotations
 

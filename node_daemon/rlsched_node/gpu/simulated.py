@@ -9,7 +9,7 @@ from typing import Literal
 
 from rlsched.cluster.spec import MAX_GPUS_PER_NODE
 from rlsched.errors import InputError
-from rlsched.models.at_clock import board_w, dynamic_w, relative_time, relative_voltage
+from rlsched.models.at_clock import board_w, busy_at, dynamic_w, relative_time, relative_voltage
 from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
 from rlsched_node.gpu.device import GpuError, GpuProcess, GpuReading, GpuReadings, Tenant
 from rlsched_node.gpu.truth import SimulatedTruth
@@ -160,7 +160,7 @@ class SimulatedGpus:
         with self._lock:
             self._settle()
             held = self._held.get(gpu, ())
-            busy, parts = self._at_work(held)
+            busy, parts = self._at_work(held, self._clock_frac(gpu))
             processes = tuple(
                 GpuProcess(tenant.pid, int(self._trait(tenant.workload)["memory_mib"]), part)
                 for tenant, part in zip(held, parts, strict=True)
@@ -205,9 +205,18 @@ class SimulatedGpus:
             found |= self._truth.changes(workload)
         return found
 
-    def _at_work(self, held: Sequence[Tenant]) -> tuple[float, list[float]]:
-        """Share of time in which a GPU works, and the part of each tenant, 0 to 1."""
-        alone = [self._trait(tenant.workload)["util_frac"] for tenant in held]
+    def _clock_frac(self, gpu: int) -> float:
+        """SM clock of a GPU with jobs, of the highest."""
+        return self._locked_mhz.get(gpu, SM_CLOCK_BUSY_MHZ) / SM_CLOCK_BUSY_MHZ
+
+    def _alone(self, workload: str, x: float) -> float:
+        """Share of time in which a GPU at clock `x` works for a job without co-tenants."""
+        trait = self._trait(workload)
+        return busy_at(trait["util_frac"], relative_time(trait["clock_bound"], x))
+
+    def _at_work(self, held: Sequence[Tenant], x: float) -> tuple[float, list[float]]:
+        """Share of time in which a GPU at clock `x` works, and the part of each tenant, 0 to 1."""
+        alone = [self._alone(tenant.workload, x) for tenant in held]
         idle = 1.0
         for one in alone:
             idle *= 1.0 - one
@@ -225,14 +234,14 @@ class SimulatedGpus:
     def _draw(self, gpu: int) -> None:
         """Recompute the power draw of a GPU."""
         held, figures = self._held.get(gpu, ()), self._figures
-        x = self._locked_mhz.get(gpu, SM_CLOCK_BUSY_MHZ) / SM_CLOCK_BUSY_MHZ
+        x = self._clock_frac(gpu)
         voltage = relative_voltage(figures["knee_frac"], figures["voltage_slope"], x)
-        _, parts = self._at_work(held)
+        _, parts = self._at_work(held, x)
         added_w = 0.0
         for tenant, part in zip(held, parts, strict=True):
             trait = self._trait(tenant.workload)
             time = relative_time(trait["clock_bound"], x)
-            speed_frac = part / trait["util_frac"]
+            speed_frac = part / self._alone(tenant.workload, x)
             added_w += dynamic_w(trait["dynamic_w"], figures["theta"], time, voltage, x, speed_frac)
         self._power_w[gpu] = board_w(
             figures["static_w"], figures["idle_w"], figures["tdp_w"], len(held), added_w

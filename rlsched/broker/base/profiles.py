@@ -17,8 +17,17 @@ import msgspec
 Status = Literal["learnt", "measured", "estimated", "named", "median"]
 """Statuses from the most to the least certain: earlier jobs here; a profiler; a calculation; the catalogue's
 value for the workload that the user named; the median of all workloads."""
-FIELDS: Final = ("util_frac", "memory_mib", "dynamic_w", "cores_each", "host_mib")
-"""Fields: the catalogue's, per GPU, and `host_mib`: resident memory of the largest rank."""
+FIELDS: Final = (
+    "util_frac",
+    "memory_mib",
+    "dynamic_w",
+    "cores_each",
+    "host_mib",
+    "full_util_frac",
+    "clock_bound",
+)
+"""Fields: the catalogue's, per GPU; `host_mib`: resident memory of the largest rank; `full_util_frac`: as
+`util_frac`, of attempts at the highest clock only."""
 MAX_SIGNATURES: Final = 5_000
 """Most signatures remembered; above this, the least recently seen is forgotten."""
 LATEST: Final = 20.0
@@ -55,6 +64,8 @@ class WorkloadProfile(msgspec.Struct, frozen=True, omit_defaults=True):
     dynamic_w: Estimate | None = None
     cores_each: Estimate | None = None
     host_mib: Estimate | None = None
+    full_util_frac: Estimate | None = None
+    clock_bound: Estimate | None = None
 
     def known_figures(self) -> dict[str, Estimate]:
         """Known figures by field."""
@@ -148,6 +159,11 @@ class Profiles:
             gpu_type: WorkloadProfile(**{field: one.estimate() for field, one in fields.items()})
             for gpu_type, fields in self._known.get(signature, {}).items()
         }
+
+    def figure(self, signature: Signature, gpu_type: str, field: str) -> Estimate | None:
+        """Learnt figure of a signature on a GPU type; None: unknown."""
+        one = self._known.get(signature, {}).get(gpu_type, {}).get(field)
+        return None if one is None else one.estimate()
 
     def kept_profiles(self) -> list[KeptProfile]:
         """Return everything, least recently seen first; `from_kept` restores it."""

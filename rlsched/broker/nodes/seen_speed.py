@@ -81,7 +81,7 @@ class SeenSpeeds:
     The speed of a job is the GPU time of its own processes per second, next to its co-tenants, relative to
     the mean GPU time of earlier attempts of the same command without co-tenants, on the same GPU type::
 
-        speed = shared GPU time / `util_frac` of its profile
+        speed = shared GPU time / `full_util_frac` of its profile
 
     Assumption: a unit of work takes the same GPU time with and without co-tenants. Under time slicing one
     context runs at a time, so this holds except for cold caches. Under MPS kernels of several processes run
@@ -178,9 +178,8 @@ class SeenSpeeds:
         types = {self._state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
         if len(types) != 1 or attempt.sm_clock_frac != 1.0:
             return None
-        known = self._state.profiles.profiles_of(signature_of(job.spec.user, job.spec.command))
-        profile = known.get(types.pop())
-        solo = None if profile is None else profile.util_frac
+        signature = signature_of(job.spec.user, job.spec.command)
+        solo = self._state.profiles.figure(signature, types.pop(), "full_util_frac")
         return None if solo is None or solo.value < LEAST_SOLO_FRAC else solo
 
     def slow_jobs(self, now_s: float) -> int:

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from rlsched.broker.base.ledger_models import workload_name
+from rlsched.broker.base.profiles import signature_of
 from rlsched.broker.base.shortened import shortened
-from rlsched.broker.base.usage_words import energy
+from rlsched.broker.base.usage_words import energy, share
 from rlsched.broker.base.usage_words import in_words as usage_in_words
 from rlsched.broker.nodes.seen_speed import SLOW_AFTER_S, SeenSpeed
 from rlsched.broker.nodes.sharing import isolation_lines
@@ -27,8 +29,9 @@ from rlsched.broker.queries.waiting import (
     sleeping_for,
 )
 from rlsched.broker.state.broker_state import BrokerState
-from rlsched.broker.state.job_requests import beside_count, beside_gpus, needs
+from rlsched.broker.state.job_requests import beside_count, beside_gpus, needs, runs_as
 from rlsched.broker.state.jobs import Attempt, Job, Stopped, place_of
+from rlsched.broker.state.learning import LEAST_MEASURED_S, clock_time
 from rlsched.broker.state.learning import in_words as expected_in_words
 from rlsched.broker.state.priorities import LEVELS
 from rlsched.cluster.demand import Demand
@@ -43,6 +46,8 @@ from rlsched.decide.rows.reasons import LEGAL, REASON_TEXT
 from rlsched.decide.start import policy_start
 from rlsched.decisions.decision_text import decided_by, done, probabilities
 from rlsched.forecast.forecast_text import in_words as forecast_in_words
+from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
+from rlsched.models.power import power_at_clock
 from rlsched.wire.messages import Explanation, JobForecast, SeenUsage
 from rlsched.wire.states import QUEUED, RUNNING
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
@@ -87,6 +92,7 @@ def explain(
         lines = _waiting(state, job, record, now_s)
     else:
         lines = _started(state, job, record, now_s, seen)
+        lines += _seen_clock(state, job, usage, now_s)
         lines[1:1] = _limit(job, now_s, late)
     if outside_mps:
         lines.append(
@@ -524,6 +530,41 @@ def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
             if not state.nodes[name].spec.sm_clocks_mhz
         ]
     return lines
+
+
+def _seen_clock(state: BrokerState, job: Job, usage: SeenUsage | None, now_s: float) -> list[str]:
+    """Predicted and observed effects of a lower clock on a running job without co-tenants.
+
+    The loss of speed by its GPU time (`learning.clock_time`); the saving of energy for a unit of work against
+    the power of earlier attempts at the highest clock.
+    """
+    attempt = job.active
+    if attempt is None or attempt.sm_clock_frac == 1.0 or attempt.was_shared or usage is None:
+        return []
+    types = {state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
+    ran_s = now_s - attempt.seated_s
+    if len(types) != 1 or usage.gpu_frac is None or ran_s < LEAST_MEASURED_S:
+        return []
+    (gpu_type,) = types
+    signature = signature_of(job.spec.user, job.spec.command)
+    full = state.profiles.figure(signature, gpu_type, "full_util_frac")
+    time = clock_time(full, usage.gpu_frac)
+    if time is None:
+        return []
+    workload = workload_name(runs_as(job.spec))
+    predicted = state.models.speed_frac(workload, gpu_type, attempt.sm_clock_frac)
+    lost = share(1.0 - 1.0 / time)
+    line = f"its clock is predicted to cost {share(1.0 - predicted)} of its speed, seen {lost}"
+    dynamic_w = state.profiles.figure(signature, gpu_type, "dynamic_w")
+    if dynamic_w is None or usage.energy_j is None:
+        return [line]
+    full_w = GPU_FIGURES[canonical_kind(gpu_type)]["static_w"].value + dynamic_w.value
+    expected_w = power_at_clock(gpu_type, dynamic_w.value, 1.0 / predicted, attempt.sm_clock_frac)
+    drawn_w = usage.energy_j / ran_s / max(job.spec.num_gpus, 1)
+    return [
+        f"{line}; and to save {share(1.0 - expected_w / predicted / full_w)} of the energy for its work, "
+        f"seen {share(1.0 - drawn_w * time / full_w)}"
+    ]
 
 
 def _predictor(job: Job) -> str:

@@ -74,26 +74,39 @@ def runs_as(spec: JobSubmitted) -> int:
     """Number of the catalogue's workload that represents a job, 0 if no workload is known for it.
 
     It is the workload that the user named, else the workload whose GPU time is nearest to that of similar
-    jobs: GPU time is the best predictor of how two jobs share a GPU.
+    jobs: GPU time is the best predictor of how two jobs share a GPU. Where the clock-bound share of such jobs
+    is known as well, both differences count alike, so that clocks are chosen for what was observed.
     """
     return workload_number(spec.workload) or nearest_workload(spec.profiles)
 
 
 def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
-    """Number of the catalogue's workload with the GPU time nearest to the learnt one, 0 if none was learnt.
+    """Number of the catalogue's workload nearest to the learnt figures, 0 if no GPU time was learnt.
 
     Args:
-        profiles: By GPU type; the type with the most attempts counts.
+        profiles: By GPU type; for each figure the type with the most attempts counts.
     """
     seen = [one.util_frac for one in profiles.values() if one.util_frac is not None]
     if not seen:
         return 0
-    return workload_of_gpu_time(max(seen, key=lambda one: one.count).value)
+    bound = [one.clock_bound for one in profiles.values() if one.clock_bound is not None]
+    return workload_like(
+        max(seen, key=lambda one: one.count).value,
+        max(bound, key=lambda one: one.count).value if bound else None,
+    )
 
 
-def workload_of_gpu_time(util_frac: float) -> int:
-    """Number of the catalogue's workload with the nearest GPU time; of two equally near ones, the first."""
-    return min(range(1, len(_utils()) + 1), key=lambda number: abs(_utils()[number - 1] - util_frac))
+def workload_like(util_frac: float, clock_bound: float | None = None) -> int:
+    """Number of the catalogue's workload with the nearest GPU time, and the nearest clock-bound share if given.
+
+    Of two equally near workloads, the first.
+    """
+
+    def distance(number: int) -> float:
+        off = abs(_utils()[number - 1] - util_frac)
+        return off if clock_bound is None else off + abs(_clock_bounds()[number - 1] - clock_bound)
+
+    return min(range(1, len(_utils()) + 1), key=distance)
 
 
 @cache
@@ -101,6 +114,13 @@ def _utils() -> tuple[float, ...]:
     """GPU time of each catalogue workload without co-tenants on its reference type, by number from 1."""
     traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
     return tuple(traits["util_frac"].tolist())
+
+
+@cache
+def _clock_bounds() -> tuple[float, ...]:
+    """Clock-bound share of each catalogue workload on its reference type, by number from 1."""
+    traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
+    return tuple(traits["clock_bound"].tolist())
 
 
 def demand_asked(message: Submit | DryRun) -> Demand:

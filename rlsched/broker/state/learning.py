@@ -8,9 +8,12 @@ from rlsched.broker.base.profiles import Estimate, Profiles, WorkloadProfile, si
 from rlsched.broker.base.usage_words import memory, share
 from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.broker.state.nodes import Node
+from rlsched.models.at_clock import clock_bound_of, time_of_busy
 from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
 from rlsched.wire.messages import SeenUsage
 
+MOST_BUSY_FRAC, MOST_BUSY_AT_CLOCK_FRAC = 0.9, 0.97
+"""Most GPU time at the highest and at a lower clock from which the loss by the clock is computed."""
 LEAST_MEASURED_S = 20
 """Minimum measured time: programs load and warm up in a shorter one."""
 
@@ -31,6 +34,7 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
     pairs = [(len(rank.gpus), rank.usage) for rank in attempt.ranks if rank.usage is not None]
     if not attempt.was_shared and all(usage.gpu_milli is not None for _, usage in pairs):
         seen["util_frac"] = sum(count * (usage.gpu_milli or 0) for count, usage in pairs) / gpus / 1e3
+        seen |= _at_clock(profiles, job, attempt, next(iter(types)), seen["util_frac"])
     if all(usage.gpu_memory_mib is not None for _, usage in pairs):
         seen["memory_mib"] = float(max(usage.gpu_memory_mib or 0 for _, usage in pairs))
     if all(usage.cpu_milli is not None for _, usage in pairs):
@@ -43,6 +47,28 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
         drawn_w = sum((usage.energy_mj or 0) / 1e3 / usage.measured_s for _, usage in pairs)
         seen["dynamic_w"] = max(drawn_w / gpus - static_w, 0.0)
     profiles.observe(signature_of(job.spec.user, job.spec.command), types.pop(), seen)
+
+
+def _at_clock(
+    profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str, util_frac: float
+) -> dict[str, float]:
+    """Figures, by field, that follow from the clock and the GPU time of an attempt without co-tenants."""
+    if attempt.sm_clock_frac == 1.0:
+        return {"full_util_frac": util_frac}
+    full = profiles.figure(signature_of(job.spec.user, job.spec.command), gpu_type, "full_util_frac")
+    time = clock_time(full, util_frac)
+    return {} if time is None else {"clock_bound": clock_bound_of(time, attempt.sm_clock_frac)}
+
+
+def clock_time(full: Estimate | None, util_frac: float) -> float | None:
+    """Time per unit of work at a lower clock, relative to the highest, from the GPU time at both.
+
+    `rlsched.models.at_clock.time_of_busy` has formula and assumption. None: the GPU time at the highest clock
+    is unknown, or a GPU works for so much of the time that the pauses are too short to compare.
+    """
+    if full is None or full.value > MOST_BUSY_FRAC or util_frac > MOST_BUSY_AT_CLOCK_FRAC:
+        return None
+    return time_of_busy(full.value, util_frac)
 
 
 def in_words(

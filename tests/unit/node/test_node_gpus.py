@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from rlsched.errors import InputError
-from rlsched.models import clocks
+from rlsched.models import at_clock, clocks
 from rlsched.models.catalogue.catalogue import load_catalogue
 from rlsched.models.gpu_types import GPU_FIGURES
 from rlsched.models.power import gpu_models
@@ -83,8 +83,10 @@ def test_simulated_gpus_follow_the_simulators_models() -> None:
             assert seen.power_w == pytest.approx(
                 clocks.power_at(models, 0, row["clock_bound"], row["dynamic_w"], x)
             )
-            assert seen.utilisation_frac == pytest.approx(row["util_frac"])
-            assert seen.processes == (GpuProcess(5, int(row["memory_mib"]), pytest.approx(row["util_frac"])),)
+            time = at_clock.relative_time(row["clock_bound"], x)
+            busy = at_clock.busy_at(row["util_frac"], time)
+            assert seen.utilisation_frac == pytest.approx(busy)
+            assert seen.processes == (GpuProcess(5, int(row["memory_mib"]), pytest.approx(busy)),)
             assert seen.memory_used_mib == min(int(row["memory_mib"]), int(figures["memory_mib"].value))
     assert (seen.sm_active_frac, seen.tensor_frac, seen.temperature_c) == (None, None, None)
 

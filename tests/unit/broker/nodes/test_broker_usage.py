@@ -270,6 +270,7 @@ def test_later_jobs_of_the_same_command_have_the_same_expected_usage(broker: Han
         "dynamic_w": 235.0,
         "cores_each": 3.5,
         "host_mib": 9_000.0,
+        "full_util_frac": 0.8,
     }
     assert {one.count for one in found.values()} == {2}
     broker.says("n0", launched(5))

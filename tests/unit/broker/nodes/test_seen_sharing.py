@@ -12,6 +12,7 @@ import pytest
 
 from rlsched.broker.base.entries import JobUnshared, PairSeen
 from rlsched.broker.base.ledger_models import workload_number
+from rlsched.broker.compaction import compaction
 from rlsched.broker.journal.codec import unpack
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
@@ -288,3 +289,19 @@ def test_slow_job_shares_no_more_if_the_operator_wants_that(journal: Journal, pr
     assert [record.action for record in redecide(journal_events(journal.path), load_scheduler("pack"))] == [
         record.action for kept in broker.records for record in kept.records
     ]
+
+
+def test_compacted_journal_has_the_same_knowledge(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "_WORTH", 0)
+    broker = make(journal)
+    one, two = share(broker)
+    runs(broker, 320.0, {one: 330, two: 360})
+    live, rows = predicted(broker.state), len(list(journal.rows()))
+    cut = compaction.made(journal.path, broker.now_s + 1.0)
+    assert cut is not None
+    assert compaction.put(journal, cut)
+    assert len(list(journal.rows())) < rows
+    assert not seen_pairs(journal)
+    assert predicted(replayed(journal)).tobytes() == live.tobytes()
+    broker.says("n0", msgspec.structs.replace(h100(1), name="n0"))
+    assert predicted(broker.state).tobytes() == live.tobytes()
