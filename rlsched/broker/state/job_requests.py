@@ -97,7 +97,7 @@ def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
 
 
 def workload_like(util_frac: float, clock_bound: float | None = None) -> int:
-    """Number of the catalogue's workload with the nearest GPU time, and the nearest clock-bound share if given.
+    """Number of the catalogue's workload with the nearest GPU time, and clock-bound share if it is given.
 
     Of two equally near workloads, the first.
     """
