@@ -41,8 +41,8 @@ class Connection:
         epochs: Epochs of known brokers; with several addresses, a broker of an earlier epoch is not asked.
         starting: Describes the broker of these addresses that is starting; "" if none is.
         is_patient: Keep waiting while a broker is starting, however long it takes.
-        waits: Called a few times a second while a call waits, with the address, the time waited and the maximum
-            waiting time, both in seconds. The time waited is 0 when the wait ends.
+        waits: Called a few times a second while a call waits, with the address, the time waited and the
+            maximum waiting time, both in seconds. The time waited is 0 when the wait ends.
 
     Attributes:
         is_refused: The last call failed because the broker does not accept this key.
