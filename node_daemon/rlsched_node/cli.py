@@ -53,7 +53,7 @@ Example:
 @click.option(
     "--no-gpm",
     is_flag=True,
-    help="Do not read GPU performance monitoring: a DCGM exporter and this node would disturb each other.",
+    help="Do not read GPU performance metrics. Needed if a DCGM exporter runs: both would conflict.",
 )
 @click.option(
     "--gpu-type",
@@ -67,7 +67,7 @@ Example:
     default="time-slicing",
     help="How jobs share a GPU (rlsched broker --share): in turn, or at the same time under MPS.",
 )
-@click.option("--vc", default="", help="Virtual cluster that owns this node; default: serves all of them.")
+@click.option("--vc", default="", help="Virtual cluster that owns this node; default: none, it serves all.")
 @directory_option("Directory for output and records of jobs; default: nodes/NAME in the directory of keys.")
 @HOME
 @click.option(

@@ -266,7 +266,7 @@ def _row(reader: StoreReader, query: RequestQuery) -> int:
 
 
 def _number_of(reader: StoreReader, query: RequestQuery) -> int:
-    """Number of the decision of a row that has the requested candidate."""
+    """Number of the requested decision, which must have the requested candidate."""
     record, wanted = reader.record(_row(reader, query)), query.whole("candidate")
     if not any(one.number == wanted for one in candidates(record)):
         raise InputError(f"candidate: decision {record.number} has no candidate {wanted}")

@@ -303,7 +303,7 @@ def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int
 
 @kernel
 def vacate(s: StateArrays, slot: int, head: int, host: int, p: int, share_milli: int) -> None:
-    """Undo `occupy`: remove this tenant from the GPUs from the place `head` on."""
+    """Undo `occupy`: remove a job from all its GPUs, a linked list of places that begins at `head`."""
     gpu, counted = s.gpu, _uses_more_than_gpus(s, slot)
     place = head
     if place < 0:

@@ -98,7 +98,7 @@ class ClusterShape:
     Attributes:
         arrays: The arrays that kernels work on; replaced when they grow.
         node_names: Name of each node, by node number.
-        partition_names: The VCs that own nodes, in name order, then `shared` if a node serves all.
+        partition_names: The VCs that own nodes, in name order, then `shared` if a node serves all VCs.
         vc_names: Every VC name so far; its position is its number.
         kind_names: Every GPU type so far; its position is its number.
         ordering: The order of its queues.
@@ -302,7 +302,7 @@ class ClusterShape:
             self.arrays.derived.part.kind[p] = int(np.argmax(counts)) if counts.size else 0
 
     def partitions_of(self, vc: str) -> tuple[int, int]:
-        """Return (partition of the VC's own nodes, partition that serves all); -1 if there is none."""
+        """Return (partition of the VC's own nodes, partition that serves all VCs); -1 if there is none."""
         shared = len(self._owners) if len(self.partition_names) > len(self._owners) else -1
         return (self._owners.index(vc) if vc in self._owners else -1), shared
 

@@ -72,7 +72,7 @@ def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, node
         s: The state.
         slot: The job.
         kind: Type of its GPUs.
-        x: SM clock, of the maximum.
+        x: SM clock, fraction of the maximum.
         shared: Speed with sharing, relative to solo.
         nodes: Nodes of the job.
         fewest: Fewest nodes that hold the job.
@@ -175,7 +175,7 @@ def placed_rate(s: StateArrays, slot: int, clock: float, shared: float) -> float
     Args:
         s: The state.
         slot: The job.
-        clock: SM clock of its GPUs, of the maximum.
+        clock: SM clock of its GPUs, fraction of the maximum.
         shared: Speed with sharing, relative to solo.
     """
     head = s.job.head[slot]

@@ -2,9 +2,9 @@
 
 numba's own cache identifies a function by its file's time and line, and misses changes of functions that it
 calls in other files. Here a kernel's entry is named after a digest of its own byte code, of the constants
-that it reads, and of the same of every kernel that it calls. So a change recompiles only the affected
-kernels, and two checkouts of one version share their entries. Entries for different argument types are in
-different files, as the types of one version may be unknown to another.
+that it reads, and of the byte code and constants of every kernel that it calls. So a change recompiles only
+the affected kernels, and two checkouts of one version share their entries. Entries for different argument
+types are in different files, as the types of one version may be unknown to another.
 
 Processes that need the same kernel at once compile it once: the others wait for the first.
 """

@@ -39,7 +39,7 @@ def clock_on(s: StateArrays, p: int, slot: int, gpus: NDArray[np.int32], o: Star
 
 @kernel
 def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
-    """SM clock that a rule gives a waiting job on GPUs of this type in partition `p`, of the maximum.
+    """SM clock that a rule gives a waiting job on GPUs of this type in `p`, as a fraction of the maximum.
 
     A job with its own energy weight has its clock weighed by it under every rule. If models exist only for
     clocks, a rule without clock settings uses the cluster's energy weight.

@@ -62,7 +62,7 @@ class ColumnOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
         value: Its value when it was last outside: the median of the rows.
         low: Least value in training.
         high: Largest value in training.
-        only_warns: Whether it describes the set-up of the cluster, and does not count as drift by itself.
+        only_warns: Whether it describes the set-up of the cluster; such a column does not count as drift.
     """
 
     column: str
@@ -172,7 +172,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unlike(familiar: Familiar, state: ClusterState) -> list[str]:
-    """Return the ways in which a cluster is outside the ranges seen in training, a line each.
+    """Return the ways in which a cluster is outside the ranges seen in training, one line per way.
 
     Nodes that are down count; nodes that were removed do not.
     """

@@ -19,7 +19,7 @@ class Move(NamedTuple):
         share_with: Running slot whose GPUs the start shares.
         for_job: Waiting slot that the preempted job makes room for, if the rule chose one.
         place: Node of the start; -1: the placement rule chooses it.
-        clock: SM clock of the start, of the maximum, or BY_OPTIONS.
+        clock: SM clock of the start as a fraction of the maximum, or BY_OPTIONS.
     """
 
     preempt: int

@@ -68,8 +68,8 @@ class StartOptions(NamedTuple):
         max_jobs: Most jobs on a GPU.
         min_speed: Predicted speed that all jobs on a shared GPU must keep; 1: the speed without sharing.
         clock: How a job's SM clock is chosen: FULL ... WEIGHED.
-        clock_value: FIXED: the clock, of the maximum. SLOWDOWN, LULL: the slowdown allowed. WEIGHED: weight
-            of energy against time, -1: the cluster's weight.
+        clock_value: FIXED: clock as a fraction of the maximum. SLOWDOWN, LULL: slowdown allowed. WEIGHED:
+            weight of energy against time, -1: the cluster's weight.
         cores: Whether input-bound jobs get idle cores, and other jobs release cores that they cannot use.
         gate: Least gain of sharing.
         chooses_type: Whether a job's GPU type is chosen by its value to the job (`decide.plans.alone`).

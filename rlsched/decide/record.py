@@ -60,7 +60,7 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         gpu_type: Type of its GPUs; "" if unknown.
         share_with: Number of the job whose GPUs it shares or gets, -1: none.
         tenants: Jobs on its GPUs then, this job included; 0 if not computed.
-        sm_clock_frac: SM clock, of the maximum.
+        sm_clock_frac: SM clock as a fraction of the maximum.
         cpu_milli_each: CPU cores with each GPU, thousandths.
         speed_frac: Predicted speed; 1: the speed on the same GPUs without co-tenants.
         gain_frac: Predicted speed less the speed that its co-tenants lose.
@@ -97,7 +97,7 @@ class Names(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         jobs: A broker's job numbers, a trace's job ids.
         nodes: Names of nodes.
-        queue: Jobs of `DecisionRecord.queue`, a line each.
+        queue: Jobs of `DecisionRecord.queue`, one line per job.
     """
 
     jobs: dict[int, str] = {}

@@ -92,7 +92,7 @@ class Recording:
         overruled: int = -1,
         made_room_for: int = -1,
     ) -> Decision:
-        """Return the decision, timed until now; arguments as of `Decision` and `DecisionRecord`.
+        """Return the decision, timed until now; arguments as in `Decision` and `DecisionRecord`.
 
         `made_room_for`: number of the job that another job is preempted for, if known.
         """

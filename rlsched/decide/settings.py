@@ -67,7 +67,7 @@ class ClockSettings(_Part, frozen=True, kw_only=True):
         rule: `fixed`: the same for all jobs. `slowdown`: for each job the clock of least energy within a
             slowdown. `lull`: as `slowdown` while no other job waits, else the highest. `weighed`: for each
             job the clock of least weighted cost of time and energy; time counts more while jobs wait.
-        at: `fixed`: the clock, of the maximum, 0.5 to 1.
+        at: `fixed`: the clock as a fraction of the maximum, 0.5 to 1.
         slowdown: `slowdown`, `lull`: the slowdown allowed; 0.05: 5 % longer.
         energy_weight: `weighed`: weight of energy against time, 0 to 1; None: the cluster's weight.
     """

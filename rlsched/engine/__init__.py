@@ -1,6 +1,6 @@
-"""External engines: a gateway lets the broker decide, and a Slurm carry out the decisions.
+"""External engines: a gateway lets the broker decide, and Slurm carry out the decisions.
 
-facts.py     state of a Slurm: its jobs, nodes and partitions, without I/O
+facts.py     state of a Slurm cluster: its jobs, nodes and partitions, without I/O
 reader.py    queries a Slurm, and never writes
 writer.py    the only object that writes to a Slurm
 gateway.py   the state machine between Slurm and broker, without I/O; its parts share the desk:

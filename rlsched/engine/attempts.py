@@ -14,7 +14,7 @@ from rlsched.wire.messages import EndedAck, Kill, Launch, Launched
 _log = logging.getLogger("rlsched.engine")
 VANISHED_EXIT_CODE = 137
 FOREIGN_EXIT_CODE = 126
-"""Exit code of a job that a user submitted to the broker by hand for a Slurm: it cannot be executed."""
+"""Exit code of a job that a user submitted directly to a Slurm cluster's broker: it cannot be executed."""
 
 
 class SlurmAttempts:

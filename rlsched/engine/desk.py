@@ -130,7 +130,7 @@ class Desk:
         self.out.append(Say(node, message))
 
     def leave(self, job: SlurmJob, why: str) -> None:
-        """Give a held job to Slurm's own order for good."""
+        """Give a held job to Slurm's own order permanently."""
         if self.places:
             freq = HIGHEST if job.mark("f") else ""
             self.writer.leave(

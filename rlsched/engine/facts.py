@@ -1,4 +1,4 @@
-"""Facts of a Slurm: jobs, nodes, partitions. Parsed from its JSON; no I/O."""
+"""Facts of a Slurm cluster: jobs, nodes, partitions. Parsed from its JSON; no I/O."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a Slurm at one time."""
+    """State of a Slurm cluster at one time."""
 
     now_s: float
     jobs: dict[str, SlurmJob]
@@ -146,7 +146,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jobs_of(text: bytes, said_by: str = "`squeue --json`") -> dict[str, SlurmJob]:
-    """The jobs of `squeue --json`, or of slurmrestd, each task of an array by itself.
+    """The jobs of `squeue --json`, or of slurmrestd, each task of an array as one job.
 
     Raises:
         SlurmError: it cannot be read.

@@ -182,7 +182,7 @@ class Gateway:
         return self._silence.decided_s
 
     def is_exact(self, facts: Facts) -> bool:
-        """Whether GPUs can be chosen: each has a GRES type of its own."""
+        """Whether the broker can choose individual GPUs: each GPU of a node has its own GRES type."""
         return self.nodes.is_exact(facts)
 
     def hellos(self) -> list[Hello]:

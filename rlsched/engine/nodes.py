@@ -30,7 +30,7 @@ class SlurmNodes:
         self._said: dict[str, tuple[str, list[Holding]]] = {}
 
     def is_exact(self, facts: Facts) -> bool:
-        """Whether GPUs can be chosen: each has a GRES type of its own."""
+        """Whether the broker can choose individual GPUs: each GPU of a node has its own GRES type."""
         return all(node.types for node, _ in self._desk.nodes(facts))
 
     def hellos(self) -> list[Hello]:

@@ -93,7 +93,7 @@ class Offers:
     def _may_start(self, job: SlurmJob, now_s: float) -> bool:
         if now_s < self._desk.limited_until_s.get(job.key, 0.0):
             return False
-        begins = 0.0 if job.restarts else job.eligible_s  # Slurm delays a requeued job by itself
+        begins = 0.0 if job.restarts else job.eligible_s  # Slurm itself delays a requeued job
         return not job.depends and not job.is_held_by_user and begins <= now_s
 
     def _add(self, job: SlurmJob) -> None:

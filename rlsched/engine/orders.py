@@ -10,7 +10,7 @@ from rlsched.terminal.visible import visible
 from rlsched.wire.messages import Ended, Launch, Submit
 
 PROGRAM = "slurm"
-"""First word of the command of a job that a Slurm must start; its key and its stamp follow."""
+"""First word of the command of a job that Slurm must start; its key and its stamp follow."""
 _OF_THE_NODE = (
     "None",
     "Resources",
@@ -55,9 +55,9 @@ class Offer:
         token: Token of the broker's job; an offer after a withdrawal has another one.
         job: The broker's number; None before it has answered.
         asked_s: Time of the last question.
-        not_before_s: The broker has refused it; it is offered again at this time.
-        withdrawn: It may not start any more, and is being withdrawn.
-        was_cancelled: It was cancelled while no gateway ran: its number is queried first.
+        not_before_s: Time at which the job is offered again after the broker has rejected it.
+        withdrawn: The job must not start any more; the offer is being withdrawn.
+        was_cancelled: Cancelled while no gateway ran; the broker's number of the job is queried first.
     """
 
     key: str
@@ -183,7 +183,7 @@ def gpus_of(job: SlurmJob, node: SlurmNode | None) -> int:
 
 
 def submission(job: SlurmJob, token: str, stamp: str, gpus: int, *, preempts: bool) -> Submit:
-    """The submission that offers a held job."""
+    """Return the submission by which the gateway offers a held Slurm job to the broker."""
     return Submit(
         token=token,
         command=[PROGRAM, job.key, stamp],

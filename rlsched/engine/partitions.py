@@ -1,4 +1,4 @@
-"""Nodes of partitions in the facts of a Slurm, and GPUs that other jobs hold there. No I/O."""
+"""Nodes of partitions in the facts of a Slurm cluster, and GPUs that other jobs hold there. No I/O."""
 
 from __future__ import annotations
 

@@ -121,11 +121,11 @@ class Writer:
         self._write("order", f"update JobId={key} Nice={nice}{comment}")
 
     def requeue(self, key: str) -> None:
-        """Stop a running job; it waits again, held."""
+        """Stop a running job and requeue it as held."""
         self._write("requeue", f"requeuehold {key}")
 
     def cancel(self, key: str) -> None:
-        """End a job for good."""
+        """End a job without requeueing it."""
         self._write("cancel", f"{CANCEL}{key}")
 
     def leave(self, key: str, marks: dict[str, str], gres: str, *, freq: str = "", again: bool) -> None:

@@ -29,13 +29,13 @@ GPU_MODEL: Final = np.dtype(
         ("idle_w", np.float64),  # power while no job runs
         ("tdp_w", np.float64),  # board power limit: clocks fall before power exceeds it
         ("cap_w", np.float64),  # power cap set by an operator; default: the board's limit
-        ("knee_frac", np.float64),  # x_c: clock below which voltage no longer falls, of the maximum
+        ("knee_frac", np.float64),  # x_c: clock below which voltage no longer falls, fraction of the maximum
         ("voltage_slope", np.float64),  # k
         ("theta", np.float64),  # share of dynamic power that follows the work done instead of the clock
         ("memory_mib", np.float64),
         ("max_clock_mhz", np.float64),
         ("switch_s", np.float64),  # duration of a clock change
-        ("levels_frac", np.float64, (NUM_LEVELS,)),  # of the maximum, descending, the first 1
+        ("levels_frac", np.float64, (NUM_LEVELS,)),  # fractions of the maximum, descending, the first 1
         ("usual_speed", np.float64),  # geometric mean speed of the workloads on it, 1 on the reference type
         ("sliced", np.int64),  # 1: a MIG slice, which has no clock of its own and is never shared
     ],

@@ -1,7 +1,7 @@
 """Time and power at an SM clock as formulas of plain numbers; `clocks` compiles them for kernels.
 
 No compiled code: nodes have no numba, and divide the energy of their GPUs by the simulator's own formulas.
-Each formula calls nothing, so that numba can compile it by itself. `rlsched.models.clocks` describes the
+No formula calls a function, so numba can compile each one separately. `rlsched.models.clocks` describes the
 model.
 """
 

@@ -192,5 +192,5 @@ def named_memory_mib(name: str) -> float | None:
 
 
 def levels_frac(kind: str) -> tuple[float, ...]:
-    """SM clocks that decisions choose from on a GPU type, of the maximum, the highest first."""
+    """SM clocks that decisions choose from on a GPU type; fractions of the maximum, descending."""
     return _TYPES[kind].curve.levels_frac

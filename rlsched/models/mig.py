@@ -20,8 +20,8 @@ class SliceProfile(NamedTuple):
 
     Attributes:
         name: NVIDIA's name.
-        compute: Compute slices, of `COMPUTE_SLICES`.
-        memory: Memory slices, of `MEMORY_SLICES`.
+        compute: Number of compute slices, of the `COMPUTE_SLICES` of a GPU.
+        memory: Number of memory slices, of the `MEMORY_SLICES` of a GPU.
         memory_mib: Usable memory, MiB.
         at_most: Most slices of this size on a GPU.
     """
@@ -135,11 +135,11 @@ def combined_throughput(model: str, batch: int, compute: int) -> float:
 
 
 class Slice(NamedTuple):
-    """A slice of a GPU.
+    """A MIG slice.
 
     Attributes:
-        gpu: The GPU, a key of `PROFILES`.
-        profile: The size of the slice.
+        gpu: Type of the GPU that has the slice, a key of `PROFILES`.
+        profile: Size of the slice.
     """
 
     gpu: str

@@ -97,7 +97,7 @@ class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     shutdown_s: float = 60.0
 
     def cores(self, cpus: int, gpus: int) -> int:
-        """Cores that count for power: the described number, or the usual number for its GPUs."""
+        """Cores that count for power: `cpus`, or if that is 0 the usual number of cores for these GPUs."""
         return cpus or self.unknown_cpus_per_gpu * gpus
 
     @property

@@ -165,9 +165,10 @@ def _mixed(z: np.uint64) -> np.uint64:
 
 @kernel
 def pair_noise(key_a: np.uint64, key_b: np.uint64) -> float:
-    """Return a standard normal deviate of two jobs or workloads, in either order, in any process.
+    """Return a standard normal deviate for two jobs or workloads: equal in either order and any process.
 
-    The keys' hash is the counter of SplitMix64; two of its numbers make a deviate (Box and Muller, 1958).
+    A hash of the two keys is the counter of SplitMix64, which gives the two numbers from which the deviate is
+    computed (Box and Muller, 1958).
 
     Args:
         key_a: 64-bit key of a job, or of a workload.

@@ -31,10 +31,10 @@ APART_S = 0.05
 
 
 class Connection:
-    """One socket to a broker, replaced if it does not recover by itself.
+    """One socket to a broker, replaced if it does not reconnect on its own.
 
     Args:
-        address: tcp://HOST:PORT of the broker; separate standbys by commas.
+        address: tcp://HOST:PORT of the broker; then the standbys, separated by commas.
         pair: Key pair of this client.
         broker_public: The broker's public key, z85.
         keys: Source of the keys, for messages.
@@ -42,7 +42,7 @@ class Connection:
         starting: Describes the broker of these addresses that is starting; "" if none is.
         is_patient: Keep waiting while a broker is starting, however long it takes.
         waits: Called a few times a second while a call waits, with the address, the time waited and the
-            maximum, seconds; with 0 seconds when the wait ends.
+            maximum waiting time, both in seconds. The time waited is 0 when the wait ends.
 
     Attributes:
         is_refused: The last call failed because the broker does not accept this key.

@@ -1,8 +1,8 @@
-"""Predictions of synthetic jobs with a chosen accuracy, whose errors the jobs of one burst share.
+"""Predictions of synthetic jobs with a chosen accuracy. Errors are correlated among the jobs of one burst.
 
-A prediction is the median of the duration given a noisy observation of its normal score within its size
-class, so it is calibrated (ln(true / predicted) has the stated spread) and always within the range of the
-class. The noisier the observation, the closer the prediction comes to the median of the class.
+A prediction is the median of the duration, given a noisy observation of the job's normal score within its
+size class. So predictions are calibrated (ln(true / predicted) has the stated spread), and each is within the
+range of its class. The noisier the observation, the closer the prediction comes to the median of the class.
 """
 
 from __future__ import annotations

@@ -294,7 +294,7 @@ ACME = Profile(
     users=100,
     names_per_user=4,
     user_exponent=1.0,
-    # Final states of Kalos' GPU jobs; 16 cores a GPU (Hu et al., NSDI'24).
+    # Final states of Kalos' GPU jobs; 16 cores per GPU (Hu et al., NSDI'24).
     statuses={"completed": 0.541, "cancelled": 0.062, "failed": 0.397},
     cpus_per_gpu=16,
     gpu_type="A100",

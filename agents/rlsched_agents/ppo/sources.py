@@ -103,7 +103,7 @@ def read_data(
     form: str = "",
     tell: Callable[[str], None] = say_nothing,
 ) -> list[TrainingData]:
-    """Read traces and histories with their clusters; a single cluster serves all.
+    """Read traces and histories with their clusters; a single cluster applies to all of them.
 
     Args:
         traces: Traces in the standard form.

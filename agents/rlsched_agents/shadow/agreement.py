@@ -142,7 +142,7 @@ def _places(nodes: Sequence[str], gpus: Sequence[int]) -> set[tuple[str, int]]:
 
 
 def guarding(watched: Sequence[Watched]) -> Guarding:
-    """Summarise notes."""
+    """Summarise the notes of a shadow about its guard, drift and omitted jobs."""
     ran, guard, left = Counter[str](), Counter[str](), Counter[str]()
     seen: dict[str, FeatureOutOfRange] = {}
     for note in watched:

@@ -147,7 +147,7 @@ def _plan(
         return start_action(state, partition, record.turn, node, start=start)
     if plan.how == "later":
         return Wait(until_s=now_s + (plan.wait_s or LATER_S))
-    raise InputError(f"cannot take «{in_words(plan, record.names.job)}» by itself")
+    raise InputError(f"cannot take «{in_words(plan, record.names.job)}» as a single decision")
 
 
 def _row(state: ClusterState, partition: int, now_s: float, row: int) -> Decision:

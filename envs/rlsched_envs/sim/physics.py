@@ -1,4 +1,4 @@
-"""Variable speed of jobs, and their power, compiled.
+"""Compiled functions for the variable speed of jobs, and for their power.
 
 Jobs that hold the same GPUs are a *group*, identified by the first GPU. A change in a group (a job joins or
 leaves, or another clock) settles the work and the energy of its jobs up to now and plans their ends again;

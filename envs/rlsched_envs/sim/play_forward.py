@@ -99,10 +99,11 @@ class PlayForward:
         blocks: int = 0,
         ran_s: Floats | None = None,
     ) -> tuple[Floats, Floats]:
-        """(L,) starts and ends in the current future; with `extra`, only the additional job's.
+        """Return (L,) starts and ends of the live jobs in one future; with `extra`, of that job only.
 
-        Without `draws` there are no arrivals; otherwise the future ends after this number of `blocks`, or at
-        the horizon, and (N,) `ran_s` has the run times of recent jobs here, nan: neither known nor drawn.
+        Without `draws` no new jobs arrive. With `draws` the future ends after this number of `blocks`, or at
+        the horizon if that is earlier; (N,) `ran_s` then has the run times of recent jobs in this future,
+        nan: neither known nor drawn.
         """
         run, rule = self._copies.work.sim, world.rule
         go_on_until = loop.for_run(loop.run_rule, rule.steps, logged=False, modelled=False)

@@ -70,7 +70,7 @@ def _fits(demand: Demand, kind: str, needs_mib: float) -> bool:
 
 
 def _with_reasons(trace: Trace, runnable: Runnable, more: NDArray[np.object_]) -> Runnable:
-    """The result without jobs that have an additional reason, and without jobs that depend on them."""
+    """Return `runnable` without jobs that `more` gives a reason to reject, and without their dependents."""
     if not (more != "").any():
         return runnable
     reasons = reject_dependents(trace, np.where(more != "", more, runnable.reasons).astype(np.str_))

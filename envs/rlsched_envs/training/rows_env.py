@@ -24,7 +24,7 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
 
     **Episode.** A window of a trace (`EpisodeConfig`): the reference rule, `qssf-backfill`, schedules the
     warm-up; then the agent decides. `reset` returns at the first contested decision; if everything can start
-    at once, or there is one legal choice, the environment acts by itself.
+    at once, or there is one legal choice, the environment acts without the agent.
 
     **Observation.** Box (K, F) float32. K: `WINDOW_ROWS` = 24 rows, or the config's `window_rows`. First half
     of a decision: row 0 is *wait*, the others are waiting jobs (the first that fit, the oldest, the first

@@ -45,7 +45,7 @@ def program(major: int, minors: Sequence[int]) -> bytes:
 
 
 def why_not() -> str:
-    """Returns why this process cannot deny devices to a group, "" if it can; denies none."""
+    """Returns the reason why this process cannot deny devices to a group, "" if it can. Only a test."""
     try:
         os.close(_load(program(NVIDIA_MAJOR, FOR_ALL)))
     except OSError as error:

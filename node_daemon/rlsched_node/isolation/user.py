@@ -78,7 +78,7 @@ class JobUsers:
         """The user that runs a job of this person; None: the daemon's own user.
 
         Raises:
-            OwnerError: the person has no account here, or one that may not run jobs.
+            OwnerError: the person has no account on this node, or one without permission to run jobs.
             AccountsAwayError: the account cannot be looked up now.
         """
         if not self._as_owner:

@@ -272,12 +272,12 @@ class NodeAttempts:
     def _refuse(
         self, key: AttemptKey, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
     ) -> Effect:
-        """Refuse for good: the broker gives the attempt up, but may have repeated the order before."""
+        """Refuse a launch permanently: the broker gives the attempt up, but may have repeated the order."""
         self._refused[key] = key.make_refusal(message, is_for_now=is_for_now, is_about_owner=is_about_owner)
         return Send(self._refused[key])
 
     def _objection(self, launch: Launch, cluster: str) -> str:
-        """Returns why this launch must be refused; "" if it need not."""
+        """Returns the reason to refuse this launch, "" if there is none."""
         if not 0 <= launch.rank < launch.num_ranks == len(launch.nodes):
             return (
                 f"expected rank below num_ranks and a node for each rank, got rank {launch.rank} "

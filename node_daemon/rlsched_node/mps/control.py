@@ -260,5 +260,5 @@ def _is_named(pid: int) -> bool:
 
 
 def _numbers(text: str) -> frozenset[int]:
-    """Process IDs, one a line; other lines are messages."""
+    """Process IDs, one per line; other lines are messages."""
     return frozenset(int(line) for line in text.split() if line.isdigit())

@@ -1,8 +1,8 @@
-"""Eligible waiting jobs: the jobs in the ledger's queues, which no reason keeps out.
+"""Eligible waiting jobs: jobs that no reason (such as a quota) keeps out of the ledger's queues.
 
 As in the simulator (`rlsched_envs/eligibility.py`): a job that is not eligible is no candidate of any rule,
-plan or policy. It enters the queue at the instant at which its last reason ends, before that instant's
-decisions. Its place there follows its submission time.
+plan or policy. The job enters the queue at the instant at which the last reason that kept it out ends, before
+the decisions at that instant. Its place in the queue follows its submission time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Eligibility:
             self._cluster.make_eligible(enter, now_s)
 
     def barred_by(self, reason: Reason) -> set[int]:
-        """Jobs that this reason keeps out."""
+        """Jobs that this reason keeps out of the queues."""
         return set(self._barred.get(reason, ()))
 
     def forget_waiting(self, seq: int) -> None:
@@ -60,6 +60,6 @@ class Eligibility:
         return {reason: len(barred) for reason, barred in self._barred.items() if barred}
 
     def _without_other(self, seqs: Sequence[int], reason: Reason) -> Sequence[int]:
-        """The given jobs that no other reason keeps out."""
+        """The given jobs that no other reason keeps out of the queues."""
         others = [barred for other, barred in self._barred.items() if other != reason and barred]
         return [seq for seq in seqs if not any(seq in barred for barred in others)] if others else seqs

@@ -33,8 +33,8 @@ class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
     """A journal as `rlsched journal check` reports it.
 
     Attributes:
-        damage: Damage, a line each, the first `MAX_DAMAGE`; empty: the entries are whole.
-        derived: Damage of derived data, a line each: the table of ended jobs, snapshots.
+        damage: Lines that describe the first `MAX_DAMAGE` errors; empty: the entries are whole.
+        derived: Lines that describe damage of derived data: the table of ended jobs, snapshots.
         entries: Number of readable entries.
         replaced: Number of entries that a base replaces (`rlsched journal compact --keep-days`).
         last_s: Time of the last entry, Unix seconds; 0 without any.

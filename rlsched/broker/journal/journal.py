@@ -1,4 +1,4 @@
-"""The journal: SQLite (WAL, synchronous=FULL), a row a fact, one commit a batch, before anything leaves."""
+"""The journal: SQLite (WAL, synchronous=FULL), one row per fact, one commit per batch before its output."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ def version(path: Path, db: sqlite3.Connection) -> int:
         found = ""
     if not found:
         raise JournalError(
-            f"{path}: an SQLite file, but not a journal of rlsched; choose another path, or, where it was "
-            "one, restore a backup (`rlsched journal restore`)"
+            f"{path}: an SQLite file, but not a journal of rlsched; choose another path, or, if it was "
+            "a journal, restore a backup (`rlsched journal restore`)"
         )
     if found not in map(str, range(1, SCHEMA_VERSION + 1)):
         raise JournalError(

@@ -35,16 +35,17 @@ class RecordLog:
 
     Args:
         folder: The store of decisions.
-        logdir: Folder for curves for TensorBoard.
+        logdir: Folder for TensorBoard curves.
         soft_errors: Counts losses: `written` (to the store) and `drawn` (for TensorBoard).
         keep_bytes: Size above which the oldest rows of the store are removed, bytes.
 
     Attributes:
         last: Last records of the store at the start, oldest first.
-        kept: Number of decisions written since.
+        kept: Number of decisions written since the start.
 
     Raises:
-        InputError: TensorBoard's folder can never be written, or tensorboard is not installed.
+        InputError: `logdir` cannot be written, for a reason other than a temporary lack of space, or
+            tensorboard is not installed.
     """
 
     def __init__(

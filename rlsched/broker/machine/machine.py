@@ -83,13 +83,13 @@ LISTENS_EVERY_S = 0.5
 
 
 class Machine:
-    """Applies events to the book, decides once a batch, and returns entries to journal and messages to send.
+    """Applies events to the book, decides once per batch, and returns journal entries and messages to send.
 
     Args:
         state: The state as recovered from the journal.
         scheduler: The policy.
-        started: The fact that begins this broker's epoch; journalled with the first batch.
-        now_s: When it started, Unix seconds; later than everything in the book.
+        started: The fact that begins this broker's epoch. The first batch writes it to the journal.
+        now_s: Time at which the broker started, Unix seconds; later than every time in the book.
         ended: The journal's table of finished jobs.
         limits: The broker's times.
         ranks: Priorities and fair share.
@@ -102,7 +102,7 @@ class Machine:
         sharing: Handling of observed speeds of jobs that share GPUs.
 
     Attributes:
-        started: The fact that began its epoch.
+        started: The fact that began this broker's epoch.
         up_since_s: When the process began to serve, Unix seconds.
         backlog: Questions that wait for `answer`.
     """

@@ -308,7 +308,7 @@ class JobOrders:
             met = self._is_met(one, job)
             if met is False:
                 name = self._state.called(one.job)
-                raise InputError(f"{one.kind}:{name} can never be: job {name} is {job.state}")
+                raise InputError(f"{one.kind}:{name} can never be satisfied: job {name} is {job.state}")
             if met is None:
                 found[one] = None
         return list(found)

@@ -190,7 +190,7 @@ class Requests:
             return None
 
     def _not_theirs(self, asked: ClientAsked) -> Refused | None:
-        """Return the refusal if the sender may not control this job, else None."""
+        """Return the refusal if the sender has no permission to control this job, else None."""
         spec = self._state.spec(asked.message.job) if isinstance(asked.message, OF_ONE_JOB) else None
         if spec is None or rules_over(asked.by, spec.user, spec.token):
             return None

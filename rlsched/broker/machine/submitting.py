@@ -220,7 +220,7 @@ class Submitting:
         """Return a submission as it will be journalled, not predicted yet.
 
         Raises:
-            InputError: its user may not charge it to its account, or a dependency can never be met.
+            InputError: the user must not charge the job to its account, or a dependency can never be met.
         """
         asked = {name: getattr(message, name) for name in JobSettings.__struct_fields__}
         return JobSubmitted(

@@ -489,7 +489,7 @@ def _stopped_by(attempt: Attempt) -> str:
 
 
 def _has_come_to_its_own_end(attempt: Attempt) -> bool:
-    """Whether an attempt ended by itself on every node, before the order to end it arrived."""
+    """Whether every rank exited or reached the time limit before the order to end it arrived."""
     return all(rank.reason in ("", TIME_LIMIT) for rank in attempt.ranks)
 
 
@@ -534,8 +534,8 @@ def _own_end(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
 def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
     """Return the same for a preempted attempt.
 
-    It has ended by itself if every rank left exit code 0, in its grace too, or if no rank was lost or ended
-    by the order: it failed before the order arrived. Otherwise the job is queued again.
+    The end is the attempt's own if every rank exited with code 0, also during its grace, or if no rank was
+    lost or ended by the order: a rank failed before the order arrived. Otherwise the job is queued again.
     """
     if attempt.first_failure is None:
         told = any(rank.reason == "killed" for rank in attempt.ranks)

@@ -1,7 +1,7 @@
 """Attempts that nodes run and a restored journal does not know.
 
 Nodes that registered before the backup, and nodes added since, may run attempts that are not in the journal.
-The broker ends none of them by itself, and starts no attempt that may already run:
+The broker ends none of them without an order, and starts no attempt that may already run:
 
 - An attempt that a node runs and the journal did not start continues. Its node is drained until it has ended,
   since its GPUs are not known; an admin's `cancel` ends it sooner.

@@ -1,4 +1,4 @@
-"""The broker's loop: sockets and clock around the state machine, one journal commit a batch."""
+"""The broker's loop: sockets and clock around the state machine, one journal commit per batch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A standby on another machine: copies the journal over the network, and can take over with its copy.
 
-It takes over by itself only if the primary does not answer, and most nodes have lost it too, see
-`rlsched.broker.standby.orphan_hellos`. The copy lacks the primary's last commits that were not sent yet. So
+The standby takes over without an order only if the primary does not answer, and most nodes have lost the
+primary too, see `rlsched.broker.standby.orphan_hellos`.
+The copy lacks the primary's last commits that were not sent yet. So
 it is taken over as a backup is restored (`rlsched.broker.journal.backup.take_over`): in a much higher epoch,
 with numbers that were never assigned.
 """

@@ -37,13 +37,13 @@ class _PendingRead(NamedTuple):
 
 
 class Shipping:
-    """Answers standbys.
+    """Answers the requests of standbys, which copy the journal and the access list.
 
     Args:
-        journal: Journal that they copy.
-        access: Access list, which they copy too.
+        journal: Journal that is copied.
+        access: Access list that is copied.
         reply: Sends an answer.
-        say: Receives a log line at the first standby's request, and when requests have stopped.
+        say: Logs a line when the first request of a standby arrives, and another when requests have stopped.
     """
 
     def __init__(

@@ -226,7 +226,7 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
     """Charges of users, accounts and VCs.
 
     Attributes:
-        usage: By user, GPU-seconds as of `usage_at_s`, which decay by half every `half_life_s`.
+        usage: By user, GPU-seconds at `usage_at_s`; they halve every `half_life_s`.
         month: (kind, name, thousandths of a GPU x ms charged this month, end of the charged time in Unix ms).
         weights: By user, ln(weight) of all their jobs.
     """

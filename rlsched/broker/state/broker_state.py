@@ -243,7 +243,7 @@ class BrokerState(Known):
         return attempt
 
     def _on_submitted(self, entry: JobSubmitted, now_s: float) -> None:
-        spec = msgspec.structs.replace(entry, said=b"")  # 728 bytes a job, which only predictions use
+        spec = msgspec.structs.replace(entry, said=b"")  # 728 bytes per job, which only predictions use
         job = Job(entry.job, spec, now_s, -1, REJECTED if entry.rejected else QUEUED)
         if entry.rejected:
             job.end_s, job.reason = now_s, entry.rejected
@@ -365,7 +365,7 @@ class BrokerState(Known):
         self.predictions.record_start(job.number, now_s)
 
     def _ranks(self, gpus: Iterable[int]) -> list[Rank]:
-        """One rank a node, in node order."""
+        """One rank per node, in node order."""
         by_node: dict[int, list[int]] = {}
         for gpu in gpus:
             node, local = self.cluster.gpu_location(gpu)

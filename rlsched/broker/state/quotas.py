@@ -100,7 +100,7 @@ class Party:
         return before + self.charged_milli * (now_ms - max(self.since_ms, month_ms))
 
     def __str__(self) -> str:
-        """Return the name for users."""
+        """Return the name in messages to users: `alice`, `account NAME` or `VC NAME`."""
         lead = {"user": "", "account": "account ", "vc": "VC "}[self.kind]
         return lead + (self.name or "nobody")
 

@@ -86,7 +86,7 @@ def engine() -> None:
 @click.option(
     "--release",
     is_flag=True,
-    help="Release held jobs to Slurm's own order if --release-after has passed without a decision. For cron.",
+    help="Release held jobs to Slurm's own order after --release-after without a decision. For use in cron.",
 )
 @click.option(
     "--remove", is_flag=True, help="Release all held jobs to Slurm's own order, hold no others, and exit."

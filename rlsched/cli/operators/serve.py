@@ -67,8 +67,8 @@ _log = logging.getLogger("rlsched.broker")
 @click.option(
     "--keep-days",
     metavar="DAYS|all",
-    help="Replace older entries of the journal by a summary, once a day; all: never. "
-    f"[default: regardless of age, the latest {KEEP_ENTRIES:,} to {GROWN * KEEP_ENTRIES:,} stay]",
+    help="Once a day, replace journal entries that are older than this by a summary; all: never. "
+    f"[default: keep the latest {KEEP_ENTRIES:,} to {GROWN * KEEP_ENTRIES:,} entries, whatever their age]",
 )
 @shown(
     "--keep-ended-days",
@@ -182,7 +182,7 @@ _log = logging.getLogger("rlsched.broker")
 @click.option(
     "--of",
     metavar="tcp://HOST:PORT",
-    help="With --standby, on another machine: copy the journal of this broker, which has the same keys.",
+    help="With --standby: copy the journal of the broker at this address; both must have the same keys.",
 )
 @click.option(
     "--take-over-after-s",

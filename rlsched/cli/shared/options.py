@@ -133,7 +133,7 @@ class BrokerAt(NamedTuple):
 
 
 class _WaitingLine:
-    """A line on a terminal while the broker does not answer, rewritten, then removed.
+    """A status line on a terminal while the broker does not answer: updated in place, and removed at the end.
 
     Without a terminal, one line is printed if a broker is starting.
     """

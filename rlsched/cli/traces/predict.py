@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     type=click.Choice(["mean", "median"]),
     default="median",
     help="Statistic to write as predicted_duration. Rules that preempt by the Gittins index expect the "
-    "median; rules that start a job once have shorter waits by the mean.",
+    "median. Rules without preemption have shorter waits with the mean.",
 )
 @seed_option("Random seed of the fits.")
 @json_option("Print the summary as JSON.")

@@ -1,4 +1,4 @@
-"""Sets dials that are due, compiled: observe, run the network, hold the result."""
+"""Compiled functions that set the dials that are due: observe, run the network, store the new dials."""
 
 from __future__ import annotations
 

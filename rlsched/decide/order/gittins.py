@@ -49,7 +49,7 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
         margin: A running job is preempted for a job whose ln(cost) is less than its own by this much.
         age_step: Factor between the steps in which ages count, so that an index changes rarely.
         first_age_s: The first age step, seconds.
-        tick_s: If time by itself changes an index, it is updated at multiples of this time, seconds.
+        tick_s: If an index changes with time, it is updated at multiples of this time, seconds.
         threshold_gpu_s: If finite, the index is only a level: 1 above this attained service, GPU-seconds,
             else 0, whatever the prediction. Gives the two queues of Tiresias, and shows what preemption
             is worth without the index.

@@ -1,4 +1,4 @@
-"""`Plan`: one way to start a waiting job, and the reason if it is not allowed; and plans on free GPUs.
+"""`Plan`: one way to start a waiting job, and why it is not allowed, if it is not; and plans on free GPUs.
 
 With several GPU types in a partition, the worth of a GPU of a type is the speed of the job on it, divided by
 the speed of the usual workload on it to the power of a price. A price of 0 is fastest first. A price of 1 is

@@ -36,7 +36,7 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
         return _reference(self, revised)
 
     def rule(self, *, revised: bool = False) -> CompiledRule:
-        """The reference rule, compiled."""
+        """The compiled reference rule."""
         return self.reference(revised=revised).rule
 
     def order(self, *, revised: bool = False) -> Order:

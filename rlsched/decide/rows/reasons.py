@@ -1,4 +1,4 @@
-"""Reason codes of rows that may not be taken, and their meanings."""
+"""Reason codes of rows that cannot be chosen, and their meanings."""
 
 from __future__ import annotations
 

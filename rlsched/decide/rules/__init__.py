@@ -1,4 +1,4 @@
-"""Rules, compiled. Each is four functions of a state, called by one decision loop.
+"""Compiled rules. Each is four functions of a state, called by one decision loop.
 
     begin(s, p, o, now_s)         before the decisions for partition `p` at this instant
     next_move(s, p, o, now_s)     next `Move` there; a move that does nothing ends the loop

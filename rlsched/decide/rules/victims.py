@@ -1,4 +1,4 @@
-"""The cheapest jobs to preempt so that another job fits, compiled.
+"""Compiled search for the cheapest jobs to preempt so that another job fits.
 
 Candidates are considered GPU by GPU: jobs that share GPUs leave them together, and a GPU stays in use unless
 all of its jobs may be preempted. A gang that fits on one node gets the node on which the victims hold the

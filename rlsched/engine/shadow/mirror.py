@@ -1,4 +1,4 @@
-"""New events in the facts of a Slurm: jobs that came, began or ended, at the times that Slurm reports.
+"""New events in a Slurm cluster's facts: jobs that came, began or ended, at the times that Slurm reports.
 
 No I/O. It reads the followed jobs from the broker's book, so a restarted shadow continues.
 """
@@ -37,7 +37,7 @@ class News:
 
     Attributes:
         at_s: Time of the event in Slurm, Unix seconds.
-        kind: It may start (`came`), may not any more (`left`), `began`, or `ended`.
+        kind: The job can start (`came`), can no longer start (`left`), `began`, or `ended`.
         key: Slurm's number of the job.
         job: The job in Slurm's facts; None: Slurm does not know it any more.
         end: Exit code and reason of an end.
@@ -64,7 +64,7 @@ class Followed:
 
 
 class Mirror:
-    """Compares facts of a Slurm with a broker's book.
+    """Compares facts of a Slurm cluster with a broker's book.
 
     Args:
         name: Start of the tokens.
@@ -224,7 +224,7 @@ class Mirror:
         )
 
     def forget(self, key: str, *, is_over: bool) -> None:
-        """Stop following a job, for good if it has ended."""
+        """Stop following a job, permanently if it has ended."""
         self.followed.pop(key, None)
         if is_over:
             self._over.add(key)

@@ -1,4 +1,4 @@
-"""A shadow's step from one set of facts of a Slurm to the next: feeds the events, by instants, to the
+"""A shadow's step from one set of a Slurm cluster's facts to the next: feeds the events, by instants, to the
 machine.
 
 The machine is a broker's. Its engine carries out nothing, and starts and ends are Slurm's. No I/O but through

@@ -223,7 +223,7 @@ class LaunchRefused(OfRank, frozen=True, kw_only=True, tag="launch_refused", for
     is_for_now: bool = False
     """The cause is not the job's (for example a full disk of the node): this attempt does not count."""
     is_about_owner: bool = False
-    """The node runs no jobs of the job's person: there is no such account, or it may not run jobs."""
+    """The node runs no jobs of the job's person: there is no such account, or it has no permission."""
 
 
 class Ended(OfRank, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True, omit_defaults=True):

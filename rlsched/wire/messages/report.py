@@ -31,7 +31,7 @@ class OutsideReport(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     """Range in training."""
     only_warns: bool = False
-    """The column describes the cluster's configuration, and does not count as drift by itself."""
+    """The column describes the cluster's configuration, and does not count as drift on its own."""
 
 
 class DriftReport(msgspec.Struct, frozen=True, kw_only=True):

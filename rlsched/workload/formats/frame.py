@@ -23,7 +23,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair, which JSON can contain but UTF-8 cannot."""
 
 Node = tuple[int, str, int, int, str | None]
-"""GPUs, GPU type, CPU cores (0: unknown), MiB of memory (0: unknown), VC (None: serves all) of a node."""
+"""GPUs, GPU type, CPU cores (0: unknown), MiB of memory (0: unknown), VC (None: all VCs) of a node."""
 
 
 @dataclass(frozen=True)

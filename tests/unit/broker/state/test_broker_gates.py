@@ -178,7 +178,7 @@ def test_dependency_that_can_never_be_met_is_refused_at_once(journal: Journal) -
     job = new(broker)
     finish(broker, job, 1)
     assert refused(broker, submit(depends_on=on("afterok", job))) == (
-        f"afterok:{job} can never be: job {job} is failed"
+        f"afterok:{job} can never be satisfied: job {job} is failed"
     )
     assert "there is no job 77 to wait for" in refused(broker, submit(depends_on=on("afterany", 77)))
     assert state(broker, new(broker, depends_on=on("afternotok", job))) == "launching"
