@@ -53,7 +53,7 @@ Example:
 @click.option(
     "--no-gpm",
     is_flag=True,
-    help="Do not read GPU performance metrics. Needed if a DCGM exporter runs: both would conflict.",
+    help="Do not read GPU performance monitoring. Needed if a DCGM exporter runs: both would conflict.",
 )
 @click.option(
     "--gpu-type",

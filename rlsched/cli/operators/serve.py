@@ -182,7 +182,7 @@ _log = logging.getLogger("rlsched.broker")
 @click.option(
     "--of",
     metavar="tcp://HOST:PORT",
-    help="With --standby: copy the journal of the broker at this address; both must have the same keys.",
+    help="With --standby on another machine: copy the journal of this broker; both must have the same keys.",
 )
 @click.option(
     "--take-over-after-s",
