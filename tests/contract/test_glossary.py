@@ -47,7 +47,7 @@ TERMS = (
 PLAIN = {
     *("CPU", "CSV", "JSON", "POST", "TOML", "UTC"),
     *("ALL", "BEGIN", "END", "FAIL", "REQUEUE", "UNLIMITED"),  # as sbatch has them
-    *("ATTEMPT", "CARD", "CLUSTER", "PATH", "RANK"),  # placeholders within others
+    *("ATTEMPT", "CARD", "CLUSTER", "MODEL", "PATH", "PROFILE", "RANK"),  # placeholders within others
 }
 """Capitalised words that are no terms of the field."""
 
