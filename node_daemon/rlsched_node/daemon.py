@@ -490,7 +490,7 @@ class NodeDaemon:
                 holds_to=self._bounds.holds_to,
                 gpu_memory_mib=least_memory_mib(gpus),
                 shares=not is_slice(self._config.gpu_type),
-                sharing=self._config.sharing,
+                sharing=MPS if self._config.sharing == MPS else "",
                 fences=True,
             ),
         )

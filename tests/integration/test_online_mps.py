@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -90,10 +92,17 @@ class Node:
         return found - {0}
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory with a short path: paths of sockets are limited."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        yield Path(directory)
+
+
 def test_jobs_share_under_mps_through_a_killed_node_daemon_and_a_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = Node(tmp_path, monkeypatch)
+    node = Node(short_path, monkeypatch)
     try:
         with node.cluster.client() as client:
             until(lambda: [one.state for one in client.nodes()] == ["up"], "the node is up")
@@ -120,7 +129,7 @@ def test_jobs_share_under_mps_through_a_killed_node_daemon_and_a_fault(
             assert [client.job(job).state for job in (one, two)] == ["running"] * 2
             assert "runs without MPS" not in str(client.why(one))
 
-            (tmp_path / "one.up").unlink()
+            (short_path / "one.up").unlink()
             with (Path(pipes).parent / "log" / "server.log").open("a") as log:
                 log.write(f"[Server 1] Client {{PID: {culprit}, Context ID: 0}} fatal exception\n")
             node.processes.write_text("")

@@ -14,7 +14,7 @@ from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Attempt, Job
 from rlsched.broker.state.nodes import Node
 from rlsched.broker.state.tasks import count, in_words
-from rlsched.wire.messages import MPS, JobForecast, JobInfo, NodeInfo, SeenUsage
+from rlsched.wire.messages import MPS, TIME_SLICING, JobForecast, JobInfo, NodeInfo, SeenUsage
 from rlsched.wire.states import COMPLETED, QUEUED
 
 
@@ -222,7 +222,7 @@ def node_info(
             *node_notes(node),
             *_sharing_notes(node, outside_mps),
         ],
-        sharing=node.spec.capabilities.sharing if node.spec.capabilities.shares else "",
+        sharing=(node.spec.capabilities.sharing or TIME_SLICING) if node.spec.capabilities.shares else "",
         energy_day_j=use.energy_day_j,
         gpu_frac=use.gpu_frac,
         cores=use.cores,

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import click
 import msgspec
@@ -219,6 +219,9 @@ def broker(
     stands_by: bool,
     of: str | None,
     take_over_after_s: float | None,
+    no_learning: bool,
+    sharing_watch_s: float,
+    on_slow_sharing: Literal["warn", "unshare"],
     log_format: LogFormat,
     **asked: Any,
 ) -> None:
@@ -301,9 +304,9 @@ def broker(
         ),
         "senders": _with(SenderLimits, asked),
         "sharing": SharingRules(
-            learns=not asked["no_learning"],
-            watch_s=asked["sharing_watch_s"],
-            on_slow=asked["on_slow_sharing"],
+            learns=not no_learning,
+            watch_s=sharing_watch_s,
+            on_slow=on_slow_sharing,
         ),
     }
     run_broker(

@@ -58,8 +58,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Memory of its smallest GPU; 0: unknown."""
     shares: bool = False
     """It runs several jobs on a GPU (`Launch.beside`); false from nodes older than this field."""
-    sharing: str = TIME_SLICING
-    """How jobs share its GPUs: `TIME_SLICING` or `MPS`."""
+    sharing: str = ""
+    """How jobs share its GPUs: `MPS`; "": by time slicing."""
     fences: bool = False
     """It ends ranks at their `Launch.lost_after_s`. Jobs on other nodes are never lost by time."""
 

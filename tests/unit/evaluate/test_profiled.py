@@ -51,7 +51,7 @@ def store(tmp_path: Path) -> Path:
 @pytest.fixture
 def trace(store: Path) -> Trace:
     """The measured command with another seed, another user's, another command, a named workload, no GPU."""
-    user = next(iter(learnt_profiles(store).kept())).user
+    user = next(iter(learnt_profiles(store).kept_profiles())).user
     plain = Trace.from_columns(
         name="w",
         submit_s=[0.0, 1.0, 2.0, 3.0, 4.0],

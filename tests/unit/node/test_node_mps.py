@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -73,16 +74,18 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    """In a directory with a short path: paths of sockets are limited."""
     monkeypatch.setattr(sharing, "TURN_S", 0.02)
-    (tmp_path / "node").mkdir()
-    made = Node(tmp_path)
-    yield made
-    made.mode.write_text("")
-    for mps in made.made:
-        mps.close()
-    for path in (tmp_path / "node" / "mps").glob("*"):
-        MpsControl(path, [], None, made.environment, set()).quit()
+    with tempfile.TemporaryDirectory(dir="/tmp") as directory:
+        made = Node(Path(directory))
+        (made.path / "node").mkdir()
+        yield made
+        made.mode.write_text("")
+        for mps in made.made:
+            mps.close()
+        for path in (made.path / "node" / "mps").glob("*"):
+            MpsControl(path, [], None, made.environment, set()).quit()
 
 
 def test_ranks_of_the_same_gpus_share_a_daemon_that_ends_with_the_last(node: Node) -> None:
