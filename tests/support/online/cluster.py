@@ -71,9 +71,12 @@ class Cluster:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.broker_options, self._node_options = broker_options, node_options
         KeyHome(self.keys).broker()
-        self.start("broker")
-        for name in nodes:
-            self.start(name)
+        try:
+            for name in ("broker", *nodes):
+                self.start(name)
+        except BaseException:
+            self.close()
+            raise
 
     def start(self, name: str) -> None:
         """Start the broker, and wait until it listens; or start a node.
