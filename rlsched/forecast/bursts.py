@@ -86,7 +86,7 @@ class Bursts:
     def of_past(cls, past: NDArray[np.void], gpus: Floats, like: Lengths) -> Bursts:
         """From past jobs, (N,) CAME, with their (N,) GPUs and the recent run times of such jobs."""
         run_s, predicted_s, spread = past["run_s"], past["predicted_s"], past["spread"]
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             plain = np.log(run_s / predicted_s) / spread
         share = like.shares(gpus, plain)
         score = np.where(np.isnan(share), plain, normal_score(np.nan_to_num(share, nan=0.5)))

@@ -96,7 +96,7 @@ class Lengths:
     def outlived(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats) -> Floats:
         """(L,) share of such jobs that ended at each age or before, nan if unknown."""
         found = np.full(len(gpus), np.nan)
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             aged = np.where(age_s > 0.0, np.log(age_s / predicted_s) / spread, -np.inf)
         for shape, mine in self._by_shape(gpus, spread >= LEAST_SPREAD):
             known = mine & (aged < shape.oldest)

@@ -66,7 +66,8 @@ def test_script_for_two_nodes_needs_only_another_verb(place: Place) -> None:
     script.write_text(
         "#!/bin/bash\n#SBATCH --job-name=gang\n#SBATCH --nodes=2\n#SBATCH --gpus-per-node=2\n"
         "#SBATCH --time=10\n#SBATCH --mem=64M\n#SBATCH --hint=nomultithread\n\n"
-        'echo "rank $RLSCHED_RANK of $RLSCHED_NUM_RANKS, $SEED"\nexit $RLSCHED_RANK\n',
+        'echo "rank $RLSCHED_RANK of $RLSCHED_NUM_RANKS, $SEED"\ntouch printed.$RLSCHED_RANK\n'
+        "until [ -e printed.0 ]; do sleep 0.02; done\nexit $RLSCHED_RANK\n",  # a failed rank ends the others
         encoding="utf-8",
     )
     done = place.type("SEED=7 rlsched run gang.sh")

@@ -74,7 +74,7 @@ def test_pair_under_mps_ends_before_its_daemon(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(conductor, "command", on_the_cpu)
     jobs = (Job("recommender", 16), Job("graph", 2))
     measurement = conductor.measure(Step("pair", "mps", jobs), settings)
-    assert fake_mps.words(calls) == ["start", "get_client_list", "quit", "ended"]
+    assert fake_mps.recorded_commands(calls) == ["start", "get_client_list", "quit", "ended"]
     span = counted_span(measurement)
     assert span[1] - span[0] >= 3.0
     for run in measurement.runs:

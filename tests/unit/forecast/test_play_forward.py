@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlsched.cluster.demand import Demand
@@ -218,6 +218,7 @@ PLAYER = PlayForward(4)
 @pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(st.lists(job, min_size=1, max_size=12), st.floats(1.0, 1e5))
+@example([(1, 1.0, 2.2250738585e-313, math.nan)], 2.0)
 def test_no_forecast_is_before_now_and_no_job_outlives_its_limit(
     jobs: list[tuple[int, float, float, float]], now_s: float
 ) -> None:
