@@ -24,7 +24,7 @@ def work() -> Workload:
     return Workload(trace, spec, MeasuredWindow(since_s=0.0, until_s=math.inf), 1.0)
 
 
-def stamped(which: Foresight, folder: Path) -> predictions.Predictions:
+def stamped(which: Foresight, folder: Path) -> predictions.PredictedTimes:
     return stamps_of(msgspec.structs.replace(CASE, predictions=which), work(), folder)
 
 
