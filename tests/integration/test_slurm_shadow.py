@@ -40,6 +40,8 @@ Beside = Callable[[ShadowProcess], ShadowProcess]
 READS = {"squeue --json", "sinfo --json", "sinfo -h -o %R", "scontrol show config"}
 WRITING_RPCS = ("UPDATE_JOB", "UPDATE_NODE", "UPDATE_PARTITION", "CANCEL", "KILL_JOB", "REQUEUE", "SUSPEND")
 
+HUNG_S = 30.0
+"""Time without the end of a job, of jobs of seconds, after which step daemons hang."""
 LOOK_S = 10.0
 """Within this time a shadow that polls every half second has polled, also on a busy machine."""
 
@@ -111,16 +113,22 @@ def test_all_jobs_are_adopted_despite_kill_9_of_shadow_and_controller(
     submit("--gpus=2", "--exclusive")
     slurm.ask("scancel", submit("--gres=gpu:4", runs_s=60.0))
     slurm.kill("slurmctld", saves=True)
-    tended_s = 0.0
+    tended_s, moved_s, left = 0.0, time.monotonic(), -1
 
     def tend_until_ended() -> bool:
-        nonlocal tended_s
+        nonlocal tended_s, moved_s, left
         if time.monotonic() - tended_s > 5.0:
             slurm.tend()
             tended_s = time.monotonic()
+            live = sum(not job.is_over for job in slurm.jobs().values())
+            if live != left:
+                moved_s, left = time.monotonic(), live
+            elif time.monotonic() - moved_s > HUNG_S:
+                slurm.end_hung_steps()
+                moved_s = time.monotonic()
         return all_ended()
 
-    until(tend_until_ended, "all jobs have ended", 120.0)
+    until(tend_until_ended, "all jobs have ended", 120.0, progress=lambda: left)
     truth = {key: job for key, job in slurm.jobs().items() if job.nodes}
 
     def missing() -> dict[str, str | None]:

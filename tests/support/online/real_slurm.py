@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import stat
 import subprocess
@@ -199,6 +200,19 @@ class RealSlurm:
                 self.ask("scontrol", "update", f"NodeName={name}", "State=RESUME", check=False)
         self.ask("scontrol", "reconfigure", check=False)
 
+    def end_hung_steps(self) -> None:
+        """Kill its step daemons: one of Slurm 22.05 hangs now and then, and its job never ends."""
+        sockets = {
+            f"socket:[{words[6]}]"
+            for words in map(str.split, Path("/proc/net/unix").read_text().splitlines())
+            if words[-1].startswith(f"{self.directory}/")
+        }
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                is_step = (path / "comm").read_text() == "slurmstepd\n"
+                if is_step and sockets & {os.readlink(one) for one in (path / "fd").iterdir()}:
+                    os.kill(int(path.name), signal.SIGKILL)
+
     def kill(self, name: str, *, saves: bool = False) -> None:
         """kill -9, or SIGTERM, at which slurmctld saves its state; then start again."""
         if saves:
@@ -236,6 +250,7 @@ class RealSlurm:
         self.ask("scancel", "--state=PENDING", "--partition=gpu", check=False)
         with contextlib.suppress(AssertionError):  # a slurmd ends late if its job has just been cancelled
             until(lambda: not self.ask("squeue", "-h", "-t", "R,CG", check=False), "no job runs", 10.0)
+        self.end_hung_steps()
         for process in self.running.values():
             process.terminate()
         for process in self.running.values():
