@@ -10,7 +10,7 @@ test: install ; @.ci/test -n 2 --dist loadfile
 test-studies: install ; @.ci/test studies/tests -n 2 --dist loadfile
 soak: install ; $(BIN)/python -m tests.soak --rounds 300 && $(BIN)/python -m tests.soak --share --only node --rounds 100 && $(BIN)/python -m tests.soak --short-jobs 100000
 cov: install ; $(BIN)/pytest --cov=rlsched --cov=rlsched_envs --cov=rlsched_agents --cov=rlsched_node --cov-report=term --cov-report=html
-bench: install ; for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+bench: install ; for file in benchmarks/bench_*.py; do $(BIN)/python -m benchmarks.$$(basename $$file .py) || exit 1; done
 demo: ; @.ci/install broker,node,board && $(BIN)/python benchmarks/demo.py
 checkpoint: install ; $(BIN)/python benchmarks/make_checkpoint.py
 clean: ; rm -rf build dist htmlcov .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info && find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

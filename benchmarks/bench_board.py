@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -145,4 +144,4 @@ def main(say: Callable[[str], None] = print) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -94,7 +94,7 @@ def phases(arguments: list[str]) -> dict[str, float]:
     """CPU seconds of each phase of a command line, run in this process, which must be fresh."""
     from rlsched.cli.main import run
 
-    spent: Counter[str] = Counter()
+    spent: defaultdict[str, float] = defaultdict(float)
     with ExitStack() as undo:
         for path, phase in PHASES.items():
             of, _, name = path.rpartition(".")
@@ -109,7 +109,7 @@ def phases(arguments: list[str]) -> dict[str, float]:
     return known | {"everything else": time.process_time() - sum(known.values())}
 
 
-def timed(function: Callable[..., Any], phase: str, spent: Counter[str]) -> Callable[..., Any]:
+def timed(function: Callable[..., Any], phase: str, spent: defaultdict[str, float]) -> Callable[..., Any]:
     """Wrap a function so that its CPU seconds are added to its phase."""
 
     def call(*args: Any, **kwargs: Any) -> Any:

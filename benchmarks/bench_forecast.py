@@ -45,8 +45,9 @@ def world_of(policy: str, waiting: int) -> World:
         now_s += GAP_S
         predicted_s = float(draws.lognormal(8.0, 1.5))
         gpus = int(draws.choice([1, 2, 4, 8, 16], p=[0.5, 0.15, 0.15, 0.15, 0.05]))
-        said = {"submit_s": now_s, "predicted_s": predicted_s, "spread": SPREAD}
-        seq = state.add_job(num_gpus=gpus, preemptible=False, **said)
+        seq = state.add_job(
+            num_gpus=gpus, preemptible=False, submit_s=now_s, predicted_s=predicted_s, spread=SPREAD
+        )
         demand = state.demand_number(Demand(gpus=gpus))
         past.add((seq, now_s, math.nan, predicted_s, SPREAD, math.nan, demand, -1, 1))
         if not is_full:

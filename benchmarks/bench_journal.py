@@ -17,7 +17,7 @@ process loads it as a broker does before it listens:
 With --behind N, the table of ended jobs has N more rows of jobs that ended before all of these. They are
 written straight into the table: after a base, nothing else is left of such jobs.
 
-`start` is the time of `recovered`, `process` that of the whole process with imports and kernels.
+`start` is the time of `recover_state`, `process` that of the whole process with imports and kernels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -47,7 +47,10 @@ from rlsched.broker.base.entries import (
 from rlsched.broker.compaction.compaction import made, put
 from rlsched.broker.compaction.keeping import GROWN, KEEP_ENTRIES
 from rlsched.broker.journal.journal import Journal
+from rlsched.broker.journal.recovery import keep_snapshot, recover_state
+from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.actions import Start
+from rlsched.decide.registry import load_scheduler
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 COMMAND = "python benchmarks/bench_journal.py"
@@ -55,26 +58,6 @@ BATCH = 200
 TAIL_JOBS = 4_000
 """Of five entries each."""
 FIRST_BEHIND = 100_000_000
-CHILD = """
-import sys, time
-from pathlib import Path
-from rlsched.broker.journal.journal import Journal
-from rlsched.broker.state.predictions import Predictions
-from rlsched.broker.journal.recovery import keep_snapshot, recovered
-from rlsched.decide.registry import load_scheduler
-scheduler = load_scheduler("fifo-backfill")
-predictions = Predictions(sys.argv[2])
-began_s, began_cpu_s = time.perf_counter(), time.process_time()
-journal = Journal(Path(sys.argv[1]))
-book = recovered(journal, predictions, scheduler)
-took_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
-status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-memory = [int(status[name].split()[0]) for name in ("VmRSS", "VmHWM")]
-print(took_s, cpu_s, time.process_time(), *memory, book.ended)
-if len(sys.argv) > 3:
-    keep_snapshot(journal, book, scheduler)
-journal.close()
-"""
 Row = dict[str, Any]
 
 
@@ -136,27 +119,56 @@ def write(path: Path, jobs: int, first_job: int = 1) -> None:
     journal.close()
 
 
+class Load(NamedTuple):
+    """Cost of a load, measured within its process."""
+
+    start_s: float
+    cpu_s: float
+    process_cpu_s: float
+    rss_kib: int
+    peak_kib: int
+    last_job: int
+
+
+def load(path: Path, prediction: str, *, keep: bool) -> Load:
+    """Load a journal as a broker does before it listens; with `keep`, store a snapshot afterwards."""
+    scheduler = load_scheduler("fifo-backfill")
+    predictions = Predictions(prediction)
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    journal = Journal(path)
+    state = recover_state(journal, predictions, scheduler)
+    start_s, cpu_s = time.perf_counter() - began_s, time.process_time() - began_cpu_s
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    rss_kib, peak_kib = (int(status[name].split()[0]) for name in ("VmRSS", "VmHWM"))
+    process_cpu_s = time.process_time()
+    if keep:
+        keep_snapshot(journal, state, scheduler)
+    journal.close()
+    return Load(start_s, cpu_s, process_cpu_s, rss_kib, peak_kib, state.last_number)
+
+
 def start(path: Path, jobs: int, how: str, prediction: str = RUNNING_MEAN) -> Row:
     """Cost of loading it in a fresh process."""
-    keeps = ["keep"] if how == "all entries" else []
+    keep = how == "all entries"
     began_s = time.perf_counter()
-    said = subprocess.run(
-        [sys.executable, "-c", CHILD, str(path), prediction, *keeps],
+    output = subprocess.run(
+        [sys.executable, __file__, "--load", str(path), prediction, *(["--keep"] if keep else [])],
         check=True,
         capture_output=True,
         text=True,
-    ).stdout.split()
+    ).stdout
     process_s = time.perf_counter() - began_s
-    assert int(said[5]) == jobs
+    cost = Load(*json.loads(output))
+    assert cost.last_job == jobs
     return {
         "jobs": jobs,
         "how": how,
-        "start_s": float(said[0]),
-        "cpu_s": float(said[1]),
-        "process_s": process_s if not keeps else None,
-        "process_cpu_s": float(said[2]),
-        "rss_mb": int(said[3]) * 1024 / 1e6,
-        "peak_mb": int(said[4]) * 1024 / 1e6,
+        "start_s": cost.start_s,
+        "cpu_s": cost.cpu_s,
+        "process_s": None if keep else process_s,
+        "process_cpu_s": cost.process_cpu_s,
+        "rss_mb": cost.rss_kib * 1024 / 1e6,
+        "peak_mb": cost.peak_kib * 1024 / 1e6,
         "disk_mb": path.stat().st_size / 1e6,
     }
 
@@ -213,7 +225,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=24_000)
     parser.add_argument("--behind", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--load", nargs=2, metavar=("JOURNAL", "PREDICTION"), help=argparse.SUPPRESS)
+    parser.add_argument("--keep", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.load:
+        journal, prediction = arguments.load
+        print(json.dumps(load(Path(journal), prediction, keep=arguments.keep)))
+        return
     with tempfile.TemporaryDirectory() as directory:
         rows = [
             row for jobs in (0, arguments.jobs) for row in starts(Path(directory), jobs, arguments.behind)

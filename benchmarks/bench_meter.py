@@ -24,8 +24,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 from rlsched.wire.messages import encode
+from rlsched_node.gpu.nvml import NvmlGpus
 from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.usage.books import WINDOW_S, Place
 from rlsched_node.usage.meter import FIND_EVERY_S, Meter
@@ -70,18 +72,18 @@ def measure(gpus: int, ranks: int, children: int, idle: int, looks: int) -> dict
     import pynvml
 
     now_s = [1000.0]
-    with tempfile.TemporaryDirectory() as directory:
+    clock = SimpleNamespace(monotonic=lambda: now_s[0])
+    with tempfile.TemporaryDirectory() as directory, patch("rlsched_node.gpu.nvml.time", clock):
         library = pynvml.nvmlLib = ctypes.CDLL(str(_library(gpus, directory)))
         pynvml._LoadNvmlLibrary = lambda: None
-        from rlsched_node.gpu import nvml
-
-        nvml.time = SimpleNamespace(monotonic=lambda: now_s[0])  # type: ignore[assignment]
-        opened = nvml.NvmlGpus()
+        opened = NvmlGpus()
         assert opened.capabilities(0).gpm
         meter = Meter(opened, "h100", clock=lambda: now_s[0])
         with _ranks(ranks, children) as pids, _ranks(idle // 10, 9):
             for number, pid in enumerate(pids):
                 meter.begin(AttemptKey(number, 1, 0, "bench"), Place((number % gpus,), pid))
+            now_s[0] += 1.0
+            library.fake_pass_time(1)
             meter.read_all()
             took_s, sent, told = [], 0, 0
             for _ in range(looks):

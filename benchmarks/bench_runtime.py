@@ -1,7 +1,7 @@
 """Cost of serving the policy: imports, a broker's start, the latency of a decision.
 
-    .venv/bin/python benchmarks/bench_runtime.py               # 4 minutes on one core
-    .venv/bin/python benchmarks/bench_runtime.py --only decision --json
+    .venv/bin/python -m benchmarks.bench_runtime               # 4 minutes on one core
+    .venv/bin/python -m benchmarks.bench_runtime --only decision --json
 
 Parts (`--only NAME`). `cold`: CPU seconds of `load_policy`, which compiles the kernels of a broker, from an
 empty kernel cache, and the number of kernels. `import`: fresh processes that import only the runtime
@@ -36,9 +36,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bench_scale import SIZE_ODDS, SIZES
-from questions import TARGET_MS, asked
 
+from benchmarks.bench_scale import SIZE_ODDS, SIZES
+from benchmarks.questions import TARGET_MS, asked
 from rlsched.broker.journal.mark import ADDRESS_FILE
 from rlsched.broker.server.broker_policy import load_policy
 from rlsched.client.client import Client
@@ -57,7 +57,7 @@ from rlsched.errors import BrokerUnavailableError
 from rlsched.models.catalogue import load_catalogue
 from rlsched_envs.training.small_clusters import GPU_TYPES
 
-COMMAND = "python benchmarks/bench_runtime.py"
+COMMAND = "python -m benchmarks.bench_runtime"
 PARTS = ("cold", "import", "broker", "decision", "plans", "questions")
 IMPORT_TARGET, READY_TARGET = (0.3, 60.0), (2.0, 200.0)  # seconds, MB
 DECISION_TARGET_MS = {512: 1.0, 10_000: 10.0}

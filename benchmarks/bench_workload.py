@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from rlsched.workload.describe import describe
@@ -36,8 +37,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for suffix in (".csv", ".csv.gz", ".parquet"):
             path = Path(folder) / f"t{suffix}"
-            print(f"  write {suffix:<20}{best_of(3, lambda path=path: trace.write(path)):8.3f}")
-            print(f"  read  {suffix:<20}{best_of(3, lambda path=path: Trace.read(path)):8.3f}")
+            print(f"  write {suffix:<20}{best_of(3, partial(trace.write, path)):8.3f}")
+            print(f"  read  {suffix:<20}{best_of(3, partial(Trace.read, path)):8.3f}")
     print(f"  offered load              {best_of(3, lambda: offered_load(trace, spec)):8.3f}")
     print(f"  nodes for a load          {best_of(3, lambda: nodes_for_load(trace, spec, 0.8)):8.3f}")
     print(f"  describe                  {best_of(3, lambda: describe(trace, spec)):8.3f}")

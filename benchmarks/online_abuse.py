@@ -42,7 +42,7 @@ from rlsched.decisions.reading import read_records
 from rlsched.errors import InputError
 from rlsched.transport.access import AccessEntry
 from rlsched.transport.dealer import connect_dealer
-from rlsched.transport.keys import KeyHome
+from rlsched.transport.keys import KeyHome, KeyPair
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Cancel, DrainNode, ListJobs, Message, encode
 
@@ -77,7 +77,7 @@ def harm(kind: str, address: str, home: Path) -> None:
             while True:
                 refused = []
                 for _ in range(60):
-                    pair = zmq.curve_keypair()
+                    pair = KeyPair(*zmq.curve_keypair())
                     refused.append(connect_dealer(context, address, pair, keys.broker_public()))
                 time.sleep(0.25)
                 for door in refused:
@@ -94,13 +94,13 @@ def harm(kind: str, address: str, home: Path) -> None:
         case "half":
             host, _, port = address.removeprefix("tcp://").rpartition(":")
             while True:
-                doors = [socket.create_connection((host, int(port))) for _ in range(HALF)]
-                for door in doors:
+                raw = [socket.create_connection((host, int(port))) for _ in range(HALF)]
+                for one in raw:
                     with contextlib.suppress(OSError):
-                        door.send(b"\xff")
+                        one.send(b"\xff")
                 time.sleep(1.0)
-                for door in doors:
-                    door.close()
+                for one in raw:
+                    one.close()
         case "idle":
             doors_open = [connected("mallory") for _ in range(IDLE)]
             signal.pause()

@@ -18,7 +18,7 @@ FOLDER = Path(__file__).resolve().parents[3] / "benchmarks"
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.syspath_prepend(FOLDER.parent)
     spec = importlib.util.spec_from_file_location("bench_runtime", FOLDER / "bench_runtime.py")
     assert spec is not None
     assert spec.loader is not None
@@ -98,7 +98,7 @@ def test_missed_target_is_reported(bench: ModuleType, capsys: pytest.CaptureFixt
 
 
 def test_every_page_of_the_queue_is_timed(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    questions = sys.modules["questions"]
+    questions = sys.modules["benchmarks.questions"]
     for name, value in (("NODES", 40), ("RUNNING", 80), ("WAITING", 520)):
         monkeypatch.setattr(questions, name, value)
     rows = {row["what"]: row for row in bench.asked("fifo-backfill", 2)}
