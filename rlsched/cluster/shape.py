@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol, Self
 
 import msgspec
@@ -119,6 +119,7 @@ class ClusterShape:
         self.vc_names: list[str] = []
         self.kind_names: list[str] = []
         self._nodes: list[NodeSpec] = []
+        self._shapes: dict[NodeSpec, None] = {}
         self._owners: list[str] = []
         self._demands: dict[Demand, int] = {}
         self._slots: dict[int, int] = {}
@@ -169,14 +170,17 @@ class ClusterShape:
         """Create the arrays of these nodes. Nodes that stay (a prefix) keep jobs, allocations and status."""
         old = self.arrays
         known = len(self._nodes)
+        added = nodes[known:]
         self._nodes = nodes
-        self.node_names = [node.name for node in nodes]
-        owners = sorted({node.vc for node in nodes if node.vc is not None})
-        shared = any(node.vc is None for node in nodes)
-        self._owners = owners
+        self._note_shapes(added)
+        self.node_names = self.node_names + [node.name for node in added]
         before = self.partition_names
+        owners = sorted({*self._owners, *(node.vc for node in added if node.vc is not None)})
+        shared = SHARED_PARTITION in before or any(node.vc is None for node in added)
+        same_owners = owners == self._owners
+        self._owners = owners
         self.partition_names = owners + ([SHARED_PARTITION] if shared else [])
-        gpus = np.array([node.gpus for node in nodes], np.int32)
+        gpus = np.concatenate([old.node.gpus, np.array([node.gpus for node in added], np.int32)])
         fresh = empty_state(
             len(nodes),
             int(gpus.sum()),
@@ -189,11 +193,17 @@ class ClusterShape:
         )
         fresh.node.gpus[:] = fresh.node.free[:] = gpus
         fresh.node.first_gpu[:] = np.cumsum(gpus) - gpus
-        fresh.node.part_of[:] = [len(owners) if node.vc is None else owners.index(node.vc) for node in nodes]
+        kept = known if same_owners else 0
+        fresh.node.part_of[:kept] = old.node.part_of[:kept]
+        fresh.node.part_of[kept:] = [
+            len(owners) if node.vc is None else owners.index(node.vc) for node in nodes[kept:]
+        ]
         fresh.gpu.node[:] = np.repeat(np.arange(len(nodes)), gpus)
-        fresh.node.kind[:] = [self._kind_number(node.gpu_type) for node in nodes]
-        fresh.node.cpu_milli[:] = [node.cpus * 1000 or UNCOUNTED for node in nodes]
-        fresh.node.memory_mib[:] = [node.memory_mib or UNCOUNTED for node in nodes]
+        fresh.node.kind[known:] = [self._kind_number(node.gpu_type) for node in added]
+        fresh.node.cpu_milli[known:] = [node.cpus * 1000 or UNCOUNTED for node in added]
+        fresh.node.memory_mib[known:] = [node.memory_mib or UNCOUNTED for node in added]
+        for name in ("kind", "cpu_milli", "memory_mib"):
+            fresh.node[name][:known] = old.node[name]
         fresh.node.cpu_free_milli[:] = fresh.node.cpu_milli
         fresh.node.memory_free_mib[:] = fresh.node.memory_mib
         fresh.demand[:] = old.demand
@@ -215,6 +225,10 @@ class ClusterShape:
             old.job.own_partition[slot], old.job.shared_partition[slot] = own, everyone
         self._mark_plain()
         kernels.rebuild_index(self.arrays)
+
+    def _note_shapes(self, nodes: Iterable[NodeSpec]) -> None:
+        """Note the nodes without their names and VCs: thousands of nodes have a handful of shapes."""
+        self._shapes |= {msgspec.structs.replace(node, name="", vc=None): None for node in nodes}
 
     def use_models(self, models: ModelArrays, *, cores_as_asked: bool = False) -> None:
         """Use these models for speed and power of jobs; their GPU types are `kind_names`, in that order.
@@ -344,13 +358,13 @@ class ClusterShape:
     def _mark_plain(self) -> None:
         """Note the classes for which counts of free GPUs suffice."""
         self.arrays.demand.plain[: len(self._demands)] = plain_demands(
-            list(self._demands), alike_by_type(self._nodes)
+            list(self._demands), alike_by_type(list(self._shapes))
         )
         kernels.forget_answers(self.arrays)
 
     def _kinds(self, demand: Demand) -> int:
         """Bit mask of the GPU types here that a demand accepts."""
-        memory = {node.gpu_type: node.gpu_memory_mib for node in alike_by_type(self._nodes)}
+        memory = {node.gpu_type: node.gpu_memory_mib for node in alike_by_type(list(self._shapes))}
         accepted = [demand.accepts(name, memory.get(name, 0)) for name in self.kind_names]
         if not (demand.gpu_types or demand.gpu_memory_mib) and all(accepted):
             return ANY_KIND

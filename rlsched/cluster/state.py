@@ -436,6 +436,8 @@ class ClusterState(ClusterShape):
         if now == before:
             return
         self._nodes[n] = now
+        self._shapes.clear()
+        self._note_shapes(self._nodes)
         if kind != before.gpu_type:
             self.arrays.node.kind[n] = self._kind_number(kind)
             self._note_kinds()
