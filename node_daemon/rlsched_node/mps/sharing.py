@@ -38,7 +38,7 @@ from rlsched_node.mps.control import (
 )
 from rlsched_node.processes import shim
 from rlsched_node.processes.attempt import AttemptKey
-from rlsched_node.processes.leftovers import attempt_directory_of
+from rlsched_node.processes.leftovers import attempt_directory_of, processes_by_directory
 from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import LaunchRecord, ProcessId
 
@@ -93,7 +93,7 @@ class _Daemon:
     Attributes:
         ranks: Directory of each job whose rank uses it.
         clients: Its clients at the last answer.
-        directories: Directory of the job of each client ever listed.
+        directories: Directory of the job of each client ever listed, and of each process found at adoption.
         servers: Its servers that ran at the last answer.
         on_gpus: Processes of its ranks on GPUs, by the meter.
         outside: Ranks with a process on a GPU that is no client, at the last two answers.
@@ -186,6 +186,8 @@ class MpsSharing:
             daemon.ranks = users.get(str(daemon.control.pipes), {})
             self._daemons.append(daemon)
             if daemon.ranks:
+                # a client may end by a fault before the first answer of the control daemon
+                daemon.directories = processes_by_directory(daemon.ranks.values())
                 _log.info("MPS control daemon %d is adopted for %d ranks", found.control, len(daemon.ranks))
         if self._daemons:
             self._begin()

@@ -97,6 +97,16 @@ def attempt_directory_of(pid: int) -> str | None:
     return next((os.fsdecode(entry[len(mark) :]) for entry in entries if entry.startswith(mark)), None)
 
 
+def processes_by_directory(directories: Collection[str]) -> dict[int, str]:
+    """Return the running processes of some attempts: the attempt's directory by process ID.
+
+    Args:
+        directories: Directories of the attempts.
+    """
+    found = ((pid, attempt_directory_of(pid)) for pid in _all())
+    return {pid: directory for pid, directory in found if directory in directories}
+
+
 def _all() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from rlsched_node.mps import control, sharing
 from rlsched_node.mps.control import PIPES, MpsControl, MpsError, find_processes
 from rlsched_node.mps.sharing import MEMORY, THREADS, MpsSharing
 from rlsched_node.processes.attempt import AttemptKey
+from rlsched_node.processes.launch import DIRECTORY_VARIABLE
+from rlsched_node.processes.leftovers import attempt_directory_of
 from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import LaunchRecord
 from tests.support import fake_mps
@@ -138,6 +141,27 @@ def test_daemons_of_a_killed_node_daemon_are_adopted_or_ended(node: Node) -> Non
     after.release(THREE)
     after.close()
     assert not node.daemons
+    before._lock.release()
+
+
+def test_cause_of_a_fault_right_after_adoption_is_known(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = node.make()
+    env = node.begin(before, ONE)
+    before._lock.acquire()  # its thread does nothing more, as after kill -9
+    monkeypatch.setattr(sharing, "LOOK_S", 3600.0)
+    directories = {key: node.job_path(key) for key in (ONE, TWO)}
+    marked = os.environ | {DIRECTORY_VARIABLE: directories[TWO]}
+    with subprocess.Popen(["sleep", "3600"], env=marked) as culprit:
+        until(lambda: attempt_directory_of(culprit.pid) == directories[TWO], "its program runs")
+        after = node.make()
+        record = LaunchRecord(gpus=[0], command=[], env=env, cwd="/")
+        after.adopt([(key, path, record) for key, path in directories.items()])
+        culprit.kill()
+    log(env, f"[Server 17] Client {{PID: {culprit.pid}, Context ID: 0}} encountered a fatal exception")
+    assert after.attribute(FAILED).reason == MPS_NEIGHBOUR_FAULT
+    assert after.attribute(Exited(TWO, 1)).reason == "", "it failed by itself"
+    for key in directories:
+        after.release(key)
     before._lock.release()
 
 
