@@ -1,7 +1,9 @@
-"""Handlers of the signals that ask a process to end, installed for a block and restored after it."""
+"""Signals that end a process: handlers installed for a block and restored after it, and the parent's end."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,6 +12,7 @@ from typing import Any, Final
 
 END: Final = (signal.SIGTERM, signal.SIGINT)
 """Signals of a supervisor and of Ctrl-C."""
+_PR_SET_PDEATHSIG: Final = 1
 
 
 @contextmanager
@@ -32,3 +35,12 @@ def on_signals(
         for number, was in before.items():
             # None: a handler that is not Python's; it cannot be restored.
             signal.signal(number, signal.SIG_DFL if was is None else was)
+
+
+def end_with_parent(number: signal.Signals) -> None:
+    """Let the kernel send this process a signal when its parent ends for any reason (Linux; else no effect).
+
+    The kernel sends it when the thread that started this process ends. prctl(2), PR_SET_PDEATHSIG.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)

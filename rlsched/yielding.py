@@ -11,10 +11,13 @@ from __future__ import annotations
 import errno
 import os
 import runpy
+import signal
 import sys
 import time
 from pathlib import Path
 from typing import Final
+
+from rlsched.signals import end_with_parent
 
 BACKGROUND: Final = 10
 """Niceness of the broker's background work; on a busy machine, it gets a tenth of the share of others."""
@@ -56,15 +59,19 @@ def _set_session(pid: int, niceness: int) -> None:
 
 
 def background_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module as a process of `BACKGROUND` niceness.
+    """Return the command that runs a module as a process of `BACKGROUND` niceness, which ends with this one.
 
-    It yields before it imports the module: imports take seconds, in which the broker works. `-P` excludes the
-    working directory from imports.
+    The process yields before it imports the module: imports take seconds, in which the broker works. The
+    kernel kills it when the thread that started it ends, also during an import or a compilation, which can
+    take minutes on a busy machine. `-P` excludes the working directory from imports.
     """
-    return [sys.executable, "-P", "-m", "rlsched.yielding", module, *arguments]
+    return [sys.executable, "-P", "-m", "rlsched.yielding", str(os.getpid()), module, *arguments]
 
 
 if __name__ == "__main__":
+    end_with_parent(signal.SIGKILL)
+    if os.getppid() != int(sys.argv[1]):
+        sys.exit(1)  # the parent has ended already
     give_way(BACKGROUND)
-    del sys.argv[0]
+    del sys.argv[:2]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import math
 import signal
 import subprocess
@@ -11,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from types import FrameType
@@ -21,7 +20,7 @@ from rlsched.compile.compiling import SAYS
 from rlsched.errors import BrokerUnavailableError, InputError, JournalError, RlschedError
 from rlsched.files.lock import Holder, lock_file, take_lock
 from rlsched.files.private import make_private, touch_private
-from rlsched.signals import on_signals
+from rlsched.signals import end_with_parent, on_signals
 from rlsched.transport.dealer import dial_address
 from rlsched.transport.keys import KeyHome
 
@@ -33,7 +32,6 @@ WATCH_S = 0.2
 LAST_LINES = 5
 BROKER = "broker"
 """Name of the child that is the broker."""
-_PR_SET_PDEATHSIG = 1
 _RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 
 
@@ -221,7 +219,7 @@ class LocalCluster:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_ended_with_parent,
+                preexec_fn=partial(end_with_parent, signal.SIGTERM),
             )
         return _LocalProcess(name, args, process, log, log_from, time.monotonic(), restarts)
 
@@ -334,12 +332,6 @@ class LocalCluster:
 def _failure(child: _LocalProcess, code: int) -> RlschedError:
     kind = InputError if code == InputError.exit_code else RlschedError
     return kind(child.how(code))
-
-
-def _ended_with_parent() -> None:
-    """In a child: send SIGTERM when the parent dies for any reason (Linux; elsewhere no effect)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _first_line(path: Path) -> str:

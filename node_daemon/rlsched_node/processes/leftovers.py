@@ -104,7 +104,7 @@ def processes_by_directory(directories: Collection[str]) -> dict[int, str]:
         directories: Directories of the attempts.
     """
     found = ((pid, attempt_directory_of(pid)) for pid in _all())
-    return {pid: directory for pid, directory in found if directory in directories}
+    return {pid: directory for pid, directory in found if directory is not None and directory in directories}
 
 
 def _all() -> list[int]:

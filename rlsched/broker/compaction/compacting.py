@@ -43,7 +43,7 @@ LIMIT_S: Final = 4 * 3600.0
 def command(path: Path, before_s: float, half_life_s: float, keep_entries: int) -> list[str]:
     """Return the command of the process that makes a base."""
     module = "rlsched.broker.compaction.process"
-    words = (os.getpid(), path, before_s, half_life_s, keep_entries)
+    words = (path, before_s, half_life_s, keep_entries)
     return background_command(module, *map(str, words))
 
 

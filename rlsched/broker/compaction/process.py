@@ -1,6 +1,6 @@
 """Process that makes a base, started by `background_command`.
 
-Arguments: process id of the parent, journal, time of the cut (Unix seconds), half-life (seconds), number of
+Arguments: journal, time of the cut (Unix seconds), half-life (seconds), number of
 entries to keep.
 
 Standard output receives a `Cut`, or None, as MessagePack; on an error it receives one line, and the exit code
@@ -9,10 +9,7 @@ is 1. The process runs at the lowest priority, and ends with its parent.
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
-import time
 from pathlib import Path
 
 import msgspec
@@ -20,12 +17,9 @@ import msgspec
 from rlsched.broker.compaction.compaction import made
 from rlsched.errors import RlschedError
 
-_LOOK_S = 0.5
 
-
-def main(parent: int, path: Path, before_s: float, half_life_s: float, keep_entries: int) -> int:
+def main(path: Path, before_s: float, half_life_s: float, keep_entries: int) -> int:
     """Make the base and write it; returns the exit code."""
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
         cut, code = msgspec.msgpack.encode(made(path, before_s, half_life_s, keep_entries=keep_entries)), 0
     except RlschedError as error:
@@ -34,13 +28,5 @@ def main(parent: int, path: Path, before_s: float, half_life_s: float, keep_entr
     return code
 
 
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_LOOK_S)
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    sys.exit(
-        main(int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))
-    )
+    sys.exit(main(Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])))

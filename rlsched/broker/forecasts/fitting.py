@@ -41,7 +41,7 @@ class FitError(RlschedError):
 def fit_command(limit_s: float) -> list[str]:
     """Return the command of the process that fits."""
     module = "rlsched.workload.predict.fit_process"
-    return background_command(module, str(os.getpid()), str(max(1, round(limit_s))))
+    return background_command(module, str(max(1, round(limit_s))))
 
 
 class Fits:

@@ -86,7 +86,7 @@ def test_process_of_the_broker_lowers_its_session_s_priority(start: Start, comma
 
 
 def test_compaction_runs_in_the_background() -> None:
-    words = [str(os.getpid()), "journal.sqlite", "1.0", "2.0", "3"]
+    words = ["journal.sqlite", "1.0", "2.0", "3"]
     made = compact_command(Path("journal.sqlite"), 1.0, 2.0, 3)
     assert made == background_command("rlsched.broker.compaction.process", *words)
 
@@ -101,6 +101,22 @@ def test_process_lowers_its_priority_before_it_imports_its_module(tmp_path: Path
         background_command("probe", "a", "b c"), env=environment, capture_output=True, text=True, check=True
     )
     assert ran.stdout.split() == [str(lowered(BACKGROUND)[0]), "__main__", "a", "b", "c"]
+
+
+def test_process_ends_with_its_parent_in_the_middle_of_an_import(tmp_path: Path) -> None:
+    """On a busy machine, imports and compilations of a forecaster outlived its broker for minutes."""
+    (tmp_path / "probe.py").write_text("import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)\n")
+    environment = {**child_environment(), "PYTHONPATH": f"{child_environment()['PYTHONPATH']}:{tmp_path}"}
+    script = (
+        "import subprocess\n"
+        "from rlsched.yielding import background_command\n"
+        "subprocess.run(background_command('probe'))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        parent.kill()
+    until(lambda: not Path(f"/proc/{pid}").exists(), "it has ended")
 
 
 def test_replay_of_the_board_lowers_its_session_s_priority(tmp_path: Path) -> None:
