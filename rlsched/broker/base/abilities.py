@@ -6,7 +6,7 @@ from typing import Final
 
 NOT_LIVE: Final = (
     "expected faults under MPS",
-    "lending idle CPU cores",
+    "lending idle CPU cores to jobs with a core request",
     "power caps",
     "profiling runs",
 )
