@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
@@ -40,10 +42,12 @@ from rlsched.wire.messages import (
     Jobs,
     Kill,
     Launch,
+    LaunchRefused,
     ListJobs,
     ListNodes,
     Metered,
     NodeInfo,
+    NodeMessage,
     Nodes,
     Ok,
     RankMetered,
@@ -563,6 +567,57 @@ def test_fault_of_unknown_cause_under_mps_ends_sharing(journal: Journal) -> None
     jobs = [broker.state.jobs[number] for number in (1, 2)]
     assert [(job.retries, job.losses, job.alone) for job in jobs] == [(0, 0, True)] * 2
     assert {state(broker, job) for job in (1, 2)} == {"launching", "queued"}
+
+
+@pytest.mark.parametrize("fault", [MPS_NEIGHBOUR_FAULT, MPS_FAULT])
+@pytest.mark.parametrize(
+    "other",
+    [
+        ended(1, rank=1, exit_code=1),
+        ended(1, rank=1, exit_code=137, reason="out_of_memory"),
+        ended(1, rank=1, exit_code=1, reason="gpu_out_of_memory"),
+        ended(1, rank=1, exit_code=143, reason="node_stopped"),
+        LaunchRefused(job=1, attempt=1, rank=1, message="busy"),
+    ],
+    ids=["exit", "memory", "gpu-memory", "stopped", "refused"],
+)
+def test_gang_is_forgiven_a_fault_in_any_order_of_reports(
+    journal: Journal, fault: str, other: NodeMessage
+) -> None:
+    """One rank has ended with a co-tenant; another one then fails for want of it."""
+    first = {0: ended(1, rank=0, exit_code=1, reason=fault), 1: other, 2: ended(1, rank=2, exit_code=1)}
+    found = set()
+    for number, order in enumerate(itertools.permutations(first)):
+        path = Journal(journal.path.with_name(f"{number}.sqlite"))
+        broker = HandBroker(load_scheduler(POLICY), path, limits=LIMITS, shares=True)
+        for rank in range(3):
+            hi = msgspec.structs.replace(sharing_hello(1, sharing=MPS), name=f"n{rank}")
+            broker.says(f"n{rank}", hi)
+        broker.ask(submit(3, workload=LIGHT))
+        for rank in (0, 2) if isinstance(other, LaunchRefused) else range(3):
+            broker.says(f"n{rank}", launched(1, rank=rank))
+        for rank in order:
+            broker.says(f"n{rank}", first[rank])
+        job = broker.state.jobs[1]
+        found.add((job.live, job.retries, job.losses, job.alone))
+        assert shape(replayed(path)) == shape(broker.state)
+        path.close()
+    assert found == {(True, 0, 0, fault == MPS_FAULT)}
+
+
+def test_fault_does_not_forgive_a_user_whom_the_nodes_refuse(journal: Journal) -> None:
+    refused = LaunchRefused(job=1, attempt=1, rank=1, message="no such user", is_about_owner=True)
+    reports = {0: ended(1, rank=0, exit_code=1, reason=MPS_NEIGHBOUR_FAULT), 1: refused}
+    for number, order in enumerate(itertools.permutations(reports)):
+        path = Journal(journal.path.with_name(f"{number}.sqlite"))
+        broker = HandBroker(load_scheduler(POLICY), path, limits=LIMITS, shares=True)
+        for rank in range(2):
+            broker.says(f"n{rank}", msgspec.structs.replace(sharing_hello(1, sharing=MPS), name=f"n{rank}"))
+        broker.ask(submit(2, workload=LIGHT))
+        for rank in order:
+            broker.says(f"n{rank}", reports[rank])
+        assert state(broker, 1) == "failed"
+        path.close()
 
 
 def test_memory_limit_of_mps_is_not_the_size_of_the_gpu(journal: Journal) -> None:
