@@ -116,15 +116,15 @@ class JournalEvents:
 
 @dataclass
 class _FromAttempts:
-    """What attempts of jobs have shown; a broker's jobs hold the same.
+    """Results of attempts that decide how jobs share GPUs; a broker's jobs hold the same.
 
     Attributes:
         gpu_memory_mib: `Job.gpu_memory_mib` by job; missing: 0.
-        alone: Jobs that may no longer share GPUs.
+        unshared: Jobs that may no longer share GPUs (`Job.alone`).
     """
 
     gpu_memory_mib: dict[int, int] = field(default_factory=dict)
-    alone: set[int] = field(default_factory=set)
+    unshared: set[int] = field(default_factory=set)
 
     def note(self, entry: AttemptOver) -> None:
         """Record the end of an attempt after which its job is queued again."""
@@ -132,7 +132,7 @@ class _FromAttempts:
             known = self.gpu_memory_mib.get(entry.job, 0)
             self.gpu_memory_mib[entry.job] = max(known, entry.gpu_memory_mib)
         if entry.alone:
-            self.alone.add(entry.job)
+            self.unshared.add(entry.job)
 
 
 def journal_events(path: str | Path) -> JournalEvents:
@@ -324,7 +324,7 @@ def _happen(
         case PairSeen():
             models.observe(Observed(change.workload, change.partner, change.gpu_type, change.speed))
         case JobUnshared(job=job):
-            attempts.alone.add(job)
+            attempts.unshared.add(job)
             state.unshare_job(seq_of[job])
         case JobUpdated(job=job):
             seq = seq_of.get(job, NO_SEQ)
@@ -337,7 +337,7 @@ def _happen(
                 change,
                 now_s,
                 learnt_gpu_mib=attempts.gpu_memory_mib.get(job, 0),
-                alone=job in attempts.alone,
+                alone=job in attempts.unshared,
             )
         case JobsRanked():
             priorities.rank(change, now_s)
