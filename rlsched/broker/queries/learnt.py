@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
+from rlsched.broker.base.ledger_models import workload_number
 from rlsched.broker.base.profiles import Profiles
 from rlsched.broker.journal.journal import JOURNAL_FILE
 from rlsched.broker.journal.reading import reading
@@ -20,7 +21,8 @@ class FromBroker(NamedTuple):
 
     Attributes:
         profiles: Resource use by user and command.
-        pairs: Observed speeds of workloads next to another one, each the mean of all observations.
+        pairs: Observed speeds of workloads next to another one, each the mean of all observations; only of
+            workloads in the catalogue of this version.
     """
 
     profiles: Profiles
@@ -43,5 +45,6 @@ def learnt_by(path: str | Path) -> FromBroker:
     pairs = (
         Observed(one.workload, one.partner, one.kind, math.exp(one.mean))
         for one in state.models.pairs.kept()[1]
+        if workload_number(one.workload) > 0 and workload_number(one.partner) > 0
     )
     return FromBroker(state.profiles, tuple(pairs))

@@ -23,6 +23,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError, JournalError
 from rlsched.models.catalogue import load_catalogue
 from rlsched.models.catalogue.table import REFERENCE_TYPE, Cell, WorkloadPair
+from rlsched.models.observed import LearntPair, LearntPairs
 from rlsched.wire.messages import Capabilities, RankUsage
 from rlsched.workload.trace import Trace
 from rlsched_agents.cli.evaluate import evaluate
@@ -164,6 +165,13 @@ def test_learnt_pairs_act_as_the_same_pairs_in_the_catalogue(
     pairs = (*load_catalogue().pairs, WorkloadPair("H100", name, name, pair.speed, pair.speed))
     with_catalogue(monkeypatch, pairs=pairs)
     assert replayed(named) == profiled
+
+
+def test_pairs_of_unknown_workloads_are_left_out(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal of a later version may name workloads that this catalogue lacks."""
+    pairs = [LearntPair("H100", *names, 1.0, -0.5) for names in (("gpt2-b4", "new"), ("gpt2-b4", "gpt2-b4"))]
+    monkeypatch.setattr(LearntPairs, "kept", lambda _: ([], pairs))
+    assert [(one.workload, one.partner) for one in learnt_by(store).pairs] == [("gpt2-b4", "gpt2-b4")]
 
 
 def test_report_counts_the_measured_jobs_with_a_profile(store: Path, trace: Trace, tmp_path: Path) -> None:
