@@ -125,7 +125,7 @@ def _in_words(error: str, kind: type[msgspec.Struct], also: tuple[str, ...]) -> 
 
 def _names_at(kind: type[msgspec.Struct], path: str) -> tuple[str, ...]:
     """Return the names of the settings in the table at a path."""
-    for name in path.replace("[...]", "").split(".") if path else ():
+    for name in re.sub(r"\[.*?\]", "", path).split(".") if path else ():
         field = next(one for one in msgspec.structs.fields(kind) if one.name == name)
         parts = get_args(field.type) or (field.type,)
         kind = next(part for part in parts if isinstance(part, type) and issubclass(part, msgspec.Struct))

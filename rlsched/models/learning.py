@@ -39,7 +39,7 @@ MAX_PAIRS: Final = 100_000
 """Most pairs remembered individually; above this, the pair least recently observed is forgotten."""
 
 
-class Observed(msgspec.Struct, frozen=True):
+class Observed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The observed speed of a job next to one other job.
 
     Attributes:

@@ -36,6 +36,7 @@ from rlsched.decide.schema import (
     WINDOW_ROWS,
 )
 from rlsched.decide.settings import Settings
+from rlsched.models.learning import Observed
 from rlsched.models.power import NodePower
 from rlsched.power_down.plan import PowerDownPlan
 from rlsched.settings import Seconds
@@ -272,7 +273,7 @@ def test_clusters_name_every_key(tmp_path: Path) -> None:
 def test_models_name_every_key(tmp_path: Path) -> None:
     page = text("docs/reference/models.md")
     assert unnamed(page, names_of(Models)) == []
-    for kind in (NodePower, PowerDownPlan):
+    for kind in (NodePower, PowerDownPlan, Observed):
         assert unnamed(page, list(kind.__struct_fields__)) == []
     (example,) = [block for language, block in blocks(page) if language == "toml"]
     (tmp_path / "m.toml").write_text(example)

@@ -33,9 +33,11 @@ DEFAULTS = {
     "sharing_mode": "time-sliced",
     "power_down": None,
     "fault_frac": Models().fault_frac,
+    "pairs": [],
     "node_power": msgspec.to_builtins(Models().node_power),
 }
 Files = tuple[Path, Path]
+PAIR = {"kind": "V100", "workload": "gpt2-b4", "partner": "gpt2-b4", "speed": 0.6}
 
 
 @pytest.fixture(scope="module")
@@ -390,6 +392,17 @@ def test_bad_options_are_refused_before_the_run(
         ({"power_down": "often"}, "power_down: expected"),
         ({"power_down": {"over": "25m"}}, "power_down: over: expected a multiple of slot (10m)"),
         ({"sharing_mode": "both"}, "sharing_mode: "),
+        (
+            {"pairs": [PAIR | {"speed": 2.0}]},
+            "pairs[0]: speed: expected a number above 0, up to 1, got 2",
+        ),
+        ({"pairs": [PAIR, PAIR | {"workload": "gpt2"}]}, "pairs[1]: workload: expected a workload of "),
+        (
+            {"pairs": [PAIR | {"partner": ""}]},
+            "pairs[0]: partner: expected a workload of the catalogue",
+        ),
+        ({"pairs": [PAIR | {"speeds": 1.0}]}, "unknown setting 'pairs[0].speeds'; did you mean 'speed'?"),
+        ({"pairs": [{"kind": "H100"}]}, "pairs[0]: object missing required field `workload`"),
         ({"assumed_scale": 0}, "assumed_scale: expected a number above 0"),
         ({"assumed_scale": math.nan}, "assumed_scale: expected a number above 0"),
         ({"assumed_scales": 1}, "unknown setting 'assumed_scales'; did you mean 'assumed_scale'?"),

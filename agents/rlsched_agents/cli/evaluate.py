@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 @click.option(
     "--profiles",
     metavar="STORE",
-    help="With --models: run jobs as the workload nearest to the GPU time that a broker learnt; STORE is its "
-    "directory or journal.",
+    help="With --models: run jobs by the GPU time, GPU memory and speeds of pairs that a broker learnt; "
+    "STORE is its directory or journal.",
 )
 @click.option(
     "--prediction",

@@ -1,36 +1,52 @@
-"""Workloads of a trace's jobs by the resource use that a broker has learnt."""
+"""Jobs and models of a replay by what a broker has learnt."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlsched.broker.queries.learnt import learnt_profiles
-from rlsched.broker.state.job_requests import nearest_workload
+from rlsched.broker.queries.learnt import learnt_by
+from rlsched.broker.state.job_requests import memory_bound_mib, nearest_workload
 from rlsched.errors import InputError
 from rlsched.models.catalogue import load_catalogue
+from rlsched.models.learning import Observed
 from rlsched.workload.predict.facts import stem
 from rlsched.workload.trace import Trace
 
 COMMAND = "x_command"
 """Column of command lines, which predictions read too."""
+NEED = "gpu_need_mib"
+"""Column of the GPU memory that jobs take."""
 
 
-def with_profiles(trace: Trace, store: str | Path) -> tuple[Trace, NDArray[np.bool_]]:
-    """Give each job with a learnt profile the workload as which its broker would run it.
+class Profiled(NamedTuple):
+    """A trace by what a broker has learnt.
 
-    That is the catalogue's workload with the nearest GPU time. A job whose column `workload` names a workload
-    keeps it.
+    Attributes:
+        trace: The jobs, with their workloads and their GPU memory.
+        used: (J,) jobs whose workload was chosen by a profile.
+        pairs: Observed speeds of workloads that shared GPUs.
+    """
+
+    trace: Trace
+    used: NDArray[np.bool_]
+    pairs: tuple[Observed, ...]
+
+
+def with_profiles(trace: Trace, store: str | Path) -> Profiled:
+    """Give each job with a learnt profile the workload and the GPU memory that its broker would count for it.
+
+    The workload is the catalogue's with the nearest GPU time; a job whose column `workload` names one keeps
+    it. The memory is the bound that 99 % of similar jobs stay below, at least the request of the job (columns
+    `gpu_need_mib` and `gpu_memory_mib`).
 
     Args:
         trace: J jobs, with the columns `user` and `x_command`.
         store: The broker's directory, or its journal.
-
-    Returns:
-        The trace, and (J,) the jobs whose profile was used.
 
     Raises:
         InputError: the trace has no command lines.
@@ -41,12 +57,23 @@ def with_profiles(trace: Trace, store: str | Path) -> tuple[Trace, NDArray[np.bo
             f"{trace.name}: --profiles needs the command lines of jobs, and this trace has no column "
             f"{COMMAND}; add it"
         )
-    profiles, names = learnt_profiles(store), load_catalogue().names
+    learnt, names = learnt_by(store), load_catalogue().names
     workload = np.asarray(trace.extra.get("workload", np.full(len(trace), "")), dtype=object)
+    need_mib, asked_mib = (_amounts(trace, name) for name in (NEED, "gpu_memory_mib"))
     used = np.zeros(len(trace), np.bool_)
-    for job in np.flatnonzero(workload == "").tolist():
-        signature = str(trace.user[job]), stem(str(trace.extra[COMMAND][job]))
-        number = nearest_workload(profiles.profiles_of(signature))
-        if number and trace.num_gpus[job] > 0:
+    for job in np.flatnonzero(trace.num_gpus > 0).tolist():
+        profiles = learnt.profiles.profiles_of((str(trace.user[job]), stem(str(trace.extra[COMMAND][job]))))
+        number, bound_mib = nearest_workload(profiles), memory_bound_mib(profiles)
+        if number and not workload[job]:
             workload[job], used[job] = names[number - 1], True
-    return replace(trace, extra={**trace.extra, "workload": workload.astype(str)}), used
+        if bound_mib:
+            need_mib[job] = max(need_mib[job], asked_mib[job], bound_mib)
+    extra = {**trace.extra, "workload": workload.astype(str)}
+    if need_mib.any():
+        extra[NEED] = need_mib
+    return Profiled(replace(trace, extra=extra), used, learnt.pairs)
+
+
+def _amounts(trace: Trace, name: str) -> NDArray[np.float64]:
+    """(J,) amounts of a column; 0 where it is blank."""
+    return np.nan_to_num(np.array(trace.extra.get(name, np.zeros(len(trace))), np.float64))

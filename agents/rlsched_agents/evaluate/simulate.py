@@ -8,6 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -233,7 +234,8 @@ def simulate(
         models: Models of speed and power, a models file, or "default"; None: jobs run as recorded in the
             trace.
         profiles: Directory or journal of a broker: with models, jobs whose user and command line it has
-            measured run as the workload nearest to their learnt GPU time (`with_profiles`).
+            measured run as the workload nearest to their learnt GPU time and take their learnt GPU memory
+            (`with_profiles`), and pairs of workloads have the speeds that it has observed.
         prediction: Predictor of the run times that the trace lacks: `hedge` or `running-mean`; None: the
             hedge if the trace names users, jobs or commands. Predictions of a trace are cached in the user's
             cache folder.
@@ -267,10 +269,11 @@ def simulate(
         )
     trace = trace if isinstance(trace, Trace) else Trace.read(trace)
     profiled = None
-    if profiles is not None:
+    if profiles is not None and using is not None:
         from rlsched_agents.evaluate.profiled import with_profiles  # needs the broker's packages
 
-        trace, profiled = with_profiles(trace, profiles)
+        trace, profiled, pairs = with_profiles(trace, profiles)
+        using = msgspec.structs.replace(using, pairs=(*pairs, *using.pairs))
     kind = kind_for(trace, prediction)
     described = cluster if isinstance(cluster, ClusterSpec) else ClusterSpec.read(cluster)
     window = window_of(trace, since_s, until_s)

@@ -45,6 +45,7 @@ from rlsched_envs.sim.modelling import (
     Energy,
     Models,
     fair_cores_milli,
+    gpu_need_mib,
     open_books,
     reference_kinds,
     restart_costs_s,
@@ -586,5 +587,6 @@ def truth_records(
     truth.reference_kind = -1
     truth.pinned = flags(trace, "preemptible")[rows] == 0
     truth.unshared = flags(trace, "shares")[rows] == 0
+    truth.gpu_need_mib = gpu_need_mib(trace)[rows]
     truth.own_partition, truth.shared_partition = partitions[inverse, 0], partitions[inverse, 1]
     return truth

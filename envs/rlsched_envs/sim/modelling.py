@@ -19,6 +19,8 @@ from rlsched.cluster.state import ClusterState
 from rlsched.errors import InputError
 from rlsched.models.arrays import ModelArrays
 from rlsched.models.catalogue import Catalogue, load_catalogue
+from rlsched.models.gpu_types import GENERIC, canonical_kind
+from rlsched.models.learning import Observed
 from rlsched.models.memory import FAULT_FRAC, FAULT_SHARED, SHARING_MODES, SharingMode
 from rlsched.models.node_power import PowerByState
 from rlsched.models.power import NodePower, gpu_models
@@ -29,6 +31,7 @@ from rlsched.workload.trace import Trace
 from rlsched_envs.sim.physics import begin_books
 from rlsched_envs.sim.sim_arrays import SimArrays
 
+_MOST_MIB: Final = 2.0**40
 MOST_LUCK: Final = 2**53
 """Number of possible random seeds of a run: a whole number below it is exact as a float."""
 
@@ -46,6 +49,8 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         power_cap_frac: Power cap of each GPU, as a fraction of its board's limit.
         sharing_mode: How processes share a GPU: `time-sliced`, or `mps`, where a fault ends all of them.
         fault_frac: Share of job failures that are faults of their GPU's context.
+        pairs: Measured speeds of workloads that share a GPU, in addition to the catalogue's; of equal pairs
+            the last counts.
         node_power: Power of nodes without their GPUs.
         power_down: How idle nodes are put to sleep; None: all nodes stay on.
     """
@@ -58,6 +63,7 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     power_cap_frac: float = 1.0
     sharing_mode: SharingMode = "time-sliced"
     fault_frac: float = FAULT_FRAC
+    pairs: tuple[Observed, ...] = ()
     node_power: NodePower = NodePower()
     power_down: PowerDownPlan | None = None
 
@@ -82,6 +88,8 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             value = getattr(self, name)
             if not low <= value <= high:
                 raise InputError(f"{where}: {name}: expected {expected}, got {value:g}")
+        for number, pair in enumerate(self.pairs):
+            _check_pair(pair, f"{where}: pairs[{number}]")
         if self.power_down is not None:
             self.power_down.check(f"{where}: power_down")
 
@@ -96,6 +104,7 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             (f"energy weighs {self.energy_weight:g}", self.energy_weight != 0.0),
             (f"power capped at {self.power_cap_frac:.0%} of each board's limit", self.power_cap_frac != 1.0),
             ("GPUs shared under MPS", self.sharing_mode == "mps"),
+            (f"{len(self.pairs):,} more measured speeds of pairs", bool(self.pairs)),
             ("idle nodes sleep", self.power_down is not None),
         )
         return ", ".join(words for words, said in settings if said)
@@ -105,9 +114,14 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return load_catalogue(assumed_scale=self.assumed_scale)
 
     def arrays(self, catalogue: Catalogue, kinds: Sequence[str]) -> ModelArrays:
-        """The catalogue's figures of these GPU types, with the power cap."""
+        """The catalogue's figures of these GPU types, with the power cap and the additional pairs."""
         arrays = catalogue.arrays(kinds)
         arrays.gpu.cap_w = self.power_cap_frac * arrays.gpu.tdp_w
+        for pair in self.pairs:
+            one, other = catalogue.number(pair.workload), catalogue.number(pair.partner)
+            for kind, name in enumerate(kinds):
+                if _same_kind(name, pair.kind):
+                    arrays.pair[kind, one, other] = pair.speed
         return arrays
 
     @property
@@ -123,6 +137,24 @@ _RANGES: Final[dict[str, tuple[float, float, str]]] = {
     "power_cap_frac": (1e-9, 1.0, "a part of the board's limit, up to 1 (0.7)"),
     "fault_frac": (0.0, 1.0, "a share from 0 to 1"),
 }
+
+
+def _check_pair(pair: Observed, where: str) -> None:
+    for key, name in (("workload", pair.workload), ("partner", pair.partner)):
+        try:
+            known = load_catalogue().number(name)
+        except InputError as error:
+            raise InputError(f"{where}: {key}: {error}") from None
+        if not known:
+            raise InputError(f"{where}: {key}: expected a workload of the catalogue, got ''")
+    if not 0.0 < pair.speed <= 1.0:
+        raise InputError(f"{where}: speed: expected a number above 0, up to 1, got {pair.speed:g}")
+
+
+def _same_kind(kind: str, other: str) -> bool:
+    """Whether two names are of one GPU type; types without figures must have the same name."""
+    found = canonical_kind(kind)
+    return kind == other or (found != GENERIC and found == canonical_kind(other))
 
 
 def fair_cores_milli(spec: ClusterSpec) -> int:
@@ -153,6 +185,12 @@ def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[s
     common = gpus.most_common(1)[0][0]
     asked = [one.gpu_types[0] if len(one.gpu_types) == 1 else common for one in demands]
     return np.array([kind_names.index(name if name in kind_names else common) for name in asked], np.int32)
+
+
+def gpu_need_mib(trace: Trace) -> NDArray[np.int64]:
+    """(J,) GPU memory that each job takes on each of its GPUs by the trace, MiB, rounded up; 0: unknown."""
+    given = np.asarray(trace.extra.get("gpu_need_mib", np.zeros(len(trace))), np.float64)
+    return np.ceil(np.clip(np.nan_to_num(given), 0.0, _MOST_MIB)).astype(np.int64)
 
 
 def restart_costs_s(arrays: SimArrays) -> NDArray[np.float64]:

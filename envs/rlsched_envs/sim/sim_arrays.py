@@ -28,6 +28,7 @@ TRUTH: Final = np.dtype(
         ("reference_kind", np.int32),  # GPU type of the duration, -1: the allocated type
         ("pinned", np.int32),  # 1: must not be preempted
         ("unshared", np.int32),  # 1: it shares its GPUs with no other job
+        ("gpu_need_mib", np.int64),  # memory that it takes on each GPU; 0: its workload's
     ]
 )
 """The jobs of a run, in trace order, one entry per row; all of them can run on the cluster."""

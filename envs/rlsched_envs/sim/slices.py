@@ -15,7 +15,7 @@ from rlsched.models.mig import slice_of
 from rlsched.workload.distinct import distinct_rows
 from rlsched.workload.load import Runnable, runnable_mask, trace_demands
 from rlsched.workload.trace import Trace, reject_dependents
-from rlsched_envs.sim.modelling import Models
+from rlsched_envs.sim.modelling import Models, gpu_need_mib
 
 
 class Fitted(NamedTuple):
@@ -41,10 +41,13 @@ def fit_slices(trace: Trace, spec: ClusterSpec, models: Models) -> Fitted:
     catalogue = models.catalogue()
     workload, memory_mib = catalogue.draw(trace, models.workload_seed), catalogue.traits(kinds).memory_mib
     demands, which = trace_demands(trace)
+    own_mib = gpu_need_mib(trace)
     types, reasons = trace.gpu_type.astype(object), np.full(len(trace), "", object)
-    first, case = distinct_rows([which, workload])
+    first, case = distinct_rows([which, workload, own_mib])
     for number, row in enumerate(first.tolist()):
         demand, needs_mib = demands[which[row]], memory_mib[workload[row]].tolist()
+        if own_mib[row]:
+            needs_mib = [float(own_mib[row])] * len(kinds)
         accepted = [k for k, kind in enumerate(kinds) if demand.accepts(kind)] if demand.gpus else []
         left = [k for k in accepted if _fits(demand, kinds[k], needs_mib[k])]
         if left == accepted:

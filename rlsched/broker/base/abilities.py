@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 NOT_LIVE: Final = (
-    "expected faults under MPS",
     "lending idle CPU cores to jobs with a core request",
     "power caps",
     "profiling runs",

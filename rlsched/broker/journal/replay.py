@@ -114,6 +114,27 @@ class JournalEvents:
         return [decision for instant in self.instants for decision in instant.decisions]
 
 
+@dataclass
+class _FromAttempts:
+    """Results of attempts that decide how jobs share GPUs; a broker's jobs hold the same.
+
+    Attributes:
+        gpu_memory_mib: `Job.gpu_memory_mib` by job; missing: 0.
+        unshared: Jobs that may no longer share GPUs (`Job.alone`).
+    """
+
+    gpu_memory_mib: dict[int, int] = field(default_factory=dict)
+    unshared: set[int] = field(default_factory=set)
+
+    def note(self, entry: AttemptOver) -> None:
+        """Record the end of an attempt after which its job is queued again."""
+        if entry.gpu_memory_mib:
+            known = self.gpu_memory_mib.get(entry.job, 0)
+            self.gpu_memory_mib[entry.job] = max(known, entry.gpu_memory_mib)
+        if entry.alone:
+            self.unshared.add(entry.job)
+
+
 def journal_events(path: str | Path) -> JournalEvents:
     """Read a journal (or the broker's directory that holds it), also of a running broker.
 
@@ -177,6 +198,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
     models, priorities, eligibility = LedgerModels(state), Priorities(state), Eligibility(state)
     quotas, gates = QuotaTable(eligibility), Gates(eligibility)
     arrays, specs = Arrays(gates), dict[int, JobSubmitted]()
+    attempts = _FromAttempts()
     job_of = {seq: job for job, seq in events.seq_of.items()}
     nodes: dict[str, Node] = {}
     held = NodeHoldings(state)
@@ -201,6 +223,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
                 nodes,
                 events.seq_of,
                 specs,
+                attempts,
                 change,
                 instant.now_s,
             )
@@ -263,6 +286,7 @@ def _happen(
     nodes: dict[str, Node],
     seq_of: dict[int, int],
     specs: dict[int, JobSubmitted],
+    attempts: _FromAttempts,
     change: Change,
     now_s: float,
 ) -> None:
@@ -300,10 +324,21 @@ def _happen(
         case PairSeen():
             models.observe(Observed(change.workload, change.partner, change.gpu_type, change.speed))
         case JobUnshared(job=job):
+            attempts.unshared.add(job)
             state.unshare_job(seq_of[job])
         case JobUpdated(job=job):
             seq = seq_of.get(job, NO_SEQ)
-            change_ledger(state, priorities, gates, seq, specs.get(job), change, now_s)
+            change_ledger(
+                state,
+                priorities,
+                gates,
+                seq,
+                specs.get(job),
+                change,
+                now_s,
+                learnt_gpu_mib=attempts.gpu_memory_mib.get(job, 0),
+                alone=job in attempts.unshared,
+            )
         case JobsRanked():
             priorities.rank(change, now_s)
         case JobCancelled(job=job) if job in seq_of:
@@ -318,6 +353,7 @@ def _happen(
             quotas.review_quotas(now_s)
             gates.open_due_gates(now_s)
         case AttemptOver(job=job, outcome=outcome) if outcome == QUEUED:
+            attempts.note(change)
             state.requeue(seq_of[job], now_s, change.gpu_memory_mib, alone=change.alone)
             quotas.return_gpus(seq_of[job], now_s, waits=True)
         case AttemptOver(job=job, outcome=outcome):

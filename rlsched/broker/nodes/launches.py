@@ -63,6 +63,7 @@ REFUSED_EXIT_CODE = 126
 VANISHED_EXIT_CODE = 137
 MAX_RUN_S = 10 * 366 * 86_400.0
 """Longest run time that a node may report, seconds; a longer one is ignored."""
+REFUSED = "refused"
 FENCED = "fenced"
 TIME_LIMIT = "time_limit"
 VANISHED = "vanished"
@@ -71,6 +72,11 @@ GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 CANCELLED_THERE = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
 """Ends of a rank after which the job is queued again without counting a retry, unless the job is done."""
+_BY_MPS_FAULT = {
+    MPS_FAULT: "ended with its co-tenants by a GPU fault under MPS, cause unknown: it shares no more",
+    MPS_NEIGHBOUR_FAULT: "ended with a co-tenant, whose GPU fault ended all under MPS",
+}
+"""Ends of a rank with the co-tenants of its GPU, after which the whole attempt is forgiven (`_forgive`)."""
 _DONE = "and left exit code 0: the job is done"
 MAX_REASON_CHARACTERS = 300
 
@@ -208,7 +214,7 @@ class Launches:
                 attempt=message.attempt,
                 rank=message.rank,
                 exit_code=REFUSED_EXIT_CODE,
-                reason="refused",
+                reason=REFUSED,
             )
         )
         if message.is_about_owner:
@@ -274,19 +280,14 @@ class Launches:
 
     def _after_rank(self, job: Job, attempt: Attempt, rank: int, *, rebooted: bool) -> None:
         ended = attempt.ranks[rank]
-        if rebooted and ended.reason == NODE_STOPPED and ended.exit_code == VANISHED_EXIT_CODE:
+        if ended.reason in _BY_MPS_FAULT and _is_forgivable(attempt):
+            self._forgive(job, attempt)
+        elif rebooted and ended.reason == NODE_STOPPED and ended.exit_code == VANISHED_EXIT_CODE:
             self.end(job, QUEUED, f"node {ended.node} was rebooted", charged=False, lost=True)
         elif ended.reason in _NOT_ITS_DOING and not attempt.ending and not _is_done(attempt):
             self.end(job, QUEUED, _stopped_by(attempt), charged=False)
         elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and self._was_bounded(job, attempt):
             self.end(job, QUEUED, "was out of GPU memory on shared GPUs: it shares no more", charged=False)
-        elif ended.reason == MPS_NEIGHBOUR_FAULT and not attempt.ending:
-            self.end(
-                job, QUEUED, "ended with a co-tenant, whose GPU fault ended all under MPS", charged=False
-            )
-        elif ended.reason == MPS_FAULT and not attempt.ending:
-            why = "ended with its co-tenants by a GPU fault under MPS, cause unknown: it shares no more"
-            self.end(job, QUEUED, why, charged=False)
         elif ended.reason == GPU_OUT_OF_MEMORY and not attempt.ending and self._learnt_mib(job, attempt):
             small = memory(self._gpu_memory_mib(ended.node))
             why = f"was out of GPU memory on GPUs of {small}: it goes back once, to larger ones"
@@ -322,6 +323,23 @@ class Launches:
                 )
             )
             self.kill(job)
+        if attempt.has_ended:
+            self._finish(job, attempt)
+
+    def _forgive(self, job: Job, attempt: Attempt) -> None:
+        """Queue a job again without a charge: a fault of a co-tenant has ended a rank of it.
+
+        Also if another rank, which may have ended because of this one, reported its end earlier: the outcome
+        does not depend on the order of the reports.
+        """
+        reasons = {rank.reason for rank in attempt.ranks}
+        why = next(why for reason, why in _BY_MPS_FAULT.items() if reason in reasons)
+        self._out.record(
+            AttemptEnding(
+                job=job.number, attempt=attempt.number, outcome=QUEUED, reason=why, charged=False, lost=False
+            )
+        )
+        self.kill(job)
         if attempt.has_ended:
             self._finish(job, attempt)
 
@@ -471,6 +489,17 @@ class Launches:
     def _clock_mhz(self, node: str, attempt: Attempt) -> int:
         """SM clock at which a node should hold an attempt's GPUs, MHz; 0 for none."""
         return nearest_mhz(self._state.nodes[node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
+
+
+def _is_forgivable(attempt: Attempt) -> bool:
+    """Whether a fault of a co-tenant, reported now, changes how an attempt ends.
+
+    Not if a user or a preemption has ended it, a node refused its user, or nothing is charged anyway.
+    """
+    if attempt.ending == QUEUED:
+        return attempt.charged or attempt.lost
+    first = "" if attempt.first_failure is None else attempt.first_failure[1]
+    return attempt.ending == "" or (attempt.ending == FAILED and first not in (REFUSED, *_BY_MPS_FAULT))
 
 
 def _is_done(attempt: Attempt) -> bool:

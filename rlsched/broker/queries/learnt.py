@@ -1,19 +1,35 @@
-"""Reads the learnt resource use of jobs from a journal."""
+"""Reads what a broker has learnt of jobs from its journal: their resource use, and how they share GPUs."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import NamedTuple
 
+from rlsched.broker.base.ledger_models import workload_number
 from rlsched.broker.base.profiles import Profiles
 from rlsched.broker.journal.journal import JOURNAL_FILE
 from rlsched.broker.journal.reading import reading
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import Predictions
+from rlsched.models.learning import Observed
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 
-def learnt_profiles(path: str | Path) -> Profiles:
+class FromBroker(NamedTuple):
+    """Knowledge of a broker that its journal holds.
+
+    Attributes:
+        profiles: Resource use by user and command.
+        pairs: Observed speeds of workloads next to another one, each the mean of all observations; only of
+            workloads in the catalogue of this version.
+    """
+
+    profiles: Profiles
+    pairs: tuple[Observed, ...]
+
+
+def learnt_by(path: str | Path) -> FromBroker:
     """Return what a broker has learnt, from its journal or the directory that holds it; it may be running.
 
     Raises:
@@ -26,4 +42,9 @@ def learnt_profiles(path: str | Path) -> Profiles:
     state.on_finished = lambda _: state.forget(state.now_s, math.inf, 0)
     with reading(path / JOURNAL_FILE if path.is_dir() else path) as journal:
         state.replay(journal.rows())
-    return state.profiles
+    pairs = (
+        Observed(one.workload, one.partner, one.kind, math.exp(one.mean))
+        for one in state.models.pairs.kept()[1]
+        if workload_number(one.workload) > 0 and workload_number(one.partner) > 0
+    )
+    return FromBroker(state.profiles, tuple(pairs))

@@ -283,11 +283,20 @@ class BrokerState(Known):
         job = self.jobs.get(entry.job)
         if job is None:
             self.arrays.update_array(entry)
-        else:
-            job.spec = updated(job.spec, entry)
-        seq = NO_SEQ if job is None else job.seq
-        spec = None if job is None else job.spec
-        change_ledger(self.cluster, self.priorities, self.gates, seq, spec, entry, now_s)
+            change_ledger(self.cluster, self.priorities, self.gates, NO_SEQ, None, entry, now_s)
+            return
+        job.spec = updated(job.spec, entry)
+        change_ledger(
+            self.cluster,
+            self.priorities,
+            self.gates,
+            job.seq,
+            job.spec,
+            entry,
+            now_s,
+            learnt_gpu_mib=job.gpu_memory_mib,
+            alone=job.alone,
+        )
 
     def _on_decided(self, entry: Decided, now_s: float, already_decided: bool) -> None:
         if not already_decided:

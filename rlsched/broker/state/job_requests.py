@@ -49,25 +49,31 @@ def needs(job: Job) -> Demand:
     return demand_of(job.spec, job.gpu_memory_mib)
 
 
-def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Sharing:
-    """Whether a job may share GPUs, and the GPU memory that it takes, by its submission.
+def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0, *, alone: bool = False) -> Sharing:
+    """Whether a job may share GPUs, and the GPU memory that it takes: by its submission and its attempts.
 
     With `auto`, a job shares if its effect on its neighbours is known (its workload is named, or similar jobs
     have run and their GPU time was measured) and its GPU memory is known. The memory is the larger of the
     requested memory and the bound that 99 % of such jobs stay below, else the workload's in the catalogue.
 
-    `learnt_gpu_mib`: as in `demand_of`.
+    `learnt_gpu_mib`: as in `demand_of`. `alone`: it may no longer share, whatever its submission permits.
     """
     is_named = workload_number(spec.workload) > 0
     profiles = spec.profiles.values()
-    learnt_mib = [
-        one.memory_mib.value * math.exp(HIGH_QUANTILE * one.memory_mib.spread)
-        for one in profiles
-        if one.memory_mib is not None
-    ]
-    need_mib = max([spec.gpu_memory_mib, learnt_gpu_mib, *map(math.ceil, learnt_mib)]) or -1
+    need_mib = max(spec.gpu_memory_mib, learnt_gpu_mib, memory_bound_mib(spec.profiles)) or -1
     is_known = is_named or (need_mib > 0 and any(one.util_frac is not None for one in profiles))
-    return Sharing(shares=spec.share == "yes" or (spec.share == "auto" and is_known), gpu_need_mib=need_mib)
+    permitted = spec.share == "yes" or (spec.share == "auto" and is_known)
+    return Sharing(shares=permitted and not alone, gpu_need_mib=need_mib)
+
+
+def memory_bound_mib(profiles: Mapping[str, WorkloadProfile]) -> int:
+    """Largest GPU memory by type that 99 % of similar jobs stay below on each GPU, MiB; 0: unknown.
+
+    Args:
+        profiles: By GPU type.
+    """
+    found = (one.memory_mib for one in profiles.values() if one.memory_mib is not None)
+    return max((math.ceil(one.value * math.exp(HIGH_QUANTILE * one.spread)) for one in found), default=0)
 
 
 def runs_as(spec: JobSubmitted) -> int:

@@ -64,10 +64,13 @@ def change_ledger(
     spec: JobSubmitted | None,
     entry: JobUpdated,
     now_s: float,
+    *,
+    learnt_gpu_mib: int = 0,
+    alone: bool = False,
 ) -> None:
     """Apply a change of a live job, whose submission is now `spec`, to the ledger.
 
-    `seq`: its number there, -1 for an array.
+    `seq`: its number there, -1 for an array. `learnt_gpu_mib`, `alone`: as in `sharing_of`.
     """
     gates.update_gates(seq, entry, now_s)
     if seq < 0:
@@ -77,6 +80,6 @@ def change_ledger(
     if entry.gpu_types is not None:
         state.ask_for_types(seq, entry.gpu_types)
     if entry.share is not None and spec is not None:
-        state.share_job(seq, **sharing_of(spec))
+        state.share_job(seq, **sharing_of(spec, learnt_gpu_mib, alone=alone))
     if entry.priority is not None:
         priorities.set(entry.job, entry.priority, now_s)

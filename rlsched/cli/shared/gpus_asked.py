@@ -27,7 +27,7 @@ class GpusParam(click.ParamType[_Gpus]):
     """Number of GPUs, of a type as in Slurm (`a100:2`) or of any type."""
 
     name = "gpus"
-    expected = f"a whole number from 1 to {MAX_GANG_GPUS:,}, or one of a type such as a100:2"
+    expected = f"[TYPE:]COUNT, such as 2 or a100:2, with a COUNT from 1 to {MAX_GANG_GPUS:,}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> _Gpus:
         """Parse the value."""

@@ -7,16 +7,20 @@ import math
 import numpy as np
 import pytest
 
+from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.actions import Preempt, Start
+from rlsched.decide.policies.policy import Policy
 from rlsched.models.clocks import DWELL_S, MIN_CLOCK_FRAC, capped_clock, dynamic_power_w
 from rlsched.models.memory import FAULT_FRAC, is_device_fault
 from rlsched_envs.sim.attempt_arrays import FAILED, NEIGHBOUR_FAULT
 from rlsched_envs.sim.attempt_log import PreemptionCosts
+from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.modelling import Models, job_keys
 from tests.support.sim.changing_speed import (
     FREE_RESTARTS,
     GPT2,
     LIGHT,
+    ONE_V100,
     V100,
     draws,
     paired,
@@ -115,6 +119,19 @@ def test_co_tenant_survives_other_failures_and_faults_under_time_slicing(models:
     assert table.log is not None
     assert sorted(table.log.reason.tolist()) == sorted([FAILED, 1, 1])
     assert NEIGHBOUR_FAULT not in table.log.reason
+
+
+def test_no_decision_expects_faults() -> None:
+    """Jobs that do not fail: `pack` decides alike under MPS, where any failure would be a fault."""
+    trace = trace_of([(0, 100 + k, 1) for k in range(6)], workload=[GPT2, LIGHT] * 3)
+    spec, rule = ClusterSpec(name="hand", nodes=tuple(ONE_V100)), Policy("pack").rule
+    tables = [
+        Engine(trace, spec, order=rule.order, oracle=True, models=models).run_rule(rule)
+        for models in (FAULTS, Models(noise=False))
+    ]
+    assert tables[0].start_s.tolist() == tables[1].start_s.tolist()
+    assert tables[0].gpus == tables[1].gpus
+    assert len(set(tables[0].start_s.tolist())) < len(trace), "jobs share"
 
 
 def test_share_of_faults_is_drawn_by_job_and_failure() -> None:

@@ -15,11 +15,11 @@ from rlsched.cli.shared.bad_values import expected_by, message_of
     [
         (
             "submit --gpus x -- true",
-            "--gpus: expected a whole number from 1 to 65,536, or one of a type such as a100:2, got 'x'",
+            "--gpus: expected [TYPE:]COUNT, such as 2 or a100:2, with a COUNT from 1 to 65,536, got 'x'",
         ),
         (
             "submit -G 0 -- true",
-            "--gpus: expected a whole number from 1 to 65,536, or one of a type such as a100:2, got 0",
+            "--gpus: expected [TYPE:]COUNT, such as 2 or a100:2, with a COUNT from 1 to 65,536, got 0",
         ),
         ("submit -N two -- true", "--nodes: expected a whole number from 1, got 'two'"),
         ("submit --share maybe -- true", "--share: expected auto, yes or no, got 'maybe'"),

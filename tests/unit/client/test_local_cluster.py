@@ -48,6 +48,7 @@ def test_settings_without_effect_online_are_one_line_and_documented() -> None:
     assert "(--share)" in plain
     assert "(--speed-energy)" in plain
     assert "\n" not in plain
+    assert "MPS" not in plain, "no decision of the simulator expects faults"
     root = Path(__file__).resolve().parent.parent.parent.parent
     for page in ("README.md", "docs/how-to/operate.md"):
         text = " ".join((root / page).read_text(encoding="utf-8").split())

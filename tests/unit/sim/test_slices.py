@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -170,6 +171,12 @@ class TestMemory:
         assert 0.9 * slice_mib < CATALOGUE.cells[near, "A100", "memory_mib"].value <= slice_mib
         table = run(jobs([near, near], types=["", ONES]), cluster(ones()))
         assert table.rejected.tolist() == [True, False]
+
+    def test_memory_of_the_trace_counts_in_place_of_the_workloads(self) -> None:
+        trace = jobs([LARGE, SMALL])
+        own_mib = np.array([1_000.0, 40_000.0])
+        table = run(replace(trace, extra={**trace.extra, "gpu_need_mib": own_mib}), cluster(ones()))
+        assert table.rejected.tolist() == [False, True]
 
     def test_without_models_memory_is_unknown(self) -> None:
         table = run(jobs([LARGE] * 7), cluster(ones()), models=False)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 
 from rlsched.broker.base.entries import Decided
 from rlsched.broker.base.ledger_models import LedgerModels
 from rlsched.broker.base.profiles import Estimate, WorkloadProfile
+from rlsched.broker.compaction import compaction
 from rlsched.broker.journal.codec import unpack
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
@@ -16,6 +19,7 @@ from rlsched.broker.queries.as_history import history_of
 from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.base_ledger import fill, ledger_of
 from rlsched.broker.state.job_requests import runs_as, sharing_of
+from rlsched.broker.state.known import Known
 from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
@@ -38,10 +42,12 @@ from rlsched.wire.messages import (
     Jobs,
     Kill,
     Launch,
+    LaunchRefused,
     ListJobs,
     ListNodes,
     Metered,
     NodeInfo,
+    NodeMessage,
     Nodes,
     Ok,
     RankMetered,
@@ -186,6 +192,59 @@ def test_changed_sharing_setting_applies_to_the_next_start(journal: Journal) -> 
     assert isinstance(order, Launch)
     assert (order.job, order.beside) == (2, [1])
     assert info(broker, 1).share == "yes"
+
+
+def as_shared(state: Known, job: int) -> tuple[bool, int]:
+    """Whether the ledger lets a job share, and its GPU memory, MiB."""
+    slot, jobs = state.cluster.slot_of(state.jobs[job].seq), state.cluster.arrays.job
+    return not jobs.unshared[slot], int(jobs.gpu_need_mib[slot])
+
+
+def check_restored(broker: HandBroker, job: int, expected: tuple[bool, int]) -> None:
+    """The live ledger, and the ledgers of a snapshot, a replay and a base, share a job alike."""
+    journal, digest = broker.journal, broker.state.cluster.digest()
+    live = [(record.now_s, record.state_digest) for kept in broker.records for record in kept.records]
+    made = redecide(journal_events(journal.path), load_scheduler(POLICY))
+    assert live == [(record.now_s, record.state_digest) for record in made]
+    states = [broker.state, unpack(picture_of(broker.state)), replayed(journal)]
+    cut = compaction.made(journal.path, broker.now_s + 1.0)
+    assert cut is not None
+    assert compaction.put(journal, cut)
+    states.append(replayed(journal))
+    assert [as_shared(one, job) for one in states] == [expected] * 4
+    assert [one.cluster.digest() for one in states[1:3]] == [digest] * 2
+
+
+def test_update_shares_no_job_that_may_no_longer_share(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "_WORTH", 0)
+    broker = make(journal)
+    for _ in range(2):
+        begin(broker, workload=LIGHT)
+    broker.says("n0", ended(2, exit_code=1, reason="gpu_out_of_memory"))
+    assert broker.state.jobs[2].alone
+    before = len(broker.sent.orders)
+    assert isinstance(broker.ask(Update(job=2, share="yes")), Ok)
+    assert not of_kind([order for _, order in broker.sent.orders[before:]], Launch)
+    broker.says("n0", ended(1))
+    assert state(broker, 2) == "launching"
+    assert begin(broker, workload=LIGHT) is None
+    check_restored(broker, 2, (False, -1))
+
+
+def test_update_keeps_the_learnt_memory_need(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "_WORTH", 0)
+    broker = make(journal)
+    can = Capabilities(shares=True, gpu_memory_mib=40_960, fences=True)
+    large = msgspec.structs.replace(hello("n1", 1), gpu_type="A100", capabilities=can)
+    assert begin(broker, workload=LIGHT, share="no") is not None
+    broker.says("n1", large)
+    broker.says("n0", ended(1, exit_code=1, reason="gpu_out_of_memory"))
+    assert broker.state.jobs[1].gpu_memory_mib == 16_161
+    assert isinstance(broker.ask(Update(job=1, share="yes")), Ok)
+    assert begin(broker, gpu_memory_mib=16_384, share="no") is None
+    check_restored(broker, 1, (True, 16_161))
 
 
 def test_shared_time_is_charged_by_share(journal: Journal) -> None:
@@ -508,6 +567,57 @@ def test_fault_of_unknown_cause_under_mps_ends_sharing(journal: Journal) -> None
     jobs = [broker.state.jobs[number] for number in (1, 2)]
     assert [(job.retries, job.losses, job.alone) for job in jobs] == [(0, 0, True)] * 2
     assert {state(broker, job) for job in (1, 2)} == {"launching", "queued"}
+
+
+@pytest.mark.parametrize("fault", [MPS_NEIGHBOUR_FAULT, MPS_FAULT])
+@pytest.mark.parametrize(
+    "other",
+    [
+        ended(1, rank=1, exit_code=1),
+        ended(1, rank=1, exit_code=137, reason="out_of_memory"),
+        ended(1, rank=1, exit_code=1, reason="gpu_out_of_memory"),
+        ended(1, rank=1, exit_code=143, reason="node_stopped"),
+        LaunchRefused(job=1, attempt=1, rank=1, message="busy"),
+    ],
+    ids=["exit", "memory", "gpu-memory", "stopped", "refused"],
+)
+def test_gang_is_forgiven_a_fault_in_any_order_of_reports(
+    journal: Journal, fault: str, other: NodeMessage
+) -> None:
+    """One rank has ended with a co-tenant; another one then fails for want of it."""
+    first = {0: ended(1, rank=0, exit_code=1, reason=fault), 1: other, 2: ended(1, rank=2, exit_code=1)}
+    found = set()
+    for number, order in enumerate(itertools.permutations(first)):
+        path = Journal(journal.path.with_name(f"{number}.sqlite"))
+        broker = HandBroker(load_scheduler(POLICY), path, limits=LIMITS, shares=True)
+        for rank in range(3):
+            hi = msgspec.structs.replace(sharing_hello(1, sharing=MPS), name=f"n{rank}")
+            broker.says(f"n{rank}", hi)
+        broker.ask(submit(3, workload=LIGHT))
+        for rank in (0, 2) if isinstance(other, LaunchRefused) else range(3):
+            broker.says(f"n{rank}", launched(1, rank=rank))
+        for rank in order:
+            broker.says(f"n{rank}", first[rank])
+        job = broker.state.jobs[1]
+        found.add((job.live, job.retries, job.losses, job.alone))
+        assert shape(replayed(path)) == shape(broker.state)
+        path.close()
+    assert found == {(True, 0, 0, fault == MPS_FAULT)}
+
+
+def test_fault_does_not_forgive_a_user_whom_the_nodes_refuse(journal: Journal) -> None:
+    refused = LaunchRefused(job=1, attempt=1, rank=1, message="no such user", is_about_owner=True)
+    reports = {0: ended(1, rank=0, exit_code=1, reason=MPS_NEIGHBOUR_FAULT), 1: refused}
+    for number, order in enumerate(itertools.permutations(reports)):
+        path = Journal(journal.path.with_name(f"{number}.sqlite"))
+        broker = HandBroker(load_scheduler(POLICY), path, limits=LIMITS, shares=True)
+        for rank in range(2):
+            broker.says(f"n{rank}", msgspec.structs.replace(sharing_hello(1, sharing=MPS), name=f"n{rank}"))
+        broker.ask(submit(2, workload=LIGHT))
+        for rank in order:
+            broker.says(f"n{rank}", reports[rank])
+        assert state(broker, 1) == "failed"
+        path.close()
 
 
 def test_memory_limit_of_mps_is_not_the_size_of_the_gpu(journal: Journal) -> None:
