@@ -1,7 +1,9 @@
 """A fake `nvidia-cuda-mps-control` for tests: `install` puts it, its server and a client into a directory.
 
 The control daemon listens on a Unix socket in its pipe directory, starts a server for the first client, and
-answers `get_server_list`, `get_client_list PID` and `quit`. The file `mode` next to the program changes it:
+answers `get_server_list`, `get_client_list PID`, `terminate_client SERVER PID` and `quit`. The file
+`terminated` in its pipe directory has a line `SERVER PID STATE` for each `terminate_client`, with the
+client's state in /proc. The file `mode` next to the program changes it:
 
     refuse    `-d` fails
     hang      `-d` and every command take a minute
@@ -91,6 +93,11 @@ def _serve(pipes: str) -> None:
                 os.unlink(f"{pipes}/control")
                 link.sendall(b"\n")
                 return
+            elif words[0] == "terminate_client":
+                state = Path(f"/proc/{words[2]}/stat").read_text().rpartition(")")[2].split()[0]
+                with Path(pipes, "terminated").open("a") as file:
+                    file.write(f"{words[1]} {words[2]} {state}\n")
+                link.sendall(b"0\n")
             else:
                 runs = server is not None and server.poll() is None
                 listed = [] if server is None or not runs else [server.pid]
