@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rlsched.wire.messages import Launch
+from rlsched_node.isolation.user import JobUser
 from rlsched_node.mps.commands import TERMINATE_S
 from rlsched_node.mps.control import PIPES
 from rlsched_node.mps.sharing import MpsSharing
@@ -25,14 +28,18 @@ from tests.support import fake_mps
 from tests.support.online.ranks import KEY, collect, has_output, output, start, until
 
 NEIGHBOUR = AttemptKey(2, 1, 0, "c1")
+other_account = pytest.mark.skipif(
+    os.geteuid() != 0 or not Path(fake_mps.PUBLIC_PYTHON).exists(),
+    reason=f"needs root, and {fake_mps.PUBLIC_PYTHON} for another account",
+)
 IGNORES_SIGTERM = "trap '' TERM; echo up; while :; do sleep 1; done"
 
 
 class Node:
     """Ranks with shims, and the control daemon that they share."""
 
-    def __init__(self, path: Path) -> None:
-        self.mode = fake_mps.install(path / "bin")
+    def __init__(self, path: Path, interpreter: str) -> None:
+        self.mode = fake_mps.install(path / "bin", interpreter)
         self.programs = path / "bin"
         self.store = AttemptStore(path / "node")
         self.spared: set[int] = set()
@@ -44,7 +51,7 @@ class Node:
         )
         self.pipes = Path()
 
-    def begin(self, key: AttemptKey, script: str) -> AttemptDir:
+    def begin(self, key: AttemptKey, script: str, user: JobUser | None = None) -> AttemptDir:
         """A rank under MPS, whose output has begun."""
         order = Launch(
             epoch=1,
@@ -60,7 +67,7 @@ class Node:
             shares=True,
         )
         path = str(self.store.directories_of(key).job_path)
-        env = self.mps.environment(key, order, None, path, ["GPU-a"], {})
+        env = self.mps.environment(key, order, user, path, ["GPU-a"], {})
         self.pipes = Path(env[PIPES])
         directory = start(
             self.ranks,
@@ -68,6 +75,7 @@ class Node:
             *(str(self.programs / fake_mps.CLIENT), "sh", "-c", f"echo pid $$; {script}"),
             key=key,
             env=env,
+            user=user,
             mps=self.mps.terms_of(key),
         )
         until(has_output(directory, "up"))
@@ -89,10 +97,11 @@ class Node:
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
     """In a directory with a short path: paths of sockets are limited."""
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
-        made = Node(Path(directory))
+        Path(directory).chmod(0o755)  # accounts of jobs may enter it
+        made = Node(Path(directory), getattr(request, "param", sys.executable))
         yield made
         made.close()
 
@@ -107,15 +116,24 @@ def ended(node: Node) -> Exited:
     return event
 
 
-def test_gpu_work_of_a_client_ends_before_sigkill(node: Node) -> None:
-    node.begin(NEIGHBOUR, IGNORES_SIGTERM)
-    directory = node.begin(KEY, IGNORES_SIGTERM)
+@pytest.mark.parametrize(
+    ("node", "account"),
+    [(sys.executable, ""), pytest.param(fake_mps.PUBLIC_PYTHON, "nobody", marks=other_account)],
+    indirect=["node"],
+)
+def test_gpu_work_of_a_client_ends_before_sigkill(node: Node, account: str) -> None:
+    found = pwd.getpwnam(account) if account else None
+    user = None if found is None else JobUser(account, found.pw_uid, found.pw_gid, "/", "/bin/sh")
+    node.begin(NEIGHBOUR, IGNORES_SIGTERM, user)
+    directory = node.begin(KEY, IGNORES_SIGTERM, user)
     node.ranks.end(KEY, 0.1, "killed")
     event = ended(node)
     assert (event.exit_code, event.reason) == (137, "killed")
     ((_, pid, state),) = node.terminated()
     assert pid == pid_of(directory), "its neighbour is left as it is"
     assert state in "SR", "it lived still"
+    owner = os.geteuid() if found is None else found.pw_uid
+    assert (node.pipes / "terminated").stat().st_uid == owner, "its account's control daemon"
 
 
 def test_shim_ends_gpu_work_without_a_node_daemon(node: Node) -> None:

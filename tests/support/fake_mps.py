@@ -26,15 +26,18 @@ import time
 from pathlib import Path
 
 CONTROL, SERVER, CLIENT = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "mps-client"
+PUBLIC_PYTHON = "/usr/bin/python3"
+"""An interpreter that other accounts may run too: the tests' own may be in the home of root."""
 _OWN_NAME = sys.argv[0]
 
 
-def install(directory: Path) -> Path:
+def install(directory: Path, interpreter: str = sys.executable) -> Path:
     """Install the three programs. Returns the file of the mode."""
     directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o755)  # accounts of jobs run them
     for name in (CONTROL, SERVER, CLIENT):
         program = directory / name
-        program.write_text(f"#!{sys.executable} -S\n{Path(__file__).read_text()}")
+        program.write_text(f"#!{interpreter} -S\n{Path(__file__).read_text()}")
         program.chmod(0o755)
     return directory / "mode"
 
