@@ -27,7 +27,7 @@ from pathlib import Path
 
 CONTROL, SERVER, CLIENT = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "mps-client"
 PUBLIC_PYTHON = "/usr/bin/python3"
-"""An interpreter that other accounts may run too: the tests' own may be in the home of root."""
+"""An interpreter that other accounts may run too: the tests' own may be in a directory of root."""
 _OWN_NAME = sys.argv[0]
 
 

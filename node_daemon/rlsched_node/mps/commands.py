@@ -102,7 +102,7 @@ def terminate_clients(mps: Mapping[str, Any], pids: Collection[int], within_s: f
 
     Args:
         mps: `MpsTerms` of the launch record, as JSON: `program`, `env`, `uid` and `gid`.
-        pids: Processes to be killed; those that are no clients are left out.
+        pids: Processes to be killed; processes that are no clients are left out.
         within_s: Maximum time of all commands together, seconds.
 
     Returns:
