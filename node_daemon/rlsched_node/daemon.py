@@ -438,7 +438,8 @@ class NodeDaemon:
             limits = self._bounds.allocate_limits(key, launch)
             uuids = [_uuid(self._gpus, gpu) for gpu in launch.gpus]
             env |= self._mps.environment(key, launch, user, str(directory.job_path), uuids, env)
-            self._ranks.start(key, launch, env, self._terms._replace(user=user, limits=limits))
+            terms = self._terms._replace(user=user, limits=limits, mps=self._mps.terms_of(key))
+            self._ranks.start(key, launch, env, terms)
         except LaunchError as error:
             yield StartFailed(key, str(error), is_for_now=error.is_for_now)
         except AccountsAwayError as error:

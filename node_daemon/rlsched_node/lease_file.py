@@ -28,8 +28,11 @@ def fence_times(lost_after_s: float, grace_s: float) -> tuple[float, float]:
     Together they are less than `lost_after_s`, by a margin. `grace_s`: the job's grace period otherwise.
     """
     grace_s = min(grace_s, lost_after_s / 8)
-    margin_s = min(MAX_MARGIN_S, lost_after_s / 8)
-    return lost_after_s - grace_s - margin_s, grace_s
+    return lost_after_s - grace_s - _margin_s(lost_after_s), grace_s
+
+
+def _margin_s(lost_after_s: float) -> float:
+    return min(MAX_MARGIN_S, lost_after_s / 8)
 
 
 def write_renewed(path: str, renewed_s: float) -> None:
@@ -66,12 +69,15 @@ class Fence:
 
         Attributes:
             look_s: Maximum seconds until the next check.
+            margin_s: Time that ending the rank may take after its grace period, seconds; infinite without
+                a fence.
     """
 
     def __init__(self, path: str, lost_after_s: float, grace_s: float) -> None:
         self._path = path if lost_after_s > 0 else ""
         self._allowed_s, self._grace_s = fence_times(lost_after_s, grace_s)
         self._until_s = -math.inf
+        self.margin_s = _margin_s(lost_after_s) if self._path else math.inf
         self.look_s = LOOK_S if self._path else 3600.0
 
     def closed_grace_s(self) -> float | None:

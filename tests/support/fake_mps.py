@@ -1,7 +1,9 @@
 """A fake `nvidia-cuda-mps-control` for tests: `install` puts it, its server and a client into a directory.
 
 The control daemon listens on a Unix socket in its pipe directory, starts a server for the first client, and
-answers `get_server_list`, `get_client_list PID` and `quit`. The file `mode` next to the program changes it:
+answers `get_server_list`, `get_client_list PID`, `terminate_client SERVER PID` and `quit`. The file
+`terminated` in its pipe directory has a line `SERVER PID STATE` for each `terminate_client`, with the
+client's state in /proc. The file `mode` next to the program changes it:
 
     refuse    `-d` fails
     hang      `-d` and every command take a minute
@@ -24,15 +26,18 @@ import time
 from pathlib import Path
 
 CONTROL, SERVER, CLIENT = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "mps-client"
+PUBLIC_PYTHON = "/usr/bin/python3"
+"""An interpreter that other accounts may run too: the tests' own may be in a directory of root."""
 _OWN_NAME = sys.argv[0]
 
 
-def install(directory: Path) -> Path:
+def install(directory: Path, interpreter: str = sys.executable) -> Path:
     """Install the three programs. Returns the file of the mode."""
     directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o755)  # accounts of jobs run them
     for name in (CONTROL, SERVER, CLIENT):
         program = directory / name
-        program.write_text(f"#!{sys.executable} -S\n{Path(__file__).read_text()}")
+        program.write_text(f"#!{interpreter} -S\n{Path(__file__).read_text()}")
         program.chmod(0o755)
     return directory / "mode"
 
@@ -91,6 +96,11 @@ def _serve(pipes: str) -> None:
                 os.unlink(f"{pipes}/control")
                 link.sendall(b"\n")
                 return
+            elif words[0] == "terminate_client":
+                state = Path(f"/proc/{words[2]}/stat").read_text().rpartition(")")[2].split()[0]
+                with Path(pipes, "terminated").open("a") as file:
+                    file.write(f"{words[1]} {words[2]} {state}\n")
+                link.sendall(b"0\n")
             else:
                 runs = server is not None and server.poll() is None
                 listed = [] if server is None or not runs else [server.pid]

@@ -361,7 +361,7 @@ int nvmlDeviceGetPcieThroughput(void *device, unsigned counter, unsigned *kib_s)
     *kib_s = (counter ? 20 : 10) * 1024;
     return error_of[PCIE];
 }
-/* GPM: a sample is the time at which it was taken; metrics are those of a second between two. */
+/* GPM: a sample is the time at which it was taken, shifted by 8 bits; metrics are those of a second between two. */
 struct support { unsigned version, supported; };
 struct info { const char *names[3]; };
 struct metric { unsigned id; int code; double value; struct info info; };
@@ -382,7 +382,14 @@ int nvmlGpmSampleAlloc(u64 **sample) {
 int nvmlGpmSampleFree(u64 *sample) { FAIL_NONE; open_samples--; free(sample); return SUCCESS; }
 int nvmlGpmSampleGet(void *device, u64 *sample) {
     FAIL(device);
-    *sample = clock_us;
+    *sample = clock_us << 8;
+    return error_of[GPM_SAMPLE];
+}
+/* The metrics of an instance are those of a GPU, except the first: its GPU instance ID, from the sample's low bits. */
+int nvmlGpmMigSampleGet(void *device, unsigned instance_id, u64 *sample) {
+    FAIL(device);
+    if (instance_id < 7 || !has_instance(gpu_of(device), (int)instance_id - 7)) return INVALID_ARGUMENT;
+    *sample = clock_us << 8 | instance_id;
     return error_of[GPM_SAMPLE];
 }
 int nvmlGpmMetricsGet(struct metrics *asked) {
@@ -393,7 +400,7 @@ int nvmlGpmMetricsGet(struct metrics *asked) {
         struct metric *one = &asked->metrics[i];
         one->code = SUCCESS;
         switch (one->id) {
-        case 2: one->value = 80; break;
+        case 2: one->value = (*asked->after & 0xff) ? (double)(*asked->after & 0xff) : 80; break;
         case 3: one->value = 40; break;
         case 5: one->value = 25; break;
         case 10: one->value = 55; break;

@@ -54,14 +54,15 @@ def is_supported(handle: Any) -> bool:
 
 
 class Gpm:
-    """The counters of one GPU, read with two samples in alternation.
+    """The counters of one GPU or MIG instance, read with two samples in alternation.
 
     Args:
-        handle: Returns NVML's handle of the GPU.
+        handle: Returns NVML's handle of the GPU, also for an instance.
+        gpu_instance_id: Returns the ID of the instance on its GPU; None: the whole GPU.
     """
 
-    def __init__(self, handle: Callable[[], Any]) -> None:
-        self._handle = handle
+    def __init__(self, handle: Callable[[], Any], gpu_instance_id: Callable[[], int] | None = None) -> None:
+        self._handle, self._gpu_instance_id = handle, gpu_instance_id
         self._samples: list[Any] = []
         self._at_s: float | None = None
         self._asked = pynvml.c_nvmlGpmMetricsGet_t()
@@ -71,7 +72,7 @@ class Gpm:
 
         Raises:
             pynvml.NVMLError: the GPU is lost, or another program holds the counters.
-            GpuError: a call without a GPU handle failed.
+            GpuError: a call without a GPU handle failed, or the instance was removed.
         """
         is_first = self._at_s is None
         if self._at_s is not None and now_s - self._at_s < LEAST_S:
@@ -80,7 +81,10 @@ class Gpm:
             while len(self._samples) < 2:
                 self._samples.append(pynvml.nvmlGpmSampleAlloc())
         before, after = self._samples
-        pynvml.nvmlGpmSampleGet(self._handle(), after)
+        if self._gpu_instance_id is None:
+            pynvml.nvmlGpmSampleGet(self._handle(), after)
+        else:
+            pynvml.nvmlGpmMigSampleGet(self._handle(), self._gpu_instance_id(), after)
         self._samples, self._at_s = [after, before], now_s
         if is_first:
             return GpmReading()

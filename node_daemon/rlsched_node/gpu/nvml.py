@@ -117,15 +117,7 @@ class NvmlGpus:
             self._minors: dict[int, int] = {}
             self._totals_mib: dict[int, int] = {}
             self._capabilities: list[GpuReadings | None] = [None] * offered
-            self._gpm = (
-                {
-                    gpu: Gpm(functools.partial(self._handle, gpu))
-                    for gpu, unit in enumerate(self._units)
-                    if not unit.uuid
-                }
-                if gpm
-                else {}
-            )
+            self._gpm = {gpu: self._new_gpm(gpu) for gpu in range(offered if gpm else 0)}
             self._seen_us = [0] * offered
             self._lacks_mps = False
             self._pcie: dict[int, tuple[float, float]] = {}
@@ -492,8 +484,14 @@ class NvmlGpus:
             gpm=gpu in self._gpm and self._has_gpm(gpu),
         )
 
+    def _new_gpm(self, gpu: int) -> Gpm:
+        board = functools.partial(self._board, gpu)
+        if not self._units[gpu].uuid:
+            return Gpm(board)
+        return Gpm(board, lambda: _gpu_instance_id(self._handle(gpu)))
+
     def _has_gpm(self, gpu: int) -> bool:
-        """Whether the GPU counts, and permits reading; not on a board that is split into MIG instances."""
+        """Whether the GPU counts, and permits reading."""
         return _answers(self._gpm_supported, gpu) and _answers(
             functools.partial(self._counted, now_s=-1.0), gpu
         )
@@ -532,7 +530,7 @@ class NvmlGpus:
 
     @typed_errors
     def _gpm_supported(self, gpu: int) -> None:
-        if not is_supported(self._handle(gpu)):
+        if not is_supported(self._board(gpu)):
             raise GpuNotSupportedError("it has no counters")
 
     @typed_errors

@@ -1,8 +1,4 @@
-"""One MPS control daemon: its processes, its commands and the log of its servers.
-
-This is the only module that runs `nvidia-cuda-mps-control`, whose interface changes between versions. Each
-command is a process of its own with a time-out: the program can be absent, slow or dead.
-"""
+"""One MPS control daemon: its processes, its commands and the log of its servers."""
 
 from __future__ import annotations
 
@@ -11,8 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,9 +14,10 @@ from typing import Final, NamedTuple
 
 from rlsched.errors import RlschedError
 from rlsched_node.isolation.user import JobUser
+from rlsched_node.mps.commands import PROGRAM, Account, CommandError, numbers, run
 from rlsched_node.processes import shim
+from rlsched_node.processes.store import MpsTerms
 
-PROGRAM: Final = "nvidia-cuda-mps-control"
 SERVER: Final = "nvidia-cuda-mps-server"
 PIPES: Final = "CUDA_MPS_PIPE_DIRECTORY"
 LOGS: Final = "CUDA_MPS_LOG_DIRECTORY"
@@ -115,11 +110,11 @@ class MpsControl:
         Raises:
             MpsError: it does not answer.
         """
-        self.servers = servers = _numbers(self._run("", "get_server_list", COMMAND_S))
+        self.servers = servers = numbers(self._run("", "get_server_list", COMMAND_S))
         self._spared.update(servers)
         found = frozenset[int]()
         for server in servers:
-            found |= _numbers(self._run("", f"get_client_list {server}", COMMAND_S))
+            found |= numbers(self._run("", f"get_client_list {server}", COMMAND_S))
         return found
 
     def quit(self) -> bool:
@@ -167,49 +162,48 @@ class MpsControl:
                 found.append(0 if client is None else int(client[1]))
         return found
 
-    def _run(self, option: str, command: str, timeout_s: float) -> str:
-        """Run the program once, with a command on its standard input. Returns its output.
+    @property
+    def terms(self) -> MpsTerms:
+        """The program, environment and account with which a shim reaches this daemon."""
+        account = self._account
+        return MpsTerms(
+            program=self._program,
+            env=self._env,
+            uid=None if account is None else account.uid,
+            gid=None if account is None else account.gid,
+        )
 
-        Output goes to a file: a daemon that it leaves would hold a pipe open.
-        """
-        as_user = self._user is not None and self._user.uid != os.geteuid()
-        with tempfile.TemporaryFile() as output:
-            try:
-                process = subprocess.Popen(
-                    [PROGRAM, *([option] if option else [])],
-                    executable=shutil.which(PROGRAM, path=self._env.get("PATH")) or PROGRAM,
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=self._env,
-                    cwd="/",
-                    start_new_session=True,
-                    user=self._user.uid if self._user is not None and as_user else None,
-                    group=self._user.gid if self._user is not None and as_user else None,
-                    extra_groups=[] if as_user else None,
-                )
-            except OSError as error:
-                raise MpsError(f"cannot run {PROGRAM}: {error.strerror}") from error
-            self._spared.add(process.pid)
-            try:
-                assert process.stdin is not None
-                with contextlib.suppress(OSError), process.stdin as stdin:
-                    stdin.write(f"{command}\n".encode() if command else b"")
-                code = process.wait(timeout_s)
-            except subprocess.TimeoutExpired as error:
-                process.kill()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(1.0)
-                what = command or option
-                raise MpsError(f"{PROGRAM}: no answer to {what!r} within {timeout_s:g} s") from error
-            finally:
-                self._spared.discard(process.pid)
-            output.seek(0)
-            text = output.read(1 << 16).decode(errors="replace")
-        if code != 0:
-            last = text.strip().splitlines()[-1:] or [f"exit code {code}"]
-            raise MpsError(f"{PROGRAM}: {last[0][:200]}")
-        return text
+    @property
+    def _program(self) -> str:
+        return shutil.which(PROGRAM, path=self._env.get("PATH")) or PROGRAM
+
+    @property
+    def _account(self) -> Account | None:
+        user = self._user
+        return None if user is None or user.uid == os.geteuid() else Account(user.uid, user.gid)
+
+    def _run(self, option: str, command: str, timeout_s: float) -> str:
+        """Run the program once, with a command on its standard input. Returns its output."""
+        began: list[int] = []
+
+        def spare(pid: int) -> None:
+            began.append(pid)
+            self._spared.add(pid)
+
+        try:
+            return run(
+                self._program,
+                self._env,
+                self._account,
+                option=option,
+                command=command,
+                timeout_s=timeout_s,
+                began=spare,
+            )
+        except CommandError as error:
+            raise MpsError(str(error)) from error
+        finally:
+            self._spared.difference_update(began)
 
 
 def is_installed(path: str | None) -> bool:
@@ -257,8 +251,3 @@ def _is_named(pid: int) -> bool:
             return file.read().strip() == _COMM
     except OSError:
         return False
-
-
-def _numbers(text: str) -> frozenset[int]:
-    """Process IDs, one per line; other lines are messages."""
-    return frozenset(int(line) for line in text.split() if line.isdigit())

@@ -25,11 +25,11 @@ from rlsched.files.private import make_directory, make_private
 from rlsched.wire.messages import MPS_FAULT, MPS_NEIGHBOUR_FAULT, Launch
 from rlsched_node import records
 from rlsched_node.isolation.user import JobUser
+from rlsched_node.mps.commands import PROGRAM
 from rlsched_node.mps.control import (
     LONGEST_SOCKET,
     MOST_SOCKET_BYTES,
     PIPES,
-    PROGRAM,
     MpsControl,
     MpsError,
     find_processes,
@@ -40,7 +40,7 @@ from rlsched_node.processes import shim
 from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.processes.leftovers import attempt_directory_of, processes_by_directory
 from rlsched_node.processes.steps import Exited
-from rlsched_node.processes.store import LaunchRecord, ProcessId
+from rlsched_node.processes.store import LaunchRecord, MpsTerms, ProcessId
 
 LOOK_S: Final = 5.0
 """Interval at which the clients of each control daemon are listed, seconds."""
@@ -225,6 +225,11 @@ class MpsSharing:
         if launch.gpu_need_mib:
             found[MEMORY] = ",".join(f"{gpu}={launch.gpu_need_mib}M" for gpu in range(len(launch.gpus)))
         return found
+
+    def terms_of(self, key: AttemptKey) -> MpsTerms | None:
+        """How the rank's shim ends GPU work before SIGKILL; None: the rank runs without MPS."""
+        daemon = self._of(key)
+        return None if daemon is None else daemon.control.terms
 
     def release(self, key: AttemptKey) -> None:
         """Forget a rank that has ended or did not start."""

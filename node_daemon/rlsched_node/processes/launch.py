@@ -19,7 +19,7 @@ from rlsched_node.isolation.limits import RankLimits, hold
 from rlsched_node.isolation.user import JobUser
 from rlsched_node.processes.attempt import grace_s_of
 from rlsched_node.processes.shims import Shims, Spawned
-from rlsched_node.processes.store import AttemptDir, LaunchRecord
+from rlsched_node.processes.store import AttemptDir, LaunchRecord, MpsTerms
 
 MASTER_PORT_FIRST = 20_000
 MASTER_PORTS = 10_000
@@ -70,12 +70,14 @@ class Terms(NamedTuple):
         max_output_mib: Maximum output on disk, MiB; 0: no limit.
         user: User that runs the command; None: the daemon's own user.
         limits: Its resource limits.
+        mps: The MPS control daemon that it is a client of; None: it runs without MPS.
     """
 
     lease: str = ""
     max_output_mib: int = 0
     user: JobUser | None = None
     limits: RankLimits = RankLimits()
+    mps: MpsTerms | None = None
 
 
 def master_port(job: int, attempt: int) -> int:
@@ -266,6 +268,7 @@ def start_rank(
         hears_limits=True,
         workload=launch.workload,
         grace_s=grace_s_of(launch),
+        mps=terms.mps,
     )
     try:
         directory.create(record)

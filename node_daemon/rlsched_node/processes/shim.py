@@ -39,6 +39,7 @@ if __name__ == "__main__":  # the isolated interpreter's path lacks this directo
 from rlsched_node import records
 from rlsched_node.isolation.cgroup import Cgroup
 from rlsched_node.lease_file import Fence, since_boot_s
+from rlsched_node.mps.commands import TERMINATE_S, CommandError, terminate_clients
 from rlsched_node.processes.output import OutputBound, tells_of_gpu_memory
 from rlsched_node.records import claim, exit_record, write_exit
 
@@ -91,6 +92,21 @@ def read_stat(pid: int) -> list[str] | None:
         return records.read(f"/proc/{pid}/stat").rpartition(b")")[2].decode("ascii").split()
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def descendants(pid: int) -> set[int]:
+    """Process IDs below a process."""
+    children: dict[str, list[int]] = {}
+    for one in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
+        fields = read_stat(one)
+        if fields is not None:
+            children.setdefault(fields[1], []).append(one)
+    found, parents = set[int](), [pid]
+    while parents:
+        below = children.get(str(parents.pop()), [])
+        found.update(below)
+        parents += below
+    return found
 
 
 def start_ticks(pid: int) -> int | None:
@@ -213,6 +229,7 @@ class ProcessGroup:
         self.output = OutputBound("output.log", launch.get("max_output_bytes"))
         self.cgroup = Cgroup(launch.get("cgroup", ""))
         self.exit_code: int | None = None
+        self.mps = launch.get("mps")
         self.told: set[int] = set()  # processes that got SIGTERM; the command's ID stands for its group
         self.pid = self.cgroup.fork()
         if self.pid == 0:
@@ -289,9 +306,23 @@ class ProcessGroup:
             write_line(f"time limit of {self.limit_s:g} s reached: ending the job")
             self.end("time_limit", self.grace_s)
         if now_s >= self.kill_at_s:
+            self.end_gpu_work()
             self.cgroup.kill()
             self.signal(signal.SIGKILL)
             self.kill_at_s = now_s + 0.2
+
+    def end_gpu_work(self) -> None:
+        """Under MPS, end the rank's work on GPUs before the first SIGKILL, which could harm its neighbours.
+
+        With `--lost-after` it takes half of the fence's margin at most.
+        """
+        mps, self.mps = self.mps, None
+        if mps:
+            within_s = min(TERMINATE_S, self.fence.margin_s / 2)
+            try:
+                terminate_clients(mps, descendants(os.getpid()), within_s)
+            except (CommandError, OSError) as error:
+                write_line(f"SIGKILL without terminate_client of MPS before: {error}")
 
     def set_limit(self, limit_s: float | None) -> None:
         """Set the time limit from the rank's start, seconds; None: none. A rank that is being ended has

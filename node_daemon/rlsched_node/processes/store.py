@@ -122,6 +122,22 @@ class LimitOrder(msgspec.Struct, frozen=True):
     time_limit_s: float | None
 
 
+class MpsTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """How a shim reaches the MPS control daemon of its rank.
+
+    Attributes:
+        program: Path of the control program, chosen by the node: the job's `PATH` does not count.
+        env: Its whole environment.
+        uid: Account of the control daemon; None: the node daemon's.
+        gid: Its group.
+    """
+
+    program: str
+    env: dict[str, str]
+    uid: int | None = None
+    gid: int | None = None
+
+
 class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Input of a shim.
 
@@ -138,6 +154,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
         workload: Name in the catalogue; "" if the job names none.
         grace_s: Seconds between SIGTERM and SIGKILL without an order: at the time limit, and without a
             broker.
+        mps: The control daemon that it is a client of; None: it runs without MPS.
     """
 
     gpus: list[int]
@@ -155,6 +172,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     hears_limits: bool = False
     workload: str = ""
     grace_s: float = shim.DEFAULT_GRACE_S
+    mps: MpsTerms | None = None
 
 
 @dataclass(frozen=True, slots=True)

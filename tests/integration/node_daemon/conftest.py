@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rlsched_node.mps.control import pipes_of
 from rlsched_node.processes.leftovers import attempt_directory_of
 from tests.support.online.processes import DEADLINE_S, FakeBroker, Node
 
@@ -39,5 +40,6 @@ def start_node(home: Path, broker: FakeBroker) -> Iterator[Callable[..., Node]]:
             node.process.kill()
             node.process.wait(DEADLINE_S)
     for name in filter(str.isdigit, os.listdir("/proc")):
-        if (attempt_directory_of(int(name)) or "").startswith(str(home)):
+        of_node = attempt_directory_of(int(name)) or pipes_of(int(name)) or ""
+        if of_node.startswith(str(home)):
             os.kill(int(name), signal.SIGKILL)

@@ -12,7 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.wire.messages import LaunchRefused
+from rlsched.wire.messages import Kill, LaunchRefused
+from rlsched_node.mps.control import find_processes
+from tests.support import fake_mps
 from tests.support.online.processes import DEADLINE_S, FakeBroker, Node, until
 
 OPTIONS = ("--gpus", "4", "--simulated")
@@ -253,3 +255,62 @@ def test_contradicting_options_are_refused_at_once(
     assert node.process.wait(DEADLINE_S) == 2
     assert "--run-as and --run-as-owner: give one of them" in node.log
     assert len(node.log.splitlines()) == 1
+
+
+# ---- MPS ------------------------------------------------------------------------------------------------
+
+
+@root_alone
+@pytest.mark.skipif(
+    not Path(fake_mps.PUBLIC_PYTHON).exists(), reason=f"needs {fake_mps.PUBLIC_PYTHON} for other accounts"
+)
+def test_each_account_has_its_own_control_daemon_that_outlives_the_node_daemon(
+    home: Path, broker: FakeBroker, start_node: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = home.parent / "bin"
+    fake_mps.install(programs, fake_mps.PUBLIC_PYTHON)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.delenv("RLSCHED_ALLOW_ROOT")
+    users = home / "users.toml"
+    users.write_text("".join(f'{person} = "{account}"\n' for person, account in ACCOUNTS.items()))
+    home.chmod(0o711)
+    (home / "nodes").mkdir(mode=0o711, exist_ok=True)
+    options = (*OPTIONS, "--run-as-owner", "--users", str(users), "--sharing", "mps")
+    node = start_node(*options)
+    broker.greet()
+    uids = {job: pwd.getpwnam(ACCOUNTS[person]).pw_uid for job, person in ((1, "ada"), (2, "bob"))}
+    root = node.directory / "mps"
+    pipes, pids, controls = {}, {}, {}
+    for job, person in ((1, "ada"), (2, "bob")):
+        others = "".join(f"ls {path}; " for path in (*pipes.values(), root))
+        script = "trap '' TERM; echo up $CUDA_MPS_PIPE_DIRECTORY $$; while :; do sleep 1; done"
+        command = ("mps-client", "sh", "-c", others + script)
+        broker.launch(*command, job=job, person=person, shares=True, beside=tuple(pipes))
+        output = node.directory / "attempts" / "c1" / f"{job}.1.0" / "output.log"
+        until(lambda output=output: output.exists() and "\nup" in output.read_text())
+        lines = output.read_text().splitlines()
+        assert len(lines) == job + 1, lines
+        assert all("ermission denied" in line for line in lines[:-1]), lines
+        _, where, pid = lines[-1].split()
+        pipes[job], pids[job] = Path(where), int(pid)
+        controls[job] = find_processes(pipes[job]).control
+        assert Path(f"/proc/{controls[job]}").stat().st_uid == uids[job]
+        for path in (pipes[job], pipes[job].with_name("log")):
+            assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (uids[job], 0o700)
+        for path in (pipes[job].parent, root):
+            assert (path.stat().st_uid, stat.S_IMODE(path.stat().st_mode)) == (0, 0o711)
+    assert pipes[1] != pipes[2], "a server has one account"
+
+    node.process.kill()
+    node.process.wait(DEADLINE_S)
+    os.kill(pids[1], 9)
+    node = start_node(*options)
+    broker.greet()
+    until(lambda: not pipes[1].parent.exists())
+    assert find_processes(pipes[1]) == (0, frozenset()), "no job needs it"
+    assert find_processes(pipes[2]).control == controls[2], "adopted"
+    broker.send(Kill(epoch=1, job=2, attempt=1, rank=0, grace_s=0.1))
+    assert broker.end_of(2).exit_code == 137
+    until(lambda: not any(root.iterdir()))
+    assert find_processes(pipes[2]) == (0, frozenset())
+    assert "SIGKILL without terminate_client" not in node.output_of(2)

@@ -104,6 +104,8 @@ class FakeBroker:
         cores: int = 0,
         memory_mib: int = 0,
         grace_s: float | None = None,
+        shares: bool = False,
+        beside: tuple[int, ...] = (),
     ) -> Launch:
         order = Launch(
             epoch=self.epoch,
@@ -121,6 +123,8 @@ class FakeBroker:
             cores=cores,
             memory_mib=memory_mib,
             grace_s=grace_s,
+            shares=shares,
+            beside=list(beside),
         )
         self.send(order)
         return order

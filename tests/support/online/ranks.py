@@ -15,7 +15,7 @@ from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.processes.launch import Terms, rank_environment
 from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.steps import Event, Exited
-from rlsched_node.processes.store import AttemptDir, AttemptStore
+from rlsched_node.processes.store import AttemptDir, AttemptStore, MpsTerms
 
 KEY = AttemptKey(1, 1, 0, "c1")
 DEADLINE_S = 60.0
@@ -33,6 +33,7 @@ def start(
     max_output_mib: int = 0,
     limits: RankLimits = NO_LIMITS,
     user: JobUser | None = None,
+    mps: MpsTerms | None = None,
 ) -> AttemptDir:
     order = Launch(
         epoch=1,
@@ -58,7 +59,7 @@ def start(
             is_local=True,
             inherited={"PATH": os.environ["PATH"]},
         ),
-        Terms(max_output_mib=max_output_mib, limits=limits, user=user),
+        Terms(max_output_mib=max_output_mib, limits=limits, user=user, mps=mps),
     )
     return directory
 

@@ -74,6 +74,12 @@ def test_rank_is_fenced_a_grace_and_a_margin_before_the_broker_restarts_it() -> 
         assert 0.0 < allowed_s < allowed_s + grace_s + LOOK_S / 10 < lost_after_s + LOOK_S / 10
 
 
+def test_fence_has_a_margin_for_the_end_of_the_rank() -> None:
+    assert Fence("", 0.0, 30.0).margin_s == math.inf, "no fence"
+    assert Fence("lease", 3600.0, 30.0).margin_s == 5.0
+    assert Fence("lease", 8.0, 30.0).margin_s == 1.0
+
+
 def test_file_holds_the_last_complete_deadline(tmp_path: Path) -> None:
     path = str(tmp_path / "lease")
     assert read_renewed(path) is None

@@ -72,6 +72,18 @@ def test_node_offers_the_instances_of_its_profile_as_gpus() -> None:
     assert minors_of(gpus) == [7, 7, 14], "the file of the whole GPU"
 
 
+def test_counters_are_those_of_the_instance(nvml: ctypes.CDLL) -> None:
+    gpus = NvmlGpus(profile=PROFILE)
+    assert gpus.capabilities(0).gpm
+    nvml.fake_pass_time(1)
+    assert [gpus.read(gpu).sm_active_frac for gpu in (0, 1)] == pytest.approx([0.07, 0.08]), "their IDs"
+    gpus.close()
+    assert nvml.fake_open_samples() == 0
+    nvml.fake_fail(b"nvmlGpmMigSampleGet", -1, NO_PERMISSION, FOR_EVER)
+    assert not NvmlGpus(profile=PROFILE).capabilities(0).gpm
+    assert not NvmlGpus(profile=PROFILE, gpm=False).capabilities(0).gpm
+
+
 def test_default_is_whole_gpus_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = NvmlGpus()
     assert uuids(gpus) == ["GPU-fake-0", "GPU-fake-2", "GPU-fake-3"]
