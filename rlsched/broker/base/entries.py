@@ -255,7 +255,7 @@ class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submit
 
 
 class TaskSubmitted(Fact, frozen=True, kw_only=True, tag="task_submitted"):
-    """The next task of an array became a job. Other fields are those of the array's `JobSubmitted`."""
+    """The next task of an array became a job. Other fields are as in the array's `JobSubmitted`."""
 
     asks_scheduler: ClassVar[bool] = True
     job: int
