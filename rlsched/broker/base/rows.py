@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rlsched.broker.base.entries import Entry, decode_entry, encode_entry, kind_of
 from rlsched.errors import JournalError
 
-MEND = "`rlsched journal check` says more, `rlsched journal restore` takes up a backup"
+MEND = "`rlsched journal check` shows details, `rlsched journal restore` restores a backup"
 _AT_ONCE = 1_000
 Stored = tuple[int, float, str, bytes, int]
 

@@ -130,7 +130,7 @@ class Launches:
                 )
             gpus += [int(cluster.arrays.node.first_gpu[node.number]) + gpu for gpu in numbers]
         if not gpus or nodes[0] is None:
-            return f"job {job.called}: on no GPU"
+            return f"job {job.called}: expected GPUs, got none"
         partition = cluster.partition_names[int(cluster.arrays.node.part_of[nodes[0].number])]
         entry = Decided(
             number=cluster.decisions,

@@ -331,13 +331,13 @@ class Members:
         if unlike is not None:
             return (
                 f"node {name} has {hello.gpus} GPUs, {unlike.spec.name} has {unlike.spec.gpus}: an engine "
-                "with the same GPU numbers on every node of a gang needs nodes that are alike; give them "
-                "VCs of their own"
+                "with the same GPU numbers on every node of a gang needs identical nodes; give the two "
+                "different VCs"
             )
         if hello.vc == SHARED_PARTITION:
             return (
                 f"node {name}: {hello.vc!r} cannot be the name of a virtual cluster; "
-                "leave --vc out for a node that serves every one"
+                "omit --vc for a node that serves all VCs"
             )
         if hello.cluster == self._state.identity and hello.epoch > self._state.epoch:
             self.later(name, hello.cluster, hello.epoch)
@@ -403,7 +403,7 @@ class Members:
             return ""
         silence_s = self.leases.silence_s(name, now_s)
         if node.state in ("up", "drained") and silence_s < self._limits.lease_s:
-            return f"another daemon speaks for node {name}, from another directory; stop it, or give --name"
+            return f"node {name} already has a daemon, in another directory; stop that daemon, or use another --name"
         jobs = sorted(node.live_jobs) if node.spec.boot_id == hello.boot_id else []
         fenced = {job.number: job.spec.lost_after_s for job in self._state.fenced_jobs(node)}
         unfenced = [job for job in jobs if job not in fenced]

@@ -67,7 +67,7 @@ class NodeOrders:
                 if node.state not in ("unreachable", "down") or (node.state == "down" and jobs and heard):
                     drain = f"`rlsched node drain {name} --requeue`"
                     return (
-                        f"node {name} is {node.state}: only an unreachable one can be declared down; {drain}"
+                        f"node {name} is {node.state}: only an unreachable node can be declared down; {drain}"
                     )
                 reason = reason or "declared down by an operator"
                 self._out.record(NodeDown(name=name, reason=reason))

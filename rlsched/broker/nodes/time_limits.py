@@ -79,7 +79,7 @@ class TimeLimits:
         if limit_s > now_s and not by_admin:
             raise InputError(
                 f"job {job.called} runs, with a time limit of {now_s:g} s: its user can lower "
-                "that, and only an admin can raise it"
+                "the limit, only an admin can raise it"
             )
         number, known = self._goes_by.get(job.number, (0, {}))
         for rank in [] if attempt.leaving else attempt.live_ranks():
@@ -88,15 +88,13 @@ class TimeLimits:
             if number == attempt.number and rank in known:
                 continue
             if not node.spec.capabilities.is_own:
-                why = f"node {name} is of another engine: change it there"
+                why = f"node {name} belongs to another engine: change the limit there"
             elif state == LAUNCHING:
                 why = f"node {name} is still starting it: try again in a moment"
             elif node.state not in ("up", "drained"):
                 why = f"node {name} is {node.state}: try again when it is back"
             else:
-                why = (
-                    f"node {name} started it with an older rlsched, which cannot do that: update its rlsched"
-                )
+                why = f"node {name} started it with an older rlsched, which cannot change limits: update the node"
             raise InputError(f"the time limit of job {job.called} cannot change while it runs: {why}")
 
     def keep(self, jobs: Collection[int]) -> None:
