@@ -403,7 +403,10 @@ class Members:
             return ""
         silence_s = self.leases.silence_s(name, now_s)
         if node.state in ("up", "drained") and silence_s < self._limits.lease_s:
-            return f"node {name} already has a daemon, in another directory; stop that daemon, or use another --name"
+            return (
+                f"node {name} already has a daemon, in another directory; stop that daemon, or use another "
+                "--name"
+            )
         jobs = sorted(node.live_jobs) if node.spec.boot_id == hello.boot_id else []
         fenced = {job.number: job.spec.lost_after_s for job in self._state.fenced_jobs(node)}
         unfenced = [job for job in jobs if job not in fenced]

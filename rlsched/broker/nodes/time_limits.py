@@ -94,7 +94,7 @@ class TimeLimits:
             elif node.state not in ("up", "drained"):
                 why = f"node {name} is {node.state}: try again when it is back"
             else:
-                why = f"node {name} started it with an older rlsched, which cannot change limits: update the node"
+                why = f"node {name} started it with an rlsched too old to change limits: update the node"
             raise InputError(f"the time limit of job {job.called} cannot change while it runs: {why}")
 
     def keep(self, jobs: Collection[int]) -> None:
