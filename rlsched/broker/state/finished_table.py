@@ -51,7 +51,7 @@ def put_copied(db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
     """
     for raw in rows:
         if len(raw) != len(EndedJob._fields) + 1 or EndedJob(*raw[:-1]).checksum() != raw[-1]:
-            raise JournalError(f"the row of ended job {raw[0] if raw else '?'}, as it was sent, is damaged")
+            raise JournalError(f"the row of ended job {raw[0] if raw else '?'} was received damaged")
     db.executemany(_INSERT.replace("OR REPLACE", "OR IGNORE"), rows)
 
 

@@ -345,7 +345,7 @@ def test_copy_is_compacted_too(
 def test_damaged_row_is_not_copied(path: Path) -> None:
     broker = with_history(path)
     broker.journal.close()
-    with closing(Journal(path)) as journal, pytest.raises(JournalError, match="as it was sent, is damaged"):
+    with closing(Journal(path)) as journal, pytest.raises(JournalError, match="was received damaged"):
         journal.add_copied([(1, *range(20), 7)], is_all=True)
 
 
