@@ -78,7 +78,7 @@ class Apart(Cluster):
             "--of",
             through or self.places[of][0],
             *options,
-            says="copied as far as it goes",
+            says="the copy is complete",
         )
 
     def copied(self, name: str, of: str) -> None:
@@ -282,7 +282,7 @@ def test_both_can_be_started_with_the_same_command(cluster: Apart) -> None:
         cluster.kill("b")
         cluster.begin("b", *b, says="ready at")
         assert client.stats().epoch == epoch + 1, "it had taken over, so it serves again"
-        cluster.begin("broker", *a, says="copied as far as it goes")
+        cluster.begin("broker", *a, says="the copy is complete")
         assert client.job(first).state == "completed"
 
 

@@ -1,10 +1,10 @@
-"""Process that makes a base, started by `background_command`.
+"""The process that makes a base, started by `background_command`.
 
 Arguments: process id of the parent, journal, time of the cut (Unix seconds), half-life (seconds), number of
 entries to keep.
 
-Standard output receives a `Cut`, or None, as MessagePack; on an error it receives one line, and the exit code
-is 1. The process runs at the lowest priority, and ends with its parent.
+The process writes a `Cut`, or None, as MessagePack to standard output. On an error it writes one line
+instead, and ends with exit code 1. It runs at the lowest priority, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOOK_S = 0.5
 
 
 def main(parent: int, path: Path, before_s: float, half_life_s: float, keep_entries: int) -> int:
-    """Make the base and write it; returns the exit code."""
+    """Make the base and write it to standard output. Return the exit code."""
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
         cut, code = msgspec.msgpack.encode(made(path, before_s, half_life_s, keep_entries=keep_entries)), 0

@@ -285,8 +285,8 @@ def _check_given_up(journal: Journal, mark: JournalMark) -> None:
         return
     if journal.last:
         raise InputError(
-            f"{journal.path}: is undamaged, with {journal.last:,} entries; start without --new-cluster, or give "
-            "the new cluster another --dir"
+            f"{journal.path}: is undamaged, with {journal.last:,} entries; start without --new-cluster, or "
+            "give the new cluster another --dir"
         )
 
 

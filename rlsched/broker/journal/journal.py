@@ -181,9 +181,7 @@ class Journal:
         for n, now_s, kind, payload, crc in rows:
             expected = (begins_at or self.last + 1) + len(found)
             if n != expected or crc != checksum(n, now_s, kind.encode(), payload):
-                raise JournalError(
-                    f"{self.path}: entry {n} was received damaged, or does not follow entry {expected - 1}"
-                )
+                raise JournalError(f"{self.path}: entry {n} was received damaged or out of order")
             found.append(JournalRow(n, now_s, decode_entry(payload)))
         if rows:
             self._write(rows, begins_at=begins_at)

@@ -365,7 +365,7 @@ def test_broker_compacts_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch) 
         keeper.step(known, is_quiet=True)
         if keeper._process is not None:
             keeper._process.wait(60.0)
-    assert "a base stands for the entries up to" in said[0]
+    assert "a base replaces the entries up to" in said[0]
     assert broker.ask(submit(1)) is not None, "it still serves"
     assert list(path.parent.glob("*.base")) == []
     keeper.close()
@@ -384,7 +384,7 @@ def test_latest_entries_are_kept_by_default(path: Path, monkeypatch: pytest.Monk
         keeper.step(broker.now_s, is_quiet=False)
         if keeper._process is not None:
             keeper._process.wait(60.0)
-    assert said == [f"journal: a base stands for the entries up to {last - 100:,} from now on"]
+    assert said == [f"journal: a base replaces the entries up to {last - 100:,} from now on"]
     assert not keeper._is_grown()
     keeper.close()
     broker.journal.close()
