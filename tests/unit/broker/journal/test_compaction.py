@@ -503,7 +503,7 @@ def test_later_version_is_refused_by_name(path: Path) -> None:
     parts = [msgspec.structs.replace(part, version=9) for part in compact(path).parts]
     with pytest.raises(JournalError, match="its base is of version 9, this rlsched reads 1"):
         read_base(parts)
-    with pytest.raises(JournalError, match="its base is not whole"):
+    with pytest.raises(JournalError, match="its base is incomplete"):
         read_base([msgspec.structs.replace(parts[0], parts=2)])
     with pytest.raises(JournalError, match="its base is damaged"):
         read_base([msgspec.structs.replace(parts[0], version=1, data=b"x")])

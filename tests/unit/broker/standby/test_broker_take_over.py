@@ -403,7 +403,7 @@ def test_rows_that_are_damaged_or_do_not_follow_are_refused(path: Path, tmp_path
     copy = opened(tmp_path / "copy.sqlite")
     n, now_s, kind, payload, crc = rows[0]
     for wrong in (rows[1:2], [(n, now_s + 1.0, kind, payload, crc)], [rows[0], rows[2]]):
-        with pytest.raises(JournalError, match="is damaged or does not follow"):
+        with pytest.raises(JournalError, match="was received damaged or out of order"):
             copy.append(wrong)
     assert copy.last == 0
     copy.append(rows[:2])
