@@ -14,7 +14,7 @@ from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 
 def learnt_profiles(path: str | Path) -> Profiles:
-    """Return what a broker has learnt, from its journal or the directory that holds it; it may be running.
+    """Return the profiles that a broker has learnt, from its journal or directory; it may be running.
 
     Raises:
         JournalError: there is no journal, or it is damaged.
