@@ -245,8 +245,7 @@ class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submit
     held: str = ""
     """Who holds the job until it is released: `user` or `admin`; "": not held. Absent before version 5."""
     array: int = 0
-    """Array of which this job is a task, see `TaskSubmitted`; 0: none. `array` and `task` are absent before
-    version 5."""
+    """Array of this task, see `TaskSubmitted`; 0: none. `array` and `task` are absent before version 5."""
     task: int = 0
     counted: bool = False
     """Whether the ledger counts the job's cores and memory. Absent before version 7, as is `profiles`."""

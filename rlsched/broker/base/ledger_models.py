@@ -72,8 +72,7 @@ class LedgerModels:
             self._update_models(self._cluster.energy_counts)
 
     def node(self, number: int, sm_clocks_mhz: Sequence[int], *, shares: bool = False) -> None:
-        """Record a node's clocks (empty: they cannot be set) and whether several jobs can share its GPUs
-        (`shares`)."""
+        """Record a node's clocks (empty: not settable) and whether jobs can share its GPUs (`shares`)."""
         self._cluster.fix_clocks(number, not sm_clocks_mhz)
         self._cluster.let_share(number, shares=shares)
         if self.shares:

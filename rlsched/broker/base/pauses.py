@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 EVERY_S = 5.0
 NEW = 10_000
-"""Number of new objects at which Python collects; high, for cycles are few and a turn creates 700."""
+"""New objects after which Python itself collects: many, because cycles are few. A turn creates 700."""
 
 
 class ShortPauses:

@@ -32,7 +32,7 @@ class LogReads:
     """Output reads that wait for a node's answer.
 
     Args:
-        state: The state.
+        state: State of the broker.
         timeout_s: Time within which a node must answer, seconds.
         out: Output of the batch.
     """

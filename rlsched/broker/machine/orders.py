@@ -41,8 +41,8 @@ class JobOrders:
     """Carries out orders about jobs.
 
     Args:
-        state: The state.
-        attempts: The launch protocol.
+        state: State of the broker.
+        attempts: Starts, follows and ends attempts.
         time_limits: Time limits of running jobs.
         limits: The broker's time-outs and intervals.
         out: Output of the batch.

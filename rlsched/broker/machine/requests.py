@@ -87,8 +87,8 @@ class Requests:
     """Carries out and answers requests of clients.
 
     Args:
-        state: The state.
-        attempts: The launch protocol.
+        state: State of the broker.
+        attempts: Starts, follows and ends attempts.
         time_limits: Time limits of running jobs.
         members: The nodes.
         node_orders: Carries out orders about nodes.

@@ -16,8 +16,7 @@ from rlsched.wire.messages.job_settings import MAX_NAME_CHARACTERS, JobNeeds
 MOST_AT_ONCE = 500
 """Maximum number of submissions in one message; the broker does nothing else while it handles them."""
 MAX_COMMAND_BYTES = 128 << 10
-"""Maximum size of a job's arguments and environment, bytes of UTF-8, plus one for each text: they must fit a
-launch message."""
+"""Maximum bytes of arguments and environment (UTF-8, plus one per text), to fit a launch message."""
 MAX_GPU_TYPES = 16
 MAX_TYPE_CHARACTERS = 64
 _TEXTS: Final = [(name, one.setting.characters) for name, one in declared(Submit).items() if one.type is str]

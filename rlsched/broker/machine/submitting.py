@@ -42,7 +42,7 @@ class Submitting:
     """Accepts submissions.
 
     Args:
-        state: The state.
+        state: State of the broker.
         ranks: Priorities, and the highest that a user can request.
         limits: The broker's time-outs and intervals.
         orders: Checks dependencies.

@@ -76,7 +76,7 @@ MAX_REASON_CHARACTERS = 300
 
 
 class Launches:
-    """The launch protocol, without I/O.
+    """Starts, follows and ends attempts of jobs, without I/O.
 
     Args:
         state: The state; changed only through `out`.

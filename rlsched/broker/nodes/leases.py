@@ -11,7 +11,7 @@ class Leases:
     """Time of the last message of each node.
 
     Args:
-        state: The state.
+        state: State of the broker.
         limits: The broker's time-outs and intervals.
         now_s: Start of the broker, Unix seconds: leases of nodes that are up in the journal begin then.
     """

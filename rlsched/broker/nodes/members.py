@@ -63,8 +63,8 @@ class Members:
         leases: The leases of nodes.
 
     Args:
-        state: The state.
-        attempts: The launch protocol.
+        state: State of the broker.
+        attempts: Starts, follows and ends attempts.
         time_limits: Time limits of running jobs.
         leases: The leases of nodes.
         limits: The broker's time-outs and intervals.
@@ -392,8 +392,7 @@ class Members:
         return bool(node.live_jobs or self._state.cluster.jobs_on(node.number))
 
     def _elsewhere(self, name: str, hello: Hello, now_s: float) -> str:
-        """Return why a node's second daemon is refused; "" for an only daemon, or if it can replace the
-        first.
+        """Return why a node's second daemon is refused; "" if it can replace the first, or is the only one.
 
         A directory has one daemon at a time. A daemon in another directory does not know the running ranks.
         """

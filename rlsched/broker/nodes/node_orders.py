@@ -19,8 +19,8 @@ class NodeOrders:
     """Carries out operators' orders about nodes.
 
     Args:
-        state: The state.
-        attempts: The launch protocol.
+        state: State of the broker.
+        attempts: Starts, follows and ends attempts.
         leases: The leases of nodes.
         limits: The broker's time-outs and intervals.
         out: Output of the batch.

@@ -94,7 +94,7 @@ class SeenSpeeds:
     by process.
 
     Args:
-        state: The state.
+        state: State of the broker.
     """
 
     def __init__(self, state: BrokerState) -> None:

@@ -63,7 +63,7 @@ class Sleepers:
     """Powers nodes down and up.
 
     Args:
-        state: The state.
+        state: State of the broker.
         plan: The rules. None: nodes do not sleep, and a node that an earlier broker powered down is down.
         heard_s: Returns the time of a node's last message to this broker, Unix seconds; 0: none.
         out: Output of the batch.

@@ -43,9 +43,9 @@ class SlowSharing:
     """Learns from observed speeds, and reacts to jobs that their co-tenants slow down too much.
 
     Args:
-        state: The state.
+        state: State of the broker.
         speeds: Observed speeds.
-        attempts: The launch protocol.
+        attempts: Starts, follows and ends attempts.
         rules: The broker's settings.
         out: Output of the batch.
     """

@@ -17,7 +17,7 @@ class TimeLimits:
     """Time limits that nodes enforce for running ranks. Nodes report them again after the broker restarts.
 
     Args:
-        state: The state.
+        state: State of the broker.
         out: Output of the batch.
     """
 

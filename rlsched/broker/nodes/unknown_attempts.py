@@ -38,8 +38,8 @@ class UnknownAttempts:
     """Attempts that run on nodes but are missing in the journal; none if it is complete and not restored.
 
     Args:
-        state: The state.
-        attempts: The launch protocol.
+        state: State of the broker.
+        attempts: Starts, follows and ends attempts.
         out: Output of the batch.
     """
 

@@ -76,7 +76,7 @@ def explain(
     """Return the explanation of a job's state.
 
     Args:
-        state: The state.
+        state: State of the broker.
         job: The job.
         record: The last decision in which the job was a candidate, or was started.
         now_s: Unix seconds.

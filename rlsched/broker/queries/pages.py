@@ -31,7 +31,7 @@ class Pages:
     """Makes pages of jobs and nodes.
 
     Args:
-        state: The state.
+        state: State of the broker.
         members: The nodes, with measurements that are not in the state.
         limits: The broker's time-outs and intervals.
         forecast: Returns the latest forecast of a job's start and end; None: there is none.

@@ -45,7 +45,7 @@ class Reports:
     """Makes status reports of the broker.
 
     Args:
-        state: The state.
+        state: State of the broker.
         scheduler: The policy.
         started: The fact that begins this broker's epoch.
         now_s: Time at which the process began to serve, Unix seconds.

@@ -155,7 +155,7 @@ class WaitingReasons:
     entry changes the state.
 
     Attributes:
-        state: The state.
+        state: State of the broker.
     """
 
     def __init__(self, state: BrokerState) -> None:

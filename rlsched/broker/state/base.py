@@ -253,7 +253,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
         awaited: Nodes that have not registered since the journal was restored.
         chosen: The last policy set by `rlsched policy set`.
         factors: Factors of workloads, learnt from observed pairs of jobs that shared GPUs.
-        pairs: These pairs.
+        pairs: The observed pairs.
     """
 
     now_s: float

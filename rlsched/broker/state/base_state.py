@@ -32,7 +32,7 @@ def base_of(
     """Return the base that replaces all entries from which a state was replayed.
 
     Args:
-        state: The state.
+        state: State of the broker.
         noting: The state's predictions.
         before: Observations in the base at the start of the journal; None if there was no base.
         policy_id: Id of the policy that decided.

@@ -45,7 +45,7 @@ _CURVES: Final = ("median_abs_ln", "spearman_mean", "longer_than_median_frac")
 
 
 class _PredictedJob(NamedTuple):
-    """Predictions for a job that has not ended: the one in use, and the running mean's."""
+    """Predictions for a job that has not ended: the one in use, and the one of the running mean."""
 
     predicted: Floats  # (BINS,)
     mean: Floats
@@ -144,7 +144,7 @@ class Predictions:
         """Return the median remaining run time of a job that has run for `age_s`, seconds."""
         return remaining_median_s(self._open[job].predicted, age_s)
 
-    # ---- events, sent by the book -------------------------------------------------------------------
+    # ---- events, sent by the broker's state ----------------------------------------------------------
 
     def record_submission(self, entry: JobSubmitted, now_s: float) -> None:
         """Apply a journalled submission, which contains the prediction."""
@@ -167,7 +167,7 @@ class Predictions:
             self._open[entry.job] = _PredictedJob(said[0], said[1 + _MEAN])
 
     def record_start(self, job: int, now_s: float) -> None:
-        """Apply a start of a job, be it the first or a later one."""
+        """Apply a start of a job, the first or a later one."""
         if self._predictor is not None:
             self._predictor.observe_start(str(job), now_s)
 
