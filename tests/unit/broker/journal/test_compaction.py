@@ -258,7 +258,7 @@ def test_history_is_the_same(path: Path) -> None:
 def test_simulator_refuses_a_compacted_journal(path: Path) -> None:
     with_history(path).journal.close()
     compact(path)
-    with pytest.raises(JournalError, match=r"compacted, so entries before \d+ are not known"):
+    with pytest.raises(JournalError, match=r"compacted: entries before \d+ are missing"):
         journal_events(path)
 
 

@@ -320,7 +320,7 @@ def test_copy_is_compacted_too(
     with closing(
         _Copy(tmp_path / "copy.sqlite", KeyHome(tmp_path / "keys"), warm, said.append, bounds)
     ) as copy:
-        while not any("a base stands for" in line for line in said):
+        while not any("a base replaces" in line for line in said):
             question = copy.question()
             answer = primary.ask(after=question.after, checksum=question.checksum, access=question.access)
             if answer is not None:
