@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlsched.workload.trace import Trace
 
 MOST_JOBS: Final = 10_000
-"""Maximum number of past jobs; the latest are used. Each adds some 0.1 ms to the start of a broker."""
+"""Maximum number of past jobs, the latest. Each adds some tenths of a millisecond to a broker's start."""
 _ENDS, _COMES, _STARTS, _ENDS_AT_ONCE = range(4)
 
 

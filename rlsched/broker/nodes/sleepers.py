@@ -215,7 +215,7 @@ class Sleepers:
 
 
 def _stands_in(node: Node) -> bool:
-    """Return whether a node can replace another: up or asleep, accepts jobs, started by rlsched itself."""
+    """Return whether a node can replace another: up or asleep, accepts jobs, and rlsched starts them."""
     can = node.spec.capabilities
     takes = not (node.drained or node.unhealthy or node.away or node.removed)
     return node.up and takes and can.is_own and can.places

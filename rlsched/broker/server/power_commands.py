@@ -29,8 +29,8 @@ class PowerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Commands that power nodes down and up, and rules for when nodes sleep.
 
     Attributes:
-        suspend_cmd: Command that powers down the node named by its last argument, which is appended. Split
-            into words as by a shell.
+        suspend_cmd: Command that powers a node down, split into words as by a shell. The node's name is
+            appended as the last argument.
         resume_cmd: Command that powers a node up, in the same form.
         sleep: Rules for when nodes sleep.
     """
