@@ -151,7 +151,7 @@ def _start_at(journal: Reading, cut: int) -> CheckedRow | None:
 
 
 def _scheduler(journal: Reading, cut: int) -> Scheduler:
-    """Load the policy of a broker's start; if that fails, `fifo`: its dials and bursts get their defaults."""
+    """Load the policy of a broker's start, or `fifo` if that fails: dials and bursts then get defaults."""
     start = _start_at(journal, cut)
     if start is None:
         return load_scheduler("fifo")

@@ -496,7 +496,7 @@ def _has_come_to_its_own_end(attempt: Attempt) -> bool:
 
 
 def _outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
-    """Return a job's new state, exit code and reason after an attempt of which all ranks have ended."""
+    """Return a job's new state, exit code and reason after all ranks of an attempt have ended."""
     if attempt.ending == FAILED:
         code = attempt.first_failure[0] if attempt.first_failure else 0
         return FAILED, code, attempt.ending_reason

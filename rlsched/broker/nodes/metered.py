@@ -13,7 +13,7 @@ from rlsched.wire.messages import Metered, RankMetered, RankUsage, SeenUsage
 
 MAX_DAY_CHARS = 10
 STALE_S = 180.0
-"""Age from which measurements of a rank are ignored, seconds."""
+"""Age above which measurements of a rank are ignored, seconds."""
 
 
 class _RankReading(NamedTuple):

@@ -31,7 +31,7 @@ class RecordMemory:
                 self.add(record)
 
     def add(self, record: DecisionRecord) -> None:
-        """Store a decision's record, except for jobs that an earlier *wait* keeps back."""
+        """Store a decision's record. A job kept back by an earlier *wait* keeps the record of that wait."""
         seqs = {record.turn}
         self._latest[record.partition] = record
         if record.halves:

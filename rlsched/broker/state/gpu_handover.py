@@ -57,7 +57,7 @@ class GpuHandover:
         return not attempt.leaving
 
     def remove_rank(self, number: int, rank: int, jobs: Iterable[Job]) -> list[Job]:
-        """Remove an ended rank. Return the jobs, out of `jobs`, of which all GPUs are now empty."""
+        """Remove an ended rank. Return the given jobs that have no other jobs' ranks left on their GPUs."""
         if number not in self._leaving:
             return []
         emptied = []
