@@ -223,7 +223,7 @@ class _Copy:
         )
 
     def asks_less(self) -> bool:
-        """Stop requesting rows of ended jobs, which old brokers refuse. Return whether it requested them."""
+        """Stop requesting rows of ended jobs (old brokers refuse); return whether they were requested."""
         asked_before, self._asks_ended = self._asks_ended and self.journal.ended_copied >= 0, False
         return asked_before
 

@@ -47,7 +47,7 @@ def test_last_priority_counts_and_users_have_a_maximum(journal: Journal) -> None
     broker = make(journal, 1)
     new(broker, num_gpus=4)
     first, second = new(broker, num_gpus=4), new(broker, num_gpus=4)
-    assert "priority urgent is for admins" in refused(broker, Update(job=second, priority="urgent"))
+    assert "priority urgent is reserved for admins" in refused(broker, Update(job=second, priority="urgent"))
     update(broker, second, ADMIN, priority="urgent")
     update(broker, first, priority="low")
     finish(broker, 1)
