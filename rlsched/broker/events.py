@@ -1,4 +1,4 @@
-"""Inputs and outputs of the broker's state machine: events and effects."""
+"""Input of the broker's state machine (events) and its output (effects)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlsched.wire.messages import BrokerToNode, ClientReply, ClientRequest, Node
 
 
 class ClientAsked(msgspec.Struct, frozen=True):
-    """A client's request. The reply repeats `peer` and `request`; `by` is the owner of the client's key."""
+    """A client's request. The reply repeats `peer` and `request`. `by`: the owner of the client's key."""
 
     peer: bytes
     request: int
@@ -24,25 +24,25 @@ class ClientAsked(msgspec.Struct, frozen=True):
 
 
 class NodeSaid(msgspec.Struct, frozen=True):
-    """A node's message; `node` is the name that its key proves."""
+    """A node's message. `node`: the node's name, proved by its key."""
 
     node: str
     request: int
     message: NodeMessage
     wall_s: float | None = None
-    """Time of receipt by this machine's clock, Unix seconds; None if the clock was not read."""
+    """Time at which the broker received the message, by its clock, Unix seconds; None: not read."""
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """A timer tick: every message received by this time is in this batch or an earlier one."""
+    """A timer tick. Every message received before the tick is in the same batch or an earlier one."""
 
 
 class Due(msgspec.Struct, frozen=True):
-    """The time that the scheduler asked for (`Machine.due_s`) has come. Messages may still be unread."""
+    """The time at which the scheduler asked to decide again (`Machine.due_s`). Messages may be unread."""
 
 
 class Intake(msgspec.Struct, frozen=True):
-    """New submissions are refused with this line from now on; "": they are accepted."""
+    """Accept new submissions from now on (`refusal` is ""), or refuse them with the error `refusal`."""
 
     refusal: str
 
@@ -63,7 +63,7 @@ class Commit(msgspec.Struct, frozen=True):
 
     entries: list[Entry]
     over: list[EndedJob] = []
-    """Jobs that these entries end."""
+    """The jobs that these entries finish."""
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class SendNode(msgspec.Struct, frozen=True):
-    """Send a message to a node. If undeliverable, it is dropped, and sent again when the node is back."""
+    """Send a message to a node. An undeliverable message is dropped; the node gets it after it reconnects."""
 
     node: str
     message: BrokerToNode
@@ -89,7 +89,7 @@ class DropNode(msgspec.Struct, frozen=True):
 
 
 class Records(msgspec.Struct, frozen=True):
-    """Store these decision records, and events of jobs and nodes, off the critical path."""
+    """Store these decision records and these events of jobs and nodes, outside the critical path."""
 
     records: list[DecisionRecord]
     happened: list[JobEvent | NodeChange] = []

@@ -12,11 +12,11 @@ from rlsched.wire.messages import BrokerToNode, ClientReply
 
 
 class Outbox:
-    """Collects the output of a batch. All parts of the machine share one.
+    """Collects the output of a batch. All parts of the machine use the same `Outbox`.
 
     Args:
-        state: The state that facts are applied to.
-        recorded: Called with each fact after it has been applied.
+        state: The state to which facts are applied.
+        recorded: Called with each fact after the fact has been applied.
 
     Attributes:
         now_s: Time of the batch, Unix seconds.
@@ -38,15 +38,15 @@ class Outbox:
         """Apply a fact and put it into the journal.
 
         Args:
-            fact: The fact. If applying it raises, it is not journalled.
-            already_decided: `fact` is a `Decided` that the decision loop has applied to the cluster.
+            fact: The fact. If applying it raises, the fact is not journalled.
+            already_decided: `fact` is a `Decided` that the decision loop has already applied to the cluster.
         """
         self._state.apply(fact, self.now_s, already_decided=already_decided)
         self._facts.append(fact)
         self._recorded(fact)
 
     def send(self, node: str, message: BrokerToNode, request: int = 0) -> None:
-        """Send a message to a node. `request`: number of the request that it answers, 0 for none."""
+        """Send a message to a node. `request`: number of the request that the message answers, 0 for none."""
         self._effects.append(SendNode(node, message, request))
 
     def reply(self, peer: bytes, request: int, message: ClientReply) -> None:

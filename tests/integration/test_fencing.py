@@ -141,7 +141,7 @@ def test_job_keeps_running_without_daemon_and_broker(cluster: Cluster, clock: Mo
         cluster.kill("broker")
         cluster.start("broker")
         assert client.job(job).state == "running"
-        with pytest.raises(InputError, match="is up: only an unreachable one"):
+        with pytest.raises(InputError, match="is up: only an unreachable node"):
             client.down_node(next(one for one in ("n0", "n1") if one != name))
         cluster.start(name)
         all_up(client)

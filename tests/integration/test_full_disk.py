@@ -87,7 +87,7 @@ def test_full_disk_only_stops_new_jobs(small: Small) -> None:
 
             small.leave(SIZE_MIB - 8)
             until(lambda: client.job(jobs[2]).state == "failed", "held facts are committed")
-            until(lambda: "new jobs are taken again" in cluster.log("broker"), "there is space")
+            until(lambda: "new jobs are accepted again" in cluster.log("broker"), "there is space")
             assert client.wait(client.submit(["true"])).exit_code == 0
             assert [client.job(job).exit_code for job in jobs] == [7, 7, 7]
             assert [client.job(job).attempt for job in jobs] == [1, 1, 1]

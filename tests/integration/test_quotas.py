@@ -142,7 +142,7 @@ def test_accounts_are_charged_only_by_their_members(cluster: Cluster) -> None:
         (("quota", "set", "user", "bob"), "expected a limit: --gpus, --jobs or --gpu-hours"),
         (("quota", "set", "gpu", "bob", "--gpus", "1"), "expected user, account or vc, got 'gpu'"),
         (("quota", "set", "vc", "", "--gpus", "1"), "vc '': expected 1 to 64 characters"),
-        (("quota", "account", "remove", "ml", "--user", "zoe"), "zoe is no member of account ml"),
+        (("quota", "account", "remove", "ml", "--user", "zoe"), "zoe is not a member of account ml"),
     ],
 )
 def test_bad_input_is_one_line(words: tuple[str, ...], expected: str, shared: Cluster) -> None:

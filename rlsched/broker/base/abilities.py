@@ -1,4 +1,4 @@
-"""Descriptions of the decisions that the simulator makes and a live broker does not."""
+"""Decisions that the simulator can make and a live broker cannot, described for users."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ NOT_LIVE: Final = (
     "power caps",
     "profiling runs",
 )
-"""Abilities of the simulator that no option of a broker turns on."""
+"""Decisions of the simulator that no option of a broker enables."""
 
 
 def not_live(*, shares: bool, speed_energy: float) -> str:
-    """Return one line for users that lists simulator decisions that this broker does not make.
+    """Return one line for users that lists the simulator's decisions that this broker does not make.
 
     Args:
         shares: Whether `--share` was given.

@@ -1,4 +1,4 @@
-"""Facts that the journal holds. The broker's book is the result of applying them in order."""
+"""Facts that the journal holds. The state of a broker is the result of applying them in order."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     """A fact of the journal.
 
     Attributes:
-        asks_scheduler: Whether the scheduler is called after it: for submissions, ends, changes of nodes as
-            in the simulator, and changes of eligibility.
+        asks_scheduler: Whether the scheduler is called after the fact: True for submissions, ends, changes of
+            eligibility, and changes of nodes as in the simulator.
     """
 
     asks_scheduler: ClassVar[bool] = False
 
 
 class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy that `rlsched policy set` chose, complete, so that a restarted broker can use it.
+    """A policy set by `rlsched policy set`, stored completely, so that a restarted broker can use it.
 
     Attributes:
-        policy: As TOML.
-        name: Display name.
-        fallback: The rule behind it, as TOML; "": the rule that the policy follows.
+        policy: The policy as TOML.
+        name: Display name of the policy.
+        fallback: The policy's fallback rule as TOML; "": the rule that the policy follows.
         fallback_name: Display name of the fallback.
-        instead_of: Digest of the policy that the broker was started with; another --policy ends the choice.
+        instead_of: Digest of the policy that the broker was started with. Starting with another `--policy`
+            discards the chosen policy.
     """
 
     policy: str
@@ -52,7 +53,7 @@ class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerStarted(Fact, frozen=True, kw_only=True, tag="broker_started"):
-    """A broker opened this journal. `epoch` grows with every start; nodes obey the highest."""
+    """A broker opened this journal. `epoch` grows with every start; nodes obey only the highest epoch."""
 
     epoch: int
     cluster: str
@@ -62,25 +63,26 @@ class BrokerStarted(Fact, frozen=True, kw_only=True, tag="broker_started"):
     fallback: str
     order: str
     speed_energy: float = 0.0
-    """Weight of energy against time, 0 to 1, for jobs that give none; absent, like all facts on clocks here,
-    in journals from before brokers chose clocks."""
+    """Weight of energy against time, 0 to 1, for jobs that set none. Like all facts about clocks in this
+    module, absent in journals from before brokers chose clocks."""
     shares: bool = False
-    """Whether jobs that allow it share GPUs, if the policy supports sharing; absent before version 7."""
+    """Whether jobs that allow sharing share GPUs, if the policy supports it. Absent before version 7."""
     chosen: ChosenPolicy | None = None
-    """The policy that `rlsched policy set` chose; None: the policy that the broker was started with."""
+    """The policy set by `rlsched policy set`; None: the policy that the broker was started with."""
     goes_on: bool = False
-    """Whether the choice of the start before is kept. It is not repeated: it may contain a checkpoint."""
+    """Whether the `chosen` of the previous start stays in force. That policy is not stored again here because
+    it may contain a checkpoint."""
 
 
 class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
-    """This journal was restored from a backup that was made after the entry before this one.
+    """This journal was restored from a backup. The backup ends with the entry before this one.
 
     Attributes:
         epoch: Higher than any epoch that a node may have obeyed since the backup.
-        last_number: Highest job number that may have been assigned since.
-        last_attempt: New attempts get higher numbers.
-        taken_over: Whether the source is a standby's copy, taken over while nodes were running, not a backup.
-            Absent in journals from before there were standbys.
+        last_number: Highest job number that may have been assigned since the backup.
+        last_attempt: Highest attempt number that may be in use; new attempts get higher numbers.
+        taken_over: Whether the source is not a backup but a standby's copy, taken over while nodes were
+            running. Absent in journals from before standbys existed.
     """
 
     epoch: int
@@ -90,9 +92,9 @@ class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
 
 
 class BasePart(Fact, frozen=True, kw_only=True, tag="base_part"):
-    """Part of the base, which replaces earlier entries that were deleted; see `rlsched.broker.state.base`.
+    """Part of the base: the document that replaces deleted earlier entries; see `rlsched.broker.state.base`.
 
-    All parts are consecutive, at the start of a journal. Concatenated, their `data` is one document.
+    All parts follow each other at the start of a journal. Their `data`, concatenated, is the document.
     """
 
     part: int
@@ -101,15 +103,15 @@ class BasePart(Fact, frozen=True, kw_only=True, tag="base_part"):
     version: int
     """Version of the document."""
     epoch: int
-    """Epoch of the last broker before; repeated here, like the next two, for tools that read damaged
-    journals."""
+    """Epoch of the last broker before the base. `epoch`, `cluster` and `last_number` are repeated in each
+    part for tools that read damaged journals."""
     cluster: str
     last_number: int
     data: bytes
 
 
 class NumbersTaken(Fact, frozen=True, kw_only=True, tag="numbers_taken"):
-    """Job numbers up to this one are in use, as a node reported; the next one is higher."""
+    """A node reported that job numbers up to `last` are in use. New jobs get higher numbers."""
 
     last: int
 
@@ -127,21 +129,21 @@ class NodeUp(Fact, frozen=True, kw_only=True, tag="node_up"):
     vc: str
     boot_id: str
     sm_clocks_mhz: list[int] = []
-    """SM clocks that all of its GPUs support, highest first; empty if they cannot be set."""
+    """SM clocks that all GPUs of the node support, highest first; empty if the clocks cannot be set."""
     clocks_note: str = ""
     """Reason why the clocks cannot be set."""
     directory_id: str = ""
     """Id of the node's attempts directory; "" in journals from before nodes reported it."""
     notes: list[str] = []
-    """Message for operators about the node."""
+    """Messages for operators about the node."""
     host: str = ""
-    """Address at which other nodes reach it; absent in journals from before nodes reported it."""
+    """Address at which other nodes reach the node; absent in journals from before nodes reported it."""
     capabilities: Capabilities = Capabilities()
-    """Abilities of its engine; absent in journals from before there were engines other than rlsched's own."""
+    """Abilities of the node's engine; absent in journals from before engines other than rlsched's own."""
 
 
 class NodeAway(Fact, frozen=True, kw_only=True, tag="node_away"):
-    """A node is unreachable: it keeps its jobs and gets no new ones until `NodeUp`."""
+    """A node is unreachable. It keeps its jobs and gets no new jobs until `NodeUp`."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
@@ -149,7 +151,7 @@ class NodeAway(Fact, frozen=True, kw_only=True, tag="node_away"):
 
 
 class NodeDown(Fact, frozen=True, kw_only=True, tag="node_down"):
-    """A node is down, declared by an admin or because it did not wake: no job runs there."""
+    """A node is down: an admin declared it down, or it did not wake. No job runs on the node."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
@@ -158,7 +160,7 @@ class NodeDown(Fact, frozen=True, kw_only=True, tag="node_down"):
 
 class NodeDrained(Fact, frozen=True, kw_only=True, tag="node_drained"):
     """A node gets no new jobs until `NodeResumed`, due at `until_s` (Unix seconds; infinite: when an operator
-    resumes it). A finite drain also ends when the node was down."""
+    resumes the node). A finite drain also ends when the node goes down."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
@@ -167,7 +169,7 @@ class NodeDrained(Fact, frozen=True, kw_only=True, tag="node_drained"):
 
 
 class NodeRemoved(Fact, frozen=True, kw_only=True, tag="node_removed"):
-    """An operator removed a node from the cluster, until it registers again."""
+    """An operator removed a node from the cluster. The node returns if it registers again."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
@@ -187,7 +189,7 @@ class NodeSlept(Fact, frozen=True, kw_only=True, tag="node_slept"):
     asks_scheduler: ClassVar[bool] = True
     name: str
     off_s: float
-    """Time by which it is off, Unix seconds; a message before then does not mean that it is up."""
+    """Time by which the node is off, Unix seconds. An earlier message does not mean that the node is up."""
     reason: str
 
 
@@ -197,35 +199,35 @@ class NodeWoken(Fact, frozen=True, kw_only=True, tag="node_woken"):
     asks_scheduler: ClassVar[bool] = True
     name: str
     resume_s: float
-    """The command runs from this time on, Unix seconds."""
+    """Time from which the command runs, Unix seconds."""
     until_s: float
-    """Time-out, Unix seconds: the node is given up if it has not registered by then."""
+    """Time-out, Unix seconds: a node that has not registered by then is marked down."""
     reason: str
 
 
 class NodeHealth(Fact, frozen=True, kw_only=True, tag="node_health"):
-    """Result of a node's own checks. While `unhealthy`, it gets no new jobs, even if resumed."""
+    """Result of a node's own health checks. An unhealthy node gets no new jobs, even if it is resumed."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
     unhealthy: str
-    """Reason; "" if healthy."""
+    """Reason why the node is unhealthy; "" if it is healthy."""
 
 
 class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
-    """All GPUs of a node that are held by others than this broker's jobs; earlier holdings end."""
+    """All GPUs of a node that something other than this broker's jobs holds. Replaces the previous list."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
     held: list[Holding]
-    """GPUs of this broker's jobs are not included."""
+    """The holders and their GPUs, without this broker's jobs."""
 
 
 class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submitted"):
-    """A job was submitted, with the prediction made then; later reads use it and never predict again.
+    """A job was submitted. The prediction made at submission is stored, and a replay does not predict again.
 
-    Settings that a journal does not have are from before they existed. `depends_on`: dependencies that were
-    not met at submission. `rejected`: why it can never run, "" if it can.
+    Settings that are absent in a journal did not exist when it was written. `depends_on`: dependencies that
+    were not met at submission. `rejected`: reason why the job can never run, "" if it can.
     """
 
     asks_scheduler: ClassVar[bool] = True
@@ -234,25 +236,25 @@ class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submit
     spread: float
     rejected: str = ""
     predicted_by: str = "running-mean"
-    """`running-mean` or `hedge`."""
+    """Predictor of the run time, `running-mean` or `hedge`."""
     said: bytes = b""
-    """Saved fields of `Foreseen`, little-endian: forecast and each predictor's, (1 + EXPERTS, BINS) float64,
-    then (FEATURES,) float32; empty if only the running mean predicts."""
+    """Saved fields of `Foreseen`, little-endian: the forecasts of the blend and of each predictor, (1 +
+    EXPERTS, BINS) float64, then (FEATURES,) float32. Empty if only the running mean predicts."""
     lost_after_s: float = 0.0
-    """0: never. Absent in older journals: jobs from then are never lost by time."""
+    """Time after which a job on an unreachable node is lost, seconds; 0: never (also in older journals)."""
     held: str = ""
-    """Holder until it is released, `user` or `admin`; absent in journals of version 4 and before."""
+    """Who holds the job until it is released: `user` or `admin`; "": not held. Absent before version 5."""
     array: int = 0
-    """Array that it is a task of, see `TaskSubmitted`; absent, like the next, before version 5."""
+    """Array of this task, see `TaskSubmitted`; 0: none. `array` and `task` are absent before version 5."""
     task: int = 0
     counted: bool = False
-    """Whether the ledger counts its cores and memory; absent, like the next, before version 7."""
+    """Whether the ledger counts the job's cores and memory. Absent before version 7, as is `profiles`."""
     profiles: dict[str, WorkloadProfile] = {}
     """Resource use learnt from similar jobs at submission, by GPU type."""
 
 
 class TaskSubmitted(Fact, frozen=True, kw_only=True, tag="task_submitted"):
-    """The next task of an array became a job; all other fields are as in the array's `JobSubmitted`."""
+    """The next task of an array became a job. Other fields are as in the array's `JobSubmitted`."""
 
     asks_scheduler: ClassVar[bool] = True
     job: int
@@ -266,7 +268,7 @@ class TaskSubmitted(Fact, frozen=True, kw_only=True, tag="task_submitted"):
 
 
 class JobHeld(Fact, frozen=True, kw_only=True, tag="job_held"):
-    """A waiting job is held by `user` or `admin`; "": released."""
+    """A waiting job is held by `user` or `admin`. `by` is "": the job was released."""
 
     asks_scheduler: ClassVar[bool] = True
     job: int
@@ -274,7 +276,7 @@ class JobHeld(Fact, frozen=True, kw_only=True, tag="job_held"):
 
 
 class TasksHeld(Fact, frozen=True, kw_only=True, tag="tasks_held"):
-    """These tasks of an array, none of which is a job yet, are held by `user` or `admin`; "": released."""
+    """Tasks of an array that are not jobs yet are held by `user` or `admin`, or released (`by` is "")."""
 
     asks_scheduler: ClassVar[bool] = True
     array: int
@@ -283,7 +285,7 @@ class TasksHeld(Fact, frozen=True, kw_only=True, tag="tasks_held"):
 
 
 class TasksCancelled(Fact, frozen=True, kw_only=True, tag="tasks_cancelled"):
-    """These tasks of an array, none of which is a job yet, were cancelled."""
+    """Tasks of an array that are not jobs yet were cancelled."""
 
     asks_scheduler: ClassVar[bool] = True
     array: int
@@ -292,9 +294,9 @@ class TasksCancelled(Fact, frozen=True, kw_only=True, tag="tasks_cancelled"):
 
 
 class JobUpdated(JobChanges, Fact, frozen=True, kw_only=True, tag="job_updated", omit_defaults=True):
-    """A submission was changed: of a job, or of all tasks of an array that are not jobs yet.
+    """Settings of a job, or of all tasks of an array that are not jobs yet, were changed.
 
-    Predictions stay as made at submission. `depends_on`: without dependencies that are already met.
+    Predictions made at submission stay. `depends_on` omits dependencies that are already met.
     """
 
     asks_scheduler: ClassVar[bool] = True
@@ -309,13 +311,13 @@ class JobCancelled(Fact, frozen=True, kw_only=True, tag="job_cancelled"):
 
 
 class JobsRanked(Fact, frozen=True, kw_only=True, tag="jobs_ranked"):
-    """The priorities of jobs changed with the usage of users and the waiting times of jobs."""
+    """The priorities of jobs changed because the usage of users or the waiting times of jobs changed."""
 
     asks_scheduler: ClassVar[bool] = True
     ln_weights: dict[str, float]
-    """By user, new ln(weight) of all their jobs, including later ones."""
+    """New ln(weight) by user, for all jobs of the user, including later ones."""
     levels: dict[int, int]
-    """By job, its new level."""
+    """New level by job."""
 
 
 class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
@@ -323,13 +325,13 @@ class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
     GPUs away and orders its attempt to end.
 
     Attributes:
-        number: Decision number, the same as in its record.
+        number: Decision number, the same as in the decision record.
         partition: Name of the partition.
-        source: Source of the decision.
+        source: Maker of the decision, for example `policy` or `guard`.
         action: The action taken.
-        contested: Whether more than one row was legal, so that there was a choice.
+        contested: Whether more than one action was legal, so that there was a choice.
         guard: Reason why the guard intervened, "" if it did not.
-        marks_hold: Whether this *wait* passed over jobs that fit.
+        marks_hold: Whether this decision is a *wait* although some waiting jobs fit.
     """
 
     number: int
@@ -346,7 +348,7 @@ class RankLaunched(OfRank, Fact, frozen=True, kw_only=True, tag="rank_launched")
 
     pid: int
     sm_clock_mhz: int = 0
-    """Highest SM clock that its GPUs are limited to; 0: no limit set."""
+    """Highest SM clock allowed for the rank's GPUs, MHz; 0: no limit set."""
     clock_note: str = ""
     """Reason why the ordered clock was not set."""
 
@@ -364,20 +366,21 @@ class RankEnded(OfRank, Fact, frozen=True, kw_only=True, tag="rank_ended", omit_
     exit_code: int
     reason: str
     ended_s: float | None = None
-    """End time as its node reports it; None: the time of this entry."""
+    """End time reported by the rank's node, Unix seconds; None: the time of this entry."""
     ran_s: float | None = None
-    """Run time as its node measured it; takes precedence over `ended_s`, which is wall-clock time."""
+    """Run time measured by the rank's node, seconds; takes precedence over the wall-clock time `ended_s`."""
     usage: RankUsage | None = None
-    """Resource use from its start on; absent in journals of version 6 and before."""
+    """Resource use since the start of the rank; absent in journals of version 6 and before."""
 
 
 class AttemptEnding(Fact, frozen=True, kw_only=True, tag="attempt_ending"):
-    """The remaining ranks are being ended; `outcome` is the job's state after the last of them has ended.
+    """The remaining ranks of an attempt are being ended.
 
     Attributes:
-        outcome: `queued` (another attempt), `failed` or `cancelled`.
-        charged: Whether this counts against the job's retries.
-        lost: Whether the attempt ends with a lost node; only several in a row count against the job.
+        outcome: State of the job after the last rank has ended: `queued` (another attempt), `failed` or
+            `cancelled`.
+        charged: Whether the ended attempt counts against the job's retries.
+        lost: Whether the attempt ends because a node was lost; only several in a row count against the job.
     """
 
     job: int
@@ -398,28 +401,28 @@ class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
     exit_code: int | None
     reason: str
     gpu_memory_mib: int = 0
-    """New minimum of memory for each of its GPUs: the previous GPUs were too small."""
+    """New minimum of memory per GPU for the job, MiB: the attempt's GPUs were too small; 0: unchanged."""
     alone: bool = False
-    """It shares no GPUs from now on: it ran out of GPU memory next to co-tenants, or ended with them by a
-    fault under MPS."""
+    """Whether the job shares no GPUs from now on: the attempt ran out of GPU memory next to co-tenants, or
+    ended together with them because of a fault under MPS."""
 
 
 class PairSeen(Fact, frozen=True, kw_only=True, tag="pair_seen"):
-    """The observed speed of a job next to its co-tenant; predictions of both workloads follow it.
+    """The observed speed of a job next to its co-tenant. Predictions for both workloads use it.
 
-    As in the simulator, the next decision uses it, and no decision is made because of it.
+    As in the simulator, the next decision uses the speed; the fact itself triggers no decision.
     """
 
     job: int
     attempt: int
     gpu_type: str
-    """As in the ledger."""
+    """GPU type, as named in the ledger."""
     workload: str
-    """Workload of the catalogue that represents the job."""
+    """Workload of the catalogue by which the job is modelled."""
     partner: str
-    """Workload that represents its co-tenant."""
+    """Workload of the catalogue by which its co-tenant is modelled."""
     speed: float
-    """Relative to the job without co-tenants at the same clock."""
+    """Speed relative to the job without co-tenants at the same clock."""
 
 
 class JobUnshared(Fact, frozen=True, kw_only=True, tag="job_unshared"):
@@ -430,19 +433,19 @@ class JobUnshared(Fact, frozen=True, kw_only=True, tag="job_unshared"):
 
 
 class QuotaSet(Fact, frozen=True, kw_only=True, tag="quota_set"):
-    """New set of limits of a user, an account or a VC; None: no limit."""
+    """New limits of a user, an account or a VC; None: no limit."""
 
     asks_scheduler: ClassVar[bool] = True
     kind: PartyKind
     name: str
-    """`default`: all names without a limit of their own."""
+    """Name of the user, account or VC; `default`: all names without limits of their own."""
     gpus: int | None = None
     jobs: int | None = None
     gpu_hours: float | None = None
 
 
 class MemberSet(Fact, frozen=True, kw_only=True, tag="member_set"):
-    """A user may charge jobs to an account, or no longer may. A user's first account is the default."""
+    """A user can charge jobs to an account, or no longer can. A user's first account is the default."""
 
     account: str
     person: str
@@ -450,7 +453,7 @@ class MemberSet(Fact, frozen=True, kw_only=True, tag="member_set"):
 
 
 class EligibilityReviewed(Fact, frozen=True, kw_only=True, tag="eligibility_reviewed"):
-    """Time passed and changed which jobs are eligible: a month began, or GPU-hours were used up."""
+    """The passing of time changed which jobs are eligible: a month began, or GPU-hours were used up."""
 
     asks_scheduler: ClassVar[bool] = True
 
@@ -466,7 +469,7 @@ NodeEntry = (
     | NodeHealth
     | NodeRemoved
 )
-"""Facts that set a state of a node; other facts are about jobs."""
+"""Facts that set the state of a node; all other facts are about jobs."""
 
 Entry = (
     BrokerStarted
@@ -509,12 +512,12 @@ _decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """An entry as the journal stores it."""
+    """Encode an entry for the journal."""
     return _encoder.encode(entry)
 
 
 def decode_entry(payload: bytes) -> Entry:
-    """Return the entry of a stored payload.
+    """Decode an entry of the journal.
 
     Raises:
         JournalError: the payload is damaged.
@@ -532,5 +535,5 @@ def decode_entry(payload: bytes) -> Entry:
 
 
 def kind_of(entry: Entry) -> str:
-    """Return the tag of an entry."""
+    """Return the entry's tag, such as `job_submitted`."""
     return str(entry.__struct_config__.tag)

@@ -1,4 +1,4 @@
-"""Speed models of a broker's ledger: none until a job or the broker weighs energy, or GPUs are shared."""
+"""Speed models of a broker's ledger. They are absent until energy is weighed or GPUs are shared."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 class LedgerModels:
     """Gives a `ClusterState` only the models that its broker's decisions need.
 
-    Where GPUs are shared, these are all models, as in a simulator, except that each job has the cores that it
-    requested. Otherwise there are models of clocks while energy counts: where the broker weighs it, or while
-    a live job requests it. Otherwise there are none: every start is at the full clock, and nodes get no clock
-    orders. A job runs as the workload that it names does on the same GPU type, or as the median of the
-    catalogue if no workload is known (`rlsched.broker.state.job_requests.runs_as`).
+    If GPUs are shared, the ledger gets all models, as in a simulator, except that each job has the cores that
+    it requested. If only energy counts (for the broker or for a live job), the ledger gets the models of
+    clocks. Otherwise it gets none: every start is at the full clock, and nodes get no clock orders. A job
+    that names a workload is modelled by it on the same GPU type; any other job by the median of the catalogue
+    (`rlsched.broker.state.job_requests.runs_as`).
 
     Args:
         cluster: The ledger.
@@ -48,7 +48,7 @@ class LedgerModels:
         self._known: tuple[Any, ...] | None = None  # key of the ledger's current models
 
     def weigh(self, speed_energy: float) -> None:
-        """Set the weight of energy against time for jobs that give none."""
+        """Set the weight of energy against time for jobs that set none."""
         self._cluster.weigh_energy(speed_energy)
         self._update_models(speed_energy)
 
@@ -60,20 +60,19 @@ class LedgerModels:
         self._update_models(self._cluster.energy_counts)
 
     def add_energy_weight(self, number: int, own: float | None) -> None:
-        """Count a queued job and its weight of energy (None: the broker's)."""
+        """Record a queued job and its own weight of energy (None: the broker's weight)."""
         if own:
             self._asking.add(number)
             self._update_models(self._cluster.energy_counts)
 
     def remove_energy_weight(self, number: int) -> None:
-        """Forget a finished job."""
+        """Forget the weight of energy of a finished job."""
         if number in self._asking:
             self._asking.discard(number)
             self._update_models(self._cluster.energy_counts)
 
     def node(self, number: int, sm_clocks_mhz: Sequence[int], *, shares: bool = False) -> None:
-        """Record a node's clocks (none: they cannot be set) and whether several jobs may share its GPUs
-        (`shares`)."""
+        """Record a node's clocks (empty: not settable) and whether jobs can share its GPUs (`shares`)."""
         self._cluster.fix_clocks(number, not sm_clocks_mhz)
         self._cluster.let_share(number, shares=shares)
         if self.shares:
@@ -81,8 +80,7 @@ class LedgerModels:
         self._update_models(self._cluster.energy_counts)
 
     def speed_frac(self, workload: str, gpu_type: str, sm_clock_frac: float) -> float:
-        """Speed of a workload without co-tenants at a clock on a GPU type by the catalogue; 1 at the highest
-        clock."""
+        """Return a workload's speed at a clock, relative to the highest clock, without co-tenants."""
         if sm_clock_frac >= 1.0:
             return 1.0
         bound = float(_models((gpu_type,)).trait.clock_bound[workload_number(workload), 0])
@@ -92,19 +90,19 @@ class LedgerModels:
     def observe(self, seen: Observed) -> None:
         """Learn from the observed speed of a job next to its only co-tenant; see `LearntPairs.observe`.
 
-        Without models, or for a GPU type or workload that is not known here, nothing is learnt.
+        Nothing is learnt without models, or if the ledger does not know the GPU type or a workload.
         """
         if self.shares and self._known is not None:
             self.pairs.observe(self._cluster.arrays.models, self._cluster.kind_names, seen, workload_number)
 
     def can_learn(self, kind: int, workload: int, partner: int) -> bool:
-        """Whether the speed of a workload next to another would be learnt: both are known, the pair not."""
+        """Return whether `observe` would learn from this pair: both are known, their speed is not."""
         if not self.shares or self._known is None or workload <= 0 or partner <= 0:
             return False
         return bool(np.isnan(self._cluster.arrays.models.pair[kind, workload, partner]))
 
     def shared_frac(self, seq: int) -> float:
-        """Predicted speed of a running job next to its co-tenants, of a pair as learnt; 1: it has none."""
+        """Return the predicted speed of a running job next to its co-tenants, 0 to 1; 1 if it has none."""
         s, slot = self._cluster.arrays, self._cluster.slot_of(seq)
         others = self._cluster.beside(seq)
         if not others or not self.shares:
@@ -134,7 +132,7 @@ class LedgerModels:
             self._cluster.clock_by_models(_models(kinds))
 
     def _gpu_memory_mib(self, kinds: tuple[str, ...]) -> tuple[int, ...]:
-        """Memory of the smallest GPU of each type here, MiB; 0 if no node of the type reports it."""
+        """Return the memory of the smallest GPU of each type, MiB; 0 if no node of the type reports it."""
         return tuple(min(self._of_type.get(name, ()), default=0) for name in kinds)
 
     def _note_gpus(self, number: int, node: NodeSpec) -> None:
@@ -151,9 +149,9 @@ class LedgerModels:
 
 
 def _of_nodes(kinds: tuple[str, ...], gpu_memory_mib: Sequence[int]) -> ModelArrays:
-    """Catalogue models of these GPU types, with the memory that they have here where known.
+    """Return the catalogue's models of these GPU types, with the GPU memory of this cluster if it is known.
 
-    They are a copy: a ledger learns from observed pairs.
+    The result is a copy because a ledger changes its models when it observes pairs.
     """
     models = _models(kinds)
     gpu = np.array(models.gpu).view(np.recarray)
@@ -165,7 +163,7 @@ def _of_nodes(kinds: tuple[str, ...], gpu_memory_mib: Sequence[int]) -> ModelArr
 
 @cache
 def catalogue() -> Catalogue:
-    """Catalogue of workloads that comes with rlsched."""
+    """Load the catalogue of workloads that comes with rlsched."""
     from rlsched.models.catalogue import load_catalogue
 
     return load_catalogue()
@@ -173,12 +171,12 @@ def catalogue() -> Catalogue:
 
 @cache
 def _models(kinds: tuple[str, ...]) -> ModelArrays:
-    """Catalogue models of these GPU types."""
+    """Return the catalogue's models of these GPU types."""
     return catalogue().arrays(kinds)
 
 
 def workload_number(name: str) -> int:
-    """Number of a workload in the catalogue; 0 for "" and for a name that this version does not know."""
+    """Return the number of a workload in the catalogue; 0 for "" and for a name unknown to this version."""
     try:
         return catalogue().number(name) if name else 0
     except InputError:
@@ -186,12 +184,12 @@ def workload_number(name: str) -> int:
 
 
 def workload_name(number: int) -> str:
-    """Name of a workload in the catalogue by its number; "" for 0, an unknown workload."""
+    """Return the name of a workload by its number in the catalogue; "" for 0, an unknown workload."""
     return catalogue().names[number - 1] if number > 0 else ""
 
 
 def unknown_workload(name: str) -> str:
-    """Reason why a workload name is unknown, "" if it is known."""
+    """Return the error for an unknown workload name; "" if the name is known."""
     try:
         catalogue().number(name) if name else None
     except InputError as error:
@@ -200,9 +198,9 @@ def unknown_workload(name: str) -> str:
 
 
 def nearest_mhz(sm_clocks_mhz: Sequence[int], sm_clock_frac: float) -> int:
-    """Clock nearest to this fraction of the highest, MHz; 0 for the full clock and without clocks.
+    """Return the clock nearest to this fraction of the highest clock, MHz; 0: full clock, or no clocks known.
 
-    Of two equally near clocks, the higher.
+    If two clocks are equally near, return the higher.
     """
     if sm_clock_frac >= 1.0 or not sm_clocks_mhz:
         return 0

@@ -18,16 +18,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         heartbeat_s: Interval of the nodes' heartbeats.
         lease_s: A node without a heartbeat for this long is unreachable: it keeps its jobs and gets no new
             ones.
-        lost_after_s: `Submit.lost_after_s` of jobs that give none. 0: never; else at least `lease_s`.
+        lost_after_s: Default of `Submit.lost_after_s`. 0: never; else at least `lease_s`.
         launch_timeout_s: Time within which ranks must acknowledge their launch.
         drain_s: How long a node that refused to start a rank gets no new jobs.
         kill_again_s: Interval at which an order to end a rank is repeated until the rank has ended.
         log_timeout_s: Time-out of a node's log read; shorter than the clients' time-out.
-        grace_s: Time between SIGTERM and SIGKILL for jobs that request no grace: at the time limit, and when
-            the job is cancelled, preempted or queued again.
-        max_grace_s: Longest grace that a job may request. At least `grace_s`.
-        ended_s: How long a finished job stays in memory at least ...
-        ended_jobs: ... unless there are more finished jobs than this.
+        grace_s: Default time between SIGTERM and SIGKILL: at the time limit, and when a job is cancelled,
+            preempted or requeued.
+        max_grace_s: Longest grace that a job can request. At least `grace_s`.
+        ended_s: Minimum time that a finished job stays in memory, unless `ended_jobs` is exceeded.
+        ended_jobs: Maximum number of finished jobs in memory.
     """
 
     heartbeat_s: float = 2.0
@@ -43,14 +43,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ended_jobs: int = 10_000
 
     def grace_of(self, asked_s: float | None) -> float:
-        """Grace of a job that requested `asked_s`, seconds; None: the job requested none.
+        """Return the grace of a job that requested `asked_s`, seconds; None: the job requested none.
 
-        A job that was submitted under a higher bound gets today's bound.
+        The present `max_grace_s` also limits jobs that were submitted under a higher one.
         """
         return self.grace_s if asked_s is None else min(asked_s, self.max_grace_s)
 
     def wrong_time(self, message: Submit | Update) -> str:
-        """Return the error of the times in a submission or a change, in one line; "" if they are valid."""
+        """Return the error of the times in a submission or an update, in one line; "" if they are valid."""
         grace_s = message.grace_s
         if grace_s is not None and not 0.0 <= grace_s <= self.max_grace_s:
             return (

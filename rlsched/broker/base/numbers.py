@@ -1,4 +1,4 @@
-"""Numbers that mostly increase by one, stored as runs: a million of them take almost no memory."""
+"""Integer sequences that mostly increase by one, stored as runs: a million numbers take almost no memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 
 
 class Numbers:
-    """Ascending numbers, such as all job numbers; after a restored backup there are gaps."""
+    """Ascending numbers, such as all job numbers; there are gaps after a backup was restored."""
 
     def __init__(self) -> None:
         self._first: list[int] = []  # first number of each run
@@ -41,7 +41,7 @@ class Numbers:
         return self.below(number + 1) > self.below(number)
 
     def below(self, number: int) -> int:
-        """Count of the numbers lower than this."""
+        """Return how many of the stored numbers are lower than `number`."""
         run = bisect_left(self._first, number) - 1
         if run < 0:
             return 0
@@ -49,7 +49,7 @@ class Numbers:
         return min(self._before[run] + number - self._first[run], end)
 
     def numbers_between(self, first: int, end: int) -> list[int]:
-        """Numbers at the places `first` (from 0) up to, but without, `end`."""
+        """Return the numbers at the positions `first` (from 0) to `end` (excluded)."""
         found = []
         for place in range(max(first, 0), min(end, len(self))):
             run = bisect_right(self._before, place) - 1
@@ -58,7 +58,7 @@ class Numbers:
 
 
 class NumberOfSeq:
-    """Job number by number in the cluster state: both increase, mostly together."""
+    """Map from a job's index in the cluster state (`seq`) to its job number; both mostly grow together."""
 
     def __init__(self) -> None:
         self._seqs: list[int] = []  # first seq of each run
@@ -66,7 +66,7 @@ class NumberOfSeq:
         self._last = -1
 
     def add(self, seq: int, number: int) -> None:
-        """Record a job that entered the cluster state."""
+        """Record the job number of a job that entered the cluster state."""
         if not self._seqs or number - seq != self._ahead[-1]:
             self._seqs.append(seq)
             self._ahead.append(number - seq)
@@ -78,6 +78,6 @@ class NumberOfSeq:
         return seq + self._ahead[bisect_right(self._seqs, seq) - 1]
 
     def get(self, seq: int) -> int | None:
-        """Number of this job in the cluster state; None: it was never there."""
+        """Return the job number of `seq`; None if no such job was recorded."""
         known = bool(self._seqs) and self._seqs[0] <= seq <= self._last
         return self[seq] if known else None

@@ -1,4 +1,4 @@
-"""Jobs from before a broker's first entry, as printed by sacct, for its first predictions."""
+"""Jobs that ran before a broker's first entry, from the output of sacct, for its first predictions."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from rlsched.workload.trace import Trace
 
 MOST_JOBS: Final = 10_000
-"""Only the last jobs are used; each adds some tenths of a millisecond to the start of a broker."""
+"""Maximum number of past jobs, the latest. Each adds some tenths of a millisecond to a broker's start."""
 _ENDS, _COMES, _STARTS, _ENDS_AT_ONCE = range(4)
 
 
 @dataclass(frozen=True, eq=False)
 class PastJobs:
-    """Jobs that started and ended.
+    """Jobs that started and ended before the broker's first entry.
 
     Attributes:
         trace: The jobs.
         origin_s: Second 0 of the trace, Unix seconds.
-        digest: Digest of the jobs: equal for equal pasts.
+        digest: Digest of the jobs: equal jobs have equal digests.
     """
 
     trace: Trace
@@ -42,7 +42,7 @@ class PastJobs:
 
     @classmethod
     def read(cls, path: Path) -> PastJobs:
-        """Read the output of sacct; the last `MOST_JOBS` jobs with GPUs count.
+        """Read the output of sacct. Only the last `MOST_JOBS` jobs with GPUs are used.
 
         Raises:
             InputError: the file is not output of sacct.
@@ -71,8 +71,7 @@ class PastJobs:
         return cls(kept, origin_s, digest.hexdigest()[:12])
 
     def replay_into(self, predictor: Predictor) -> None:
-        """Send a predictor the submissions, starts and ends in order, under names that no job of a broker
-        has."""
+        """Pass submissions, starts and ends to a predictor, in order, with ids that no broker's job has."""
         facts = [one._replace(job_id=f"past {one.job_id}") for one in facts_of(self.trace)]
         for at_s, what, job in self._events():
             if what == _COMES:
@@ -83,7 +82,7 @@ class PastJobs:
                 predictor.observe_end(facts[job].job_id, float(self.trace.duration_s[job]), at_s)
 
     def tell_mean(self, mean: RunningMean) -> None:
-        """Send the running mean only the run times, in the order of the ends."""
+        """Pass the run times to the running mean, in the order of the ends."""
         trace = self.trace
         for _, what, job in self._events():
             if what in (_ENDS, _ENDS_AT_ONCE):
@@ -91,7 +90,7 @@ class PastJobs:
                 mean.observe(str(trace.vc[job]), gpus, float(trace.duration_s[job]))
 
     def _events(self) -> list[tuple[float, int, int]]:
-        """(Unix seconds, kind, job), in order; within a second, ends of earlier jobs come first."""
+        """Return (Unix seconds, kind, job) of each event, in order; at equal times, ends come first."""
         trace = self.trace
         submit_s = trace.submit_s + self.origin_s
         start_s = submit_s + np.asarray(trace.extra["queue_s"], np.float64)

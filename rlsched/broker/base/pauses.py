@@ -1,4 +1,4 @@
-"""Garbage collection of Python in the broker: short collections of new objects, none of old ones."""
+"""Python's garbage collection in the broker: short collections of new objects only."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 EVERY_S = 5.0
 NEW = 10_000
-"""New objects that trigger a collection by Python itself in between: cycles are few, and a turn makes 700."""
+"""New objects after which Python itself collects: many, because cycles are few. A turn creates 700."""
 
 
 class ShortPauses:
     """Keeps garbage collections short.
 
     A full collection visits every object: 75 ms with 12,000 jobs, in the middle of the loop's work. Instead,
-    new objects are collected every few seconds, and the survivors are never visited again. Jobs, nodes and
-    records are freed by reference counts; they are in no cycles.
+    only new objects are collected every few seconds, and objects that survive are never visited again. Jobs,
+    nodes and records are freed by reference counts because they are in no cycles.
 
     Args:
         elapsed: A monotonic clock, seconds.
@@ -28,7 +28,7 @@ class ShortPauses:
         gc.set_threshold(NEW)
 
     def step(self) -> None:
-        """Collect if it is due."""
+        """Collect new objects if a collection is due."""
         now_s = self._elapsed()
         if now_s - self._last_s >= EVERY_S:
             self._last_s = now_s

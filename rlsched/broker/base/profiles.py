@@ -1,7 +1,7 @@
 """Resource use of jobs, learnt from earlier jobs: means and spreads by signature, GPU type and field.
 
-A signature is a user and a command line without its numbers, so that repetitions with other seeds, paths and
-sizes match. No compiled code.
+A signature is a user and a command line without its numbers: runs of the same program with other seeds, paths
+and sizes have the same signature. This module contains no compiled code.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Final, Literal
 import msgspec
 
 Status = Literal["learnt", "measured", "estimated", "named", "median"]
-"""Statuses from the most to the least certain: earlier jobs here; a profiler; a calculation; the catalogue's
-value for the workload that the user named; the median of all workloads."""
+"""Origin of a figure, from the most to the least certain: learnt from earlier jobs of this broker; measured
+by a profiler; calculated; the catalogue's value for the workload that the user named; the median of all
+workloads."""
 FIELDS: Final = (
     "util_frac",
     "memory_mib",
@@ -26,14 +27,14 @@ FIELDS: Final = (
     "full_util_frac",
     "clock_bound",
 )
-"""Fields: the catalogue's, per GPU; `host_mib`: resident memory of the largest rank; `full_util_frac`: as
-`util_frac`, of attempts at the highest clock only."""
+"""Names of the figures. They are the catalogue's, per GPU, and two more: `host_mib`, resident memory of the
+largest rank; `full_util_frac`, as `util_frac`, only from attempts at the highest clock."""
 MAX_SIGNATURES: Final = 5_000
-"""Most signatures remembered; above this, the least recently seen is forgotten."""
+"""Maximum number of signatures remembered; beyond this, the least recently seen one is forgotten."""
 LATEST: Final = 20.0
-"""Number of attempts that count fully; beyond it, earlier attempts decay: users change their programs."""
+"""Number of attempts that count fully. Earlier attempts decay because users change their programs."""
 ATTEMPT_SPREAD: Final = 0.10
-"""Standard deviation of ln(value) between attempts of one signature, before two were observed. Assumed."""
+"""Assumed standard deviation of ln(value) between attempts of one signature, before two were observed."""
 Signature = tuple[str, str]
 """(user, command)"""
 
@@ -45,8 +46,8 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True):
         value: Value, in the unit of its field.
         spread: Standard deviation of ln(value) of the next attempt.
         count: Number of attempts; 0 for a value of the catalogue.
-        status: One of the statuses.
-        source: Description of its source.
+        status: Origin of the value.
+        source: The origin described in words.
     """
 
     value: float
@@ -68,13 +69,13 @@ class WorkloadProfile(msgspec.Struct, frozen=True, omit_defaults=True):
     clock_bound: Estimate | None = None
 
     def known_figures(self) -> dict[str, Estimate]:
-        """Known figures by field."""
+        """Return the known figures by field."""
         found = {field: getattr(self, field) for field in FIELDS}
         return {field: estimate for field, estimate in found.items() if estimate is not None}
 
 
 class Learnt(msgspec.Struct, array_like=True):
-    """One learnt figure: attempts, their weight, mean of ln(value), and sum of squares about it."""
+    """One learnt figure: count and weight of attempts, mean of ln(value), sum of squared deviations."""
 
     count: int = 0
     weight: float = 0.0
@@ -82,7 +83,7 @@ class Learnt(msgspec.Struct, array_like=True):
     squares: float = 0.0
 
     def add(self, value: float) -> None:
-        """Add an attempt; a value of 0 counts as very small, as it has no logarithm."""
+        """Add an attempt's value. A value of 0, which has no logarithm, counts as 1e-6."""
         self.count += 1
         fade = min(1.0, LATEST / (self.weight + 1.0))
         self.weight, self.squares = self.weight * fade + 1.0, self.squares * fade
@@ -91,7 +92,7 @@ class Learnt(msgspec.Struct, array_like=True):
         self.squares += off * off * (1.0 - 1.0 / self.weight)
 
     def estimate(self) -> Estimate:
-        """Estimate for the next attempt: the spread shifts from the assumed to the observed one."""
+        """Return the estimate for the next attempt; its spread moves from the assumed to the observed one."""
         variance = (ATTEMPT_SPREAD**2 + self.squares) / self.weight
         plural = "" if self.count == 1 else "s"
         source = f"{self.count} earlier attempt{plural}"
@@ -120,18 +121,18 @@ def _stem_of(line: str) -> str:
 
 
 def command_line(command: Sequence[str]) -> str:
-    """Return the words of a command, quoted as for a shell."""
+    """Return a command as one line, quoted as for a shell."""
     return _command_line(tuple(command))
 
 
 @lru_cache(maxsize=128)
 def _command_line(command: tuple[str, ...]) -> str:
-    """Cached: each submission needs it twice within its batch, for its profile and for its prediction."""
+    """Join a command; cached because each submission needs it twice, for its profile and its prediction."""
     return shlex.join(command)
 
 
 class Profiles:
-    """Learns from attempts, in order: the same attempts in the same order give the same profiles."""
+    """Learns profiles from attempts. The same attempts in the same order give the same profiles."""
 
     def __init__(self) -> None:
         self._known: dict[Signature, dict[str, dict[str, Learnt]]] = {}
@@ -140,8 +141,8 @@ class Profiles:
         """Record the resource use of an attempt that has ended.
 
         Args:
-            signature: Signature of its job.
-            gpu_type: GPU type that it ran on.
+            signature: Signature of the attempt's job.
+            gpu_type: GPU type on which the attempt ran.
             seen: Values by field of `FIELDS`; fields that were not measured are missing.
         """
         types = self._known.pop(signature, {})
@@ -154,19 +155,19 @@ class Profiles:
             del self._known[next(iter(self._known))]
 
     def profiles_of(self, signature: Signature) -> dict[str, WorkloadProfile]:
-        """Learnt profiles of a signature, by GPU type."""
+        """Return the learnt profiles of a signature, by GPU type."""
         return {
             gpu_type: WorkloadProfile(**{field: one.estimate() for field, one in fields.items()})
             for gpu_type, fields in self._known.get(signature, {}).items()
         }
 
     def figure(self, signature: Signature, gpu_type: str, field: str) -> Estimate | None:
-        """Learnt figure of a signature on a GPU type; None: unknown."""
+        """Return a learnt figure of a signature on a GPU type; None: unknown."""
         one = self._known.get(signature, {}).get(gpu_type, {}).get(field)
         return None if one is None else one.estimate()
 
     def kept_profiles(self) -> list[KeptProfile]:
-        """Return everything, least recently seen first; `from_kept` restores it."""
+        """Return all profiles for storage, least recently seen first; `from_kept` restores them."""
         return [
             KeptProfile(*signature, gpu_type, fields)
             for signature, types in self._known.items()
@@ -175,7 +176,7 @@ class Profiles:
 
     @classmethod
     def from_kept(cls, kept: Sequence[KeptProfile]) -> Profiles:
-        """Restore the result of `kept_profiles`."""
+        """Restore profiles from the result of `kept_profiles`."""
         found = cls()
         for one in kept:
             types = found._known.setdefault((one.user, one.command), {})

@@ -1,5 +1,4 @@
-"""Rows of the journal as SQLite stores them: each with a checksum, numbered without gaps, validated on
-read."""
+"""Rows of the journal in SQLite: numbered without gaps, each with a checksum that is verified on read."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 from rlsched.broker.base.entries import Entry, decode_entry, encode_entry, kind_of
 from rlsched.errors import JournalError
 
-MEND = "`rlsched journal check` says more, `rlsched journal restore` takes up a backup"
+MEND = "`rlsched journal check` shows details, `rlsched journal restore` restores a backup"
 _AT_ONCE = 1_000
 Stored = tuple[int, float, str, bytes, int]
 
@@ -54,7 +53,8 @@ def read_rows(
     Args:
         path: Name of the journal in messages.
         db: Open connection to the journal.
-        last: Number of the last entry; None for a journal of version 1, which has neither that nor checksums.
+        last: Number of the last entry; None for a journal of version 1, which has neither this number nor
+            checksums.
         table: Table that holds the entries.
         after: Yield only entries with a higher number.
 
@@ -68,7 +68,7 @@ def read_rows(
 
 
 def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple[Any, ...]]:
-    """Rows after a number, in pages: an open SELECT would keep SQLite from emptying its write-ahead log."""
+    """Yield the rows after a number, page by page: an open SELECT would stop SQLite from emptying its WAL."""
     while rows := db.execute(query, (after,)).fetchall():
         yield from rows
         after = rows[-1][0]
@@ -77,7 +77,7 @@ def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple
 def rows_and_damage(
     db: sqlite3.Connection, last: int | None, table: str = "entries", *, after: int = 0
 ) -> Iterator[JournalRow | str]:
-    """As `read_rows`, but yields a line in place of a missing or damaged entry, and continues after it."""
+    """Yield entries like `read_rows`, but a description in place of a missing or damaged entry."""
     expected = after + 1
     crc_column = "NULL" if last is None else "crc"
     columns = f"n, now_s, CAST(kind AS BLOB), CAST(payload AS BLOB), {crc_column}"
@@ -100,7 +100,7 @@ def rows_and_damage(
 
 
 def rows_after(path: Path, db: sqlite3.Connection, n: int, most: int) -> Iterator[CheckedRow]:
-    """Yield at most `most` entries after entry `n`, in order; of a journal of version 2.
+    """Yield at most `most` entries after entry `n`, in order. The journal has version 2 or later.
 
     Raises:
         JournalError: an entry is missing or damaged.

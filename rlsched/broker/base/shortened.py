@@ -8,5 +8,5 @@ MAX_REASON_CHARS = 500
 
 
 def shortened(text: str, max_chars: int = MAX_NAME_CHARS) -> str:
-    """Return a text that fits a list, with `...` for the omitted part."""
+    """Return the text shortened to `max_chars`, with `...` in place of the omitted part."""
     return text if len(text) <= max_chars else text[: max_chars - 3] + "..."

@@ -1,4 +1,4 @@
-"""Errors outside of decisions that stop nothing: counted, with one log line for each kind."""
+"""Errors outside the decisions that do not stop the broker: counted, with one log line for each kind."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 
 class SoftErrors:
-    """Troubles by kind. The first of a kind is logged; further ones are counted until the trouble ends.
+    """Counts errors by kind. The first error of a kind is logged, later ones are counted until recovery.
 
     Args:
-        say: Receives the log lines; a line that it cannot write (the log may be on the full disk) is lost.
+        say: Writes a log line. If it raises `OSError` (the log may be on the full disk), the line is lost.
 
     Attributes:
-        lost: By kind, the number of things lost since the broker started.
-        present: By kind, the line of each trouble that has not ended.
+        lost: By kind, the number of items lost since the broker started.
+        present: By kind, the line of each error from which the broker has not recovered.
     """
 
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
@@ -24,12 +24,12 @@ class SoftErrors:
         self._lost_before: dict[str, int] = {}
 
     def count(self, kind: str, what: str, error: Exception | str, lost: int = 1) -> None:
-        """Count a trouble.
+        """Count an error.
 
         Args:
-            kind, what: A word as in `RecordsReport.lost`, and a description of the action that failed.
+            kind, what: A key of `RecordsReport.lost`, and a description of the action that failed.
             error: The reason.
-            lost: Number of things that it lost.
+            lost: Number of items that the error lost.
         """
         self.lost[kind] = self.lost.get(kind, 0) + lost
         if kind not in self.present:
@@ -38,7 +38,7 @@ class SoftErrors:
             self.log_line(f"{self.present[kind]}; decisions go on without")
 
     def mark_recovered(self, kind: str, what: str) -> None:
-        """Record that it works again, or always worked."""
+        """Record that the action works; log it if the action failed before."""
         if self.present.pop(kind, None) is not None:
             self.log_line(f"{what} again; {self.lost[kind] - self._lost_before[kind]} were lost")
 

@@ -7,7 +7,7 @@
     queued -> cancelled
 
 A rejected job is never queued. `Job.become` and `Rank.become` raise `JournalError` for any other transition,
-so a journal that holds one is not read further.
+so reading a journal stops at an illegal transition.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from rlsched.wire.states import JobState, RankState
 Outcome = Literal["queued", "completed", "failed", "cancelled"]
 """State of a job after an attempt."""
 Ending = Literal["", "queued", "preempted", "failed", "cancelled"]
-"""State that a job gets after its ranks, which are being ended, have ended; "": the attempt goes on.
-`preempted`: queued, unless all ranks exited by themselves."""
+"""State of the job after the ranks that are being ended have ended; "": the attempt continues.
+`preempted`: the job is queued again, unless all ranks exited by themselves."""
 PREEMPTED: Final = "preempted"
 PRECEDENCE: Final[dict[Ending, int]] = {"": 0, "queued": 1, "preempted": 1, "failed": 2, "cancelled": 3}
-"""An ending replaces an ending of lower precedence: a user's cancel replaces all others."""
+"""Precedence of endings. An ending replaces one of lower precedence: a user's cancel replaces all others."""
 
 _JOB: Final[frozenset[tuple[JobState, JobState]]] = frozenset(
     {
@@ -50,7 +50,7 @@ def check_job(job: str, before: JobState, after: JobState) -> None:
     """Check a transition of a job.
 
     Raises:
-        JournalError: it is not legal.
+        JournalError: the transition is not legal.
     """
     if (before, after) not in _JOB:
         raise JournalError(f"job {job} is {before} and cannot become {after}")
@@ -60,7 +60,7 @@ def check_rank(before: RankState, after: RankState) -> None:
     """Check a transition of a rank.
 
     Raises:
-        JournalError: it is not legal.
+        JournalError: the transition is not legal.
     """
     if (before, after) not in _RANK:
         raise JournalError(f"a rank that is {before} cannot become {after}")

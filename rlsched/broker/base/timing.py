@@ -1,4 +1,4 @@
-"""Durations counted in histogram buckets, for monitoring."""
+"""Histograms of durations, for monitoring."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ BOUNDS_S = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25
 
 
 class Histogram:
-    """Durations since the broker started."""
+    """Histogram of durations since the broker started."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BOUNDS_S) + 1)

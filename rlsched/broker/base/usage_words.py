@@ -10,13 +10,13 @@ _J_PER_KWH = 3.6e6
 
 
 def energy(joules: float) -> str:
-    """Format energy: `1.25 kWh`, small values as `38.2 Wh`."""
+    """Format an energy: `1.25 kWh`, small values as `38.2 Wh`."""
     kwh = joules / _J_PER_KWH
     return f"{kwh:,.2f} kWh" if kwh >= 0.1 else f"{kwh * 1e3:,.1f} Wh"
 
 
 def memory(mib: float) -> str:
-    """Format memory: `17.4 GiB`, small values as `310 MiB`."""
+    """Format an amount of memory: `17.4 GiB`, small values as `310 MiB`."""
     return f"{mib / 1024:,.1f} GiB" if mib >= 1000 else f"{mib:,.0f} MiB"
 
 
@@ -26,7 +26,7 @@ def share(frac: float | None) -> str:
 
 
 def in_words(usage: SeenUsage) -> list[str]:
-    """Return lines of text; unknown values are left out."""
+    """Describe the resource use in lines of text; unknown values are left out."""
     return [line for line in (_gpus(usage), _clock(usage), _cpu(usage)) if line]
 
 
@@ -74,7 +74,7 @@ def _cpu(usage: SeenUsage) -> str:
 
 
 def cells(usage: SeenUsage | None) -> Iterator[str]:
-    """Cells for GPU, GPU memory, cores and memory; "" if unknown."""
+    """Yield the cells for GPU, GPU memory, cores and memory; "" if unknown."""
     if usage is None:
         yield from ("", "", "", "")
         return

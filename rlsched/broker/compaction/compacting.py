@@ -1,7 +1,8 @@
-"""Compaction while a broker serves: another process makes the base from time to time.
+"""Compaction while a broker serves: from time to time, another process makes the base.
 
 The loop starts that process, polls it, and writes its result in one short transaction. Replaced entries are
-removed a few at a time, most of them in quiet turns. Old rows of ended jobs are removed in the same way.
+removed a few at a time, most of them in turns without messages. Old rows of ended jobs are removed in the
+same way.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from rlsched.yielding import background_command
 FIRST_S: Final = 600.0
 """Time from the start to the first check for old entries, seconds."""
 EVERY_S: Final = DAY_S
-"""Interval of later checks, seconds."""
+"""Interval of later checks for old entries, seconds."""
 GROWN_EVERY_S: Final = 30.0
-"""Minimum time between two bases if entries are counted, seconds."""
+"""Minimum time between two bases if the number of entries is limited (not their age), seconds."""
 AGAIN_S: Final = 3600.0
-"""Minimum time after a base that failed or would have saved nothing, seconds."""
+"""Minimum time until the next base after one that failed or would have saved nothing, seconds."""
 PIECE: Final = 500
 PIECE_EVERY_S: Final = 0.25
 PIECE_BUSY_S: Final = 1.0
-"""Interval between two pieces in a broker that is always busy, seconds."""
+"""Interval between two removals in a broker that is always busy, seconds."""
 LIMIT_S: Final = 4 * 3600.0
-"""Time-out of the process, seconds."""
+"""Time-out of the process that makes a base, seconds."""
 
 
 def command(path: Path, before_s: float, half_life_s: float, keep_entries: int) -> list[str]:
@@ -52,9 +53,9 @@ class Compacting:
 
     Args:
         journal: The journal, locked by this process.
-        keeps: Entries and rows to keep.
-        half_life_s: As of `Book`.
-        say: Receives a log line when the journal was compacted, and when that failed.
+        keeps: Retention of entries and rows.
+        half_life_s: As in `BrokerState`.
+        say: Logs a line when the journal was compacted, and when that failed.
         make: Returns the command of the process that makes a base.
         elapsed: A monotonic clock, seconds.
     """
@@ -81,7 +82,7 @@ class Compacting:
         self._next_piece_s = -math.inf
 
     def step(self, now_s: float, *, is_quiet: bool) -> None:
-        """Do a small part of the work that is due; `now_s`: the broker's time, Unix seconds."""
+        """Do a small part of the due work. `now_s`: the broker's time, Unix seconds."""
         elapsed_s = self._elapsed()
         if elapsed_s >= self._ended_due_s and self._keeps.ended_days < math.inf:
             self._ended_due_s = elapsed_s + EVERY_S
@@ -99,13 +100,13 @@ class Compacting:
             self._remove_piece_if_due(is_quiet=is_quiet)
 
     def _is_grown(self) -> bool:
-        """Whether the journal has grown enough for a base."""
+        """Return whether the journal has grown enough for a base."""
         if self._keeps.days is not None:
             return self._keeps.days < math.inf
         return self._journal.last - self._journal.first >= GROWN * self._keeps.entries
 
     def close(self) -> None:
-        """End a running process."""
+        """Kill the process that makes a base, if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -143,7 +144,7 @@ class Compacting:
                 self._has_leftovers = True
                 if self._keeps.days is None:
                     self._due_s = self._elapsed() + GROWN_EVERY_S
-                self._say(f"journal: a base stands for the entries up to {cut.n:,} from now on")
+                self._say(f"journal: a base replaces the entries up to {cut.n:,} from now on")
         except (OSError, msgspec.MsgspecError, JournalError) as error:
             self._say(f"journal: not compacted: {error}")
         with contextlib.suppress(OSError):

@@ -1,9 +1,9 @@
 """Compaction of a journal: a base replaces old entries.
 
 First the entries up to a cut are replayed, in any process, from a journal that a broker may have open. The
-resulting state is written as a base (`rlsched.broker.state.base`), in one transaction, in the place of the
-last of these entries. From then on the journal begins there. The entries before it are removed piece by
-piece; a crash in between leaves some of them, which are never read.
+resulting state is written as a base (`rlsched.broker.state.base`), in one transaction: it replaces the last
+of these entries, and the journal begins there from then on. The entries before it are removed a few at a
+time. After a crash in between, some of them remain, but they are never read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from rlsched.errors import RlschedError
 DAY_S: Final = 86_400.0
 _PAGE: Final = 2_000
 _WORTH: Final = 2
-"""A base is made only if it replaces at least this factor times as many entries."""
+"""A base is made only if it replaces at least this many times its own number of entries."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Cut:
     """A base that is ready to be written.
 
     Attributes:
-        n: Number of the last entry that it replaces.
+        n: Number of the last entry that the base replaces.
         now_s: Time of that entry, Unix seconds.
         crc: Checksum of that entry.
         parts: The base.
@@ -55,16 +55,16 @@ class Cut:
 def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_entries: int = 0) -> Cut | None:
     """Return the base for the entries before a time; None: it would save nothing.
 
-    The journal may be one that a broker has open: it is read page by page.
+    A broker may have the journal open: it is read page by page.
 
     Args:
         path: The journal.
-        before_s: Unix seconds.
-        half_life_s: As of `BrokerState`, with the broker's value.
-        keep_entries: Number of the latest entries that stay, however old they are.
+        before_s: The time, Unix seconds.
+        half_life_s: As in `BrokerState`, with the broker's value.
+        keep_entries: Number of latest entries that stay, however old they are.
 
     Raises:
-        JournalError: the journal is damaged, or its facts do not follow.
+        JournalError: the journal is damaged, or a fact is illegal after the facts before it.
     """
     with reading(path) as journal:
         cut = min(_last_before(journal, before_s), (journal.last or 0) - keep_entries)
@@ -98,10 +98,10 @@ def made(path: Path, before_s: float, half_life_s: float = math.inf, *, keep_ent
 
 
 def put(journal: Journal, cut: Cut) -> bool:
-    """Write a base at the start of the journal, if it is still the journal that the base was made of.
+    """Write a base into its journal. Return False if the journal was replaced since the base was made.
 
     Raises:
-        JournalError: it cannot be written; the journal is as it was.
+        JournalError: the base cannot be written; the journal is unchanged.
     """
     if journal.checksum_of(cut.n) != cut.crc or journal.ended_at < cut.n:
         return False
@@ -110,7 +110,7 @@ def put(journal: Journal, cut: Cut) -> bool:
 
 
 def _rows(path: Path, cut: int) -> Iterator[CheckedRow]:
-    """Entries up to the cut; no transaction stays open meanwhile."""
+    """Yield the entries up to the cut. No transaction stays open between pages."""
     after = 0
     while after < cut:
         with reading(path) as journal:
@@ -127,7 +127,7 @@ def _base_before(path: Path) -> Base | None:
 
 
 def _last_before(journal: Reading, before_s: float) -> int:
-    """Number of the last entry before a time; one below the first where there is none."""
+    """Return the number of the last entry before a time; if there is none, one less than the first."""
     if before_s == math.inf:
         return min(journal.last or 0, journal.ended_at or 0)
     found = journal.db.execute(
@@ -138,7 +138,7 @@ def _last_before(journal: Reading, before_s: float) -> int:
 
 
 def _start_at(journal: Reading, cut: int) -> CheckedRow | None:
-    """The last start of a broker up to the cut, or the first one after it."""
+    """Return the last start of a broker up to the cut, or the first start after it."""
     for order, bound in (("DESC", "n <= ?"), ("ASC", "n > ?")):
         found = journal.db.execute(
             f"SELECT n FROM entries WHERE kind = 'broker_started' AND {bound} AND n >= ? ORDER BY n {order}",
@@ -151,7 +151,7 @@ def _start_at(journal: Reading, cut: int) -> CheckedRow | None:
 
 
 def _scheduler(journal: Reading, cut: int) -> Scheduler:
-    """Policy of a start; if it cannot be loaded any more, its dials and bursts start at their defaults."""
+    """Load the policy of a broker's start, or `fifo` if that fails: dials and bursts then get defaults."""
     start = _start_at(journal, cut)
     if start is None:
         return load_scheduler("fifo")

@@ -7,9 +7,9 @@ from typing import Final
 import msgspec
 
 KEEP_ENTRIES: Final = 4_000
-"""Entries that stay if no days are given: a start that replays them and a base takes a few seconds."""
+"""Number of entries that stay by default: replaying them and a base takes a few seconds at a start."""
 GROWN: Final = 3
-"""Factor by which the entries must exceed that number before a base is made."""
+"""A base is made when the journal has this many times the number of entries that stay."""
 KEEP_ENDED_DAYS: Final = 730.0
 
 
@@ -17,9 +17,9 @@ class Keeps(msgspec.Struct, frozen=True, kw_only=True):
     """Retention of a journal.
 
     Attributes:
-        days: Days of entries; None: the latest `entries`; infinite: all.
-        entries: Number of entries, if no days are given.
-        ended_days: Days of rows of ended jobs; infinite: all.
+        days: Days for which entries stay; None: only the latest `entries` stay; infinite: all.
+        entries: Number of entries that stay, if `days` is None.
+        ended_days: Days for which rows of ended jobs stay; infinite: all.
     """
 
     days: float | None = None

@@ -1,10 +1,10 @@
-"""Process that makes a base, started by `background_command`.
+"""The process that makes a base, started by `background_command`.
 
 Arguments: journal, time of the cut (Unix seconds), half-life (seconds), number of
 entries to keep.
 
-Standard output receives a `Cut`, or None, as MessagePack; on an error it receives one line, and the exit code
-is 1. The process runs at the lowest priority, and ends with its parent.
+The process writes a `Cut`, or None, as MessagePack to standard output. On an error it writes one line
+instead, and ends with exit code 1. It runs at the lowest priority, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlsched.errors import RlschedError
 
 
 def main(path: Path, before_s: float, half_life_s: float, keep_entries: int) -> int:
-    """Make the base and write it; returns the exit code."""
+    """Make the base and write it to standard output. Return the exit code."""
     try:
         cut, code = msgspec.msgpack.encode(made(path, before_s, half_life_s, keep_entries=keep_entries)), 0
     except RlschedError as error:

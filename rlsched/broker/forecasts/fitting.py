@@ -1,8 +1,8 @@
-"""Fits of boosting in the background: a separate process, and a thread that waits for it.
+"""Fits of boosting in the background, each in a process of its own, with a thread that waits for it.
 
-It is a process and not a thread because a fit takes seconds of Python and of code that holds the GIL at
-times, and because a process can be killed when it hangs. The broker's loop hands over the training set and
-picks up the model; it waits for neither.
+A process is used, not only a thread, because a fit takes seconds of Python and of code that holds the GIL at
+times, and because a process can be killed if it hangs. The broker's loop hands over the training set and
+later collects the model; it never waits.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from rlsched.workload.predict.predictor import TrainingSet
 from rlsched.yielding import background_command
 
 LIMIT_S = 3600.0
-"""Time-out of a fit, seconds. The largest, of 20,000 jobs, takes seconds of an idle core."""
+"""Time-out of a fit, seconds. The largest fit, of 20,000 jobs, takes seconds on an idle core."""
 RETRY_S = 60.0
 MAX_RETRY_S = 3600.0
-"""Time to the next fit after a failed one, seconds; doubled with every failure."""
+"""Maximum time from a failed fit to the next, seconds; the time doubles with every failure."""
 _JOIN_S = 5.0
 _WARM_ROWS = 64
 
@@ -49,7 +49,7 @@ class Fits:
 
     Args:
         predictions: Receives finished fits and failures.
-        say: Receives log lines.
+        say: Logs a line.
         command: Returns the process's command for a time-out; tests pass one that fails or hangs.
         limit_s: Time-out of a fit, seconds.
         elapsed: A monotonic clock, seconds.
@@ -71,7 +71,7 @@ class Fits:
         self._not_before_s = -float("inf")
 
     def step(self, now_s: float) -> None:
-        """Pick up finished fits, and start a fit that is due; `now_s` is the broker's time, Unix seconds."""
+        """Collect a finished fit, and start a fit that is due. `now_s`: the broker's time, Unix seconds."""
         if self._fit is not None and self._fit.done.is_set():
             self._pick_up(self._fit, now_s)
             self._fit = None
@@ -98,7 +98,7 @@ class Fits:
     def _failed(self, why: str) -> None:
         self._predictions.fit_failed(why)
         self._not_before_s = self._elapsed() + self._retry_s
-        self._tell(f"a fit came to nothing: {why}; again in {self._retry_s:,.0f} s")
+        self._tell(f"a fit failed: {why}; next try in {self._retry_s:,.0f} s")
         self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
 
     def _tell(self, line: str) -> None:
@@ -110,7 +110,7 @@ class _Fit:
     """One fit: a process, and the thread that writes its input and waits for it.
 
     Attributes:
-        done: Set once there is a model or an error.
+        done: Set when there is a model or an error.
     """
 
     def __init__(self, training: TrainingSet, command: Sequence[str], limit_s: float) -> None:
@@ -127,7 +127,7 @@ class _Fit:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Kill the process, and wait for its end."""
+        """Kill the process, and wait until it has ended."""
         with self._lock:
             self._cancelled = True
             if self._process is not None:
@@ -174,12 +174,16 @@ class _Fit:
 
 
 def _checked(model: object, features: list[Floats]) -> HazardModel:
-    """Make a few predictions, here and not first in the loop, to check that they are distributions."""
+    """Check that a model predicts distributions, here in the thread and not first in the broker's loop.
+
+    Raises:
+        FitError: it does not.
+    """
     if not isinstance(model, HazardModel):
         raise FitError(f"expected a HazardModel, got {type(model).__name__}")
     rows = model.probabilities(np.stack(features))
     if not (abs(rows.sum(axis=1) - 1.0) < 1e-6).all():
-        raise FitError("its predictions are no distributions")
+        raise FitError("its predictions are not distributions")
     return model
 
 

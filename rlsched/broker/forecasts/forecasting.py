@@ -1,4 +1,4 @@
-"""The broker's side of the forecaster's process, which it starts and never waits for."""
+"""The broker's side of the forecaster's process. The broker starts the process and never waits for it."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from rlsched.wire.states import QUEUED
 from rlsched.yielding import background_command
 
 AFTER_S: Final = 10.0
-"""Seconds from the broker's start to its forecaster's, unless a user requests a forecast before."""
+"""Time from the broker's start to its forecaster's, unless a user requests a forecast earlier, seconds."""
 LEAST_S: Final = 2.0
 RETRY_S: Final = 5.0
 MAX_RETRY_S: Final = 600.0
-"""Time to the restart of a forecaster that exited, seconds; doubled with every exit, reset by a message."""
+"""Maximum time from a forecaster's exit to its restart, seconds; it doubles until a message arrives."""
 ANSWER_S: Final = 60.0
 MAX_QUESTIONS: Final = 16
 MAX_OF_ONE: Final = 4
-"""Dry runs of one user: a single user must not occupy the forecaster."""
-_BUSY: Final = f"{MAX_QUESTIONS} dry runs wait for an answer already; ask again when one has come"
+"""Maximum number of unanswered dry runs per user, so that one user cannot occupy the forecaster."""
+_BUSY: Final = f"{MAX_QUESTIONS} dry runs already wait for an answer; try again when one has arrived"
 _BUSY_WITH_YOURS: Final = (
-    f"{MAX_OF_ONE} of your dry runs wait for an answer already; ask again when one has come"
+    f"{MAX_OF_ONE} of your dry runs already wait for an answer; try again when one has arrived"
 )
 
 
@@ -55,11 +55,11 @@ def forecast_command() -> list[str]:
 
 
 class Forecasting(Forecasts):
-    """Keeps a forecaster running, and its latest forecasts. The loop calls `step`, which never waits.
+    """Keeps a forecaster running, and stores its latest forecasts. The loop calls `step`, which never waits.
 
     Args:
         setup: First message to the process.
-        say: Receives log lines.
+        say: Logs a line.
         after_s: Time before the first start, seconds.
         command: Returns the command of the process; tests pass one that fails.
         elapsed: A monotonic clock, seconds.
@@ -84,7 +84,7 @@ class Forecasting(Forecasts):
         self._next = self._first_of_child = 1
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
-        """Latest forecast of a live job; None if it was queued again since, or has started."""
+        """Return the latest forecast of a live job; None if it was requeued since, or there is none."""
         said = self._jobs.get(job.number) if job.live else None
         if said is None or job.attempt is None:
             return said
@@ -94,26 +94,25 @@ class Forecasting(Forecasts):
         return None if not runs and said.start_s is None else said
 
     def report(self) -> ForecastReport | None:
-        """Report of the forecaster's state."""
+        """Return the report of the forecaster's state."""
         if self._report is None:
             return ForecastReport(note=self._note)
         return msgspec.structs.replace(self._report, note=self._note)
 
     @property
     def process(self) -> int | None:
-        """Its process id, None without a process."""
+        """Process id of the forecaster, None if it does not run."""
         return None if self._child is None else self._child.process.pid
 
     def use(self, setup: ForecasterSetup) -> None:
-        """Use another policy from now on."""
+        """Replace the setup, for example after a change of policy, and restart the process with it."""
         self._setup = setup
         if self._child is not None:
             self._stop()
             self._not_before_s = self._elapsed()
 
     def ask(self, asked: ClientAsked, question: DryRun) -> str:
-        """Accept a question to be answered later; returns the reason in one line if it is refused, else
-        ""."""
+        """Accept a question for a later answer. Return the reason for a refusal in one line, else ""."""
         if any((one.peer, one.request) == (asked.peer, asked.request) for one, _ in self._waits.values()):
             return ""  # a client asks again until it is answered
         wrong = wrong_question(question)
@@ -126,7 +125,7 @@ class Forecasting(Forecasts):
         if self._child is None and self._retry_s == RETRY_S:
             self._start()
         if self._child is None:
-            return f"the forecaster is not there: {self._note}; ask again later"
+            return f"the forecaster does not run: {self._note}; try again later"
         number, self._next = self._next, self._next + 1
         if not self._child.ask(Question(number=number, asked=question)):
             return "the forecaster is busy; ask again later"
@@ -134,7 +133,7 @@ class Forecasting(Forecasts):
         return ""
 
     def step(self) -> tuple[list[ForecastSeen], list[Reply]]:
-        """Return settled forecasts and answers; restarts a process that has exited."""
+        """Return settled forecasts and answers. Restart the process if it has exited."""
         seen: list[ForecastSeen] = []
         replies: list[Reply] = []
         if self._child is None:
@@ -198,7 +197,7 @@ class Forecasting(Forecasts):
 
 
 class _ForecasterProcess:
-    """The process, and the threads that read from it."""
+    """The forecaster's process, and the threads that read its output."""
 
     def __init__(self, command: Sequence[str], setup: ForecasterSetup) -> None:
         self.process = subprocess.Popen(
@@ -221,7 +220,7 @@ class _ForecasterProcess:
             os.set_blocking(self.process.stdin.fileno(), False)
 
     def ask(self, question: Question) -> bool:
-        """Send a question; returns whether there was room for it."""
+        """Send a question. Return False if the process's input is full."""
         assert self.process.stdin is not None
         frame = framed(question)
         if len(frame) > select.PIPE_BUF:  # a partial write would corrupt the frames that follow
@@ -232,7 +231,7 @@ class _ForecasterProcess:
             return False
 
     def take_messages(self) -> list[Refreshed | Answer]:
-        """Messages since the last call."""
+        """Return the messages since the last call."""
         found: list[Refreshed | Answer] = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -241,11 +240,11 @@ class _ForecasterProcess:
 
     @property
     def has_exited(self) -> bool:
-        """Whether it has exited, and all of its messages were read."""
+        """Whether the process has exited, and all of its messages were read."""
         return not self._reading.is_alive() and self._heard.empty()
 
     def why(self) -> str:
-        """Last line that it printed, and its exit code."""
+        """Kill the process. Return its exit code and the last line that it printed."""
         self.process.kill()
         code = self.process.wait()
         self._logging.join(1.0)
@@ -265,7 +264,7 @@ class _ForecasterProcess:
                 self._last = line
 
     def close(self) -> None:
-        """End the process, and wait for its end."""
+        """Kill the process, and wait until it has ended."""
         self.process.kill()
         self.process.wait()
         self._reading.join(1.0)

@@ -1,4 +1,4 @@
-"""Protocol between a broker and its forecaster's process: frames of msgpack, each preceded by its length."""
+"""Protocol between a broker and its forecaster's process: msgpack frames, each with its length in front."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class ForecasterSetup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     """First message to a forecaster.
 
     Attributes:
-        journal: Journal to follow.
-        store: Store of decisions, the source of its accuracy record.
+        journal: Path of the journal to follow.
+        store: Path of the store of decisions, from which the forecaster reads its accuracy record.
         forecaster: Name of the forecaster among the entry points.
         policy: Policy in force, as TOML.
         policy_name: Name of that policy.
         seed: Seed of the policy.
-        prediction: As `Settings.prediction`.
-        half_life_s: As `Ranks.half_life_s`.
+        prediction: As `BrokerSettings.prediction`.
+        half_life_s: As `PriorityRules.half_life_s`.
         least_s: Minimum time between two refreshes, seconds.
     """
 
@@ -40,14 +40,14 @@ class ForecasterSetup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, tag="question"):
-    """A dry run; the answer repeats `number`."""
+    """A dry run. The answer repeats `number`."""
 
     number: int
     asked: DryRun
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
-    """Result of a dry run, or the reason for its failure in one line."""
+    """Result of a dry run, or the reason why it failed, in one line."""
 
     number: int
     said_s: float
@@ -56,7 +56,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
 
 
 class Refreshed(msgspec.Struct, frozen=True, kw_only=True, tag="said"):
-    """A refresh: forecasts of all live jobs, by number; and settled earlier forecasts."""
+    """A refresh: forecasts of live jobs, by job number, and earlier forecasts whose outcome is now known."""
 
     jobs: dict[int, JobForecast]
     seen: list[ForecastSeen]
@@ -68,28 +68,28 @@ Tells = Answer | Refreshed
 
 
 def framed(message: Told | Tells) -> bytes:
-    """Return a message as one frame."""
+    """Encode a message as one frame."""
     packed = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(packed)) + packed
 
 
 def put(pipe: IO[bytes], message: Told | Tells) -> None:
-    """Write one frame."""
+    """Write a message as one frame."""
     pipe.write(framed(message))
     pipe.flush()
 
 
 def get_told(pipe: IO[bytes]) -> Told | None:
-    """Read the next frame to a forecaster; None at the end."""
+    """Read the next message to a forecaster; None at the end."""
     packed = _frame(pipe)
     return None if packed is None else msgspec.msgpack.decode(packed, type=Told)
 
 
 def get_tells(pipe: IO[bytes]) -> Tells | None:
-    """Read the next frame from a forecaster; None at the end.
+    """Read the next message from a forecaster; None at the end.
 
     Raises:
-        msgspec.MsgspecError: it is not a valid frame.
+        msgspec.MsgspecError: the frame is not valid.
     """
     packed = _frame(pipe)
     return None if packed is None else msgspec.msgpack.decode(packed, type=Tells)

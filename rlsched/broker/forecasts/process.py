@@ -1,7 +1,7 @@
 """The forecaster's process: started by `background_command`, controlled by its broker.
 
-It follows the journal as a standby does, and only reads. Its futures, forecasts and learning stay in the
-process; killing it harms nothing. It runs at the lowest priority, and ends with its broker.
+It follows the journal as a standby does, and only reads it. Simulated futures, forecasts and learning stay in
+the process, so it can be killed without harm. It runs at the lowest priority, and ends with its broker.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ from rlsched.workload.predict import RunningMean
 
 LOOK_S: Final = 0.25
 STALE_S: Final = 60.0
-"""Maximum age of forecasts, seconds: they are made again as time passes, even without events."""
+"""Maximum age of forecasts, seconds: they are made again at this age, even without events."""
 IDLE_SHARE: Final = 9.0
-"""Pause after a refresh, as a multiple of the CPU time that it took."""
+"""Pause after a refresh, as a multiple of the CPU time of the refresh."""
 NO_GPUS: Final = Demand(gpus=0)
-"""Demand of a neighbour that is listed but not simulated."""
+"""Demand of a variant of a dry run that is listed but not simulated."""
 FRUGAL_CLOCK_FRAC: Final = 0.6
 RECORD_S: Final = 30 * 86_400.0
 TELLS: Final = 2_000
-"""Maximum of live jobs in a message, lowest job numbers first."""
+"""Maximum number of live jobs in a message, lowest job numbers first."""
 
 
 class _FollowedBook(Warm):
-    """The followed book, and the latest submitted jobs."""
+    """The state that follows the journal, and the latest submitted jobs."""
 
     keeps_ended = True
 
@@ -94,7 +94,7 @@ class _FollowedBook(Warm):
             self.past.add((job.number, row.now_s, math.nan, *said, demand, vc, not spec.preemptible))
 
     def _let_all_be_awake(self) -> None:
-        """Wake all sleeping nodes in futures, as jobs that need them would wake them."""
+        """Mark sleeping nodes as up: in a simulated future, jobs that need the nodes would wake them."""
         cluster = self.state.cluster
         for node in self.state.nodes.values():
             wakes = node.up and node.sleep and not (node.drained or node.unhealthy)
@@ -103,7 +103,7 @@ class _FollowedBook(Warm):
 
 
 class Process:
-    """Work of the process.
+    """The work of the forecaster's process.
 
     Args:
         setup: First message from the broker.
@@ -125,7 +125,7 @@ class Process:
             self._keeping.record.recall(last_forecasts(setup.store, time.time() - RECORD_S))
 
     def step(self) -> None:
-        """Read new entries; send a refresh if it is due."""
+        """Read new entries, and send a refresh if it is due."""
         while self._follower.step():
             pass
         now = time.monotonic()
@@ -153,7 +153,7 @@ class Process:
         return World(state.cluster, self._rule, now_s, chances, self._state.past, numbers), live
 
     def _refresh(self) -> dict[int, JobForecast]:
-        """Settle earlier forecasts, simulate, and send the result."""
+        """Settle earlier forecasts and simulate the future. Return the new forecasts by job number."""
         now_s = self._now_s()
         self._fresh = self._settle_forecasts()
         if not self._state.state.job_of_seq or not self._state.state.nodes:
@@ -176,7 +176,7 @@ class Process:
         return max(time.time(), self._state.state.now_s)
 
     def _settle_forecasts(self) -> list[Seen]:
-        """Earlier forecasts whose outcome is known now."""
+        """Return earlier forecasts whose outcome is now known."""
         jobs = self._state.state.jobs
         for name in self._keeping.open_jobs():
             job = jobs.get(int(name))
@@ -209,7 +209,7 @@ class Process:
     # ---- dry runs ---------------------------------------------------------------------------------
 
     def answer(self, question: Question) -> None:
-        """Forecast the start and end of a job, and of similar jobs."""
+        """Answer a dry run: forecast the start and end of the job, and of variants of it."""
         try:
             while self._follower.step():
                 pass
@@ -299,9 +299,10 @@ class Process:
 
 
 def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:
-    """Factor by which a workload's run time grows at 60 % of the SM clock, on the first known GPU type.
+    """Return the growth of a workload's run time at 60 % of the SM clock, on the first known GPU type.
 
-    None: unknown. Near that clock the energy of most jobs is lowest (`rlsched.models.clocks`).
+    The result is a factor; None: unknown. Near that clock most jobs need the least energy
+    (`rlsched.models.clocks`).
     """
     from rlsched.models.catalogue import load_catalogue
     from rlsched.models.clocks import relative_time
@@ -314,18 +315,22 @@ def frugal_factor(workload: str, kinds: Sequence[str]) -> float | None:
 
 
 def _rule_of(scheduler: Scheduler) -> tuple[str, CompiledRule]:
-    """The rule that decides in the simulated futures: the policy itself, or the rule that it follows."""
+    """Return the rule that decides in simulated futures: the policy itself, or the rule that it follows.
+
+    Raises:
+        InputError: the policy is not a rule and follows none.
+    """
     if scheduler.rule is not None:
         return scheduler.name, scheduler.rule
     if scheduler.reference is None:
         raise InputError(
-            f"policy {scheduler.name!r} is no rule, and follows none: its futures cannot be played"
+            f"policy {scheduler.name!r} is not a rule and follows none: futures cannot be simulated"
         )
     return f"{scheduler.reference.name}, which {scheduler.name} follows", scheduler.reference.rule
 
 
 def scores(seen: Iterable[Seen]) -> list[ForecastScore]:
-    """Scores by source and by size class, and of all sizes."""
+    """Return the scores of forecasts by source and size class, and for all sizes together."""
     groups: dict[tuple[str, str], list[Seen]] = {}
     for one in seen:
         for size in ("all", size_words(size_class(one.num_gpus))):
@@ -349,7 +354,7 @@ def scores(seen: Iterable[Seen]) -> list[ForecastScore]:
 
 
 def main() -> int:
-    """Follow the journal, simulate and report, until the broker ends."""
+    """Follow the journal, simulate and report until the broker ends."""
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of a library must not mix with frames
     setup = get_told(sys.stdin.buffer)

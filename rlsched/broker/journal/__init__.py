@@ -1,1 +1,1 @@
-"""The journal: entries, their rows in SQLite, its other tables, snapshots, and copies."""
+"""The journal: its entries as rows in SQLite, its other tables, snapshots, and copies."""

@@ -1,6 +1,6 @@
 """Backups of a journal: made while a broker runs, and restored so that no number is assigned twice.
 
-See `rlsched.broker.nodes.unknown_attempts` for jobs that run while an older journal is restored.
+`rlsched.broker.nodes.unknown_attempts` handles jobs that run on nodes while an older journal is restored.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         entries: Number of entries of the backup.
         last_s: Time of the last entry, Unix seconds.
-        epoch: Highest epoch; the next broker gets the one above.
-        last_number: Highest job number; the next job gets the one above.
-        kept: Path under which the earlier files were kept; "" if there were none.
+        epoch: Highest epoch so far; the next broker gets the next one.
+        last_number: Highest job number so far; the next job gets the next one.
+        kept: New path of the earlier journal; "" if there was none.
     """
 
     entries: int
@@ -63,7 +63,7 @@ class Restoration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up(journal: str | Path, target: str | Path) -> int:
-    """Copy a journal, also one that a broker has open, into one file; returns its number of entries.
+    """Copy a journal into one file, even if a broker has the journal open. Return its number of entries.
 
     Raises:
         InputError: the target exists, or cannot be written.
@@ -71,7 +71,7 @@ def back_up(journal: str | Path, target: str | Path) -> int:
     """
     journal, target = Path(journal), Path(target)
     if target.exists():
-        raise InputError(f"{target}: is there already; give a new file, such as {target}.1")
+        raise InputError(f"{target}: exists already; choose a new file, such as {target}.1")
     draft = target.with_name(target.name + _DRAFT)
     try:
         make_private(target.parent)
@@ -88,15 +88,16 @@ def back_up(journal: str | Path, target: str | Path) -> int:
 
 
 def restore(backup: str | Path, directory: str | Path) -> Restoration:
-    """Make a backup the journal of a broker's directory; the earlier files are kept next to it.
+    """Make a backup the journal of a broker's directory. The earlier files are kept next to it.
 
     Raises:
+        InputError: the backup is the journal itself.
         JournalHeldError: a broker has the journal open.
-        JournalError: the backup is missing or damaged, or the disk refuses; nothing is changed.
+        JournalError: the backup is missing or damaged, or the disk cannot be written; nothing is changed.
     """
     backup, path = Path(backup), Path(directory) / JOURNAL_FILE
     if backup.resolve() == path.resolve():
-        raise InputError(f"{backup}: is the journal itself, expected a backup of it")
+        raise InputError(f"{backup}: is the journal itself, expected a backup of the journal")
     lock = locked(path)
     draft = path.with_name("restoring.sqlite")
     try:
@@ -117,7 +118,7 @@ def restore(backup: str | Path, directory: str | Path) -> Restoration:
 
 
 def _marked(journal: Journal, replaced: Path) -> Restoration:
-    """Mark the copy as restored: adds the entries that prevent numbers from being assigned twice."""
+    """Mark the copy as restored by an entry that prevents numbers from being assigned twice."""
     from rlsched.broker.journal.recovery import MOST_ENDED
     from rlsched.broker.state.predictions import Predictions
     from rlsched.decide.registry import load_scheduler
@@ -150,10 +151,10 @@ def _mark(state: BrokerState, epoch: int, number: int, *, taken_over: bool = Fal
 
 
 def take_over(journal: Journal, state: BrokerState) -> Restored:
-    """Make a standby's copy the journal from now on: numbers as after `restore`, all nodes drained.
+    """Make a standby's copy the journal: raise numbers as `restore` does, and drain all nodes.
 
     Raises:
-        JournalError: it cannot be written.
+        JournalError: the copy cannot be written.
     """
     mark = _mark(state, state.epoch, state.last_number, taken_over=True)
     now_s = round(max(time.time(), state.now_s + 0.001), 3)
@@ -168,7 +169,7 @@ def take_over(journal: Journal, state: BrokerState) -> Restored:
 
 
 def _known(replaced: Path, state: BrokerState) -> tuple[int, int, float]:
-    """(epoch, job number, time): lower bounds by the backup and by the remains of its journal."""
+    """Return lower bounds of (epoch, job number, time) from the backup and the remains of its journal."""
     mark = JournalMark(replaced).read()
     marked = mark.epoch if mark is not None and mark.cluster == state.identity else 0
     found = max(state.epoch, marked), state.last_number, state.now_s
@@ -202,7 +203,7 @@ def _above(number: int, step: int) -> int:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy with SQLite's backup function: one state, into one file, synced to disk."""
+    """Copy one state of a journal with SQLite's backup function into one file, synced to disk."""
     _remove(target)
     touch_private(target)
     with reading(source) as journal:
@@ -217,9 +218,9 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def set_aside(path: Path) -> str:
-    """Rename the files at the journal's path; returns the journal's new name, "" if there was none.
+    """Rename the files at the journal's path. Return the journal's new name, "" if there was none.
 
-    The store of decisions is renamed too: its numbers mean other decisions.
+    The store of decisions is renamed too because the next journal uses the same decision numbers again.
     """
     if not path.stat().st_size:
         path.unlink()
@@ -239,15 +240,15 @@ def set_aside(path: Path) -> str:
 
 
 def begin_anew(path: Path) -> str:
-    """Give up the cluster of a broker's directory: the files there are kept under other names.
+    """Give up the cluster of a broker's directory. The files are kept under other names.
 
     Returns:
         The new name of the journal, "" if there was none.
 
     Raises:
         JournalHeldError: a broker has the journal open.
-        InputError: a whole journal is there.
-        JournalError: the disk refuses.
+        InputError: the journal is undamaged.
+        JournalError: the disk cannot be written.
     """
     log = path.with_name(path.name + "-wal")
     try:
@@ -273,15 +274,19 @@ def begin_anew(path: Path) -> str:
 
 
 def _check_given_up(journal: Journal, mark: JournalMark) -> None:
-    """Refuse to give up a usable journal."""
+    """Check that a journal that is to be given up is not usable.
+
+    Raises:
+        InputError: the journal is usable.
+    """
     try:
         mark.check(journal)
     except JournalLostError:
         return
     if journal.last:
         raise InputError(
-            f"{journal.path}: is whole, with {journal.last:,} entries; start without --new-cluster, or give "
-            "the new cluster another --dir"
+            f"{journal.path}: is undamaged, with {journal.last:,} entries; start without --new-cluster, or "
+            "give the new cluster another --dir"
         )
 
 

@@ -1,4 +1,4 @@
-"""Contents and integrity of a journal."""
+"""Checks of a journal's contents and integrity."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
     """A journal as `rlsched journal check` reports it.
 
     Attributes:
-        damage: Lines that describe the first `MAX_DAMAGE` errors; empty: the entries are whole.
-        derived: Lines that describe damage of derived data: the table of ended jobs, snapshots.
+        damage: Descriptions of the first `MAX_DAMAGE` errors; empty: the entries are undamaged.
+        derived: Descriptions of damage in derived data: the table of ended jobs, snapshots.
         entries: Number of readable entries.
         replaced: Number of entries that a base replaces (`rlsched journal compact --keep-days`).
-        last_s: Time of the last entry, Unix seconds; 0 without any.
+        last_s: Time of the last entry, Unix seconds; 0 if there is none.
         jobs: Number of submitted jobs, by state; empty if the journal is damaged.
         epoch: Epoch of the last broker.
         cluster: Identity of the cluster.
@@ -60,10 +60,10 @@ class JournalCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(path: str | Path) -> JournalCheck:
-    """Read a journal to its end, also one that a broker has open: pages, checksums, and that facts follow.
+    """Check all of a journal, even if a broker has it open: pages, checksums, transitions between facts.
 
     Raises:
-        JournalError: it is missing, or so damaged that nothing can be read.
+        JournalError: the journal is missing, or so damaged that nothing can be read.
     """
     path = Path(path)
     _check_log(path)
@@ -126,11 +126,11 @@ def check(path: str | Path) -> JournalCheck:
 
 
 def _snapshots(journal: Reading) -> list[str]:
-    """Damaged or outdated snapshots, which a start ignores."""
+    """Return descriptions of damaged or outdated snapshots, which a start ignores."""
     if not journal.has_snapshots:
         return []
     found = SnapshotTable(journal.path, journal.db).newest_first()
-    return [f"{one}; a start passes over it" for one in found if isinstance(one, str)]
+    return [f"{one}; a start ignores it" for one in found if isinstance(one, str)]
 
 
 def _is_part(path: Path, file: Path) -> bool:
@@ -138,7 +138,11 @@ def _is_part(path: Path, file: Path) -> bool:
 
 
 def _check_log(path: Path) -> None:
-    """Check the write-ahead log that a dead broker left; a running broker is writing to it."""
+    """Check the write-ahead log, unless a broker has the journal open and may be writing to the log.
+
+    Raises:
+        JournalError: the log is damaged.
+    """
     if not (path.is_file() and path.with_name(path.name + "-wal").exists()):
         return
     try:
@@ -152,6 +156,6 @@ def _check_log(path: Path) -> None:
 
 
 def _pages(journal: Reading) -> list[str]:
-    """Errors that SQLite finds in the pages."""
+    """Return the errors that SQLite finds in the pages."""
     found = itertools.islice(journal.db.execute(f"PRAGMA integrity_check({MAX_DAMAGE})"), MAX_DAMAGE)
     return [f"page structure: {' '.join(str(line).split())}" for (line,) in found if line != "ok"]

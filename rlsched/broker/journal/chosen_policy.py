@@ -1,4 +1,4 @@
-"""Finds the policy that `rlsched policy set` chose, by the starts of brokers in a journal."""
+"""Finds the policy that `rlsched policy set` chose, from the starts of brokers in a journal."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _STARTS = "SELECT n FROM entries WHERE kind = 'broker_started' AND n >= ? AND n 
 
 
 def choice_at(path: Path, db: sqlite3.Connection, first: int, last: int) -> ChosenPolicy | None:
-    """The choice in use at the last start of a broker up to an entry; None if there is no choice or no start.
+    """Return the chosen policy in use at the last start of a broker up to entry `last`; None: none chosen.
 
-    A start that keeps the choice of the start before does not repeat it. If all starts after a base keep it,
-    it is in the base.
+    A start that keeps the choice of the previous start does not store it again. If all starts after a base
+    keep the choice, the base has it.
 
     Args:
         path: Path of the journal, for error messages.

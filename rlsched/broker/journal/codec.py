@@ -1,8 +1,8 @@
 """Serialises an object graph to bytes, a *picture*, without pickle. Loading never runs code from the data.
 
 It supports plain values, containers, numpy arrays, and objects of this package by their fields: dataclasses,
-structs, named tuples and plain classes. Shared references stay shared. A picture is valid only for the code
-that made it: store `code_digest` with it.
+structs, named tuples and plain classes. References to the same object stay shared. A picture is valid only
+for the code that made it: store `code_digest` with it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rlsched.models import arrays as model_arrays
 
 _ROOT = Path(rlsched.__file__).resolve().parent
 _FOLDERS = ("broker", "cluster", "decide", "models", "wire", "workload")
-"""Package whose classes a picture may contain, and whose code defines their meaning."""
+"""Packages whose classes a picture can contain. Their code is part of `code_digest`."""
 _LIST, _TUPLE, _DICT, _SET, _DEQUE, _ARRAY, _SCALAR, _OBJECT, _AGAIN, _ORDERED = range(10)
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 _RECORDS: dict[str, np.dtype[Any]] = {
@@ -46,7 +46,7 @@ class PictureError(Exception):
 
 @cache
 def code_digest() -> str:
-    """Return the hash of the code that pictures depend on."""
+    """Return a hash of the code on which pictures depend."""
     hasher = hashlib.sha256(f"{rlsched.__version__} {np.__version__}".encode())
     for folder in _FOLDERS:
         for source in sorted((_ROOT / folder).rglob("*.py")):
@@ -59,10 +59,10 @@ def pack(thing: object, as_new: dict[type, dict[str, object]] | None = None) -> 
 
     Args:
         thing: The object.
-        as_new: Class -> field -> value that replaces it in the picture.
+        as_new: By class and field, the value that the picture contains instead of the object's own.
 
     Raises:
-        PictureError: it contains an unsupported object.
+        PictureError: the graph contains an unsupported object.
     """
     packer = _Packer(as_new or {})
     try:
@@ -75,7 +75,7 @@ def pack(thing: object, as_new: dict[type, dict[str, object]] | None = None) -> 
 
 
 def unpack(picture: bytes) -> Any:
-    """Restore the object of a picture.
+    """Restore the object in a picture.
 
     Raises:
         PictureError: the data is not a picture, or was made by other code.
@@ -155,7 +155,7 @@ class _Packer:
             number = self._numbers[kind] = len(self.classes)
             self.classes.append([_name(kind), *names])
         elif self.classes[number][1:] != names:
-            raise PictureError(f"a {kind.__name__} has other fields than another: {', '.join(names)}")
+            raise PictureError(f"two objects of {kind.__name__} have different fields: {', '.join(names)}")
         new = self._as_new.get(kind, {})
         return [
             _OBJECT,
@@ -173,7 +173,7 @@ class _Unpacker:
             kind = _class_of(name)
             fields = _fields(kind)
             if fields is not None and fields != names:
-                raise PictureError(f"{name} has other fields now: {', '.join(fields)}")
+                raise PictureError(f"the fields of {name} have changed to {', '.join(fields)}")
             self._classes.append((kind, names))
         self._known: list[Any] = []
 
@@ -186,7 +186,7 @@ class _Unpacker:
         if tag == _AGAIN:
             known = self._known[packed[1]]
             if known is _UNMADE:
-                raise PictureError("something holds itself")
+                raise PictureError("an object contains itself")
             return known
         place = len(self._known)
         self._known.append(_UNMADE)
@@ -235,7 +235,7 @@ class _Unpacker:
 
 @cache
 def _fields(kind: type) -> list[str] | None:
-    """Names of the fields of a class that declares them; None: each object has its own fields."""
+    """Return the field names that a class declares; None: each object has its own fields."""
     if issubclass(kind, msgspec.Struct):
         return [one.name for one in msgspec.structs.fields(kind)]
     if issubclass(kind, tuple):
@@ -259,10 +259,10 @@ def _class_of(name: str) -> type:
     module, _, qualname = name.partition(":")
     package, _, rest = module.partition(".")
     if package != "rlsched" or rest.partition(".")[0] not in _FOLDERS:
-        raise PictureError(f"{name} may not be in a picture")
+        raise PictureError(f"a picture cannot contain {name}")
     found = getattr(importlib.import_module(module), qualname, None)
     if not isinstance(found, type) or (issubclass(found, tuple) and not hasattr(found, "_fields")):
-        raise PictureError(f"{name} may not be in a picture")
+        raise PictureError(f"a picture cannot contain {name}")
     return found
 
 
@@ -271,9 +271,9 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
         for name, known in _RECORDS.items():
             if known.descr == dtype.descr and known.itemsize == dtype.itemsize:
                 return name
-        raise PictureError(f"records {dtype} may not be in a picture")
+        raise PictureError(f"a picture cannot contain records {dtype}")
     if dtype.hasobject:
-        raise PictureError(f"an array of {dtype} may not be in a picture")
+        raise PictureError(f"a picture cannot contain an array of {dtype}")
     return dtype.str
 
 

@@ -25,7 +25,7 @@ from rlsched.errors import JournalError
 from rlsched.files.lock import locked
 
 JOURNAL_FILE = "journal.sqlite"
-"""File name in the directory of a broker."""
+"""File name of the journal in the directory of a broker."""
 _FULL = 2
 _CREATE = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -41,32 +41,32 @@ _SELECT = "SELECT n, now_s, kind, payload, crc FROM entries WHERE n > ? ORDER BY
 _CREATE_STARTS = """
 CREATE INDEX IF NOT EXISTS starts ON entries (n) WHERE kind = 'broker_started'
 """
-"""Index that finds the last start without reading each entry; it holds a few numbers."""
+"""Index that finds the last start of a broker without reading each entry; it has few numbers."""
 MOST_OF_PAGE = 2_000
 _INSERT = "INSERT INTO entries (n, now_s, kind, payload, crc) VALUES (?, ?, ?, ?, ?)"
 _ENDS = "UPDATE meta SET value = ? WHERE key = 'entries'"
 _HOLDS = "UPDATE meta SET value = ? WHERE key IN ('entries', 'ended_at')"
-"""Both marks at once, if the table of ended jobs includes the new entries."""
+"""Sets both numbers if the table of ended jobs includes the new entries."""
 
 
 class Journal:
     """An open journal, held by one broker at a time. A journal of an earlier version is migrated.
 
     Args:
-        path: The SQLite file; made if missing, with its directory. `-wal`, `-shm` and `.lock` stand next to
-            it.
-        lock: Its lock, if it is held already; the journal releases it.
+        path: The SQLite file; created with its directory if missing. The files `-wal`, `-shm` and `.lock` are
+            next to it.
+        lock: The journal's lock if the caller already holds it; the journal releases it.
 
     Attributes:
-        first: Number of the first entry; those before have been replaced by a base, and are being removed.
+        first: Number of the first entry. Earlier entries have been replaced by a base, and are being removed.
         last: Number of the last entry, 0 before the first.
-        ended_at: Number of the entry up to which the table of ended jobs holds.
-        ended: That table, to be read.
+        ended_at: Number of the last entry that the table of ended jobs includes.
+        ended: The table of ended jobs, for reading.
         snapshots: Snapshots for quick starts.
 
     Raises:
-        JournalHeldError: another broker holds it.
-        JournalError: it is of an unknown version, damaged, or cannot be written.
+        JournalHeldError: another broker holds the journal.
+        JournalError: the journal is of an unknown version, damaged, or cannot be written.
     """
 
     def __init__(self, path: str | Path, lock: FileIO | None = None) -> None:
@@ -115,9 +115,12 @@ class Journal:
         self.ended_at = marks.ended_at(self.path, self._db)
 
     def _migrate(self, version: int) -> None:
-        """In one transaction: version 1 has no checksums, 1 and 2 no table of ended jobs, 1 to 3 no `first`;
-        4 knows no jobs that are held or wait for others; 5 no changes of jobs, and of single tasks; 6 counts
-        no cores and no memory, and no usage."""
+        """Migrate a journal of an earlier version, in one transaction.
+
+        Version 1 has no checksums; versions up to 2 have no table of ended jobs; up to 3, no `first`; up to
+        4, no held jobs and no dependencies; up to 5, no changes of jobs and no orders for single tasks; up to
+        6, no counted cores and memory, and no usage.
+        """
         self._db.execute("BEGIN IMMEDIATE")
         try:
             if version == 1:
@@ -146,15 +149,17 @@ class Journal:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES ('entries', ?)", (str(last),))
 
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
-        """Make a batch durable, whole or not at all.
+        """Commit a batch, all of it or nothing.
 
         Args:
             entries: The facts.
-            now_s: When, Unix seconds.
-            over: Jobs that they finish. None: the caller does not know them; the next broker adds their rows.
+            now_s: Time of the batch, Unix seconds.
+            over: Jobs that the facts finish. None: the caller does not know them; the next broker adds their
+                rows.
 
         Raises:
-            JournalFullError: nothing of this batch was written, for want of space; it can be tried again.
+            JournalFullError: nothing of this batch was written because the disk is full; the caller can try
+                again.
             JournalError: nothing of this batch was written; the broker must stop.
         """
         if not entries:
@@ -163,10 +168,11 @@ class Journal:
         self._write(rows, over)
 
     def append(self, rows: Sequence[Stored]) -> list[JournalRow]:
-        """Make consecutive rows of another journal durable; returns their contents.
+        """Commit consecutive rows of another journal. Return their contents.
 
         Raises:
-            JournalFullError, JournalError: as `commit`; or a row is damaged, or does not follow.
+            JournalFullError, JournalError: as `commit`; or a row is damaged, or does not follow the one
+                before.
         """
         found: list[JournalRow] = []
         begins_at = None
@@ -175,7 +181,7 @@ class Journal:
         for n, now_s, kind, payload, crc in rows:
             expected = (begins_at or self.last + 1) + len(found)
             if n != expected or crc != checksum(n, now_s, kind.encode(), payload):
-                raise JournalError(f"{self.path}: entry {n}, as it was sent, is damaged or does not follow")
+                raise JournalError(f"{self.path}: entry {n} was received damaged or out of order")
             found.append(JournalRow(n, now_s, decode_entry(payload)))
         if rows:
             self._write(rows, begins_at=begins_at)
@@ -204,12 +210,12 @@ class Journal:
             self.ended_at = last
 
     def put_base(self, parts: Sequence[Entry], cut: int, now_s: float) -> None:
-        """Write a base that replaces the entries up to `cut`. `drop` removes them piece by piece.
+        """Write a base that replaces the entries up to `cut`. `drop` then removes them in pages.
 
         Args:
             parts: The base.
-            cut: Number of the last entry that it replaces; its last part has this number from now on.
-            now_s: Time of that entry.
+            cut: Number of the last replaced entry; the last part of the base gets this number.
+            now_s: Time of that entry, Unix seconds.
 
         Raises:
             JournalError: nothing was written.
@@ -225,7 +231,7 @@ class Journal:
         self.first, self._last_crc = first, None
 
     def drop(self, most: int = MOST_OF_PAGE) -> int:
-        """Remove up to `most` entries that a base replaces; returns their number.
+        """Remove up to `most` entries that a base replaces. Return their number.
 
         Raises:
             JournalError: none was removed.
@@ -236,7 +242,7 @@ class Journal:
         return int(found.rowcount)
 
     def drop_ended(self, before_s: float, most: int = MOST_OF_PAGE) -> int:
-        """Remove up to `most` rows of jobs that ended before a time (Unix seconds); returns their number.
+        """Remove up to `most` rows of jobs that ended before `before_s`, Unix seconds. Return their number.
 
         Raises:
             JournalError: none was removed.
@@ -260,14 +266,14 @@ class Journal:
             raise
 
     def add_ended(self, rows: Sequence[EndedJob], holds_at: int | None = None) -> None:
-        """Add rows to the table of ended jobs that it lacks.
+        """Add missing rows to the table of ended jobs.
 
         Args:
             rows: The rows.
-            holds_at: The entry up to which the table holds now; None: there are more to come.
+            holds_at: Number of the last entry that the table now includes; None: more rows follow.
 
         Raises:
-            JournalError: they cannot be written; none of them was.
+            JournalError: the rows cannot be written; none of them was.
         """
         with clearly(self.path):
             self._db.execute("SAVEPOINT ended")  # the caller may have a SELECT open, as in a replay
@@ -284,15 +290,15 @@ class Journal:
 
     @property
     def ended_copied(self) -> int:
-        """Job up to which a copy has the rows that its entries lack; -1: it has all of them."""
+        """Last job number in an incomplete copy of another journal's table of ended jobs; -1: complete."""
         with clearly(self.path):
             return finished_table.copied_to(self._db)
 
     def add_copied(self, rows: Sequence[Sequence[Any]], *, is_all: bool) -> None:
-        """Add rows of ended jobs as another journal has them, in the order of their numbers.
+        """Add rows of ended jobs copied from another journal, in the order of job numbers.
 
         Raises:
-            JournalError: a row is damaged, or they cannot be written; none of them was.
+            JournalError: a row is damaged, or the rows cannot be written; none of them was.
         """
         with clearly(self.path), self._transaction():
             finished_table.put_copied(self._db, rows)
@@ -302,7 +308,7 @@ class Journal:
     def forget_ended(self) -> None:
         """Remove the rows of ended jobs that the entries can restore; the next replay adds them again.
 
-        Rows of jobs that finished before a base stay: they exist only there.
+        Rows of jobs that finished before a base stay because no entry can restore them.
         """
         base = base_at_the_head(self.rows())
         with clearly(self.path), self._transaction():
@@ -316,7 +322,7 @@ class Journal:
         self.ended_at = 0
 
     def rows(self, after: int = 0) -> Iterator[JournalRow]:
-        """All entries in order, or those after one of them.
+        """Yield all entries in order; with `after`, only entries with a higher number.
 
         Raises:
             JournalError: the file or an entry is damaged.
@@ -334,7 +340,7 @@ class Journal:
             return choice_at(self.path, self._db, self.first, self.last)
 
     def checksum_of(self, n: int) -> int | None:
-        """Return the checksum of an entry, which identifies a journal; None if there is no such entry."""
+        """Return the checksum of an entry, which identifies a journal; None: no such entry."""
         if n < self.first:
             return None
         if n == self.last and self._last_crc is not None:
@@ -344,7 +350,7 @@ class Journal:
         return None if found is None else int(found[0])
 
     def page(self, after: int, most_bytes: int) -> list[Stored]:
-        """Return stored rows, numbered above `after`; at least one, if there is one.
+        """Return stored rows with numbers above `after`: up to `most_bytes`, but at least one if any.
 
         Raises:
             JournalError: the file cannot be read.
@@ -365,13 +371,13 @@ class Journal:
         """Return unused space to the disk.
 
         Raises:
-            JournalError: it cannot be; the journal is as it was.
+            JournalError: the space cannot be returned; the journal is unchanged.
         """
         with clearly(self.path):
             self._db.execute("VACUUM")
             self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        """Close, so that another broker can open it."""
+        """Close the journal, so that another broker can open it."""
         self._db.close()
         self._lock.close()

@@ -1,9 +1,10 @@
 """The mark next to a journal: the cluster of the directory, and the last entry committed to its journal.
 
-SQLite takes an empty file for a new database, and an older copy for the newest one. A broker that started on
-either would assign job numbers a second time and disown the jobs on its nodes. So each commit is noted in a
-separate file, `cluster.json`, and a start compares the two. The mark is written after the commit: it is never
-ahead of its journal. A directory from before there were marks gets one at its next start.
+SQLite cannot distinguish an empty file from a new database, nor an older copy from the newest one. A broker
+that started on either would assign job numbers a second time and disown the jobs on its nodes. So each commit
+is noted in a separate file, `cluster.json`, and a start compares the two. The mark is written after the
+commit: it is never ahead of its journal. A directory without a mark, from an older version, gets one at its
+next start.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from rlsched.files.private import touch_private
 
 MARK_FILE: Final = "cluster.json"
 ADDRESS_FILE: Final = "address"
-"""File with the broker's address, for clients on this machine; written once its first entries are on disk."""
+"""File with the broker's address, for clients on this machine; written after the broker's first commit."""
 _BYTES: Final = 512
-"""Size of the mark: rewritten in place, which needs no space on a full disk; a sector is written whole."""
+"""Size of the mark, bytes. It is rewritten in place, which needs no space on a full disk, as one sector."""
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Contents of the file.
+    """Contents of the mark's file.
 
     Attributes:
-        cluster: Identity of the journal.
-        epoch: Epoch of the last broker that served it.
-        entries: Number of the last entry that was committed.
+        cluster: Identity of the cluster.
+        epoch: Epoch of the last broker that served the journal.
+        entries: Number of the last committed entry.
         crc: Checksum of that entry.
     """
 
@@ -49,7 +50,7 @@ class JournalMark:
     """The mark in a broker's directory.
 
     Args:
-        journal: The path of the journal next to it.
+        journal: Path of the journal; the mark is next to it.
     """
 
     def __init__(self, journal: Path) -> None:
@@ -67,7 +68,7 @@ class JournalMark:
     # ---- before a start ---------------------------------------------------------------------------
 
     def check_new(self) -> None:
-        """Refuse to begin a new journal in a directory that has had one. Nothing is written.
+        """Check that a directory has never had a journal before a new one begins. Nothing is written.
 
         Raises:
             JournalLostError: a file next to the missing or empty journal shows that there was one.
@@ -80,11 +81,11 @@ class JournalMark:
             raise JournalLostError(f"{self._journal}: {state}, but {shown}; {_WAYS_OUT}")
 
     def check(self, journal: Journal) -> None:
-        """Refuse a journal that lacks what a broker has committed in this directory.
+        """Check that a journal has everything that a broker has committed in this directory.
 
         Raises:
-            JournalLostError: it has no entries, is older, or is another cluster's.
-            JournalError: it is damaged.
+            JournalLostError: the journal has no entries, is older, or belongs to another cluster.
+            JournalError: the journal is damaged.
         """
         if not journal.last:
             shown = self._shown()
@@ -98,18 +99,18 @@ class JournalMark:
             raise JournalLostError(
                 f"{self._journal}: ends at entry {journal.last:,}, but a broker has committed "
                 f"{mark.entries:,} here: it is an older copy, or its write-ahead log was removed; put the "
-                f"newest one back (with its -wal), or take this one up with {_RESTORE}"
+                f"newest one back (with its -wal), or restore this one with {_RESTORE}"
             )
         base = _base_at(journal, max(mark.entries, journal.first))
         if mark.cluster != base.cluster if base else mark.crc != journal.checksum_of(mark.entries):
             raise JournalLostError(
                 f"{self._journal}: its entry {mark.entries:,} is not the one that a broker of cluster "
                 f"{mark.cluster} has committed here: it is another cluster's journal, or an older copy that "
-                f"was served elsewhere; put the right one back, or take this one up with {_RESTORE}"
+                f"was served elsewhere; put the right one back, or restore this one with {_RESTORE}"
             )
 
     def _shown(self) -> str:
-        """Return the evidence that there was a journal, "" without any."""
+        """Return the evidence that there was a journal, "" if there is none."""
         mark = self.read()
         if mark is not None:
             return f"{self._path.name} next to it is of cluster {mark.cluster} with {mark.entries:,} entries"
@@ -125,7 +126,7 @@ class JournalMark:
     # ---- while it serves --------------------------------------------------------------------------
 
     def begin(self, journal: Journal, cluster: str, epoch: int) -> None:
-        """Begin to serve, after the first entries were committed.
+        """Write the mark when a broker begins to serve, after its first commit.
 
         Raises:
             OSError: the file cannot be written.
@@ -145,14 +146,14 @@ class JournalMark:
         os.fsync(self._fd)
 
     def record_commit(self, journal: Journal) -> None:
-        """Record the last commit. A mark that cannot be written lags behind, which a start allows."""
+        """Record the last commit. A mark that cannot be written is behind, which the next start accepts."""
         if self._fd >= 0 and journal.last != self._written.entries:
             self._written = _mark(journal, self._written.cluster, self._written.epoch)
             with suppress(OSError):
                 os.pwrite(self._fd, _packed(self._written), 0)
 
     def remove(self) -> None:
-        """Remove the mark: an operator has put another journal here, or begins a new cluster."""
+        """Remove the mark because an operator has put another journal here, or begins a new cluster."""
         self.close()
         self._path.unlink(missing_ok=True)
 
@@ -172,7 +173,7 @@ def _packed(mark: Mark) -> bytes:
 
 
 def _base_at(journal: Journal, n: int) -> BasePart | None:
-    """The part of a base that replaces this entry; None: the entry itself is there."""
+    """Return the part of a base that replaces entry `n`; None if the entry itself is there."""
     found = next(iter(journal.rows(n - 1)), None)
     return found.entry if found is not None and isinstance(found.entry, BasePart) else None
 
@@ -181,7 +182,7 @@ def sync(path: Path) -> None:
     """Sync a file or a directory to disk.
 
     Raises:
-        OSError: it cannot be.
+        OSError: the sync failed.
     """
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -192,6 +193,6 @@ def sync(path: Path) -> None:
 
 _RESTORE: Final = "`rlsched journal restore FILE`"
 _WAYS_OUT: Final = (
-    f"put the journal back, take up a backup with {_RESTORE}, or give all of its jobs up with "
+    f"put the journal back, restore a backup with {_RESTORE}, or give up all of its jobs with "
     "`rlsched broker --new-cluster`"
 )

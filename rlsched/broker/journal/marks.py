@@ -11,9 +11,9 @@ from rlsched.errors import JournalError
 
 SCHEMA_VERSION = 7
 WITH_ENDED = 3
-"""The first version with a table of ended jobs."""
+"""The first journal version with a table of ended jobs."""
 WITH_FIRST = 4
-"""The first version that may begin with another entry than the first."""
+"""The first journal version in which the first entry can have a number above 1."""
 
 
 def one(db: sqlite3.Connection, query: str) -> Any:
@@ -29,7 +29,7 @@ def _meta(db: sqlite3.Connection, key: str) -> str:
 
 
 def version(path: Path, db: sqlite3.Connection) -> int:
-    """Return the version, 1 to `SCHEMA_VERSION`."""
+    """Return the journal version, 1 to `SCHEMA_VERSION`."""
     try:
         found = _meta(db, "version")
     except sqlite3.OperationalError as error:
@@ -60,7 +60,7 @@ def first_entry_number(path: Path, db: sqlite3.Connection) -> int:
 
 
 def set_first(db: sqlite3.Connection, first: int) -> None:
-    """Set the first entry of the journal."""
+    """Set the number of the first entry."""
     db.execute("UPDATE meta SET value = ? WHERE key = 'first'", (str(first),))
 
 

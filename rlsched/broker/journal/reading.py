@@ -1,4 +1,4 @@
-"""Reading of a journal, also of one that a broker has open: one consistent state, despite later commits."""
+"""Reading of a journal, even while a broker has it open: one consistent state, despite later commits."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Reading:
 
     Attributes:
         version: Version of the journal.
-        first: Number of its first entry.
-        last: Number of its last entry; None in version 1.
-        ended_at: Number of the last entry that its table of ended jobs includes; None before version 3.
-        has_snapshots: Whether it has a table of snapshots.
+        first: Number of the first entry.
+        last: Number of the last entry; None in version 1.
+        ended_at: Number of the last entry that the table of ended jobs includes; None before version 3.
+        has_snapshots: Whether the journal has a table of snapshots.
     """
 
     def __init__(self, path: Path, db: sqlite3.Connection) -> None:
@@ -44,7 +44,7 @@ class Reading:
             yield from read_rows(self.path, self.db, self.last, after=self.first - 1)
 
     def rows_after(self, n: int, most: int) -> Iterator[CheckedRow]:
-        """Yield at most `most` entries after entry `n`, in order; all of them after entry 0.
+        """Yield at most `most` entries after entry `n`, in order; `n` = 0: from the first on.
 
         Raises:
             JournalError: the file or an entry is damaged.
@@ -53,7 +53,7 @@ class Reading:
             yield from rows_after(self.path, self.db, n or self.first - 1, most)
 
     def crc_of(self, n: int) -> int | None:
-        """Return the checksum of an entry; None: there is no such entry."""
+        """Return the checksum of an entry; None: no such entry."""
         if n < self.first:
             return None
         found = self.db.execute("SELECT crc FROM entries WHERE n = ?", (n,)).fetchone()
@@ -62,10 +62,10 @@ class Reading:
 
 @contextmanager
 def reading(path: str | Path) -> Iterator[Reading]:
-    """Open a journal for reading, also one that a broker has open.
+    """Open a journal for reading, even if a broker has it open.
 
     Raises:
-        JournalError: it is missing, of an unknown version, or damaged.
+        JournalError: the journal is missing, of an unknown version, or damaged.
     """
     path = Path(path)
     if not path.is_file():
@@ -76,7 +76,7 @@ def reading(path: str | Path) -> Iterator[Reading]:
 
 
 def read_journal(path: str | Path) -> list[JournalRow]:
-    """Return all entries of a journal, also of one that a broker has open.
+    """Return all entries of a journal, even if a broker has it open.
 
     Raises:
         JournalError: as `reading`.

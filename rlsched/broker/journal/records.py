@@ -1,7 +1,7 @@
-"""The broker's store of decisions, and curves for TensorBoard; written after commit and replies.
+"""The broker's store of decisions, and curves for TensorBoard, written after the commit and the replies.
 
-No decision depends on them: errors here are counted and logged once (`SoftErrors`), and writing is retried
-with the next records.
+No decision depends on them: errors are counted and logged once (`SoftErrors`), and writing is retried with
+the next records.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 STORE_FOLDER: Final = "decisions"
 LAST_RECORDS: Final = 5_000
 _PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of TensorBoard's folder that do not stop a start: there may be space later."""
+"""Errors of TensorBoard's directory that do not stop a start because space may be free later."""
 
 
 class RecordLog:
     """Stores decisions and events.
 
     Args:
-        folder: The store of decisions.
-        logdir: Folder for TensorBoard curves.
+        folder: Directory of the store of decisions.
+        logdir: Directory for TensorBoard curves.
         soft_errors: Counts losses: `written` (to the store) and `drawn` (for TensorBoard).
         keep_bytes: Size above which the oldest rows of the store are removed, bytes.
 
@@ -97,18 +97,18 @@ class RecordLog:
         return rows
 
     def begins(self) -> bool:
-        """Whether there are no records from before."""
+        """Return whether the store is new: it has no records yet."""
         return not segment_files(self.folder, "nodes")
 
     def decides(self, policy: Policy, since_s: float) -> None:
-        """Store the policy that decides from now on."""
+        """Store which policy decides from `since_s` on, Unix seconds."""
         try:
             note_decider(self.folder, policy, since_s)
         except Exception as error:  # any error of the disk
             self.soft_errors.count("written", f"{self.folder}: cannot keep who decides", error, 0)
 
     def step(self) -> None:
-        """Write records that were buffered for long enough."""
+        """Write buffered records if a write is due."""
         if self._store is not None and self._store.is_write_due():
             self._write()
 
@@ -162,7 +162,7 @@ class RecordLog:
                     return
 
     def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
-        """Write a point of other curves for TensorBoard, at a number of decisions."""
+        """Write a point of the given curves for TensorBoard. `step`: number of decisions so far."""
         if self._writer is not None and scalars:
             try:
                 self._writer.add_scalars(step, scalars)
@@ -170,7 +170,7 @@ class RecordLog:
                 self._not_drawn(error, 1)
 
     def flush(self) -> None:
-        """Write all buffered data, and flush TensorBoard's files."""
+        """Write all buffered data, including TensorBoard's files."""
         self._write()
         if self._writer is not None:
             try:
@@ -181,7 +181,7 @@ class RecordLog:
                 self.soft_errors.mark_recovered("drawn", f"{self._logdir}: curves for TensorBoard are drawn")
 
     def close(self) -> None:
-        """Flush, and close."""
+        """Write all buffered data, and close the files."""
         self._write()
         if self._writer is not None:
             try:

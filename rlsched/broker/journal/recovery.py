@@ -1,4 +1,4 @@
-"""Recovery of a book from a journal at a start, and snapshots that make it fast."""
+"""Recovery of a broker's state from its journal at a start, and snapshots that speed it up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 MOST_ENDED = 10_000
-"""Ended jobs that stay in memory during a replay."""
+"""Maximum number of ended jobs in memory during a replay."""
 _CHUNK = 2_000
 
 
@@ -35,19 +35,19 @@ def recover_state(
     *,
     half_life_s: float = math.inf,
 ) -> BrokerState:
-    """Return the book of a journal, from the newest usable snapshot and the entries after it.
+    """Return the state recorded in a journal, from the newest usable snapshot and the entries after it.
 
-    The journal's table of ended jobs includes the last entry afterwards.
+    Afterwards the journal's table of ended jobs includes the last entry.
 
     Args:
         journal: The journal.
         predictions: Used without a snapshot; receives every event.
         scheduler: Policy that will decide.
         say: Receives a line for each unusable snapshot.
-        half_life_s: As of `BrokerState`.
+        half_life_s: As in `BrokerState`.
 
     Raises:
-        JournalError: the journal is damaged, or its facts do not follow.
+        JournalError: the journal is damaged, or a fact is illegal after the facts before it.
     """
     state, after = _from_snapshot(journal, made_for(scheduler, predictions.made_for, half_life_s), say)
     if state is None:
@@ -56,12 +56,13 @@ def recover_state(
 
 
 def catch_up_state(journal: Journal, state: BrokerState, after: int, scheduler: Scheduler) -> BrokerState:
-    """Bring a book of the first `after` entries of a journal up to date with the later ones.
+    """Apply a journal's entries after number `after` to a state that includes all earlier ones.
 
-    The journal's table of ended jobs must include entry `after`; it includes the last entry afterwards.
+    Before the call, the journal's table of ended jobs must include entry `after`; afterwards it includes the
+    last entry.
 
     Raises:
-        JournalError: the journal is damaged, or its facts do not follow.
+        JournalError: the journal is damaged, or a fact is illegal after the facts before it.
     """
     found = state
     missing: list[EndedJob] = []
@@ -91,7 +92,7 @@ def catch_up_state(journal: Journal, state: BrokerState, after: int, scheduler: 
 
 
 def forget_some(state: BrokerState) -> None:
-    """Drop most of the finished jobs from memory during a replay."""
+    """Remove most finished jobs from memory during a replay."""
     if len(state.ended_jobs) > MOST_ENDED + _CHUNK:
         state.forget(state.now_s, math.inf, MOST_ENDED)
 
@@ -99,7 +100,7 @@ def forget_some(state: BrokerState) -> None:
 def _from_snapshot(
     journal: Journal, wanted: str, say: Callable[[str], None]
 ) -> tuple[BrokerState | None, int]:
-    """(book of the newest usable snapshot, its last entry); None and 0 without one."""
+    """Return (state of the newest usable snapshot, number of its last entry); None and 0 without one."""
     for snapshot in journal.snapshots.newest_first():
         why = snapshot if isinstance(snapshot, str) else ""
         if isinstance(snapshot, Snapshot):
@@ -117,11 +118,11 @@ def _from_snapshot(
 
 
 def keep_snapshot(journal: Journal, state: BrokerState, scheduler: Scheduler) -> None:
-    """Store a snapshot of the book after the journal's last entry.
+    """Store a snapshot of the state after the journal's last entry.
 
     Raises:
-        PictureError: the book contains an object that cannot be serialised.
-        JournalError: it cannot be written.
+        PictureError: the state contains an object that cannot be serialised.
+        JournalError: the snapshot cannot be written.
     """
     picture = picture_of(state)
     key = made_for(scheduler, state.predictions.made_for, state.usage.half_life_s)

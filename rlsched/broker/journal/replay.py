@@ -1,4 +1,4 @@
-"""A broker's journal as inputs and decisions, to replay it in a simulator."""
+"""A broker's journal as inputs and decisions, for a replay in a simulator."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ Change = (
     | EligibilityReviewed
     | Decided
 )
-"""Kinds of changes; a `Decided` among them is a start that an engine made itself."""
+"""Facts that change the cluster; a `Decided` here is a start that an engine made itself."""
 
 
 @dataclass
@@ -78,13 +78,13 @@ class Instant:
     """Effects of one batch on the cluster: first the changes, in order, then the decisions.
 
     Attributes:
-        now_s: Unix seconds.
-        changes: `NodeUp` of a node that is known and not down changes nothing but is a decision point.
-            `JobSubmitted` with `rejected` does not enter the cluster. `AttemptOver` with outcome `queued`
-            requeues its job, any other releases it; a preempted job has lost its GPUs before.
+        now_s: Time of the batch, Unix seconds.
+        changes: A `NodeUp` of a known node that is not down changes nothing, but the scheduler is called. A
+            `JobSubmitted` with `rejected` does not enter the cluster. An `AttemptOver` with outcome `queued`
+            requeues its job, any other outcome releases it; a preempted job has lost its GPUs before.
         decisions: In order; the first has the number that the state counted before.
         speed_energy: New weight of energy, set before all changes; None: unchanged.
-        shares: Likewise, whether GPUs are shared.
+        shares: New setting of whether GPUs are shared, set before all changes; None: unchanged.
     """
 
     now_s: float
@@ -99,8 +99,8 @@ class JournalEvents:
     """All events of a journal.
 
     Attributes:
-        instants: In order; `now_s` grows.
-        seq_of: Job number -> number in the `ClusterState`, for jobs that entered it.
+        instants: In order; `now_s` increases.
+        seq_of: Index in the `ClusterState` by job number, for jobs that entered the cluster.
         starts: Each start of a broker.
     """
 
@@ -136,10 +136,10 @@ class _FromAttempts:
 
 
 def journal_events(path: str | Path) -> JournalEvents:
-    """Read a journal (or the broker's directory that holds it), also of a running broker.
+    """Read the events of a journal, given by its path or the broker's directory; the broker may be running.
 
     Raises:
-        JournalError: it is missing or damaged.
+        JournalError: the journal is missing or damaged.
     """
     path = Path(path)
     events = JournalEvents()
@@ -152,7 +152,7 @@ def journal_events(path: str | Path) -> JournalEvents:
             entry = heads[entry.array].task(entry)
         if isinstance(entry, BasePart):
             raise JournalError(
-                f"{path}: compacted, so entries before {row.n} are not known; take a backup from before"
+                f"{path}: compacted: entries before {row.n} are missing; use a backup from before"
             )
         if isinstance(entry, BrokerStarted):
             before = events.starts[-1] if events.starts else None
@@ -183,12 +183,12 @@ def journal_events(path: str | Path) -> JournalEvents:
 
 
 def records_by_number(directory: str | Path) -> dict[int, DecisionRecord]:
-    """Return the decision records of a broker's directory."""
+    """Return the decision records in a broker's directory, by decision number."""
     return {record.number: record for record in read_records(Path(directory) / STORE_FOLDER)}
 
 
 def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord]:
-    """Return the decisions of a scheduler on a fresh state that undergoes the journal's changes.
+    """Return the records of a scheduler's decisions on a fresh state with the changes of a journal.
 
     A deterministic scheduler that made the journal's decisions makes them again, bit for bit.
     """
@@ -249,7 +249,7 @@ def redecide(events: JournalEvents, scheduler: Scheduler) -> list[DecisionRecord
 
 
 def _happen_to_arrays(arrays: Arrays, specs: dict[int, JobSubmitted], change: Change, now_s: float) -> None:
-    """Apply a change to arrays, after it was applied to their tasks."""
+    """Apply a change to the arrays, after it was applied to the jobs."""
     match change:
         case JobSubmitted(rejected="") if change.tasks:
             arrays.add_array(change, now_s)
@@ -270,7 +270,7 @@ def _happen_to_arrays(arrays: Arrays, specs: dict[int, JobSubmitted], change: Ch
 
 
 def _is_asked_after(change: Change) -> bool:
-    """Whether the scheduler is called after this change."""
+    """Return whether the scheduler is called after this change."""
     return not isinstance(change, Decided | PairSeen | JobUnshared) and not (
         isinstance(change, JobSubmitted) and change.rejected
     )

@@ -1,4 +1,4 @@
-"""Timing of snapshots: rarely, in quiet turns, and with little of the broker's time."""
+"""Timing of snapshots: rarely, in turns without messages, and with little of the broker's time."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import JournalError
 
 ENTRIES = 20_000
-"""Entries after which a snapshot is due in a turn without messages."""
+"""Number of entries after which a snapshot is due in a turn without messages."""
 ENTRIES_AT_LAST = 100_000
-"""Entries after which a snapshot is due in any turn."""
+"""Number of entries after which a snapshot is due in any turn."""
 SHARE = 0.005
-"""Maximum fraction of the broker's time for snapshots."""
+"""Maximum fraction of the broker's time spent on snapshots."""
 
 
 class SnapshotKeeper:
     """Stores snapshots of one state machine. A snapshot that fails only makes the next start slower.
 
     Args:
-        journal: Journal to store them in.
-        say: Receives a log line when a snapshot failed.
+        journal: The journal in which snapshots are stored.
+        say: Logs a line if a snapshot fails.
         elapsed: A monotonic clock, seconds.
     """
 
@@ -41,14 +41,14 @@ class SnapshotKeeper:
         self._not_before_s = -float("inf")
 
     def is_snapshot_due(self, *, is_quiet: bool) -> bool:
-        """Whether a snapshot is due; `is_quiet`: no messages arrive just now."""
+        """Return whether a snapshot is due; `is_quiet`: this turn received no messages."""
         behind = self._journal.last - self._at
         if behind < ENTRIES_AT_LAST and not (is_quiet and behind >= ENTRIES):
             return False
         return self._elapsed() >= self._not_before_s
 
     def keep(self, state: BrokerState, scheduler: Scheduler) -> None:
-        """Store the book as it is after the journal's last entry, unless that is stored already."""
+        """Store a snapshot of the state after the journal's last entry, unless there is already one."""
         if self._at == self._journal.last:
             return
         self._at, began_s = self._journal.last, self._elapsed()
@@ -62,7 +62,7 @@ class SnapshotKeeper:
 
 
 def give_back() -> None:
-    """Return free memory to the system; glibc keeps the memory that a snapshot used, in pieces."""
+    """Return free memory to the system: glibc keeps the fragmented memory that a snapshot used."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""Table `snapshots` of the journal, validated on read."""
+"""The table `snapshots` of the journal; rows are validated on read."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Snapshot(NamedTuple):
     """A row of the table `snapshots`, in the order of its columns.
 
     Attributes:
-        n: Number of the last entry that it includes.
+        n: Number of the last entry that the snapshot includes.
         now_s: Time of that entry, Unix seconds.
-        format: `FORMAT` of the code that made it.
+        format: `FORMAT` of the code that made the snapshot.
         made_for: Result of `made_for`.
-        entry_crc: Checksum of that entry.
-        picture: The book.
+        entry_crc: Checksum of entry `n`.
+        picture: The serialised state of the broker.
     """
 
     n: int
@@ -40,13 +40,13 @@ class Snapshot(NamedTuple):
     picture: bytes
 
     def checksum(self) -> int:
-        """CRC-32 of all columns."""
+        """Return the CRC-32 of all columns."""
         head = struct.pack("<qdqI", self.n, self.now_s, self.format, self.entry_crc)
         return zlib.crc32(self.picture, zlib.crc32(head + self.made_for.encode()))
 
 
 class SnapshotTable:
-    """Table `snapshots` of an open journal.
+    """The table `snapshots` of an open journal.
 
     Args:
         path: Name of the journal in messages.
@@ -57,10 +57,10 @@ class SnapshotTable:
         self._path, self._db = path, db
 
     def store_snapshot(self, snapshot: Snapshot) -> None:
-        """Store a snapshot, and keep the latest `KEPT`.
+        """Store a snapshot, and remove all but the latest `KEPT`.
 
         Raises:
-            JournalError: it cannot be written; earlier snapshots are unchanged.
+            JournalError: the snapshot cannot be written; earlier snapshots are unchanged.
         """
         with clearly(self._path):
             self._db.execute("BEGIN IMMEDIATE")
@@ -78,16 +78,16 @@ class SnapshotTable:
                 raise
 
     def clear(self) -> None:
-        """Remove all of them: the next start replays the entries.
+        """Remove all snapshots: the next start replays the entries.
 
         Raises:
-            JournalError: they cannot be removed.
+            JournalError: the snapshots cannot be removed.
         """
         with clearly(self._path):
             self._db.execute("DELETE FROM snapshots")
 
     def newest_first(self) -> Iterator[Snapshot | str]:
-        """Yield all snapshots; for a damaged one, or one of other entries, a line with the reason."""
+        """Yield all snapshots; in place of one that is damaged or of another journal, yield the reason."""
         with clearly(self._path):
             numbers = [n for (n,) in self._db.execute("SELECT n FROM snapshots ORDER BY n DESC")]
             for n in numbers:

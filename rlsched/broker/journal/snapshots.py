@@ -1,4 +1,4 @@
-"""Snapshots: the book after an entry, stored in the journal, so that a start replays only the later entries.
+"""Snapshots: the broker's state after an entry, stored in the journal. A start replays only later entries.
 
 A snapshot is valid only for the code, the policy and the predictor that made it. Snapshots that are damaged,
 or made for another code, policy, predictor or journal, are ignored, and all facts are replayed.
@@ -26,16 +26,16 @@ _AS_NEW: dict[type, dict[str, object]] = {
     Predictor: {"_boosting": None, "_ended_at_fit": 0, "_ended_at_last": 0},
     Recent: {"_known": None},
 }
-"""Fields that a start sets to their defaults: boosting is unfitted."""
+"""Fields for which snapshots store a default value; for example, boosting is stored unfitted."""
 
 
 def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
-    """Return a hash of everything but the facts that a snapshot depends on: code, order, permissions, dials.
+    """Return a hash of everything on which a snapshot depends except facts: code, order, permissions, dials.
 
     Args:
         scheduler: Policy that decides.
         predictions: `Predictions.made_for`.
-        half_life_s: As of `BrokerState`.
+        half_life_s: As in `BrokerState`.
     """
     strategy = scheduler.policy_id if scheduler.strategy is not None else ""
     depends = [code_digest(), scheduler.order, scheduler.abilities, strategy, predictions, repr(half_life_s)]
@@ -44,10 +44,10 @@ def made_for(scheduler: Scheduler, predictions: str, half_life_s: float) -> str:
 
 
 def picture_of(state: BrokerState) -> bytes:
-    """Serialise a book without finished jobs, which are in the table of ended jobs.
+    """Serialise a broker's state without finished jobs, which are in the table of ended jobs.
 
     Raises:
-        PictureError: it contains an object that cannot be serialised.
+        PictureError: the state contains an object that cannot be serialised.
     """
     live = copy.copy(state)
     live.jobs = {job.number: job for job in state.job_of_seq.values()}
@@ -57,13 +57,13 @@ def picture_of(state: BrokerState) -> bytes:
 
 
 def book_of(picture: bytes) -> BrokerState:
-    """Restore the book of a picture.
+    """Restore a broker's state from a picture.
 
     Raises:
         PictureError: the picture cannot be read.
     """
     state = unpack(picture)
     if not isinstance(state, BrokerState):
-        raise PictureError("it is not one of a book")
+        raise PictureError("it is not the state of a broker")
     state.clear_on_finished()
     return state

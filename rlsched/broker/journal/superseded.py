@@ -1,4 +1,4 @@
-"""Superseded brokers: a later broker serves the cluster; the directory remembers this for the next start."""
+"""Superseded brokers: if a later broker serves the cluster, a file in the directory records that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SUPERSEDED_FILE = "superseded"
 
 
 class Superseded:
-    """Record of later brokers in a broker's directory.
+    """The highest epoch of a later broker, recorded in a file of a broker's directory.
 
     Args:
         directory: Directory of the broker.
@@ -22,7 +22,7 @@ class Superseded:
         self._path = directory / SUPERSEDED_FILE
 
     def check(self, epoch: int) -> None:
-        """Refuse to serve a journal of an earlier epoch than that of a later broker.
+        """Check that no later broker is recorded whose epoch is higher than the journal's `epoch`.
 
         Raises:
             SupersededError: there is a later broker.
@@ -33,7 +33,7 @@ class Superseded:
         self._path.unlink(missing_ok=True)  # the journal is the later one by now
 
     def stop_for(self, epoch: int, how: str) -> None:
-        """Stop for a broker of this epoch, if it is above 0.
+        """Record a later broker of this epoch, and stop; 0: there is none. `how`: how its epoch became known.
 
         Raises:
             SupersededError: the epoch is above 0.
@@ -45,7 +45,7 @@ class Superseded:
             raise SupersededError(self._line(epoch, how))
 
     def epoch(self) -> int:
-        """The recorded epoch; 0: none."""
+        """Return the recorded epoch; 0: none."""
         try:
             return int(self._path.read_text(encoding="ascii"))
         except (OSError, ValueError):
@@ -55,5 +55,5 @@ class Superseded:
         return (
             f"a later broker of this cluster serves, at epoch {epoch} ({how}); this one stops, its journal "
             f"in {self._path.parent} is kept. `--standby --of ADDRESS` lets it stand by for that one; if "
-            f"that broker is lost, `rlsched journal restore` takes up a copy. {self._path} remembers this"
+            f"that broker is lost, `rlsched journal restore` restores a copy. {self._path} records this"
         )

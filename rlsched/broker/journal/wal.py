@@ -1,9 +1,10 @@
-"""Check of the journal's write-ahead log before SQLite reads it: SQLite silently drops a damaged part and all
-that follows (https://www.sqlite.org/fileformat2.html#the_write_ahead_log).
+"""Checks the journal's write-ahead log before SQLite reads it.
 
-A log that a power loss truncated is not damaged: each commit is on disk before the next begins, so at most
-the last one is incomplete. A damaged frame that at least one whole commit follows is damage. A flipped bit
-within the very last commit of a log looks like a truncation, and is treated as one.
+SQLite silently drops a damaged part of the log and everything after it
+(https://www.sqlite.org/fileformat2.html#the_write_ahead_log). A log that a power loss truncated is not
+damaged: each commit is on disk before the next begins, so at most the last one is incomplete. A damaged frame
+counts as damage if at least one whole commit follows it. A flipped bit within the very last commit of a log
+cannot be distinguished from a truncation, and is treated as one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MASK = 0xFFFFFFFF
 
 
 def check_wal(journal: Path) -> None:
-    """Refuse a damaged log of a journal that no process has open; a missing or empty log is accepted.
+    """Check the log of a journal that no process has open. A missing or empty log is accepted.
 
     Raises:
         JournalError: a commit that was on disk can no longer be read.
@@ -54,7 +55,7 @@ def check_wal(journal: Path) -> None:
         elif (frame_1, frame_2) == (salt_1, salt_2) and size_after_commit:
             commits += 1
     if commits >= 2:  # the broken frame's own commit may have been cut short, later commits not
-        raise JournalError(f"{path}: damaged at byte {broken_at}, and whole commits follow; {MEND}")
+        raise JournalError(f"{path}: damaged at byte {broken_at}, before later commits; {MEND}")
 
 
 def _sums(order: str, data: bytes, sums: tuple[int, int]) -> tuple[int, int]:

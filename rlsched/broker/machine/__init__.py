@@ -1,1 +1,1 @@
-"""The state machine without I/O: batches of events in, effects out."""
+"""The broker's state machine, without I/O: it takes batches of events and returns effects."""

@@ -11,9 +11,9 @@ from rlsched.wire.messages import FetchLog, LogChunk, LogData, ReadLog, Refused
 
 MAX_LOG_BYTES = 1 << 16
 MAX_LOG_READS = 16
-"""Most unanswered reads of output per user; more would keep a node busy with them."""
+"""Maximum number of unanswered output reads per user; more would keep a node busy."""
 _TOO_MANY_READS = (
-    f"{MAX_LOG_READS} of your reads of output wait for an answer already; ask again when one has come"
+    f"{MAX_LOG_READS} of your output reads already wait for an answer; try again when one has arrived"
 )
 
 
@@ -29,11 +29,11 @@ class _LogWait:
 
 
 class LogReads:
-    """Reads of output that wait for a node's answer.
+    """Output reads that wait for a node's answer.
 
     Args:
-        state: The state.
-        timeout_s: Time in which a node must answer, seconds.
+        state: State of the broker.
+        timeout_s: Time within which a node must answer, seconds.
         out: Output of the batch.
     """
 
@@ -91,7 +91,7 @@ class LogReads:
         )
 
     def data(self, node: str, request: int, data: LogData) -> None:
-        """Forward a piece of output that a node has read. Data from a node that was not asked is ignored."""
+        """Forward a piece of output to the client. Data from a node that got no such request is ignored."""
         wait = self._waits.get(request)
         if wait is None or wait.node != node:
             return
@@ -106,7 +106,7 @@ class LogReads:
         )
 
     def expire(self, now_s: float) -> None:
-        """Refuse the reads that a node has not answered in time."""
+        """Refuse the reads that their node has not answered in time."""
         late = [request for request, wait in self._waits.items() if now_s - wait.asked_s >= self._timeout_s]
         for request in late:
             wait = self._waits.pop(request)

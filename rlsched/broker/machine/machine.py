@@ -1,4 +1,4 @@
-"""The broker's state machine: a batch of events and the time in, effects out. No socket, file or clock."""
+"""The broker's state machine: takes a batch of events and the time, returns effects. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -79,31 +79,31 @@ from rlsched.wire.states import LAUNCHING, QUEUED, RUNNING
 
 _log = logging.getLogger("rlsched.broker")
 LISTENS_EVERY_S = 0.5
-"""Longest time between batches while the broker receives messages; a longer gap means that it did not."""
+"""Longest time between batches, seconds; after a longer gap, the broker was not receiving messages."""
 
 
 class Machine:
-    """Applies events to the book, decides once per batch, and returns journal entries and messages to send.
+    """Applies events to the state, decides once per batch, and returns journal entries and messages to send.
 
     Args:
         state: The state as recovered from the journal.
         scheduler: The policy.
         started: The fact that begins this broker's epoch. The first batch writes it to the journal.
-        now_s: Time at which the broker started, Unix seconds; later than every time in the book.
+        now_s: Time at which the broker started, Unix seconds; later than every time in the state.
         ended: The journal's table of finished jobs.
-        limits: The broker's times.
+        limits: The broker's time-outs and intervals.
         ranks: Priorities and fair share.
-        memory: The last record of each job.
-        soft_errors: Counts records that could not be `made`, or `remembered`.
-        loop_metrics: Returns figures of the broker's loop, for reports.
+        memory: The last decision record of each job.
+        soft_errors: Counts records that could not be `made` or `remembered`.
+        loop_metrics: Returns metrics of the broker's loop, for reports.
         forecasts: Forecast starts and ends of jobs.
         sleep: Rules for powering down idle nodes; None: nodes stay on.
-        up_since_s: When the process began to serve, Unix seconds; None: now.
-        sharing: Handling of observed speeds of jobs that share GPUs.
+        up_since_s: Time at which the process began to serve, Unix seconds; None: now.
+        sharing: Reactions to observed speeds of jobs that share GPUs.
 
     Attributes:
         started: The fact that began this broker's epoch.
-        up_since_s: When the process began to serve, Unix seconds.
+        up_since_s: Time at which the process began to serve, Unix seconds.
         backlog: Questions that wait for `answer`.
     """
 
@@ -190,18 +190,18 @@ class Machine:
         )
 
     def due_s(self) -> float:
-        """Time at which the scheduler asked to decide again, Unix seconds; infinite if it did not ask."""
+        """Return when the scheduler asked to decide again, Unix seconds; infinite if it did not ask."""
         if self.state.arrays.wants_tasks():
             return self.now_s
         due_s = min(self.state.asked_for_s.values(), default=math.inf)
         return math.ceil(due_s * 1000.0) / 1000.0 if due_s < math.inf else due_s  # time goes by milliseconds
 
     def later_epoch(self) -> int:
-        """Epoch of a later broker of this cluster, as reported by a majority of nodes, else 0."""
+        """Return the epoch of a later broker of this cluster, if a majority of nodes report one, else 0."""
         return self._members.later_epoch()
 
     def ask_next(self) -> None:
-        """Run the scheduler in the next batch, whatever events that has."""
+        """Run the scheduler in the next batch, even if no event requires it."""
         self._dirty = True
 
     # ---- a batch ----------------------------------------------------------------------------------
@@ -209,11 +209,11 @@ class Machine:
     def handle_batch(self, events: Sequence[Event], now_s: float) -> list[Effect]:
         """Apply a batch of events, decide, and return the output in order.
 
-        The first effect is the `Journal`, if any fact was recorded; it must be committed before any other
-        effect is carried out. `now_s` (Unix seconds, whole milliseconds) grows from batch to batch.
+        If any fact was recorded, the first effect is a `Commit`, which must be carried out before all other
+        effects. `now_s` (Unix seconds, whole milliseconds) grows from batch to batch.
 
         Raises:
-            ValueError: `now_s` is not later than that of the batch before.
+            ValueError: `now_s` is not later than the time of the previous batch.
         """
         self._begin(now_s)
         batch = _Batch(events)
@@ -250,9 +250,9 @@ class Machine:
         return self._out.take() + ([Records(self._records, self._happened)] if kept else [])
 
     def answer(self, has_time: Callable[[], bool]) -> list[Effect]:
-        """Answer at least one question, and more while there is time, one of each client in turn.
+        """Answer at least one question, and more while there is time; clients take turns.
 
-        The answers may be sent once the output of the last batch has been.
+        The answers can be sent after the output of the last batch.
         """
         self._out.begin(self.now_s)
         while self.backlog:
@@ -275,7 +275,7 @@ class Machine:
         self._unrecorded = []
 
     def _node_reported(self, event: NodeSaid) -> None:
-        """Handle a message of a node. If that raises, fail only what the message is about."""
+        """Handle a message of a node. If handling raises, fail only the attempt that the message is about."""
         try:
             if self._is_from_member(event):
                 self._node_said(event.node, event)
@@ -283,7 +283,7 @@ class Machine:
             self._set_aside(event, error)
 
     def _is_from_member(self, event: NodeSaid) -> bool:
-        """Whether the sender is registered, or registers by this message."""
+        """Return whether the sender is registered, or registers with this message."""
         node, message = event.node, event.message
         if isinstance(message, Hello | LaterBroker):
             return True
@@ -331,12 +331,12 @@ class Machine:
                 members.mark_leaving(node)
 
     def _limited(self, node: str, message: Launched | TimeLimited) -> None:
-        """A node reports the time limit that it enforces for a rank."""
+        """Record the time limit that a node enforces for a rank."""
         job = self._attempts.current(node, message.key)
         self._time_limits.note_enforced(job, message.attempt, message.rank, message.limit_s)
 
     def _set_aside(self, event: NodeSaid, error: Exception) -> None:
-        """A message raised: log it, fail only the attempt that it is about, drain the node for `drain_s`."""
+        """Handle a message that raised: log it, fail only its attempt, drain the node for `drain_s`."""
         node, message = event.node, event.message
         kind = type(message).__name__
         _log.error(
@@ -354,7 +354,7 @@ class Machine:
             self._out.send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
 
     def _review_eligibility(self) -> None:
-        """Review quotas and begin times that are due; cancel jobs whose dependencies can never be met."""
+        """Review quotas and begin times that are due. Cancel jobs whose dependencies can never be met."""
         if self.now_s >= min(self.state.quotas.due_s, self.state.gates.due_s):
             self._out.record(EligibilityReviewed())
         while self.state.gates.hopeless:
@@ -387,7 +387,7 @@ class Machine:
         self._dirty = self._dirty or self.now_s >= self._ask_again_s
 
     def _rank(self) -> None:
-        """Review fair shares and ages, if a review is due."""
+        """Review the users' fair shares and the ages of jobs, if a review is due."""
         if self.now_s - self._ranked_s < self._ranks.every_s:
             return
         self._ranked_s = self.now_s
@@ -397,13 +397,13 @@ class Machine:
             self._out.record(entry)
 
     def _rank_again(self, job: Job) -> None:
-        """Set the priority level of a requeued job: the end of its attempt may have changed the level."""
+        """Set the priority level of a requeued job: the end of its attempt can change the level."""
         level = level_of(self._ranks, job, self.now_s)
         if level != self.state.priorities.level(job.number):
             self._out.record(JobsRanked(ln_weights={}, levels={job.number: level}))
 
     def _tick_job(self, job: Job, launching_s: float) -> None:
-        """Handle a job's timers. `launching_s`: earliest time at which nodes could start it, Unix seconds."""
+        """Handle a job's timers. `launching_s`: earliest time of a launch by its nodes, Unix seconds."""
         attempt = job.active
         if attempt is None:
             return
@@ -491,7 +491,7 @@ class Machine:
         return self.state.called(self.state.number_of_seq[seq]) if job is None else job.called
 
     def _keep(self, decision: Decision, number: int) -> None:
-        """Keep a decision's record. A failure to make or remember it changes nothing else."""
+        """Store a decision's record. A failure to make or store the record changes nothing else."""
         record = decision.record
         if record is None:
             if decision.record_failed:
@@ -515,7 +515,7 @@ class Machine:
         self.state.seats.emptied.clear()
 
     def _forget_due(self, now_s: float) -> bool:
-        """Remove the requested decision times that have come; return whether there were any."""
+        """Remove requested decision times that have passed. Return whether there were any."""
         asked_for_s = self.state.asked_for_s
         due = [partition for partition, at_s in asked_for_s.items() if at_s <= now_s]
         for partition in due:
@@ -525,7 +525,7 @@ class Machine:
     # ---- facts ------------------------------------------------------------------------------------
 
     def _recorded(self, fact: Entry) -> None:
-        """A fact has been applied and will be journalled."""
+        """Handle a fact that has been applied and will be journalled."""
         self._keep_event(fact)
         is_rejected = isinstance(fact, JobSubmitted) and bool(fact.rejected)
         self._dirty = self._dirty or (fact.asks_scheduler and not is_rejected)
@@ -533,7 +533,7 @@ class Machine:
             self._rank_again(self.state.jobs[fact.job])
 
     def _keep_event(self, fact: Entry) -> None:
-        """Keep the events of a fact for the store of decisions; a failure changes nothing else."""
+        """Store a fact's events for the store of decisions. An error here changes nothing else."""
         try:
             self._happened += events_of_fact(fact, self.state, self.now_s)
         except Exception as error:  # whatever a fact holds
@@ -546,12 +546,12 @@ class _Batch:
 
     Attributes:
         reports: Messages of nodes.
-        intakes: Whether submissions are accepted.
+        intakes: Events that switch the acceptance of submissions.
         changes: Requests of clients that change something.
         questions: All other requests of clients.
         powered: Results of the commands that power nodes up and down.
-        has_tick: Whether there is a tick.
-        is_due: Whether the time that the scheduler asked for has come.
+        has_tick: Whether the batch has a `Tick`.
+        is_due: Whether the batch has a `Due`: the scheduler asked to decide at this time.
     """
 
     def __init__(self, events: Sequence[Event]) -> None:

@@ -1,4 +1,4 @@
-"""Orders about jobs: cancel, hold, release, requeue, update; and dependencies of new jobs."""
+"""Orders about jobs (cancel, hold, release, requeue, update), and the dependencies of new jobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rlsched.wire.messages import Cancel, DependsOn, Hold, JobOrder, Release, Re
 from rlsched.wire.states import CANCELLED, QUEUED, RUNNING
 
 WITHDRAWN: Final = "withdrawn by its engine"
-"""Reason of a job that is cancelled because its engine no longer offers it, see `rlsched.engine`."""
+"""Reason for a job's cancellation if its engine no longer offers the job, see `rlsched.engine`."""
 MOST_DEPENDENCIES: Final = 1_000
 
 
@@ -41,10 +41,10 @@ class JobOrders:
     """Carries out orders about jobs.
 
     Args:
-        state: The state.
-        attempts: The launch protocol.
+        state: State of the broker.
+        attempts: Starts, follows and ends attempts.
         time_limits: Time limits of running jobs.
-        limits: The broker's times.
+        limits: The broker's time-outs and intervals.
         out: Output of the batch.
     """
 
@@ -71,7 +71,7 @@ class JobOrders:
             raise InputError(f"job {job.called} has ended already: {job.state}")
         match order:
             case Cancel(waiting=True) if job.state != QUEUED:
-                raise InputError(f"job {job.called} does not wait any more: it is {job.state}, and goes on")
+                raise InputError(f"job {job.called} no longer waits: it is {job.state}, and continues")
             case Cancel():
                 self._cancel(job, by)
             case Hold():
@@ -85,7 +85,7 @@ class JobOrders:
                 self._update(order, job, by)
 
     def obey_all(self, order: JobOrder, array: JobArray, by: Peer) -> None:
-        """Carry out an order for an array: for the tasks still to come, and for each task that is a job.
+        """Carry out an order for an array: for the tasks that are not jobs yet, and for each that is one.
 
         Raises:
             InputError: the array has ended, or an admin holds it.
@@ -121,7 +121,8 @@ class JobOrders:
         """Carry out an order for some tasks of an array, whether they are jobs yet or not.
 
         Raises:
-            InputError: the array has no such task, none of them is left, or one of them does not allow it.
+            InputError: the array has no such task, all of them have ended, or a task's state forbids the
+                order.
         """
         own, number = array.spec.tasks, array.number
         strange = minus(order.tasks, own)
@@ -137,7 +138,7 @@ class JobOrders:
             self.obey(msgspec.structs.replace(order, tasks=[]), job, by)
 
     def _say_over(self, order: JobOrder, array: JobArray) -> None:
-        """Refuse an order for tasks that have all ended, except a cancel of cancelled tasks."""
+        """Refuse an order for tasks that have all ended. A cancel of cancelled tasks is accepted."""
         is_gone = not minus(order.tasks, array.dropped)
         if count(order.tasks) == 1:
             job = self._state.task(array, order.tasks[0].first)
@@ -153,7 +154,7 @@ class JobOrders:
             raise InputError(f"{which} ended already")
 
     def _set_aside(self, array: JobArray, order: JobOrder, by: Peer) -> bool:
-        """Carry out an order for the tasks that are not jobs yet; return whether there are any.
+        """Carry out an order for the tasks that are not jobs yet. Return whether there are any.
 
         Raises:
             InputError: an admin holds them, or the order does not apply to tasks that are not jobs yet.
@@ -205,10 +206,10 @@ class JobOrders:
     def _update_of(
         self, order: Update, spec: JobSubmitted, waits: bool, name: str = "", *, limits: bool = False
     ) -> JobUpdated:
-        """Return the fact for an update. `limits`: the time limit may change although the job does not wait.
+        """Return the fact for an update. `limits`: the time limit can change although the job does not wait.
 
         Raises:
-            InputError: a value cannot change, now or ever, or a new value can never be met.
+            InputError: a value cannot change (at present or ever), or a new value can never be satisfied.
         """
         number = name or str(spec.job)
         changes = changes_of(order)
@@ -222,7 +223,7 @@ class JobOrders:
                 f"`rlsched requeue {number}` ends it and queues it again"
             )
         if order.array_limit is not None and not spec.tasks:
-            raise InputError(f"job {number} is no array: {WORDS['array_limit']} is that of an array")
+            raise InputError(f"job {number} is not an array: {WORDS['array_limit']} is a setting of arrays")
         refusal = wrong_change(order) or self._limits.wrong_time(order)
         if refusal:
             raise InputError(refusal)
@@ -243,10 +244,10 @@ class JobOrders:
         return JobUpdated(job=spec.job, **asked | {"depends_on": others, "gpu_types": types})
 
     def _check_circle(self, job: int, name: str, others: list[DependsOn]) -> None:
-        """Check that a job would not wait for itself.
+        """Check that a job would not wait for itself, directly or through other jobs.
 
         Raises:
-            InputError: it would wait for itself.
+            InputError: the job would wait for itself.
         """
         left, seen = [one.job for one in others], set[int]()
         while left:
@@ -289,7 +290,7 @@ class JobOrders:
             self._out.record(JobHeld(job=job.job, by=""))
 
     def waits_for(self, submit: Submit) -> list[DependsOn]:
-        """Return the dependencies of a new job, without the ones that are met already.
+        """Return the dependencies of a new job, without those already met.
 
         Raises:
             InputError: there is no such job, a dependency can no longer be met, or there are too many.
@@ -314,10 +315,10 @@ class JobOrders:
         return list(found)
 
     def alone(self, entry: JobSubmitted, beside: int = 0) -> JobSubmitted:
-        """Return the job with dependencies on all earlier live jobs and arrays of its user and name.
+        """Return a singleton job with dependencies on all earlier live jobs and arrays of its user and name.
 
-        Call it just before the job is journalled, so that earlier jobs of the same batch count. `beside`:
-        number of such jobs that are not journalled yet.
+        Call the method just before the job is journalled, so that earlier jobs of the same batch count.
+        `beside`: number of earlier jobs with this user and name that are not journalled yet.
 
         Raises:
             InputError: there are too many dependencies.

@@ -1,4 +1,4 @@
-"""Operators' orders about quotas and accounts, checked, and the pages that show them to all users."""
+"""Checks of operators' orders about quotas and accounts, and the pages that list both for all users."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Row = TypeVar("Row")
 Limit = TypeVar("Limit", int | None, float | None)
 MAX_PAGE_ROWS = 500
 MAX_COUNT = 1_000_000_000
-"""Highest limit of GPUs, jobs or GPU-hours."""
+"""Maximum that can be set as a limit of GPUs, jobs or GPU-hours."""
 
 
 def changed_quota(quotas: QuotaTable, order: SetQuota) -> QuotaSet:
-    """Return the fact for an order.
+    """Return the fact for an order to change limits.
 
     Raises:
         InputError: the name is invalid, a limit is out of range, or no limit is given.
@@ -33,7 +33,7 @@ def changed_quota(quotas: QuotaTable, order: SetQuota) -> QuotaSet:
     check_party(order.kind, order.name)
     own = quotas.own_limits(order.kind, order.name)
     if order.gpus is UNSET and order.jobs is UNSET and order.gpu_hours is UNSET:
-        raise InputError("expected a limit: --gpus, --jobs or --gpu-hours; `none` lifts one")
+        raise InputError("expected a limit: --gpus, --jobs or --gpu-hours; `none` removes a limit")
     return QuotaSet(
         kind=order.kind,
         name=order.name,
@@ -44,7 +44,7 @@ def changed_quota(quotas: QuotaTable, order: SetQuota) -> QuotaSet:
 
 
 def changed_member(accounts: AccountMembers, order: SetMember) -> MemberSet | None:
-    """Return the fact for an order; None if it is true already.
+    """Return the fact for an order to add or remove a member; None if the order would change nothing.
 
     Raises:
         InputError: a name is invalid, or the user to remove is not a member.
@@ -53,7 +53,7 @@ def changed_member(accounts: AccountMembers, order: SetMember) -> MemberSet | No
     check_party("user", order.person)
     is_member = accounts.may_charge(order.account, order.person)
     if not order.member and not is_member:
-        raise InputError(f"{order.person} is no member of account {order.account}")
+        raise InputError(f"{order.person} is not a member of account {order.account}")
     if order.member == is_member:
         return None
     return MemberSet(account=order.account, person=order.person, member=order.member)

@@ -1,4 +1,4 @@
-"""Requests of clients: submissions and orders before a batch's decisions, questions when there is time."""
+"""Requests of clients: submissions and orders before a batch's decisions, questions if there is time."""
 
 from __future__ import annotations
 
@@ -80,28 +80,28 @@ CHANGES = (
 """Requests that change something, carried out before their batch's decisions. All others are questions."""
 _log = logging.getLogger("rlsched.broker")
 OF_ONE_JOB = JobOrder | ReadLog | Begin
-"""Requests that only the job's user and admins may make."""
+"""Requests that only the job's user and admins can make."""
 
 
 class Requests:
-    """Answers clients.
+    """Carries out and answers requests of clients.
 
     Args:
-        state: The state.
-        attempts: The launch protocol.
+        state: State of the broker.
+        attempts: Starts, follows and ends attempts.
         time_limits: Time limits of running jobs.
         members: The nodes.
         node_orders: Carries out orders about nodes.
-        memory: The last record of each job.
-        limits: The broker's times.
-        ranks: Priorities, and the highest that a user may request.
+        memory: The last decision record of each job.
+        limits: The broker's time-outs and intervals.
+        ranks: Priorities, and the highest that a user can request.
         out: Output of the batch.
         reports: Status reports of the broker.
         ended: Table of finished jobs.
         forecasts: Forecast starts and ends of jobs.
 
     Attributes:
-        logs: Reads of output that wait for nodes.
+        logs: Output reads that wait for nodes.
         submitting: Accepts submissions.
     """
 
@@ -136,7 +136,7 @@ class Requests:
     # ---- changes ----------------------------------------------------------------------------------
 
     def change(self, asked: Sequence[ClientAsked], now_s: float) -> None:
-        """Carry out `CHANGES`, in order. Consecutive new jobs are predicted together."""
+        """Carry out requests that change something, in order; submissions in a row are predicted together."""
         signed = [one for one in map(self._signed, asked) if one is not None]
         for _, run in itertools.groupby(signed, key=lambda one: isinstance(one.message, Submit)):
             self._change_run(list(run), now_s)
@@ -180,7 +180,7 @@ class Requests:
         return None
 
     def _signed(self, asked: ClientAsked) -> ClientAsked | None:
-        """Return a submission in the name of its key's owner; None if it was refused."""
+        """Return a submission in the name of its key's owner, other requests unchanged; None if refused."""
         if not isinstance(asked.message, Submit):
             return asked
         try:
@@ -230,7 +230,7 @@ class Requests:
     # ---- questions --------------------------------------------------------------------------------
 
     def answer(self, asked: ClientAsked, now_s: float) -> None:
-        """Answer a question, or refuse it in one line if that raises an error."""
+        """Answer a question; if that raises, refuse the question in one line."""
         try:
             self._answer(asked, now_s)
         except Exception as error:
@@ -324,23 +324,23 @@ class Requests:
         )
 
     def _partitions(self, job: Job) -> list[str]:
-        """Names of the partitions that serve a job."""
+        """Return the names of the partitions that serve a job."""
         cluster = self._state.cluster
         return [cluster.partition_names[p] for p in cluster.partitions_of(job.spec.vc) if p >= 0]
 
 
 def _set_aside(asked: ClientAsked, error: Exception) -> Refused:
-    """Log a request that raised an error, and refuse it; other requests are not affected."""
+    """Log a request that raised an error, and return its refusal; other requests are not affected."""
     kind = type(asked.message).__name__
     what = (
         "" if isinstance(asked.message, Submit | SubmitMany) else f": {asked.message!r:.500}"
     )  # commands hold secrets
     _log.error("%s of %s is set aside%s", kind, asked.by.name or "a client", what, exc_info=error)
-    return Refused(message=f"the broker could not deal with this {kind}: {error!r:.200}; its log says more")
+    return Refused(message=f"the broker could not handle this {kind}: {error!r:.200}; see the broker's log")
 
 
 def _no_array(number: int) -> Refused:
-    return Refused(message=f"job {number} is no array: it has no tasks")
+    return Refused(message=f"job {number} is not an array: it has no tasks")
 
 
 def _no_such(number: int) -> Refused:

@@ -1,4 +1,4 @@
-"""Checks of submissions. A submission that passes can be journalled, launched and listed."""
+"""Checks of submissions. A submission that passes the checks can be journalled, launched and listed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlsched.wire.messages import NOTIFY_EVENTS, DryRun, Submit, Tasks, Update
 from rlsched.wire.messages.job_settings import MAX_NAME_CHARACTERS, JobNeeds
 
 MOST_AT_ONCE = 500
-"""Most submissions in one message; the broker does nothing else while it handles them."""
+"""Maximum number of submissions in one message; the broker does nothing else while it handles them."""
 MAX_COMMAND_BYTES = 128 << 10
-"""Most bytes of arguments and environment, UTF-8, one more for each: they must fit a launch message."""
+"""Maximum bytes of arguments and environment (UTF-8, plus one per text), to fit a launch message."""
 MAX_GPU_TYPES = 16
 MAX_TYPE_CHARACTERS = 64
 _TEXTS: Final = [(name, one.setting.characters) for name, one in declared(Submit).items() if one.type is str]
@@ -35,7 +35,7 @@ def wrong(message: Submit) -> str:
 
 
 def wrong_change(message: Update) -> str:
-    """Return the error of a change, in one line; "" if it is valid."""
+    """Return the error of an update, in one line; "" if it is valid."""
     if message.name is not None:
         if not message.name:
             return "name: expected some characters"
@@ -55,7 +55,7 @@ def wrong_tasks(tasks: list[Tasks]) -> str:
 
 
 def wrong_question(question: DryRun) -> str:
-    """Return the error of a dry run, in one line, as for a submission; "" if it is valid."""
+    """Return the error of a dry run (as for a submission), in one line; "" if it is valid."""
     asked = {name: getattr(question, name) for name in JobNeeds.__struct_fields__}
     as_if = Submit(token="dry run", command=["true"], begin_s=question.tonight_s, **asked)
     return wrong(as_if).replace("begin_s", "tonight_s")
@@ -101,7 +101,7 @@ def _wrong_command(message: Submit) -> str:
 
 
 def _wrong_number(message: Submit | Update) -> str:
-    """Return the error of a number out of its range; a change has only some of the fields."""
+    """Return the error of a number out of its range, "" if there is none. An update has fewer fields."""
     for name, one in declared(Submit).items():
         if one.setting.least is not None and hasattr(message, name):
             refusal = one.setting.out_of_range(name, getattr(message, name))

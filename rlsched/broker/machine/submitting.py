@@ -1,4 +1,4 @@
-"""Turns submissions into entries: signed, checked and predicted, one by one or many at once."""
+"""Turns submissions into entries: signed, checked and predicted, one at a time or many together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _log = logging.getLogger("rlsched.broker")
 
 
 class Drafts(NamedTuple):
-    """Entries and refusals for the submissions of a batch, by token."""
+    """Entries and refusals for the submissions of a batch, both by token."""
 
     entries: dict[str, JobSubmitted]
     refused: dict[str, str]
@@ -42,9 +42,9 @@ class Submitting:
     """Accepts submissions.
 
     Args:
-        state: The state.
-        ranks: Priorities, and the highest that a user may request.
-        limits: The broker's times.
+        state: State of the broker.
+        ranks: Priorities, and the highest that a user can request.
+        limits: The broker's time-outs and intervals.
         orders: Checks dependencies.
         out: Output of the batch.
 
@@ -63,14 +63,14 @@ class Submitting:
         """Return a submission in the name of its key's owner.
 
         Raises:
-            InputError: it names another user, or requests a priority that this key may not request.
+            InputError: the submission names another user, or a priority that this key cannot request.
         """
         if by.role != "admin":
             self._ranks.check(submit.priority)
         return signed(by, submit)
 
     def submit_many(self, many: SubmitMany, by: Peer, now_s: float) -> ClientReply:
-        """Queue all jobs of a message, or none.
+        """Queue either all jobs of a message or none.
 
         Raises:
             InputError: a job is refused, or there are too many.
@@ -107,7 +107,7 @@ class Submitting:
         return SubmittedMany(jobs=found)
 
     def _not_alone(self, draft: JobSubmitted, called: Counter[tuple[str, str]]) -> str:
-        """Return why a job of many cannot wait for all of its name, else "". `called`: jobs before it."""
+        """Return why a singleton cannot wait for all jobs of its name, else "". `called`: jobs before it."""
         try:
             self._orders.alone(draft, called[draft.user, draft.name])
         except InputError as error:
@@ -115,14 +115,14 @@ class Submitting:
         return ""
 
     def drafts(self, messages: Sequence[Submit], now_s: float) -> Drafts:
-        """Return entries and refusals for consecutive submissions, which are predicted together."""
+        """Return entries and refusals for consecutive submissions, predicted together."""
         try:
             return self._predicted(messages, now_s)
         except Exception:
             return self._one_by_one(messages, now_s)
 
     def submit(self, message: Submit, drafts: Drafts) -> ClientReply:
-        """Journal a submission, unless it is journalled already or refused."""
+        """Journal a submission, unless it is refused or already journalled."""
         array = self._state.arrays.array_of_token(message.token)
         if array is not None:
             return Submitted(job=array.number)
@@ -154,11 +154,11 @@ class Submitting:
         beside: Counter[PartyKey] | None = None,
         numbered: int = 0,
     ) -> Drafts:
-        """Return the new and valid submissions, numbered and predicted."""
+        """Return entries, numbered and predicted, for the new and valid submissions."""
         return self._foretold(self._drafted(messages, beside, numbered), now_s)
 
     def _foretold(self, found: Drafts, now_s: float) -> Drafts:
-        """Predict the run times of the entries."""
+        """Add predicted run times to the entries."""
         if found.entries:
             predicted = self._state.predictions.predict(list(found.entries.values()), now_s)
             found.entries.update((entry.token, entry) for entry in predicted)
@@ -167,9 +167,10 @@ class Submitting:
     def _drafted(
         self, messages: Sequence[Submit], beside: Counter[PartyKey] | None = None, numbered: int = 0
     ) -> Drafts:
-        """Return the new and valid submissions, numbered.
+        """Return numbered entries for the new and valid submissions.
 
-        `beside`: number of jobs of each party that will be submitted before these; `numbered`: of all.
+        `beside`: number of jobs by party that will be submitted before these. `numbered`: total of those
+        jobs.
         """
         found, beside = Drafts({}, {}), Counter() if beside is None else beside
         for message in messages if not self.refusal else ():
@@ -195,7 +196,7 @@ class Submitting:
         return found
 
     def _is_known(self, token: str) -> bool:
-        """Whether a submission with this token was accepted before."""
+        """Return whether a submission with this token was accepted before."""
         return (
             self._state.job_of_token(token) is not None
             or self._state.arrays.array_of_token(token) is not None
@@ -217,10 +218,10 @@ class Submitting:
         return found
 
     def _draft(self, number: int, message: Submit) -> JobSubmitted:
-        """Return a submission as it will be journalled, not predicted yet.
+        """Return the entry for a submission, not predicted yet.
 
         Raises:
-            InputError: the user must not charge the job to its account, or a dependency can never be met.
+            InputError: the user cannot charge the job to its account, or a dependency can never be met.
         """
         asked = {name: getattr(message, name) for name in JobSettings.__struct_fields__}
         return JobSubmitted(
@@ -246,6 +247,6 @@ class Submitting:
         )
 
     def _refused_by_nodes(self, message: Submit) -> str:
-        """Return why no registered node can ever run the job, "" if one can."""
+        """Return why no registered node can ever run the job; "" if one can."""
         unknown = unknown_vc(self._state, message.vc)
         return unknown or never_runs(self._state, message.vc, demand_asked(message))

@@ -3,30 +3,31 @@
 The broker decides order, nodes, GPUs and clocks. An engine carries out these decisions on its nodes. The wire
 protocol (`rlsched.wire.messages`) is the engine protocol, and there are two engines. rlsched's own nodes are
 the first: each daemon (`rlsched_node`) serves one node, with a key of role `node`. A gateway such as
-`rlsched engine slurm` is the second: it serves many nodes over one connection, with one key of role
+`rlsched engine slurm` is the second: it serves many nodes through one connection, with one key of role
 `engine`, and wraps each message in an `OfNode` or a `ForNode`.
 
-Both engines keep these rules, which `tests/contract/test_engines.py` checks:
+Both engines follow these rules, which `tests/contract/test_engines.py` checks:
 
-- **Orders** (`Launch`, `Kill`, `HoldClock`, `FetchLog`) may be lost, and may arrive twice. An engine starts
+- **Orders** (`Launch`, `Kill`, `HoldClock`, `FetchLog`) can be lost, and can arrive twice. An engine starts
   (job, attempt, rank) at most once, and obeys only the highest broker epoch. After a `Kill` that attempt
   never starts, even if its `Launch` arrives later.
 - **Events** (`Launched`, `LaunchRefused`, `ClockHeld`, `Ended`, `Held`) arrive at least once. An `Ended` is
   sent again until its `EndedAck` arrives, also after a restart of the sender.
 - **Between order and record** any process may crash. An engine that is not sure whether it has obeyed an
-  order checks where the job runs, before it creates anything there.
-- **Facts of the engine** are facts of the ledger: `unhealthy` is the reason why a node gets no jobs (for
-  example, an admin has drained it), `Held` names GPUs that other jobs have, and `engine_away` reports that
-  the sender is alive but cannot reach its engine: nothing is lost meanwhile.
+  order checks where the job runs before it starts anything.
+- **Facts of the engine** become facts of the ledger: `unhealthy` is the reason why a node gets no jobs (for
+  example, an admin has drained it), `Held` lists GPUs that other jobs use, and `engine_away` reports that
+  the sender is alive but cannot reach its engine: no job is lost meanwhile.
 
-An engine reports its abilities in `Hello.capabilities`. An engine without `places` accepts no `Launch`: the
-ledger starts nothing on its nodes. It reads the order of the queue (`JobInfo.queue_key`), starts jobs itself,
-and reports where (`Begin`); the broker then follows such an attempt like any other.
+An engine reports its abilities in `Hello.capabilities`. An engine without `places` accepts no `Launch`, and
+the broker starts nothing on its nodes. Such an engine reads the order of the queue (`JobInfo.queue_key`),
+starts jobs itself and reports the nodes and GPUs (`Begin`). The broker then follows the attempt like any
+other.
 
-Without `per_node_indices` a gang has the same GPU numbers on all its nodes. The ledger first puts a gang that
-is larger than a node on whole nodes, so the size of the gang decides whether this is possible.
-`Book.is_uneven` rejects a gang for which it is impossible at submission: it could never run. An engine still
-refuses a `Launch` that it cannot obey (`LaunchRefused`), and the broker decides again.
+Without `per_node_indices`, a gang has the same GPU numbers on all its nodes. A gang that is larger than a
+node is first given whole nodes, so the size of the gang decides whether equal numbers are possible. A gang
+that can never run for this reason is rejected at submission (`Known.is_uneven`). An engine still refuses a
+`Launch` that it cannot obey (`LaunchRefused`), and the broker decides again.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from rlsched.wire.messages import BrokerToNode, Hello, NodeMessage
 
 
 class NodeEngine(Protocol):
-    """An engine as the broker sees it, without the wire in between."""
+    """An engine in the broker's view, without the wire between them."""
 
     def hellos(self) -> Sequence[Hello]:
-        """Return the registrations of its nodes: resources, capabilities, and attempts that still run."""
+        """Return the registrations of the engine's nodes: resources, capabilities, running attempts."""
 
     def send_order(self, node: str, order: BrokerToNode, request: int = 0) -> None:
-        """Send an order or another message to a node. Never blocks; may be lost; may be repeated."""
+        """Send an order or another message to a node. Never blocks. The message may be lost or repeated."""
 
     def receive_messages(self) -> Sequence[tuple[str, NodeMessage]]:
-        """Return the messages of its nodes since the last call, each with the node's name."""
+        """Return the messages of the engine's nodes since the last call, each with the node's name."""

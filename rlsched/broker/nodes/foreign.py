@@ -1,7 +1,7 @@
-"""Nodes that connect to this broker and belong to another cluster: listed, and given no orders.
+"""Nodes that connect to this broker but belong to another cluster. They are listed and get no orders.
 
-A node that runs jobs of another cluster keeps them, whichever broker it connects to: the broker's journal may
-be new only because the right one is lost. The node repeats its `Hello`, which names its own cluster.
+Jobs of the other cluster continue on such a node, whichever broker the node connects to: the right journal
+may have been lost and a new one begun. The node repeats its `Hello`, which names its own cluster.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rlsched.wire.states import RUNNING
 
 _log = logging.getLogger("rlsched.broker")
 MOST = 10_000
-"""Most nodes that are remembered. Each name belongs to a key that an admin has made."""
+"""Maximum number of nodes that are remembered. Each name belongs to a key that an admin has made."""
 
 
 class _LastHello(NamedTuple):
@@ -37,7 +37,7 @@ class ForeignNodes:
         self._seen: dict[str, _LastHello] = {}
 
     def hello(self, name: str, hello: Hello, now_s: float) -> None:
-        """Note the cluster that a node belongs to."""
+        """Record the cluster to which a node belongs."""
         running = sum(report.state == RUNNING for report in hello.attempts)
         known = self._seen.get(name)
         if running and (known is None or known.hello.cluster != hello.cluster):
@@ -56,11 +56,11 @@ class ForeignNodes:
         self._seen.pop(name, None)
 
     def is_known(self, name: str) -> bool:
-        """Whether the last `Hello` of a node named another cluster."""
+        """Return whether the last `Hello` of a node named another cluster."""
         return name in self._seen
 
     def infos(self, now_s: float) -> dict[str, NodeInfo]:
-        """Return rows of the nodes that run jobs and have sent a message recently."""
+        """Return the listed nodes by name: they run jobs and have sent a message recently."""
         return {
             name: _info(name, seen)
             for name, seen in self._seen.items()

@@ -1,12 +1,12 @@
 """Starts, follows and ends attempts: turns reports of nodes into facts, and sends orders to nodes.
 
-An attempt is never started twice: its number grows with every start, a node starts (job, attempt, rank) at
-most once and obeys only the highest broker epoch, and an attempt is given up only when every rank has ended,
-its node has ended it after `--lost-after`, or an operator's order or a reboot shows that it is dead.
+An attempt is never started twice. Its number grows with every start, and a node starts (job, attempt, rank)
+at most once and obeys only the highest broker epoch. The broker gives up an attempt only when each rank has
+ended, its node has ended it after `--lost-after`, or an operator's order or a reboot proves that it is dead.
 
 The ledger reassigns the GPUs of a preempted job at once. The attempt that gets them is launched, all its
-ranks together, once the last of these GPUs is empty. The preempted job is a candidate again only when all
-its ranks have ended.
+ranks together, when the last of these GPUs is empty. The preempted job can start again only when all its
+ranks have ended.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, LAUNCHING, QUEUED,
 
 MAX_RETRIES = 3
 MAX_LOSSES = 3
-"""A job fails if more attempts in a row than this end with a lost node: it may crash its nodes."""
+"""A job fails after more attempts in a row than this that end with a lost node: it may crash its nodes."""
 LOCALHOST = "127.0.0.1"
 LOST_EXIT_CODE = 255
 REFUSED_EXIT_CODE = 126
 VANISHED_EXIT_CODE = 137
 MAX_RUN_S = 10 * 366 * 86_400.0
-"""Longest run time that a node may report, seconds; a longer one is ignored."""
+"""Longest run time that a node can report, seconds; a longer one is ignored."""
 REFUSED = "refused"
 FENCED = "fenced"
 TIME_LIMIT = "time_limit"
@@ -71,7 +71,7 @@ OUT_OF_MEMORY = "out_of_memory"
 GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 CANCELLED_THERE = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
-"""Ends of a rank after which the job is queued again without counting a retry, unless the job is done."""
+"""Reasons of a rank's end that queue the job again without counting a retry, unless the job is done."""
 _BY_MPS_FAULT = {
     MPS_FAULT: "ended with its co-tenants by a GPU fault under MPS, cause unknown: it shares no more",
     MPS_NEIGHBOUR_FAULT: "ended with a co-tenant, whose GPU fault ended all under MPS",
@@ -82,11 +82,11 @@ MAX_REASON_CHARACTERS = 300
 
 
 class Launches:
-    """The launch protocol, without I/O.
+    """Starts, follows and ends attempts of jobs, without I/O.
 
     Args:
         state: The state; changed only through `out`.
-        limits: The broker's times.
+        limits: The broker's time-outs and intervals.
         out: Output of the batch.
     """
 
@@ -99,7 +99,7 @@ class Launches:
         self._state, self._limits, self._out = state, limits, out
 
     def current(self, node: str, key: RankKey) -> Job | None:
-        """The job, if this rank of it runs or starts on this node."""
+        """Return the job if this rank of its current attempt is on this node, else None."""
         known = self._state.jobs.get(key.job)
         active = known.active if known else None
         if active is None or active.number != key.attempt or not 0 <= key.rank < len(active.ranks):
@@ -107,7 +107,7 @@ class Launches:
         return known if active.ranks[key.rank].node == node else None
 
     def _in_state(self, node: str, key: RankKey, *states: RankState) -> tuple[Job, Attempt, Rank] | None:
-        """The job, attempt and rank, if this rank is on this node and in one of these states."""
+        """Return job, attempt and rank if the rank is on this node and in one of these states, else None."""
         known = self.current(node, key)
         if known is None or known.attempt is None or known.attempt.ranks[key.rank].state not in states:
             return None
@@ -116,7 +116,7 @@ class Launches:
     # ---- what an engine begins itself ---------------------------------------------------------------
 
     def record_begin(self, job: Job, order: Begin) -> str:
-        """Record a start by an engine that places jobs itself. Returns the reason if refused, else ""."""
+        """Record a start by an engine that places jobs itself. Return the reason for a refusal, else ""."""
         cluster, ranks = self._state.cluster, dict(zip(order.nodes, order.gpus, strict=False))
         if job.active is not None:
             if {rank.node: rank.gpus for rank in job.active.ranks} != ranks:
@@ -136,7 +136,7 @@ class Launches:
                 )
             gpus += [int(cluster.arrays.node.first_gpu[node.number]) + gpu for gpu in numbers]
         if not gpus or nodes[0] is None:
-            return f"job {job.called}: on no GPU"
+            return f"job {job.called}: expected GPUs, got none"
         partition = cluster.partition_names[int(cluster.arrays.node.part_of[nodes[0].number])]
         entry = Decided(
             number=cluster.decisions,
@@ -157,7 +157,7 @@ class Launches:
     # ---- what nodes report ------------------------------------------------------------------------
 
     def launched(self, node: str, message: Launched) -> None:
-        """Record that a rank's process runs. If the broker has given it up, order the node to end it."""
+        """Record that a rank's process runs, or order the node to end it if the rank was given up."""
         if self._in_state(node, message.key, LAUNCHING, RUNNING) is None:
             order = Kill(
                 epoch=self._state.epoch,
@@ -180,7 +180,7 @@ class Launches:
             )
 
     def clocked(self, node: str, message: ClockHeld) -> None:
-        """A node has changed a running rank's clock, or failed to."""
+        """Record that a node has changed a running rank's clock, or failed to change it."""
         if self._in_state(node, message.key, RUNNING):
             self._out.record(
                 RankClocked(
@@ -193,15 +193,16 @@ class Launches:
             )
 
     def record_refusal(self, node: str, message: LaunchRefused, held: Collection[int] = ()) -> None:
-        """A rank could not be started: the attempt ends on all nodes and the job is queued again.
+        """Handle a node's refusal to start a rank: end the attempt on all nodes and queue the job again.
 
-        The node is drained for `drain_s`: if it were tried at once, it would refuse until the job's retries
-        are used up. If the GPUs of the rank are in `held`, they are out of service: the node keeps the other
-        ones in service, and the attempt does not count as a retry.
+        The node is drained for `drain_s`: without the drain, it would refuse until the job's retries are used
+        up. If a GPU of the rank is in `held` (out of service), the node's other GPUs stay in service, and the
+        attempt does not count as a retry.
 
-        `message.is_about_owner`: the node runs no jobs of this user. If no node ever did, the job fails and
-        the node stays in service. If another node did, this node lacks the account. If this node did, it has
-        lost the account (its directory service is down, for example), and the attempt does not count.
+        `message.is_about_owner`: the node cannot run jobs of this user. If no node ever ran one, the job
+        fails and the node stays in service. If only other nodes did, this node lacks the account. If this
+        node did, it has lost the account (for example, its directory service is down), and the attempt does
+        not count.
         """
         found = self._in_state(node, message.key, LAUNCHING)
         if found is None:
@@ -232,9 +233,9 @@ class Launches:
         self.end(job, QUEUED, why, charged=charged and not has_held)
 
     def record_rank_end(self, node: str, message: Ended, *, rebooted: bool = False) -> None:
-        """A rank has ended. The report is acknowledged even if the attempt is no longer known.
+        """Record the end of a rank, and acknowledge the report even if the attempt is not known (any more).
 
-        `rebooted`: the node was rebooted after it last registered.
+        `rebooted`: the node was rebooted after its previous registration.
         """
         found = self._in_state(node, message.key, LAUNCHING, RUNNING)
         if found is not None:
@@ -257,9 +258,9 @@ class Launches:
         self._out.send(node, EndedAck(job=message.job, attempt=message.attempt, rank=message.rank))
 
     def record_loss(self, node: str, job: Job, why: str, *, charged: bool = False) -> None:
-        """Record the ranks of a job on this node as lost; the job is queued again.
+        """Record the ranks of a job on this node as lost, and queue the job again.
 
-        `charged`: the job caused it, and it costs a retry. By default the node was lost, which costs no
+        `charged`: the job caused the loss, and it costs a retry. By default the node was lost, which costs no
         retry; see `MAX_LOSSES`.
         """
         attempt = job.active
@@ -304,9 +305,9 @@ class Launches:
     def end(
         self, job: Job, outcome: Ending, reason: str, *, charged: bool = True, lost: bool = False
     ) -> None:
-        """End what is left of a job's attempt; the job then becomes `outcome`.
+        """End the remaining ranks of a job's attempt; the job then gets the state `outcome`.
 
-        A user's cancel stands above everything, and a failure above another attempt.
+        A user's cancel takes precedence over every other outcome, and a failure over another attempt.
         """
         attempt = job.active
         if attempt is None:
@@ -344,7 +345,7 @@ class Launches:
             self._finish(job, attempt)
 
     def kill(self, job: Job, *, node: str | None = None) -> None:
-        """Order every node (or one) that still has a rank of the current attempt to end it.
+        """Order the nodes (or one node) that still run ranks of the current attempt to end them.
 
         A repeated order does not extend the grace.
         """
@@ -365,11 +366,11 @@ class Launches:
                 self._out.send(attempt.ranks[rank].node, msgspec.structs.replace(order, rank=rank))
 
     def grace_s(self, job: Job | None) -> float:
-        """Time between SIGTERM and SIGKILL of a job, seconds; None: a job that the journal does not know."""
+        """Return a job's time between SIGTERM and SIGKILL, seconds. None: a job not in the journal."""
         return self._limits.grace_of(None if job is None else job.spec.grace_s)
 
     def _finish(self, job: Job, attempt: Attempt) -> None:
-        """All ranks of an attempt have ended: record what becomes of the job."""
+        """Record the new state of a job after all ranks of its attempt have ended."""
         outcome, code, reason = _outcome(job, attempt)
         short = any(rank.reason == GPU_OUT_OF_MEMORY for rank in attempt.ranks)
         faulty = any(rank.reason == MPS_FAULT for rank in attempt.ranks)
@@ -387,17 +388,18 @@ class Launches:
         )
 
     def _was_bounded(self, job: Job, attempt: Attempt) -> bool:
-        """Whether co-tenants or MPS have limited the GPU memory of an attempt."""
+        """Return whether co-tenants or MPS have limited the GPU memory of an attempt."""
         return attempt.was_shared or is_limited(self._state, job, attempt)
 
     def _gpu_memory_mib(self, node: str) -> int:
-        """Memory of a node's smallest GPU, MiB; 0 if not known."""
+        """Return the memory of a node's smallest GPU, MiB; 0 if not known."""
         return self._state.nodes[node].spec.capabilities.gpu_memory_mib
 
     def _learnt_mib(self, job: Job, attempt: Attempt) -> int:
-        """GPU memory that a job needs after an attempt ran out of it, MiB: more than it had; 0: not known.
+        """Return the GPU memory that a job needs after an attempt ran out of it, MiB; 0: not known.
 
-        Applied once per job: if it runs out again on a larger GPU, it fails. Also 0 if no larger GPU exists.
+        The result is more than the attempt had. It is 0 if no larger GPU exists, or if the job has already
+        been moved once to larger GPUs: the job then fails.
         """
         short = [rank.node for rank in attempt.ranks if rank.reason == GPU_OUT_OF_MEMORY]
         had_mib = min((self._gpu_memory_mib(node) for node in short), default=0)
@@ -409,7 +411,7 @@ class Launches:
     # ---- starting ---------------------------------------------------------------------------------
 
     def launch(self, job: Job, *, node: str | None = None) -> None:
-        """Order the nodes (or one of them) to start the ranks that have not acknowledged.
+        """Order the nodes (or one node) to start the ranks that have not been acknowledged.
 
         No order is sent before preempted jobs have left the GPUs. A job whose order is too long fails.
         """
@@ -456,17 +458,17 @@ class Launches:
                 self._out.send(rank.node, order)
 
     def _master(self, attempt: Attempt) -> str:
-        """Address of rank 0's node: the node's name if only its own machine can reach its host."""
+        """Return the address of rank 0's node: its name if the other nodes cannot reach its host address."""
         hosts = [self._state.nodes[rank.node].spec.host for rank in attempt.ranks]
         if hosts[0] == LOCALHOST and any(host != LOCALHOST for host in hosts):
             return attempt.ranks[0].node
         return hosts[0]
 
     def hold_clock(self, job: Job, *, node: str | None = None) -> None:
-        """Send the clock of a launched attempt to the nodes (or one of them) of its ranks.
+        """Send the clock of a launched attempt to the nodes (or one node) of its ranks.
 
-        A node that reports this clock already receives no order. A node that could not set it receives the
-        order again when it registers again, or at the next change.
+        A node that already reports this clock gets no order. A node that could not set it gets the order
+        again when the node registers again, or at the next change.
         """
         attempt = job.active
         if attempt is None or attempt.leaving or attempt.ending:
@@ -487,7 +489,7 @@ class Launches:
                 )
 
     def _clock_mhz(self, node: str, attempt: Attempt) -> int:
-        """SM clock at which a node should hold an attempt's GPUs, MHz; 0 for none."""
+        """Return the SM clock at which a node should hold an attempt's GPUs, MHz; 0 for none."""
         return nearest_mhz(self._state.nodes[node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
 
 
@@ -503,12 +505,12 @@ def _is_forgivable(attempt: Attempt) -> bool:
 
 
 def _is_done(attempt: Attempt) -> bool:
-    """Whether all ranks have ended with exit code 0, also in their grace."""
+    """Return whether all ranks have ended with exit code 0, during or before their grace."""
     return attempt.has_ended and attempt.first_failure is None
 
 
 def _stopped_by(attempt: Attempt) -> str:
-    """Cause of a rank's end outside of the job, such as `node n0 was stopped`; "" if there is none."""
+    """Return the cause, outside the job, of a rank's end, such as `node n0 was stopped`; "" if none."""
     found = (
         f"node {one.node} {_NOT_ITS_DOING[one.reason]}"
         for one in attempt.ranks
@@ -518,12 +520,12 @@ def _stopped_by(attempt: Attempt) -> str:
 
 
 def _has_come_to_its_own_end(attempt: Attempt) -> bool:
-    """Whether every rank exited or reached the time limit before the order to end it arrived."""
+    """Return whether every rank exited or reached its time limit before the order to end arrived."""
     return all(rank.reason in ("", TIME_LIMIT) for rank in attempt.ranks)
 
 
 def _outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
-    """State of a job after an attempt whose ranks have all ended, its exit code and the reason."""
+    """Return a job's new state, exit code and reason after all ranks of an attempt have ended."""
     if attempt.ending == FAILED:
         code = attempt.first_failure[0] if attempt.first_failure else 0
         return FAILED, code, attempt.ending_reason
@@ -537,7 +539,7 @@ def _outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
 
 
 def _queued_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
-    """Return the same for an attempt that was ended so that the job is queued again."""
+    """Return state, exit code and reason after an attempt that was ended so that the job is queued again."""
     if _is_done(attempt) and _stopped_by(attempt):
         return COMPLETED, 0, f"{attempt.ending_reason}, {_DONE}"
     if _has_come_to_its_own_end(attempt):
@@ -553,7 +555,7 @@ def _queued_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, st
 
 
 def _own_end(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
-    """Return the same for an attempt that was not ended by an order."""
+    """Return state, exit code and reason after an attempt that no order ended."""
     if attempt.first_failure is None:
         stopped = _stopped_by(attempt)
         return COMPLETED, 0, f"{stopped}, {_DONE}" if stopped else ""
@@ -561,10 +563,10 @@ def _own_end(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
 
 
 def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
-    """Return the same for a preempted attempt.
+    """Return state, exit code and reason after a preempted attempt.
 
-    The end is the attempt's own if every rank exited with code 0, also during its grace, or if no rank was
-    lost or ended by the order: a rank failed before the order arrived. Otherwise the job is queued again.
+    The job is finished if every rank exited with code 0 (also during its grace), or if a rank failed before
+    the order arrived and no rank was lost or ended by the order. Otherwise the job is queued again.
     """
     if attempt.first_failure is None:
         told = any(rank.reason == "killed" for rank in attempt.ranks)
@@ -575,7 +577,7 @@ def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None,
 
 
 def _plausible(exit_code: int, reason: str, job: Job) -> tuple[int, str]:
-    """Return the reported (exit code, reason), with impossible values replaced."""
+    """Return the reported (exit code, reason) with impossible values replaced."""
     if reason not in END_REASONS or (reason == TIME_LIMIT and job.spec.time_limit_s is None):
         reason = ""
     return exit_code if 0 <= exit_code <= 255 else VANISHED_EXIT_CODE, reason

@@ -1,4 +1,4 @@
-"""Leases of nodes: time of each node's last message, and nodes that have missed their heartbeats."""
+"""Leases of nodes: the time of each node's last message, and the nodes that have missed their heartbeats."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from rlsched.broker.state.jobs import Job
 
 
 class Leases:
-    """Times of the last message of each node.
+    """Time of the last message of each node.
 
     Args:
-        state: The state.
-        limits: The broker's times.
+        state: State of the broker.
+        limits: The broker's time-outs and intervals.
         now_s: Start of the broker, Unix seconds: leases of nodes that are up in the journal begin then.
     """
 
@@ -23,41 +23,41 @@ class Leases:
         self._left: set[str] = set()
 
     def renew(self, node: str, now_s: float) -> None:
-        """A message of this node was received."""
+        """Renew the lease of a node that has sent a message."""
         self._seen_s[node] = now_s
 
     def mark_daemon_started(self, node: str) -> None:
-        """Note that the daemon of a node runs (again)."""
+        """Record that the daemon of a node runs (again)."""
         self._left.discard(node)
 
     def mark_daemon_stopped(self, node: str) -> None:
-        """Note that the daemon of a node is being stopped."""
+        """Record that the daemon of a node is being stopped."""
         self._left.add(node)
 
     def seen_s(self, node: str) -> float:
-        """Time of the last message of a node, Unix seconds."""
+        """Return the time of a node's last message (by default the broker's start), Unix seconds."""
         return self._seen_s.get(node, self._started_s)
 
     def alive_s(self, node: str) -> float:
-        """As `seen_s`; 0: this broker has received no message, or the node's daemon was stopped."""
+        """Return the time of a node's last message; 0 if there was none, or its daemon was stopped."""
         return 0.0 if node in self._left else self._seen_s.get(node, 0.0)
 
     def extend(self, now_s: float) -> None:
-        """Extend all leases: this broker has not received messages for a while, so none counts as missed."""
+        """Extend all leases because the broker received no messages for a while: no heartbeat was missed."""
         self._listened_s = now_s
 
     def silence_s(self, node: str, now_s: float) -> float:
-        """Seconds since a node's last message, without the time in which the broker received no messages."""
+        """Return the seconds since a node's last message, except time in which the broker received none."""
         return now_s - max(self.seen_s(node), self._listened_s)
 
     def expired_nodes(self, now_s: float) -> list[str]:
-        """Nodes whose lease has expired; to be marked `unreachable`."""
+        """Return the nodes whose lease has expired, to be marked `unreachable`."""
         nodes = self._state.nodes
         quiet = self._quiet(now_s)
         return [name for name in quiet if nodes[name].up and not nodes[name].away and not nodes[name].sleep]
 
     def lost_jobs(self, now_s: float) -> list[tuple[str, Job]]:
-        """Jobs to queue again, each with its node, which has ended them after their `lost_after_s`."""
+        """Return (node, job) for jobs that their unreachable node has ended after `lost_after_s`."""
         return [
             (name, job)
             for name in self._quiet(now_s)  # no job has a shorter time than the lease
@@ -66,12 +66,12 @@ class Leases:
         ]
 
     def expired_drains(self, now_s: float) -> list[str]:
-        """Nodes whose drain has expired."""
+        """Return the nodes whose drain has expired."""
         nodes = self._state.nodes.items()
         return [name for name, node in nodes if 0.0 < node.drained_until_s <= now_s]
 
     def _quiet(self, now_s: float) -> list[str]:
-        """Nodes without a message for a lease or longer: usually none of thousands."""
+        """Return the nodes that have sent no message for a lease or longer; usually none of thousands."""
         least_s = self._limits.lease_s
         if now_s - self._listened_s < least_s:
             return []

@@ -1,4 +1,4 @@
-"""Nodes: registration, heartbeats, and what a node that comes back still runs."""
+"""Nodes of the cluster: registration, heartbeats, and jobs that a node still runs when it registers again."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ MOST_OF_NODE = {
     "cpus": 1 << 16,
     "memory_mib": 1 << 30,
 }
-"""Most resources that a node may report: more is a mistake, and does not fit the ledger."""
+"""Maximum resources that a node can report: a higher value is a mistake, and does not fit the ledger."""
 MAX_NAME = 128
 MAX_MHZ = 100_000
 MAX_NOTES = 8
 MAX_HOST_CHARS = 255
 MAX_CLOCKS = 1_000
-"""Most SM clocks that a node may report; an H200 has about a hundred."""
+"""Maximum number of SM clocks that a node can report; an H200 has about a hundred."""
 _log = logging.getLogger("rlsched.broker")
 
 
@@ -63,11 +63,11 @@ class Members:
         leases: The leases of nodes.
 
     Args:
-        state: The state.
-        attempts: The launch protocol.
+        state: State of the broker.
+        attempts: Starts, follows and ends attempts.
         time_limits: Time limits of running jobs.
         leases: The leases of nodes.
-        limits: The broker's times.
+        limits: The broker's time-outs and intervals.
         out: Output of the batch.
         now_s: Start of the broker, Unix seconds: nodes that are up in the journal get a full lease from then.
     """
@@ -98,13 +98,13 @@ class Members:
         self.foreign = ForeignNodes(self._limits.lease_s)
 
     def later(self, node: str, cluster: str, epoch: int) -> None:
-        """Note that a node has obeyed a broker of this epoch."""
+        """Record a node's report that it has obeyed a broker of this epoch."""
         known = self._state.nodes.get(node)
         if known is not None and cluster == self._state.identity and epoch > self._state.epoch:
             self._later[node] = epoch
 
     def later_epoch(self) -> int:
-        """Epoch of a later broker of this cluster, as reported by a majority of nodes, else 0.
+        """Return the epoch of a later broker of this cluster, if a majority of nodes report one, else 0.
 
         One node's report is not enough: a job that manipulates its node must not stop the broker.
         """
@@ -115,7 +115,7 @@ class Members:
         return max(later) if 2 * len(later) > len(nodes) else 0
 
     def heartbeat(self, node: str, request: int, now_s: float, heartbeat: Heartbeat) -> None:
-        """Handle a heartbeat of a registered node, which uses this broker's times since its `Welcome`."""
+        """Handle a heartbeat of a registered node."""
         power_w = heartbeat.power_w
         if power_w is not None and 0.0 <= power_w < math.inf:
             self._power_w[node] = power_w
@@ -128,13 +128,13 @@ class Members:
             self._out.send(node, HeartbeatAck(), request)
 
     def power_w(self, node: str) -> float | None:
-        """Power draw of a node's GPUs at its last heartbeat, W; None if not reported, or not up."""
+        """Return the power draw of a node's GPUs at its last heartbeat, W; None if not reported or not up."""
         if self._state.nodes[node].state not in ("up", "drained"):
             return None
         return self._power_w.get(node, self.metered.power_w(node))
 
     def _health(self, node: str, unhealthy: str) -> None:
-        """Journal the result of a node's own health checks, if it has changed."""
+        """Record the result of a node's own health checks in the journal, if it has changed."""
         if not unhealthy and not self._state.nodes[node].unhealthy:
             return
         unhealthy = shortened(visible(unhealthy), MAX_REASON_CHARS)
@@ -146,16 +146,16 @@ class Members:
             self._engine_away_s[node] = now_s
 
     def engine_back_s(self, node: str, now_s: float) -> float:
-        """Time since which a node's engine has been reachable, Unix seconds; now while it is away."""
+        """Return since when a node's engine has been reachable, Unix seconds; `now_s` if it is not."""
         away_s = self._engine_away_s.get(node, 0.0)
         return now_s if now_s - away_s <= 2 * self._limits.heartbeat_s else away_s
 
     def are_own(self, names: Iterable[str]) -> bool:
-        """Whether these nodes are all rlsched's own: a slow engine is not the job's fault."""
+        """Return whether all these nodes run rlsched's own engine: other engines may be slow themselves."""
         return all(self._state.nodes[name].spec.capabilities.is_own for name in names)
 
     def note_holdings(self, node: str, held: list[Holding]) -> None:
-        """Note all GPUs of a node that other jobs have; `record_holdings` records them."""
+        """Store the list of a node's GPUs that other jobs use, for `record_holdings`."""
         self._held[node] = [
             Holding(by=shortened(visible(one.by)), gpus=one.gpus, until_s=one.until_s)
             for one in held[:MAX_GPUS_PER_NODE]
@@ -163,11 +163,11 @@ class Members:
         ]
 
     def held_gpus(self, node: str) -> set[int]:
-        """GPU numbers in the last `Held` of a node."""
+        """Return the GPU numbers in the last `Held` of a node."""
         return {gpu for one in self._held.get(node, ()) for gpu in one.gpus}
 
     def record_holdings(self) -> None:
-        """Hold the GPUs that other jobs have, so that none is offered: free ones now, the rest once free."""
+        """Mark GPUs that other jobs use as held, so that no job starts on them; busy ones when free."""
         for name in sorted(self._held):
             known = self._state.nodes[name]
             found = self._state.holdings.possible_holdings(name, known, self._held[name])
@@ -175,14 +175,14 @@ class Members:
                 self._out.record(GpusHeld(name=name, held=found))
 
     def mark_leaving(self, node: str) -> None:
-        """A node's daemon is being stopped."""
+        """Record that a node's daemon is being stopped."""
         known = self._state.nodes[node]
         self.leases.mark_daemon_stopped(node)
         if known.up and not known.away and not known.sleep:
             self._out.record(NodeAway(name=node, reason="its daemon was stopped"))
 
     def hello(self, name: str, hello: Hello, request: int, now_s: float, wall_s: float | None = None) -> None:
-        """Register a node, and reconcile its report with the book.
+        """Register a node, and reconcile the attempts that it reports with the state.
 
         `wall_s`: time of receipt by this machine's clock, Unix seconds; compared with the node's clock.
         """
@@ -245,12 +245,12 @@ class Members:
         self.launch_restored(now_s)
 
     def launch_restored(self, now_s: float) -> None:
-        """After a restore of the journal: launch again once no node is awaited any more."""
+        """Launch the attempts of a restored journal once all awaited nodes have registered."""
         if self.unknown_attempts.finish_registration(now_s):
             self._launch_again()
 
     def _launch_again(self) -> None:
-        """Launch the attempts of a restored journal, now that all nodes have reported what they run."""
+        """Launch the attempts of a restored journal, now that all nodes have reported their attempts."""
         for name in sorted(self._greeted):
             for number in sorted(self._state.nodes[name].live_jobs):
                 job = self._state.jobs[number]
@@ -258,11 +258,11 @@ class Members:
                     self._attempts.launch(job, node=name)
 
     def clock_skew_s(self, node: str) -> float | None:
-        """How far a node's clock was ahead at its last heartbeat, seconds; None if not reported."""
+        """Return how far a node's clock was ahead at its last heartbeat, seconds; None if not reported."""
         return self._clock_skew_s.get(node)
 
     def compare_clocks(self, name: str, theirs_s: float | None, ours_s: float | None) -> None:
-        """Note how far a node's clock is ahead, and warn once when that begins to exceed the threshold.
+        """Record how far a node's clock is ahead, and warn when the difference begins to exceed the limit.
 
         Args:
             name: The node.
@@ -287,7 +287,7 @@ class Members:
     def _welcome(
         self, name: str, hello: Hello, request: int, unknown_attempts: Container[tuple[int, int]] = ()
     ) -> list[AttemptReport]:
-        """Answer a node with the attempts to forget; return its reports of current attempts.
+        """Answer a node with the attempts that it must forget. Return its reports of current attempts.
 
         `unknown_attempts`: attempts that the node must keep although this journal does not know them.
         """
@@ -311,7 +311,7 @@ class Members:
         )
 
     def _refusal(self, name: str, hello: Hello) -> str:
-        """Why this node cannot register, "" if it can."""
+        """Return the reason why this node cannot register, "" if it can."""
         if hello.name != name:
             return f"this key belongs to node {name!r}, not to {hello.name!r}; use the key of {hello.name!r}"
         for field, most in MOST_OF_NODE.items():
@@ -331,13 +331,13 @@ class Members:
         if unlike is not None:
             return (
                 f"node {name} has {hello.gpus} GPUs, {unlike.spec.name} has {unlike.spec.gpus}: an engine "
-                "with the same GPU numbers on every node of a gang needs nodes that are alike; give them "
-                "VCs of their own"
+                "with the same GPU numbers on every node of a gang needs identical nodes; give the two "
+                "different VCs"
             )
         if hello.vc == SHARED_PARTITION:
             return (
                 f"node {name}: {hello.vc!r} cannot be the name of a virtual cluster; "
-                "leave --vc out for a node that serves every one"
+                "omit --vc for a node that serves all VCs"
             )
         if hello.cluster == self._state.identity and hello.epoch > self._state.epoch:
             self.later(name, hello.cluster, hello.epoch)
@@ -349,7 +349,7 @@ class Members:
         return ""
 
     def _unlike(self, name: str, hello: Hello) -> Node | None:
-        """Another node of its partition with which no gang can have the same GPU numbers everywhere."""
+        """Return a node of the partition that rules out equal GPU numbers in a gang, or None."""
         if not hello.gpus:
             return None
         for other in self._state.nodes.values():
@@ -363,9 +363,10 @@ class Members:
         return None
 
     def _refuse_changed(self, name: str, hello: Hello, request: int) -> None:
-        """Handle a node that came back with other GPUs while the ledger has jobs on its earlier ones.
+        """Handle a node that came back with other GPUs while the ledger has jobs on its earlier GPUs.
 
-        GPU numbers may have changed, so its jobs are queued again. The node registers once they have ended.
+        GPU numbers may have changed, so the node's jobs are queued again. The node registers once they have
+        ended.
         """
         node = self._state.nodes[name]
         why = f"node {name} came back with {hello.gpus} GPUs, and had {node.spec.gpus}"
@@ -385,7 +386,7 @@ class Members:
         self._other_gpus.add(name)
 
     def returning(self) -> list[str]:
-        """Nodes with changed GPUs and no more jobs on the earlier ones: they have to register again."""
+        """Return the nodes with changed GPUs whose jobs have ended; they must register again."""
         ready = [name for name in sorted(self._other_gpus) if not self._busy(self._state.nodes[name])]
         self._other_gpus.difference_update(ready)
         return ready
@@ -394,9 +395,9 @@ class Members:
         return bool(node.live_jobs or self._state.cluster.jobs_on(node.number))
 
     def _elsewhere(self, name: str, hello: Hello, now_s: float) -> str:
-        """Refusal of a second daemon of a node, "" if this is the only one, or may replace the other.
+        """Return why a node's second daemon is refused; "" if it can replace the first, or is the only one.
 
-        One directory has one daemon at a time. A daemon in another directory does not know the running ranks.
+        A directory has one daemon at a time. A daemon in another directory does not know the running ranks.
         """
         node = self._state.nodes.get(name)
         theirs = node.spec.directory_id if node else ""
@@ -404,7 +405,10 @@ class Members:
             return ""
         silence_s = self.leases.silence_s(name, now_s)
         if node.state in ("up", "drained") and silence_s < self._limits.lease_s:
-            return f"another daemon speaks for node {name}, from another directory; stop it, or give --name"
+            return (
+                f"node {name} already has a daemon, in another directory; stop that daemon, or use another "
+                "--name"
+            )
         jobs = sorted(node.live_jobs) if node.spec.boot_id == hello.boot_id else []
         fenced = {job.number: job.spec.lost_after_s for job in self._state.fenced_jobs(node)}
         unfenced = [job for job in jobs if job not in fenced]
@@ -419,7 +423,7 @@ class Members:
         )
 
     def _missing(self, name: str, reported: set[tuple[int, int]], *, rebooted: bool) -> None:
-        """Launch, end again or give up the ranks that this node should have and did not report.
+        """Handle ranks that should be on this node but were not reported: launch, end or give up each.
 
         After a reboot it is not known whether ranks that were being started ran.
         """
@@ -439,7 +443,7 @@ class Members:
                 self._attempts.launch(job, node=name)
 
     def _report(self, name: str, report: AttemptReport, *, rebooted: bool = False) -> None:
-        """Treat a rank that a node reports as it registers like the message that it may have missed."""
+        """Handle an attempt reported at registration like the message that the broker may have missed."""
         if report.state == ENDED:
             self._attempts.record_rank_end(name, report.as_ended(), rebooted=rebooted)
             return

@@ -1,4 +1,4 @@
-"""Latest measurements of nodes: in memory only, reported again within a minute, not journalled."""
+"""Latest measurements of nodes. They are in memory only: nodes report them again within a minute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlsched.wire.messages import Metered, RankMetered, RankUsage, SeenUsage
 
 MAX_DAY_CHARS = 10
 STALE_S = 180.0
-"""Age above which the figures of a rank are ignored, seconds."""
+"""Age above which measurements of a rank are ignored, seconds."""
 
 
 class _RankReading(NamedTuple):
@@ -39,10 +39,10 @@ class NodeUse(NamedTuple):
 
 
 class MeteredUsage:
-    """The latest figures of each rank and node.
+    """The latest measurements of each rank and node.
 
     Args:
-        state: The state; figures of ranks that do not run there are removed.
+        state: The state; measurements of ranks that no longer run are removed.
 
     Attributes:
         speeds: Observed speeds of jobs that share GPUs.
@@ -85,19 +85,19 @@ class MeteredUsage:
         self._most = 2 * len(self._ranks) + 64
 
     def power_w(self, node: str) -> float | None:
-        """Power draw of a node's GPUs, W; None if not reported."""
+        """Return the power draw of a node's GPUs, W; None if not reported."""
         found = self._nodes.get(node)
         return None if found is None else found.power_w
 
     def energy_day_j(self) -> float | None:
-        """Energy that all GPUs have drawn today, joules: sum over the nodes that report the latest date."""
+        """Return the energy used by all GPUs today, joules; sums only nodes that report the latest date."""
         said = [one for one in self._nodes.values() if one.energy_day_j is not None]
         today = max((one.day for one in said), default="")
         known = [one.energy_day_j for one in said if one.day == today and one.energy_day_j is not None]
         return sum(known) if known else None
 
     def node(self, name: str, now_s: float) -> NodeUse:
-        """Return the resources of a node that jobs use."""
+        """Return the resources of a node that its jobs use."""
         node = self._state.nodes[name]
         of_day = self._nodes.get(name)
         energy_day_j = None if of_day is None else of_day.energy_day_j
@@ -121,7 +121,7 @@ class MeteredUsage:
         )
 
     def job(self, job: Job, now_s: float) -> SeenUsage | None:
-        """Return a job's usage; of a finished job, that of its last attempt. None: not measured."""
+        """Return a job's usage, for a finished job the usage of its last attempt; None: not measured."""
         attempt = job.attempt
         if attempt is None:
             return None
@@ -145,7 +145,7 @@ class MeteredUsage:
         return usage_of_ranks(found, at_s if at_s > -math.inf else None, sum(known) / 1e3 if known else None)
 
     def outside_mps(self, job: Job, now_s: float) -> list[str]:
-        """Return the nodes on which a job should be under MPS, and is on its GPUs without."""
+        """Return the nodes on which a job should use MPS but uses its GPUs without it."""
         ranks = job.active.ranks if job.active is not None else ()
         told = (self._latest_of_rank(job.number, job.active, number, now_s) for number in range(len(ranks)))
         return [
@@ -178,7 +178,7 @@ class MeteredUsage:
     def _latest_of_rank(
         self, job: int, attempt: Attempt | None, rank: int, now_s: float
     ) -> RankMetered | None:
-        """Return the latest figures of a rank of this attempt; None if there are none, or too old ones."""
+        """Return the latest measurements of a rank of this attempt; None if missing or too old."""
         found = self._ranks.get((job, rank))
         if found is None or attempt is None or found.told.attempt != attempt.number:
             return None
@@ -188,13 +188,13 @@ class MeteredUsage:
 def usage_of_ranks(
     ranks: Iterable[tuple[int, RankUsage]], at_s: float | None, energy_j: float | None
 ) -> SeenUsage | None:
-    """Combine the usage of ranks, each with its number of GPUs, into that of a job; None without ranks."""
+    """Combine the usage of a job's ranks, each with its number of GPUs; None without ranks."""
     found = list(ranks)
     if not found:
         return None
 
     def mean(field: str) -> float | None:
-        """Mean over GPUs."""
+        """Return the mean of a field, weighted by GPUs."""
         known = [(gpus or 1, value) for gpus, one in found if (value := getattr(one, field)) is not None]
         return sum(gpus * value for gpus, value in known) / sum(gpus for gpus, _ in known) if known else None
 

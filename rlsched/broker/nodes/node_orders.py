@@ -1,4 +1,4 @@
-"""Orders of operators about nodes: drain, resume, down, remove."""
+"""Operators' orders about nodes: drain, resume, down, remove."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rlsched.wire.states import QUEUED
 
 
 class NodeOrders:
-    """Carries out orders about nodes.
+    """Carries out operators' orders about nodes.
 
     Args:
-        state: The state.
-        attempts: The launch protocol.
+        state: State of the broker.
+        attempts: Starts, follows and ends attempts.
         leases: The leases of nodes.
-        limits: The broker's times.
+        limits: The broker's time-outs and intervals.
         out: Output of the batch.
-        wake: Powers up a node that sleeps or is down. Returns the reason if it is refused, else "".
+        wake: Powers up a node that sleeps or is down. Returns the reason for a refusal, else "".
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class NodeOrders:
         self._out, self._wake = out, wake
 
     def obey(self, order: NodeOrder) -> str:
-        """Carry out an order. Returns the reason if it is refused, else ""."""
+        """Carry out an order. Return the reason for a refusal, else ""."""
         name = order.node
         node = self._state.nodes.get(name)
         if node is None or node.removed:
@@ -67,7 +67,7 @@ class NodeOrders:
                 if node.state not in ("unreachable", "down") or (node.state == "down" and jobs and heard):
                     drain = f"`rlsched node drain {name} --requeue`"
                     return (
-                        f"node {name} is {node.state}: only an unreachable one can be declared down; {drain}"
+                        f"node {name} is {node.state}: only an unreachable node can be declared down; {drain}"
                     )
                 reason = reason or "declared down by an operator"
                 self._out.record(NodeDown(name=name, reason=reason))

@@ -14,27 +14,27 @@ from rlsched.models.sharing import RESIDUAL_SD
 from rlsched.wire.messages import RankMetered
 
 LEAST_SOLO_FRAC: Final = 0.05
-"""Least GPU time of a job without co-tenants from which a speed is computed: readings have steps of 1 %."""
+"""Minimum GPU time without co-tenants from which a speed is computed: readings have steps of 1 %."""
 AT_WORK_FRAC: Final = 0.01
-"""GPU time above which a job has begun to work; programs load before that."""
+"""GPU time from which a job counts as working; before that, programs load."""
 HOLDS_S: Final = 80.0
-"""Time for which a reading holds: nodes report an unchanged rank every 60 s, and check that every 10 s."""
+"""Time for which a reading is valid: nodes report an unchanged rank every 60 s, and check every 10 s."""
 SLOW_AFTER_S: Final = 60.0
-"""Time for which a job is slower than permitted before it is reported, seconds."""
+"""A job is reported after it has been slower than permitted for this long, seconds."""
 THROTTLED_MILLI: Final = 50
-"""Share of throttled CPU periods, thousandths, above which cores limit a job, not its co-tenants."""
+"""Share of throttled CPU periods, thousandths, above which the CPU limits a job, not its co-tenants."""
 
 
 class SeenSpeed(NamedTuple):
     """Observed speed of a job next to its present co-tenants; 1: its speed without them at the same clock.
 
     Attributes:
-        speed_frac: Mean over `seen_s`; while it is slow, over `slow_s`.
+        speed_frac: Mean speed during `seen_s`; of a slow job, during `slow_s`.
         seen_s: Measured time with these co-tenants, seconds.
-        predicted_frac: Prediction of the models, as learnt so far.
-        slow_s: Time since when it has been slower than the policy permits or than predicted, beyond the
-            scatter of predictions, seconds; 0: it is not.
-        is_fed: Whether its CPU cores do not limit it.
+        predicted_frac: Speed predicted by the models, with the pairs learnt so far.
+        slow_s: How long the job has been slower than the policy permits, or than predicted by more than the
+            scatter of predictions, seconds; 0: it is not slow.
+        is_fed: Whether its CPU cores do not limit the job.
     """
 
     speed_frac: float
@@ -49,11 +49,11 @@ class _Watch:
     """GPU time of one attempt next to its present co-tenants.
 
     Attributes:
-        ranks: By rank, its GPU time in the last report, as a share.
+        ranks: GPU time of each rank in its last report, as a fraction.
         until_s: Time up to which `seconds` and `worked_s` count; nan: the job has not begun to work.
-        share: Mean of `ranks` over GPUs.
-        slow_since_s: Time since when all reports are slow; nan: the last one is not.
-        slow_from: `seconds` and `worked_s` at that time.
+        share: Mean of `ranks`, weighted by GPUs.
+        slow_since_s: Time since which all reports have been slow; nan: the last report was not slow.
+        slow_from: Values of `seconds` and `worked_s` at `slow_since_s`.
     """
 
     attempt: int
@@ -68,7 +68,7 @@ class _Watch:
     is_fed: bool = True
 
     def count(self, to_s: float, share: float) -> None:
-        """Count GPU time up to `to_s`."""
+        """Add GPU time up to `to_s`, at the fraction `share`."""
         lasted_s = max(to_s - self.until_s, 0.0)
         self.seconds += lasted_s
         self.worked_s += lasted_s * share
@@ -84,17 +84,17 @@ class SeenSpeeds:
         speed = shared GPU time / `full_util_frac` of its profile
 
     Assumption: a unit of work takes the same GPU time with and without co-tenants. Under time slicing one
-    context runs at a time, so this holds except for cold caches. Under MPS kernels of several processes run
-    at once and each takes longer, so that the quotient is an upper bound of the speed. Source of both GPU
-    times: NVML's utilisation by process (`nvmlDeviceGetProcessUtilization`), as a mean over windows of 10 s.
-    GPM counts a whole GPU, not a process, so it is not used here.
+    context runs at a time, so the assumption holds except for cold caches. Under MPS, kernels of several
+    processes run at once and each takes longer: the quotient is an upper bound of the speed. Source of both
+    GPU times: NVML's utilisation by process (`nvmlDeviceGetProcessUtilization`), as a mean over windows of 10
+    s. GPM counts a whole GPU, not a process, so it is not used here.
 
-    Nothing is claimed without such a profile, for a job that uses a GPU for less than `LEAST_SOLO_FRAC` of
-    the time, below the highest clock, on GPUs of several types, or where the driver does not report
-    utilisation by process.
+    The speed is unknown without such a profile, for a job that uses a GPU for less than `LEAST_SOLO_FRAC` of
+    the time, below the highest clock, on GPUs of several types, or if the driver does not report utilisation
+    by process.
 
     Args:
-        state: The state.
+        state: State of the broker.
     """
 
     def __init__(self, state: BrokerState) -> None:
@@ -104,7 +104,7 @@ class SeenSpeeds:
 
     @property
     def jobs(self) -> list[int]:
-        """Numbers of the jobs that are watched, ascending."""
+        """Numbers of the jobs with observations, ascending."""
         return sorted(self._watched)
 
     def store_measurement(self, one: RankMetered, now_s: float) -> None:
@@ -139,7 +139,7 @@ class SeenSpeeds:
         watch.share = share
 
     def of(self, job: Job, now_s: float) -> SeenSpeed | None:
-        """Return the observed speed of a job next to its present co-tenants; None: it is unknown."""
+        """Return the observed speed of a job next to its present co-tenants; None: unknown."""
         now_s = max(now_s, self._latest_s)
         attempt, watch = job.active, self._watched.get(job.number)
         if attempt is None or watch is None or attempt.tenants < 2 or math.isnan(watch.until_s):
@@ -164,7 +164,7 @@ class SeenSpeeds:
         return SeenSpeed(speed_frac / solo.value, seconds, predicted_frac, slow_s, watch.is_fed)
 
     def mean_frac(self, job: Job, now_s: float) -> float | None:
-        """Return the mean speed of a job since it has its present co-tenants, slow times and others."""
+        """Return the mean speed of a job since it has had its present co-tenants; None: unknown."""
         seen, attempt = self.of(job, now_s), job.active
         if seen is None or attempt is None:
             return None
@@ -174,7 +174,7 @@ class SeenSpeeds:
         return (watch.worked_s + left_s * watch.share) / (watch.seconds + left_s) / solo.value
 
     def solo_frac(self, job: Job, attempt: Attempt) -> Estimate | None:
-        """GPU time of earlier attempts of the job's command without co-tenants; None: unknown, or little."""
+        """Return the command's GPU time in earlier attempts without co-tenants; None: unknown or low."""
         types = {self._state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
         if len(types) != 1 or attempt.sm_clock_frac != 1.0:
             return None
@@ -183,12 +183,12 @@ class SeenSpeeds:
         return None if solo is None or solo.value < LEAST_SOLO_FRAC else solo
 
     def slow_jobs(self, now_s: float) -> int:
-        """Number of jobs that have been slow for `SLOW_AFTER_S`."""
+        """Return the number of jobs that have been slow for at least `SLOW_AFTER_S`."""
         found = (self.of(self._state.jobs[job], now_s) for job in self.jobs if job in self._state.jobs)
         return sum(seen is not None and seen.slow_s >= SLOW_AFTER_S for seen in found)
 
     def forget(self, now_s: float) -> None:
-        """Remove jobs that share no more, at `now_s`, Unix seconds."""
+        """Remove jobs that no longer share GPUs at `now_s`, Unix seconds."""
         self._latest_s = now_s
         for number in self.jobs:
             job, watch = self._state.jobs.get(number), self._watched[number]

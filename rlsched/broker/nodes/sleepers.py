@@ -1,8 +1,9 @@
 """Powers idle nodes down, and sleeping nodes up.
 
 The services are the simulator's (`rlsched.power_down`), one for each set of identical nodes of a partition.
-An order is journalled before its command is run. A broker that is killed in between repeats a command to
-power up, which is harmless, and none to power down: a node that still sends heartbeats is up.
+An order is journalled before its command is run. If the broker is killed in between, it repeats a command to
+power up, which is harmless. It does not repeat a command to power down: a node that still sends heartbeats is
+marked up.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ _log = logging.getLogger("rlsched.broker")
 
 
 class SleepPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules for powering nodes down and up online.
+    """Rules for powering nodes down and up in a live cluster.
 
     Attributes:
         plan: The power-down services.
-        suspend_timeout_s: Time from the order until a node is off and may be powered up again, seconds.
-        resume_timeout_s: Time from the resume command after which an unregistered node is down, seconds.
-        keep_awake: Least number of nodes that stay awake.
-        exclude: Glob patterns of names of nodes that never sleep.
+        suspend_timeout_s: Time after which a node is off and can be powered up again, seconds, from the
+            order.
+        resume_timeout_s: Time after which an unregistered node is down, seconds, from the resume command.
+        keep_awake: Minimum number of nodes that stay awake.
+        exclude: Glob patterns for names of nodes that never sleep.
     """
 
     plan: PowerDownPlan
@@ -53,16 +55,16 @@ class SleepPlan(msgspec.Struct, frozen=True, kw_only=True):
     exclude: Sequence[str] = ()
 
     def spares(self, name: str) -> bool:
-        """Whether a node of this name never sleeps."""
+        """Return whether a node of this name never sleeps."""
         return any(fnmatchcase(name, pattern) for pattern in self.exclude)
 
 
 class Sleepers:
-    """Orders nodes to sleep and to wake.
+    """Powers nodes down and up.
 
     Args:
-        state: The state.
-        plan: The rules; None: nodes do not sleep, and a node that an earlier broker put to sleep is down.
+        state: State of the broker.
+        plan: The rules. None: nodes do not sleep, and a node that an earlier broker powered down is down.
         heard_s: Returns the time of a node's last message to this broker, Unix seconds; 0: none.
         out: Output of the batch.
     """
@@ -83,7 +85,7 @@ class Sleepers:
         self._power = PowerByState.from_gpus()
 
     def step(self, now_s: float) -> None:
-        """Follow nodes that sleep or wake, and review at intervals which nodes should."""
+        """Update nodes that sleep or wake, and at intervals decide which nodes should sleep or wake."""
         sleeping = [(name, node) for name, node in self._state.nodes.items() if node.up and node.sleep]
         for name, node in sleeping:
             if self._plan is None:
@@ -105,7 +107,7 @@ class Sleepers:
             self._review(self._plan, now_s)
 
     def done(self, told: PowerDone, now_s: float) -> None:
-        """Handle the end of a command."""
+        """Handle the result of an operator's command."""
         node = self._state.nodes.get(told.node)
         if node is None or not told.error or self._plan is None:
             return
@@ -119,7 +121,7 @@ class Sleepers:
             self._out.record(NodeDown(name=told.node, reason=f"its resume command failed: {error}"))
 
     def wake(self, name: str, now_s: float) -> str:
-        """Power up a sleeping or down node by an operator's order. Returns the reason if refused, else ""."""
+        """Power up a sleeping or down node for an operator. Return the reason for a refusal, else ""."""
         node = self._state.nodes[name]
         if self._plan is None:
             return f"node {name} is not drained: it is {node.state}"
@@ -129,7 +131,7 @@ class Sleepers:
         return ""
 
     def _wakes(self, name: str, node: Node, now_s: float) -> None:
-        """Run the resume command of a waking node once it is off; mark the node down after its time-out."""
+        """Run the resume command of a waking node once it is off; mark it down after its time-out."""
         if now_s >= node.wakes_by_s:
             waited = span(node.wakes_by_s - node.resume_s)
             self._out.record(NodeDown(name=name, reason=f"was woken, and did not register within {waited}"))
@@ -150,7 +152,7 @@ class Sleepers:
         return int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
 
     def _review(self, plan: SleepPlan, now_s: float) -> None:
-        """Ask the services which nodes should sleep or wake, and give the orders."""
+        """Get the services' decisions on which nodes should sleep or wake, and give the orders."""
         cluster, nodes = self._state.cluster, self._state.nodes
         names = {node.number: name for name, node in nodes.items() if _stands_in(node)}
         sets = node_sets(cluster, sorted(names))
@@ -187,7 +189,7 @@ class Sleepers:
         return self._services[key]
 
     def _busy(self, names: Sequence[str], now_s: float) -> NDArray[np.bool_]:
-        """(n,) bool: whether each of these nodes runs a job. Also notes since when the others are idle."""
+        """Return whether each node runs a job, (n,) bool. Also record since when nodes have been idle."""
         held = self._state.cluster.arrays.node.view(np.ndarray)
         nodes = [self._state.nodes[name] for name in names]
         busy = np.array(
@@ -201,7 +203,7 @@ class Sleepers:
     def _states(
         self, plan: SleepPlan, names: Sequence[str], busy: NDArray[np.bool_], now_s: float
     ) -> NodeStates:
-        """States of a set's nodes, for its service. A node that must not sleep counts as never idle."""
+        """Return the states of one set's nodes for its service. A node that must not sleep is never idle."""
         states = NodeStates(len(names), self._power, now_s)
         states.busy[:] = busy
         for at, name in enumerate(names):
@@ -213,7 +215,7 @@ class Sleepers:
 
 
 def _stands_in(node: Node) -> bool:
-    """Whether a node can replace another: it is up or sleeps, accepts jobs, and rlsched starts them."""
+    """Return whether a node can replace another: up or asleep, accepts jobs, and rlsched starts them."""
     can = node.spec.capabilities
     takes = not (node.drained or node.unhealthy or node.away or node.removed)
     return node.up and takes and can.is_own and can.places

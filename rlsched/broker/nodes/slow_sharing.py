@@ -1,4 +1,4 @@
-"""Handling of observed speeds of jobs that share GPUs: predictions learn, slow jobs are reported."""
+"""Reactions to observed speeds of jobs that share GPUs: predictions learn, and slow jobs are reported."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from rlsched.broker.state.jobs import Job
 from rlsched.wire.states import QUEUED
 
 WATCH_S: Final = 300.0
-"""Measured time next to the same co-tenant before a speed is learnt, seconds; as in the simulator
-(`rlsched_envs.sim.lessons.WATCH_S`)."""
+"""Time that a job must be measured next to the same co-tenant before its speed is learnt, seconds; as in the
+simulator (`rlsched_envs.sim.lessons.WATCH_S`)."""
 OnSlow = Literal["warn", "unshare"]
 _log = logging.getLogger("rlsched.broker")
 
 
 class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Handling of observed speeds of jobs that share GPUs.
+    """Reactions to observed speeds of jobs that share GPUs.
 
     Attributes:
-        learns: Whether predictions follow observations, as `learning` of a models file.
-        watch_s: Measured time next to the same co-tenant before its speed is learnt, seconds.
-        on_slow: Handling of a job that is slower than permitted: `warn` logs a line; `unshare` also lets
-            it share no more from its next start on, and queues it again at once if it is preemptible.
+        learns: Whether predictions follow observations, as with `learning` in a models file.
+        watch_s: Time that a job must be measured next to the same co-tenant before its speed is learnt,
+            seconds.
+        on_slow: Reaction to a job that is slower than permitted. `warn` logs a line. `unshare` also ends
+            sharing from the job's next start on, and queues the job again at once if it is preemptible.
     """
 
     learns: bool = True
@@ -39,12 +40,12 @@ class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowSharing:
-    """Learns from observed speeds, and acts on jobs that their co-tenants slow down too much.
+    """Learns from observed speeds, and reacts to jobs that their co-tenants slow down too much.
 
     Args:
-        state: The state.
+        state: State of the broker.
         speeds: Observed speeds.
-        attempts: The launch protocol.
+        attempts: Starts, follows and ends attempts.
         rules: The broker's settings.
         out: Output of the batch.
     """
@@ -57,7 +58,7 @@ class SlowSharing:
         self._reported: dict[int, tuple[int, tuple[int, ...]]] = {}  # job -> attempt, co-tenants
 
     def step(self, now_s: float) -> None:
-        """Handle all observed jobs, in the order of their numbers, at `now_s`, Unix seconds."""
+        """Handle all observed jobs in the order of their numbers. `now_s`: Unix seconds."""
         self._speeds.forget(now_s)
         for number in self._speeds.jobs:
             job = self._state.jobs[number]
@@ -72,7 +73,7 @@ class SlowSharing:
         self._reported = {job: pair for job, pair in self._reported.items() if job in watched}
 
     def _learn(self, job: Job, now_s: float) -> None:
-        """Record the speed of a job next to its only co-tenant, once for each time that they meet."""
+        """Record the speed of a job next to its only co-tenant, once for each pairing."""
         attempt, cluster = job.active, self._state.cluster
         speed = self._speeds.mean_frac(job, now_s)
         if attempt is None or attempt.tenants != 2 or attempt.is_learnt or speed is None or speed <= 0.0:
@@ -94,7 +95,7 @@ class SlowSharing:
             )
 
     def _slow(self, job: Job, seen: SeenSpeed) -> None:
-        """Report a slow job once for each set of co-tenants; unshare it if the operator wants that."""
+        """Report a slow job once for each set of co-tenants. With `unshare`, end its sharing."""
         attempt = job.active
         assert attempt is not None
         others = tuple(self._state.cluster.beside(job.seq))

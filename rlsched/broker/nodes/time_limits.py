@@ -1,4 +1,4 @@
-"""Time limits of running jobs: nodes enforce them, and receive a changed limit until they confirm it."""
+"""Time limits of running jobs. Nodes enforce them, and get a changed limit again until they confirm it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rlsched.wire.states import LAUNCHING, RUNNING
 
 
 class TimeLimits:
-    """Time limits that nodes enforce for running ranks. After a restart nodes report them again.
+    """Time limits that nodes enforce for running ranks. Nodes report them again after the broker restarts.
 
     Args:
-        state: The state.
+        state: State of the broker.
         out: Output of the batch.
     """
 
@@ -26,9 +26,9 @@ class TimeLimits:
         self._goes_by: dict[int, tuple[int, dict[int, float]]] = {}  # job -> (attempt, rank -> seconds)
 
     def note_enforced(self, job: Job | None, number: int, rank: int, limit_s: float | None) -> None:
-        """Note the limit that a node enforces for a rank of attempt `number`, seconds; None: not changeable.
+        """Record the limit that a node enforces for a rank of attempt `number`, seconds; None: unchangeable.
 
-        `job`: the job of the rank; None: it has no such attempt under way.
+        `job`: the rank's job; None: this attempt is not running.
         """
         if job is None or limit_s is None or not limit_s > 0:
             return
@@ -39,7 +39,7 @@ class TimeLimits:
         self.send_limit(job)
 
     def send_limit(self, job: Job) -> None:
-        """Send the job's limit to the nodes that enforce another one."""
+        """Send the job's limit to the nodes that enforce a different limit."""
         attempt = job.active
         known = self._goes_by.get(job.number)
         if attempt is None or attempt.ending or known is None or known[0] != attempt.number:
@@ -58,7 +58,7 @@ class TimeLimits:
                 self._out.send(rank.node, order)
 
     def late(self, job: Job) -> list[str]:
-        """Nodes that still enforce another limit than the job has."""
+        """Return the nodes that still enforce a limit other than the job's."""
         attempt = job.active
         number, known = self._goes_by.get(job.number, (0, {}))
         if attempt is None or number != attempt.number:
@@ -68,10 +68,10 @@ class TimeLimits:
         return sorted({rank.node for rank in ranks if rank.state == RUNNING})
 
     def check(self, job: Job, limit_s: float, *, by_admin: bool) -> None:
-        """Check that a job with GPUs may get this limit, seconds, infinite for none.
+        """Check that a job with GPUs can get the limit `limit_s`, seconds, infinite for none.
 
         Raises:
-            InputError: a user would raise the limit, or a node cannot change it.
+            InputError: a user (not an admin) raises the limit, or a node cannot change it.
         """
         attempt = job.active
         assert attempt is not None
@@ -79,7 +79,7 @@ class TimeLimits:
         if limit_s > now_s and not by_admin:
             raise InputError(
                 f"job {job.called} runs, with a time limit of {now_s:g} s: its user can lower "
-                "that, and only an admin can raise it"
+                "the limit, only an admin can raise it"
             )
         number, known = self._goes_by.get(job.number, (0, {}))
         for rank in [] if attempt.leaving else attempt.live_ranks():
@@ -88,23 +88,21 @@ class TimeLimits:
             if number == attempt.number and rank in known:
                 continue
             if not node.spec.capabilities.is_own:
-                why = f"node {name} is of another engine: change it there"
+                why = f"node {name} belongs to another engine: change the limit there"
             elif state == LAUNCHING:
                 why = f"node {name} is still starting it: try again in a moment"
             elif node.state not in ("up", "drained"):
                 why = f"node {name} is {node.state}: try again when it is back"
             else:
-                why = (
-                    f"node {name} started it with an older rlsched, which cannot do that: update its rlsched"
-                )
+                why = f"node {name} started it with an rlsched too old to change limits: update the node"
             raise InputError(f"the time limit of job {job.called} cannot change while it runs: {why}")
 
     def keep(self, jobs: Collection[int]) -> None:
-        """Remove jobs that no longer run; `jobs`: numbers of the running ones."""
+        """Remove all jobs except those in `jobs`, the numbers of the running jobs."""
         if len(self._goes_by) > 2 * len(jobs) + 16:
             self._goes_by = {job: known for job, known in self._goes_by.items() if job in jobs}
 
 
 def limit_of(job: Job) -> float:
-    """The time limit of a job, seconds, infinite for none."""
+    """Return the time limit of a job, seconds, infinite for none."""
     return math.inf if job.spec.time_limit_s is None else job.spec.time_limit_s

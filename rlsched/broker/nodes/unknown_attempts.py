@@ -1,20 +1,20 @@
-"""Attempts that nodes run and a restored journal does not know.
+"""Attempts that run on nodes and are missing in the journal, for example after a restore.
 
 Nodes that registered before the backup, and nodes added since, may run attempts that are not in the journal.
 The broker ends none of them without an order, and starts no attempt that may already run:
 
-- An attempt that a node runs and the journal did not start continues. Its node is drained until it has ended,
-  since its GPUs are not known; an admin's `cancel` ends it sooner.
-- All nodes are drained until each node of the journal that may run jobs has registered, or an operator has
-  declared it down or removed it. So a job of the backup's queue cannot start next to an attempt of its own.
+- An attempt that a node runs and the journal did not start continues. Its node is drained until the attempt
+  has ended because its GPUs are not known. An admin's `cancel` ends the attempt sooner.
+- All nodes are drained until each node of the journal that may run jobs has registered, or until an operator
+  has declared it down or removed it. So a queued job of the backup cannot start while an attempt of it runs.
 - If the job of such an attempt is in the journal, and waits or runs elsewhere, the job ends in the journal:
   the attempt continues on its node.
-- New numbers of jobs and attempts begin far above all numbers that may have been given since the backup.
+- New numbers of jobs and attempts begin far above all numbers that may have been assigned since the backup.
 
 The first rule also applies without a restored backup: a journal may have lost its end, for example on a disk
 that does not make writes durable.
 
-A standby that takes over its copy of a journal follows the same rules: the copy lacks its last entries.
+A standby that takes over follows the same rules: its copy of the journal lacks the last entries.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from rlsched.wire.messages import AttemptReport, Kill, RankKey
 from rlsched.wire.states import CANCELLED, ENDED, QUEUED
 
 MAX_STEP = 10_000_000
-"""Most by which a node's report may raise the last job number."""
+"""Maximum by which a node's report can raise the last job number."""
 _log = logging.getLogger("rlsched.broker")
 
 
 class UnknownAttempts:
-    """Attempts that nodes run and the journal did not start; none if it is complete and never was restored.
+    """Attempts that run on nodes but are missing in the journal; none if it is complete and not restored.
 
     Args:
-        state: The state.
-        attempts: The launch protocol.
+        state: State of the broker.
+        attempts: Starts, follows and ends attempts.
         out: Output of the batch.
     """
 
@@ -60,11 +60,11 @@ class UnknownAttempts:
         return bool(self._state.awaited)
 
     def settled_s(self) -> float:
-        """Time when the last such node registered, Unix seconds; infinite before, 0 if none was awaited."""
+        """Return when the last awaited node registered, Unix seconds; infinite before, 0: none awaited."""
         return math.inf if self._state.awaited else self._settled_s
 
     def finish_registration(self, now_s: float) -> bool:
-        """Return True once, when no node is awaited any more; the drained nodes are then resumed."""
+        """Resume the drained nodes once all awaited nodes have registered; return True only that once."""
         if not self._was_settling or self._state.awaited:
             return False
         self._was_settling, self._settled_s = False, now_s
@@ -73,15 +73,15 @@ class UnknownAttempts:
         return True
 
     def is_stranger(self, report: AttemptReport) -> bool:
-        """Whether this attempt of this cluster began after the last entry that the journal has."""
+        """Return whether this attempt of this cluster began after the journal's last entry."""
         return not self._state.has_begun(report.job, report.attempt)
 
     def knows(self, node: str, key: RankKey) -> bool:
-        """Whether this node runs a rank with this key that the journal did not start."""
+        """Return whether this node runs a rank with this key that the journal did not start."""
         return key in self._running.get(node, {})
 
     def register_reports(self, node: str, reports: list[AttemptReport]) -> set[tuple[int, int]]:
-        """Handle a registration; return the node's unknown attempts, which it keeps, as (job, attempt)."""
+        """Handle a node's reports at registration; return unknown attempts to keep, as (job, attempt)."""
         unknown_attempts = [report for report in reports if self.is_stranger(report)]
         if self._state.restored_s is None and not unknown_attempts and not self._running.get(node):
             return set()
@@ -110,7 +110,7 @@ class UnknownAttempts:
             self._out.record(NumbersTaken(last=highest))
 
     def _leave_to(self, node: str, report: AttemptReport) -> None:
-        """End this job in the journal: its attempt continues on the node."""
+        """End this job in the journal because its attempt continues on the node."""
         job = self._state.jobs.get(report.job)
         if job is None or not job.live:
             return
@@ -126,7 +126,7 @@ class UnknownAttempts:
             self._attempts.end(job, CANCELLED, why)
 
     def _has_run(self, node: str, report: AttemptReport) -> None:
-        """Cancel a queued job whose attempt has ended on a node already, so that it does not start again."""
+        """Cancel a queued job if an unknown attempt of it has ended, so that it does not start again."""
         job = self._state.jobs.get(report.job)
         if job is None or job.state != QUEUED or report.reason not in ("", "time_limit"):
             return
@@ -162,12 +162,12 @@ class UnknownAttempts:
         return TAKEN_OVER if self._state.taken_over else _RESTORED
 
     def remove_ended(self, node: str, key: RankKey) -> None:
-        """A rank has ended; resume its node if it was the last such rank there."""
+        """Remove a rank that has ended; resume its node if it was the node's last unknown rank."""
         if self._running.get(node, {}).pop(key, None) is not None:
             self._drain(node)
 
     def cancel(self, job: int) -> bool:
-        """End the ranks of a job that the journal does not know; return whether there are any."""
+        """End the ranks of a job that the journal does not know. Return whether there are any."""
         found = False
         for node, running in self._running.items():
             for key in running:

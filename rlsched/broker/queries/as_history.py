@@ -1,4 +1,4 @@
-"""Reads the journal of a broker or a shadow as a history: jobs, their starts and ends, and their nodes."""
+"""Reads the journal of a broker or a shadow as a history: jobs with their starts and ends, and nodes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class NodeStateChange(NamedTuple):
 
     Attributes:
         time_s: Time of the change, seconds of the trace.
-        node: Its number in the cluster.
+        node: Number of the node in the cluster.
         event: `drain`, `down` or `up`.
     """
 
@@ -72,12 +72,12 @@ class JournalHistory:
     """Jobs and nodes of a journal.
 
     Attributes:
-        trace: Its jobs, with their predictions and recorded waits. An unfinished job has run until the
-            journal's end; a job that still waits has no recorded wait.
-        cluster: The nodes that ever registered.
+        trace: The jobs, with their predictions and recorded waits. An unfinished job counts as running until
+            the journal's end; a job that still waits has no recorded wait.
+        cluster: All nodes that ever registered.
         changes: State changes of the nodes.
         origin_s: Second 0 of the trace, Unix seconds.
-        until_s: The journal's end, seconds of the trace.
+        until_s: End of the journal, seconds of the trace.
     """
 
     trace: Trace
@@ -181,9 +181,9 @@ class _Reading:
             self.changes.append((now_s, entry.name, now))
 
     def add_base(self, base: Base, ended: Iterable[EndedJob]) -> None:
-        """Add the content of a base: finished jobs, from their rows, live jobs, nodes and held GPUs.
+        """Add the content of a base: finished jobs (from `ended`), live jobs, nodes and held GPUs.
 
-        Earlier state changes of the nodes are not known.
+        State changes of the nodes before the base are not known.
         """
         live = {one.submitted.job for one in base.jobs}
         for row in ended:
@@ -229,23 +229,23 @@ class _Reading:
 
 
 def is_journal(path: Path) -> bool:
-    """Whether this is a journal, or the directory of a broker or a shadow."""
+    """Return whether a path is a journal, or the directory of a broker or a shadow."""
     return path.name == JOURNAL_FILE or (path / JOURNAL_FILE).is_file()
 
 
 def history_of(path: Path) -> JournalHistory:
-    """Read a journal, also while it is written. Earlier jobs of a compacted journal come from its table.
+    """Read a journal, even while it is written. Jobs from before a base come from the table of ended jobs.
 
     Raises:
-        InputError: the journal holds no job.
-        JournalError: it is damaged.
+        InputError: the journal has no job.
+        JournalError: the journal is damaged.
     """
     path = path / JOURNAL_FILE if path.is_dir() else path
     read, heads, parts = _Reading(), Heads(), list[BasePart]()
     with reading(path) as journal:
         _read(journal, read, heads, parts)
     if not read.jobs or not read.nodes:
-        raise InputError(f"{path}: it holds no job yet")
+        raise InputError(f"{path}: expected a journal with jobs, got none")
     return _made(path, read)
 
 
@@ -336,7 +336,7 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
 def _slices(node: NodeUp) -> int:
     """Return the MIG slices of each GPU of a node, 0 if its GPUs are whole.
 
-    Nodes report instances, and not on which GPU each is: as many to a GPU as fit and divide them evenly.
+    Nodes report instances without their GPU. Assumption: each GPU has as many as fit and divide them evenly.
     """
     if not is_slice(node.gpu_type):
         return 0
@@ -348,7 +348,7 @@ def _slices(node: NodeUp) -> int:
 
 
 def _ran_s(job: _HistoryJob, last_s: float) -> float:
-    """Return the run time of a job, seconds: so far if it runs, as predicted if it waits."""
+    """Return the run time of a job, seconds: for a running job up to now, for a waiting job as predicted."""
     if math.isnan(job.start_s):
         return job.spec.predicted_s if job.spec is not None else SHORTEST_S
     end_s = last_s if math.isnan(job.end_s) else job.end_s

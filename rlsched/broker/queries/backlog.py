@@ -7,17 +7,17 @@ from collections import OrderedDict
 from rlsched.broker.events import ClientAsked
 
 MAX_WAITING = 64
-"""Questions of one connection that may wait."""
+"""Maximum number of waiting questions per connection."""
 TOO_MANY = (
     f"{MAX_WAITING} questions of this connection wait for an answer; read the answers before asking more"
 )
 
 
 class Backlog:
-    """Questions that have not been answered yet, served round-robin, one question per client and round.
+    """Questions that wait for an answer, served round-robin: one question per client in each round.
 
     Attributes:
-        refused: Number of questions refused because too many of their client waited.
+        refused: Number of questions refused because too many of the same client waited.
     """
 
     def __init__(self) -> None:
@@ -30,11 +30,11 @@ class Backlog:
 
     @property
     def askers(self) -> int:
-        """Connections whose questions wait."""
+        """Number of connections with waiting questions."""
         return len(self._askers)
 
     def add(self, asked: ClientAsked) -> bool:
-        """Add a question; a repeated question is kept once. False: too many of this client wait."""
+        """Add a question, a repeated one only once. Return False if too many of this client wait."""
         own = self._askers.setdefault(asked.peer, OrderedDict())
         if asked.request in own:
             return True
@@ -46,10 +46,10 @@ class Backlog:
         return True
 
     def pop(self) -> ClientAsked:
-        """Return the next question; its client goes to the end of the line.
+        """Remove and return the next question; its client moves to the end of the round.
 
         Raises:
-            KeyError: none waits.
+            KeyError: no question waits.
         """
         peer, own = next(iter(self._askers.items()), (b"", None))
         if own is None:

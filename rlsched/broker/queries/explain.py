@@ -1,4 +1,4 @@
-"""Why a job waits, or why it was started where it was: ranked reasons, in words and with the record."""
+"""Why a job waits, or why it was started on its GPUs: ranked reasons, in words and with the record."""
 
 from __future__ import annotations
 
@@ -76,17 +76,17 @@ def explain(
     """Return the explanation of a job's state.
 
     Args:
-        state: The state.
+        state: State of the broker.
         job: The job.
         record: The last decision in which the job was a candidate, or was started.
         now_s: Unix seconds.
-        said: The latest forecast of its start and end.
-        late: Nodes that have not confirmed a change of its time limit yet.
-        usage: Resources that it uses, or has used.
-        energy_j: Energy of all its attempts, joules.
+        said: The latest forecast of the job's start and end.
+        late: Nodes that have not confirmed a change of the job's time limit yet.
+        usage: Resources that the job uses, or has used.
+        energy_j: Energy of all attempts, joules.
         grace_s: Time between SIGTERM and SIGKILL, seconds; None: left out.
-        outside_mps: Nodes on which it should be under MPS, and is not.
-        seen: Its observed speed next to its co-tenants.
+        outside_mps: Nodes on which the job should use MPS, and does not.
+        seen: Observed speed of the job next to its co-tenants.
     """
     if job.state == QUEUED:
         lines = _waiting(state, job, record, now_s)
@@ -182,7 +182,7 @@ def _waiting(state: BrokerState, job: Job, record: DecisionRecord | None, now_s:
 
 
 def _rank(state: BrokerState, job: Job) -> list[str]:
-    """Lines on the effect of priority and fair share on the job's place in the queue, if they have any."""
+    """Describe how priority and fair share affect the job's place in the queue; empty if they do not."""
     lines, level, was = [], state.priorities.level(job.number), job.spec.priority
     named = {number: name for name, number in LEVELS.items()}
     if level != LEVELS[was] and job.stopped is not None and job.stopped.with_node:
@@ -199,7 +199,7 @@ def _rank(state: BrokerState, job: Job) -> list[str]:
 
 
 def _absent(state: BrokerState, now_s: float) -> list[str]:
-    """Lines on nodes that get no new jobs; of many, the first ones."""
+    """Describe nodes that get no new jobs, and GPUs out of service; if there are many, only the first."""
     nodes = {name: node for name, node in state.nodes.items() if not node.removed}
     lines = []
     for absent in ("down", "unreachable", "asleep", "waking"):
@@ -259,7 +259,7 @@ def _ahead(state: BrokerState, job: Job, room: Room) -> str:
 
 
 def _plans_now(state: BrokerState, job: Job, room: Room, now_s: float) -> list[str]:
-    """Plans of the job in a partition now, if it fits there."""
+    """Describe the job's plans in a partition now, if it fits there."""
     if not fits_now(state, needs(job), room) and not state.models.shares:
         return []
     start = policy_start(state.cluster)
@@ -268,7 +268,7 @@ def _plans_now(state: BrokerState, job: Job, room: Room, now_s: float) -> list[s
 
 
 def _plans(state: BrokerState, lead: str, plans: list[PlanSeen]) -> list[str]:
-    """Plans in words; empty without plans."""
+    """Describe plans in a line; empty without plans."""
 
     def called(seq: int) -> str:
         return f"job {_called(state, seq)}"
@@ -299,7 +299,7 @@ def _passed_over(
 
 
 def _hold(state: BrokerState, job: Job, fitting: list[Room], now_s: float) -> list[str]:
-    """How long, and for which job, a *wait* keeps this job back."""
+    """Describe for how long, and for which job, a *wait* keeps this job back."""
     arrays, slot = state.cluster.arrays, state.cluster.slot_of(job.seq)
     if not any(is_held(arrays, room.partition, slot, now_s) for room in fitting):
         return []
@@ -314,7 +314,7 @@ def _hold(state: BrokerState, job: Job, fitting: list[Room], now_s: float) -> li
 
 
 def _row_then(record: DecisionRecord, seq: int) -> list[str]:
-    """Why this job could not be chosen at that decision, if it was a candidate."""
+    """Describe why this job could not be chosen at that decision, if it was a candidate."""
     half = record.halves[0] if record.halves else None
     if half is None or seq not in half.seqs:
         return []
@@ -366,7 +366,7 @@ def _row_words(state: BrokerState, half: Half, row: int) -> str:
 
 
 def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
-    """When the time limit ends a running job."""
+    """Describe when the time limit will end a running job."""
     attempt, limit_s = job.active, job.spec.time_limit_s
     if attempt is None or job.state != RUNNING or (limit_s is None and not late):
         return []
@@ -384,7 +384,7 @@ def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
 
 
 def _grace(state: BrokerState, job: Job, grace_s: float) -> list[str]:
-    """Time that the job gets to end; empty for other engines, which have a setting of their own."""
+    """Describe the job's grace; empty for other engines, which have their own setting."""
     ranks = job.attempt.ranks if job.attempt is not None else []
     own = all(state.nodes[rank.node].spec.capabilities.is_own for rank in ranks if rank.node in state.nodes)
     if not own or not places(state, job.spec.vc) or (job.state == QUEUED and job.spec.grace_s is None):
@@ -438,13 +438,13 @@ def _started(
 
 
 def _stopped(stopped: Stopped) -> str:
-    """How the previous attempt ended, after which the job was queued again."""
+    """Describe the end of the previous attempt, after which the job was queued again."""
     after = span(stopped.end_s - stopped.start_s)
     return f"attempt {stopped.number} ended after {after}: {stopped.reason}"
 
 
 def _not_held(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
-    """Nodes that do not limit the job as a whole to its request, so that it may use more."""
+    """Describe nodes that do not limit the job to its requested cores or memory, so that it can use more."""
     asked = [
         (name, words)
         for name, words, amount in (
@@ -471,7 +471,7 @@ def _not_held(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
 
 
 def _kept_apart(state: BrokerState, job: Job) -> list[str]:
-    """Why the job shares no GPUs although the broker allows it."""
+    """Describe why the job shares no GPUs although the broker allows sharing."""
     if not state.models.shares or not state.cluster.arrays.job.unshared[state.cluster.slot_of(job.seq)]:
         return []
     why = "`rlsched update --share yes` lets it: nothing is known of its workload"
@@ -485,7 +485,7 @@ def _kept_apart(state: BrokerState, job: Job) -> list[str]:
 
 
 def _beside(state: BrokerState, job: Job, seen: SeenSpeed | None) -> list[str]:
-    """Jobs that share its GPUs, the predicted speeds of all of them, and its own observed speed."""
+    """Describe the job's co-tenants, the predicted speeds of all of them, and the job's observed speed."""
     others = co_tenants(state, job)
     if not others:
         return []
@@ -506,7 +506,7 @@ def _beside(state: BrokerState, job: Job, seen: SeenSpeed | None) -> list[str]:
 
 
 def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
-    """SM clock of the job, the weight of energy behind it, and nodes that could not set their clocks."""
+    """Describe the job's SM clock, the weight of energy behind it, and nodes that set no clocks."""
     own = job.spec.speed_energy
     weight = state.cluster.energy_counts if own is None else own
     if weight == 0.0 and attempt.sm_clock_frac == 1.0:
@@ -533,10 +533,10 @@ def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
 
 
 def _seen_clock(state: BrokerState, job: Job, usage: SeenUsage | None, now_s: float) -> list[str]:
-    """Predicted and observed effects of a lower clock on a running job without co-tenants.
+    """Describe the predicted and observed effects of a lower clock on a running job without co-tenants.
 
-    The loss of speed by its GPU time (`learning.clock_time`); the saving of energy for a unit of work against
-    the power of earlier attempts at the highest clock.
+    The loss of speed comes from the job's GPU time (`learning.clock_time`). The saving is the energy per unit
+    of work, compared with the power of earlier attempts at the highest clock.
     """
     attempt = job.active
     if attempt is None or attempt.sm_clock_frac == 1.0 or attempt.was_shared or usage is None:

@@ -1,4 +1,4 @@
-"""Forecasts as the state machine reads them: the latest, however old. It never waits for a forecast."""
+"""Forecasts in the state machine's view: the latest ones, however old. The machine never waits for one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rlsched.wire.messages import DryRun, ForecastReport, JobForecast
 
 
 class Forecasts:
-    """Forecasts of a broker that makes none; a broker that makes some derives from this class."""
+    """Forecasts of a broker without a forecaster. Other brokers use a class derived from this one."""
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
-        """Return the latest forecast of a live job."""
+        """Return the latest forecast of a live job; None: there is none."""
         del job
         return None
 
     def ask(self, asked: ClientAsked, question: DryRun) -> str:
-        """Accept a question, to be answered later. Returns the reason if it is refused, else ""."""
+        """Accept a question for a later answer. Return the reason for a refusal, else ""."""
         del asked, question
         return "this broker makes no forecasts"
 

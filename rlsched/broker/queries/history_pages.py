@@ -1,7 +1,7 @@
 """Pages of running and finished jobs, for lists and for sums.
 
-A page reads a limited number of rows of an index, so that a question with few answers among many jobs takes
-no longer than any other. Its `next` is the position of the next page.
+A page reads a limited number of rows of an index. So a question with few answers among many jobs takes no
+longer than any other. The field `next` of a page is the position of the next page.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rlsched.wire.messages import Cursor, History, JobUsage, ListHistory, ListUs
 from rlsched.wire.states import RUNNING
 
 MAX_PAGE_BYTES = 1 << 16
-"""Estimated; a single job may be larger."""
+"""Estimated maximum size of a page, bytes; a single job can be larger."""
 SCANNED = 400
-"""Most rows that a page reads: about 4 ms."""
+"""Maximum number of rows that a page reads: about 4 ms."""
 MAX_PLACE_CHARS = 2_000
 
 
 class HistoryPages:
-    """Makes the pages.
+    """Makes pages of running and finished jobs.
 
     Args:
         state: The state, with the running jobs.
@@ -39,7 +39,7 @@ class HistoryPages:
         self._state, self._ended, self._metered = state, ended, metered
 
     def history(self, asked: ListHistory, now_s: float) -> History:
-        """Return a page of jobs, newest first; `now_s`: Unix seconds."""
+        """Return a page of jobs, newest first. `now_s`: Unix seconds."""
         limit = MAX_PAGE_ROWS if asked.limit is None else max(1, min(asked.limit, MAX_PAGE_ROWS))
         jobs: list[PastJob] = []
         left, cursor = MAX_PAGE_BYTES, asked.before
@@ -64,7 +64,7 @@ class HistoryPages:
         return History(jobs=jobs, next=after)
 
     def usage(self, asked: ListUsage) -> Usage:
-        """Return a page of the figures for sums over jobs."""
+        """Return a page of the columns that sums over jobs need."""
         found, after = self._ended.scan(_filter(asked), asked.before, SCANNED, SCANNED)
         rows = [
             JobUsage(row.user, row.account, row.vc, row.end_s, row.state, row.gpu_s, row.energy_j, row.wait_s)

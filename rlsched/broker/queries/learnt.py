@@ -30,7 +30,7 @@ class FromBroker(NamedTuple):
 
 
 def learnt_by(path: str | Path) -> FromBroker:
-    """Return what a broker has learnt, from its journal or the directory that holds it; it may be running.
+    """Return the profiles that a broker has learnt, from its journal or directory; it may be running.
 
     Raises:
         JournalError: there is no journal, or it is damaged.

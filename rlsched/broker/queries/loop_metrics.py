@@ -1,4 +1,4 @@
-"""Figures of the broker's loop that its state machine does not have: address, journal, commits."""
+"""Metrics of the broker's loop that its state machine does not have: address, journal, commits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rlsched.wire.messages import JournalReport, Timing
 
 
 class LoopMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of the broker's loop that its state machine does not have.
+    """Metrics of the broker's loop that its state machine does not have.
 
     Attributes:
         address: Address at which the broker listens.
-        journal: The journal's file.
-        records_kept: Decision records written since the start.
+        journal: Size of the journal's file, and free space of its disk.
+        records_kept: Number of decision records written since the start.
         timings: As in `StatsReport`.
         connections: As in `StatsReport`.
     """
@@ -36,14 +36,14 @@ class LoopMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitsEntries(Protocol):
-    """The part of a journal that `perform` uses; tests pass one that fails. As `Journal.commit`."""
+    """The part of a journal that `perform` uses; tests pass one that fails."""
 
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
-        """Make a batch durable."""
+        """Commit a batch; see `Journal.commit`."""
 
 
 class TimedCommits:
-    """Commits to a journal and measures the time of each commit.
+    """Commits to a journal, with a measurement of the time of each commit.
 
     Attributes:
         last_ms: Time of the last commit, milliseconds; None before the first.
@@ -56,7 +56,7 @@ class TimedCommits:
         self.times = Histogram()
 
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
-        """Make a batch durable."""
+        """Commit a batch, and measure the time."""
         began_s = time.perf_counter()
         self._journal.commit(entries, now_s, over)
         took_s = time.perf_counter() - began_s
@@ -65,7 +65,7 @@ class TimedCommits:
 
 
 def journal_report(path: Path, last_commit_ms: float | None, low_mib: int) -> JournalReport:
-    """Return the size of a journal with its write-ahead log, and its disk's free space and floor."""
+    """Return the size of a journal with its write-ahead log, and the free and minimum space on its disk."""
     size_bytes = 0
     for file in (path, path.with_name(path.name + "-wal")):
         with contextlib.suppress(OSError):

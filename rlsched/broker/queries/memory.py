@@ -11,12 +11,13 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rows.reasons import HELD
 
 MAX_JOBS = 5_000
-"""Most jobs kept, as many as a start reads again; a record takes about 1.3 KB."""
+"""Maximum number of jobs with a record, the number that a start reads again; a record takes about 1.3 KB."""
 
 
 class RecordMemory:
-    """For each job number of the cluster state: the last record in which it was a candidate, or was started
-    or preempted.
+    """The last decision record of each job, by the job's number in the cluster state.
+
+    It is the last decision in which the job was a candidate, or was started or preempted.
 
     Args:
         records: Earlier records, oldest first.
@@ -30,7 +31,7 @@ class RecordMemory:
                 self.add(record)
 
     def add(self, record: DecisionRecord) -> None:
-        """Keep the record of a decision. A job that an earlier *wait* keeps back keeps that wait's record."""
+        """Store a decision's record. A job kept back by an earlier *wait* keeps the record of that wait."""
         seqs = {record.turn}
         self._latest[record.partition] = record
         if record.halves:
@@ -49,6 +50,6 @@ class RecordMemory:
             self._last.popitem(last=False)
 
     def last_record(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
-        """Return the last record of this job; if there is none, the last record of these partitions."""
+        """Return the last record of this job; if it has none, the last record of these partitions."""
         found = [self._latest[name] for name in partitions if name in self._latest]
         return self._last.get(seq) or max(found, key=lambda record: record.number, default=None)

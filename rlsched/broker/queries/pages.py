@@ -1,4 +1,4 @@
-"""Lists of jobs and nodes, a page at a time: each fits a message frame, and takes about a millisecond."""
+"""Pages of lists of jobs and nodes. Each page fits a message frame, and takes about a millisecond."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from rlsched.wire.messages import MPS, JobForecast, JobInfo, Jobs, ListJobs, Lis
 from rlsched.wire.states import QUEUED
 
 MAX_PAGE_BYTES = 1 << 16
-"""Estimated; a single row may be larger."""
+"""Estimated maximum size of a page, bytes; a single row can be larger."""
 MAX_PAGE_ROWS = 250
 MAX_PAST_ROWS = 50
-"""Most jobs per page that are read from the journal: about 4 ms."""
+"""Maximum number of jobs per page that are read from the journal: about 4 ms."""
 MAX_JOB_NODES = 4_000
-"""Nodes that a job's row names."""
+"""Maximum number of nodes named in a job's row."""
 Row = TypeVar("Row", JobInfo, NodeInfo)
 
 
 class Pages:
-    """Makes the pages.
+    """Makes pages of jobs and nodes.
 
     Args:
-        state: The state.
-        members: State of nodes that is not in the book.
-        limits: The broker's times.
+        state: State of the broker.
+        members: The nodes, with measurements that are not in the state.
+        limits: The broker's time-outs and intervals.
         forecast: Returns the latest forecast of a job's start and end; None: there is none.
     """
 
@@ -49,12 +49,12 @@ class Pages:
         self._names: list[str] = []
 
     def job(self, number: int) -> Jobs:
-        """One job."""
+        """Return a page with one job; empty if the job does not exist."""
         job = self._state.job(number)
         return Jobs(jobs=[] if job is None else [self._row(job)])
 
     def jobs(self, asked: ListJobs) -> Jobs:
-        """The latest jobs whose number is below `before`, oldest first, and how many older ones there are."""
+        """Return a page of the latest jobs below number `before`, oldest first, and how many are older."""
         limit = MAX_PAGE_ROWS if asked.limit is None else max(1, min(asked.limit, MAX_PAGE_ROWS))
         if asked.finished:
             latest, first = self._of_all(asked.before, limit)
@@ -65,7 +65,7 @@ class Pages:
         return Jobs(jobs=rows, omitted=first + len(latest) - len(rows))
 
     def _of_live(self, before: int | None, limit: int) -> tuple[list[Job | JobArray], int]:
-        """The latest live jobs, and how many older ones there are; an array stands for its waiting tasks."""
+        """Return the latest live jobs, and the count of older ones. An array represents its waiting tasks."""
         state = self._state
         live: list[Job | JobArray] = list(state.job_of_seq.values())  # in the order of their numbers
         if state.arrays.live:
@@ -77,7 +77,7 @@ class Pages:
         return live[first:end][::-1], first
 
     def _of_all(self, before: int | None, limit: int) -> tuple[list[Job | JobArray], int]:
-        """The latest jobs, and how many older ones there are."""
+        """Return the latest jobs, and the count of older ones."""
         numbers = self._state.numbers
         end = len(numbers) if before is None else numbers.below(before)
         found: list[Job | JobArray] = []
@@ -118,7 +118,7 @@ class Pages:
         return alone_frac * self._state.models.shared_frac(job.seq)
 
     def _outside_mps(self, name: str) -> list[str]:
-        """Displayed numbers of a node's jobs that should be under MPS, and are on its GPUs without."""
+        """Return the ids of a node's jobs that should use MPS, and use its GPUs without it."""
         node, metered = self._state.nodes[name], self._members.metered
         if node.spec.capabilities.sharing != MPS:
             return []
@@ -126,7 +126,7 @@ class Pages:
         return [job.called for job in jobs if name in metered.outside_mps(job, self._state.now_s)]
 
     def nodes(self, asked: ListNodes) -> Nodes:
-        """The nodes after a name, in the order of their numbers, and how many more there are."""
+        """Return a page of the nodes after a name, in the order of numbers, and the count of the rest."""
         if len(self._names) != len(self._state.nodes):
             self._names = sorted(self._state.nodes, key=natural)
         foreign = self._members.foreign.infos(self._state.now_s)
@@ -184,5 +184,5 @@ def _node_bytes(row: NodeInfo) -> int:
 
 
 def text_bytes(text: str) -> int:
-    """Return the most bytes that a text takes in a message."""
+    """Return the maximum number of bytes that a text takes in a message."""
     return 8 + (len(text) if text.isascii() else 4 * len(text))

@@ -42,16 +42,16 @@ _MASKS = {GUARD_HOLD: "age bound", GUARD_HALF_FREE: "half free"}
 
 
 class Reports:
-    """Makes the reports.
+    """Makes status reports of the broker.
 
     Args:
-        state: The state.
+        state: State of the broker.
         scheduler: The policy.
         started: The fact that begins this broker's epoch.
-        now_s: Time at which its process began to serve, Unix seconds.
+        now_s: Time at which the process began to serve, Unix seconds.
         backlog: Questions that wait.
         soft_errors: Failures that do not affect decisions.
-        loop_metrics: Returns figures of the loop; called once per report.
+        loop_metrics: Returns metrics of the loop; called once per report.
         forecasts: Source of the forecaster's report.
         members: The nodes and their measurements.
     """
@@ -76,7 +76,7 @@ class Reports:
         self.failed_answers = 0
 
     def count_masked(self, record: DecisionRecord) -> None:
-        """Count the reasons for which the guard's mask excluded candidates of a decision."""
+        """Count why the guard excluded candidates of a decision."""
         if record.halves:
             self._masked.update(_MASKS[reason] for reason in {*record.halves[0].reasons} & _MASKS.keys())
 
@@ -192,7 +192,7 @@ def drift_curves(scheduler: Scheduler) -> dict[str, float]:
 
 
 def gpus_by_type(cluster: ClusterState) -> dict[str, GpusReport]:
-    """Return the numbers of total, free, held and absent GPUs of each type."""
+    """Return the numbers of total, free, held and absent GPUs by GPU type."""
     node, kinds = cluster.arrays.node, cluster.kind_names
     up = node.status == NODE_UP
     found = {}

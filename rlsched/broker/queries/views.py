@@ -1,4 +1,4 @@
-"""Jobs and nodes of the book, as rows of lists."""
+"""Rows of lists for jobs and nodes of the broker's state."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rlsched.wire.states import COMPLETED, QUEUED
 
 
 def seat_reason(state: BrokerState, attempt: Attempt) -> str:
-    """Why an attempt that has GPUs is not launched yet."""
+    """Return why an attempt that has been given GPUs is not launched yet."""
     numbers = sorted({number for number, _ in attempt.leaving})
     others = ", ".join(f"job {state.called(number)}" for number in numbers)
     return f"waits until {others}, preempted, {'has' if len(numbers) == 1 else 'have'} left its GPUs"
 
 
 def co_tenants(state: BrokerState, job: Job) -> list[str]:
-    """Displayed numbers of the jobs that share a job's GPUs now."""
+    """Return the ids of the jobs that share a job's GPUs now."""
     if job.active is None or job.active.tenants < 2:
         return []
     return [state.job_of_seq[seq].called for seq in state.cluster.beside(job.seq)]
@@ -51,17 +51,17 @@ def job_info(
 
     Args:
         job: The job.
-        reasons: Why queued jobs wait.
-        max_nodes: Most nodes that are named; a gang of many more must still fit a frame.
-        forecast: Forecast of its start and end.
-        queue_key: Its key in the queue, if it is queued.
-        speed_frac: Its speed, if it has GPUs.
-        `beside`: Names of the jobs that share its GPUs.
-        usage: Resources that it uses.
-        energy_j: Energy of all its attempts, joules.
-        grace_s: Time between SIGTERM and SIGKILL, seconds, if it has not ended.
-        shared_by: How its nodes let it share its GPUs.
-        seen: Its observed speed next to its co-tenants.
+        reasons: Reasons why queued jobs wait.
+        max_nodes: Maximum number of named nodes: a gang of many more must still fit a frame.
+        forecast: Forecast of the job's start and end.
+        queue_key: Key of the job in the queue, if it is queued.
+        speed_frac: Speed of the job, if it has GPUs.
+        `beside`: Ids of the jobs that share its GPUs.
+        usage: Resources that the job uses.
+        energy_j: Energy of all attempts, joules.
+        grace_s: Time between SIGTERM and SIGKILL, seconds, if the job has not ended.
+        shared_by: Ways in which the nodes let the job share its GPUs.
+        seen: Observed speed of the job next to its co-tenants.
     """
     attempt = job.attempt
     reason = job.reason
@@ -120,7 +120,7 @@ def job_info(
 
 
 def array_info(state: BrokerState, array: JobArray) -> JobInfo:
-    """Return the row of an array: as a waiting job while tasks are still to come."""
+    """Return the row of an array. Its fields describe the tasks that are not jobs yet."""
     spec, jobs = array.spec, state.jobs
     limit = f"%{spec.array_limit}" if spec.array_limit else ""
     fresh = f"{len(array.fresh)} next" if array.fresh else ""
@@ -157,12 +157,12 @@ def array_info(state: BrokerState, array: JobArray) -> JobInfo:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts n2 before n10."""
+    """Return a sort key that orders n2 before n10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def out_of_service(state: BrokerState, name: str) -> list[str]:
-    """GPUs of one of rlsched's own nodes that are lost, or in use by a foreign process, a line per reason.
+    """Describe the GPUs of one of rlsched's own nodes that are lost or in foreign use, a line per reason.
 
     GPUs that an engine gives to other jobs are not out of service.
     """
@@ -170,9 +170,9 @@ def out_of_service(state: BrokerState, name: str) -> list[str]:
 
 
 def node_notes(node: Node) -> list[str]:
-    """Notes on a node for users: its own, and a note if its rlsched is too old to report limits.
+    """Return notes on a node for users: its own, and one if its rlsched is too old to report limits.
 
-    A node of another engine gets no such note: its engine counts cores and memory.
+    A node of another engine gets no such note because its engine counts cores and memory.
     """
     spec = node.spec
     if spec.capabilities.holds_to is not None or not spec.memory_mib:
@@ -181,7 +181,7 @@ def node_notes(node: Node) -> list[str]:
 
 
 def _sharing_notes(node: Node, outside_mps: Sequence[str]) -> list[str]:
-    """How a node lets jobs share GPUs, if not by time slicing, and its jobs that run outside of MPS."""
+    """Describe how a node lets jobs share GPUs, if not by time slicing, and its jobs without MPS."""
     if node.spec.capabilities.sharing != MPS:
         return []
     notes = ["GPUs shared by MPS"]

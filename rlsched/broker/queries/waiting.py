@@ -1,4 +1,4 @@
-"""Why queued jobs wait, in one line: computed once for all jobs with the same request."""
+"""Reasons why queued jobs wait, one line each, computed once for all jobs with the same request."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Room(NamedTuple):
     largest_hole: int
     gpus: int
     absent_gpus: int
-    """Free GPUs on nodes that are down, away or drained."""
+    """Free GPUs on nodes that are down, unreachable, drained or asleep."""
 
 
 def rooms(state: BrokerState, vc: str) -> list[Room]:
-    """Room in each partition that serves this VC: its own first, then the shared one."""
+    """Return the free GPUs of each partition that serves this VC: the VC's own first, then the shared one."""
     # access to a column of a record array takes ten times longer
     node = state.cluster.arrays.node.view(np.ndarray)
     up = node["status"] == NODE_UP
@@ -49,7 +49,7 @@ def rooms(state: BrokerState, vc: str) -> list[Room]:
 
 
 def places(state: BrokerState, vc: str) -> bool:
-    """Whether the broker places the jobs of this VC; False: an engine does."""
+    """Return whether the broker places the jobs of this VC; if not, an engine does."""
     part_of, serves = state.cluster.arrays.node.part_of, state.cluster.partitions_of(vc)
     return not serves or any(
         node.spec.capabilities.places for node in state.nodes.values() if part_of[node.number] in serves
@@ -57,7 +57,7 @@ def places(state: BrokerState, vc: str) -> bool:
 
 
 def asked_again_s(state: BrokerState, among: Sequence[Room]) -> float:
-    """Time at which the policy asked to decide again in one of these partitions, Unix seconds; 0: none."""
+    """Return when the policy asked to decide again in one of these partitions, Unix seconds; 0: never."""
     names = state.cluster.partition_names
     return min(
         (
@@ -70,21 +70,21 @@ def asked_again_s(state: BrokerState, among: Sequence[Room]) -> float:
 
 
 def fits_now(state: BrokerState, demand: Demand, room: Room) -> bool:
-    """Whether a waiting job with this demand could start in this partition now."""
+    """Return whether a waiting job with this demand could start in this partition now."""
     from rlsched.cluster.placement import class_fits
 
     return bool(class_fits(state.cluster.arrays, room.partition, state.cluster.demand_number(demand)))
 
 
 def gpus_fit_now(state: BrokerState, num_gpus: int, room: Room) -> bool:
-    """Whether this number of GPUs could be allocated now, without regard to cores and memory."""
+    """Return whether this number of GPUs could be allocated now, regardless of cores and memory."""
     from rlsched.cluster.placement import fits
 
     return bool(fits(state.cluster.arrays, room.partition, num_gpus))
 
 
 def absent_of_types(state: BrokerState, demand: Demand, among: Sequence[Room]) -> list[str]:
-    """Nodes with GPUs of the requested types that get no new jobs now; empty if the job accepts any type."""
+    """Return the absent nodes that have GPUs of the requested types; empty if the job accepts any type."""
     inside, part_of = {room.partition for room in among}, state.cluster.arrays.node.part_of
     return [
         name
@@ -95,7 +95,7 @@ def absent_of_types(state: BrokerState, demand: Demand, among: Sequence[Room]) -
 
 
 def sleeping_for(state: BrokerState, demand: Demand, among: Sequence[Room]) -> str:
-    """Sleeping nodes that a job waits for, in words; "" if it waits for none."""
+    """Describe the sleeping nodes for which a job waits; "" if there are none."""
     inside, part_of = {room.partition for room in among}, state.cluster.arrays.node.part_of
     specs = state.cluster.nodes
     for sleep, doing in (("waking", "to wake"), ("asleep", "to be woken")):
@@ -113,7 +113,7 @@ def sleeping_for(state: BrokerState, demand: Demand, among: Sequence[Room]) -> s
 
 
 def kept_out(state: BrokerState, spec: JobSubmitted) -> list[str]:
-    """Holds, begin time and dependencies that keep a waiting job out of the queue, a line for each."""
+    """Describe the gates that keep a job out of the queue (holds, begin time, dependencies), a line each."""
     lines = []
     holder = state.gates.holder(spec.job)
     if holder:
@@ -131,7 +131,7 @@ def kept_out(state: BrokerState, spec: JobSubmitted) -> list[str]:
 
 
 def ineligible(state: BrokerState, job: Job) -> list[str]:
-    """Why a queued job is no candidate, a line for each reason that keeps it out of the queue."""
+    """Describe the reasons that keep a queued job out of the queue, a line each."""
     own = kept_out(state, job.spec)
     if "Quota" not in state.eligibility.barring_reasons(job.seq):
         return own
@@ -146,16 +146,16 @@ class WaitingReasons:
 
     - `Resources`: the requested GPUs, cores or memory are not free, or not together.
     - `NodeAsleep`: they are on nodes that sleep and are woken for the job.
-    - `NodeDown`: they would be free with the GPUs of nodes that are down, away or drained.
-    - `Reservation`: they are free, and are kept for a job that is ahead.
-    - `Priority`: they are free, and other jobs go first.
+    - `NodeDown`: enough would be free together with the GPUs of absent nodes (down, unreachable, drained).
+    - `Reservation`: they are free, but are kept for a job ahead in the queue.
+    - `Priority`: they are free, but other jobs go first.
     - `Quota`, `Held`, `BeginTime`, `Dependency`: the job is kept out of the queue.
 
     Jobs of one virtual cluster with the same request wait for the same reason. The reason is cached until an
-    entry changes the book.
+    entry changes the state.
 
     Attributes:
-        state: The state.
+        state: State of the broker.
     """
 
     def __init__(self, state: BrokerState) -> None:

@@ -1,1 +1,1 @@
-"""The broker's process: its loop, settings, disk, policy, and commands to wake nodes."""
+"""The broker's process: its loop, settings, disk and policy, and the commands that power nodes."""

@@ -1,7 +1,7 @@
-"""Kernels of a rule and of the ledger that a broker calls, so that several processes can compile them.
+"""List of the kernels of a rule and of the ledger that a broker calls; several processes can compile them.
 
 The first decisions on a toy cluster (`rlsched.broker.server.broker_policy`) compile the same kernels one by
-one. A kernel that is missing here is compiled then; `tests/unit/compile/test_ahead.py` fails if one is.
+one. A kernel that is missing here is compiled at that point, and `tests/unit/compile/test_ahead.py` fails.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
 
 Entry = tuple[Any, tuple[Any, ...]]
-"""A kernel, and arguments of the types that it is called with; their values do not matter."""
+"""A kernel and arguments of the types with which it is called; the arguments' values do not matter."""
 
 
 def pieces(policy: Policy, scheduler: Scheduler, *, has_models: bool = False) -> list[Piece]:
-    """Return the kernels that a broker under a rule has still to compile, the slowest first.
+    """Return the kernels that must still be compiled for a broker with this policy, the slowest first.
 
     Args:
-        policy: The policy that the scheduler was loaded from.
-        scheduler: The scheduler. Empty without a rule, and for a rule in a user's own file.
+        policy: The policy from which the scheduler was loaded.
+        scheduler: The scheduler. The result is empty without a rule, and for a rule in a user's own file.
         has_models: See `rlsched.broker.server.broker_policy.load_policy`.
     """
     if scheduler.rule is None or is_own(policy.settings.rule):
@@ -50,7 +50,7 @@ def pieces(policy: Policy, scheduler: Scheduler, *, has_models: bool = False) ->
 
 
 def compile_entry(policy: Policy, has_models: bool, number: int) -> None:
-    """Compile one entry of a policy."""
+    """Compile entry `number` of a policy's `entries_of`."""
     kernel, arguments = entries_of(load_scheduler(policy), has_models=has_models)[number]
     kernel.compile_for(*arguments)
 
@@ -58,7 +58,7 @@ def compile_entry(policy: Policy, has_models: bool, number: int) -> None:
 def entries_of(scheduler: Scheduler, *, has_models: bool = False) -> list[Entry]:
     """Return the kernels that a broker calls under a rule: first the decision, which takes half of the time.
 
-    Kernels that share no code with it follow, so that processes do not wait for each other.
+    Kernels that share no code with the decision follow, so that processes do not wait for each other.
     """
     s, rule = empty_state(2, 8, 256, 1, 4, order=queue.OrderedQueue(scheduler.order).arrays), scheduler.rule
     assert rule is not None

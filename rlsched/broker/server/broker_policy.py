@@ -28,16 +28,16 @@ def load_policy(
     has_models: bool = False,
     shares: bool = False,
 ) -> tuple[Scheduler, str]:
-    """Return the guarded policy, and the name of its fallback rule ("" if it needs none).
+    """Load the policy with a guard. Return it, and the name of its fallback rule ("" if it needs none).
 
     Args:
         policy: The policy.
         fallback: The rule that decides if the policy fails; None: the rule that the policy follows
             (`Scheduler.reference`).
         budget_ms: Time limit of one decision, milliseconds.
-        seed: Seed of the policy's draws.
+        seed: Seed of the policy's random draws.
         has_models: Compile the kernels that choose clocks now, not when the first job needs them.
-        shares: Jobs may share GPUs, and the policy may do everything that needs models.
+        shares: Jobs can share GPUs, and the policy can use everything that needs models.
 
     Raises:
         InputError: the policy cannot be loaded or served, or does not match the fallback.
@@ -46,8 +46,8 @@ def load_policy(
     searches_ms = scheduler.abilities.search_ms
     if searches_ms >= budget_ms:
         raise InputError(
-            f"a search of {searches_ms:g} ms leaves nothing of the {budget_ms:g} ms that a decision may "
-            "take; lower search.time_ms, or raise --decision-budget-ms"
+            f"a search of {searches_ms:g} ms uses up the {budget_ms:g} ms allowed for a decision; "
+            "lower search.time_ms, or raise --decision-budget-ms"
         )
     rule = fallback or scheduler.reference
     behind = None if rule is None else _load("--fallback", rule, seed, shares)
@@ -66,7 +66,7 @@ def load_policy(
         raise InputError(f"--policy {policy.name!r} fails on a cluster of two nodes: {why}") from error
     if rule is None and is_own(policy.settings.rule) and scheduler.rule is None:
         raise InputError(
-            f"--policy {policy.name!r} is user code and may fail: give a --fallback whose queue goes by "
+            f"--policy {policy.name!r} is user code and may fail: give a --fallback with queue order "
             f"{scheduler.order.in_words}"
         )
     if behind is None:
@@ -86,15 +86,19 @@ def _load(option: str, policy: Policy, seed: int, shares: bool) -> Scheduler:
         )
     if scheduler.abilities.needs_models and not shares:
         raise InputError(
-            f"{option} {policy.name!r} shares GPUs, or sets clocks or cores, by models of speed, "
-            "which a broker does not have without --share; choose one that does not, or for clocks give "
+            f"{option} {policy.name!r} needs speed models, to share GPUs or to set clocks or cores, "
+            "and a broker has them only with --share; choose another policy, or for clocks use "
             "--speed-energy W"
         )
     return scheduler
 
 
 def _check_fallback(policy: Scheduler, fallback: Scheduler) -> None:
-    """Raise an InputError if a rule cannot decide in the place of a policy."""
+    """Check that a rule can decide in place of a policy.
+
+    Raises:
+        InputError: the fallback has another queue order, or preempts although the policy does not.
+    """
     if policy.order != fallback.order:
         raise InputError(
             f"--fallback {fallback.name!r} keeps the queue by {fallback.order.in_words}, --policy "
@@ -103,12 +107,12 @@ def _check_fallback(policy: Scheduler, fallback: Scheduler) -> None:
     if fallback.abilities.preempts and not policy.abilities.preempts:
         raise InputError(
             f"--fallback {fallback.name!r} preempts jobs, --policy {policy.name!r} does not; "
-            "choose a fallback that does not either"
+            "choose a fallback that does not preempt"
         )
 
 
 def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:
-    """Decide on a toy cluster, so that kernels are compiled before a job, or `why`, waits for them."""
+    """Decide on a toy cluster, so that the kernels are compiled before a job or `why` needs them."""
     state = ClusterState.from_spec(ClusterSpec.uniform(2, 4), OrderedQueue(scheduler.order))
     permit(state, scheduler)
     models = LedgerModels(state)

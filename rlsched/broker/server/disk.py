@@ -1,8 +1,8 @@
-"""The journal's disk: below a floor of free space new jobs are refused, and a full disk loses no data.
+"""The journal's disk. If little space is free, new jobs are refused; a full disk loses no data.
 
-A reserve file lies next to the journal. It is deleted if the disk is full nevertheless, so that ends of jobs
-can still be committed, and created again once there is space. A batch that still cannot be committed is held:
-none of its output leaves before its commit, which is retried.
+A reserve file is next to the journal. If the disk fills up nevertheless, the reserve is deleted, so that ends
+of jobs can still be committed. It is created again when there is space. A batch that still cannot be
+committed is held: its commit is retried, and none of its output is sent before.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ MIB = 1 << 20
 RESERVE_FILE = "reserve"
 RESERVE_MIB = 8
 LOOK_S = 1.0
-"""Interval of checks of the free space, seconds."""
+"""Interval at which the free space is checked, seconds."""
 RETRY_S = 0.25
-"""Interval of retries of a commit that found no space, seconds."""
+"""Interval at which a commit that found no space is retried, seconds."""
 
 
 class Disk:
-    """The free space of the journal's disk, and the reserve.
+    """The free space of the journal's disk, and the reserve file.
 
     Args:
         directory: The journal's directory.
         min_free_mib: New jobs are refused below this free space, MiB; 0: never.
-        say: Logs a line when that changes.
+        say: Logs a line when refusals begin or end.
     """
 
     def __init__(self, directory: Path, min_free_mib: int, say: Callable[[str], None]) -> None:
@@ -44,7 +44,7 @@ class Disk:
         self._refusal = ""
 
     def refusal(self) -> str:
-        """Answer to new submissions while they are refused, else "". Checks at most every `LOOK_S`."""
+        """Return the answer to new submissions while they are refused, else "". Checks once per `LOOK_S`."""
         if time.monotonic() - self._looked_s >= LOOK_S:
             self._looked_s = time.monotonic()
             self._look()
@@ -56,7 +56,11 @@ class Disk:
         if short != bool(self._refusal):
             self._say(
                 f"disk: {free_mib:.0f} MiB free at {self._directory}, --min-free-mib {self._min_free_mib}: "
-                + ("new jobs are refused, all else goes on" if short else "new jobs are taken again")
+                + (
+                    "new jobs are refused, everything else continues"
+                    if short
+                    else "new jobs are accepted again"
+                )
             )
         self._refusal = ""
         if short:
@@ -68,17 +72,17 @@ class Disk:
             self._make_reserve()
 
     def free_mib(self) -> float:
-        """Free space for the broker's user, MiB."""
+        """Return the free space for the broker's user, MiB."""
         found = os.statvfs(self._directory)
         return found.f_bavail * found.f_frsize / MIB
 
     def make_room(self) -> None:
-        """Delete the reserve if the disk is practically full. Call this before a journal is opened."""
+        """Delete the reserve if the disk is practically full. Call this before opening a journal."""
         if self._directory.is_dir() and self.free_mib() < 1.0:
             self.give_up_reserve()
 
     def give_up_reserve(self) -> bool:
-        """Delete the reserve. Returns whether there was one, so that a commit is worth a retry."""
+        """Delete the reserve. Return whether there was one: if so, a failed commit is worth a retry."""
         try:
             self._reserve.unlink()
         except OSError:
@@ -105,8 +109,8 @@ class PatientCommits:
 
     Args:
         journal: The journal.
-        disk: Its disk.
-        meanwhile: Called between two tries with the error; False: give up.
+        disk: The journal's disk.
+        meanwhile: Called between two tries with the error. Returns False to give up.
         say: Logs a line when the wait begins, and when it ends.
     """
 
@@ -120,7 +124,7 @@ class PatientCommits:
         self._journal, self._disk, self._meanwhile, self._say = journal, disk, meanwhile, say
 
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
-        """Make a batch durable, however long that takes.
+        """Commit a batch; wait while the disk is full.
 
         Raises:
             JournalFullError: there is no space, and `meanwhile` gave up; nothing was written.

@@ -27,7 +27,7 @@ from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 
 class FailingJournal(Journal):
-    """A real journal whose disk is full from commit number `fail_from` on (from 0; may be changed)."""
+    """A real journal whose disk is full from commit number `fail_from` on (from 0; tests can change it)."""
 
     def __init__(self, path: str | Path, fail_from: float = float("inf")) -> None:
         super().__init__(path)
@@ -35,7 +35,7 @@ class FailingJournal(Journal):
         self.commits = 0
 
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
-        """Commit, or fail as a full disk does: nothing is written."""
+        """Commit the entries, or fail as if the disk was full: nothing is written."""
         self.commits += 1
         if self.commits > self.fail_from:
             raise clear_error(self.path, sqlite3.OperationalError("database or disk is full"))
@@ -43,13 +43,13 @@ class FailingJournal(Journal):
 
 
 class RecordingTransport:
-    """Keeps the messages that would be sent, in order.
+    """A transport that records messages in order instead of sending them.
 
     Attributes:
         replies: (peer, request, message).
         orders: (node, message).
         requests: The request number of each order.
-        dropped: Nodes whose connection was dropped.
+        dropped: Nodes whose connection was closed.
     """
 
     def __init__(self) -> None:
@@ -59,16 +59,16 @@ class RecordingTransport:
         self.dropped: list[str] = []
 
     def reply(self, route: bytes, request: int, message: ClientReply) -> None:
-        """Keep a reply."""
+        """Record a reply."""
         self.replies.append((route, request, message))
 
     def send_node(self, node: str, message: BrokerToNode, request: int = 0) -> None:
-        """Keep an order."""
+        """Record an order."""
         self.orders.append((node, message))
         self.requests.append(request)
 
     def drop_node(self, node: str) -> None:
-        """Keep the name."""
+        """Record that a node's connection was closed."""
         self.dropped.append(node)
 
 
@@ -77,18 +77,18 @@ class HandBroker:
 
     Args:
         scheduler: The policy.
-        journal: The journal of the facts; its entries are replayed.
-        limits: Leases and timeouts.
+        journal: The journal; its entries are replayed first.
+        limits: Time-outs and intervals.
         now_s: The first batch's time, Unix seconds.
         prediction: `running-mean` or `hedge`.
         speed_energy: Weight of energy against time, 0 to 1.
-        shares: Jobs share GPUs.
+        shares: Whether jobs share GPUs.
 
     Attributes:
         sent: Messages that were sent.
-        records: Kept decision records.
-        powered: Commands of the operator that should have been run.
-        has_time: Called after each answer: whether there is time for another question in this batch.
+        records: Decision records.
+        powered: Operator's commands that a real broker would have run.
+        has_time: Called after each answer; returns whether this batch has time for another question.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class HandBroker:
         self.batch([])
 
     def batch(self, events: Sequence[Event], *, after_s: float = 0.001) -> list[ClientReply | BrokerToNode]:
-        """Handle one batch, `after_s` after the previous one; return the output, replies first."""
+        """Handle one batch, `after_s` after the previous one. Return its output, replies first."""
         self.now_s = round(self.now_s + after_s, 3)
         replies, orders = len(self.sent.replies), len(self.sent.orders)
         effects = self.machine.handle_batch(events, self.now_s)
@@ -151,18 +151,18 @@ class HandBroker:
         ]
 
     def ask(self, message: ClientRequest) -> ClientReply:
-        """Send one request of an admin, in a batch of its own; return the reply."""
+        """Send one request of an admin in a batch of its own. Return the reply."""
         self.batch([ClientAsked(b"peer", next(self._requests), message, Peer("admin", "hand"))])
         return self.sent.replies[-1][2]
 
     def says(
         self, node: str, *messages: NodeMessage, after_s: float = 0.001
     ) -> list[ClientReply | BrokerToNode]:
-        """Send messages of a node in one batch; return the output."""
+        """Send messages of a node in one batch. Return the batch's output."""
         return self.batch([NodeSaid(node, 0, message) for message in messages], after_s=after_s)
 
     def wait(self, seconds: float, *alive: str) -> list[ClientReply | BrokerToNode]:
-        """Let time pass in steps, as a running broker does; the named nodes send heartbeats throughout."""
+        """Let time pass in steps while the nodes `alive` send heartbeats. Return the output."""
         said: list[ClientReply | BrokerToNode] = []
         until_s, step_s = self.now_s + seconds, self.machine.limits.lease_s / 5
         while self.now_s < until_s:

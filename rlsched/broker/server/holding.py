@@ -1,7 +1,8 @@
 """Messages received while a batch waits for space on the disk.
 
-Heartbeats of nodes are answered, so that no lease expires. Orders of clients are refused, with the reason.
-Questions and other messages of nodes are kept for the next batch, once each. Senders repeat all others.
+Heartbeats of nodes are answered, so that no lease expires. Orders of clients are refused with the reason.
+Questions and the other messages of nodes wait for the next batch; repeated ones are stored once. Senders
+repeat everything else.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class DeferredMessages:
     """Messages that wait for the next batch.
 
     Args:
-        knows: Whether the machine knows a submission's token, also of the batch that waits.
+        knows: Returns whether the machine knows a submission's token, including those in the waiting batch.
         event_of: Converts a message to an event for the machine.
     """
 
@@ -31,15 +32,15 @@ class DeferredMessages:
         self._events: dict[tuple[bytes, str, bytes], Event] = {}
 
     def take(self) -> list[Event]:
-        """Return the kept messages, in order, and remove them."""
+        """Return the deferred messages in order, and remove them."""
         events = list(self._events.values())
         self._events.clear()
         return events
 
     def hear(self, heard: Heard, transport: Transport, why: str) -> None:
-        """Answer heartbeats, refuse requests that change something, keep the rest.
+        """Answer a heartbeat, refuse a request that changes something, defer any other message.
 
-        A submission with a known token is kept: it may be in the waiting batch, and changes nothing then.
+        A submission with a known token is deferred: it may be in the waiting batch, and then changes nothing.
         """
         message, request = heard.envelope.message, heard.envelope.request
         if isinstance(message, Heartbeat):

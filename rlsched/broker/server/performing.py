@@ -34,9 +34,9 @@ def perform(
     transport: SendsMessages,
     power: Callable[[PowerNode], object] = _nobody,
 ) -> list[Records]:
-    """Carry out effects in their order, the commit first. Returns the records, to be stored later.
+    """Carry out effects in their order, the commit first. Return the records, which are stored later.
 
-    `power`: starts an operator's command, and does not wait for it.
+    `power`: starts an operator's command without waiting for it.
 
     Raises:
         JournalError: the commit failed; nothing was sent.

@@ -1,4 +1,4 @@
-"""Runs the operator's commands that power nodes down and up, in processes of their own, without waiting."""
+"""Runs the operator's commands that power nodes down and up: as separate processes, without waiting."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from rlsched.errors import InputError
 from rlsched.terminal.visible import visible
 
 AT_ONCE: Final = 16
-"""Most commands that run at the same time; others wait."""
+"""Maximum number of commands that run at the same time; others wait."""
 _TAIL_BYTES: Final = 4096
 
 
 class PowerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The commands, each run with the node's name as its last argument, and rules for when nodes sleep.
+    """Commands that power nodes down and up, and rules for when nodes sleep.
 
     Attributes:
-        suspend_cmd: Command that powers a node down; split into words as by a shell.
-        resume_cmd: Command that powers a node up, likewise.
-        sleep: When nodes sleep.
+        suspend_cmd: Command that powers a node down, split into words as by a shell. The node's name is
+            appended as the last argument.
+        resume_cmd: Command that powers a node up, in the same form.
+        sleep: Rules for when nodes sleep.
     """
 
     suspend_cmd: str
@@ -42,7 +43,7 @@ class PowerSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Return the words of the command for an order.
 
         Raises:
-            InputError: the command is empty, or cannot be split.
+            InputError: the command is empty, or cannot be split into words.
         """
         option, text = f"--{order.order}-cmd", getattr(self, f"{order.order}_cmd")
         try:
@@ -62,7 +63,7 @@ class _Running(NamedTuple):
 
 
 class PowerCommands:
-    """Runs the commands, one at a time per node, in order. They outlive the broker.
+    """Runs the operator's commands, one at a time per node, in order. Commands continue if the broker ends.
 
     Args:
         settings: The commands; None: no node sleeps.
@@ -76,14 +77,14 @@ class PowerCommands:
         self._over: list[PowerDone] = []
 
     def order(self, order: PowerNode) -> None:
-        """Queue a command. An order that is repeated while it waits or runs is run once."""
+        """Queue a command. An order repeated while its command waits or runs has no effect."""
         running = self._running.get(order.node)
         if order not in self._waiting and (running is None or running.order != order):
             self._waiting.append(order)
         self._begin()
 
     def step(self) -> list[PowerDone]:
-        """Return the commands that ended since the last call. A command that takes too long is killed."""
+        """Return the results of commands that ended since the last call; kill commands that take too long."""
         for node, one in list(self._running.items()):
             code = one.process.poll()
             late = code is None and self._elapsed() >= one.until_s
@@ -93,7 +94,7 @@ class PowerCommands:
                 code = one.process.wait()
             if code is not None:
                 del self._running[node]
-                error = "took too long, and was ended" if late else f"exit code {code}" if code else ""
+                error = "took too long and was killed" if late else f"exit code {code}" if code else ""
                 self._over.append(PowerDone(node, one.order.order, _with_tail(error, one.output)))
                 one.output.close()
         self._begin()
@@ -129,7 +130,7 @@ class PowerCommands:
 
 
 def _with_tail(error: str, output: IO[Any]) -> str:
-    """Return the error with the last line that the command printed; "" if it did not fail."""
+    """Return the error of a command with the last line that it printed; "" if it did not fail."""
     if not error:
         return ""
     size = output.seek(0, os.SEEK_END)

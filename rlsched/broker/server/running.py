@@ -1,4 +1,4 @@
-"""A broker's process: waits as a standby if requested, serves, and ends at a signal."""
+"""A broker's process: waits as a standby if requested, serves, and ends on a signal."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from rlsched.transport.keys import KeyHome
 from rlsched.transport.starting import Starting
 
 SLOW_S = 5.0
-"""A start that takes longer is reported, seconds."""
+"""A start that takes longer than this is reported, seconds."""
 
 
 class _StoppedError(BaseException):
-    """A signal arrived while the policy was loaded and compiled, which ends the start at once."""
+    """Ends the start of a broker at once if a signal arrives while the policy is loaded and compiled."""
 
 
 def run_broker(
@@ -43,7 +43,8 @@ def run_broker(
         announce: Prints the ready line, and the progress of a standby.
         warn: Logs later lines; None: `announce`.
         stands_by: First wait until no other broker holds the journal.
-        copies: First copy the journal of a primary elsewhere, and take over if it fails, or at SIGUSR1.
+        copies: First copy the journal of a primary on another machine. Take over if the primary fails, or on
+            SIGUSR1.
 
     Raises:
         SupersededError: a later broker of the cluster serves.
@@ -113,7 +114,7 @@ def run_broker(
 
 
 def _say_if_slow(settings: BrokerSettings, announce: Callable[[str], None]) -> Timer:
-    """Announce the reason of a slow start, unless the broker is ready before."""
+    """Start a timer that announces why a start is slow; cancel it when the broker is ready."""
     name = Policy.of(settings.policy).name
     line = (
         f"rlsched broker is still starting: to compile policy {name} takes a minute or two the first time on "

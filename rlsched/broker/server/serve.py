@@ -71,27 +71,27 @@ from rlsched.wire.messages import (
 from rlsched.wire.states import QUEUED
 
 MAX_BATCH = 128
-"""Most messages that a turn of the loop handles; the others wait for the next."""
+"""Maximum number of messages that a turn of the loop handles; the others wait for the next turn."""
 POLL_MS = 100
 REST_S = 0.004
-"""Pause after a turn of heartbeats only, seconds: else each heartbeat of thousands of nodes takes a turn."""
+"""Pause after a turn with only heartbeats, seconds: else each of thousands of heartbeats takes a turn."""
 TICK_S = 0.25
 FLUSH_S = 5.0
 _OF_THE_LOOP = (SetPolicy, ReadJournal, LaterBroker)
-"""Messages that the loop answers itself; `LaterBroker` unless a node sends it."""
+"""Messages that the loop answers itself (`LaterBroker` only if it comes from another broker, not a node)."""
 QUESTIONS_S = 0.005
-"""Time for questions in a turn of the loop, seconds; the remaining questions wait for the next turn."""
+"""Time for questions in a turn of the loop, seconds; remaining questions wait for the next turn."""
 
 
 class Broker:
-    """A broker, ready to serve once it is made: clients find its address in `ADDRESS_FILE` by then.
+    """A broker that is ready to serve after construction: `ADDRESS_FILE` then has its address for clients.
 
     Args:
         settings: Settings of the broker.
         open_journal: Opens the journal; tests pass a function whose journal fails on demand.
         say: Logs a line.
-        warm: Policy and book of a standby that takes the journal over; None: both are made here.
-        doing: Called with each slow step of the start.
+        warm: Policy and state of a standby that takes over the journal; None: both are loaded here.
+        doing: Called with a description of each slow step of the start.
 
     Raises:
         InputError: the policy, the address, the keys, or the directory is invalid.
@@ -176,7 +176,11 @@ class Broker:
             self._opened = opened.pop_all()
 
     def _begun_as_chosen(self, warm: Warm | None) -> tuple[Machine, Fits, DeferredMessages]:
-        """A state machine with the policy that `rlsched policy set` chose last, if that still holds."""
+        """Begin an epoch with the last policy set by `rlsched policy set`, if that is still valid.
+
+        Returns:
+            The state machine, the fits of its predictors, and its deferred messages.
+        """
         chosen = self._journal.chosen()
         if chosen is not None and chosen.instead_of == self._given:
             try:
@@ -197,7 +201,11 @@ class Broker:
     def _start_epoch(
         self, settings: BrokerSettings, warm: Warm | None = None, chosen: ChosenPolicy | None = None
     ) -> tuple[Machine, Fits, DeferredMessages]:
-        """A state machine over the journal as it is, in an epoch of its own."""
+        """Begin a new epoch: recover the state from the journal and make a state machine.
+
+        Returns:
+            The state machine, the fits of its predictors, and its deferred messages.
+        """
         warm = self._warm_up(settings) if warm is None else warm
         scheduler, fallback = warm.scheduler, warm.fallback
         state = self._recover(warm)
@@ -244,7 +252,7 @@ class Broker:
         return warmed_up(settings)
 
     def _set_policy(self, asked: SetPolicy) -> ClientReply:
-        """Continue as after a restart with another policy: from the journal, in a new epoch."""
+        """Change the policy as a restart would: recover the state from the journal, and begin a new epoch."""
         if self._intake:
             return Refused(message=f"another policy cannot be set now: {self._intake}")
         if refusal := asked.too_large():
@@ -300,7 +308,7 @@ class Broker:
         self._soft_errors.log_line(f"journal: a new cluster begins; the earlier journal: {kept or 'lost'}")
 
     def _begin_mark(self) -> None:
-        """From now on the directory shows which journal belongs there."""
+        """Mark the directory with the identity of its journal."""
         started = self._machine.started
         try:
             self._mark.begin(self._journal, started.cluster, started.epoch)
@@ -316,7 +324,7 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Address at which it listens."""
+        """Address at which the broker listens."""
         return self._transport.address
 
     def clock_line(self) -> str:
@@ -341,7 +349,7 @@ class Broker:
         return shares + (f"energy counts {weight:g} against time, " if weight > 0.0 else "")
 
     def serve(self) -> None:
-        """Serve until `stop` or a signal; jobs go on running afterwards."""
+        """Serve until `stop` or a signal. Jobs continue to run afterwards."""
         self._serving = True
         pauses = ShortPauses()
         while not self._stopping:
@@ -385,7 +393,7 @@ class Broker:
         return Forecasting(forecast_setup(settings), self._soft_errors.log_line, after_s=after_s)
 
     def _step_forecasts(self) -> None:
-        """Store new forecasts, and send answers."""
+        """Store new forecasts and send the answers of the forecaster."""
         if self._forecasting is None:
             return
         seen, replies = self._forecasting.step()
@@ -399,23 +407,23 @@ class Broker:
 
     @property
     def start_fact(self) -> BrokerStarted:
-        """The fact that began its epoch."""
+        """The fact that began the broker's epoch."""
         return self._machine.started
 
     def supersede(self, epoch: int) -> None:
-        """End `serve` with a `SupersededError`: a broker of a higher epoch serves. Thread-safe."""
+        """End `serve` with a `SupersededError` because a broker of a higher epoch serves. Thread-safe."""
         self._later_epoch = epoch
 
     def stop(self) -> None:
-        """Let `serve` return after the batch in hand."""
+        """Let `serve` return after the current batch."""
         self._stopping = True
 
     def close(self) -> None:
-        """Close address, journal and records."""
+        """Close the address, the journal and the records."""
         self._opened.close()
 
     def _wait_for_space(self, error: JournalFullError) -> bool:
-        """Go on listening while a batch is held; False: do not wait."""
+        """Receive messages while a batch waits for disk space. Return False to give up the wait."""
         if not self._serving or self._stopping:
             return False
         heard, _ = self._transport.receive(int(1000 * RETRY_S), MAX_BATCH)
@@ -428,7 +436,7 @@ class Broker:
         return True
 
     def _answer_itself(self, heard: Heard) -> None:
-        """Answer a request about the journal or the policy, not about jobs."""
+        """Answer a request about the journal, the policy or the epoch, which needs no state machine."""
         route, request, message = heard.route, heard.envelope.request, heard.envelope.message
         match message:
             case SetPolicy():
@@ -485,13 +493,13 @@ class Broker:
             self._log.add_scalars(state.cluster.decisions, curves)
 
     def _answer(self) -> None:
-        """Answer questions for a while, once everything else of this turn has left."""
+        """Answer questions for `QUESTIONS_S`, after all other output of this turn."""
         until_s = time.perf_counter() + QUESTIONS_S
         effects = self._machine.answer(lambda: time.perf_counter() < until_s)
         perform(effects, self._machine.now_s, self._commits, self._transport)
 
     def _loop_metrics(self) -> LoopMetrics:
-        """Return the figures of the loop for reports."""
+        """Return the metrics of the loop for reports."""
         return LoopMetrics(
             address=self.address,
             journal=journal_report(
@@ -508,7 +516,7 @@ class Broker:
 
 
 def _with_policy(settings: BrokerSettings, chosen: ChosenPolicy) -> BrokerSettings:
-    """The same settings with another policy.
+    """Return the settings with another policy.
 
     Raises:
         InputError: a setting is unknown or wrong, or the policy is Python code that is not on this machine.
@@ -531,7 +539,7 @@ def _digest(settings: BrokerSettings) -> str:
 
 
 def _code(settings: BrokerSettings) -> list[str]:
-    """Digests of the Python files of policy and fallback."""
+    """Return digests of the Python files of policy and fallback."""
     found = []
     for one in (settings.policy, settings.fallback):
         rule = "" if one is None else Policy.of(one).settings.rule
@@ -542,7 +550,7 @@ def _code(settings: BrokerSettings) -> list[str]:
 
 
 def nobody_waits(heard: Sequence[Heard]) -> bool:
-    """Whether a turn has received messages, and all of them are heartbeats."""
+    """Return whether a turn has received messages, and all of them are heartbeats."""
     return bool(heard) and all(isinstance(one.envelope.message, Heartbeat) for one in heard)
 
 

@@ -1,4 +1,4 @@
-"""Settings of a broker, and the policy that is loaded from them before the journal is opened."""
+"""Settings of a broker, and the loading of its policy before the journal is opened."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         directory: Directory of journal and records.
         keys: The key directory.
         policy: The policy, as `Policy.of` reads it.
-        fallback: The fallback rule, likewise; None: see `load_policy`.
+        fallback: The fallback rule, as `Policy.of` reads it; None: see `load_policy`.
         decision_budget_ms: Time limit of one decision, milliseconds.
-        speed_energy: Weight of energy against time for jobs without a weight of their own, 0 to 1.
-        shares: Jobs that permit it share GPUs, if the policy decides so.
+        speed_energy: Weight of energy against time, 0 to 1, for jobs that set none.
+        shares: Whether jobs that permit sharing can share GPUs if the policy decides so.
         prediction: `running-mean` or `hedge`; None: see `Predictions`.
-        history: Output of sacct on earlier jobs, from which predictions start; None: no such jobs.
-        logdir: Folder for TensorBoard, None for none.
-        limits: Leases and timeouts.
-        senders: Message limits of one key.
+        history: Output of sacct with earlier jobs, from which predictions start; None: no earlier jobs.
+        logdir: Directory for TensorBoard, None for none.
+        limits: Time-outs and intervals.
+        senders: Message limits per key.
         ranks: Priorities and fair share.
         min_free_mib: New jobs are refused while the journal's disk has less free space, MiB.
         new_cluster: Begin a new cluster if the journal of the earlier one is lost.
         keeps: Retention of the journal.
-        seed: Seed of the policy's draws.
+        seed: Seed of the policy's random draws.
         forecaster: Forecaster of starts and ends, an entry point of `rlsched.forecasters`; "": none.
-        forecast_after_s: Service time of the broker after which the forecaster starts, seconds.
-        forecast_every_s: Least time between two refreshes, seconds.
+        forecast_after_s: Time that the broker serves before the forecaster starts, seconds.
+        forecast_every_s: Minimum time between two refreshes of the forecast, seconds.
         power: Commands and rules that power idle nodes down and up; None: nodes stay on.
-        sharing: Handling of observed speeds of jobs that share GPUs.
+        sharing: Reactions to observed speeds of jobs that share GPUs.
     """
 
     address: str
@@ -78,7 +78,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def warmed_up(settings: BrokerSettings) -> Warm:
-    """Load and compile the policy of these settings, before the first entry of any journal.
+    """Load and compile the policy of these settings. A new journal gets its first entry only afterwards.
 
     Raises:
         InputError: the policy cannot be loaded or served.

@@ -1,4 +1,4 @@
-"""The broker's time: it grows with every reading, whatever this machine's clock does."""
+"""The broker's time: it grows with every reading, even if this machine's clock jumps back."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 AHEAD_S = 60.0
-"""Lead of a journal's last time over this machine's clock above which a warning is logged, seconds."""
+"""A warning is logged if the journal's last time is further ahead of this machine's clock, seconds."""
 
 
 class BrokerClock:
     """Unix time in whole milliseconds that grows with every reading, across restarts and clock jumps.
 
     Args:
-        after_s: The first reading is later than this.
-        wall: Unix time, read once.
+        after_s: The first reading is later than this time, Unix seconds.
+        wall: Returns Unix time; called once.
         elapsed: A monotonic clock, seconds.
     """
 
@@ -41,7 +41,7 @@ class BrokerClock:
 
 
 def ahead_line(journal: Path, ahead_s: float) -> str:
-    """Return the warning for a journal that is `ahead_s` seconds ahead of this machine's clock, else ""."""
+    """Return a warning if a journal is ahead of this machine's clock by more than `AHEAD_S`, else ""."""
     if ahead_s <= AHEAD_S:
         return ""
     by = f"{ahead_s / 86_400:.1f} days" if ahead_s >= 86_400 else f"{ahead_s:.0f} s"

@@ -1,10 +1,9 @@
 """A standby on another machine: copies the journal over the network, and can take over with its copy.
 
-The standby takes over without an order only if the primary does not answer, and most nodes have lost the
-primary too, see `rlsched.broker.standby.orphan_hellos`.
-The copy lacks the primary's last commits that were not sent yet. So
-it is taken over as a backup is restored (`rlsched.broker.journal.backup.take_over`): in a much higher epoch,
-with numbers that were never assigned.
+Without an order, the standby takes over only if the primary does not answer and most nodes have lost the
+primary too, see `rlsched.broker.standby.orphan_hellos`. The copy may lack the primary's last commits. So a
+take-over treats the copy like a restored backup (`rlsched.broker.journal.backup.take_over`): the epoch is
+much higher, and new numbers are above all numbers that may have been assigned.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import JournalRows, ReadJournal, Refused, Serving
 
 COPY_FILE = "copy"
-"""Marker file next to a journal that is a copy, and was not taken over."""
+"""Marker file next to a journal that is a copy and has not been taken over."""
 ASK_S = 1.0
 ASK_AGAIN_S = 0.6
-"""Interval of requests after a missed answer, seconds. A live broker answers within half of it."""
+"""Interval of requests after an unanswered request, seconds. A live broker answers within half of it."""
 OWN_S = 5.0
-"""How long a broker that has taken over searches for a later broker at its restart, seconds."""
+"""How long a restarted broker that had taken over searches for a later broker, seconds."""
 PAUSE_S = 1.0
 
 
@@ -52,8 +51,8 @@ class Copies:
 
     Attributes:
         of: Address of the primary.
-        take_over_after_s: Time without an answer after which it takes over, if most nodes have none either,
-            seconds; None: only by an order.
+        take_over_after_s: Time without an answer after which the standby takes over, if most nodes have lost
+            the primary too, seconds; None: only by an order.
     """
 
     of: str
@@ -65,8 +64,8 @@ class CopyBounds:
     """Retention of a copy.
 
     Attributes:
-        keeps: Entries and rows to keep.
-        half_life_s: As of `BrokerState`.
+        keeps: Retention of entries and rows.
+        half_life_s: As in `BrokerState`.
     """
 
     keeps: Keeps
@@ -75,7 +74,7 @@ class CopyBounds:
 
 @dataclass
 class Orders:
-    """Orders received by signals."""
+    """Orders to this process, received as signals."""
 
     stop: bool = False
     promote: bool = False
@@ -91,27 +90,27 @@ def copy_and_wait(
     orders: Orders,
     bounds: CopyBounds,
 ) -> Taken | None:
-    """Copy a broker's journal until it is taken over. None: stopped by an order.
+    """Copy a broker's journal until this process takes over. Return None if an order stops it first.
 
     Args:
         path: Path of the copy; another journal at this path is kept next to it.
-        address: Address to serve at; this standby is listening there already.
+        address: Address at which this process will serve; the standby already listens there.
         home: Key directory, with the primary's keys.
-        warm: Policy and followed book.
+        warm: The policy, and the state that follows the copy.
         copies: Source and take-over condition.
-        say: Receives log lines.
-        orders: Orders received by signals.
+        say: Logs a line.
+        orders: Orders received as signals.
         bounds: Retention of the copy.
 
     Raises:
-        InputError: the keys are missing, the address is in use, or the primary is of another cluster.
+        InputError: the keys are missing, the address is in use, or the primary belongs to another cluster.
         JournalHeldError: a broker has the copy open.
         JournalError: the copy is damaged, or cannot be written.
     """
     if not (home.directory / "broker.key").exists():
         raise InputError(
             f"{home.directory}: no broker.key here; copy broker.key, broker.public, client-default.key and "
-            f"authorised/ from where the broker at {copies.of} runs, so that nodes and clients know this one"
+            f"authorised/ from where the broker at {copies.of} runs, so nodes and clients accept this one"
         )
     with ExitStack() as opened:
         copy = _Copy(path, home, warm, say, bounds)
@@ -140,7 +139,7 @@ def _wait(
             orders.promote = False
             if copy.journal.last:
                 return copy.become_journal(copies.of)
-            copy.log_change("nothing is copied yet, so nothing can be taken over")
+            copy.log_change("nothing is copied yet: a take-over is impossible")
         try:
             answer = connection.ask(copy.question(), JournalRows, ASK_AGAIN_S if silent_s else ASK_S)
         except BrokerUnavailableError as error:
@@ -157,7 +156,7 @@ def _wait(
                 without, up = hellos.count_orphans(copy.state)
                 if 2 * without > up or not up:
                     return copy.become_journal(copies.of)
-                copy.log_change("it is silent here, but not for most nodes, so nothing is taken over")
+                copy.log_change("the primary does not answer here, but most nodes reach it: no take-over")
             continue
         except InputError as error:
             answer = Refused(message=str(error))
@@ -170,22 +169,22 @@ def _wait(
         elif isinstance(answer, Serving):  # it stands by itself
             if copy.is_own:
                 return copy.own()
-            copy.log_change("the other one only stands by too")
+            copy.log_change("the broker to be copied only stands by too")
             time.sleep(PAUSE_S)
         elif not copy.asks_less():
-            copy.log_change(f"it does not let this one copy: {getattr(answer, 'message', answer)}")
+            copy.log_change(f"the broker refuses to be copied: {getattr(answer, 'message', answer)}")
             time.sleep(PAUSE_S)
     return None
 
 
 class _Copy:
-    """The journal of this standby, a copy or not.
+    """The journal of this standby: a copy, or a journal that a broker served here before.
 
     Attributes:
         journal: The journal.
-        is_own: Whether it is no copy: a broker has served it here.
-        is_whole: Whether it was complete at least once.
-        is_given_away: Whether the new owner closes the journal.
+        is_own: Whether the journal is not a copy: a broker has served it here.
+        is_whole: Whether the copy was complete at least once.
+        is_given_away: Whether a new owner closes the journal.
     """
 
     def __init__(
@@ -210,11 +209,11 @@ class _Copy:
 
     @property
     def state(self) -> BrokerState:
-        """State of the book by the copy."""
+        """The broker's state according to the copy."""
         return self._warm.state
 
     def question(self) -> ReadJournal:
-        """The request for the entries that follow."""
+        """Return the request for the next entries."""
         last = self.journal.last
         return ReadJournal(
             after=last,
@@ -224,17 +223,21 @@ class _Copy:
         )
 
     def asks_less(self) -> bool:
-        """After a refusal, once: request no rows of ended jobs, which an older broker does not support."""
+        """Stop requesting rows of ended jobs (old brokers refuse); return whether they were requested."""
         asked_before, self._asks_ended = self._asks_ended and self.journal.ended_copied >= 0, False
         return asked_before
 
     def take(self, answer: JournalRows) -> None:
-        """Store received rows."""
+        """Store received rows.
+
+        Raises:
+            InputError: the journal here belongs to another cluster.
+        """
         identity = self._warm.state.identity
         if self.is_own and identity and answer.cluster != identity:
             raise InputError(
-                f"{self._path}: a journal of another cluster than that of the broker that is to be copied; "
-                "give another --dir"
+                f"{self._path}: this journal belongs to another cluster than the broker to be copied; "
+                "use another --dir"
             )
         if self.is_own or not self._mark.exists():
             self.is_own = False
@@ -257,11 +260,11 @@ class _Copy:
         if self.journal.last >= answer.last and (self.journal.ended_copied < 0 or not self._asks_ended):
             self.is_whole = True
             self.log_change(
-                "copied as far as it goes, and what follows as it comes", f"{answer.last:,} entries "
+                "copied; the copy is complete and follows the journal", f"{answer.last:,} entries "
             )
 
     def _apply(self, rows: list[JournalRow], checksum: int | None) -> None:
-        """Replay entries of the journal; its table of ended jobs gets the jobs that they finish."""
+        """Replay entries of the journal, and add the jobs that they finish to its table of ended jobs."""
         self._warm.apply(rows, checksum)
         ended = self._warm.take_finished()
         if self._warm.last > self.journal.ended_at:
@@ -275,7 +278,7 @@ class _Copy:
         self._compacting.step(max(time.time(), self.state.now_s), is_quiet=True)
 
     def _begin_anew(self) -> None:
-        """Begin a new copy: the local journal diverged from the primary's."""
+        """Begin a new copy because the local journal differs from the primary's."""
         self._compacting.close()
         self.journal.close()
         lock = locked(self._path)
@@ -305,18 +308,18 @@ class _Copy:
         self._access = access_digest(files)
 
     def become_journal(self, of: str) -> Taken:
-        """Make the copy the journal from now on."""
+        """Take over: make the copy the journal."""
         since_s = time.monotonic()
         take_over(self.journal, self._warm.state)
         self._mark.unlink(missing_ok=True)
         return Taken(self._warm, lambda _: self.journal, f"the broker at {of}", since_s)
 
     def own(self) -> Taken:
-        """Take over a journal that was served here before."""
+        """Take over a journal that a broker served here before."""
         return Taken(self._warm, lambda _: self.journal, "")
 
     def log_change(self, what: str, more: str = "") -> None:
-        """Log a line, unless it repeats the last one."""
+        """Log a line unless it equals the last one. `more`: text before `what` that is not compared."""
         if what != self._said:
             self._said = what
             self._say(
@@ -324,17 +327,17 @@ class _Copy:
             )
 
     def tell_silence(self, copies: Copies) -> None:
-        """Log that the primary does not answer, which is not yet reason enough to take over."""
+        """Log that the primary does not answer, and what makes the standby take over."""
         if copies.take_over_after_s is None:
-            when = f"`kill -USR1 {os.getpid()}` lets this one take over"
+            when = f"`kill -USR1 {os.getpid()}` makes this one take over"
         elif self.is_whole:
             when = f"this one takes over after {copies.take_over_after_s:g} s"
         else:
-            when = f"there is no whole copy, so only `kill -USR1 {os.getpid()}` lets this one take over"
+            when = f"the copy is incomplete: only `kill -USR1 {os.getpid()}` makes this one take over"
         self.log_change(f"no answer from {copies.of}; {when}")
 
     def close(self) -> None:
-        """Close the journal, unless it was given away."""
+        """Close the journal unless it was given away."""
         self._compacting.close()
         if not self.is_given_away:
             self.journal.close()

@@ -1,7 +1,7 @@
 """The standby's listener. Counts nodes that have lost the primary; a majority is needed to take over.
 
-A node sends a hello to a standby only if the primary does not answer it. So a standby that is itself cut off
-receives no hellos, and does not take over from a primary that has its nodes.
+A node sends a hello to a standby only if the primary does not answer the node. So a standby that is itself
+cut off receives no hellos, and does not take over from a primary that has its nodes.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from rlsched.transport.router import Heard, Transport
 from rlsched.wire.messages import Hello, ReadJournal, Refused, Serving, WhoServes
 
 RECENT_S = 15.0
-"""Longer than a node without a broker needs to try all its addresses, seconds."""
+"""Time for which a hello counts, seconds; longer than a node needs to try all its addresses."""
 MAX_HEARD = 1_000
 
 
 class Knocks:
-    """The sockets of a standby.
+    """The standby's sockets, which receive hellos of nodes without a broker.
 
     Args:
-        address: Address to listen at, as the broker will.
+        address: Address at which to listen; the broker will use it too.
         home: Key directory.
         of: Address of the primary.
         elapsed: A monotonic clock, seconds.
 
     Raises:
-        InputError: it cannot listen at the address.
+        InputError: the address cannot be used.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Knocks:
         self._at_s: dict[str, float] = {}
 
     def listen(self, cluster: str) -> None:
-        """Receive messages; clients get the answer that this is only a standby."""
+        """Receive messages. Clients get the answer that this broker is only a standby."""
         heard, emptied = self._transport.receive(0, MAX_HEARD)
         while heard or not emptied:
             for one in heard:
@@ -54,11 +54,11 @@ class Knocks:
         elif heard.peer.role != "node":
             answer: Serving | Refused = Serving(cluster=cluster, epoch=0)
             if not isinstance(message, WhoServes | ReadJournal):
-                answer = Refused(message=f"this broker stands by for the one at {self._of}; ask that one")
+                answer = Refused(message=f"this broker stands by for the one at {self._of}; use that one")
             self._transport.reply(heard.route, heard.envelope.request, answer)
 
     def count_orphans(self, state: BrokerState) -> tuple[int, int]:
-        """(nodes that have no broker, nodes that are up), by the copy."""
+        """Return (number of up nodes that have lost the primary, number of up nodes), by the copy."""
         up = [name for name, node in state.nodes.items() if node.up and not node.away and not node.sleep]
         since_s = self._elapsed() - RECENT_S
         return sum(self._at_s.get(name, -1e9) >= since_s for name in up), len(up)

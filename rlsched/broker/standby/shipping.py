@@ -1,8 +1,9 @@
 """Sends the journal to standbys on other machines, page by page, as stored, while the broker serves.
 
-A standby requests the entries that follow its copy. It gets them when there are any, or an empty answer soon,
-which shows that the broker is alive. Only committed entries are sent. Pages are bounded, and each standby
-gets at most one per turn of the loop, so that a long journal delays no other peers.
+A standby requests the entries that follow its copy. It gets them as soon as there are any, or after a short
+time an empty answer, which shows that the broker is alive. Only committed entries are sent. Pages are
+bounded, and each standby gets at most one per turn of the loop, so that a long journal does not delay other
+peers.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ class Shipping:
     """Answers the requests of standbys, which copy the journal and the access list.
 
     Args:
-        journal: Journal that is copied.
-        access: Access list that is copied.
+        journal: The journal.
+        access: The access list.
         reply: Sends an answer.
-        say: Logs a line when the first request of a standby arrives, and another when requests have stopped.
+        say: Logs a line when a standby begins to request, and another when requests have stopped.
     """
 
     def __init__(
@@ -66,9 +67,11 @@ class Shipping:
         self._cluster, self._epoch = cluster, epoch
 
     def ask(self, route: bytes, request: int, message: ReadJournal) -> None:
-        """Accept a standby's request."""
+        """Accept a standby's request, or refuse it if there are too many standbys."""
         if len(self._waiting) >= MOST_STANDBYS and route not in self._waiting:
-            self._reply(route, request, Refused(message=f"{MOST_STANDBYS} standbys ask already"))
+            self._reply(
+                route, request, Refused(message=f"{MOST_STANDBYS} standbys already copy this journal")
+            )
             return
         if self._heard_s is None:
             self._say(
@@ -78,7 +81,7 @@ class Shipping:
         self._waiting[route] = _PendingRead(request, message, self._heard_s)
 
     def step(self) -> None:
-        """Answer the requests that have new entries, or that have waited long enough."""
+        """Answer the requests for which there are new entries, or that have waited long enough."""
         if not self._waiting:
             if self._heard_s is not None and time.monotonic() - self._heard_s > SILENT_S:
                 self._heard_s = None
@@ -130,5 +133,5 @@ class Shipping:
 
 
 def access_digest(files: dict[str, str]) -> int:
-    """Digest that identifies an access list."""
+    """Return the digest that identifies an access list."""
     return zlib.crc32(msgspec.json.encode(sorted(files.items())))

@@ -1,7 +1,7 @@
-"""A standby on the same journal: it waits for the lock, and has replayed the journal when it gets it.
+"""A standby on the same journal: it waits for the lock, and has replayed the journal when it gets the lock.
 
 The kernel releases a lock when its holder ends, for any reason, and not before. So two brokers never have one
-journal open; and a frozen broker is not replaced.
+journal open, and a frozen broker is not replaced.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlsched.files.lock import Holder, boot_id, lock_file, take_lock
 LOOK_S = 0.05
 """Interval at which a standby tries the lock, and reads new commits, seconds."""
 PAUSE_S = 5.0
-"""Pause after a journal that cannot be read, seconds."""
+"""Pause after an attempt to read the journal failed, seconds."""
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Taken:
     """A journal whose lock this process has acquired.
 
     Attributes:
-        warm: Policy, and the book as far as the journal was followed.
+        warm: The policy, and the state as far as the journal was followed.
         open: Opens the journal for writing.
         `whom`: Previous holder of the journal, "" if this broker had it before.
         since_s: Time of the take-over, seconds of `time.monotonic`.
@@ -40,7 +40,7 @@ class Taken:
     since_s: float = field(default_factory=time.monotonic)
 
     def line(self) -> str:
-        """Log line for the moment at which it serves."""
+        """Return the log line for the moment at which the broker begins to serve."""
         took_ms = 1000 * (time.monotonic() - self.since_s)
         return f"took over from {self.whom}: {took_ms:.0f} ms until it serves"
 
@@ -48,17 +48,17 @@ class Taken:
 def stand_by(
     path: Path, warm: Warm, say: Callable[[str], None], is_stopped: Callable[[], bool]
 ) -> Taken | None:
-    """Wait until no process holds a journal, following it meanwhile. None: stopped by an order.
+    """Follow a journal until no other process holds it. Return None if an order stops the wait.
 
     Args:
         path: The journal.
-        warm: Policy and followed book.
-        say: Receives log lines.
+        warm: The policy, and the state that follows the journal.
+        say: Logs a line.
         is_stopped: Polled every `LOOK_S`.
 
     Raises:
         InputError: there is no journal to follow.
-        JournalError: its directory cannot be written.
+        JournalError: the journal's directory cannot be written.
     """
     if not path.exists():
         raise InputError(
@@ -83,7 +83,7 @@ def stand_by(
 
 
 class _JournalWatch:
-    """Follows a journal if possible, and logs each change of its state once."""
+    """Follows a journal if it is readable here, and logs each change of this condition once."""
 
     def __init__(self, path: Path, warm: Warm, say: Callable[[str], None]) -> None:
         self._path, self._warm, self._say = path, warm, say
@@ -94,7 +94,7 @@ class _JournalWatch:
         self.has_more = False
 
     def read_entries(self, holder: Holder) -> None:
-        """Read new entries."""
+        """Read new entries, unless the broker runs on another machine."""
         self.has_more = False
         if not holder.boot_id or holder.boot_id != self._boot_id:
             self._tell("its broker runs on another machine, so it is read when that has ended")

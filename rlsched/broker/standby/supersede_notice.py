@@ -1,4 +1,4 @@
-"""Orders the previous primary to stop after a take-over, as soon as it is reachable."""
+"""Orders the previous primary to stop after a take-over, as soon as that broker is reachable."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TELL_S = 2.0
 
 
 class Telling:
-    """Reports to the copied broker, whenever it is reachable, that a later one serves.
+    """Reports to the primary whose journal was copied, when it is reachable, that a later broker serves.
 
     Args:
-        of: Address of that broker.
+        of: Address of the copied primary.
         home: Key directory.
         started: Entry that began this broker's epoch.
-        supersede: Called with the other broker's epoch, if that is higher.
-        say: Receives a log line when it was reached.
+        supersede: Called with the primary's epoch if that is higher.
+        say: Logs a line when the primary has received the report.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A journal that another broker writes, replayed as it grows, so that a take-over only replays its tail."""
+"""Replay of a journal while another broker writes it, so that a take-over replays only the last entries."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from rlsched.broker.base.past_jobs import PastJobs
 
 PAGE = 10_000
-"""Entries per read: during a read, the broker's write-ahead log cannot restart from its beginning."""
+"""Number of entries per read. During a read, the broker's write-ahead log cannot restart at its head."""
 
 
 class Warm:
-    """A compiled policy, and a book that follows a journal.
+    """A compiled policy, and a state of the broker that follows a journal.
 
     Args:
         scheduler: Policy that will decide.
         fallback: Name of the fallback rule, "" for none.
-        prediction: As `Settings.prediction`.
-        half_life_s: As `Ranks.half_life_s`.
+        prediction: As `BrokerSettings.prediction`.
+        half_life_s: As `PriorityRules.half_life_s`.
         past: As in `Predictions`.
 
     Attributes:
-        last: Number of the last entry in the book.
-        checksum: Its checksum; None before the first.
-        keeps_ended: Whether to collect rows for `take_finished`.
+        last: Number of the last entry that the state includes.
+        checksum: Checksum of that entry; None before the first.
+        keeps_ended: Whether rows for `take_finished` are collected.
     """
 
     keeps_ended = False
@@ -61,7 +61,7 @@ class Warm:
         self.forget()
 
     def forget(self) -> None:
-        """Restart before the first entry."""
+        """Reset the state to the one before the first entry."""
         self._ended: list[EndedJob] = []
         self.state = BrokerState(
             Predictions(self._prediction, self._past), self.scheduler.order, self._half_life_s
@@ -72,10 +72,10 @@ class Warm:
         self.checksum: int | None = None
 
     def apply(self, rows: list[JournalRow], checksum: int | None) -> None:
-        """Replay the entries that follow; `checksum`: checksum of the last of them.
+        """Replay the next entries. `checksum`: checksum of the last of them.
 
         Raises:
-            JournalError: an entry does not follow; the book is empty again.
+            JournalError: an entry is illegal after the entries before it; the state is reset.
         """
         try:
             self.state.follow(rows, self.scheduler)
@@ -86,7 +86,7 @@ class Warm:
             self.last, self.checksum = rows[-1].n, checksum
 
     def take_finished(self) -> list[EndedJob]:
-        """Rows of the jobs finished since the last call, if `keeps_ended`."""
+        """Return rows of the jobs finished since the last call; empty unless `keeps_ended`."""
         ended, self._ended = self._ended, []
         return ended
 
@@ -96,7 +96,7 @@ class Warm:
         forget_some(self.state)
 
     def catch_up(self, journal: Journal, say: Callable[[str], None] = quiet) -> BrokerState:
-        """Return the up-to-date book of this journal; if it was not followed, from its newest snapshot.
+        """Bring the state up to date with a journal; start from its newest snapshot if it was not followed.
 
         Args:
             journal: The journal.
@@ -114,14 +114,14 @@ class Warm:
 
 
 class _FileIdentity(NamedTuple):
-    """Identity of the open file."""
+    """Identity of the file that is open."""
 
     device: int
     inode: int
 
 
 class JournalFollower:
-    """Reads the commits of a broker on this machine, and never writes: SQLite's log needs shared memory.
+    """Follows the commits of a broker on this machine (SQLite's log needs shared memory), and never writes.
 
     Args:
         path: The journal.
@@ -134,10 +134,10 @@ class JournalFollower:
         self._seen: _FileIdentity | None = None
 
     def step(self) -> bool:
-        """Replay up to `PAGE` new entries; returns whether there may be more.
+        """Replay up to `PAGE` new entries. Return whether there may be more.
 
         Raises:
-            JournalError: it cannot be read now, or is damaged.
+            JournalError: the journal cannot be read now, or is damaged.
         """
         try:
             with clearly(self._path):
@@ -166,7 +166,7 @@ class JournalFollower:
             db.execute("COMMIT")
 
     def _opened(self) -> sqlite3.Connection:
-        """Open the journal under its current name: a restored one is another file."""
+        """Open the file that now has the journal's name, which after a restore is a new file."""
         try:
             stat = self._path.stat()
         except OSError as error:
@@ -183,7 +183,7 @@ class JournalFollower:
         return self._db
 
     def close(self) -> None:
-        """Close the file; required before this process opens it for writing."""
+        """Close the file. This process must do so before it opens the journal for writing."""
         if self._db is not None:
             self._db.close()
             self._db = None

@@ -1,1 +1,1 @@
-"""State of the broker, changed by facts of the journal only: jobs, nodes, users, predictions."""
+"""State of the broker: jobs, nodes, users, predictions. Only facts of the journal change it."""

@@ -1,4 +1,4 @@
-"""Accounts: which accounts a user may charge jobs to."""
+"""Accounts, and the users who can charge jobs to them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rlsched.wire.messages import Member
 
 
 class AccountMembers:
-    """Accounts of each user; the first is the default. An account exists while it has members."""
+    """Accounts of each user; the first one is the default. An account exists while it has members."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[str]] = {}
 
     def set(self, entry: MemberSet) -> None:
-        """Apply a user's joining or leaving of an account."""
+        """Apply that a user joins or leaves an account."""
         accounts = self._of.setdefault(entry.person, [])
         if entry.member and entry.account not in accounts:
             accounts.append(entry.account)
@@ -22,14 +22,14 @@ class AccountMembers:
             accounts.remove(entry.account)
 
     def may_charge(self, account: str, person: str) -> bool:
-        """Whether a user may charge jobs to an account."""
+        """Return whether a user can charge jobs to an account."""
         return account in self._of.get(person, ())
 
     def account_to_charge(self, person: str, wanted: str) -> str:
-        """Return the account to charge for a job that names `wanted`, or no account ("").
+        """Return the account to charge for a job that names `wanted`; for "", the user's default, if any.
 
         Raises:
-            InputError: the user is not a member of it.
+            InputError: the user is not a member of the account.
         """
         accounts = self._of.get(person, [])
         if not wanted:
@@ -43,7 +43,7 @@ class AccountMembers:
         )
 
     def entries(self) -> list[MemberSet]:
-        """Facts that recreate these accounts, each user's default first."""
+        """Return the facts that restore these accounts, each user's default first."""
         return [
             MemberSet(account=account, person=person, member=True)
             for person, accounts in self._of.items()
@@ -51,7 +51,7 @@ class AccountMembers:
         ]
 
     def members(self) -> list[Member]:
-        """All members, by account and user."""
+        """Return all members, by account and user."""
         found = [
             Member(account=account, person=person, default=position == 0)
             for person, accounts in self._of.items()

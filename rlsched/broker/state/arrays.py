@@ -1,9 +1,10 @@
-"""Job arrays: one submission, many tasks, which become jobs a few at a time.
+"""Job arrays: one submission with many tasks, which become jobs a few at a time.
 
-An array has a number of its own; each of its tasks gets the next free job number when it enters the queue. So
-an array of a hundred thousand tasks is one entry of the journal, and the ledger holds only the tasks that run
-or could run next. At most `WINDOW` of them wait: they are alike, so more of them would not help a policy. An
-array that is held, or waits for a begin time or for other jobs, has no tasks yet (`gates`).
+An array has a job number of its own, and each of its tasks gets the next free job number when the task enters
+the queue. So an array of a hundred thousand tasks is one entry of the journal, and the ledger holds only the
+tasks that run or could run next. At most `WINDOW` tasks wait: they are identical, so more would not help a
+policy. An array that is held, or waits for a begin time or for other jobs, has no tasks in the queue
+(`gates`).
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from rlsched.wire.messages import DependsOn, Tasks
 from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING
 
 WINDOW: Final = 64
-"""Maximum of tasks of an array in the ledger that have never run."""
+"""Maximum number of tasks per array in the ledger that have never run."""
 MOST_OVER: Final = 10_000
-"""Finished arrays that are kept for queries, at times a tenth more; the oldest are forgotten. Their tasks are
-jobs, and stay in the journal's table."""
+"""Number of finished arrays kept for queries (at times a tenth more). The oldest are forgotten; their tasks
+are jobs, and stay in the journal's table."""
 NO_SEQ: Final = -1
-"""Number in the ledger of an array, which is not there."""
+"""Stands for a missing number in the ledger: an array has none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,16 +37,16 @@ class JobArray(Head):
     """An array.
 
     Attributes:
-        spec: As submitted; of a finished array without command, environment and directory.
-        coming: Tasks that are not jobs yet, in order.
-        aside: Tasks that are held individually, by `user` or `admin`; not included in `coming`.
+        spec: The submission; for a finished array without command, environment and directory.
+        coming: Tasks that are not jobs yet, in order, without those in `aside`.
+        aside: Tasks that are held individually, by holder (`user` or `admin`).
         dropped: Tasks that were cancelled before they became jobs.
-        live: Task -> its job, for unfinished jobs.
+        live: Job number by task, for unfinished jobs.
         fresh: Tasks of `live` that have never had GPUs.
         outcomes: Number of finished tasks, by state.
         stopped: Reason why no more tasks become jobs, "" if they do.
-        end_s: End of its last task, Unix seconds; None before.
-        start_s: Time at which its first task got GPUs, Unix seconds; None before.
+        end_s: End of the last task, Unix seconds; None before.
+        start_s: Time at which the first task got GPUs, Unix seconds; None before.
     """
 
     submit_s: float
@@ -76,7 +77,7 @@ class JobArray(Head):
 
     @property
     def state(self) -> str:
-        """State as of a job: completed if all tasks are, running while some run."""
+        """State as of a job: `running` if an unfinished task has had GPUs, `completed` if all tasks are."""
         if self.end_s is None:
             return RUNNING if len(self.live) > len(self.fresh) else QUEUED
         if self.stopped or set(self.outcomes) == {CANCELLED}:
@@ -89,17 +90,17 @@ class JobArray(Head):
         return not self.stopped and bool(self.coming or self.aside)
 
     def num_wanted(self, held: int) -> int:
-        """Number of tasks that should become jobs now. `held`: number of held fresh tasks."""
+        """Return how many more tasks should become jobs now. `held`: number of held fresh tasks."""
         most = self.spec.array_limit - len(self.live) + held if self.spec.array_limit else WINDOW
         most = min(WINDOW - len(self.fresh) + held, most)
         return 0 if self.stopped or most <= 0 else sum(1 for _ in islice(numbers(self.coming), most))
 
 
 class Arrays:
-    """All arrays of a journal; finished arrays in short form.
+    """All arrays of a journal; finished arrays are stored without their command.
 
     Args:
-        gates: Holds, begin times and dependencies, also for arrays.
+        gates: Holds, begin times and dependencies of jobs and arrays.
     """
 
     def __init__(self, gates: Gates) -> None:
@@ -109,11 +110,11 @@ class Arrays:
         self.tokens: dict[str, int] = {}
 
     def array_of_token(self, token: str) -> JobArray | None:
-        """Array that was submitted with this token."""
+        """Return the array that was submitted with this token; None: there is none."""
         return self.known.get(self.tokens.get(token, -1))
 
     def restore_array(self, array: JobArray, held: str, depends_on: list[DependsOn], now_s: float) -> None:
-        """Add an array restored from a base, to a book that already has its tasks."""
+        """Add an array from a base to a state that already has the array's jobs."""
         self.known[array.number] = array
         self.tokens[array.spec.token] = array.number
         if array.end_s is None:
@@ -131,7 +132,7 @@ class Arrays:
         self._gates.add_gates(NO_SEQ, entry, now_s)
 
     def add_task(self, job: JobSubmitted) -> None:
-        """Register a job that entered the ledger; if it is a task, its array has one fewer to come."""
+        """Register a job that entered the ledger. If it is a task, remove it from the array's `coming`."""
         if job.array:
             array = self.live[job.array]
             array.coming = without(array.coming, job.task)
@@ -139,7 +140,7 @@ class Arrays:
             array.fresh.add(job.task)
 
     def start_task(self, job: JobSubmitted, now_s: float) -> None:
-        """Apply the start of a job; the first start of a task starts its array."""
+        """Apply the start of a job. The first start of a task starts its array."""
         array = self.live.get(job.array)
         if array is not None:
             array.fresh.discard(job.task)
@@ -148,7 +149,7 @@ class Arrays:
                 self._gates.resolve_start(array.number, now_s)
 
     def end_task(self, job: JobSubmitted, state: str, now_s: float) -> None:
-        """Apply the end of a job; the end of the last task ends its array."""
+        """Apply the end of a job. The end of the last task ends its array."""
         array = self.live.get(job.array)
         if array is not None:
             del array.live[job.task]
@@ -178,11 +179,11 @@ class Arrays:
         self._end_if_done(array, now_s)
 
     def update_array(self, entry: JobUpdated) -> None:
-        """Change the submission of the tasks that are not jobs yet."""
+        """Change the settings of the tasks that are not jobs yet."""
         self.live[entry.job].update(entry)
 
     def stop_array(self, number: int, reason: str, now_s: float) -> None:
-        """Make no more tasks of an array into jobs."""
+        """Stop an array: no more of its tasks become jobs."""
         array = self.live[number]
         array.stopped = reason
         self._gates.remove_gates(number)  # tasks of it may still run
@@ -201,7 +202,7 @@ class Arrays:
             self._forget(over - MOST_OVER)
 
     def _forget(self, many: int) -> None:
-        """Forget the arrays that finished first; this depends only on the facts, as replays must agree."""
+        """Forget the arrays that finished first. The choice depends only on facts, so that replays agree."""
         over = sorted((one.end_s, one.number) for one in self.known.values() if one.end_s is not None)
         for _, number in over[:many]:
             del self.tokens[self.known.pop(number).spec.token]
@@ -209,7 +210,7 @@ class Arrays:
     # ---- tasks to come ----------------------------------------------------------------------------
 
     def wants_tasks(self) -> bool:
-        """Whether tasks should become jobs now."""
+        """Return whether tasks should become jobs now."""
         return any(self._num_wanted(array) for array in self.live.values())
 
     def _num_wanted(self, array: JobArray) -> int:
@@ -218,7 +219,7 @@ class Arrays:
         return array.num_wanted(self._gates.held_among(array.live.values()))
 
     def drafts(self, after: int) -> list[JobSubmitted]:
-        """Tasks that should become jobs now, numbered after this number, without predictions."""
+        """Return the tasks that should become jobs now, with numbers above `after`, without predictions."""
         found: list[JobSubmitted] = []
         for array in self.live.values():
             for task in islice(numbers(array.coming), self._num_wanted(array)):
@@ -228,7 +229,7 @@ class Arrays:
         return found
 
     def progress_line(self, number: int, jobs: dict[int, Job]) -> str:
-        """Progress of an array, in one line."""
+        """Describe the progress of an array in one line."""
         array = self.known[number]
         states = Counter(jobs[job].state for job in array.live.values())
         parts = [f"{array.num_left + states.pop(QUEUED, 0):,} tasks wait"] if array.end_s is None else []

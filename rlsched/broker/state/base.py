@@ -4,8 +4,8 @@ The document is plain MessagePack, keyed by the field names below, compressed by
 entries. Readers ignore unknown fields and use the defaults of missing ones. A change that readers must know
 about gets a new `VERSION`, and `read_base` then also reads earlier versions.
 
-It holds only facts and sums, no internal structures of one version's code. The knowledge of predictors is
-stored as run times of jobs, from which any predictor can learn again.
+The document contains only facts and sums, no internal structures of one version's code. The knowledge of
+predictors is stored as run times of jobs, from which any predictor can learn again.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from rlsched.models.observed import LearntFactor, LearntPair
 from rlsched.wire.messages import DependsOn, Holding
 
 VERSION: Final = 4
-"""Version 1 had no GPUs of others, and no arrays at first; 2 no changes of what was submitted; 3 counted no
-cores and no memory."""
+"""Version of the document. Version 1 had no GPUs held by others, and at first no arrays; version 2 had no
+changes of submissions; version 3 counted no cores and no memory."""
 _PART_BYTES: Final = 1 << 16
 _ENCODER: Final = msgspec.msgpack.Encoder()
 BASE_KIND: Final = "base_part"
-"""Kind of a base's entries."""
+"""Kind of a base's entries in the journal."""
 
 
 class LedgerNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the ledger, in its order; a node that another one replaced stays, retired."""
+    """A node of the ledger, in the ledger's order. A replaced node stays in the list, retired."""
 
     spec: NodeSpec
     status: str
@@ -51,7 +51,7 @@ class LedgerNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests of a job; in bases before version 4 all of them but the GPUs are 0."""
+    """Requested resources of a job; in bases before version 4 all of them except the GPUs are 0."""
 
     num_gpus: int
     cpu_milli: int = 0
@@ -77,7 +77,7 @@ class LedgerJob(JobNeeds, frozen=True, kw_only=True):
     Attributes:
         status: waiting | running | leaving (preempted, with processes still running).
         gpus: GPUs of a running job, numbered across all nodes in node order.
-        tenant: Its position among the jobs that share these GPUs.
+        tenant: Seat of the job among the jobs that share these GPUs.
         fields: Fields of the dtype `JOB` by name (`rlsched.cluster.arrays`).
     """
 
@@ -90,14 +90,14 @@ class LedgerJob(JobNeeds, frozen=True, kw_only=True):
 
 
 class DemandClass(JobNeeds, frozen=True, kw_only=True):
-    """Counters of a class of jobs with equal requests, see `LedgerJob`; fields of the dtype `DEMAND`."""
+    """Counters of a class of jobs with equal requests, as fields of the dtype `DEMAND`; see `LedgerJob`."""
 
     burst_vc: str
     fields: dict[str, float]
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters for a policy that sets dials, by partition.
+    """Counters of a partition for a policy that sets dials.
 
     Attributes:
         counted: Fields of the dtype `COUNTED` by their names in journals.
@@ -109,14 +109,14 @@ class Counted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ledger(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster as schedulers see it.
+    """The cluster in the view of schedulers.
 
     Attributes:
         next_seq: Number of the next job in the ledger.
         decisions: Number of the next decision.
         preemptible: Whether a preemptible job was ever submitted.
-        revises: Whether bursts are learnt from, which only few queue orders need.
-        policy_id: Id of the policy that decided; with the same id, its dials keep their positions.
+        revises: Whether predictions learn from bursts, which only few queue orders need.
+        policy_id: Id of the policy that decided. A policy with the same id keeps the positions of its dials.
     """
 
     nodes: list[LedgerNode]
@@ -136,9 +136,9 @@ class PredictorSample(msgspec.Struct, frozen=True, array_like=True):
     """A job that ended by itself, as input for predictors.
 
     Attributes:
-        command: With `#` for numbers, as `rlsched.workload.predict.facts.stem` writes it.
+        command: Command line with `#` for numbers, as `rlsched.workload.predict.facts.stem` writes it.
         limit_s: Time limit, seconds; nan if there was none.
-        start_s: Time of its first start; nan if unknown.
+        start_s: Time of the first start, Unix seconds; nan if unknown.
         features: As in `JobSubmitted.said`; empty if none were recorded.
     """
 
@@ -161,7 +161,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ended: Number of jobs that have ended by themselves.
         run_times: (VC or `*`, GPUs or 0, count, sum of ln(seconds), sum of squares), as `RunningMean` counts.
-        losses: Size of job -> predictor -> loss, as the hedge counts; empty if the hedge was not used.
+        losses: Loss by size of job and predictor, as the hedge counts; empty if the hedge was not used.
         past: Latest jobs that ended, in order.
     """
 
@@ -176,12 +176,11 @@ class BaseJob(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         submitted: The original entry, with its prediction.
-        job: `rlsched.broker.state.jobs.Job` by field names, without `spec` and without fields at their
-            default.
+        job: Fields of `rlsched.broker.state.jobs.Job` by name, without `spec` and without default values.
         level: Current level, with the increase by age.
-        barred: Whether a quota keeps it out of the queue.
+        barred: Whether a quota keeps the job out of the queue.
         moves: (`start` or `stop`, time) of each allocation and loss of GPUs, as input for predictors.
-        held: Who holds it, `user` or `admin`.
+        held: Who holds the job, `user` or `admin`; "": not held.
         depends_on: Dependencies that are still open.
         changed: Changes since the submission.
     """
@@ -197,11 +196,11 @@ class BaseJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseArray(msgspec.Struct, frozen=True, kw_only=True):
-    """A job array; of a finished array only number and state are needed.
+    """A job array; for a finished array only number and state are needed.
 
     Attributes:
-        array: `rlsched.broker.state.arrays.JobArray` by field names, without `spec`.
-        held, depends_on: As of a job.
+        array: Fields of `rlsched.broker.state.arrays.JobArray` by name, without `spec`.
+        held, depends_on: As in `BaseJob`.
     """
 
     submitted: JobSubmitted
@@ -211,7 +210,7 @@ class BaseArray(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldNode(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of a node that are held by others than this broker's jobs.
+    """GPUs of a node that something other than this broker's jobs holds.
 
     Attributes:
         node: Name of the node.
@@ -226,9 +225,9 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
     """Charges of users, accounts and VCs.
 
     Attributes:
-        usage: By user, GPU-seconds at `usage_at_s`; they halve every `half_life_s`.
+        usage: GPU-seconds by user at `usage_at_s`; they halve every `half_life_s`.
         month: (kind, name, thousandths of a GPU x ms charged this month, end of the charged time in Unix ms).
-        weights: By user, ln(weight) of all their jobs.
+        weights: ln(weight) by user, for all jobs of the user.
     """
 
     half_life_s: float
@@ -241,20 +240,20 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that replaces deleted entries. Names as in `rlsched.broker.state.broker_state.Book`.
+    """The state that replaces deleted entries. Names as in `rlsched.broker.state.known.Known`.
 
     Attributes:
         now_s: Time of the last deleted entry, Unix seconds.
         numbers: (first, count) of each run of job numbers.
-        nodes: `rlsched.broker.state.nodes.Node` by field names, in order of registration.
+        nodes: Fields of `rlsched.broker.state.nodes.Node` by name, in order of registration.
         ran_on: By user, numbers of the nodes that have started a job of the user.
-        held: GPUs held by others, by node.
+        held: GPUs held by something other than this broker's jobs, by node.
         profiles: Learnt resource use of jobs.
         shares: Whether GPUs are shared.
         awaited: Nodes that have not registered since the journal was restored.
-        chosen: Policy that `rlsched policy set` chose last.
+        chosen: The last policy set by `rlsched policy set`.
         factors: Factors of workloads, learnt from observed pairs of jobs that shared GPUs.
-        pairs: These pairs.
+        pairs: The observed pairs.
     """
 
     now_s: float
@@ -308,13 +307,13 @@ def write_base(base: Base) -> list[BasePart]:
 
 
 def read_base(parts: Sequence[BasePart]) -> Base:
-    """Return the base of its entries.
+    """Decode a base from its entries.
 
     Raises:
         JournalError: parts are missing, damaged, or of a later version.
     """
     if [part.part for part in parts] != list(range(1, parts[0].parts + 1)):
-        raise JournalError(f"its base is not whole: expected {parts[0].parts} parts, got {len(parts)}")
+        raise JournalError(f"its base is incomplete: expected {parts[0].parts} parts, got {len(parts)}")
     if not 1 <= parts[0].version <= VERSION:
         raise JournalError(
             f"its base is of version {parts[0].version}, this rlsched reads 1 to {VERSION}; "

@@ -19,7 +19,7 @@ from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.predictor import EXPERTS, Predictor
 
 MOST_PAST: Final = 20_000
-"""Number of the latest ended jobs that are replayed into the next predictor."""
+"""Number of latest ended jobs that are replayed into the next predictor."""
 _MOST_MOVES: Final = 4
 
 
@@ -36,7 +36,7 @@ class _Event(NamedTuple):
 
 
 class Noting(Predictions):
-    """Predictions that also record the data for a base.
+    """Predictions that also record the observations for a base.
 
     Attributes:
         past: Latest jobs that ended.
@@ -61,7 +61,7 @@ class Noting(Predictions):
         super().record_start(job, now_s)
 
     def record_requeue(self, job: int, now_s: float) -> None:
-        """Record that a job is queued again."""
+        """Record that a job was queued again."""
         self._move(job, "stop", now_s)
         super().record_requeue(job, now_s)
 
@@ -72,7 +72,7 @@ class Noting(Predictions):
             del moves[1:3]  # keep its first start and its current state
 
     def record_run_time(self, spec: JobSubmitted, duration_s: float, now_s: float) -> None:
-        """Record a job that ran to its own end."""
+        """Record the run time of a job that ended by itself."""
         entry, submit_s, moves = self.live.pop(spec.job)
         self._count += 1
         self.past.append(
@@ -98,7 +98,7 @@ class Noting(Predictions):
         super().discard_job(job)
 
     def learned(self, before: Learned) -> Learned:
-        """Return the observations for a base; `before`: observations of the base that began this journal."""
+        """Return the observations for a base; `before`: observations in the base at the journal's start."""
         predictor = self.predictor
         losses = before.losses
         if predictor is not None:
@@ -147,12 +147,15 @@ def replay_learned(predictions: Predictions, learned: Learned, jobs: list[BaseJo
 
 
 _ENDS, _COMES, _STARTS, _AFTER_ALL = 0, 1, 2, 100
-"""Order within an instant, as in a broker's turn; a job that came and ended in it ends last."""
+"""Order of events at equal times, as in a broker's turn. A job that arrives and ends at once ends last."""
 
 
 def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> list[_Event]:
-    """Events of a past job for the history. The hedge skips it: the base has the losses, but it settles live
-    jobs at the same times as ever."""
+    """Return the events of a past job, for the history only.
+
+    The hedge does not learn from them: the base has its losses. But it settles live jobs at the original
+    times.
+    """
     facts = JobFacts(job_id, past.gpus, past.vc, past.user, past.name, past.command, past.limit_s)
 
     def comes() -> None:

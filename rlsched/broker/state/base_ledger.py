@@ -40,7 +40,7 @@ _IN_JOURNALS: Final = {
     "log_ran_square": "took_square",
     "log_product": "said_took",
 }
-"""Fields of `COUNTED` that journals call by an earlier name."""
+"""Fields of `COUNTED` that have another (earlier) name in journals."""
 _COUNTED: Final = {field: _IN_JOURNALS.get(field, field) for field in COUNTED.names or ()}
 JOB_FIELDS: Final = (
     "held_for",
@@ -70,7 +70,7 @@ JOB_FIELDS: Final = (
     "generation",
     "level",
 )
-"""Stored fields of a live job that are not known otherwise."""
+"""Fields of a live job that are stored because they cannot be derived."""
 BURST_FIELDS: Final = (
     "first_predicted_s",
     "burst",
@@ -79,7 +79,7 @@ BURST_FIELDS: Final = (
     "burst_spread",
     "look_s",
 )
-"""Additional stored fields if bursts are learnt from."""
+"""Fields that are stored in addition if predictions learn from bursts."""
 JOB_DERIVED: Final = (
     "seq",
     "key",
@@ -97,7 +97,7 @@ JOB_DERIVED: Final = (
     "gpu_need_mib",
     "head",
 )
-"""Fields known otherwise: from `LedgerJob` or from the submission."""
+"""Fields that are derived from `LedgerJob` or from the submission."""
 DEMAND_FIELDS: Final = (
     "arrived",
     "error_square",
@@ -180,7 +180,7 @@ def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledg
 def fill(
     state: ClusterState, ledger: Ledger, workloads: dict[int, int], policy_id: str, now_s: float
 ) -> None:
-    """Fill an empty cluster from a base; jobs that a quota bars are still in the queues.
+    """Fill an empty cluster from a base. Jobs that a quota bars are in the queues afterwards.
 
     Args:
         state: The cluster, with the permissions of its scheduler already set.
@@ -227,7 +227,7 @@ def fill(
 
 
 def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
-    """Give a job its slot, GPUs and queue position; returns the slot."""
+    """Give a job its slot, GPUs and queue position. Return the slot."""
     s, fields = state.arrays, one.fields
     s.counters[0].next_seq = one.seq
     slot: int = kernels.add_job(
@@ -266,7 +266,7 @@ def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
 
 
 def _seat(state: ClusterState, running: list[tuple[int, LedgerJob]]) -> None:
-    """Give jobs that share GPUs their previous seats: the first tenant stays the first."""
+    """Give jobs that share GPUs their previous seats, so that the first tenant stays first."""
     gpu, job = state.arrays.gpu, state.arrays.job
     for _, one in running:
         for g in one.gpus:
@@ -279,7 +279,7 @@ def _seat(state: ClusterState, running: list[tuple[int, LedgerJob]]) -> None:
 
 
 def _fill_dials(state: ClusterState, ledger: Ledger, policy_id: str) -> None:
-    """Restore counters, and dial positions if they were set by this policy."""
+    """Restore the counters, and the positions of dials if this policy set them."""
     dials = state.arrays.dials
     for p, name in enumerate(state.partition_names):
         known = ledger.partitions.get(name)

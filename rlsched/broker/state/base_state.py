@@ -1,4 +1,4 @@
-"""Conversion between a book and a base: written after a replay, read into an empty book."""
+"""Conversion between a broker's state and a base: written after a replay, read into an empty state."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from rlsched.wire.messages import Tasks
 def base_of(
     state: Known, noting: Noting, before: Learned | None, policy_id: str, *, preemptible: bool
 ) -> Base:
-    """Return the base that replaces all entries that a book was replayed from.
+    """Return the base that replaces all entries from which a state was replayed.
 
     Args:
-        state: The book.
-        noting: Predictions of the book.
-        before: Observations in the base at the start of the journal; empty if there was no base.
+        state: State of the broker.
+        noting: The state's predictions.
+        before: Observations in the base at the start of the journal; None if there was no base.
         policy_id: Id of the policy that decided.
         preemptible: Whether a preemptible job was ever submitted.
     """
@@ -106,13 +106,13 @@ def base_of(
 
 
 def restore_base(state: Known, base: Base, policy_id: str) -> None:
-    """Fill an empty book with the state of a base.
+    """Fill an empty state from a base.
 
     Raises:
-        JournalError: the book is not empty, or the base is damaged.
+        JournalError: the state is not empty, or the base is damaged.
     """
     if state.epoch or state.nodes or state.jobs:
-        raise JournalError("a base that is not at the beginning of its journal")
+        raise JournalError("a base must be at the beginning of its journal")
     try:
         nodes = [msgspec.convert(node, Node) for node in base.nodes]
         jobs = [_job(one) for one in base.jobs]
@@ -158,7 +158,7 @@ def restore_base(state: Known, base: Base, policy_id: str) -> None:
 
 
 def _live(state: Known, job: Job) -> None:
-    """Add a live job to the book; the ledger has it already."""
+    """Add a live job to the state; the ledger already has the job."""
     entry, status = job.spec, int(state.cluster.arrays.job.status[state.cluster.slot_of(job.seq)])
     state.jobs[job.number] = state.job_of_seq[job.seq] = job
     state.tokens[entry.token] = job.number
@@ -192,7 +192,7 @@ def _job(one: BaseJob) -> Job:
 
 
 def _with_coming(kept: BaseArray) -> dict[str, Any]:
-    """Return an array as stored; bases before version 3 hold the number of its tasks that became jobs."""
+    """Return the fields of an array with `coming`; bases before version 3 have a number of tasks instead."""
     fields = dict(kept.array)
     if "come" in fields:
         come = list(islice(numbers(kept.submitted.tasks), fields.pop("come")))

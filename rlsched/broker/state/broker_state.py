@@ -1,4 +1,4 @@
-"""The book: jobs, nodes and the `ClusterState` as the journal's facts make them, live and after a restart."""
+"""The broker's state: jobs, nodes and the `ClusterState`, built from the facts of the journal."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from rlsched.wire.states import CANCELLED, ENDED, FAILED, LAUNCHING, QUEUED, REJ
 
 
 def _was_decided(entry: Entry) -> bool:
-    """Whether a scheduler decided it; starts that an engine made itself need none."""
+    """Return whether a fact is a decision of a scheduler, not a start that an engine made itself."""
     return isinstance(entry, Decided) and entry.source != "engine"
 
 
@@ -73,11 +73,11 @@ class BrokerState(Known):
 
         Args:
             rows: The journal.
-            scheduler: Policy that will decide; its dials are counted for, and set at the same instants as
-                before.
+            scheduler: Policy that will decide. Its dials are counted and set at the same times as in the
+                journal.
 
         Raises:
-            JournalError: an entry does not follow from those before it.
+            JournalError: an entry is illegal after the entries before it.
         """
         if scheduler is not None:
             permit(self.cluster, scheduler)
@@ -86,13 +86,13 @@ class BrokerState(Known):
             scheduler.begin_instant(self.cluster, self.now_s)
 
     def follow(self, rows: Iterable[JournalRow], scheduler: Scheduler | None = None) -> None:
-        """Apply the entries after the entries applied so far: a journal in parts, cut anywhere.
+        """Apply the next entries of a journal, which can be applied in parts of any size.
 
-        The first part is preceded by `permit`; after the last one, before anything is decided, the scheduler
-        begins an instant, as in `replay`.
+        The caller calls `permit` before the first part. After the last part, before any decision, it calls
+        `scheduler.begin_instant`, as `replay` does.
 
         Raises:
-            JournalError: as `replay`; the book is of no further use.
+            JournalError: as `replay`; the state cannot be used afterwards.
         """
         if scheduler is not None:
             self.policy_id = scheduler.policy_id
@@ -103,7 +103,7 @@ class BrokerState(Known):
                 self.apply(row.entry, row.now_s)
             except (RlschedError, KeyError, IndexError, AttributeError) as error:
                 raise JournalError(
-                    f"entry {row.n} does not follow from those before it ({error}); "
+                    f"entry {row.n} does not follow from the entries before it ({error}); "
                     "restore a backup (`rlsched journal restore`)"
                 ) from error
 
@@ -112,8 +112,9 @@ class BrokerState(Known):
 
         Args:
             entry: The fact.
-            now_s: When, Unix seconds.
-            already_decided: A `Decided` whose action the decision loop has applied to `cluster` itself.
+            now_s: Time of the fact, Unix seconds.
+            already_decided: `entry` is a `Decided` whose action the decision loop has already applied to
+                `cluster`.
         """
         self.now_s = now_s
         match entry:  # the most frequent facts first: each case takes time
@@ -239,7 +240,7 @@ class BrokerState(Known):
     def _attempt(self, job: int, number: int) -> Attempt:
         attempt = self.jobs[job].active
         if attempt is None or attempt.number != number:
-            raise JournalError(f"job {job} has no attempt {number} under way")
+            raise JournalError(f"job {job}: its attempt {number} is not active")
         return attempt
 
     def _on_submitted(self, entry: JobSubmitted, now_s: float) -> None:
@@ -347,14 +348,14 @@ class BrokerState(Known):
             self._start_run(job, job.attempt, now_s)
 
     def _share_anew(self, seqs: Iterable[int], now_s: float) -> None:
-        """The GPUs of these jobs have another number of tenants from now on."""
+        """Update the number of tenants on the GPUs of these jobs."""
         for seq in seqs:
             attempt = self.job_of_seq[seq].active
             if attempt is not None:
                 attempt.shares_with(1 + len(self.cluster.beside(seq)), now_s)
 
     def _shares_no_more(self, attempt: Attempt, now_s: float) -> None:
-        """An attempt has lost its GPUs in the ledger; its co-tenants have a larger share of them."""
+        """Apply that an attempt lost its GPUs in the ledger: its co-tenants get a larger share of them."""
         if attempt.tenants > 1:
             attempt.shares_with(1, now_s)
             held = [(rank.node, rank.gpus) for rank in attempt.ranks]
@@ -374,7 +375,7 @@ class BrokerState(Known):
         self.predictions.record_start(job.number, now_s)
 
     def _ranks(self, gpus: Iterable[int]) -> list[Rank]:
-        """One rank per node, in node order."""
+        """Return one rank per node, in node order."""
         by_node: dict[int, list[int]] = {}
         for gpu in gpus:
             node, local = self.cluster.gpu_location(gpu)
@@ -456,7 +457,7 @@ class BrokerState(Known):
         self._close(job, entry.outcome, entry.exit_code, entry.reason, end_s)
 
     def _has_declared_down(self, attempt: Attempt) -> bool:
-        """Whether an operator has declared a node of an attempt down, or removed it."""
+        """Return whether an operator has declared down, or removed, a node of an attempt."""
         nodes = (self.nodes.get(rank.node) for rank in attempt.ranks)
         return any(node is None or node.removed or not node.up for node in nodes)
 

@@ -1,8 +1,7 @@
-"""Fair share: priority by past usage of users against their shares.
+"""Fair share: priority by the past usage of users, relative to their shares.
 
 This is Slurm's classic formula: a user with the fraction U of all usage, and the share S, has the factor
-2^(-U / S). Usage is measured in charged GPU-seconds: GPUs x SM clock x time, which decay by half every
-half-life.
+2^(-U / S). Usage is measured in charged GPU-seconds, GPUs x SM clock x time, and halves every half-life.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 from rlsched.broker.state.jobs import Attempt, Job
 
 LEAST_LN_WEIGHT: Final = -10.0 * math.log(2.0)
-"""Lowest weight: a user far above the share keeps a thousandth of the weight of a user without usage."""
+"""Minimum of ln(weight): a user far above the share keeps a thousandth of the weight of an unused share."""
 
 
 class FairShareUsage:
@@ -31,7 +30,7 @@ class FairShareUsage:
 
     @property
     def sums(self) -> tuple[dict[str, float], float]:
-        """(GPU-seconds by user, decayed up to that time; the time), without running attempts."""
+        """(GPU-seconds by user, the time to which they are decayed), without running attempts."""
         return dict(self._gpu_s), self._at_s
 
     def restore_usage(self, gpu_s: dict[str, float], at_s: float) -> None:
@@ -39,7 +38,7 @@ class FairShareUsage:
         self._gpu_s, self._at_s = dict(gpu_s), at_s
 
     def usage_by_user(self, now_s: float, running: Iterable[Job]) -> dict[str, float]:
-        """GPU-seconds by user, including running attempts."""
+        """Return GPU-seconds by user, including running attempts."""
         used = {user: gpu_s * self._remaining_frac(now_s - self._at_s) for user, gpu_s in self._gpu_s.items()}
         for job in running:
             attempt = job.active
@@ -55,9 +54,9 @@ class FairShareUsage:
             self._gpu_s[job.spec.user] = self._gpu_s.get(job.spec.user, 0.0) + charge
 
     def _charge(self, job: Job, attempt: Attempt, end_s: float, now_s: float) -> float:
-        """Decayed usage of an attempt: the integral of its GPUs x the decay factor.
+        """Return the decayed usage of an attempt: the integral of its GPUs x the decay factor.
 
-        For shared GPUs its mean fraction counts, for the whole run.
+        For shared GPUs, the attempt's mean share of them counts during the whole run.
         """
         ran_s, rate = max(end_s - attempt.seated_s, 0.0), job.spec.num_gpus * attempt.sm_clock_frac
         if attempt.lent_s > 0.0 and ran_s > 0.0:
@@ -80,10 +79,10 @@ class FairShareUsage:
 def fair_ln_weights(
     used_gpu_s: Mapping[str, float], shares: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """ln(2^(-U / S)) by user.
+    """Return ln(2^(-U / S)) by user.
 
     Args:
-        used_gpu_s: By user.
+        used_gpu_s: GPU-seconds by user.
         shares: Shares of users, in any unit, above 0; users without an entry have 1.
     """
     used_in_all = sum(used_gpu_s.values())

@@ -1,4 +1,4 @@
-"""A finished job as one row: columns for queries, and the rest of the job's state."""
+"""A finished job as one row: columns for queries, and a column with the other fields of the job."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rlsched.errors import JournalError
 
 
 class EndedJob(NamedTuple):
-    """A row of the table `ended_jobs`, in the order of its columns.
+    """A row of the table `ended_jobs`, in the order of its columns. Times are Unix seconds.
 
     Attributes:
         job: Job number.
         token: Submission token.
         account: Charged account, "" without accounts.
-        submit_s: Unix seconds, as all times.
-        start_s: Time at which its first attempt got its GPUs; None: it never started.
-        end_s: End of its last rank.
+        submit_s: Time of the submission.
+        start_s: Time at which the first attempt got its GPUs; None: the job never started.
+        end_s: End of the last rank.
         state: completed, failed, cancelled or rejected.
-        gpu_types: GPU types of its last attempt's nodes, sorted, comma-separated.
-        nodes: Placement of that attempt, such as `n0[0,1] n1[3]`.
+        gpu_types: GPU types of the last attempt's nodes, sorted, comma-separated.
+        nodes: Placement of the last attempt, such as `n0[0,1] n1[3]`.
         gpu_s: GPU-seconds of all attempts; shared GPUs count in part.
         energy_j: Energy of all attempts, joules; None if no node measured it.
-        wait_s: Queueing delay: first start minus submission, seconds; None if it never started.
+        wait_s: Queueing delay: first start minus submission, seconds; None if the job never started.
         rest: The `Job` as msgpack, without values of other columns and without defaults.
     """
 
@@ -57,7 +57,7 @@ class EndedJob(NamedTuple):
     rest: bytes
 
     def checksum(self) -> int:
-        """CRC-32 of all columns."""
+        """Return the CRC-32 of all columns."""
         return zlib.crc32(_encoder.encode(tuple(self)))
 
 
@@ -74,20 +74,20 @@ _IN_COLUMNS = {
     "attempts": "attempts",
     "preemptions": "preemptions",
 }
-"""Fields of a `Job`, and the columns that hold them."""
+"""Column by field of a `Job`, for fields that have a column."""
 _SPEC_IN_COLUMNS = {name: name for name in ("job", "token", "name", "user", "vc", "num_gpus")}
-"""Fields of the submission, and the columns that hold them."""
+"""Column by field of the submission, for fields that have a column."""
 _UNCOUNTED = {"command": [], "env": {}, "cwd": ""}
-"""Fields that a finished job has dropped."""
+"""Fields of the submission that a finished job no longer has."""
 _ALWAYS_WRITTEN = ("num_cpus", "time_limit_s")
-"""Fields of the submission that are written with their default too: earlier versions require them."""
+"""Fields of the submission that are written even with their default: earlier versions require them."""
 _LEAVES = frozenset((type(None), bool, int, float, str, dict))
-"""Types of most field values, which are plain data already."""
+"""Types of most field values; such values are plain data already."""
 _encoder = msgspec.msgpack.Encoder()
 
 
 def ended_job(job: Job, nodes: Mapping[str, Node]) -> EndedJob:
-    """Row of a finished job, made from the book at the fact that ended it."""
+    """Return the row of a finished job, from the state at the fact that ended it."""
     assert job.end_s is not None
     spec, attempt = job.spec, job.attempt
     ran_on = {rank.node for rank in attempt.ranks} if attempt is not None else set()
@@ -123,7 +123,7 @@ def ended_job(job: Job, nodes: Mapping[str, Node]) -> EndedJob:
 
 
 def differing(row: EndedJob, other: EndedJob) -> list[str]:
-    """Return the columns that differ; the order of fields in `rest`, which may change, does not count."""
+    """Return the columns in which two rows differ. The order of fields in `rest` does not count."""
     names = [name for name, one, two in zip(row._fields, row, other, strict=True) if one != two]
     if names == ["rest"] and _sorted(row.rest) == _sorted(other.rest):
         return []
@@ -131,7 +131,7 @@ def differing(row: EndedJob, other: EndedJob) -> list[str]:
 
 
 def _sorted(rest: bytes) -> bytes:
-    """Return `rest` with its fields by name; unchanged if it is damaged."""
+    """Return `rest` with its fields sorted by name; unchanged if it is damaged."""
     try:
         return msgspec.msgpack.encode(msgspec.msgpack.decode(rest), order="sorted")
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -139,7 +139,7 @@ def _sorted(rest: bytes) -> bytes:
 
 
 def job_of(row: EndedJob) -> Job:
-    """Return the job of a row, in its state at its end.
+    """Return the job of a row, in its final state.
 
     Raises:
         JournalError: the row's `rest` is damaged, or of another version.
@@ -158,7 +158,7 @@ def job_of(row: EndedJob) -> Job:
 
 
 class AskedFor(msgspec.Struct, frozen=True):
-    """Requests of a finished job that lists need in addition to the columns."""
+    """Fields of a finished job's submission that lists need in addition to the columns."""
 
     array: int = 0
     task: int = 0
@@ -173,7 +173,7 @@ _rest_decoder = msgspec.msgpack.Decoder(_Rest)
 
 
 def asked_of_row(row: EndedJob) -> AskedFor:
-    """Return the requests of a row's job, without decoding the rest of the job.
+    """Return the fields of a row's submission that lists need, without decoding the rest of the job.
 
     Raises:
         JournalError: the row's `rest` is damaged, or of another version.
@@ -185,7 +185,7 @@ def asked_of_row(row: EndedJob) -> AskedFor:
 
 
 def plain(thing: Any) -> Any:
-    """Return an object of the book as plain data: fields by name, without defaults."""
+    """Convert an object of the state to plain data: values by field name, without defaults."""
     kind = type(thing)
     if kind is list:
         return [plain(one) for one in thing]
@@ -204,7 +204,10 @@ def plain(thing: Any) -> Any:
 
 @cache
 def _fields(kind: type) -> list[tuple[str, Any]] | None:
-    """(field, default) of a dataclass or struct, a new object for no default; None for other classes."""
+    """Return (field, default) of a dataclass or struct; None for other classes.
+
+    A field without a default gets a new object as its default, which equals no value.
+    """
     required = object()
     if dataclasses.is_dataclass(kind):
         return [

@@ -1,7 +1,7 @@
-"""Table `ended_jobs` of the journal: one row per finished job, derived from the facts only.
+"""The table `ended_jobs` of the journal: one row per finished job, derived from the facts only.
 
 Rows are written in the transaction of the facts that end a job. `meta.ended_at` is the number of the last
-entry that the table includes; if it lags behind the entries, the next start of the broker adds the missing
+entry that the table includes. If it is behind the entries, the next start of the broker adds the missing
 rows.
 """
 
@@ -44,41 +44,41 @@ def put_finished(db: sqlite3.Connection, rows: Sequence[EndedJob]) -> None:
 
 
 def put_copied(db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
-    """Write rows that come with their checksums from another journal, for jobs that the entries lack.
+    """Write rows of another journal with their checksums, for jobs that have no entries here.
 
     Raises:
         JournalError: a row is damaged.
     """
     for raw in rows:
         if len(raw) != len(EndedJob._fields) + 1 or EndedJob(*raw[:-1]).checksum() != raw[-1]:
-            raise JournalError(f"the row of ended job {raw[0] if raw else '?'}, as it was sent, is damaged")
+            raise JournalError(f"the row of ended job {raw[0] if raw else '?'} was received damaged")
     db.executemany(_INSERT.replace("OR REPLACE", "OR IGNORE"), rows)
 
 
 def copied_to(db: sqlite3.Connection) -> int:
-    """Last job up to which rows of another journal have been copied; -1: none are missing."""
+    """Return the last job number copied from another journal's table; -1: no rows are missing."""
     found = db.execute("SELECT value FROM meta WHERE key = 'ended_copied'").fetchone()
     return -1 if found is None else int(found[0])
 
 
 def set_copied_to(db: sqlite3.Connection, job: int) -> None:
-    """Record the last copied job; -1: all rows are copied."""
+    """Record the last job number copied; -1: all rows are copied."""
     db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_copied', ?)", (str(job),))
 
 
 def holds_at(db: sqlite3.Connection, last: int) -> None:
-    """Record that the table includes all entries up to this one."""
+    """Record that the table includes all entries up to number `last`."""
     db.execute("UPDATE meta SET value = ? WHERE key = 'ended_at'", (str(last),))
 
 
 def begins_at(db: sqlite3.Connection, from_s: float) -> None:
-    """Record that rows of jobs that ended before this time (Unix seconds) may be removed from now on."""
+    """Record that rows of jobs that ended before `from_s` (Unix seconds) may be missing from now on."""
     from_s = max(from_s, began_at(db))
     db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_from_s', ?)", (repr(from_s),))
 
 
 def began_at(db: sqlite3.Connection) -> float:
-    """Time (Unix seconds) before which rows may have been removed; 0: none was removed."""
+    """Return the time (Unix seconds) before which rows may be missing; 0: none was removed."""
     found = db.execute("SELECT value FROM meta WHERE key = 'ended_from_s'").fetchone()
     try:
         return 0.0 if found is None else float(found[0])
@@ -94,7 +94,7 @@ def differences(
     Args:
         db: The journal.
         expected: All rows up to `ended_at`, in any order.
-        over_before: Called last: number of additional jobs that had finished before a base.
+        over_before: Called last; returns the number of additional jobs that had finished before a base.
     """
     count = missing = 0
     from_s = began_at(db)
@@ -112,7 +112,7 @@ def differences(
             if not names and raw[-1] == stored.checksum():
                 continue
             what = ", ".join(names) or "crc"
-            yield f"ended job {row.job}: its row is not what the entries say: {what}; {ANEW}"
+            yield f"ended job {row.job}: its row differs from the entries: {what}; {ANEW}"
     rows = db.execute("SELECT count(*) FROM ended_jobs").fetchone()[0]
     before = over_before()
     found = rows + missing - count
@@ -131,9 +131,9 @@ class Filter(NamedTuple):
     """Filter of rows; None, "" and the empty tuple match all rows.
 
     Attributes:
-        since_s: Ended at this time or later, Unix seconds.
-        until_s: Ended before this time.
-        name: Glob pattern.
+        since_s: Only jobs that ended at this time or later, Unix seconds.
+        until_s: Only jobs that ended before this time, Unix seconds.
+        name: Glob pattern of job names.
     """
 
     since_s: float | None = None
@@ -146,7 +146,7 @@ class Filter(NamedTuple):
 
 
 class EndedTable:
-    """Reads the table. The time of a call does not grow with the table.
+    """Reads the table of ended jobs. The time of a call does not grow with the table.
 
     Args:
         path: Name of the journal in messages.
@@ -163,12 +163,12 @@ class EndedTable:
 
         Args:
             wanted: Filter of the rows to return.
-            before: Begin after this (end, job); None: with the newest.
-            rows: Maximum of rows to scan.
-            most: Maximum of rows to return.
+            before: Position (end, job) after which to begin; None: begin with the newest row.
+            rows: Maximum number of rows to scan.
+            most: Maximum number of rows to return.
 
         Returns:
-            Matching rows, and the position to continue from; None: there are no more.
+            Matching rows, and the position from which to continue; None: there are no more.
 
         Raises:
             JournalError: a row is damaged.
@@ -192,7 +192,7 @@ class EndedTable:
         return found, last if looked_at == rows else None
 
     def rows(self) -> Iterator[EndedJob]:
-        """All rows, by number.
+        """Yield all rows, by job number.
 
         Raises:
             JournalError: a row is damaged.
@@ -203,7 +203,7 @@ class EndedTable:
                 yield self._sound(raw)
 
     def page(self, after: int, most_bytes: int) -> tuple[list[tuple[Any, ...]], bool]:
-        """Return stored rows with their checksums, numbered above `after`, and whether they are all.
+        """Return stored rows with checksums, for job numbers above `after`, and whether these are all.
 
         Raises:
             JournalError: the file cannot be read.
@@ -223,7 +223,7 @@ class EndedTable:
         """Return the row of a job; None: the job has not finished or does not exist.
 
         Raises:
-            JournalError: it is damaged.
+            JournalError: the row is damaged.
         """
         return self._one("job", number)
 
@@ -231,7 +231,7 @@ class EndedTable:
         """Return the row of the job that was submitted with this token; None: no finished job has it.
 
         Raises:
-            JournalError: it is damaged.
+            JournalError: the row is damaged.
         """
         return self._one("token", token)
 
@@ -249,7 +249,7 @@ class EndedTable:
 
 
 _ROW_BYTES = 120
-"""Size of a row in a message without its texts."""
+"""Size of a row in a message without its texts, bytes."""
 _NAME, _STATE, _END = map(EndedJob._fields.index, ("name", "state", "end_s"))
 _MATCHES = (
     "(:account IS NULL OR account = :account) AND (:user IS NULL OR user = :user) "
@@ -258,7 +258,7 @@ _MATCHES = (
 
 
 def _bounds(wanted: Filter, before: tuple[float, int] | None) -> tuple[str, str, dict[str, Any]]:
-    """(index, WHERE, its values): rows in the order of an index."""
+    """Return (index, WHERE clause, its values) so that rows come in the order of an index."""
     index, wheres, values = "ended_by_end", [], {}
     if wanted.user is not None:
         index, wheres = "ended_by_user", ["user = :user"]

@@ -1,8 +1,8 @@
 """Gates set by users that keep a waiting job out of the queue: holds, begin times, dependencies.
 
 The terms are Slurm's. `after` waits until the other job has started, `afterany` until it has finished,
-`afterok` until it has completed, `afternotok` until it has finished in any other state. A job whose
-dependency can never be met can never run: it is `hopeless`, and the broker cancels it.
+`afterok` until it has completed, `afternotok` until it has finished in any other state. A job with a
+dependency that can never be met is `hopeless`: it can never run, and the broker cancels it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ NEVER: Final = "DependencyNeverSatisfied"
 
 
 def is_met(kind: str, state: str) -> bool | None:
-    """Whether a job in this final state, or just started (`running`), meets a dependency of this kind.
+    """Return whether a job in this state (final, or `running` for a start) meets a dependency of this kind.
 
-    None: it may still do so.
+    None: not yet, but possibly later.
     """
     if state == RUNNING:
         return True if kind == "after" else None
@@ -32,13 +32,13 @@ def is_met(kind: str, state: str) -> bool | None:
 
 
 class Gates:
-    """Keeps waiting jobs out of the queue, and lets them in.
+    """Keeps waiting jobs out of the queue until their gates open.
 
     Args:
         eligibility: Receives the reasons.
 
     Attributes:
-        hopeless: Job -> reason why it can never run; the caller that cancels the jobs removes them.
+        hopeless: Reason why a job can never run, by job; the code that cancels these jobs removes them.
     """
 
     def __init__(self, eligibility: Eligibility) -> None:
@@ -49,12 +49,12 @@ class Gates:
         self._awaited: dict[int, dict[int, None]] = {}  # job -> jobs that wait for it
         self.hopeless: dict[int, str] = {}
         self.due_s = math.inf
-        """Next time at which `review` will let a job in, Unix seconds; infinite if there is none."""
+        """Next time at which `open_due_gates` will let a job in, Unix seconds; infinite if there is none."""
 
     # ---- events of jobs ---------------------------------------------------------------------------
 
     def add_gates(self, seq: int, entry: JobSubmitted, now_s: float) -> None:
-        """Register a waiting job that entered the ledger."""
+        """Register a waiting job that entered the ledger, with its gates."""
         if entry.held:
             self._hold(entry.job, seq, entry.held)
         if entry.begin_s is not None and entry.begin_s > now_s:
@@ -106,14 +106,14 @@ class Gates:
         self._awaited.pop(job, None)
 
     def remove_gates(self, job: int) -> None:
-        """Remove the dependencies on a job: it has finished, or is an array without further tasks."""
+        """Remove the gates of a job that has finished, or of an array that gets no more tasks."""
         self._forget_waits(job)
         if self._begins.pop(job, None):
             self._plan_review()
         self.hopeless.pop(job, None)
 
     def open_due_gates(self, now_s: float) -> None:
-        """Let jobs in whose begin time has come."""
+        """Open the gates of jobs that have reached their begin time."""
         due = [job for job, (begin_s, _) in self._begins.items() if begin_s <= now_s]
         if due:
             self._clear([self._begins.pop(job)[1] for job in due], "BeginTime", now_s)
@@ -122,23 +122,23 @@ class Gates:
     # ---- queries ----------------------------------------------------------------------------------
 
     def holder(self, job: int) -> str:
-        """Holder of a job, `user` or `admin`; "" if it is not held."""
+        """Return who holds a job, `user` or `admin`; "" if it is not held."""
         return self._held.get(job, "")
 
     def held_among(self, jobs: Iterable[int]) -> int:
-        """Number of held jobs among these."""
+        """Return the number of held jobs among these."""
         return sum(job in self._held for job in jobs) if self._held else 0
 
     def begins_s(self, job: int) -> float | None:
-        """Begin time that a job waits for, Unix seconds; None if it does not wait for one."""
+        """Return the begin time for which a job waits, Unix seconds; None if it does not wait for one."""
         return self._begins[job][0] if job in self._begins else None
 
     def open_dependencies(self, job: int) -> list[DependsOn]:
-        """Open dependencies of a job."""
+        """Return the open dependencies of a job."""
         return self._waits.get(job, (0, []))[1]
 
     def is_open(self, job: int) -> bool:
-        """Whether no gate keeps a job out."""
+        """Return whether no gate keeps a job out."""
         return not (job in self._held or job in self._begins or job in self._waits)
 
     # ---- internals --------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class Gates:
             self._awaited.setdefault(one.job, {})[job] = None
 
     def _forget_waits(self, job: int) -> bool:
-        """Remove a job's dependencies; returns whether there were any."""
+        """Remove a job's dependencies. Return whether there were any."""
         found = self._waits.pop(job, None)
         for one in found[1] if found else ():
             self._awaited.get(one.job, {}).pop(job, None)
@@ -178,7 +178,7 @@ class Gates:
         self._bar(seq, "Held")
 
     def _resolve(self, other: int, state: str, now_s: float) -> None:
-        """Apply a job's state to the jobs that depend on it."""
+        """Apply a state of job `other` to the jobs that depend on it."""
         enter: list[int] = []
         for job in list(self._awaited.get(other, ())):
             seq, waits = self._waits[job]

@@ -1,4 +1,4 @@
-"""GPUs that the ledger has given to other jobs, and that preempted jobs have not left yet."""
+"""GPUs that the ledger has given to other jobs before the preempted jobs have left them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rlsched.broker.state.jobs import Attempt, Job
 
 
 class GpuHandover:
-    """Leaving jobs, and jobs that wait for their GPUs. A preempted job leaves until its attempt has ended.
+    """Preempted jobs until their attempts have ended (leaving jobs), and jobs that wait for their GPUs.
 
     Attributes:
-        emptied: Jobs whose GPUs have become empty; cleared by the code that launches them.
+        emptied: Jobs whose GPUs have become empty; cleared by the code that launches the jobs.
     """
 
     def __init__(self) -> None:
@@ -20,9 +20,9 @@ class GpuHandover:
         self._leaving: dict[int, Job] = {}
 
     def add_leaving(self, job: Job, attempt: Attempt, decision: int, moved_for: str | None = None) -> None:
-        """Give a job's GPUs away. A job that is being ended already keeps its ending.
+        """Register a job that lost its GPUs to others. A job that is already being ended keeps its `ending`.
 
-        `moved_for`: id of the job that it is moved for; None: it gives way to other jobs.
+        `moved_for`: id of the job for which this job is moved; None: it was preempted.
         """
         self._leaving[job.number] = job
         if not attempt.ending:
@@ -33,7 +33,7 @@ class GpuHandover:
                 attempt.ending_reason = f"moved by decision {decision} for job {moved_for}"
 
     def leaves(self, job: Job) -> None:
-        """Restore a job that is still leaving after a preemption; its attempt holds the rest."""
+        """Restore a job that is still leaving after a preemption; its attempt has all other fields."""
         self._leaving[job.number] = job
 
     def remove_leaving(self, job: Job) -> None:
@@ -41,7 +41,7 @@ class GpuHandover:
         self._leaving.pop(job.number, None)
 
     def wait_for_gpus(self, job: Job, attempt: Attempt) -> bool:
-        """Let a new attempt wait for the ranks that are still on its GPUs; returns whether there are none."""
+        """Record the ranks that are still on a new attempt's GPUs. Return whether there are none."""
         taken = {(rank.node, gpu) for rank in attempt.ranks for gpu in rank.gpus}
         for other in self._leaving.values():
             theirs = other.active
@@ -57,7 +57,7 @@ class GpuHandover:
         return not attempt.leaving
 
     def remove_rank(self, number: int, rank: int, jobs: Iterable[Job]) -> list[Job]:
-        """Remove an ended rank; returns the given jobs whose GPUs are all empty now."""
+        """Remove an ended rank. Return the given jobs that have no other jobs' ranks left on their GPUs."""
         if number not in self._leaving:
             return []
         emptied = []

@@ -1,9 +1,10 @@
 """GPUs that the broker cannot allocate: held by other jobs of an engine, or out of service.
 
-A GPU is out of service if its node found it lost, or in use by a foreign process.
+A GPU is out of service if its node has lost it, or found a foreign process on it.
 
-Each holding is a job of the ledger that is never a candidate: it has its GPUs from its first instant, is
-never preempted, and is not learnt from. So rules, plans and rows see which GPUs are held, and until when.
+Each holding is represented by a job of the ledger that is never a candidate. This job has its GPUs from the
+start, is never preempted, and predictors do not learn from it. So rules, plans and rows take into account
+which GPUs are held, and until when.
 """
 
 from __future__ import annotations
@@ -52,26 +53,26 @@ class NodeHoldings:
         return {name: list(held) for name, held in self._of_node.items()}
 
     def restore_holdings(self, by_node: dict[str, list[tuple[Holding, int]]]) -> None:
-        """Restore the result of `by_node`; the ledger has these jobs already."""
+        """Restore the result of `by_node`; the ledger already has the jobs of the holdings."""
         self._of_node = {name: list(held) for name, held in by_node.items()}
 
     def holdings_of(self, node: str) -> list[Holding]:
-        """Holdings of a node."""
+        """Return the holdings of a node."""
         return [holding for holding, _ in self._of_node.get(node, [])]
 
     def holding_lines(self, node: str) -> list[str]:
-        """GPUs of a node that are out of service, a line for each reason."""
+        """Describe the held GPUs of a node, one line for each holding."""
         return [
             f"{'GPU' if len(one.gpus) == 1 else 'GPUs'} {', '.join(map(str, one.gpus))}: {one.by}"
             for one in self.holdings_of(node)
         ]
 
     def is_holding(self, seq: int) -> bool:
-        """Whether this job of the ledger is a holding."""
+        """Return whether this job of the ledger represents a holding."""
         return any(seq == other for held in self._of_node.values() for _, other in held)
 
     def possible_holdings(self, name: str, node: Node, wanted: list[Holding]) -> list[Holding]:
-        """Holdings that are possible now: GPUs of the node, each once, without a job of this broker."""
+        """Return the holdings possible now: GPUs of the node, each once, without this broker's jobs."""
         return list(self._possible(self.holdings_of(name), node, wanted))
 
     def _possible(self, held: list[Holding], node: Node, wanted: list[Holding]) -> Iterator[Holding]:

@@ -1,4 +1,4 @@
-"""Requests of a job as the ledger counts them and as users read them."""
+"""Requested resources of a job: as the ledger counts them, and as text for users."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from rlsched.models.gpu_types import asked_type
 from rlsched.wire.messages import DryRun, Submit
 
 HIGH_QUANTILE: Final = 2.33
-"""Standard deviations above the mean within which 99 % of a normal distribution lie."""
+"""99 % of a normal distribution is below the mean plus this number of standard deviations."""
 
 
 class Sharing(TypedDict):
-    """Arguments of `ClusterState.add_job` for a job that may share GPUs."""
+    """Arguments of `ClusterState.add_job` about sharing GPUs."""
 
     shares: bool
     gpu_need_mib: int
 
 
 def demand_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Demand:
-    """Demand of a job as the ledger counts it; cores of journals before version 7 were only recorded.
+    """Return the demand of a job as the ledger counts it. Journals before version 7 did not count cores.
 
-    `learnt_gpu_mib`: observed GPU memory use; the larger of it and the requested memory counts.
+    `learnt_gpu_mib`: observed use of GPU memory, MiB. The larger of this and the requested memory counts.
     """
     gpu_memory_mib, gpu_types = max(spec.gpu_memory_mib, learnt_gpu_mib), tuple(spec.gpu_types)
     if not spec.counted:
@@ -45,16 +45,16 @@ def demand_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Demand:
 
 
 def needs(job: Job) -> Demand:
-    """Demand of a submitted job as the ledger counts it, with what was learnt since the submission."""
+    """Return a job's demand as the ledger counts it, including GPU memory learnt since its submission."""
     return demand_of(job.spec, job.gpu_memory_mib)
 
 
 def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0, *, alone: bool = False) -> Sharing:
-    """Whether a job may share GPUs, and the GPU memory that it takes: by its submission and its attempts.
+    """Return whether a job can share GPUs, and its GPU memory, by its submission and its attempts.
 
-    With `auto`, a job shares if its effect on its neighbours is known (its workload is named, or similar jobs
-    have run and their GPU time was measured) and its GPU memory is known. The memory is the larger of the
-    requested memory and the bound that 99 % of such jobs stay below, else the workload's in the catalogue.
+    With `auto`, a job shares if its effect on its neighbours is known (the user named a workload, or similar
+    jobs have run and their GPU time was measured) and its GPU memory is known. The memory is the larger of
+    the requested memory and the bound that 99 % of such jobs stay below; without both, the catalogue's value.
 
     `learnt_gpu_mib`: as in `demand_of`. `alone`: it may no longer share, whatever its submission permits.
     """
@@ -77,20 +77,20 @@ def memory_bound_mib(profiles: Mapping[str, WorkloadProfile]) -> int:
 
 
 def runs_as(spec: JobSubmitted) -> int:
-    """Number of the catalogue's workload that represents a job, 0 if no workload is known for it.
+    """Return the number of the catalogue's workload by which a job is modelled; 0: no workload is known.
 
     It is the workload that the user named, else the workload whose GPU time is nearest to that of similar
-    jobs: GPU time is the best predictor of how two jobs share a GPU. Where the clock-bound share of such jobs
-    is known as well, both differences count alike, so that clocks are chosen for what was observed.
+    jobs: GPU time is the best predictor of how two jobs share a GPU. If the clock-bound share of similar jobs
+    is known too, both differences count equally, so that clocks are chosen according to observations.
     """
     return workload_number(spec.workload) or nearest_workload(spec.profiles)
 
 
 def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
-    """Number of the catalogue's workload nearest to the learnt figures, 0 if no GPU time was learnt.
+    """Return the number of the catalogue's workload nearest to learnt figures; 0: no GPU time was learnt.
 
     Args:
-        profiles: By GPU type; for each figure the type with the most attempts counts.
+        profiles: Profiles by GPU type. For each figure, the type with the most attempts counts.
     """
     seen = [one.util_frac for one in profiles.values() if one.util_frac is not None]
     if not seen:
@@ -103,9 +103,9 @@ def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
 
 
 def workload_like(util_frac: float, clock_bound: float | None = None) -> int:
-    """Number of the catalogue's workload with the nearest GPU time, and clock-bound share if it is given.
+    """Return the number of the catalogue's workload nearest in GPU time (and clock-bound share, if given).
 
-    Of two equally near workloads, the first.
+    If two workloads are equally near, return the first.
     """
 
     def distance(number: int) -> float:
@@ -117,20 +117,20 @@ def workload_like(util_frac: float, clock_bound: float | None = None) -> int:
 
 @cache
 def _utils() -> tuple[float, ...]:
-    """GPU time of each catalogue workload without co-tenants on its reference type, by number from 1."""
+    """Return each catalogue workload's GPU time without co-tenants on its reference type, by number."""
     traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
     return tuple(traits["util_frac"].tolist())
 
 
 @cache
 def _clock_bounds() -> tuple[float, ...]:
-    """Clock-bound share of each catalogue workload on its reference type, by number from 1."""
+    """Return each catalogue workload's clock-bound share on its reference type, by number."""
     traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
     return tuple(traits["clock_bound"].tolist())
 
 
 def demand_asked(message: Submit | DryRun) -> Demand:
-    """Demand of a submission or a dry run."""
+    """Return the demand of a submission or a dry run."""
     return Demand(
         gpus=message.num_gpus,
         gpu_types=tuple(types_asked(message.gpu_types)),
@@ -141,21 +141,21 @@ def demand_asked(message: Submit | DryRun) -> Demand:
 
 
 def types_asked(gpu_types: Sequence[str]) -> list[str]:
-    """GPU types as in the ledger, sorted and unique: in the table's spelling where the table has them."""
+    """Return GPU types as in the ledger, sorted and unique, in the catalogue's spelling if it has them."""
     return sorted({asked_type(one) for one in gpu_types})
 
 
 def on_a_rank(demand: Demand, gpus: int, cpu_milli_each: int = -1) -> tuple[int, int]:
-    """(whole cores, MiB of memory) of a rank with this number of a gang's GPUs.
+    """Return (whole cores, MiB of memory) of a rank with `gpus` of its job's GPUs.
 
-    `cpu_milli_each`: cores with each GPU by the decision, thousandths; -1: as requested.
+    `cpu_milli_each`: cores per GPU by the decision, thousandths; -1: as requested.
     """
     cpu_milli_each = demand.cpu_milli_each if cpu_milli_each < 0 else cpu_milli_each
     return -(-cpu_milli_each * gpus // 1000), demand.memory_mib_each * gpus
 
 
 def beside_gpus(demand: Demand) -> str:
-    """Cores and memory of a job as text, "" if it requests none."""
+    """Format the requested cores and memory of a job; "" if there are none."""
     cores = -(-demand.cpu_milli // 1000)
     found = [f"{cores} core{'' if cores == 1 else 's'}"] if cores else []
     found += [f"{memory(demand.memory_mib)} of memory"] if demand.memory_mib else []
@@ -163,12 +163,12 @@ def beside_gpus(demand: Demand) -> str:
 
 
 def of_types(demand: Demand) -> str:
-    """GPU types as text, `A100 or H100`; "" if any type fits."""
+    """Format the requested GPU types, `A100 or H100`; "" if any type fits."""
     return " or ".join(demand.gpu_types)
 
 
 def beside_count(demand: Demand) -> str:
-    """All requests of a job other than its number of GPUs, as text; "" if there are none."""
+    """Format all requests of a job except its number of GPUs; "" if there are none."""
     found = [beside_gpus(demand)] if demand.cpu_milli or demand.memory_mib else []
     kind = f" of type {of_types(demand)}" if demand.gpu_types else ""
     size = f" of {memory(demand.gpu_memory_mib)}" if demand.gpu_memory_mib else ""

@@ -1,4 +1,4 @@
-"""State of each job, attempt and rank. Only `Book.apply` changes it."""
+"""State of each job, attempt and rank. Only `BrokerState.apply` changes it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlsched.wire.messages import RankUsage
 from rlsched.wire.states import ACTIVE, ENDED, LAUNCHING, LIVE, JobState, RankState
 
 _NO_RANKS: set[tuple[int, int]] = set()
-"""Shared empty list of finished attempts; never modified."""
+"""Empty set shared by all finished attempts; never modified."""
 NODE_STOPPED = "node_stopped"
-"""Reason of a rank that was ended because its node was stopped with its jobs."""
+"""Reason of a rank's end: its node was stopped together with its jobs."""
 
 
 @dataclass(slots=True)
@@ -24,15 +24,15 @@ class Rank:
     """One rank of an attempt: the part of the gang on one node.
 
     Attributes:
-        node: Name of its node.
+        node: Name of the node.
         gpus: GPU numbers on that node.
         state: `launching`, `running` or `ended`.
-        sm_clock_mhz: Highest SM clock that its GPUs are limited to, as its node reports it; 0: no limit set.
+        sm_clock_mhz: Highest SM clock allowed for the GPUs, as the node reports it; 0: no limit set.
         clock_note: Reason why the ordered clock was not set.
-        ended_s: End time, by its node's report where there is one; Unix seconds, never before its attempt's
+        ended_s: End time, Unix seconds, by the node's report if there is one; never before the attempt's
             start nor after the journal's time.
-        ran_s: Run time by its node's report, seconds; None without a report.
-        usage: Resource use, set at its end; None if not measured.
+        ran_s: Run time by the node's report, seconds; None without a report.
+        usage: Resource use, set at the end; None if not measured.
     """
 
     node: str
@@ -62,27 +62,27 @@ class Attempt:
     """One attempt of a job, from the decision that allocated its GPUs until all ranks have ended.
 
     Attributes:
-        number: 1 for the first.
+        number: Attempt number; 1 for the first.
         start_s: Time of the allocation, Unix seconds.
-        seated_s: Time at which its GPUs became empty, Unix seconds; infinite while preempted jobs are leaving
+        seated_s: Time at which the GPUs became empty, Unix seconds; infinite while preempted jobs are leaving
             them.
-        leaving: (job, rank) of the ranks that are leaving.
+        leaving: (job, rank) of the ranks that are leaving the GPUs.
         sm_clock_frac: SM clock by the decision, as a fraction of the highest.
-        cpu_milli_each: Cores with each GPU by the decision, thousandths; -1: as requested.
-        was_shared: Whether another job has used its GPUs at the same time.
-        lent_s: GPU time used by co-tenants, seconds for each of its GPUs, until `tenants_since_s`.
-        tenants: Number of jobs on its GPUs, itself included.
-        tenants_since_s: Time since when there are `tenants` jobs, Unix seconds.
-        is_learnt: Whether its speed next to its present co-tenant was learnt.
-        decision: Number of the decision that started it.
-        source: Source of the decision.
-        ending: State of the job after all ranks have ended; "" while the attempt goes on. `preempted`:
+        cpu_milli_each: Cores per GPU by the decision, thousandths; -1: as requested.
+        was_shared: Whether another job has used the GPUs at the same time.
+        lent_s: GPU time used by co-tenants until `tenants_since_s`, seconds per GPU.
+        tenants: Number of jobs on the GPUs, including this one.
+        tenants_since_s: Time at which `tenants` last changed, Unix seconds.
+        is_learnt: Whether the speed next to the present co-tenant has been learnt.
+        decision: Number of the decision that started the attempt.
+        source: Source of that decision.
+        ending: State of the job after all ranks have ended; "" while the attempt continues. `preempted`:
             queued, unless the job ended by itself.
         ending_reason: Reason of the ending.
-        moved: Whether it is ended so that the job continues elsewhere, because its GPUs are needed as a
-            block.
-        charged: Whether another attempt counts against the job's retries.
-        lost: Whether it ends because one of its nodes was lost.
+        moved: Whether the attempt is ended so that the job continues elsewhere, because another job needs its
+            GPUs as a block.
+        charged: Whether the next attempt counts against the job's retries.
+        lost: Whether the attempt ends because one of its nodes was lost.
         first_failure: The first exit code that was not 0, and its reason.
     """
 
@@ -108,7 +108,7 @@ class Attempt:
     is_learnt: bool = False
 
     def live_ranks(self) -> list[int]:
-        """Ranks that have not ended."""
+        """Return the numbers of the ranks that have not ended."""
         return [number for number, rank in enumerate(self.ranks) if rank.state != ENDED]
 
     @property
@@ -118,11 +118,11 @@ class Attempt:
 
     @property
     def held_s(self) -> float:
-        """How long it held its GPUs, seconds, after all its ranks ended; shared time counts in part."""
+        """Time for which the attempt held its GPUs, seconds, after its end; shared time counts in part."""
         return max(max(rank.ended_s for rank in self.ranks) - self.seated_s - self.lent_s, 0.0)
 
     def shares_with(self, tenants: int, now_s: float) -> None:
-        """Set the number of jobs on its GPUs from now on, itself included."""
+        """Set the number of jobs on the GPUs from `now_s` on, including this one."""
         if self.tenants > 1:
             self.lent_s += (now_s - self.tenants_since_s) * (1.0 - 1.0 / self.tenants)
         self.was_shared = self.was_shared or tenants > 1
@@ -131,16 +131,17 @@ class Attempt:
 
     @property
     def energy_j(self) -> float | None:
-        """Energy of its ended ranks, joules; None if not measured."""
+        """Energy of the ended ranks, joules; None if not measured."""
         used = [rank.usage.energy_mj for rank in self.ranks if rank.usage is not None]
         known = [energy_mj for energy_mj in used if energy_mj is not None]
         return sum(known) / 1e3 if known else None
 
     @property
     def run_s(self) -> float:
-        """Run time of its longest rank, seconds, after all ranks ended.
+        """Run time of the longest rank, seconds, after all ranks ended.
 
-        As measured by the nodes, else from the time its GPUs were empty to the end: 0 if they never were.
+        Measured by the nodes if possible, else from the time at which the GPUs were empty to the end; 0 if
+        they never were.
         """
         return max(
             max(rank.ended_s - self.seated_s, 0.0) if rank.ran_s is None else rank.ran_s
@@ -155,10 +156,10 @@ class Stopped:
     Attributes:
         number: Attempt number.
         start_s: Time of the allocation, Unix seconds.
-        end_s: End of its last rank, Unix seconds; the broker may have learnt of it later.
+        end_s: End of the last rank, Unix seconds; the broker may have received the report later.
         reason: Reason as text.
-        with_node: Whether it ended with one of its nodes: the node was stopped with its jobs, as at a
-            restart of the cluster, or an operator declared it down or removed it.
+        with_node: Whether the attempt ended together with one of its nodes: the node was stopped with its
+            jobs, as at a restart of the cluster, or an operator declared it down or removed it.
     """
 
     number: int
@@ -174,25 +175,26 @@ class Job:
 
     Attributes:
         number: Job number for users; never used twice in a journal.
-        spec: As submitted, with its prediction; of a finished job without the fields that only a start needs.
-        seq: Its number in the `ClusterState`, -1 if it was rejected.
+        spec: The submission with its prediction; for a finished job without the fields that only a start
+            needs.
+        seq: Number of the job in the `ClusterState`, -1 if it was rejected.
         state: queued | launching | running | completed | failed | cancelled | rejected.
         attempt: The current attempt, or the last one; None before the first.
-        retries: Attempts that ended through no fault of the job, and were charged.
-        losses: Number of its latest attempts in a row that ended with a lost node.
+        retries: Number of charged attempts that ended through no fault of the job.
+        losses: Number of latest attempts in a row that ended with a lost node.
         preemptions: Number of attempts that were ended for another job.
-        moves: Number of preempted attempts after which it was to continue elsewhere at once.
-        last_move: Decision of the last move, and the job that it was for; "" if never moved.
+        moves: Number of preempted attempts after which the job was to continue elsewhere at once.
+        last_move: The decision of the last move, and the job for which it was made; "" if never moved.
         earlier_s: Run time of preempted attempts, seconds.
         attempts: Number of attempts begun.
         first_start_s: Start of the first attempt, Unix seconds; None before.
-        gpu_s: GPU-seconds of ended attempts: GPUs, shared ones in part, times the time that it had them.
+        gpu_s: GPU-seconds of ended attempts: number of GPUs (shared ones in part) x time.
         energy_j: Energy of ended attempts, joules; None if no node measured it.
-        gpu_memory_mib: GPU memory that it needs by a failed attempt, MiB; 0: unknown.
-        `alone`: Whether it shares no GPUs, whatever was submitted, because it ran out of GPU memory once, or
-            because of `alone_reason`.
-        alone_reason: How co-tenants slowed it down; "": they did not, or it is not `alone`.
-        stopped: The last attempt after which it was queued again; None: there was none.
+        gpu_memory_mib: GPU memory that the job needs according to a failed attempt, MiB; 0: unknown.
+        `alone`: Whether the job shares no GPUs, regardless of its submission, because it once ran out of GPU
+            memory or because of `alone_reason`.
+        alone_reason: How co-tenants slowed the job down; "" if they did not.
+        stopped: The last attempt after which the job was queued again; None: there was none.
     """
 
     number: int
@@ -226,7 +228,7 @@ class Job:
 
     @property
     def wait_s(self) -> float | None:
-        """Queueing delay, seconds: first start minus submission; None if it has not started."""
+        """Queueing delay, seconds: first start minus submission; None if the job has not started."""
         return None if self.first_start_s is None else self.first_start_s - self.submit_s
 
     def become(self, state: JobState) -> None:
@@ -239,7 +241,7 @@ class Job:
         self.state = state
 
     def forget_start(self) -> None:
-        """Drop what a finished job no longer needs, and share the strings that many jobs have."""
+        """Remove the fields that a finished job no longer needs, and share strings with other jobs."""
         self.spec = msgspec.structs.replace(
             self.spec,
             command=[],
@@ -273,7 +275,7 @@ def called(job: JobSubmitted) -> str:
 
 
 def place_of(job: Job) -> str:
-    """Placement of the current or last attempt, such as `n0[0,1] n1[3]`."""
+    """Format the placement of the current or last attempt, such as `n0[0,1] n1[3]`."""
     if job.attempt is None:
         return ""
     return " ".join(f"{rank.node}[{','.join(map(str, rank.gpus))}]" for rank in job.attempt.ranks)

@@ -1,4 +1,4 @@
-"""State of the broker, and simple queries; `state` defines how facts change it."""
+"""Fields of the broker's state, and simple queries; `broker_state` defines how facts change them."""
 
 from __future__ import annotations
 
@@ -41,44 +41,44 @@ class Known:
 
     Attributes:
         cluster: Cluster state as the scheduler sees it.
-        jobs: By number: unfinished jobs, and the latest finished ones (`forget`). See `job`.
+        jobs: Unfinished jobs and the latest finished ones (see `forget`), by number. See also `job`.
         ended_jobs: (end, number) of the finished jobs in `jobs`, in order.
         numbers: All job numbers, ascending.
         table: The journal's table of finished jobs; None: all of them are in `jobs`.
-        job_of_seq: Live jobs, by their number in `cluster`.
+        job_of_seq: Live jobs by their number in `cluster`.
         number_of_seq: Job number of every job that has been in `cluster`.
-        tokens: Submission token -> job number, of `jobs`. See `job_of_token`.
-        nodes: By name, in order of registration.
+        tokens: Job number by submission token, for `jobs`. See `job_of_token`.
+        nodes: Nodes by name, in order of registration.
         epoch: Epoch of the last broker that opened the journal, 0 before the first.
-        last_number: Highest assigned job number, here or before a backup was restored.
-        last_attempt: New attempts get higher numbers.
+        last_number: Highest job number assigned, here or before a backup was restored.
+        last_attempt: Attempt number set by the last restore; new attempts get higher numbers.
         highest_attempt: Highest number of any attempt of any job.
         restored_s: Time of the last restore from a backup, Unix seconds; None: never.
         taken_over: Whether the last restore took over a standby's copy.
         awaited: Nodes that have not registered since the restore, and may run jobs that the journal lacks.
         identity: `BrokerStarted.cluster`.
-        chosen: `BrokerStarted.chosen` of the last start.
+        chosen: The policy set by `rlsched policy set` that is in force; None: there is none.
         order: Order of the queue.
         now_s: Time of the last entry, Unix seconds.
-        asked_for_s: Partition -> time for which its last *wait* requested the next decision, Unix seconds.
-        decisions: Decisions by source.
-        contested: Number of decisions in which more than one row was legal, by source.
-        interventions: Number of decisions of the guard by its reason: the word before the colon.
-        outcomes: Number of finished jobs, by state.
+        asked_for_s: By partition, the time for which its last *wait* requested a decision, Unix seconds.
+        decisions: Number of decisions by source.
+        contested: Number of decisions with more than one legal action, by source.
+        interventions: Number of the guard's decisions by reason: the word before the colon.
+        outcomes: Number of finished jobs by state.
         seats: Preempted jobs that have not left their GPUs yet.
         models: Models of the ledger: none, models of SM clocks, or all, if GPUs are shared.
-        over: Called for each finished job, at the fact that ended it.
+        on_finished: Called for each finished job, at the fact that ended it.
         priorities: Levels and weights of live jobs.
         usage: Usage of users.
         profiles: Learnt resource use of jobs.
-        held: GPUs held by others than this broker's jobs.
+        holdings: GPUs held by something other than this broker's jobs.
         eligibility: Waiting jobs that are kept out of the queue, and the reasons.
         arrays: Job arrays; their tasks are in `jobs`.
         gates: Holds, begin times and dependencies.
         quotas: Limits of users, accounts and VCs, and their usage.
-        accounts: Accounts that users may charge jobs to.
-        health_failures: How often a node's own checks began to fail.
-        ran_on: By user: nodes that have started a job of the user, a bit for each node's number.
+        accounts: Accounts that users can charge jobs to.
+        health_failures: Number of times that a node's own checks began to fail.
+        ran_on: By user, the nodes that have started a job of the user: a bit for each node's number.
         policy_id: Id of the policy that decides; needed if a journal begins with a base.
     """
 
@@ -128,11 +128,11 @@ class Known:
         self._base: list[BasePart] = []
 
     def clear_on_finished(self) -> None:
-        """Stop the calls of `on_finished` for finished jobs."""
+        """Stop calling `on_finished` for finished jobs."""
         self.on_finished = _nobody
 
     def can_ever_run(self, vc: str, demand: Demand) -> bool:
-        """Whether a gang would fit the idle cluster, with every node up that has registered."""
+        """Return whether a gang would fit the idle cluster if all registered nodes were up."""
         known = self._can_run.get((vc, demand))
         if known is None:
             gone = self.removed_nodes()
@@ -141,15 +141,15 @@ class Known:
         return known
 
     def removed_nodes(self) -> set[int]:
-        """Numbers of the ledger's nodes that another node replaced, or that an operator removed."""
+        """Return the numbers of the ledger's nodes that were replaced, or that an operator removed."""
         there = {node.number for node in self.nodes.values() if not node.removed}
         return set(range(len(self.cluster.node_names))) - there
 
     def is_uneven(self, vc: str, num_gpus: int) -> bool:
-        """Whether a gang would get different GPU numbers on its nodes, which an engine may not support.
+        """Return whether a gang would get GPU numbers that differ between nodes where an engine forbids it.
 
-        All nodes of such an engine are alike in their partition (`Members`), and a gang that exceeds one node
-        takes whole nodes first: so its size determines this before any decision.
+        All nodes of such an engine are identical within their partition (`Members`), and a gang that exceeds
+        one node takes whole nodes first. So the size of the gang determines the result before any decision.
         """
         own, shared = self.cluster.partitions_of(vc)
         part_of = self.cluster.arrays.node.part_of
@@ -166,22 +166,22 @@ class Known:
         return sum(self.outcomes.values())
 
     def fenced_jobs(self, node: Node) -> list[Job]:
-        """Jobs, by number, with a rank on a node that kills them after their `lost_after_s`."""
+        """Return the jobs on a node that kills them after their `lost_after_s`, in order of job number."""
         if not node.spec.capabilities.fences:
             return []
         jobs = [self.jobs[number] for number in sorted(node.live_jobs)]
         return [job for job in jobs if job.spec.lost_after_s]
 
     def has_begun(self, job: int, attempt: int) -> bool:
-        """Whether this journal has begun this attempt, or a later one of its job."""
+        """Return whether this journal has begun this attempt, or a later one of the same job."""
         known = self.job(job)
         return known is not None and known.attempt is not None and attempt <= known.attempt.number
 
     def job(self, number: int) -> Job | None:
-        """Return a job, also a forgotten one; None: it does not exist.
+        """Return a job, even if it is no longer in memory; None: it does not exist.
 
         Raises:
-            JournalError: its row is damaged.
+            JournalError: the job's row is damaged.
         """
         job = self.jobs.get(number)
         if job is not None or self.table is None or number not in self.numbers:
@@ -198,10 +198,10 @@ class Known:
         return str(number) if job is None else job.called
 
     def spec(self, number: int) -> JobSubmitted | None:
-        """Return the submission with this number, a job or an array; None: it does not exist.
+        """Return the submission of a job or an array by its number; None: it does not exist.
 
         Raises:
-            JournalError: its row is damaged.
+            JournalError: the job's row is damaged.
         """
         array = self.arrays.known.get(number)
         if array is not None:
@@ -210,7 +210,7 @@ class Known:
         return None if job is None else job.spec
 
     def task(self, array: JobArray, task: int) -> int | None:
-        """Return the job number of an array's task; None if it is not a job yet, or finished long ago.
+        """Return the job number of an array's task; None: not a job yet, or its row has been removed.
 
         Raises:
             JournalError: a row is damaged.
@@ -225,7 +225,7 @@ class Known:
         """Return the job that was submitted with this token; None: it does not exist.
 
         Raises:
-            JournalError: its row is damaged.
+            JournalError: the job's row is damaged.
         """
         number = self.tokens.get(token)
         if number is not None:
@@ -236,19 +236,19 @@ class Known:
         return None if row is None else job_of(row)
 
     def knows_token(self, token: str) -> bool:
-        """Whether a job was submitted with this token; False if its row is damaged."""
+        """Return whether a job was submitted with this token; False if the job's row is damaged."""
         try:
             return self.job_of_token(token) is not None
         except JournalError:
             return False
 
     def forget(self, now_s: float, keep_s: float, most: int) -> None:
-        """Drop finished jobs from memory; the journal's table has them.
+        """Remove finished jobs from memory; the journal's table has them.
 
         Args:
-            now_s: Unix seconds; jobs that ended at this instant stay, as they may not be in the journal yet.
-            keep_s: Jobs that finished longer ago than this are dropped ...
-            most: ... and then the oldest, down to this number.
+            now_s: Unix seconds. Jobs that ended at this time stay because they may not be in the journal yet.
+            keep_s: Jobs that finished longer ago than this are removed, seconds.
+            most: Maximum number of finished jobs that stay; beyond it, the oldest are removed too.
         """
         while self.ended_jobs and self.ended_jobs[0][0] < now_s:
             over_s, number = self.ended_jobs[0]

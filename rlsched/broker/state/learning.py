@@ -1,4 +1,4 @@
-"""Learning of resource use from ended attempts, and its description."""
+"""Learning of resource use from ended attempts, and its description for users."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
 from rlsched.wire.messages import SeenUsage
 
 MOST_BUSY_FRAC, MOST_BUSY_AT_CLOCK_FRAC = 0.9, 0.97
-"""Most GPU time at the highest and at a lower clock from which the loss by the clock is computed."""
+"""Maximum GPU time, at the highest and at a lower clock, for which the slow-down by the clock is computed."""
 LEAST_MEASURED_S = 20
-"""Minimum measured time: programs load and warm up in a shorter one."""
+"""Minimum measured time, seconds: in a shorter time, programs only load and warm up."""
 
 
 def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> None:
     """Learn from the usage of an attempt, if all its ranks were measured for long enough on one GPU type.
 
-    An attempt that shared GPUs teaches nothing about exclusive use of a GPU.
+    An attempt that shared GPUs gives no information about exclusive use of a GPU.
     """
     types = {nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
     used = [rank.usage for rank in attempt.ranks]
@@ -52,7 +52,7 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
 def _at_clock(
     profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str, util_frac: float
 ) -> dict[str, float]:
-    """Figures, by field, that follow from the clock and the GPU time of an attempt without co-tenants."""
+    """Return figures by field, derived from an attempt's clock and its GPU time without co-tenants."""
     if attempt.sm_clock_frac == 1.0:
         return {"full_util_frac": util_frac}
     full = profiles.figure(signature_of(job.spec.user, job.spec.command), gpu_type, "full_util_frac")
@@ -61,10 +61,10 @@ def _at_clock(
 
 
 def clock_time(full: Estimate | None, util_frac: float) -> float | None:
-    """Time per unit of work at a lower clock, relative to the highest, from the GPU time at both.
+    """Return the time per unit of work at a lower clock relative to the highest, from the GPU time at both.
 
     `rlsched.models.at_clock.time_of_busy` has formula and assumption. None: the GPU time at the highest clock
-    is unknown, or a GPU works for so much of the time that the pauses are too short to compare.
+    is unknown, or the GPU is busy for so much of the time that the pauses are too short to compare.
     """
     if full is None or full.value > MOST_BUSY_FRAC or util_frac > MOST_BUSY_AT_CLOCK_FRAC:
         return None
@@ -74,11 +74,11 @@ def clock_time(full: Estimate | None, util_frac: float) -> float | None:
 def in_words(
     profiles: Mapping[str, WorkloadProfile], gpu_type: str, seen: SeenUsage | None, gpus: int
 ) -> str:
-    """Expected use of a job at its submission, next to its observed use; "" if none was learnt.
+    """Describe the use of a job expected at its submission, next to the observed use; "" if none was learnt.
 
     Args:
-        profiles: As its submission has them, by GPU type.
-        gpu_type: GPU type that it runs on; "" while it waits: the type of most attempts.
+        profiles: Profiles at its submission, by GPU type.
+        gpu_type: GPU type on which the job runs; "" while it waits: the type with most attempts is used.
         seen: Observed use; None: unknown, or the job waits.
         gpus: Number of GPUs of the job.
     """

@@ -1,4 +1,4 @@
-"""State of each node in the broker, and its state in the ledger."""
+"""State of each node in the broker and in the ledger."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rlsched.wire.messages import Hello
 
 
 def _instances(uuids: list[str]) -> dict[int, str]:
-    """UUIDs of MIG instances, by GPU number."""
+    """Return the UUIDs of MIG instances, by GPU number."""
     return {gpu: uuid for gpu, uuid in enumerate(uuids) if uuid.startswith("MIG-")}
 
 
@@ -34,21 +34,21 @@ class Node:
     """A node that has registered.
 
     Attributes:
-        number: Its number in the `ClusterState`.
-        spec: As last registered.
-        up: Whether it may run jobs: no operator has declared it down, and it woke up when ordered.
-        away: Whether it is unreachable: it has missed its heartbeats, or its daemon was stopped.
-        removed: Whether an operator has removed it from the cluster; it may register again.
-        gone_reason: Why it is unreachable or down.
-        live_jobs: Jobs that have a rank there which has not ended.
-        drained_until_s: End of the drain, Unix seconds; infinite: until an operator resumes it; 0: not
+        number: Number of the node in the `ClusterState`.
+        spec: The last registration.
+        up: Whether the node is not down: no operator has declared it down, and it woke up when ordered.
+        away: Whether the node is unreachable: it has missed its heartbeats, or its daemon was stopped.
+        removed: Whether an operator has removed the node from the cluster; it can register again.
+        gone_reason: Why the node is unreachable or down.
+        live_jobs: Jobs that have a rank on the node that has not ended.
+        drained_until_s: End of the drain, Unix seconds; infinite: until an operator resumes the node; 0: not
             drained.
         drained_reason: Reason of the drain.
-        unhealthy: Failure of its own checks; "" if they pass.
+        unhealthy: Failure of the node's own checks; "" if they pass.
         sleep: `asleep` or `waking`; "": neither.
-        off_s: For a sleeping node: time by which it is off.
-        resume_s: For a waking node: time from which its command runs.
-        wakes_by_s: For a waking node: time-out after which it is given up.
+        off_s: For a sleeping node: time by which it is off, Unix seconds.
+        resume_s: For a waking node: time from which the resume command runs, Unix seconds.
+        wakes_by_s: For a waking node: time-out after which it is marked down, Unix seconds.
     """
 
     number: int
@@ -68,11 +68,11 @@ class Node:
 
     @property
     def drained(self) -> bool:
-        """Whether it is drained, by an operator or after a refusal."""
+        """Whether the node is drained, by an operator or after a refusal."""
         return self.drained_until_s > 0
 
     def is_other(self, hello: Hello | NodeUp) -> bool:
-        """Whether a registration has other GPUs or another owner, and so is another node for the ledger.
+        """Return whether a registration has other GPUs or another VC, and so is a new node for the ledger.
 
         MIG instances are other GPUs if their numbers have changed: the numbers count instances, which admins
         remove and create.
@@ -80,17 +80,17 @@ class Node:
         return self.has_other_instances(hello) or (self.spec.gpus, self.spec.vc) != (hello.gpus, hello.vc)
 
     def has_other_instances(self, hello: Hello | NodeUp) -> bool:
-        """Whether the MIG instances of a registration, or their GPU numbers, have changed."""
+        """Return whether a registration has other MIG instances, or other GPU numbers for them."""
         return _instances(self.spec.gpu_uuids) != _instances(hello.gpu_uuids)
 
     @property
     def may_run_jobs(self) -> bool:
-        """Whether jobs may run there, as far as is known."""
+        """Whether jobs may be running on the node, as far as is known."""
         return bool(self.live_jobs) or (self.up and not self.sleep)
 
     @property
     def state(self) -> str:
-        """down | asleep | waking | unreachable | drained | up."""
+        """State of the node: down | asleep | waking | unreachable | drained | up."""
         if not self.up:
             return "down"
         if self.sleep:
@@ -99,7 +99,7 @@ class Node:
 
     @property
     def reason(self) -> str:
-        """Reason of this state; "" if it is up."""
+        """Reason of this state; "" if the node is up."""
         told = [self.drained_reason] if self.drained else []
         drained = "; ".join([*told, *([self.unhealthy] if self.unhealthy else [])])
         if self.sleep and self.up:
@@ -110,7 +110,7 @@ class Node:
 def change_node(
     nodes: dict[str, Node], cluster: ClusterState, models: LedgerModels, change: NodeEntry
 ) -> None:
-    """Apply a fact about a node to `nodes`, by name, and to the scheduler's state."""
+    """Apply a fact about a node to the broker's nodes (by name) and to the scheduler's state."""
     known = nodes.get(change.name)
     if isinstance(change, NodeUp) and known is not None and known.is_other(change):
         cluster.retire_node(known.number)

@@ -1,8 +1,8 @@
-"""Predictions of submitted jobs, learnt from the broker's own journal, live and after a restart.
+"""Predictions for submitted jobs, learnt from the broker's own journal, live and after a restart.
 
-The `Predictor` is the one of `rlsched trace predict`. Its predictions are journalled with the submission,
-together with the prediction of each of its parts. A restart reads both: predictions and the hedge's weights
-are restored. Only boosting starts unfitted, and is fitted again in the background.
+The `Predictor` is the one of `rlsched trace predict`. Its prediction is journalled with the submission,
+together with the prediction of each of its parts. A restart reads both, which restores the predictions and
+the hedge's weights. Only boosting starts unfitted, and is fitted again in the background.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ _MEAN: Final = EXPERTS.index("running-mean")
 _SAID_BYTES: Final = (1 + len(EXPERTS)) * BINS * 8
 FEATURES_BYTES: Final = len(FEATURES) * 4
 _F4, _F8 = np.dtype("<f4"), np.dtype("<f8")
-"""Data type of stored predictions."""
+"""Data types of stored predictions."""
 _CURVES: Final = ("median_abs_ln", "spearman_mean", "longer_than_median_frac")
 
 
 class _PredictedJob(NamedTuple):
-    """A job that has not ended: its prediction, and that of the running mean."""
+    """Predictions for a job that has not ended: the one in use, and the one of the running mean."""
 
     predicted: Floats  # (BINS,)
     mean: Floats
 
 
 class Predictions:
-    """Predictions of jobs; the `Book` calls its methods in the order of the journal.
+    """Predictions of jobs; the `BrokerState` calls the methods in the order of the journal.
 
     Args:
-        kind: `running-mean`: its median and spread, as in a simulator where the trace has no predictions;
+        kind: `running-mean`: its median and spread, as in a simulator if the trace has no predictions;
             `hedge`: the hedge's median and spread, as `rlsched trace predict` writes them. None: the hedge.
         past: Jobs from before the journal, which are replayed first; the same at every start.
 
     Attributes:
-        made_for: Key of everything that a snapshot of it depends on.
+        made_for: Key of everything on which a snapshot of the predictions depends.
         recent: Ended jobs compared with their predictions.
 
     Raises:
@@ -87,7 +87,7 @@ class Predictions:
 
     @staticmethod
     def warm_up(kind: str | None) -> None:
-        """Predict toy jobs, so that kernels are compiled before a real one waits for them."""
+        """Predict toy jobs, so that kernels are compiled before a real job needs them."""
         said = lognormal(60.0, 1.0)
         if chosen_kind(kind) == HEDGE:
             toy = Predictor("hedge")
@@ -100,7 +100,7 @@ class Predictions:
     # ---- predictions -------------------------------------------------------------------------------------
 
     def predict(self, drafts: Sequence[JobSubmitted], now_s: float) -> list[JobSubmitted]:
-        """Return submissions of an instant with predictions, in order; `submitted` must follow for each."""
+        """Return simultaneous submissions with predictions, in order; call `record_submission` for each."""
         if self._predictor is None:
             return [self._by_mean(draft) for draft in drafts]
         facts = [_facts(draft) for draft in drafts]
@@ -136,18 +136,18 @@ class Predictions:
         )
 
     def chances(self, job: int) -> Floats | None:
-        """(BINS,) prediction of a live job; None: the lognormal given in its submission."""
+        """Return the prediction of a live job, (BINS,); None: the lognormal given by its submission."""
         known = self._open.get(job)
         return None if known is None or known.predicted is known.mean else known.predicted
 
     def remaining_s(self, job: int, age_s: float) -> float:
-        """Median remaining run time of a job of this age, seconds."""
+        """Return the median remaining run time of a job that has run for `age_s`, seconds."""
         return remaining_median_s(self._open[job].predicted, age_s)
 
-    # ---- events, sent by the book -------------------------------------------------------------------
+    # ---- events, sent by the broker's state ----------------------------------------------------------
 
     def record_submission(self, entry: JobSubmitted, now_s: float) -> None:
-        """Apply a journalled submission, with the prediction in it."""
+        """Apply a journalled submission, which contains the prediction."""
         if self._predictor is None or entry.job not in self._open:  # else `predict` has just made it
             self._recall(entry, now_s)
         if entry.rejected:
@@ -172,12 +172,12 @@ class Predictions:
             self._predictor.observe_start(str(job), now_s)
 
     def record_requeue(self, job: int, now_s: float) -> None:
-        """Apply that a job is queued again."""
+        """Apply that a job was queued again."""
         if self._predictor is not None:
             self._predictor.observe_stop(str(job), now_s)
 
     def record_run_time(self, spec: JobSubmitted, duration_s: float, now_s: float) -> None:
-        """Apply the end of a job that ran to its own end, for `duration_s`."""
+        """Apply the end of a job that ended by itself after a run time of `duration_s`."""
         if self._predictor is not None:
             self._predictor.observe_end(str(spec.job), duration_s, now_s)
         else:
@@ -204,11 +204,11 @@ class Predictions:
     # ---- fits by another process --------------------------------------------------------------------
 
     def fit_due(self) -> bool:
-        """Whether boosting needs another fit, and none is running."""
+        """Return whether boosting needs another fit, and none is running."""
         return self._predictor is not None and self._fitting is None and self._predictor.fit_due()
 
     def training(self, now_s: float) -> TrainingSet:
-        """Return the training data of a fit; `install` or `fit_failed` must follow."""
+        """Return the training data for a fit. `install` or `fit_failed` must follow."""
         assert self._predictor is not None
         self._fitting = self._predictor.num_ended
         return self._predictor.training(now_s)
@@ -222,7 +222,7 @@ class Predictions:
         self._fitted, self._fitting, self._fit_error = (now_s, self._fitting), None, None
 
     def fit_failed(self, why: str) -> None:
-        """Record a failed fit; the one before stays, and another is due."""
+        """Record a failed fit: the previous one stays in use, and another one is due."""
         assert self._predictor is not None
         self._predictor.withdraw()
         self._fitting, self._fit_error = None, why
@@ -230,7 +230,7 @@ class Predictions:
     # ---- report -------------------------------------------------------------------------------------
 
     def report(self, now_s: float) -> PredictionReport:
-        """Report which predictors are in use, and their recent accuracy."""
+        """Return a report of the predictors in use and their recent accuracy."""
         last, week = self.recent.compared(now_s)
         predictor = self._predictor
         hedges = predictor is not None
@@ -250,7 +250,7 @@ class Predictions:
         )
 
     def curves(self, now_s: float) -> dict[str, float]:
-        """TensorBoard scalars of the last jobs; empty before enough have ended, or if none ended since."""
+        """Return TensorBoard scalars of recent jobs; empty if too few ended, or none since the last call."""
         last, _ = self.recent.compared(now_s)
         if self.recent.count == self._drawn or last.predicted is None or last.running_mean is None:
             return {}
@@ -266,10 +266,10 @@ class Predictions:
         if self._predictor is None or self._predictor.boosted:
             return ""
         if self._fitting is not None:
-            return "boosting is being fitted; the survival model speaks in its place"
+            return "boosting is being fitted; the survival model is used instead"
         return (
             f"boosting is not fitted yet ({self._predictor.num_ended} of {self._predictor.next_fit_jobs} "
-            "jobs have ended); the survival model speaks in its place"
+            "jobs have ended); the survival model is used instead"
         )
 
 
@@ -291,7 +291,7 @@ def _packed(mixed: Floats, foreseen: SubmissionForecast) -> bytes:
 
 
 def _unpacked(entry: JobSubmitted) -> tuple[Floats, Floats] | None:
-    """((1 + EXPERTS, BINS) predictions, features); None without predictions, or of another kind of hedge."""
+    """Return ((1 + EXPERTS, BINS) predictions, features); None if there are none, or of another hedge."""
     if len(entry.said) != _SAID_BYTES + FEATURES_BYTES:
         return None
     said = np.frombuffer(entry.said[:_SAID_BYTES], "<f8").reshape(1 + len(EXPERTS), BINS)

@@ -1,6 +1,6 @@
 """Order of jobs: submitted priority, increase by age, and fair share.
 
-The queue order only uses a level and a weight of each job (`decide.order.keys`).
+The order of the queue uses only a level and a weight of each job (`decide.order.keys`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
 
 
 class PriorityRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How the broker ranks jobs.
+    """Rules by which the broker ranks jobs.
 
     Attributes:
         half_life_s: Half-life of a user's usage, seconds; infinite: no fair share.
-        age_s: Waiting time after which a job goes up one priority, to `high` at most; infinite: never.
-        highest: Highest priority that a non-admin may request.
-        preemptible: Jobs of this priority and below may be preempted without requesting it; None: only jobs
+        age_s: Waiting time after which a job rises by one priority, up to `high`, seconds; infinite: never.
+        highest: Highest priority that a non-admin can request.
+        preemptible: Jobs of this priority and below are preemptible without requesting it; None: only jobs
             that request it.
-        every_s: Interval at which shares and ages are reviewed.
+        every_s: Interval at which shares and ages are reviewed, seconds.
     """
 
     half_life_s: float = math.inf
@@ -44,19 +44,19 @@ class PriorityRules(msgspec.Struct, frozen=True, kw_only=True):
     every_s: float = 60.0
 
     def check(self, priority: Priority) -> None:
-        """Check whether a non-admin may request this priority.
+        """Check that a non-admin can request this priority.
 
         Raises:
-            InputError: only admins may.
+            InputError: only admins can request it.
         """
         if LEVELS[priority] > LEVELS[self.highest]:
             raise InputError(
-                f"priority {priority} is for admins here: give {self.highest} or a lower one, of "
+                f"priority {priority} is reserved for admins: use {self.highest} or a lower one, of "
                 f"{', '.join(PRIORITIES)}"
             )
 
     def may_be_preempted(self, priority: Priority) -> bool:
-        """Whether jobs of this priority may be preempted without requesting it."""
+        """Return whether jobs of this priority are preemptible without requesting it."""
         return self.preemptible is not None and LEVELS[priority] <= LEVELS[self.preemptible]
 
 
@@ -66,13 +66,13 @@ class _RankedJob(NamedTuple):
 
 
 class Priorities:
-    """Level and weight of every live job, and the usage of users, as the journal's facts define them.
+    """Level and weight of every live job, as the journal's facts define them.
 
     Args:
         cluster: The ledger, which holds the order of the queue.
 
     Attributes:
-        ln_weights: By user, if the weight is not 1.
+        ln_weights: ln(weight) by user, for weights other than 1.
     """
 
     def __init__(self, cluster: ClusterState) -> None:
@@ -82,7 +82,7 @@ class Priorities:
         self._levels: dict[int, int] = {}
 
     def level_and_weight(self, entry: JobSubmitted) -> tuple[int, float]:
-        """Level and ln(weight) of a submitted job."""
+        """Return level and ln(weight) of a submitted job."""
         return LEVELS[entry.priority], self.ln_weights.get(entry.user, 0.0)
 
     def add_ranked(self, entry: JobSubmitted, seq: int) -> None:
@@ -91,12 +91,12 @@ class Priorities:
         self._levels[entry.job] = LEVELS[entry.priority]
 
     def restore_priorities(self, ln_weights: dict[str, float], levels: dict[int, int]) -> None:
-        """Restore weights and levels of live jobs from a base; the ledger has them already."""
+        """Restore weights and levels of live jobs from a base; the ledger already has them."""
         self.ln_weights.update(ln_weights)
         self._levels.update(levels)
 
     def set(self, job: int, priority: Priority, now_s: float) -> None:
-        """Set the priority of a live job; the increase by age is computed again."""
+        """Set the priority of a live job; its increase by age is removed until the next review."""
         seq, user = self._live[job]
         self._levels[job] = LEVELS[priority]
         self._cluster.rank_job(seq, LEVELS[priority], self.ln_weights.get(user, 0.0), now_s)
@@ -107,7 +107,7 @@ class Priorities:
         self._levels.pop(job, None)
 
     def level(self, job: int) -> int:
-        """Level of a live job, with the increase by age."""
+        """Return the level of a live job, with the increase by age."""
         return self._levels[job]
 
     def rank(self, entry: JobsRanked, now_s: float) -> None:
@@ -129,7 +129,7 @@ def due_ranks(
     live: Iterable[Job],
     now_s: float,
 ) -> JobsRanked | None:
-    """Changes of weights and levels that are due; None: there are none."""
+    """Return the changes of weights and levels that are due; None: there are none."""
     jobs = list(live)
     fair: dict[str, float] = {}
     if math.isfinite(ranks.half_life_s):
@@ -151,11 +151,11 @@ def due_ranks(
 
 
 def level_of(ranks: PriorityRules, job: Job, now_s: float) -> int:
-    """Level of a waiting job by its priority, its waiting time, and the end of its last attempt.
+    """Return the level of a waiting job: its priority, raised by waiting time and by a stop of its node.
 
-    A job that an operator ended with its node, by a stop or as down, goes one priority higher, to `high` at
-    most: it had GPUs, and after a restart of the cluster later jobs would take its place. A node that is lost
-    otherwise may have been crashed by the job, which keeps its priority.
+    A job that an operator ended together with its node (stopped, declared down, or removed) rises by one
+    priority, up to `high`: it had GPUs, and after a restart of the cluster later jobs would take its place.
+    If a node was lost otherwise, the job may have crashed it, and keeps its priority.
     """
     level = LEVELS[job.spec.priority]
     more = 0 if math.isinf(ranks.age_s) else int((now_s - job.submit_s) / ranks.age_s)

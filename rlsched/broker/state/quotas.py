@@ -1,8 +1,8 @@
 """Quotas: limits of users, accounts and VCs, at once and per month, and their usage.
 
-GPUs count from the decision that allocates them until the last process of the attempt has ended. GPU time is
-charged while the GPU is allocated: from that decision until the end, or until the GPUs are given to other
-jobs. All counts are integers: thousandths of a GPU, milliseconds.
+GPUs count as held from the decision that allocates them until the last process of the attempt has ended. GPU
+time is charged from that decision until the end, or until the GPUs are given to other jobs. All counts are
+integers: thousandths of a GPU, milliseconds.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from rlsched.errors import InputError
 from rlsched.wire.messages import PartyKind, QuotaInfo
 
 DEFAULT = "default"
-"""Name of the limits of all users, accounts or VCs without limits of their own."""
+"""Name for the limits of all users, accounts or VCs without limits of their own."""
 _HOUR = 1000 * 3_600_000
 """A GPU-hour in thousandths of a GPU times milliseconds."""
 PartyKey = tuple[PartyKind, str]
 
 
 class QuotaOwner(NamedTuple):
-    """Parties that a job is charged to; "" for no account, and for no VC."""
+    """Parties to which a job is charged; "" for no account, and for no VC."""
 
     user: str
     account: str
     vc: str
 
     def parties(self) -> Iterator[PartyKey]:
-        """Kind and name of each party."""
+        """Yield kind and name of each party."""
         yield "user", self.user
         if self.account:
             yield "account", self.account
@@ -44,19 +44,19 @@ class QuotaOwner(NamedTuple):
 
 
 def owner_of(job: JobSubmitted) -> QuotaOwner:
-    """Parties that a job is charged to."""
+    """Return the parties to which a job is charged."""
     return QuotaOwner(job.user, job.account, job.vc)
 
 
 class Quota(NamedTuple):
-    """Limits; None: unlimited."""
+    """Limits of a party; None: unlimited."""
 
     gpus: int | None = None
     jobs: int | None = None
     gpu_hours: float | None = None
 
     def or_else(self, other: Quota) -> Quota:
-        """These limits, completed by the other's."""
+        """Return these limits, with missing ones taken from `other`."""
         return Quota(
             other.gpus if self.gpus is None else self.gpus,
             other.jobs if self.jobs is None else self.jobs,
@@ -74,10 +74,10 @@ class Party:
     Attributes:
         quota: Limits in force.
         jobs: Number of waiting and running jobs.
-        held_milli: GPUs held by its processes, thousandths.
+        held_milli: GPUs held by processes of these jobs, thousandths.
         charged_milli: GPUs that are being charged, thousandths.
-        used: GPU time charged in the month of `since_ms`, up to then; thousandths of a GPU times ms.
-        since_ms: Unix time.
+        used: GPU time charged in the month of `since_ms`, up to `since_ms`; thousandths of a GPU x ms.
+        since_ms: End of the charged time, Unix milliseconds.
     """
 
     kind: PartyKind
@@ -90,12 +90,12 @@ class Party:
     since_ms: int = 0
 
     def charge_until(self, now_ms: int, month_ms: int) -> None:
-        """Charge up to now; `month_ms`: start of this month."""
+        """Charge up to `now_ms`. `month_ms`: start of this month."""
         self.used = self.used_by(now_ms, month_ms)
         self.since_ms = now_ms
 
     def used_by(self, now_ms: int, month_ms: int) -> int:
-        """GPU time charged in this month up to now."""
+        """Return the GPU time charged in this month up to `now_ms`."""
         before = self.used if self.since_ms >= month_ms else 0
         return before + self.charged_milli * (now_ms - max(self.since_ms, month_ms))
 
@@ -107,11 +107,11 @@ class Party:
 
 @dataclass(slots=True, eq=False)
 class QuotaGroup:
-    """Jobs of the same parties and number of GPUs: all waiting ones are eligible, or none is.
+    """Jobs with the same parties and number of GPUs: either all waiting ones are eligible, or none is.
 
     Attributes:
         seqs: Waiting jobs, by their number in the ledger.
-        barred: Whether they are not eligible; meaningless while none waits.
+        barred: Whether these jobs are not eligible; meaningless while none waits.
     """
 
     gpu_milli: int
@@ -121,7 +121,7 @@ class QuotaGroup:
 
 
 class QuotaTable:
-    """Counts held and charged GPUs, and bars waiting jobs that exceed a quota.
+    """Counts held and charged GPUs, and bars waiting jobs that would exceed a quota.
 
     Args:
         eligibility: Receives the barred jobs.
@@ -138,7 +138,7 @@ class QuotaTable:
         self._timed: dict[Party, int] = {}  # when to review it, ms
         self._month_ms = self._next_month_ms = 0
         self.due_s = math.inf
-        """Next time at which `review` may change something without another event, Unix seconds."""
+        """Next time at which `review_quotas` can change something without another event, Unix seconds."""
 
     # ---- events of jobs ---------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class QuotaTable:
         self._wait(seq, group, now_s)
 
     def charge_action(self, action: Action, now_s: float) -> None:
-        """Apply an action that was applied to the ledger."""
+        """Apply an action that has been applied to the ledger."""
         if isinstance(action, Start):
             self.charge_start(action.seq, now_s)
         elif isinstance(action, Preempt):
@@ -168,13 +168,13 @@ class QuotaTable:
         self._change(group, group.gpu_milli, group.gpu_milli, now_s)
 
     def stop_charge(self, seq: int, now_s: float) -> None:
-        """Apply that a running job's GPUs are given to other jobs; its processes are still leaving."""
+        """Apply that a running job's GPUs were given to other jobs while its processes are still leaving."""
         self._charged.remove(seq)
         group = self._group_of[seq]
         self._change(group, 0, -group.gpu_milli, now_s)
 
     def return_gpus(self, seq: int, now_s: float, *, waits: bool) -> None:
-        """Apply the end of an attempt; its job waits again, in the ledger already, or has finished."""
+        """Apply the end of an attempt. `waits`: the job waits again (also in the ledger), else it ended."""
         group = self._group_of[seq]
         charged = group.gpu_milli if seq in self._charged else 0
         self._charged.discard(seq)
@@ -203,19 +203,19 @@ class QuotaTable:
                 self._look_at(party, now_s)
 
     def review_quotas(self, now_s: float) -> None:
-        """Update eligibility: a month has begun, or GPU-hours may be used up."""
+        """Update the eligibility of jobs when a month has begun, or GPU-hours may be used up."""
         now_ms = round(now_s * 1000)
         for party in [party for party, due_ms in self._timed.items() if due_ms <= now_ms]:
             self._look_at(party, now_s)
 
     def entries(self) -> list[QuotaSet]:
-        """Facts that recreate all these limits."""
+        """Return the facts that restore all limits."""
         return [
             QuotaSet(kind=kind, name=name, **quota._asdict()) for (kind, name), quota in self._own.items()
         ]
 
     def party_charges(self) -> list[tuple[str, str, int, int]]:
-        """(kind, name, charge of this month, end of the charged time) of all charged parties."""
+        """Return (kind, name, charge of this month, end of the charged time) of all charged parties."""
         return [
             (party.kind, party.name, party.used, party.since_ms)
             for party in self._parties.values()
@@ -229,9 +229,9 @@ class QuotaTable:
         barred: Sequence[int],
         now_s: float,
     ) -> None:
-        """Restore limits, charges and barred jobs; the live jobs are counted already, and no limit is set.
+        """Restore limits, charges and barred jobs. The live jobs have already been added, without any limits.
 
-        Reviews that are due by now stay due: `review` will find them.
+        Reviews that are already due stay due for the next `review_quotas`.
         """
         for one in limits:
             self._own[one.kind, one.name] = Quota(one.gpus, one.jobs, one.gpu_hours)
@@ -254,18 +254,18 @@ class QuotaTable:
     # ---- descriptions -----------------------------------------------------------------------------
 
     def own_limits(self, kind: PartyKind, name: str) -> Quota:
-        """Limits that were set for this name."""
+        """Return the limits that were set for this name."""
         return self._own.get((kind, name), UNLIMITED)
 
     def limited_names(self, kind: PartyKind) -> frozenset[str]:
-        """Names that have limits of their own."""
+        """Return the names that have limits of their own."""
         return frozenset(name for known, name in self._own if known == kind and name != DEFAULT)
 
     def check(self, owner: QuotaOwner, num_gpus: int, beside: Counter[PartyKey]) -> None:
-        """Check whether a job may be submitted after the jobs of `beside`, which counts jobs by party.
+        """Check that the quotas allow the submission of a job, in addition to the jobs counted by `beside`.
 
         Raises:
-            InputError: a quota forbids it.
+            InputError: a quota forbids the job.
         """
         for key in owner.parties() if self._own else ():
             party = self._parties.get(key) or Party(*key, self._in_force(key))
@@ -277,18 +277,18 @@ class QuotaTable:
                 )
             if quota.gpus is not None and num_gpus > quota.gpus:
                 raise InputError(
-                    f"quota: {party} may have {quota.gpus} GPUs at once, and this job asks for {num_gpus}"
+                    f"quota: {party} may have {quota.gpus} GPUs at once, this job requests {num_gpus}"
                 )
             if quota.gpu_hours == 0:
-                raise InputError(f"quota: {party} may use no GPU-hours")
+                raise InputError(f"quota: {party} has a limit of 0 GPU-hours")
 
     def reasons(self, seq: int, now_s: float) -> list[str]:
-        """Reasons why a waiting job is not eligible, a line for each limit."""
+        """Return why a waiting job is not eligible, one line for each limit."""
         group = self._group_of[seq]
         return [line for party in group.parties for line in self._words(party, group.gpu_milli, now_s)]
 
     def rows(self, now_s: float) -> list[QuotaInfo]:
-        """All limits, each with its usage; defaults first, then by name."""
+        """Return all limits with their usage; defaults first, then by name."""
         self._turn_month(round(now_s * 1000))
         limited = {key for key, party in self._parties.items() if party.quota != UNLIMITED} | {*self._own}
         order = sorted(
@@ -341,7 +341,7 @@ class QuotaTable:
         return party
 
     def _wait(self, seq: int, group: QuotaGroup, now_s: float) -> None:
-        """Add a waiting job to its group, which decides its eligibility."""
+        """Add a waiting job to its group, which determines its eligibility."""
         if not group.seqs:
             for party in group.parties:
                 self._waiting.setdefault(party, {})[group] = None
@@ -381,7 +381,7 @@ class QuotaTable:
                 self._look_at(party, now_s)
 
     def _look_at(self, party: Party, now_s: float) -> None:
-        """Update the eligibility of a party's waiting jobs, and the time of the next review."""
+        """Update the eligibility of a party's waiting jobs, and plan the party's next review."""
         for group in self._waiting.get(party, ()):
             barred = self._has_no_room(group, now_s)
             if barred != group.barred:
@@ -409,7 +409,7 @@ class QuotaTable:
         return party.used_by(now_ms, self._month_ms) >= party.quota.gpu_hours * _HOUR
 
     def _plan(self, party: Party, now_s: float) -> None:
-        """Schedule a review for when a party's GPU-hours are used up or start again, if they are limited."""
+        """Plan a review at the time when a party's limited GPU-hours are used up, or a new month begins."""
         if party.quota.gpu_hours is None and party not in self._timed:
             return
         if party.quota.gpu_hours is None or not self._waiting.get(party):

@@ -25,7 +25,7 @@ def count(tasks: list[Tasks]) -> int:
 
 
 def in_words(tasks: list[Tasks], most_chars: int | None = None) -> str:
-    """Format tasks as users write them: `8-99,200`; stops after the first part beyond `most_chars`."""
+    """Format tasks as users write them: `8-99,200`. Stop after the first part beyond `most_chars`."""
     parts, left = [], math.inf if most_chars is None else most_chars
     for one in tasks:
         if left < 0:
@@ -38,18 +38,18 @@ def in_words(tasks: list[Tasks], most_chars: int | None = None) -> str:
 
 
 def numbers(tasks: list[Tasks]) -> Iterator[int]:
-    """Yield each task, in order."""
+    """Yield the number of each task, in order."""
     for one in tasks:
         yield from range(one.first, one.last + 1, one.step)
 
 
 def includes_task(tasks: list[Tasks], task: int) -> bool:
-    """Whether a task is included."""
+    """Return whether a task is included."""
     return any(task in range(one.first, one.last + 1, one.step) for one in tasks)
 
 
 def are_distinct(tasks: list[Tasks]) -> bool:
-    """Whether no task occurs twice: uses a byte for each number up to the highest, and no objects."""
+    """Return whether no task occurs twice. Uses a byte for each number up to the highest, no objects."""
     seen = bytearray(max((one.last for one in tasks), default=0) + 1)
     for one in tasks:
         last = one.last + 1
@@ -60,7 +60,7 @@ def are_distinct(tasks: list[Tasks]) -> bool:
 
 
 def joined(tasks: list[Tasks]) -> list[Tasks]:
-    """Return the same tasks in order, with steps for equally spaced single tasks: `0,2,4` is `0-4:2`."""
+    """Return the same tasks, with equally spaced single tasks joined to ranges: `0,2,4` becomes `0-4:2`."""
     found: list[Tasks] = []
     at = 0
     while at < len(tasks):
@@ -81,7 +81,7 @@ def joined(tasks: list[Tasks]) -> list[Tasks]:
 
 
 def without(tasks: list[Tasks], task: int) -> list[Tasks]:
-    """Return these tasks without one of them; fast if it is one of the first."""
+    """Return these tasks without task number `task`; fast if it is one of the first."""
     for at, one in enumerate(tasks):
         mine = range(one.first, one.last + 1, one.step)
         if task in mine:
@@ -92,7 +92,7 @@ def without(tasks: list[Tasks], task: int) -> list[Tasks]:
 
 
 def minus(tasks: list[Tasks], gone: list[Tasks]) -> list[Tasks]:
-    """Return these tasks without the other ones, in their order."""
+    """Return these tasks without the tasks of `gone`, in their order."""
     spans = _spans(gone)
     ends = [last for _, last in spans]
     found: list[Tasks] = []
@@ -109,7 +109,7 @@ def minus(tasks: list[Tasks], gone: list[Tasks]) -> list[Tasks]:
 
 
 def common(tasks: list[Tasks], others: list[Tasks]) -> list[Tasks]:
-    """Return the tasks that both have, in the order of the first."""
+    """Return the tasks that are in both lists, in the order of the first list."""
     return minus(tasks, minus(tasks, others))
 
 
@@ -161,18 +161,18 @@ def task_of(head: JobSubmitted, entry: TaskSubmitted) -> JobSubmitted:
 
 @dataclass(slots=True)
 class Head:
-    """Submission of an array's tasks that are not jobs yet.
+    """Settings of an array's tasks that are not jobs yet.
 
     Attributes:
-        spec: As submitted, with the changes of the whole array.
-        changes: All changes, in order, if some were for single tasks.
+        spec: The submission, with later changes of the whole array.
+        changes: All changes, in order, if some were for single tasks; else empty.
     """
 
     spec: JobSubmitted
     changes: list[JobUpdated] = field(default_factory=list)
 
     def update(self, entry: JobUpdated) -> None:
-        """Apply a change."""
+        """Apply a change of the settings."""
         if not entry.tasks:
             self.spec = updated(self.spec, entry)
         if entry.tasks or self.changes:
@@ -189,10 +189,10 @@ class Head:
 
 
 class Heads(dict[int, Head]):
-    """Arrays of a journal that is read from its beginning; see `Head`."""
+    """`Head` by array number, for a journal that is read from its beginning."""
 
     def note(self, entry: Entry) -> None:
-        """Note an entry."""
+        """Apply an entry, if it submits an array or changes one."""
         if isinstance(entry, JobSubmitted) and entry.tasks:
             self[entry.job] = Head(entry)
         elif isinstance(entry, JobUpdated) and entry.job in self:

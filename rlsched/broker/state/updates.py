@@ -1,4 +1,4 @@
-"""Changes of a job after its submission. See `gates` for changes of its dependencies."""
+"""Changes of a job after its submission. `gates` applies changes of begin times and dependencies."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _SETTINGS: Final = {name: one.setting for name, one in declared(JobSettings).items() if one.setting.changes}
 WHILE_RUNNING: Final = tuple(name for name, one in _SETTINGS.items() if one.changes == "running")
-"""Fields of a job with GPUs that may change: its processes do not depend on them. Co-tenants stay."""
+"""Fields of a job with GPUs that can change because its processes do not depend on them."""
 OF_TASKS: Final = tuple(name for name, one in _SETTINGS.items() if one.changes != "waiting")
-"""Fields of single tasks that may change before they are jobs."""
+"""Fields of single tasks that can change before the tasks are jobs."""
 CHANGEABLE: Final = tuple(_SETTINGS)
 WORDS: Final = {name: one.options[0].name for name, one in _SETTINGS.items()}
-"""Names of the fields for users."""
+"""Option by field, as users know it."""
 
 
 def changes_of(order: Update) -> list[str]:
@@ -35,7 +35,7 @@ def changes_of(order: Update) -> list[str]:
 
 
 def updated(spec: JobSubmitted, entry: JobUpdated) -> JobSubmitted:
-    """Return a submission with its changes."""
+    """Return a submission with the changes of an update."""
     found: dict[str, Any] = {
         name: value for name in CHANGEABLE if (value := getattr(entry, name)) is not None
     }
@@ -68,9 +68,9 @@ def change_ledger(
     learnt_gpu_mib: int = 0,
     alone: bool = False,
 ) -> None:
-    """Apply a change of a live job, whose submission is now `spec`, to the ledger.
+    """Apply a change of a live job to the ledger. `spec`: the submission after the change.
 
-    `seq`: its number there, -1 for an array. `learnt_gpu_mib`, `alone`: as in `sharing_of`.
+    `seq`: the job's number in the ledger, -1 for an array. `learnt_gpu_mib`, `alone`: as in `sharing_of`.
     """
     gates.update_gates(seq, entry, now_s)
     if seq < 0:

@@ -120,7 +120,7 @@ def test_rule_is_the_fallback_in_a_broker(file: Path) -> None:
 
 def test_order_without_a_rule_needs_a_fallback_or_is_refused(file: Path) -> None:
     assert load_scheduler(Policy.of(f"{file}:Sorted")).reference is None, "a simulator needs none"
-    with pytest.raises(InputError, match="may fail: give a --fallback whose queue goes by"):
+    with pytest.raises(InputError, match="may fail: give a --fallback with queue order"):
         load_policy(Policy.of(f"{file}:Sorted"), None, 1_000.0)
     behind = Policy("fifo-backfill", order="area^0.25")
     assert load_policy(Policy.of(f"{file}:Sorted"), behind, 1_000.0)[1] == behind.name

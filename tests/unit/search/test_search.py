@@ -282,5 +282,5 @@ def test_broker_searches_within_the_time_of_a_decision() -> None:
     assert (scheduler.name, fallback) == ("p", "reference")
     assert scheduler.abilities.search_ms == 5.0
     for time_ms in (100.0, 150.0):
-        with pytest.raises(InputError, match=f"a search of {time_ms:g} ms leaves nothing of the 100 ms"):
+        with pytest.raises(InputError, match=f"a search of {time_ms:g} ms uses up the 100 ms"):
             load_policy(searching(time_ms=time_ms), None, 100.0)

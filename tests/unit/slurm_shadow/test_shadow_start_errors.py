@@ -110,7 +110,7 @@ def test_no_nodes_with_gpus(tmp_path: Path) -> None:
     assert "partition gpu: no node with a GPU" in refused(tmp_path)
 
 
-@pytest.mark.parametrize(("policy", "why"), [("nobody", "nobody"), ("pack", "which a broker does not have")])
+@pytest.mark.parametrize(("policy", "why"), [("nobody", "nobody"), ("pack", "only with --share")])
 def test_policy_that_cannot_decide(tmp_path: Path, commands: Path, policy: str, why: str) -> None:
     node = '{"name": "n1", "gres": "gpu:4", "partitions": ["gpu"], "state": "idle"}'
     _write(commands, "sinfo", f'case "$1" in -h) echo gpu;; *) echo \'{{"nodes": [{node}]}}\';; esac')

@@ -89,7 +89,7 @@ def test_a_backup_of_a_live_journal_is_one_whole_private_file(directory: Path, t
     assert read_journal(target) == read_journal(directory / JOURNAL_FILE)[:entries]
     assert [file.name for file in target.parent.iterdir()] == ["one.sqlite"]
     assert target.stat().st_mode & 0o777 == 0o600
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         back_up(directory / JOURNAL_FILE, target)
     broker.journal.close()
 

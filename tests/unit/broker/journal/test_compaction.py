@@ -258,7 +258,7 @@ def test_history_is_the_same(path: Path) -> None:
 def test_simulator_refuses_a_compacted_journal(path: Path) -> None:
     with_history(path).journal.close()
     compact(path)
-    with pytest.raises(JournalError, match=r"compacted, so entries before \d+ are not known"):
+    with pytest.raises(JournalError, match=r"compacted: entries before \d+ are missing"):
         journal_events(path)
 
 
@@ -291,7 +291,7 @@ def test_copy_of_a_compacted_journal_starts_with_its_base(path: Path, tmp_path: 
         copy.append(page)
         assert (copy.first, copy.last) == (journal.first, journal.last)
         assert list(copy.rows()) == list(journal.rows())
-        with pytest.raises(JournalError, match="does not follow"):
+        with pytest.raises(JournalError, match="out of order"):
             copy.append(page)
 
 
@@ -365,7 +365,7 @@ def test_broker_compacts_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch) 
         keeper.step(known, is_quiet=True)
         if keeper._process is not None:
             keeper._process.wait(60.0)
-    assert "a base stands for the entries up to" in said[0]
+    assert "a base replaces the entries up to" in said[0]
     assert broker.ask(submit(1)) is not None, "it still serves"
     assert list(path.parent.glob("*.base")) == []
     keeper.close()
@@ -384,7 +384,7 @@ def test_latest_entries_are_kept_by_default(path: Path, monkeypatch: pytest.Monk
         keeper.step(broker.now_s, is_quiet=False)
         if keeper._process is not None:
             keeper._process.wait(60.0)
-    assert said == [f"journal: a base stands for the entries up to {last - 100:,} from now on"]
+    assert said == [f"journal: a base replaces the entries up to {last - 100:,} from now on"]
     assert not keeper._is_grown()
     keeper.close()
     broker.journal.close()
@@ -503,7 +503,7 @@ def test_later_version_is_refused_by_name(path: Path) -> None:
     parts = [msgspec.structs.replace(part, version=9) for part in compact(path).parts]
     with pytest.raises(JournalError, match="its base is of version 9, this rlsched reads 1"):
         read_base(parts)
-    with pytest.raises(JournalError, match="its base is not whole"):
+    with pytest.raises(JournalError, match="its base is incomplete"):
         read_base([msgspec.structs.replace(parts[0], parts=2)])
     with pytest.raises(JournalError, match="its base is damaged"):
         read_base([msgspec.structs.replace(parts[0], version=1, data=b"x")])

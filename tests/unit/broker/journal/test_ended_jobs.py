@@ -155,11 +155,11 @@ def test_broker_adds_missing_rows_at_its_start(path: Path) -> None:
     [
         (
             "UPDATE ended_jobs SET gpu_s = 1 WHERE job = 2",
-            "ended job 2: its row is not what the entries say: gpu_s",
+            "ended job 2: its row differs from the entries: gpu_s",
         ),
         (
             "UPDATE ended_jobs SET crc = 1 WHERE job = 2",
-            "ended job 2: its row is not what the entries say: crc",
+            "ended job 2: its row differs from the entries: crc",
         ),
         ("DELETE FROM ended_jobs WHERE job = 3", "ended job 3: its row is missing"),
         ("UPDATE ended_jobs SET job = 7 WHERE job = 4", "ended job 4: its row is missing"),
@@ -249,4 +249,4 @@ def test_earlier_versions_read_a_row_and_rows_of_theirs_are_no_damage(path: Path
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE ended_jobs SET rest = ?, crc = ? WHERE job = 1", (other.rest, other.checksum()))
     (damage,) = check(path).derived
-    assert "ended job 1: its row is not what the entries say: rest" in damage
+    assert "ended job 1: its row differs from the entries: rest" in damage

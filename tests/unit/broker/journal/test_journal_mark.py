@@ -160,7 +160,7 @@ def test_operator_can_start_a_new_cluster(home: Path, damage: Damage, line: str)
 
 
 def test_intact_journal_is_not_discarded(home: Path) -> None:
-    with pytest.raises(InputError, match="is whole, with 2 entries; start without --new-cluster"):
+    with pytest.raises(InputError, match="is undamaged, with 2 entries; start without --new-cluster"):
         serve(home, new_cluster=True)
     assert serve(home)[1] == 3
     with closing(Broker(settings(home))), pytest.raises(JournalHeldError):

@@ -141,7 +141,7 @@ def put(path: Path, **changes: Any) -> int:
         ({"made_for": "another"}, "is of another version, policy or predictor"),
         ({"entry_crc": 1}, "is of another journal"),
         ({"picture": b"nothing"}, "cannot be read (error: Error -3"),
-        ({"picture": pack([1, 2])}, "cannot be read (it is not one of a book)"),
+        ({"picture": pack([1, 2])}, "cannot be read (it is not the state of a broker)"),
     ],
 )
 def test_snapshot_of_another_journal_is_skipped_with_a_log_line(

@@ -64,7 +64,7 @@ def test_reads_of_one_user_do_not_block_a_node(journal: Journal) -> None:
         assert ask(broker, (laptop, desk)[number % 2], ReadLog(job=1)) is None
     refused = ask(broker, desk, ReadLog(job=1))
     assert isinstance(refused, Refused)
-    assert "16 of your reads of output wait for an answer already" in refused.message
+    assert "16 of your output reads already wait for an answer" in refused.message
     assert ask(broker, BOB, ReadLog(job=2)) is None, "another user's"
     broker.batch([NodeSaid("n0", 1, LogData(data=b"x", offset=0, eof=False))])
     assert ask(broker, desk, ReadLog(job=1)) is None, "one read was answered"

@@ -73,11 +73,11 @@ def test_request_that_raises_is_refused_and_others_are_served(
     monkeypatch.setattr(Submitting, "_draft", broken)
     refused = broker.ask(submit(name="poison"))
     assert isinstance(refused, Refused)
-    assert "could not deal with this Submit: " in refused.message
+    assert "could not handle this Submit: " in refused.message
     many = SubmitMany(jobs=[submit(), submit(name="poison"), submit()])
     refused = broker.ask(many)
     assert isinstance(refused, Refused)
-    assert "could not deal with this SubmitMany: " in refused.message
+    assert "could not handle this SubmitMany: " in refused.message
     assert broker.ask(submit()) == Submitted(job=2), "none of them"
 
 

@@ -62,7 +62,7 @@ def test_invalid_tasks_are_refused_in_one_line(journal: Journal) -> None:
 def test_single_job_has_no_tasks(journal: Journal) -> None:
     broker = make(journal, 1)
     job = new(broker)
-    said = f"job {job} is no array: it has no tasks"
+    said = f"job {job} is not an array: it has no tasks"
     assert refused(broker, Cancel(job=job, tasks=tasks("2"))) == said
     assert broker.ask(ListJobs(job=job, task=2)) == Refused(message=said)
 
@@ -180,7 +180,7 @@ def test_waiting_tasks_are_cancelled_and_running_ones_continue(journal: Journal)
     assert info(broker, many).reason == "0 tasks wait, 2 run, 98 cancelled"
     assert ask(broker, Cancel(job=many, waiting=True)) == Ok()  # repeated
     runs = job_of(broker, many, 0)
-    assert "does not wait any more: it is launching, and goes on" in refused(
+    assert "no longer waits: it is launching, and continues" in refused(
         broker, Cancel(job=runs, waiting=True)
     )
     for task in (0, 1):
@@ -197,6 +197,6 @@ def test_range_skips_running_tasks(journal: Journal) -> None:
     settle(broker)
     assert ask(broker, Cancel(job=many, tasks=tasks("1-3"), waiting=True)) == Ok()
     assert info(broker, many).reason == "6 tasks wait, 2 run, 2 cancelled"
-    assert f"job {many}_1 does not wait any more" in refused(
+    assert f"job {many}_1 no longer waits" in refused(
         broker, Cancel(job=many, tasks=tasks("1"), waiting=True)
     )

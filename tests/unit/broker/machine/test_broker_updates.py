@@ -47,7 +47,7 @@ def test_last_priority_counts_and_users_have_a_maximum(journal: Journal) -> None
     broker = make(journal, 1)
     new(broker, num_gpus=4)
     first, second = new(broker, num_gpus=4), new(broker, num_gpus=4)
-    assert "priority urgent is for admins" in refused(broker, Update(job=second, priority="urgent"))
+    assert "priority urgent is reserved for admins" in refused(broker, Update(job=second, priority="urgent"))
     update(broker, second, ADMIN, priority="urgent")
     update(broker, first, priority="low")
     finish(broker, 1)
@@ -104,8 +104,8 @@ def test_job_may_not_depend_on_itself(journal: Journal) -> None:
         ({"grace_s": 301.0}, "grace_s must be 0 to 300 s (the broker's --max-grace-s), got 301 s"),
         ({"grace_s": -1.0}, "grace_s must be 0 to 300 s"),
         ({"grace_s": math.nan}, "grace_s must be 0 to 300 s"),
-        ({"array_limit": 3}, "is no array: --array-limit"),
-        ({"tasks": [Tasks(1, 1)]}, "is no array: it has no tasks"),
+        ({"array_limit": 3}, "is not an array: --array-limit"),
+        ({"tasks": [Tasks(1, 1)]}, "is not an array: it has no tasks"),
     ],
 )
 def test_invalid_update_is_refused_by_name(journal: Journal, changes: dict[str, object], said: str) -> None:

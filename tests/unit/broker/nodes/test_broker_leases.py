@@ -104,7 +104,7 @@ def test_operator_declares_an_unreachable_node_down(journal: Journal) -> None:
     broker = running(journal, lost_after_s=0.0)
     refused = broker.ask(DownNode(node="n0"))
     assert isinstance(refused, Refused)
-    assert "node n0 is up: only an unreachable one can be declared down" in refused.message
+    assert "node n0 is up: only an unreachable node can be declared down" in refused.message
     broker.wait(LIMITS.lease_s, "n1")
     assert broker.ask(DownNode(node="n0", reason="power supply")) == Ok()
     assert (states(broker)["n0"], state(broker, 1)) == ("down", "launching")
@@ -285,7 +285,7 @@ def test_second_daemon_of_a_live_node_is_refused(journal: Journal) -> None:
     broker.says("n0", from_directory("d1"))
     (refused,) = broker.says("n0", from_directory("d2"))
     assert isinstance(refused, Refused)
-    assert "another daemon speaks for node n0" in refused.message
+    assert "node n0 already has a daemon" in refused.message
     broker.says("n0", Leaving(name="n0"))
     assert of_kind(broker.says("n0", from_directory("d2")), Welcome), "in the place of a stopped daemon"
 

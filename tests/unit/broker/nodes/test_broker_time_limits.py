@@ -71,7 +71,7 @@ def test_only_an_admin_raises_it(journal: Journal) -> None:
     broker = make(journal, 1)
     job = runs(broker)
     said = refused(broker, Update(job=job, time_limit_s=200.0))
-    assert said.startswith(f"job {job} runs, with a time limit of 100 s: its user can lower that")
+    assert said.startswith(f"job {job} runs, with a time limit of 100 s: its user can lower the limit")
     assert "only an admin can raise" in refused(broker, Update(job=job, time_limit_s=math.inf))
     assert broker.state.jobs[job].spec.time_limit_s == 100.0
     assert ask(broker, Update(job=job, time_limit_s=math.inf), ADMIN) == Ok()
@@ -88,7 +88,7 @@ def test_node_without_support_is_named_and_nothing_changes(journal: Journal) -> 
     assert "node n0 is still starting it: try again" in refused(broker, Update(job=job, time_limit_s=50.0))
     broker.says("n0", launched(job))  # its daemon is older and reports no limit
     said = refused(broker, Update(job=job, time_limit_s=50.0))
-    assert "node n0 started it with an older rlsched" in said
+    assert "node n0 started it with an rlsched too old" in said
     assert "\n" not in said
     broker.wait(LIMITS.lease_s + 5.0)
     assert "node n0 is unreachable: try again when it is back" in refused(
@@ -103,7 +103,7 @@ def test_node_without_support_is_named_and_nothing_changes(journal: Journal) -> 
     broker.says("s0", spec)
     other = new(broker, time_limit_s=100.0, num_gpus=4)
     broker.says("s0", launched(other))
-    assert "node s0 is of another engine" in refused(broker, Update(job=other, time_limit_s=50.0))
+    assert "node s0 belongs to another engine" in refused(broker, Update(job=other, time_limit_s=50.0))
 
 
 def test_missed_change_is_sent_when_the_node_registers(journal: Journal) -> None:

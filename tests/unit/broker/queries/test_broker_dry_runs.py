@@ -87,10 +87,10 @@ def test_one_user_does_not_block_dry_runs_of_others(made: list[Forecasting]) -> 
     mine = forecasting(made, SILENT)
     for _ in range(MAX_OF_ONE):
         assert ask(mine, DryRun(num_gpus=1)) == ""
-    assert ask(mine, DryRun(num_gpus=1)).startswith(f"{MAX_OF_ONE} of your dry runs wait")
+    assert ask(mine, DryRun(num_gpus=1)).startswith(f"{MAX_OF_ONE} of your dry runs already wait")
     for number in range(MAX_QUESTIONS - MAX_OF_ONE):
         assert ask(mine, DryRun(num_gpus=1), f"other{number}") == ""
-    assert ask(mine, DryRun(num_gpus=1), "bob").startswith(f"{MAX_QUESTIONS} dry runs wait")
+    assert ask(mine, DryRun(num_gpus=1), "bob").startswith(f"{MAX_QUESTIONS} dry runs already wait")
 
 
 def test_dry_runs_of_an_exited_forecaster_are_refused_at_once(made: list[Forecasting]) -> None:

@@ -241,7 +241,7 @@ def test_query_that_cannot_be_answered_is_refused_without_side_effects(journal: 
     broker.state.jobs[2].submit_s = float("nan")
     refused = broker.ask(Why(job=2))
     assert isinstance(refused, Refused)
-    assert refused.message.startswith("the broker could not deal with this Why: ValueError(")
+    assert refused.message.startswith("the broker could not handle this Why: ValueError(")
     assert isinstance(broker.ask(Why(job=1)), Explanation)
     stats = broker.ask(Stats())
     assert isinstance(stats, StatsReport)

@@ -53,7 +53,7 @@ def test_failed_command_reports_its_last_line_and_a_slow_one_is_killed() -> None
     assert told.error.endswith("chassis n7")
     power = commands("import time; time.sleep(600)", resume_timeout_s=0.1)
     power.order(PowerNode("n7", "resume"))
-    assert finished(power, 1) == [PowerDone("n7", "resume", "took too long, and was ended")]
+    assert finished(power, 1) == [PowerDone("n7", "resume", "took too long and was killed")]
 
 
 def test_missing_command_fails() -> None:

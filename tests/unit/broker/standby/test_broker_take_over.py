@@ -320,7 +320,7 @@ def test_copy_is_compacted_too(
     with closing(
         _Copy(tmp_path / "copy.sqlite", KeyHome(tmp_path / "keys"), warm, said.append, bounds)
     ) as copy:
-        while not any("a base stands for" in line for line in said):
+        while not any("a base replaces" in line for line in said):
             question = copy.question()
             answer = primary.ask(after=question.after, checksum=question.checksum, access=question.access)
             if answer is not None:
@@ -345,7 +345,7 @@ def test_copy_is_compacted_too(
 def test_damaged_row_is_not_copied(path: Path) -> None:
     broker = with_history(path)
     broker.journal.close()
-    with closing(Journal(path)) as journal, pytest.raises(JournalError, match="as it was sent, is damaged"):
+    with closing(Journal(path)) as journal, pytest.raises(JournalError, match="was received damaged"):
         journal.add_copied([(1, *range(20), 7)], is_all=True)
 
 
@@ -403,7 +403,7 @@ def test_rows_that_are_damaged_or_do_not_follow_are_refused(path: Path, tmp_path
     copy = opened(tmp_path / "copy.sqlite")
     n, now_s, kind, payload, crc = rows[0]
     for wrong in (rows[1:2], [(n, now_s + 1.0, kind, payload, crc)], [rows[0], rows[2]]):
-        with pytest.raises(JournalError, match="is damaged or does not follow"):
+        with pytest.raises(JournalError, match="was received damaged or out of order"):
             copy.append(wrong)
     assert copy.last == 0
     copy.append(rows[:2])

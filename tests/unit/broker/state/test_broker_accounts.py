@@ -87,7 +87,7 @@ def test_order_without_effect_is_not_journalled(journal: Journal) -> None:
     for _ in range(2):
         assert join(broker, "ml") == Ok()
     assert sum(isinstance(row.entry, MemberSet) for row in journal.rows()) == 1
-    assert join(broker, "ml", "bob", member=False) == Refused(message="bob is no member of account ml")
+    assert join(broker, "ml", "bob", member=False) == Refused(message="bob is not a member of account ml")
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_job_larger_than_the_quota_is_refused(journal: Journal) -> None:
     broker = make(journal, nodes=2)
     limit(broker, "vc", "red", gpus=4)
     assert ask(broker, ALICE, submit(5, vc="red"), submit(5), submit(4, vc="red")) == [
-        Refused(message="quota: VC red may have 4 GPUs at once, and this job asks for 5"),
+        Refused(message="quota: VC red may have 4 GPUs at once, this job requests 5"),
         Submitted(job=1),
         Submitted(job=2),
     ]
@@ -289,7 +289,9 @@ def test_gpu_hours_are_reset_with_the_month_without_any_event(journal: Journal) 
 def test_quota_of_0_gpu_hours_refuses_jobs(journal: Journal) -> None:
     broker = at_noon(journal)
     limit(broker, "vc", "red", gpu_hours=0)
-    assert ask(broker, ALICE, submit(1, vc="red")) == [Refused(message="quota: VC red may use no GPU-hours")]
+    assert ask(broker, ALICE, submit(1, vc="red")) == [
+        Refused(message="quota: VC red has a limit of 0 GPU-hours")
+    ]
 
 
 def test_gpu_time_is_charged_to_one_user_only(journal: Journal) -> None:
