@@ -1,4 +1,4 @@
-"""Workloads of a trace's jobs by the resource use that a broker has learnt."""
+"""Assigns workloads to the jobs of a trace by the resource use that a broker has learnt."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rlsched.workload.predict.facts import stem
 from rlsched.workload.trace import Trace
 
 COMMAND = "x_command"
-"""Column of command lines, which predictions read too."""
+"""Column of command lines, which predictors also read."""
 
 
 def with_profiles(trace: Trace, store: str | Path) -> tuple[Trace, NDArray[np.bool_]]:
-    """Give each job with a learnt profile the workload as which its broker would run it.
+    """Give each job with a learnt profile the workload with which its broker would run the job.
 
-    That is the catalogue's workload with the nearest GPU time. A job whose column `workload` names a workload
-    keeps it.
+    This is the catalogue's workload with the nearest GPU time. A job with a workload in the column `workload`
+    keeps that workload.
 
     Args:
         trace: J jobs, with the columns `user` and `x_command`.
