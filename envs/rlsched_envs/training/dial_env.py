@@ -143,8 +143,7 @@ class DialFleet:
         )
 
     def step(self, moved: NDArray[np.float64], *, restart: bool = True) -> list[dict[str, Any]]:
-        """Set the dials, (N, D) positions from -1 to 1. With `restart`, a cluster whose episode ends starts
-        another.
+        """Set the dials, (N, D) from -1 to 1; with `restart`, a cluster whose episode ends starts another.
 
         Clusters that are not `live` stay unchanged: reward 0, not done. Returns infos.
         """

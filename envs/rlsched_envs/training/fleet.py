@@ -267,8 +267,7 @@ class Fleet:
         batch.sample(self.masks, self._sampling, rows)
 
     def step(self, rows: NDArray[np.int64], *, restart: bool = True) -> list[dict[str, Any]]:
-        """Apply a legal row in each cluster; with `restart`, a cluster whose episode ends starts another
-        episode.
+        """Apply a legal row in each cluster; with `restart`, a cluster whose episode ends starts another.
 
         Clusters that are not `live` stay unchanged: reward 0, not done. Returns infos.
         """

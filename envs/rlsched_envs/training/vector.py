@@ -84,9 +84,7 @@ class FleetVecEnv(VecEnv):
         """Validate actions, and convert them for the clusters."""
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Step all clusters. A cluster whose episode ends starts another, and `infos` has the figures of the
-        ended one.
-        """
+        """Step all clusters. A cluster whose episode ends starts another; `infos` has the old one's figures."""
         infos = self._fleets.step(self._actions)
         return (self._seen(), self._fleets.rewards.copy(), self._fleets.dones.copy(), infos)
 
