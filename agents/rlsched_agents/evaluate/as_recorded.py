@@ -40,7 +40,7 @@ class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_words(self) -> str:
-        """Describe the numbers, with the reasons why they are not comparable to those of a replay."""
+        """Describe the numbers, with the reasons why a replay's numbers are not comparable with them."""
         known = "" if self.jobs == self.of_jobs else f", known of {self.jobs:,} of {self.of_jobs:,} jobs"
         nodes = "; the cluster here was scaled and has other nodes than the site" if self.scaled else ""
         return (

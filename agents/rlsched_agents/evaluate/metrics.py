@@ -78,10 +78,10 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """Metrics of one policy on one workload, for the jobs submitted in the window. None: no data.
 
-    Percentiles interpolate linearly between the two nearest jobs (default of numpy and pandas), so the
-    percentiles are comparable with those of published simulators. JCT and queueing delay cover the jobs that
-    ended; `jobs` counts all submitted jobs: ended + rejected + unfinished. Fields with a default were added
-    later: reports without them remain readable.
+    Percentiles interpolate linearly between the two nearest jobs (default of numpy and pandas), like the
+    percentiles of published simulators. JCT and queueing delay cover the jobs that ended; `jobs` counts all
+    submitted jobs: ended + rejected + unfinished. Fields with a default were added later: reports without
+    them remain readable.
 
     Attributes:
         jobs: Jobs submitted.

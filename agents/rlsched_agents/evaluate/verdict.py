@@ -152,7 +152,7 @@ def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
 
 
 def _best_of(ratios: dict[str, Ratio]) -> str:
-    """Return the policy with the lowest ratio, among the policies not significantly above 1 if there are any."""
+    """Return the policy with the lowest ratio, if possible one that is not significantly above 1."""
     best = min(ratios, key=lambda name: ratios[name].ratio)
     if _low(ratios[best]) <= 1.0:
         return best
