@@ -84,7 +84,7 @@ class FleetVecEnv(VecEnv):
         """Validate actions, and convert them for the clusters."""
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Step all clusters. A cluster whose episode ends starts another; `infos` has the old one's figures."""
+        """Step all clusters. If an episode ends, another starts, and `infos` has figures of the ended one."""
         infos = self._fleets.step(self._actions)
         return (self._seen(), self._fleets.rewards.copy(), self._fleets.dones.copy(), infos)
 
