@@ -48,8 +48,8 @@ def check_logdir(logdir: Path, *, resume: bool, overwrite: bool) -> None:
     left = written_in(logdir)
     if left and not resume and not overwrite:
         raise InputError(
-            f"--logdir {logdir}: an earlier training is here ({left[0].relative_to(logdir)}); --resume goes "
-            "on with it, --overwrite removes it and starts again, another --logdir keeps both"
+            f"--logdir {logdir}: an earlier training is here ({left[0].relative_to(logdir)}); --resume "
+            "continues it, --overwrite removes it and starts again, another --logdir keeps both"
         )
 
 

@@ -202,18 +202,20 @@ class Training:
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
             raise self._no_training(str(error)) from None
         if seed != self.seed:
-            raise InputError(f"{self.state_file}: it was begun with --seed {seed}, got --seed {self.seed}")
+            raise InputError(
+                f"{self.state_file}: this training was started with --seed {seed}, got --seed {self.seed}"
+            )
         if of != self._of:
             raise InputError(
-                f"{self.state_file}: it was begun on other data, or with another recipe or policy; give the "
-                "same, or begin again with --overwrite"
+                f"{self.state_file}: this training was started on other data, or with another recipe or "
+                "policy; give the same data, recipe and policy, or start again with --overwrite"
             )
         return stages
 
     def _no_training(self, why: str) -> InputError:
         return InputError(
-            f"{self.state_file}: expected a training that rlsched train has kept, cannot continue it: "
-            f"{' '.join(why.split())}; begin again with --overwrite"
+            f"{self.state_file}: expected the state of a training of rlsched train, cannot continue it: "
+            f"{' '.join(why.split())}; start again with --overwrite"
         )
 
     @property

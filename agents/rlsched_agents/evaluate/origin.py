@@ -101,7 +101,7 @@ def task_of(folder: Path) -> Task:
         origin = msgspec.json.decode((folder / ORIGIN_FILE).read_bytes(), type=Origin)
         if origin.version != ORIGIN_VERSION:
             raise InputError(
-                f"{folder / ORIGIN_FILE}: of version {origin.version}, this rlsched reads version "
+                f"{folder / ORIGIN_FILE}: has version {origin.version}, this rlsched reads version "
                 f"{ORIGIN_VERSION}; replay with the rlsched that wrote it"
             )
         with np.load(folder / JOBS_FILE, allow_pickle=False) as file:

@@ -262,8 +262,8 @@ def _resume(
     last = load_checkpoint(files.last_snapshot)
     if last.card.traces != card.traces:
         raise InputError(
-            f"{files.last_snapshot}: this run was begun on other data ({_names(last.card.traces)}), got "
-            f"{_names(card.traces)}; give the same, or begin again with --overwrite"
+            f"{files.last_snapshot}: this run was started on other data ({_names(last.card.traces)}), "
+            f"got {_names(card.traces)}; give the same data, or start again with --overwrite"
         )
     ours = _hyper_parameters(recipe)
     changed = sorted(
@@ -277,8 +277,8 @@ def _resume(
     if last.card.seeds != card.seeds:
         began, given = (", ".join(map(str, one.seeds)) for one in (last.card, card))
         raise InputError(
-            f"{files.last_snapshot}: this run was begun with --seed {began}, got --seed {given}; give the "
-            "same, or begin again with --overwrite"
+            f"{files.last_snapshot}: this run was started with --seed {began}, got --seed {given}; give "
+            "the same seed, or start again with --overwrite"
         )
     _network(model).load_weights(last.weights)
     found = restore_run(files.last_snapshot, model, normalizer, average)

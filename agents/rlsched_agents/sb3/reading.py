@@ -118,7 +118,7 @@ def _settings(text: bytes, path: str | Path) -> Mapping[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: its settings are no JSON: {error}") from error
+        raise CheckpointError(f"{path}: its settings are not JSON: {error}") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{path}: expected settings by name, got {type(data).__name__}")
     return data
