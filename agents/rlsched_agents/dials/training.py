@@ -33,7 +33,7 @@ STATE_FILE: Final = "training.json"
 
 
 def _teaches(judge: Judge, found: Floats) -> bool:
-    """Return whether a strategy beats the settings on its training windows; evolution drifts if not."""
+    """Return whether a strategy beats the settings on its training windows (a weak signal makes it drift)."""
     mine, zero = judge.run([(found,), ALL_ZERO])
     return compared(judge, mine, zero).cost.high < 1.0
 
@@ -173,7 +173,7 @@ class Training:
 
         Returns:
             The stages relative to the settings; the stage to confirm, "" for none; and for each stage that
-                costs less but was not chosen, its cost relative to the chosen stage.
+            costs less but was not chosen, its cost relative to the chosen stage.
         """
         with self._judge("choosing") as judge:
             (zero,), costs = judge.run([ALL_ZERO]), judge.run(list(found.values()), policy=policy)

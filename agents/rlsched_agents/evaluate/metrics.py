@@ -87,9 +87,10 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         jobs: Jobs submitted.
         rejected: Jobs that can never run on this cluster.
         unfinished: Jobs that had not ended when the replay stopped.
-        jct_mean_s: Mean JCT (last end - submission), seconds; the next fields are percentiles of the JCT.
-        queue_mean_s: Mean queueing delay (`queue_s`), seconds; the next fields are percentiles of this delay
-            and its maximum (a measure of starvation).
+        jct_mean_s: Mean JCT (last end - submission), seconds; `jct_p50_s`, `jct_p99_s` and so on are its
+            percentiles.
+        queue_mean_s: Mean queueing delay (`queue_s`), seconds; `queue_p50_s` and so on are its percentiles,
+            `queue_max_s` is its maximum (a measure of starvation).
         makespan_s: Last end - first submission, seconds.
         gpu_utilisation_frac: Allocated GPU-seconds / capacity, from the first to the last submission; jobs
             submitted before the window count while they run in the window. Shared GPUs count once.

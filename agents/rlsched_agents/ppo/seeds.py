@@ -78,7 +78,7 @@ def train_seeds(
 
     Returns:
         The result of the best run, or of the run that was stopped, in which case the remaining runs do not
-            start.
+        start.
     """
     if runs == 1:
         return train_one(first, files, resume)
