@@ -1,4 +1,4 @@
-"""Registers the environments with Gymnasium; `import rlsched` calls it if Gymnasium is imported."""
+"""Registers the environments with Gymnasium. `import rlsched` calls `register` if Gymnasium is imported."""
 
 from __future__ import annotations
 

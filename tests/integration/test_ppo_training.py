@@ -361,7 +361,7 @@ def test_resume_refuses_incompatible_runs(tmp_path: Path) -> None:
         run(tmp_path, timesteps=64, resume=True)
     with pytest.raises(InputError, match=r"another recipe .*gamma"):
         run(tmp_path, msgspec.structs.replace(TINY, gamma=0.5), timesteps=128, resume=True)
-    with pytest.raises(InputError, match=r"begun with --seed 3, got --seed 4; .* --overwrite"):
+    with pytest.raises(InputError, match=r"started with --seed 3, got --seed 4; .* --overwrite"):
         run(tmp_path, timesteps=128, seed=4, resume=True)
     files(tmp_path).out.replace(files(tmp_path).last_snapshot)
     with pytest.raises(CheckpointError, match=r"train/progress\.json"):

@@ -239,13 +239,13 @@ def test_training_resumes_where_it_stopped(data: list[TrainingData], tmp_path: P
     assert more == [CONSTANTS, FOLLOWING, FOLLOWING]
     whole = Training(lesson, recipe, 4, workers=1).run(lambda *_: None)
     assert rest.strategy == whole.strategy
-    with pytest.raises(InputError, match="begun with --seed 4, got --seed 5"):
+    with pytest.raises(InputError, match="started with --seed 4, got --seed 5"):
         Training(lesson, recipe, 5, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
-    with pytest.raises(InputError, match="begun on other data, or with another recipe"):
+    with pytest.raises(InputError, match="started on other data, or with another recipe"):
         Training(lesson, SMOKE, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
     others = [synthetic_data("helios", 0, "informative")]  # the same jobs with other predictions
     lesson = Lesson.from_traces(others, recipe, Policy("tuned"), 4)
-    with pytest.raises(InputError, match=r"begun on other data, .* --overwrite"):
+    with pytest.raises(InputError, match=r"started on other data, .* --overwrite"):
         Training(lesson, recipe, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
 
 

@@ -71,7 +71,7 @@ class LearnedFrom:
 
 
 def learned_from(predictability: str) -> Callable[[Any], Any]:
-    """Decorate a command with the options of `LearnedFrom`; `predictability` is the default of its option."""
+    """Decorate a command with the options of `LearnedFrom`. `predictability` is the default of its option."""
     options = (
         click.option(
             "--trace",
@@ -146,7 +146,7 @@ def learned_from(predictability: str) -> Callable[[Any], Any]:
 
 
 def recipe_option(help: str) -> Callable[[Any], Any]:
-    """Return the option `--recipe`."""
+    """Return a decorator that adds the option `--recipe`."""
     return shown("--recipe", default="default", metavar="NAME", help=help)
 
 

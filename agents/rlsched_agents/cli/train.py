@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 NARROW = 110
-"""Terminal width in columns below which only the interval of the cost is printed."""
+"""Terminal width in columns; narrower terminals show only the interval of the cost."""
 LAST = "last.toml"
 """File in the log folder with the last policy of a training, confirmed or not."""
 
@@ -247,5 +247,5 @@ def _print(found: Trained) -> None:
 
 
 def _figure(figure: object, narrow: bool) -> str:
-    """A figure, with its interval or, if `narrow`, without."""
+    """Format a figure, with its interval, or, if `narrow`, without it."""
     return str(figure).partition(" ")[0] if narrow else str(figure)

@@ -1,4 +1,4 @@
-"""Checks for a folder that an earlier training has written to: refuse it, continue it, or clear it."""
+"""Checks a folder that an earlier training has written to: refuses, continues or clears the folder."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _WRITTEN: Final = (
     "seed-*/events.out.tfevents.*",
     "seed-*/checkpoints/*.zip",
 )
-"""Files and folders that trainings write there."""
+"""Files and folders that trainings write in the log folder."""
 
 Command = TypeVar("Command", bound=Any)
 
 
 def overwriting(command: Command) -> Command:
-    """The option `--overwrite`."""
+    """Add the option `--overwrite` to a command."""
     option = click.option(
         "--overwrite",
         is_flag=True,
@@ -48,13 +48,13 @@ def check_logdir(logdir: Path, *, resume: bool, overwrite: bool) -> None:
     left = written_in(logdir)
     if left and not resume and not overwrite:
         raise InputError(
-            f"--logdir {logdir}: an earlier training is here ({left[0].relative_to(logdir)}); --resume goes "
-            "on with it, --overwrite removes it and starts again, another --logdir keeps both"
+            f"--logdir {logdir}: an earlier training is here ({left[0].relative_to(logdir)}); --resume "
+            "continues it, --overwrite removes it and starts again, another --logdir keeps both"
         )
 
 
 def clear(logdir: Path) -> None:
-    """Remove the files of earlier trainings, and nothing else.
+    """Remove the files of earlier trainings from the folder, and nothing else.
 
     Raises:
         InputError: a file cannot be removed.
@@ -67,5 +67,5 @@ def clear(logdir: Path) -> None:
 
 
 def written_in(logdir: Path) -> list[Path]:
-    """The files and folders of earlier trainings."""
+    """Return the files and folders of earlier trainings."""
     return [path for pattern in _WRITTEN for path in sorted(logdir.glob(pattern))]

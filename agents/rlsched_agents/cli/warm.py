@@ -1,4 +1,4 @@
-"""`rlsched warm`: compile in advance what other commands compile on first use."""
+"""`rlsched warm`: compile in advance the kernels that other commands compile on first use."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Strategies that set dials: training by evolution or by PPO, and evaluation."""
+"""Strategies that set dials: their training by evolution or by PPO, and their evaluation."""

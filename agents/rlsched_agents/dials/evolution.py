@@ -3,7 +3,7 @@
 After Salimans et al., «Evolution Strategies as a Scalable Alternative to Reinforcement Learning» (2017), with
 Adam's step (Kingma, Ba, ICLR 2015). Both candidates of a pair run on the same window with the same random
 numbers. Many pairs on one window each give a better gradient than few pairs on many windows: with fewer pairs
-than weights, most of a step is chance, however precisely each pair is measured.
+than weights, most of a step is chance, even if each pair is measured precisely.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     Attributes:
         generations: Number of generations.
-        pairs: Pairs of candidates per generation; the two of a pair lie opposite each other around the mean.
+        pairs: Pairs of candidates per generation; the candidates of a pair are the mean plus and minus the
+            same noise.
         most: Upper limit of the difference of ln(cost) of a pair; larger differences are clipped.
         spread: Standard deviation of the noise on each weight.
         step: Adam's step size at the start.
         final_step_frac: Step size at the end, as a fraction of `step`.
         averaged_frac: The result is the mean over this last fraction of the generations.
-        patience: Number of generations after which evolution stops if its signal is below the level that
+        patience: Number of generations after which evolution stops if its signal is below the level that pure
             chance exceeds in one of ten cases.
         dials: Dials that evolve.
         columns: Columns that the dials depend on; empty: only constants, a static setting.
@@ -69,7 +70,7 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def mask(self) -> NDArray[np.bool_]:
-        """(D, F + 1) which weights move."""
+        """(D, F + 1) mask of the weights that evolve."""
         columns = [name in self.columns for name in NAMES] + [True]
         rows = [name in self.dials for name in RANGES]
         return np.outer(rows, columns)
@@ -82,7 +83,7 @@ class Generation(msgspec.Struct, frozen=True):
         number: Counted from 1.
         cost: Geometric mean over the candidates of cost / cost of the reference.
         signal: Signal to noise of all pairs so far: the square of the mean gradient over its expectation
-            under chance, less 1; 0: only chance; None: there are no pairs.
+            under chance, less 1; 0 means only chance. None: there are no pairs.
     """
 
     number: int
@@ -113,18 +114,18 @@ class Evolution:
 
     @property
     def result(self) -> Floats:
-        """(D, F + 1) current result."""
+        """(D, F + 1) mean over the averaged generations so far; before these, the current weights."""
         kept = self.number - self._first_averaged
         return self._total / kept if kept > 0 else self.mean
 
     @property
     def _first_averaged(self) -> int:
-        """Number of generations before the averaged ones."""
+        """Number of generations before the averaged generations."""
         return int(self.config.generations * (1.0 - self.config.averaged_frac))
 
     @property
     def signal(self) -> float:
-        """See `Generation`."""
+        """Signal to noise of all pairs so far; see `Generation`."""
         if self._count < 2:
             return 0.0
         mean = self._pulls / self._count
@@ -164,7 +165,7 @@ class Evolution:
         return Generation(self.number, cost, self.signal)
 
     def _windows(self, count: int) -> NDArray[np.int64]:
-        """Draw this number of windows, each as often as the others as far as possible."""
+        """Draw this number of windows; all windows are drawn equally often, as far as possible."""
         every = len(self._judge.settings)
         rounds = [self._rng.permutation(every) for _ in range(-(-count // every))]
         return np.concatenate(rounds)[:count]
@@ -175,7 +176,7 @@ class Evolution:
         return weights
 
     def _ascend(self, gradient: Floats) -> None:
-        """Adam's step against the gradient of the cost; its size falls linearly."""
+        """Take Adam's step against the gradient of the cost; the step size falls linearly."""
         left = 1.0 - self.number / max(self.config.generations, 1)
         share = self.config.final_step_frac + (1.0 - self.config.final_step_frac) * left
         self._first = 0.9 * self._first + 0.1 * gradient
@@ -185,7 +186,7 @@ class Evolution:
         self.mean[...] = self._moved(-self.config.step * share * first / (np.sqrt(second) + 1e-8))
 
     def get_state(self) -> dict[str, Any]:
-        """The state as arrays and plain data."""
+        """Return the state as arrays and plain data."""
         return {
             "number": self.number,
             "count": self._count,

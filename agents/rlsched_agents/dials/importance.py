@@ -1,8 +1,8 @@
-"""Importance of a strategy's columns: the loss of savings on held-out windows without each column.
+"""Importance of a strategy's columns: the savings on held-out windows that are lost without each column.
 
-Permutation importance (Breiman, «Random Forests», Machine Learning 45, 2001): at each setting of the dials
-the column gets its value of another moment of some window, drawn each time. Everything else, including the
-jobs, stays the same.
+Permutation importance (Breiman, «Random Forests», Machine Learning 45, 2001): whenever dials are set, the
+column gets a value that it had at a randomly drawn time in a randomly drawn window. All other inputs, and the
+jobs, stay the same.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from rlsched_envs.training.windows import Drawn
 Floats = NDArray[np.float64]
 
 WINDOWS: Final = 24
-"""Number of windows, simulated once as they are and once for each column in use."""
+"""Number of windows, simulated once unchanged and once for each column in use."""
 _RESAMPLES: Final = 2000
 
 
 class ColumnImportance(msgspec.Struct, frozen=True):
-    """One column.
+    """Importance of one column.
 
     Attributes:
         name: A name from `rlsched.decide.dials.observing.NAMES`.
@@ -48,7 +48,7 @@ class Importance(msgspec.Struct, frozen=True):
     """Importance of all columns that have a weight.
 
     Attributes:
-        saved: Savings of the strategy with all columns, per cent of the cost of the settings.
+        saved: Savings of the strategy with all columns, per cent of the cost with all dials at 0.
         columns: The columns, most important first.
         windows: Number of windows.
     """
@@ -58,7 +58,7 @@ class Importance(msgspec.Struct, frozen=True):
     windows: int
 
     def table(self) -> str:
-        """The importance as a Markdown table."""
+        """Return the importance as a Markdown table."""
         head = ["| column | per cent lost without it | 95 % |", "|---|---:|---|"]
         rows = [f"| {one.name} | {one.lost:.2f} | {one.low:.2f} to {one.high:.2f} |" for one in self.columns]
         said = (
@@ -68,7 +68,7 @@ class Importance(msgspec.Struct, frozen=True):
 
 
 def columns_used(strategy: Strategy) -> list[int]:
-    """Columns that have a weight."""
+    """Return the columns that have a weight."""
     first = np.array(strategy.layers[0])
     return [column for column in range(NUM_COLUMNS) if first[:, column].any()]
 
@@ -85,7 +85,7 @@ def importance_of(
 
     Args:
         strategy: The trained strategy that sets the dials.
-        policy: The rule that has the dials.
+        policy: The rule whose dials are set.
         sources: Traces that windows are drawn from; they must not overlap with the training data.
         drawn: How windows are drawn.
         seed: Seed of the draws.
@@ -114,10 +114,10 @@ def _played(
     values: Floats | None = None,
     draws: np.random.Generator | None = None,
 ) -> tuple[Floats, Floats]:
-    """(W,) per cent saved in each window, and (N, F) all observations of the run.
+    """Return (W,) per cent saved in each window, and (N, F) all observations of the run.
 
     Args:
-        fleet: Runs the windows, from the first draw of this seed on.
+        fleet: Runs the windows that this seed draws, from the first on.
         layers: Layers of the strategy.
         seed: Seed of the windows.
         column: The column to shuffle; -1: none.
@@ -143,7 +143,7 @@ def _played(
 
 
 def picture(found: Importance, most: int = 20) -> tuple[bytes, int, int]:
-    """Bar chart, most important column first: a PNG, its width and height in pixels.
+    """Draw a bar chart, most important column first: a PNG, its width and height in pixels.
 
     Raises:
         ImportError: matplotlib is not installed.

@@ -24,26 +24,26 @@ LEAST_DELAY_FRAC: Final = 0.01
 """Lower limit of a delay, as a fraction of the run time: idle cores can make a job faster than expected."""
 _RESAMPLES: Final = 2000
 _CHUNK: Final = 8
-"""Runs per message to a process; a chunk takes a second or less."""
+"""Number of runs per message to a process; these runs take a second or less."""
 ALL_ZERO: Final = (np.zeros((NUM_DIALS, NUM_COLUMNS + 1)),)
-"""The strategy that leaves all dials at the settings."""
+"""The strategy that leaves all dials at 0, so that the policy's settings apply."""
 
 _pools: tuple[Windows, ...] = ()
 """Windows of this process, set when a worker process of a `Judge` starts."""
 
 
 def _run(tasks: Sequence[tuple[int, Layers, int]], policy: Policy | None) -> Floats:
-    """(n, 2) delay and energy of each task (pool, strategy, window in the pool) under a policy's settings."""
+    """Return (n, 2) delay and energy of each task (pool, strategy, window of the pool) under a policy."""
     costs = [_pools[pool].run(layers, [at], policy)[0] for pool, layers, at in tasks]
     return np.array([(one.delay_s, one.energy_j) for one in costs])
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """Results of windows; (n,) each.
+    """Results of n windows; (n,) each.
 
     Attributes:
-        delay_s: JCT beyond the run times on GPUs of their own at full clock, job-seconds.
-        work_s: Sum of these run times, job-seconds.
+        delay_s: Sum of the JCT in excess of `work_s`, job-seconds.
+        work_s: Sum of the jobs' run times on GPUs of their own at full clock, job-seconds.
         energy_j: Energy of the jobs, joules.
     """
 
@@ -53,15 +53,15 @@ class Costs(msgspec.Struct, frozen=True):
 
     @property
     def floored_s(self) -> Floats:
-        """Delays, each at least `LEAST_DELAY_FRAC` of the run times."""
+        """Return the delays, each at least `LEAST_DELAY_FRAC` of the run times."""
         return np.maximum(self.delay_s, LEAST_DELAY_FRAC * self.work_s)
 
     def rows(self, kept: slice | NDArray[np.int64]) -> Costs:
-        """Results of some of the windows."""
+        """Return the results of some of the windows."""
         return Costs(self.delay_s[kept], self.work_s[kept], self.energy_j[kept])
 
     def ln_ratio(self, other: Costs, energy_weight: Floats) -> Floats:
-        """(n,) ln(cost / cost of the other): time in the system and energy, weighted, each relative."""
+        """Return (n,) ln(relative cost): the weighted mean of the time ratio and the energy ratio."""
         time = (self.delay_s + self.work_s) / (other.delay_s + other.work_s)
         energy = self.energy_j / np.maximum(other.energy_j, 1.0)
         return np.log((1.0 - energy_weight) * time + energy_weight * energy)
@@ -71,7 +71,7 @@ class Judge:
     """Runs strategies on windows in several processes.
 
     Args:
-        pools: Windows, each pool with its own models; they count as one list.
+        pools: Windows, each pool with its own models; all pools together count as one list of windows.
         workers: Number of processes; None: one per core.
         policy: Policy whose settings apply if a call names none; None: the policy of the windows.
 
@@ -119,7 +119,7 @@ class Judge:
         return [found.rows(slice(first, first + chosen.size)) for first in firsts]
 
     def run_pairs(self, pairs: Sequence[tuple[Layers, int]], policy: Policy | None = None) -> Costs:
-        """Run each strategy on the window it is paired with, under the settings of a policy."""
+        """Run each strategy on its paired window, under the settings of a policy."""
         tasks = [
             [(int(self._pool_of[k]), layers, int(self._at[k])) for layers, k in pairs[at : at + _CHUNK]]
             for at in range(0, len(pairs), _CHUNK)
@@ -151,7 +151,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def interval(log_ratios: Floats, groups: Sequence[str], *, seed: int = 0) -> Interval:
-    """Mean of (n,) logarithms of ratios, resampled by group."""
+    """Return the mean of (n,) logarithms of ratios, with an interval from resampling by group."""
     names, of = np.unique(np.asarray(groups), return_inverse=True)
     total, count = np.bincount(of, log_ratios), np.bincount(of)
     picks = np.random.default_rng(seed).integers(0, names.size, (_RESAMPLES, names.size))

@@ -17,11 +17,11 @@ from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.windows import Drawn, Windows, draw_setting
 
 LEAST_STRETCHES: Final = 6
-"""Minimum number of stretches of a trace, each one window long, for an interval."""
+"""Minimum number of parts of a trace, each as long as one window, for an interval."""
 LEAST_JOBS: Final = 250
-"""Minimum length of a window, jobs: windows of short traces are cut to this length at most."""
+"""Minimum length of a window, in jobs: windows of short traces are shortened down to this length."""
 MIXED_FRAC: Final = 0.5
-"""Share of windows on clusters of several GPU types if a trace's cluster has several."""
+"""Share of windows on clusters of several GPU types, if the cluster of a trace has several."""
 SETTINGS_TRIED: Final = (
     "share.min_gain=0.05",
     "share.min_gain=0.3",
@@ -36,7 +36,7 @@ SETTINGS_TRIED: Final = (
     "types.price=0.25",
     "types.price=0.75",
 )
-"""Alternative settings, as `--set` takes them; each is tried separately."""
+"""Alternative settings, in the form of `--set`; each is tried separately."""
 
 
 class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,11 +47,11 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         windows: Number of windows that train.
         choosing: Number of windows that choose.
         confirming: Number of windows that confirm.
-        settings: Alternatives to the policy's settings, as `--set` takes them, tried one by one. Settings of
-            features that the policy does not use are skipped, and so are prices of GPU types if no window has
-            several.
+        settings: Alternatives to the policy's settings, in the form of `--set`, tried one by one. Training
+            skips settings of features that the policy does not use, and prices of GPU types if no window has
+            several types.
         constants: Evolution of constant dials.
-        following: Evolution, starting there, of dials that follow the cluster's state.
+        following: Evolution of dials that follow the cluster's state; starts from the constant dials.
         scales: Factors on the assumed figures of the catalogue, assigned to the windows in turn.
     """
 
@@ -67,8 +67,8 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     scales: tuple[float, ...] = (1.0, 0.7, 1.3)
 
     def fitted(self, data: Sequence[TrainingData]) -> DialRecipe:
-        """The recipe fitted to these traces: windows short enough for `LEAST_STRETCHES` stretches in the part
-        that confirms, and mixed GPU types if a trace's own cluster has several.
+        """Fit the recipe to these traces: windows short enough for `LEAST_STRETCHES` of them in the part that
+        confirms, and mixed GPU types if a trace's own cluster has several.
 
         Raises:
             InputError: there are too few jobs even for the shortest windows.
@@ -91,7 +91,7 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def others(self, policy: Policy) -> dict[str, Policy]:
-        """Other settings of a policy, keyed by the change."""
+        """Return the policy with each other setting, keyed by the change."""
         found = {}
         for change in self.settings:
             table = change.partition("=")[0].partition(".")[0].strip()
@@ -132,7 +132,7 @@ class Lesson:
     def from_traces(
         cls, data: Sequence[TrainingData], recipe: DialRecipe, policy: Policy, seed: int
     ) -> Lesson:
-        """Draw the windows; a trace that is too short for a part is replaced by others there.
+        """Draw the windows; if a trace is too short for one part, other traces replace it in that part.
 
         Raises:
             InputError: no trace is long enough for one of the parts.

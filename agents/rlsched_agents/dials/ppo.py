@@ -1,9 +1,9 @@
 """PPO on the dials, with noise that stays the same for a rollout and is mirrored between paired clusters.
 
-Generalised state-dependent exploration (Raffin, Kober, Stulp, CoRL 2021) by Stable-Baselines3. The value of a
-strategy shows only after hours of simulated time, so noise that changes at each step explores nothing. The
-second cluster of a pair runs the same window and is the best baseline: half the difference of the two returns
-is the effect of the noise.
+The noise is generalised state-dependent exploration (Raffin, Kober, Stulp, CoRL 2021) of Stable-Baselines3. A
+strategy affects costs only after hours of simulated time, so noise that changes at each step explores
+nothing. The second cluster of a pair runs the same window and is the best baseline: half the difference of
+the two returns is the effect of the noise.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes:
         clusters: Number of clusters simulated in parallel, in pairs.
-        rollout_steps: Settings of the dials per cluster between two updates; noise stays the same for as
-            long.
+        rollout_steps: Number of times that each cluster's dials are set between two updates; the noise stays
+            the same for this time.
         rollouts: Number of rollouts and updates.
         batch_size: Steps in a minibatch.
         epochs: Passes over a rollout.
@@ -44,7 +44,8 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         target_kl: KL divergence at which an update stops.
         width: Units of each of the two hidden layers.
         noise: Initial standard deviation of the noise on the position of a dial.
-        pair_weight: Weight of half the difference of a pair's returns, relative to the advantage of the step.
+        pair_weight: Weight of half the difference between the returns of a pair, relative to the advantage of
+            the step.
     """
 
     clusters: int = 64
@@ -74,7 +75,7 @@ class MirroredNoise(StateDependentNoiseDistribution):
 
 
 class DialPolicy(ActorCriticPolicy):
-    """Two hidden tanh layers and a tanh output, with mirrored noise."""
+    """Policy network with two hidden tanh layers and a tanh output, with mirrored noise."""
 
     def _build(self, lr_schedule: Callable[[float], float]) -> None:
         assert self.dist_kwargs is not None
@@ -91,7 +92,7 @@ class DialPolicy(ActorCriticPolicy):
             net.bias.copy_(torch.as_tensor(np.arctanh(np.clip(positions, -0.99, 0.99)), dtype=net.bias.dtype))
 
     def layers(self) -> list[Floats]:
-        """The mean as the matrices of a `Strategy`."""
+        """Return the mean as the matrices of a `Strategy`."""
         linear = [part for part in self.mlp_extractor.policy_net if isinstance(part, torch.nn.Linear)]
         assert isinstance(self.action_net, torch.nn.Linear)
         return [
@@ -115,7 +116,7 @@ class PairedBuffer(RolloutBuffer):
 
 
 class _Told(BaseCallback):
-    """Reports each rollout; noise is drawn when a rollout starts."""
+    """Callback that reports each rollout; noise is drawn when a rollout starts."""
 
     def __init__(self, tell: Callable[[int, float, float], None]) -> None:
         super().__init__()
@@ -146,12 +147,12 @@ def train_ppo(
     Args:
         sources: Traces that windows are drawn from.
         drawn: How windows are drawn.
-        policy: The rule that has the dials.
+        policy: The rule whose dials are set.
         config: Hyper-parameters.
         seed: Seed of weights, windows and noise.
         start: (D,) initial constant positions of the dials, -1 to 1.
         tell: Called after each rollout with its number, the mean reward, and the standard deviation of half
-            the difference of pairs, both over the rollout.
+            the difference between the returns of pairs, both for this rollout.
 
     Returns:
         The matrices of a `Strategy`: the trained mean, without noise.

@@ -1,4 +1,4 @@
-"""A training, from windows to a verdict: other settings, then constant dials, then dials that follow state.
+"""A training, from windows to a verdict: other settings, constant dials, then dials that follow the state.
 
 Windows of the first part train, windows of the second part choose, windows of the third part confirm, once.
 The best chosen policy is written if it is confirmed to be better than the policy's own settings; otherwise
@@ -33,7 +33,7 @@ STATE_FILE: Final = "training.json"
 
 
 def _teaches(judge: Judge, found: Floats) -> bool:
-    """Whether a strategy beats the settings on its training windows: with a weak signal, evolution drifts."""
+    """Return whether a strategy beats the settings on its training windows (a weak signal makes it drift)."""
     mine, zero = judge.run([(found,), ALL_ZERO])
     return compared(judge, mine, zero).cost.high < 1.0
 
@@ -66,8 +66,8 @@ class Training:
         """Try settings, evolve, choose, confirm.
 
         Args:
-            tell: Called after each generation with its stage; may raise to stop, as the state is already
-                written.
+            tell: Called after each generation with its stage. It can raise an exception to stop: the state is
+                already written.
             resume: Whether to continue from `state_file`.
             say: Called with a line at the start of each longer phase.
 
@@ -112,9 +112,10 @@ class Training:
         tell: Callable[[str, Generation], None],
         say: Callable[[str], None],
     ) -> tuple[dict[str, StrategyComparison], str]:
-        """Cost of each other setting relative to the policy's own, on the windows that choose, and the best
-        one; "": none is significantly better. Without this test, the best of a dozen is often only the
-        luckiest."""
+        """Return the cost of each other setting relative to the policy's own, on the windows that choose, and
+        the best setting, "" if none is significantly better. Without a test of significance, the best of a
+        dozen settings is often only the luckiest.
+        """
         others = self.recipe.others(self.lesson.policy)
         try:
             table = {
@@ -147,7 +148,7 @@ class Training:
         state: dict[str, Any],
         tell: Callable[[str, Generation], None],
     ) -> Evolution:
-        """Run one stage, or the rest of it."""
+        """Run one stage, or the remaining generations of a stage."""
         seed = self.seed * 2 + (stage == FOLLOWING)
         evolution = Evolution(judge, config, seed, start)
         if stage in state:
@@ -165,14 +166,14 @@ class Training:
     def _choose(
         self, found: dict[str, Layers], policy: Policy
     ) -> tuple[dict[str, StrategyComparison], str, dict[str, Interval]]:
-        """Each stage relative to the settings on the windows that choose, and the stage to confirm; "": none.
+        """Compare each stage with the settings on the windows that choose, and choose the stage to confirm.
 
-        A later stage, which has more ways to fail, is taken only if it is significantly better than the one
-        before.
+        A later stage can fail in more ways, so it is chosen only if it is significantly better than the stage
+        before it.
 
         Returns:
-            The stages relative to the settings, the stage to confirm, and for each stage that looks better
-            but was not taken, its cost relative to the taken one.
+            The stages relative to the settings; the stage to confirm, "" for none; and for each stage that
+            costs less but was not chosen, its cost relative to the chosen stage.
         """
         with self._judge("choosing") as judge:
             (zero,), costs = judge.run([ALL_ZERO]), judge.run(list(found.values()), policy=policy)
@@ -201,23 +202,25 @@ class Training:
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
             raise self._no_training(str(error)) from None
         if seed != self.seed:
-            raise InputError(f"{self.state_file}: it was begun with --seed {seed}, got --seed {self.seed}")
+            raise InputError(
+                f"{self.state_file}: this training was started with --seed {seed}, got --seed {self.seed}"
+            )
         if of != self._of:
             raise InputError(
-                f"{self.state_file}: it was begun on other data, or with another recipe or policy; give the "
-                "same, or begin again with --overwrite"
+                f"{self.state_file}: this training was started on other data, or with another recipe or "
+                "policy; give the same data, recipe and policy, or start again with --overwrite"
             )
         return stages
 
     def _no_training(self, why: str) -> InputError:
         return InputError(
-            f"{self.state_file}: expected a training that rlsched train has kept, cannot continue it: "
-            f"{' '.join(why.split())}; begin again with --overwrite"
+            f"{self.state_file}: expected the state of a training of rlsched train, cannot continue it: "
+            f"{' '.join(why.split())}; start again with --overwrite"
         )
 
     @property
     def _of(self) -> str:
-        """Key that identifies a training."""
+        """Key that identifies this training."""
         settings = [one for pool in self.lesson.teaching for one in pool.settings]
         work_s = sum(one.work_s for one in settings)
         predicted_s = sum(float(one.window.predicted_s.sum()) for one in settings)
@@ -235,7 +238,7 @@ class Training:
 
 
 def _frozen(judge: Judge, found: Floats, mine: Costs, policy: Policy) -> dict[str, Any]:
-    """Cost, by dial, of freezing the dial at 0."""
+    """Return, by dial, the cost with this dial frozen at 0 / the cost with this dial in use."""
     table = {}
     for row, name in enumerate(RANGES):
         if found[row].any():

@@ -1,4 +1,4 @@
-"""Ranges of the observations that a strategy meets on training windows; its file carries them."""
+"""Ranges of the observations that a strategy meets on training windows; the strategy's file contains them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rlsched_envs.training.vector import ClusterVecEnv
 from rlsched_envs.training.windows import Drawn
 
 CLUSTERS: Final = 32
-"""Windows that are simulated in parallel, each to its end; a cluster that finishes early starts another."""
+"""Number of windows simulated in parallel, each to its end; a cluster that finishes early starts another."""
 
 
 def familiar_to(
     strategy: Strategy, policy: Policy, sources: Sequence[EpisodeSource], drawn: Drawn, seed: int
 ) -> Familiar:
-    """Ranges of all columns, over all settings of the dials on at least `CLUSTERS` windows.
+    """Return the ranges of all columns, over all settings of the dials on at least `CLUSTERS` windows.
 
     Args:
         strategy: The strategy that sets the dials.
-        policy: The rule that has the dials.
+        policy: The rule whose dials are set.
         sources: Traces that windows are drawn from.
         drawn: How windows are drawn.
         seed: Seed of the draws.

@@ -17,11 +17,11 @@ LEAST_WINDOWS: Final = 200
 
 
 class StrategyComparison(msgspec.Struct, frozen=True):
-    """One strategy relative to another on the same windows; below 1 is better.
+    """Costs of one strategy relative to another on the same windows; below 1 is better.
 
     Attributes:
         cost: Weighted sum of time in the system and energy.
-        delay: JCT beyond the run times on GPUs of their own at full clock.
+        delay: JCT in excess of the jobs' run times on GPUs of their own at full clock.
         energy: Energy of the jobs.
         by_source: Geometric mean of cost by trace.
     """
@@ -53,17 +53,17 @@ class Trained(msgspec.Struct, frozen=True):
         strategy: Strategy that sets the dials; all 0 if none was chosen.
         stage: `settings`, `constants`, `following`, or "" if none is better than the policy's own settings on
             the windows that choose.
-        setting: Changed setting, as `--set` takes it; "": none.
-        tried: By other setting: cost relative to the policy's own, on the windows that choose.
-        chosen: By stage: the same.
-        confirmed: The chosen policy relative to the policy's own settings, on the windows that confirm; None:
-            none was chosen.
-        frozen: By dial: cost with this dial at 0 / cost with it, on the windows that confirm; above 1, it
-            helps.
+        setting: Changed setting, in the form of `--set`; "": none.
+        tried: Cost with each other setting relative to the policy's own settings, on the windows that choose.
+        chosen: Cost of each stage relative to the policy's own settings, on the windows that choose.
+        confirmed: Costs of the chosen policy relative to the policy's own settings, on the windows that
+            confirm; None: no policy was chosen.
+        frozen: By dial: cost with this dial frozen at 0 / cost with this dial in use, on the windows that
+            confirm; above 1, the dial helps.
         stopped: Stages that stopped early because they found no direction.
-        last: Last strategy of the evolution, better or not.
-        passed_over: By stage that costs less than the chosen one where it was chosen: its cost relative to
-            the chosen one, on the same windows.
+        last: Last strategy of the evolution, whether it is better or not.
+        passed_over: Stages that cost less than the chosen stage on the windows that choose, with their cost
+            relative to the chosen stage.
     """
 
     policy: Policy
@@ -80,7 +80,7 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def is_better(self) -> bool:
-        """Whether it is confirmed to be better than the policy's own settings."""
+        """Whether the chosen policy is confirmed to be better than the policy's own settings."""
         if self.confirmed is None:
             return False
         return self.confirmed.cost.windows >= LEAST_WINDOWS and self.confirmed.cost.high < 1.0
@@ -92,7 +92,7 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """The verdict in words."""
+        """The verdict as a sentence."""
         if self.confirmed is None:
             return "keep what you have: nothing was better than the settings on the windows that choose"
         cost, delay = self.confirmed.cost, self.confirmed.delay
@@ -110,7 +110,7 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def why_not(self) -> list[str]:
-        """One sentence for each cheaper candidate in the table that was not taken, with the reason."""
+        """Return a sentence for each cheaper candidate in the table that was not chosen, with the reason."""
         found = []
         looks = min(self.tried, key=lambda name: self.tried[name].cost.ratio, default="")
         if looks and not self.setting and self.tried[looks].cost.ratio < 1.0:
@@ -128,7 +128,7 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """The next step for the user, one sentence."""
+        """Return the next step for the user, one sentence."""
         if self.is_better:
             return (
                 "compare it on jobs outside the training data (`rlsched evaluate --policy FILE`), then "
@@ -154,7 +154,7 @@ class Trained(msgspec.Struct, frozen=True):
         return _written(path, self.policy, self.strategy, self.verdict)
 
     def write_last(self, path: Path) -> list[Path]:
-        """Write the last result of the evolution in the same form, although it is not confirmed.
+        """Write the last result of the evolution in the same form, although this result is not confirmed.
 
         Returns:
             The written files.
@@ -164,7 +164,7 @@ class Trained(msgspec.Struct, frozen=True):
         )
 
     def report(self) -> dict[str, Any]:
-        """The result as plain data for JSON."""
+        """Return the result as plain data for JSON."""
         return {
             "stage": self.stage,
             "setting": self.setting,
@@ -184,7 +184,7 @@ class Trained(msgspec.Struct, frozen=True):
 
 
 def _is_any(strategy: Strategy) -> bool:
-    """Whether a strategy ever moves a dial."""
+    """Return whether a strategy ever moves a dial."""
     return any(any(row) for layer in strategy.layers for row in layer)
 
 

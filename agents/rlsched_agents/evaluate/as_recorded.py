@@ -1,4 +1,4 @@
-"""Recorded outcomes of the jobs of a trace, if the trace has their waiting times."""
+"""The outcomes of a trace's jobs as the site recorded them, if the trace has their waiting times."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _PERCENTS: Final = (50, 99, 99.9)
 
 
 class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
-    """Waits and JCT as the site recorded them: under its own scheduler, on the nodes that it had and that
-    worked then, with its users' priorities and limits. They are for orientation next to a replay.
+    """Waits and JCT as the site recorded them: under the site's own scheduler, on the nodes that worked at
+    that time, with the priorities and limits of its users. For orientation next to a replay.
 
     Attributes:
-        jobs: Measured jobs whose wait is recorded and that can run here.
+        jobs: Number of measured jobs with a recorded wait that can run on the simulated cluster.
         of_jobs: Number of measured jobs.
-        queue_mean_s: Mean of `queue_s`, seconds; also its percentiles and its maximum.
-        jct_mean_s: Mean of `queue_s` + `duration_s`; also its percentiles.
+        queue_mean_s: Mean of `queue_s`, seconds; the next fields are its percentiles and its maximum.
+        jct_mean_s: Mean of `queue_s` + `duration_s`; the next fields are its percentiles.
         scaled: Whether the simulated cluster has other nodes than its file (`--load`, `--nodes`).
     """
 
@@ -40,7 +40,7 @@ class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_words(self) -> str:
-        """Description of the numbers, with the reasons why they are not comparable."""
+        """Describe the numbers, with the reasons why a replay's numbers are not comparable with them."""
         known = "" if self.jobs == self.of_jobs else f", known of {self.jobs:,} of {self.of_jobs:,} jobs"
         nodes = "; the cluster here was scaled and has other nodes than the site" if self.scaled else ""
         return (
@@ -53,13 +53,13 @@ class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
 def as_recorded(
     trace: Trace, measured: NDArray[np.bool_], rejected: NDArray[np.bool_], *, scaled: bool
 ) -> AsRecorded | None:
-    """Recorded outcomes of the measured jobs of a trace; None if the trace has no waiting times.
+    """Return the recorded outcomes of a trace's measured jobs; None if the trace has no waiting times.
 
     Args:
         trace: J jobs.
         measured: (J,) whether each job is measured.
-        rejected: (J,) whether each job can never run here; these jobs are left out, as in the policies'
-            results.
+        rejected: (J,) whether each job can never run on this cluster; as in the policies' results, the
+            outcomes exclude these jobs.
         scaled: Whether the cluster has other nodes than its file.
     """
     if QUEUE not in trace.extra:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rlsched_envs.sim.job_table import JobTable
 
 NAMED_JOBS = 5
-"""Number of rejected jobs named for each reason; --jobs-out lists all of them."""
+"""Number of rejected jobs named for each reason; `--jobs-out` lists all rejected jobs."""
 
 
 def build_report(
@@ -56,7 +56,7 @@ def build_report(
         outcomes: Outcomes of all policies, one per seed; a single outcome stands for all seeds.
         baseline: The policy to compare with; None: the first.
         models: Models used by the outcomes.
-        prediction: Predictor of the run times that the trace lacks.
+        prediction: Predictor for jobs that have no predicted run time in the trace.
         scaled: Whether the cluster has other nodes than its file.
         profiled: (J,) jobs of the trace that run by a learnt profile; None: no profiles were given.
 
@@ -114,11 +114,12 @@ def build_report(
 
 
 def predicted_by(jobs: Trace, kind: str, *, is_fed: bool) -> str:
-    """Source of the predicted run times, in one sentence; "" if the predictor is not known.
+    """Return the source of the predicted run times, in one sentence; "" if the predictor is not known.
 
     Args:
         jobs: The measured jobs, with the predictions of the trace itself.
-        kind: Predictor of what the trace lacks, one of `rlsched.workload.predict.kinds.KINDS`.
+        kind: Predictor for jobs without a prediction in the trace, one of
+            `rlsched.workload.predict.kinds.KINDS`.
         is_fed: Whether a policy uses predictions.
     """
     if not kind:
@@ -143,13 +144,13 @@ def paired_runs(ours: list[JobTable], theirs: list[JobTable]) -> tuple[list[JobT
 
 
 def rejected_reasons(table: JobTable, measured: NDArray[np.bool_]) -> dict[str, int]:
-    """Measured jobs that can never run, counted by reason, most frequent first."""
+    """Count the measured jobs that can never run by reason, most frequent reason first."""
     jobs = np.flatnonzero(measured & table.rejected)
     return dict(Counter(str(table.reject_reason[job]) for job in jobs).most_common())
 
 
 def rejected_lines(table: JobTable, measured: NDArray[np.bool_]) -> list[str]:
-    """One line per reason: number of jobs, reason, and names of the first jobs."""
+    """Return one line per reason: number of jobs, reason, and names of the first jobs."""
     jobs_of: dict[str, list[str]] = {}
     for job in np.flatnonzero(measured & table.rejected):
         jobs_of.setdefault(table.reject_reason[job], []).append(str(table.trace.job_id[job]))

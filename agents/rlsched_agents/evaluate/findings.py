@@ -29,27 +29,29 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         trace: Name of the trace.
         cluster: Name of the cluster.
         nodes: Number of nodes, after --nodes or --load.
-        gpus: Number of GPUs that jobs can be given; a MIG slice counts as one.
+        gpus: Number of GPUs that the scheduler can allocate; a MIG slice counts as one GPU.
         load_frac: Offered load of the measured jobs on the cluster.
         seeds: Seeds of the policies; numbers are means over the seeds.
-        policies: By name, in the order of the request.
+        policies: Metrics of each policy, by name, in the order of the request.
         settings: Settings of each policy, by name.
         since_s: First second of the window; None: start of the trace.
         until_s: End of the window; None: end of the trace.
-        baseline: The policy that the others are compared with in `paired`.
+        baseline: The policy that `paired` compares the other policies with.
         paired: Each other policy relative to the baseline, on the same jobs.
         rejected_reasons: Measured jobs that can never run, by reason.
         models: The models of all runs; None: jobs ran as recorded in the trace.
         profiled: Number of measured jobs that ran by a learnt profile; None: no profiles were given.
         mig_slices: Number of MIG slices among the GPUs.
         devices: Number of GPUs in the nodes, whole or partitioned.
-        prediction: Predictor of the run times that the trace lacks: `hedge` or `running-mean`.
+        prediction: Predictor for jobs that have no predicted run time in the trace: `hedge` or
+            `running-mean`.
         predicted_by: Source of the predicted run times of the measured jobs, in one sentence.
         verdict: The result in one sentence (`verdict.verdict_of`).
         cautions: Caveats of these numbers, one sentence each.
         recorded: Recorded outcomes of the jobs; None: the trace has none.
-        fed_truth: Policies that receive the true run times: bounds, which no broker can run.
-        crowded_vcs: Offered load of each VC above 1, on its own nodes.
+        fed_truth: Policies that receive the true run times. Their results are bounds: no broker can run these
+            policies.
+        crowded_vcs: VCs whose offered load on their own nodes is above 1, with this load.
     """
 
     trace: str

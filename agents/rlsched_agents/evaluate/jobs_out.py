@@ -52,7 +52,7 @@ class Places:
         self._first_gpu = np.array([0, *accumulate(node.gpus for node in nodes)])
 
     def cells(self, gpus: Sequence[int]) -> tuple[str, str]:
-        """The cells `node` and `gpus` of an allocation: (`n3;n7`, `0,1;0-7`)."""
+        """Return the cells `node` and `gpus` of an allocation: (`n3;n7`, `0,1;0-7`)."""
         numbers = np.sort(np.asarray(gpus, dtype=np.int64))
         owners = np.searchsorted(self._first_gpu, numbers, side="right") - 1
         used = np.unique(owners)
@@ -63,7 +63,7 @@ class Places:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Ascending numbers; three or more consecutive ones become a range: `0,1`, `0-7`, `0-2,5`."""
+    """Format ascending numbers; three or more consecutive numbers become a range: `0,1`, `0-7`, `0-2,5`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:
@@ -74,12 +74,12 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def file_stem(policy: str) -> str:
-    """The name of a policy as a file name: `:` and `/` become `_`, the star of a changed policy a word."""
+    """Convert a policy's name to a file name: `:` and `/` become `_`, the star of a changed policy a word."""
     return policy.replace(":", "_").replace("/", "_").replace("*", "_changed")
 
 
 def seed_stem(policy: str, seed: int, seeds: Sequence[int]) -> str:
-    """File name of a run: the first seed has the policy's own name, the other seeds `NAME.seedK`."""
+    """Return the file name of a run: the policy's name for the first seed, `NAME.seedK` for other seeds."""
     return file_stem(policy) + ("" if seed == seeds[0] else f".seed{seed}")
 
 
@@ -87,7 +87,7 @@ class _Books:
     """The cells `share`, `sm_clock_frac` and `energy_j` of jobs and of attempts.
 
     Without models a job has the share it requested, at full clock, and no energy. With models, share and
-    clock are means over the time that it held its GPUs.
+    clock are means over the time that the job held its GPUs.
     """
 
     def __init__(self, table: JobTable) -> None:
@@ -130,11 +130,11 @@ def write_jobs(
 ) -> None:
     """Write `folder`/`stem`.csv and `stem`.segments.csv for the measured jobs, in submission order.
 
-    Times are seconds of the trace; blank if unknown or never. A job that did not start has a row only in the
-    first file; a job of several attempts has its first start, its last end and its last GPUs in the first
-    file. A job without GPUs has blanks from its node on, except for its energy. Share and clock are means
-    over the time that it held its GPUs; without models a job has the share it requested at full clock, and
-    the energy is blank.
+    Times are seconds of the trace; a cell is blank if the time is unknown or the event never happened. A job
+    that did not start has a row only in the first file. A job with several attempts has its first start, its
+    last end and its last GPUs in the first file. For a job without GPUs, all cells from `node` on are blank,
+    except the energy. Share and clock are means over the time that the job held its GPUs. Without models a
+    job has the share it requested at full clock, and the energy is blank.
 
     Raises:
         InputError: the folder is not writable.
@@ -173,7 +173,7 @@ def write_jobs(
 
 
 def seconds(value: float) -> str:
-    """Whole seconds without a decimal point, others in full precision, nan as blank."""
+    """Format whole seconds without a decimal point, other values in full precision, nan as blank."""
     if np.isnan(value):
         return ""
     return str(int(value)) if value == int(value) else repr(float(value))

@@ -36,7 +36,7 @@ SLOWDOWN_THRESHOLD_S: Final = 10.0
 
 
 class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs of one size or one VC. Times in seconds; None if no job of the group ended.
+    """Metrics of the jobs of one size or one VC. Times in seconds; None if no job of the group ended.
 
     Fields with a default were added later: reports without them remain readable.
 
@@ -51,7 +51,7 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
         queue_p99_s: 99th percentile of the queueing delay.
         queue_max_s: Longest queueing delay, a measure of starvation.
         bounded_slowdown_mean: Mean `bounded_slowdown` of the jobs that ended.
-        bounded_slowdown_p99: 99th percentile of it.
+        bounded_slowdown_p99: 99th percentile of `bounded_slowdown`.
         fragmentation_frac: Only by size: share of the free GPU-seconds that a job of this size could not have
             used (`occupancy.fragmentation`).
     """
@@ -76,10 +76,10 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy on one workload, over the jobs submitted in the window. None: no data to compute it from.
+    """Metrics of one policy on one workload, for the jobs submitted in the window. None: no data.
 
-    Percentiles interpolate linearly between the two nearest jobs (default of numpy and pandas), so they are
-    comparable with published simulators. JCT and queueing delay cover the jobs that ended; `jobs` counts all
+    Percentiles interpolate linearly between the two nearest jobs (default of numpy and pandas), like the
+    percentiles of published simulators. JCT and queueing delay cover the jobs that ended; `jobs` counts all
     submitted jobs: ended + rejected + unfinished. Fields with a default were added later: reports without
     them remain readable.
 
@@ -87,14 +87,15 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         jobs: Jobs submitted.
         rejected: Jobs that can never run on this cluster.
         unfinished: Jobs that had not ended when the replay stopped.
-        jct_mean_s: Mean of last end - submission, seconds; its percentiles likewise.
-        queue_mean_s: Mean queueing delay (`queue_s`), seconds; its percentiles and its maximum (a measure of
-            starvation) likewise.
+        jct_mean_s: Mean JCT (last end - submission), seconds; `jct_p50_s`, `jct_p99_s` and so on are its
+            percentiles.
+        queue_mean_s: Mean queueing delay (`queue_s`), seconds; `queue_p50_s` and so on are its percentiles,
+            `queue_max_s` is its maximum (a measure of starvation).
         makespan_s: Last end - first submission, seconds.
         gpu_utilisation_frac: Allocated GPU-seconds / capacity, from the first to the last submission; jobs
-            submitted before the window count while they run in it. Shared GPUs count once.
-        energy_kwh: Energy of the measured jobs: their shares of their GPUs, and their busy cores, without
-            idle power. None without models.
+            submitted before the window count while they run in the window. Shared GPUs count once.
+        energy_kwh: Energy of the measured jobs: their shares of the energy of their GPUs, and the energy of
+            their busy cores, without idle power. None without models.
         preemptions: Attempts of measured jobs that were preempted.
         decisions: Number of decisions of the scheduler over the whole replay, including the warm-up.
         decision_p99_us: 99th percentile of the time per decision, microseconds; None if decisions were not
@@ -103,35 +104,36 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         by_gpus: By number of GPUs, smallest first.
         by_vc: By VC, `-` for jobs without one.
         by_source: Number of decisions by source; empty if not counted.
-        bounded_slowdown_mean: Mean `bounded_slowdown`; its percentile likewise.
-        lost_gpu_s: GPU-seconds of attempts of measured jobs without lasting progress: work lost to a
-            preemption, a failure or a node failure, and restart costs. Work ended by a time limit does not
-            count, since it is not repeated. If speeds vary: at full speed.
-        decision_p50_us: Median time per decision, microseconds; None if `decision_p99_us` is.
-        gpu_used_frac: As `gpu_utilisation_frac`, for busy instead of allocated GPUs: the catalogue's
-            utilisation of each running job, less stalls; jobs that share GPUs have together 1 - product(1 -
-            own utilisation) (`physics`). None without models.
+        bounded_slowdown_mean: Mean `bounded_slowdown`; the next field is its percentile.
+        lost_gpu_s: GPU-seconds that attempts of measured jobs spent without lasting progress: work lost to a
+            preemption, a failure or a node failure, and restart costs. Work that a time limit ended does not
+            count, since no attempt repeats it. If speeds vary, the GPU-seconds at full speed.
+        decision_p50_us: Median time per decision, microseconds; None if `decision_p99_us` is None.
+        gpu_used_frac: Like `gpu_utilisation_frac`, for busy instead of allocated GPUs: the catalogue's
+            utilisation of each running job, less stalls. The utilisation of jobs that share GPUs is 1 -
+            product(1 - own utilisation) (`physics`). None without models.
         fragmentation_frac: Share of the free GPU-seconds, from the first to the last submission, that a job
             drawn at random could not have used (`occupancy.fragmentation`). None if placements were not kept,
             or no GPU was free.
         over_time: Allocation and fragmentation in steps of time; None if the time span is zero.
-        migrations: Preemptions whose job started again at the same instant, placed elsewhere; they also count
-            in `preemptions`.
+        migrations: Preemptions after which the job started elsewhere at the same instant; `preemptions`
+            includes them.
         by_end: Number of jobs that ended, by outcome: `completed`, `timeout` (killed at the time limit),
-            `failed` (a failure, and no retry left).
+            `failed` (a failure without a remaining retry).
         energy_per_job_kwh: Mean over the measured jobs that ended. This and the following fields are None
             without models.
         cluster_energy_kwh: Energy of the whole cluster over the whole replay (`replay_s`), including the
             warm-up.
-        idle_energy_kwh: The part of it that belongs to no job: nodes, and GPUs without a job.
-        replay_s: From the first replayed submission to the last event, seconds.
-        shared_frac: Share of the jobs with whole GPUs that ended and shared their GPUs at some time.
+        idle_energy_kwh: The part of `cluster_energy_kwh` that belongs to no job: nodes, and GPUs without a
+            job.
+        replay_s: Time from the first replayed submission to the last event, seconds.
+        shared_frac: Of the ended jobs with whole GPUs, the share that shared their GPUs at some time.
         sm_clock_mean_frac: Mean SM clock of the GPUs of measured jobs, relative to the maximum.
         measured_cells_frac: Share of the catalogue cells used for the result that are measured or fitted, not
             assumed (`modelled.Basis`).
         power_down: Results of power-down. None without a power-down rule.
-        floor_mean_s: Mean run time, on GPUs of its own at full speed, of the jobs that ended: a lower bound
-            on JCT, except for the effect of idle cores on a job's node.
+        floor_mean_s: Mean run time that the jobs that ended need on GPUs of their own at full speed: a lower
+            bound on JCT, except that idle cores on the node can speed a job up.
         delay_mean_s: Mean JCT less `floor_mean_s`: waiting at the first start and after each preemption,
             repeated work, and slowdown by sharing and clocks.
     """
@@ -182,12 +184,12 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jct_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
-    """JCT of each job, (J,) seconds: last end - submission; nan if it did not end."""
+    """Return the JCT of each job, (J,) seconds: last end - submission; nan if the job did not end."""
     return np.asarray(table.end_s[jobs] - table.trace.submit_s[jobs], dtype=np.float64)
 
 
 def queue_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
-    """Queueing delay of each job, (J,) seconds: first start - submission; nan if it did not start.
+    """Return the queueing delay of each job, (J,) seconds: first start - submission; nan without a start.
 
     The delay of a job with dependencies or an array limit starts when it becomes eligible, as in Slurm's
     accounting (`sacct`, field Eligible).
@@ -197,7 +199,7 @@ def queue_s(table: JobTable, jobs: Jobs = ALL) -> Floats:
 
 
 def bounded_slowdown(table: JobTable, jobs: Jobs = ALL) -> Floats:
-    """Bounded slowdown of each job, (J,): max(1, JCT / max(duration, 10 s)); nan if it did not end.
+    """Return the bounded slowdown of each job, (J,): max(1, JCT / max(duration, 10 s)); nan without an end.
 
     Without preemption this is max(1, (wait + run) / max(run, 10 s)), as in Feitelson, «Metrics for Parallel
     Job Scheduling and Their Convergence», JSSPP 2001 (LNCS 2221, pp. 188-205).
@@ -207,14 +209,14 @@ def bounded_slowdown(table: JobTable, jobs: Jobs = ALL) -> Floats:
 
 
 def ends(table: JobTable, which: Mask) -> dict[str, int]:
-    """Number of these jobs by outcome; jobs that did not end are left out."""
+    """Count these jobs by outcome, without the jobs that did not end."""
     done = which & has_ended(table)
     by = np.where(done, ENDED, ONGOING) if table.ended_by is None else table.ended_by
     return {name: int(np.count_nonzero(done & (by == code))) for name, code in END_NAMES.items()}
 
 
 def migrations(table: JobTable, which: Mask) -> int:
-    """Number of preemptions of these jobs, by any rule, whose next attempt starts at the same instant."""
+    """Count the preemptions of these jobs, by any rule, whose next attempt starts at the same instant."""
     attempts = table.attempts
     order = np.lexsort((attempts.attempt, attempts.job))
     job, stopped = attempts.job[order], (attempts.reason[order] == PREEMPTED) & which[attempts.job[order]]
@@ -223,7 +225,7 @@ def migrations(table: JobTable, which: Mask) -> int:
 
 
 def interruptions(table: JobTable, which: Mask) -> tuple[int, float]:
-    """Preemptions of these jobs, and GPU-seconds that their attempts lost.
+    """Return the preemptions of these jobs, and the GPU-seconds that their attempts lost.
 
     The loss is the sum of (work done - useful work) x GPUs over the finished attempts; an attempt at full
     speed does work from its start to its end.
@@ -237,17 +239,17 @@ def interruptions(table: JobTable, which: Mask) -> tuple[int, float]:
 
 
 def has_ended(table: JobTable) -> Mask:
-    """Whether each job ended, (J,)."""
+    """Return whether each job ended, (J,)."""
     return np.asarray(~np.isnan(table.end_s) & ~table.rejected, dtype=np.bool_)
 
 
 def quantile(values: Floats, percent: float) -> float | None:
-    """Percentile with linear interpolation between neighbours; None for no values."""
+    """Return a percentile with linear interpolation between neighbours; None for no values."""
     return quantiles(values, [percent])[0]
 
 
 def quantiles(values: Floats, percents: list[float]) -> list[float] | list[None]:
-    """Several percentiles in one pass over the values."""
+    """Return several percentiles in one pass through the values."""
     if not len(values):
         return [None] * len(percents)
     found: list[float] = np.percentile(values, percents, method="linear").tolist()
@@ -255,14 +257,14 @@ def quantiles(values: Floats, percents: list[float]) -> list[float] | list[None]
 
 
 def mean(values: Floats) -> float | None:
-    """Arithmetic mean; None for no values."""
+    """Return the arithmetic mean; None for no values."""
     return float(np.mean(values)) if len(values) else None
 
 
 def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
-    """Allocated GPU-seconds / capacity between the first and the last submission of the measured jobs.
+    """Return allocated GPU-seconds / capacity between the measured jobs' first and last submission.
 
-    Each job of the replay counts while it runs in that time; jobs that share GPUs count once. None if that
+    All jobs of the replay count while they run in that time; jobs that share GPUs count once. None if the
     time is zero.
     """
     times = table.trace.submit_s[measured]
@@ -278,8 +280,9 @@ def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
 def used_frac(
     start_s: Floats, end_s: Floats, gpus: Floats, span_s: tuple[float, float], num_gpus: int
 ) -> float:
-    """GPU-seconds of (H,) GPUs held between (H,) times within a span, divided by the capacity; 0 for an empty
-    span."""
+    """Return the GPU-seconds that intervals (H,) hold `gpus` (H,) within a span, divided by the capacity; 0
+    for an empty span.
+    """
     first, last = span_s
     if last <= first:
         return 0.0
@@ -290,7 +293,7 @@ def used_frac(
 def by_size(
     table: JobTable, measured: Mask, fragments: Fragmentation | None = None
 ) -> dict[str, GroupMetrics]:
-    """Metrics by number of GPUs of the measured jobs, ascending."""
+    """Return the metrics of the measured jobs by number of GPUs, ascending."""
     sizes = table.trace.num_gpus
     useless = {} if fragments is None else fragments.by_gpus_frac
     return {
@@ -300,13 +303,13 @@ def by_size(
 
 
 def by_vc(table: JobTable, measured: Mask) -> dict[str, GroupMetrics]:
-    """Metrics by VC of the measured jobs, by name; `-`: no VC."""
+    """Return the metrics of the measured jobs by VC name; `-` stands for no VC."""
     vcs = table.trace.vc
     return {str(vc) or "-": group(table, measured & (vcs == vc)) for vc in np.unique(vcs[measured])}
 
 
 def group(table: JobTable, which: Mask, *, fragmentation_frac: float | None = None) -> GroupMetrics:
-    """Metrics of these jobs; their fragmentation is an argument."""
+    """Return the metrics of these jobs; the caller supplies their fragmentation."""
     done = np.flatnonzero(which & has_ended(table))
     rejected = int(np.count_nonzero(which & table.rejected))
     jct, queue, slowdown = jct_s(table, done), queue_s(table, done), bounded_slowdown(table, done)
@@ -341,12 +344,12 @@ def schedule_metrics(
     wall_s: float = 0.0,
     basis: Basis | None = None,
 ) -> Metrics:
-    """All metrics that the report has of one replay.
+    """Compute all metrics that the report has of one replay.
 
     Args:
         table: The replayed jobs.
         num_gpus: GPUs of the cluster.
-        measured: (J,) jobs of the window; None: all of them.
+        measured: (J,) jobs of the window; None: all jobs.
         wall_s: Wall time of the replay, seconds.
         basis: Catalogue cells behind a run with models; None: not reported.
     """
@@ -407,7 +410,7 @@ def schedule_metrics(
 
 
 def mean_over_seeds(runs: list[Metrics]) -> Metrics:
-    """Mean of each number over the runs of several seeds; None if a run lacks it."""
+    """Return the mean of each number over the runs of several seeds; None if a run lacks the number."""
     if len(runs) == 1:
         return runs[0]
     return msgspec.convert(_merged([msgspec.to_builtins(run) for run in runs]), Metrics)

@@ -34,8 +34,8 @@ class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
         wake_ups_a_day: Wake-up events per day of the replay.
         nodes_booted: Number of node boots from sleep.
         asleep_node_h: Node-hours asleep.
-        saved_kwh: Energy that the same nodes without their jobs would have used in addition if they had
-            stayed on.
+        saved_kwh: Additional energy that the nodes would have used, without their jobs, if they had stayed
+            on.
     """
 
     wake_up_events: int
@@ -46,7 +46,7 @@ class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelMetrics(NamedTuple):
-    """The fields of `metrics.Metrics` with the same names; all None without models."""
+    """Metrics of a run with models: fields of `metrics.Metrics` with the same names; None without models."""
 
     energy_kwh: float | None = None
     energy_per_job_kwh: float | None = None
@@ -59,7 +59,7 @@ class ModelMetrics(NamedTuple):
 
 
 def power_down_metrics(table: JobTable) -> PowerDownMetrics | None:
-    """Results of power-down in a replay; None if no node could sleep."""
+    """Return the results of power-down in a replay; None if no node could sleep."""
     slept, energy = table.slept, table.energy
     if slept is None or energy is None:
         return None
@@ -74,18 +74,18 @@ def power_down_metrics(table: JobTable) -> PowerDownMetrics | None:
 
 
 def books_of(table: JobTable) -> tuple[AttemptTable, ModelledAttempts] | None:
-    """The attempts of a run with models, with their modelled quantities."""
+    """Return the attempts of a run with models, and their modelled quantities; None without models."""
     attempts = table.attempts
     return None if attempts.books is None else (attempts, attempts.books)
 
 
 def gpus_held(trace: Trace, attempts: AttemptTable) -> Floats:
-    """Number of GPUs of each attempt, (S,); 1 for a job that requests a share of a GPU."""
+    """Return the number of GPUs of each attempt, (S,); 1 for a job that requests a share of a GPU."""
     return np.ceil(trace.num_gpus[attempts.job])
 
 
 def model_metrics(table: JobTable, num_gpus: int, measured: Mask) -> ModelMetrics:
-    """Energy, use, sharing and clocks of a replay.
+    """Compute energy, use, sharing and clocks of a replay.
 
     Args:
         table: The replayed jobs.
@@ -118,9 +118,9 @@ def model_metrics(table: JobTable, num_gpus: int, measured: Mask) -> ModelMetric
 
 
 def _used(table: JobTable, books: ModelledAttempts, num_gpus: int, measured: Mask) -> float | None:
-    """Busy GPU-seconds / capacity, from the first to the last submission of the measured jobs.
+    """Return busy GPU-seconds / capacity, from the first to the last submission of the measured jobs.
 
-    An attempt that overlaps that time partly counts in proportion.
+    If an attempt overlaps that time only in part, the same fraction of its GPU-seconds counts.
     """
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
@@ -133,7 +133,7 @@ def _used(table: JobTable, books: ModelledAttempts, num_gpus: int, measured: Mas
 
 
 def used_gpus(table: JobTable, attempts: AttemptTable, books: ModelledAttempts) -> Floats:
-    """Mean number of busy GPUs of each attempt, (S,); 0 for zero length or while it runs."""
+    """Return the mean number of busy GPUs of each attempt, (S,); 0 for zero length or while it runs."""
     length_s = attempts.end_s - attempts.start_s
     used = np.zeros(len(attempts))
     np.divide(books.used_s, length_s, out=used, where=length_s > 0)
@@ -141,7 +141,7 @@ def used_gpus(table: JobTable, attempts: AttemptTable, books: ModelledAttempts) 
 
 
 def mean_of_jobs(table: JobTable, books: ModelledAttempts) -> tuple[Floats, Floats]:
-    """(share of its GPUs, SM clock) of each job, means over the time that it held them, (J,).
+    """Return (share of its GPUs, SM clock) of each job, (J,): means over the time that it held its GPUs.
 
     Nan for jobs without GPUs, and for jobs that held GPUs for no time.
     """
@@ -158,7 +158,7 @@ def mean_of_jobs(table: JobTable, books: ModelledAttempts) -> tuple[Floats, Floa
 
 
 class Basis:
-    """Catalogue figures behind results with models, for the measured jobs.
+    """The catalogue figures that determine the results of the measured jobs in a run with models.
 
     Args:
         trace: J jobs.
@@ -177,12 +177,12 @@ class Basis:
         self._has_slices = spec.num_slices > 0
 
     def measured_frac(self, metrics: ModelMetrics) -> float | None:
-        """Share of the catalogue cells behind a result that are measured or fitted, not assumed.
+        """Return the share of the catalogue cells behind a result that are measured or fitted, not assumed.
 
-        A cell counts as often as its workload is measured; the cost of several nodes counts if a job has more
-        than one GPU. Cells of sharing count if jobs shared GPUs, the clock-bound share if clocks were
-        lowered, speeds if there are several GPU types, cores if the cluster file has them, and memory and
-        speeds if GPUs are partitioned into MIG slices.
+        A cell of a workload counts once for each measured job with this workload. The cost of several nodes
+        counts if a job has more than one GPU. Cells of sharing count if jobs shared GPUs, and the clock-bound
+        share if clocks were lowered. Speeds count if there are several GPU types, cores if the cluster file
+        has them, and memory and speeds if GPUs are partitioned into MIG slices.
         """
         fields = ["util_frac", "dynamic_w"]
         if metrics.shared_frac or self._has_slices:
@@ -200,7 +200,7 @@ class Basis:
 
 
 def asked_shares(trace: Trace) -> Floats:
-    """Share of each of its GPUs that each job requests, (J,); nan for jobs without GPUs."""
+    """Return the share of each of its GPUs that a job requests, (J,); nan for jobs without GPUs."""
     demands, which = trace_demands(trace)
     asked = [one.share_milli / WHOLE_GPU_MILLI if one.gpus else np.nan for one in demands]
     return np.array(asked, np.float64)[which]

@@ -42,8 +42,8 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
         step_s: Length of a step, seconds.
         gpus_allocated: Allocated GPUs, mean of each step.
         gpus_used: Busy GPUs, with the mean of each attempt over its run time. None without models.
-        fragmentation_frac: `fragmentation` of each step, None if no GPU was free in it; None as a whole if
-            placements were not kept, or jobs requested shares of a GPU.
+        fragmentation_frac: `fragmentation` of each step, None for a step without free GPUs. The whole list is
+            None if placements were not kept, or if jobs requested shares of a GPU.
     """
 
     from_s: float
@@ -55,7 +55,7 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fragmentation(NamedTuple):
-    """Free and unusable GPU-seconds of B steps, on nodes that some measured job may use."""
+    """Free and unusable GPU-seconds of B steps, on nodes that at least one measured job may use."""
 
     free_gpu_s: Floats  # (B,)
     unusable_gpu_s: Floats  # (B,) expected, not usable by a job drawn at random
@@ -63,19 +63,19 @@ class Fragmentation(NamedTuple):
 
     @property
     def total_frac(self) -> float | None:
-        """Unusable / free over all steps; None if no GPU was ever free."""
+        """Unusable / free GPU-seconds over all steps; None if no GPU was ever free."""
         free = float(self.free_gpu_s.sum())
         return float(self.unusable_gpu_s.sum()) / free if free > 0 else None
 
     @property
     def by_step_frac(self) -> list[float | None]:
-        """Unusable / free of each step; None if no GPU was free."""
+        """Unusable / free GPU-seconds of each step; None if no GPU was free."""
         pairs = zip(self.unusable_gpu_s.tolist(), self.free_gpu_s.tolist(), strict=True)
         return [unusable / free if free > 0 else None for unusable, free in pairs]
 
 
 def step_edges(table: JobTable, measured: Mask) -> Floats | None:
-    """Edges of the steps, (B + 1,) seconds; None if all measured jobs were submitted at one instant."""
+    """Return the edges of the steps, (B + 1,) seconds; None if all measured jobs came at one instant."""
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
         return None
@@ -86,7 +86,7 @@ def step_edges(table: JobTable, measured: Mask) -> Floats | None:
 
 
 def step_length_s(span_s: float) -> float:
-    """Length of a step for a span of this length, seconds."""
+    """Return the length of a step for a span of this length, seconds."""
     return next((step_s for step_s in STEPS_S if span_s <= step_s * MAX_STEPS), STEPS_S[-1])
 
 
@@ -116,11 +116,11 @@ def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -
 
 
 def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentation | None:
-    """Free and unusable GPU-seconds of each step.
+    """Compute the free and unusable GPU-seconds of each step.
 
-    None without placements, and if jobs request shares of a GPU: the measure is defined for whole GPUs. A GPU
-    held by several jobs is not free. Jobs without GPUs do not count, and resources other than GPUs are
-    ignored.
+    Returns None without placements, and if jobs request shares of a GPU: the measure is defined for whole
+    GPUs. A GPU held by several jobs is not free. Jobs without GPUs do not count, and resources other than
+    GPUs are ignored.
 
     The measure is that of Weng et al., «Beware of Fragmentation» (FGD), USENIX ATC 2023, for whole GPUs: the
     free GPUs of a node are fragments for a job that does not fit on the node, and jobs are drawn at random
@@ -155,19 +155,19 @@ def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentati
 
 
 class _Changes(NamedTuple):
-    """Changes of the free GPUs of nodes, ordered by (node, time), one for each such pair."""
+    """Changes of the number of free GPUs of nodes, ordered by (node, time), one entry per pair."""
 
     time_s: Floats  # (E,)
     node: Small  # (E,)
     change: Ints | Small  # (E,) GPUs that become free; below 0: GPUs that are taken
 
     def select(self, which: Ints | Mask) -> _Changes:
-        """A selection of the changes."""
+        """Return a selection of the changes."""
         return _Changes(self.time_s[which], self.node[which], self.change[which])
 
 
 def _changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Changes between the first and last edge; None if a placement was not kept, or jobs requested shares."""
+    """Return the changes between the edges; None if a placement was not kept, or jobs requested shares."""
     changes = _unordered_changes(table, edges)
     if changes is None:
         return None
@@ -180,7 +180,7 @@ def _changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """The same changes, unordered, with several per node and time."""
+    """Return the same changes, unordered, with several entries per node and time."""
     attempts, held = table.attempts, _within(gpu_holds(table), edges)
     gpus = table.trace.num_gpus[attempts.job[held.attempt]]
     if np.any((gpus > 0) & (gpus < 1)):
@@ -215,7 +215,7 @@ def _by_node(placed: Placements, gpu_node: Small) -> tuple[Ints, Small, Small]:
 def _free_and_unusable(
     changes: _Changes, sizes: Ints, kind: Ints, useless: Floats, counted: Mask, edges: Floats
 ) -> tuple[Floats, Floats]:
-    """Free and unusable GPU-seconds of each step on nodes of the counted kinds."""
+    """Return the free and unusable GPU-seconds of each step on nodes of the counted kinds."""
     kept = counted[kind]
     if not kept.all():
         changes = changes.select(kept[changes.node])
@@ -234,7 +234,7 @@ def _free_and_unusable(
 def _time_by_free(
     changes: _Changes, sizes: Ints, kind: Ints, shape: tuple[int, int], edges: Floats
 ) -> Floats:
-    """Node-seconds by kind of node and number of free GPUs, (kinds, most GPUs + 1)."""
+    """Return the node-seconds by kind of node and number of free GPUs, (kinds, most GPUs + 1)."""
     everyone = np.arange(len(sizes))
     at = np.searchsorted(changes.node, everyone)  # the start of each node comes before its changes
     node = np.insert(changes.node, at, everyone)
@@ -251,7 +251,7 @@ Kind = tuple[str | None, int]
 
 
 def _demand(table: JobTable, jobs: Mask) -> dict[tuple[str, float], int]:
-    """Number of these jobs by VC and GPUs."""
+    """Count these jobs by VC and number of GPUs."""
     vc, gpus = table.trace.vc[jobs], table.trace.num_gpus[jobs]
     first, which = distinct_rows([vc, gpus])
     of_each = zip(vc[first].tolist(), gpus[first].tolist(), strict=True)
@@ -259,9 +259,9 @@ def _demand(table: JobTable, jobs: Mask) -> dict[tuple[str, float], int]:
 
 
 def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Kind, Floats]:
-    """By kind of node: (size + 1,) expected unusable GPUs for a job of this demand, by the node's free GPUs.
+    """Return the expected unusable GPUs of each kind of node, (size + 1,), by the node's free GPUs.
 
-    Kinds that no job may use are missing.
+    A job is drawn from this demand. Kinds of nodes that no job may use are missing.
     """
     found: dict[Kind, Floats] = {}
     for owner, nodes in partition_sizes(spec).items():
@@ -280,7 +280,7 @@ def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Ki
 
 
 def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, Mask]:
-    """The result of `_useless` as (kinds, most GPUs + 1), 0 for missing kinds, and which kinds exist."""
+    """Return `_useless` as an array (kinds, most GPUs + 1), 0 for missing kinds, and which kinds exist."""
     table = np.zeros((len(kinds), max(gpus for _, gpus in kinds) + 1))
     for number, kind in enumerate(kinds):
         values = useless.get(kind, np.zeros(0))
@@ -289,21 +289,21 @@ def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, M
 
 
 class Holds(NamedTuple):
-    """H intervals of allocated GPUs, without overlap."""
+    """H intervals during which GPUs were allocated, without overlap."""
 
     attempt: Ints  # (H,) index in the table's attempts of an attempt on these GPUs
     start_s: Floats  # (H,)
     end_s: Floats  # (H,) nan while the GPUs are held
 
     def select(self, which: Mask) -> Holds:
-        """A selection of the intervals."""
+        """Return a selection of the intervals."""
         return Holds(self.attempt[which], self.start_s[which], self.end_s[which])
 
 
 def gpu_holds(table: JobTable) -> Holds:
-    """Intervals in which GPUs were allocated: from the first to the last of the jobs that share them.
+    """Return the intervals when GPUs were allocated to one job, or to several jobs that shared them.
 
-    Shared whole GPUs are allocated to one job, and the other jobs join it on all of them
+    Shared whole GPUs are allocated to one job, and the other jobs join this job on all of its GPUs
     (`cluster.kernels.join`): jobs with the same first GPU at the same time form one interval. A job that
     requested a share of a GPU holds that share separately. Without models no job joins another.
     """
@@ -334,12 +334,12 @@ def gpu_holds(table: JobTable) -> Holds:
 
 
 def every_attempt(attempts: AttemptTable) -> Holds:
-    """The run interval of each attempt."""
+    """Return the run interval of each attempt."""
     return Holds(np.arange(len(attempts)), attempts.start_s, attempts.end_s)
 
 
 def _within(times: Holds, edges: Floats) -> Holds:
-    """Intervals between the first and the last edge, clipped there."""
+    """Return the intervals between the first and the last edge, clipped at both."""
     over = ~np.isnan(times.end_s) & (times.end_s <= edges[0])
     kept = (times.start_s < edges[-1]) & ~over
     end_s = np.where(np.isnan(times.end_s[kept]), edges[-1], times.end_s[kept])
@@ -347,14 +347,14 @@ def _within(times: Holds, edges: Floats) -> Holds:
 
 
 def _mean_over(times: Holds, gpus: Floats, edges: Floats) -> Floats:
-    """Mean over each step, (B,), of a sum to which each interval contributes its GPUs."""
+    """Return the mean over each step, (B,), of the sum of the GPUs of all intervals."""
     at_s, change = np.concatenate((times.start_s, times.end_s)), np.concatenate((gpus, -gpus))
     order = np.argsort(at_s, kind="stable")
     return _integral(at_s[order], change[order], 0.0, edges) / np.diff(edges)
 
 
 def _running_sum(node: Small, change: Ints | Small) -> Ints:
-    """Running sum of the changes of each node; changes of a node must be adjacent."""
+    """Return the running sum of the changes of each node; the changes of a node must be adjacent."""
     total, before = np.cumsum(change), np.zeros(len(change), dtype=np.int64)
     first = np.flatnonzero(node[1:] != node[:-1]) + 1
     before[first] = np.diff(total[first - 1], prepend=0)
@@ -362,7 +362,7 @@ def _running_sum(node: Small, change: Ints | Small) -> Ints:
 
 
 def _integral(time_s: Floats, change: Floats, at_first: float, edges: Floats) -> Floats:
-    """Integral of a step function over each step, (B,).
+    """Return the integral of a step function over each step, (B,).
 
     Args:
         time_s: (E,) times of change, within the edges, ascending.

@@ -1,4 +1,4 @@
-"""Inputs of a replay, kept in its store of decisions so that the replay can be repeated."""
+"""The inputs of a replay, stored with its decisions so that the replay can be repeated."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
         policy: Name of the policy.
         policy_toml: Settings of the policy, with absolute paths.
         seed: Seed of the policy.
-        until_s: Jobs submitted before this time were replayed to their end; None: all.
+        until_s: Jobs submitted before this time were replayed to their end; None: all jobs.
         cluster: The simulated cluster, after scaling.
         models: Models of speed and power; None: jobs ran as recorded in the trace.
         max_retries: As in `RunRules`, like `costs` and `node_events`.
@@ -62,7 +62,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep_origin(task: Task, folder: Path) -> None:
-    """Write the inputs of a task into a store.
+    """Write the inputs of a task into a store of decisions.
 
     Raises:
         OSError: the folder is not writable.
@@ -92,16 +92,16 @@ def keep_origin(task: Task, folder: Path) -> None:
 
 
 def task_of(folder: Path) -> Task:
-    """The task that wrote a store.
+    """Return the task that wrote a store of decisions.
 
     Raises:
-        InputError: the store has no inputs, or they are of another version.
+        InputError: the store has no inputs, or inputs of another version.
     """
     try:
         origin = msgspec.json.decode((folder / ORIGIN_FILE).read_bytes(), type=Origin)
         if origin.version != ORIGIN_VERSION:
             raise InputError(
-                f"{folder / ORIGIN_FILE}: of version {origin.version}, this rlsched reads version "
+                f"{folder / ORIGIN_FILE}: has version {origin.version}, this rlsched reads version "
                 f"{ORIGIN_VERSION}; replay with the rlsched that wrote it"
             )
         with np.load(folder / JOBS_FILE, allow_pickle=False) as file:

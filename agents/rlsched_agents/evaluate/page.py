@@ -62,7 +62,7 @@ def write_page(report: EvaluationReport, jobs: Mapping[str, MeasuredJobs], path:
 
 
 def drawn_policies(report: EvaluationReport) -> list[str]:
-    """The policies shown in plots: the baseline and the first of the others."""
+    """Return the policies shown in plots: the baseline and the first of the other policies."""
     others = [name for name in report.policies if name != report.baseline]
     return [report.baseline, *others[: MOST_DRAWN - 1]]
 
@@ -150,7 +150,7 @@ def _over_time(report: EvaluationReport, drawn: Sequence[str], canvas: Canvas) -
 
 
 def _gains(report: EvaluationReport, jobs: Mapping[str, MeasuredJobs], canvas: Canvas) -> Iterator[Section]:
-    """Sections that show which jobs wait less and which wait longer than under the baseline."""
+    """Create the sections that show which jobs wait less and which wait longer than under the baseline."""
     base = jobs[report.baseline]
     names = [name for name in drawn_policies(report) if name != report.baseline]
     if not names or not len(base):
@@ -192,7 +192,7 @@ def _shares(gained_s: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def _owners(caption: str, kind: str, whose: NDArray[np.str_], gained_s: NDArray[np.float64]) -> str:
-    """The owners whose jobs gained the most hours, and the owners whose jobs lost the most."""
+    """List the owners whose jobs gained the most hours, and the owners whose jobs lost the most."""
     names, group = np.unique(whose, return_inverse=True)
     gained_h = np.bincount(group, np.nan_to_num(gained_s), minlength=len(names)) / 3600
     jobs = np.bincount(group, minlength=len(names))

@@ -20,7 +20,7 @@ CONFIDENCE_FRAC: Final = 0.95
 DRAWS: Final = 2000
 DAY_S: Final = 86400.0
 MIN_BLOCKS: Final = 10
-"""Minimum number of blocks of a bootstrap: with fewer, its interval is too narrow and is omitted."""
+"""Minimum number of blocks for a bootstrap interval: with fewer blocks it is too narrow, and is omitted."""
 
 
 class Ratio(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class Ratio(msgspec.Struct, frozen=True):
 
     Attributes:
         ratio: Value of the policy / value of the baseline.
-        low: Lower bound of the interval; None: fewer than ten blocks to draw from.
+        low: Lower bound of the interval; None if there are fewer than ten blocks.
         high: Upper bound; None with `low`.
     """
 
@@ -37,7 +37,7 @@ class Ratio(msgspec.Struct, frozen=True):
     high: float | None
 
     def __str__(self) -> str:
-        """`0.812 [0.75, 0.88]`, or `0.812` without an interval."""
+        """Format as `0.812 [0.75, 0.88]`, or as `0.812` without an interval."""
         if self.low is None or self.high is None:
             return f"{self.ratio:.3f}"
         return f"{self.ratio:.3f} [{self.low:.2f}, {self.high:.2f}]"
@@ -48,13 +48,14 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         jobs: Jobs compared.
-        jct_mean_ratio: Mean JCT / the baseline's; None if the baseline's is zero.
-        queue_mean_ratio: Mean queueing delay / the baseline's; None if the baseline's is zero.
+        jct_mean_ratio: Mean JCT / mean JCT under the baseline; None if the latter is zero.
+        queue_mean_ratio: Mean queueing delay / mean queueing delay under the baseline; None if the latter is
+            zero.
         wins_frac: Share of jobs that waited less than under the baseline.
-        losses_frac: Share of jobs that waited longer.
+        losses_frac: Share of jobs that waited longer than under the baseline.
         blocks: Number of days with submissions, from which the bootstrap draws; None in older reports.
         energy_ratio: Energy of these jobs / their energy under the baseline; None without models.
-        waiting_blocks: Number of these days with jobs that waited under either policy: with few such days, an
+        waiting_blocks: Number of blocks with jobs that waited under either policy: with few such days, an
             interval of queueing delay is meaningless. None in older reports.
     """
 
@@ -69,10 +70,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
-    """Bootstrap over blocks: ratio of the totals of (B,) sums per block; None if the baseline's total is 0.
+    """Return the ratio of the totals of (B,) sums per block, with a bootstrap; None if the baseline's is 0.
 
-    Draws whole blocks with replacement, the same blocks for both sides. No interval for fewer than ten
-    blocks.
+    The bootstrap draws whole blocks with replacement, the same blocks for both sides. There is no interval
+    for fewer than ten blocks.
     """
     if not len(ours) or theirs.sum() <= 0:
         return None
@@ -88,9 +89,9 @@ def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int
 
 
 def geometric_mean(ratios: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
-    """Geometric mean of (N,) ratios of independent sequences, with a bootstrap over the sequences.
+    """Return the geometric mean of (N,) ratios of independent sequences, with a bootstrap over sequences.
 
-    No interval for fewer than ten sequences. None for no ratios.
+    The result has no interval for fewer than ten sequences, and is None for no ratios.
     """
     if not len(ratios):
         return None
@@ -141,7 +142,7 @@ def mean_ratio(
     measured: NDArray[np.bool_],
     measure: Callable[[JobTable], Floats],
 ) -> Ratio | None:
-    """Mean of any measure of jobs, (J,), relative to the baseline, as in `compare`."""
+    """Return the mean of a measure of jobs, (J,), relative to the baseline, as in `compare`."""
     both = ended_in_all([*ours, *baseline], measured)
     block = _days(ours[0].trace.submit_s[both])
     sums = [_sums(block, np.array([measure(table)[both] for table in side])) for side in (ours, baseline)]
@@ -149,7 +150,7 @@ def mean_ratio(
 
 
 def ended_in_all(tables: Sequence[JobTable], measured: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """(J,) measured jobs that ended in all of these replays."""
+    """Return the (J,) measured jobs that ended in all of these replays."""
     both = measured.copy()
     for table in tables:
         both &= has_ended(table)
@@ -157,7 +158,7 @@ def ended_in_all(tables: Sequence[JobTable], measured: NDArray[np.bool_]) -> NDA
 
 
 def _days(submit_s: Floats) -> NDArray[np.int64]:
-    """Block number of each job, (J,): days since the first submission, numbered without gaps."""
+    """Return the block number of each job, (J,): days since the first submission, numbered without gaps."""
     if not len(submit_s):
         return np.zeros(0, dtype=np.int64)
     _, numbers = np.unique(np.floor((submit_s - submit_s[0]) / DAY_S), return_inverse=True)
@@ -165,5 +166,5 @@ def _days(submit_s: Floats) -> NDArray[np.int64]:
 
 
 def _sums(block: NDArray[np.int64], values: Floats) -> Floats:
-    """Sums per block over all seeds; `values` is (seeds, jobs)."""
+    """Return the sums per block over all seeds; `values` is (seeds, jobs)."""
     return np.asarray(np.bincount(block, weights=values.sum(axis=0)), dtype=np.float64)

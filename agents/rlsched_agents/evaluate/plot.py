@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def plot(report: EvaluationReport, jobs: Mapping[str, MeasuredJobs]) -> Figure:
-    """Waiting by size, distributions of waiting and completion times, and GPUs in use over time."""
+    """Draw waiting by size, distributions of waiting and completion times, and GPUs in use over time."""
     figure = Figure(figsize=(11, 7), layout="constrained")
     by_size, waits, jcts, in_use = figure.subplots(2, 2).flat
     _by_size(report, by_size)

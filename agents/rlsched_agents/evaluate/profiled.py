@@ -1,4 +1,4 @@
-"""Jobs and models of a replay by what a broker has learnt."""
+"""Jobs and models of a replay, according to what a broker has learnt."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rlsched.workload.predict.facts import stem
 from rlsched.workload.trace import Trace
 
 COMMAND = "x_command"
-"""Column of command lines, which predictions read too."""
+"""Column of command lines, which predictors also read."""
 NEED = "gpu_need_mib"
-"""Column of the GPU memory that jobs take."""
+"""Column of the GPU memory that jobs use, MiB."""
 
 
 class Profiled(NamedTuple):
-    """A trace by what a broker has learnt.
+    """A trace with the workloads and the GPU memory that a broker has learnt.
 
     Attributes:
         trace: The jobs, with their workloads and their GPU memory.

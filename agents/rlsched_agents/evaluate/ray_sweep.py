@@ -1,7 +1,7 @@
-"""The sweep of `run` on a Ray cluster: each policy and seed, except compiled rules, is a Ray task.
+"""Runs a sweep on a Ray cluster: each policy and seed, except compiled rules, is a Ray task.
 
 A worker receives the jobs, the predictions and the files that a policy names, and returns bytes. Nodes only
-need the same rlsched. A worker with other code rejects the task, because its numbers would differ.
+need the same rlsched. A worker with different code rejects the task, because its numbers would differ.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Order:
 
 @dataclass(frozen=True)
 class _Answer:
-    """Answer of a worker: an outcome whose table lacks the jobs, or the error that ended it."""
+    """Answer of a worker: an outcome whose table lacks the jobs, or the error that ended the task."""
 
     outcome: Outcome | None = None
     records: dict[str, bytes] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class _Reports:
 def run_on_ray(
     tasks: list[Task], address: str, *, workers: int | None = None, progress: Progress | None = None
 ) -> list[Outcome]:
-    """Run all tasks, compiled rules locally and the others on Ray; outcomes are in the tasks' order.
+    """Run all tasks: compiled rules locally, others on Ray. Outcomes are in the order of the tasks.
 
     Returns the same tables as `run.run_tasks`, bit for bit, except for measured times. Decisions stay in
     memory until a task has finished and are then written locally.
@@ -206,7 +206,7 @@ class _Sweep:
         self._say(task.policy.name, task.seed, 1.0)
 
     def _look(self) -> None:
-        """Forward the progress of the workers from time to time."""
+        """Forward the progress of the workers at intervals."""
         if time.monotonic() - self._looked_s < _SAY_EVERY_S or not self._number_of:
             return
         self._looked_s = time.monotonic()
@@ -246,7 +246,7 @@ def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
 
 
 def _teller(number: int, reports: Any) -> Callable[[float], None]:
-    """Progress function of a worker: rate-limited, does not wait for an answer."""
+    """Return the progress function of a worker, which is rate-limited and does not wait for an answer."""
     said_s = time.monotonic()
 
     def tell(done: float) -> None:
@@ -262,7 +262,7 @@ _FILE_NAMES: Final = {"checkpoint": "policy.zip", "dials": "dials.json", "rule":
 
 
 def _files_of(policy: Policy) -> dict[str, bytes]:
-    """Contents of the files that a policy names; the default checkpoint is installed on all nodes."""
+    """Return the contents of the files that a policy names, except the default checkpoint: nodes have it."""
     settings, files = policy.settings, dict[str, bytes]()
     if policy.scheduler in SERVED and _is_path(settings.checkpoint):
         files["checkpoint"] = checkpoint_file(settings.checkpoint).read_bytes()
@@ -279,7 +279,7 @@ def _is_path(setting: str) -> bool:
 
 @cache
 def build_id() -> str:
-    """Versions, and a hash of the sources and the default checkpoint: equal ids give equal numbers."""
+    """Return the versions and a hash of sources and default checkpoint: equal ids give equal numbers."""
     digest = hashlib.sha256()
     for package in (rlsched, rlsched_envs, rlsched_agents):
         root = Path(next(iter(package.__path__)))
@@ -354,6 +354,6 @@ def _unreachable(address: str, why: str) -> InputError:
 
 
 def _last_line(text: str, *, first: bool = False) -> str:
-    """The line of a longer text that has the error message."""
+    """Return the line of a longer text that has the error message."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
     return lines[0 if first else -1]

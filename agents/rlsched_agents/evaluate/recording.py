@@ -1,4 +1,4 @@
-"""A replay's store of decisions: decisions as they happen, then outcomes of jobs and nodes."""
+"""The store of decisions of a replay: decisions as they happen, then the outcomes of jobs and nodes."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from rlsched_envs.sim.job_table import JobTable
 
 BATCH: Final = 128
-"""Maximum number of buffered records; thousands of live records lengthen garbage collector pauses in p99."""
+"""Maximum number of buffered records; thousands of live records prolong garbage collection, and the p99."""
 KEEP_BYTES: Final = 1 << 50
 """Size limit of the store, bytes: in effect none, since the user requested all records."""
 _NEVER_S: Final = math.inf
 
 
 class RunStore:
-    """A newly written store, used as a context manager and as the engine's `on_record`.
+    """A store of decisions being written, used as a context manager and as the engine's `on_record`.
 
     Args:
-        folder: Folder of the store; created if missing, an earlier store in it is removed.
+        folder: Folder of the store; created if missing; an earlier store in this folder is removed.
         of: Description of the run.
 
     Raises:
@@ -100,7 +100,7 @@ class RunStore:
 
 
 def _clear(folder: Path) -> None:
-    """Remove the store in this folder, and nothing else."""
+    """Remove the store of decisions in this folder, and nothing else."""
     for file in [
         *folder.glob(f"*-[0-9]*{SUFFIX}"),
         *(folder / name for name in (STORE_FILE, ORIGIN_FILE, JOBS_FILE)),
@@ -109,7 +109,7 @@ def _clear(folder: Path) -> None:
 
 
 def store_files(folder: Path) -> dict[str, bytes]:
-    """The files of a store by name, for sending."""
+    """Return the files of a store by name, for sending."""
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file()}
 
 
@@ -129,14 +129,14 @@ def put_store(files: dict[str, bytes], folder: Path) -> None:
 
 
 def node_events(table: JobTable) -> Iterator[NodeChange]:
-    """The nodes at the start of a replay."""
+    """Yield the nodes at the start of a replay."""
     start_s = float(table.trace.submit_s[0]) if len(table.trace) else 0.0
     for node in table.spec.expand():
         yield NodeChange(time_s=start_s, node=node.name, num_gpus=node.gpus, gpu_type=node.gpu_type)
 
 
 def job_events(table: JobTable, predicted_s: NDArray[np.float64]) -> Iterator[JobEvent]:
-    """Submissions, starts and ends, ordered by time."""
+    """Yield submissions, starts and ends, ordered by time."""
     trace, attempts = table.trace, table.attempts
     names = [node.name for node in table.spec.expand()]
     first_gpu = np.searchsorted(table.gpu_node, np.arange(len(names)))
@@ -194,7 +194,7 @@ def job_events(table: JobTable, predicted_s: NDArray[np.float64]) -> Iterator[Jo
 
 
 def _state(reason: str, *, again: bool) -> str:
-    """State of a job after an attempt that ended for this reason."""
+    """Return the state of a job after an attempt that ended for this reason."""
     if again or reason == "preempted":
         return QUEUED
     return COMPLETED if reason == ENDED else FAILED

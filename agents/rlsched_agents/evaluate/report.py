@@ -16,7 +16,7 @@ class EvaluationReport(Findings, frozen=True, kw_only=True):
     """The content of `rlsched evaluate --json`; as text, tables for users."""
 
     def __str__(self) -> str:
-        """The report as text tables."""
+        """Format the report as text tables."""
         from rich.console import Console
 
         from rlsched_agents.evaluate.tables import TABLE_WIDTH, print_report

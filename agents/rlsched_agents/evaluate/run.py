@@ -43,11 +43,11 @@ REPORT_EVERY_S: Final = 0.2
 Progress = Callable[[str, int, float], None]
 """Called with a policy's name, a seed, and the progress of its replay (0 to 1)."""
 Loaded = dict[Policy, dict[int, Scheduler]]
-"""Schedulers by policy and seed; by one seed only if the decisions do not depend on it."""
+"""Schedulers by policy and seed; only the first seed if the decisions do not depend on the seed."""
 
 
 def distinct(policies: Iterable[Policy]) -> list[Policy]:
-    """The policies without duplicates. Different policies of the same name get numbers.
+    """Return the policies without duplicates. Different policies of the same name get numbers.
 
     >>> [one.name for one in distinct([Policy("easy", order="area"), Policy("easy", order="predicted")])]
     ['easy*', 'easy*2']
@@ -83,7 +83,7 @@ def load_policies(policies: Iterable[Policy], models: Models | None, seeds: Sequ
 
 
 def _by_seed(policy: Policy, seeds: Sequence[int]) -> dict[int, Scheduler]:
-    """The schedulers of a policy: one for a rule, and for a single network with arg max and no search."""
+    """Return the schedulers of a policy by seed; only one if decisions do not depend on the seed."""
     first = load_scheduler(policy, seed=seeds[0])
     if first.rule is not None:
         return {seeds[0]: first}
@@ -107,7 +107,7 @@ def replay_tasks(
     models: Models | None = None,
     loaded: Loaded | None = None,
 ) -> list[Task]:
-    """One task per policy and seed, or a single task for a policy that does not depend on the seed.
+    """Return one task per policy and seed, or a single task for a policy that does not depend on the seed.
 
     `loaded`: the result of `load_policies` for these policies, models and seeds, if it was called before.
 
@@ -142,7 +142,7 @@ def replay_tasks(
 
 
 def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path | None:
-    """Folder for the decisions of a run: next to its event file unless another folder is given."""
+    """Return the folder for the decisions of a run: next to its event file unless another folder is given."""
     folder = records or logdir
     return None if folder is None else folder / stem
 
@@ -157,18 +157,19 @@ def predictions_for(
     kind: str = RUNNING_MEAN,
     progress: Callable[[float], None] | None = None,
 ) -> PredictedTimes:
-    """The predictions of a trace, or the prior for all jobs if no policy uses predictions.
+    """Return the predictions of a trace, or the prior for all jobs if no policy uses predictions.
 
-    Rules that keep the order of submission use none, and oracle rules use true run times. Predicting needs a
-    replay of the history, which takes longer than the replay of such a rule.
+    Rules that keep the order of submission use no predictions, and oracle rules use true run times. A
+    prediction needs a replay of the history, which takes longer than the replay of such a rule.
 
     Args:
         loaded: The policies to run.
         trace: The whole trace.
         spec: The cluster.
-        window: Defines which jobs are measured; jobs that are not replayed ended as recorded.
+        window: Defines which jobs are measured; for the predictor, jobs that are not replayed ended as
+            recorded.
         looked_at: Whether models or decision records use the predictions.
-        kind: Predictor of what the trace lacks (`rlsched.workload.predict.kinds`).
+        kind: Predictor for jobs without a prediction in the trace (`rlsched.workload.predict.kinds`).
         progress: Called with the progress of the predictor.
     """
     if looked_at or any(is_fed(one) for schedulers in loaded.values() for one in schedulers.values()):
@@ -177,7 +178,7 @@ def predictions_for(
 
 
 def is_fed(scheduler: Scheduler) -> bool:
-    """Whether causal predictions can change the decisions of a scheduler."""
+    """Return whether causal predictions can change the decisions of a scheduler."""
     rule = scheduler.rule
     if scheduler.oracle or rule is None:
         return not scheduler.oracle
@@ -208,11 +209,11 @@ def _replay_first(task: Task) -> None:
 
 
 def say_nothing(policy: str, seed: int, done: float) -> None:
-    """Progress function that does nothing."""
+    """Ignore the progress."""
 
 
 def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
-    """Replay one task, after a replay of a few jobs so that compiling is not timed; keep its decisions."""
+    """Replay one task, after a short replay so that compiling is not timed. Stores the decisions."""
     progress(0.0)
     few, scheduler = first_jobs(task), task.scheduler()
     _replay(few, scheduler if scheduler.rule is not None else few.scheduler(), None, None)
@@ -247,8 +248,8 @@ def _replay(
 ) -> JobTable:
     """Replay the trace until the jobs of the warm-up and the window have started, with all arrivals by then.
 
-    A start cannot depend on later jobs, and the end follows from the start. If jobs can be interrupted, the
-    replay continues until these jobs have ended.
+    The start of a job cannot depend on later jobs, and its start determines its end. If jobs can be
+    interrupted, the replay continues until these jobs have ended.
     """
     engine, until_started = engine_of(task, scheduler), task.until_started
     if scheduler.rule is not None and records is None:
@@ -258,7 +259,7 @@ def _replay(
 
 
 def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) -> Callable[[float], None]:
-    """Convert simulated time into progress through these arrivals, a few times per second."""
+    """Return a function that turns simulated time into progress, a few times per second."""
     first_s, span_s = float(submit_s[0]), max(float(submit_s[-1] - submit_s[0]), 1.0)
     said = time.perf_counter()
 
@@ -272,7 +273,7 @@ def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) ->
 
 
 def is_compiled(task: Task) -> bool:
-    """Whether a task is only a compiled rule, which finishes before a worker process would start."""
+    """Return whether a task is only a compiled rule, which finishes before a worker process would start."""
     return task.records is None and not task.policy.scheduler
 
 
@@ -320,7 +321,7 @@ def _drain(reports: Any) -> Iterator[tuple[int, float]]:
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Limit processes started in this context to one thread of linear algebra each."""
+    """Limit processes started in this context to one thread of linear algebra per process."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, "1"))

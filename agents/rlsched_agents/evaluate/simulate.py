@@ -51,7 +51,7 @@ class Run:
 
     Attributes:
         policy: The policy.
-        seeds: Jobs by the seed of the policy; only one entry if the policy does not depend on the seed.
+        seeds: Jobs by seed; a single entry if the policy does not depend on the seed.
         metrics: Means over the seeds.
     """
 
@@ -73,8 +73,8 @@ class Runs(Mapping[str, Run]):
         window: Defines which jobs are measured.
         models: Models of speed and power; None: jobs ran as recorded in the trace.
         load_frac: Offered load of the measured jobs, None if undefined.
-        prediction: Predictor of the run times that the trace lacks.
-        scaled: Whether the cluster has other nodes than described.
+        prediction: Predictor for jobs that have no predicted run time in the trace.
+        scaled: Whether the cluster has other nodes than its description.
         profiled: (J,) jobs of the trace that run by a learnt profile; None: no profiles were given.
     """
 
@@ -117,7 +117,7 @@ class Runs(Mapping[str, Run]):
         return {name: Run(policy, jobs[name], metrics[name]) for name, policy in policies.items()}
 
     def compare(self, baseline: str | None = None) -> EvaluationReport:
-        """All numbers, with each policy relative to the baseline on the same jobs; `print` shows tables.
+        """Compare each policy with the baseline on the same jobs; `print` shows the report as tables.
 
         Args:
             baseline: The policy to compare with; None: the first.
@@ -152,7 +152,7 @@ class Runs(Mapping[str, Run]):
 
     @property
     def rejected(self) -> list[str]:
-        """One line per reason: how many measured jobs can never run, why, and the names of the first ones."""
+        """One line per reason: how many measured jobs can never run, why, and the names of the first jobs."""
         table = self._outcomes[0].table
         return rejected_lines(table, self.window.measured(table.trace))
 
@@ -165,7 +165,7 @@ class Runs(Mapping[str, Run]):
         write_json(self.compare(baseline), path)
 
     def to_html(self, path: str | Path, baseline: str | None = None) -> None:
-        """Write a page with plots: waiting by size, tails, utilisation over time, which jobs gained or lost.
+        """Write a page with plots: waiting by size, tails, utilisation over time, jobs that gained or lost.
 
         Raises:
             InputError: the file cannot be written, or the baseline is not among the policies.
@@ -224,7 +224,7 @@ def simulate(
     Args:
         trace: The jobs, or their file.
         cluster: The cluster, or its file.
-        policies: One policy, several, or several by names of your choice.
+        policies: One policy, several policies, or a mapping from names of your choice to policies.
         load: Scale the nodes of all virtual clusters to this offered load.
         nodes: Number of nodes, instead of the cluster's own.
         since_s: Measure jobs submitted at or after this second of the trace; the replay starts 7 days
@@ -233,19 +233,19 @@ def simulate(
         seeds: Seeds of the policies; numbers are means over the seeds.
         models: Models of speed and power, a models file, or "default"; None: jobs run as recorded in the
             trace.
-        profiles: Directory or journal of a broker: with models, jobs whose user and command line it has
-            measured run as the workload nearest to their learnt GPU time and take their learnt GPU memory
+        profiles: Directory or journal of a broker. With models, a job whose user and command line the broker
+            has measured runs as the workload nearest to its learnt GPU time, with its learnt GPU memory
             (`with_profiles`), and pairs of workloads have the speeds that it has observed.
-        prediction: Predictor of the run times that the trace lacks: `hedge` or `running-mean`; None: the
-            hedge if the trace names users, jobs or commands. Predictions of a trace are cached in the user's
-            cache folder.
+        prediction: Predictor for jobs that have no predicted run time in the trace: `hedge` or
+            `running-mean`; None: the hedge if the trace names users, jobs or commands. Predictions of a trace
+            are cached in the user's cache folder.
         records: Folder for a store of decisions of each policy.
         logdir: Folder for a TensorBoard log of the decisions.
         workers: Number of processes for policies that are not compiled rules; with `ray`, concurrent tasks
             (0: all).
         ray: Address of a Ray cluster for these policies: `local`, `auto`, HOST:PORT or ray://HOST:PORT.
-        progress: Whether to show progress on standard error: bars on a terminal, otherwise a line from time
-            to time; None: only bars.
+        progress: Whether to show progress on standard error: bars on a terminal, otherwise a line at
+            intervals; None: bars on a terminal, otherwise nothing.
 
     Raises:
         UnknownPolicyError: there is no such policy.
@@ -347,7 +347,7 @@ def models_of(models: Models | str | Path | None) -> Models | None:
 
 
 def _sweep(workers: int, ray: str | None) -> Any:
-    """The function that runs tasks. Raises early, before a long read, if Ray is missing."""
+    """Return the function that runs tasks. Raises early, before a long read, if Ray is missing."""
     if ray is None:
         return partial(run_tasks, workers=max(workers, 1))
     from rlsched_agents.evaluate.ray_sweep import run_on_ray

@@ -29,8 +29,9 @@ RECORDED = "recorded"
 
 
 def print_report(report: Findings, console: Console) -> None:
-    """Print the verdict, the headline numbers of each policy, their tails, how they compare, waiting by job
-    size and VC, and last the legend of the columns."""
+    """Print the verdict, the headline numbers and tails of each policy, the comparisons, waiting by job size
+    and VC, and last the legend of the columns.
+    """
     _Tables(report, console).print()
 
 
@@ -126,7 +127,7 @@ class _Tables:
         )
 
     def _attempts(self) -> None:
-        """Preemptions, losses and failures of jobs, if any policy has some."""
+        """Print preemptions, losses and failures of jobs, if any policy has some."""
         rows: dict[str, tuple[str, ...]] = {
             name: (
                 f"{one.preemptions:,}",
@@ -143,7 +144,7 @@ class _Tables:
             self._say("Queueing delay ends at the first start: compare policies that preempt by JCT.\n")
 
     def _energy(self) -> None:
-        """The modelled results of each policy, and the catalogue figures behind them."""
+        """Print the modelled results of each policy, and the catalogue figures behind the results."""
         report = self._report
         if report.models is None:
             return
@@ -181,7 +182,7 @@ class _Tables:
             )
 
     def _power_down(self) -> None:
-        """Results of power-down over the whole replay."""
+        """Print the results of power-down over the whole replay."""
         policies = self._report.policies.items()
         slept = {name: one.power_down for name, one in policies if one.power_down is not None}
         if self._report.models is None or not slept:
@@ -255,7 +256,7 @@ class _Tables:
     def _print(
         self, title: str, heads: tuple[str, ...], rows: Rows, *, first: str, spare: tuple[int, ...] = ()
     ) -> tuple[int, ...]:
-        """Print a table without truncating numbers: if too wide, omit columns of `spare`, then wrap lines.
+        """Print a table with complete numbers: if it is too wide, omit columns of `spare`, then wrap lines.
 
         Returns the omitted columns.
         """
@@ -285,7 +286,7 @@ def _made(title: str, heads: tuple[str, ...], rows: Rows, first: str, *, left_ou
 
 
 def _gpus(report: Findings) -> str:
-    """GPUs that jobs can be given, and the kind of those GPUs if some are MIG slices."""
+    """Return the number of GPUs that jobs can use, and the kind of these GPUs if some are MIG slices."""
     if not report.mig_slices:
         return f"{report.gpus} GPUs"
     cut = report.devices - (report.gpus - report.mig_slices)
@@ -326,7 +327,7 @@ def _ratio(value: Ratio | None) -> str:
 
 
 def _intervals(report: Findings) -> str:
-    """Description of the intervals for the title; all policies are compared on about the same jobs."""
+    """Describe the intervals for the title; all policies are compared on about the same jobs."""
     days = min(one.blocks or 0 for one in report.paired.values())
     if days < MIN_BLOCKS:
         return f"no intervals: {days} days of submissions, {MIN_BLOCKS} needed"

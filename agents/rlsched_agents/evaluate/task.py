@@ -1,4 +1,4 @@
-"""A task of an evaluation: one policy and seed on one workload, and its simulation engine."""
+"""A task of an evaluation (one policy and seed on one workload), and its simulation engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Task:
         logdir: Folder for a TensorBoard log of the records; None: no log.
         rules: Restart costs, retries and node events.
         models: Models of speed and power; None: jobs run as recorded in the trace.
-        rule: The scheduler, if it is a rule and is loaded already. It stays in this process.
+        rule: The scheduler, if it is a rule and already loaded. A rule is not sent to other processes.
     """
 
     policy: Policy
@@ -55,31 +55,31 @@ class Task:
         return {**vars(self), "rule": None}
 
     def scheduler(self) -> Scheduler:
-        """The scheduler for a replay: all replays share a rule; another may keep what it saw, and is loaded.
+        """Return the scheduler for a replay: all replays share a rule; other schedulers are loaded again.
 
         Raises:
-            CheckpointError: its checkpoint cannot be used.
-            InputError: it cannot be loaded.
+            CheckpointError: the policy's checkpoint cannot be used.
+            InputError: the scheduler cannot be loaded.
         """
         return self.rule or load_scheduler(self.policy, seed=self.seed)
 
     @property
     def until_started(self) -> NDArray[np.bool_]:
-        """(J,) jobs that the replay waits for: jobs of the warm-up and measured jobs."""
+        """(J,) jobs that the replay must start: jobs of the warm-up and measured jobs."""
         wanted: NDArray[np.bool_] = self.trace.submit_s < self.window.until_s
         return wanted
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One replay.
+    """Outcome of one replay.
 
     Attributes:
         policy: The policy.
-        seed: Its seed.
+        seed: Seed of the policy.
         table: Jobs of the warm-up and the window.
         wall_s: Wall time, seconds.
-        is_fed: Whether predicted run times can change its decisions.
+        is_fed: Whether predicted run times can change the decisions of the policy.
     """
 
     policy: Policy
@@ -90,7 +90,7 @@ class Outcome:
 
 
 def engine_of(task: Task, scheduler: Scheduler) -> Engine:
-    """A new simulation of a task, for a scheduler of its policy."""
+    """Return a new simulation of a task, for a scheduler of the task's policy."""
     predictions = task.predictions
     if scheduler.oracle:
         predictions = predict_trace(task.trace, task.spec, oracle=True)

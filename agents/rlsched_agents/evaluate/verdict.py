@@ -26,29 +26,29 @@ class _Measure(NamedTuple):
     ratio: str
 
     def mean(self, one: Metrics) -> str:
-        """A policy's mean as text."""
+        """Format a policy's mean."""
         return in_words(getattr(one, self.field))
 
     def ratio_of(self, one: Comparison) -> Ratio | None:
-        """Ratio of a policy to the baseline."""
+        """Return the ratio of a policy to the baseline."""
         found: Ratio | None = getattr(one, self.ratio)
         return found
 
 
 LEAST_JOBS: Final = 20
-"""Minimum number of jobs of a size to report that it loses: the mean of fewer is chance."""
+"""Minimum number of jobs of one size to report that this size loses: the mean of fewer jobs is chance."""
 _WAITING: Final = _Measure("jobs wait least", "queue_mean_s", "queue_mean_ratio")
 _JCT: Final = _Measure("jobs are done soonest", "jct_mean_s", "jct_mean_ratio")
 
 
 def verdict_of(report: Findings) -> str:
-    """The policy with the best mean, and its gain over the baseline on the same jobs.
+    """Name the policy with the best mean, and its gain over the baseline on the same jobs.
 
-    If it beats the baseline, the sentence continues with the jobs that wait longer under it. Policies are
-    compared by queueing delay, or by JCT if queueing delay is misleading: with preemption, and with models,
-    which change run times. No gain is reported if the interval contains 1 or is missing; the baseline is not
-    reported as best while the interval of any policy contains 1. Policies that receive the true run times are
-    left out.
+    If this policy beats the baseline, the sentence also names the jobs that wait longer under this policy.
+    Policies are compared by queueing delay, or by JCT if queueing delay is misleading: with preemption, and
+    with models, which change run times. No gain is reported if the interval contains 1 or is missing; the
+    baseline is not reported as best while the interval of any policy contains 1. Policies that receive the
+    true run times are left out.
     """
     measure = _measure_of(report)
     baseline, base = report.baseline, report.policies[report.baseline]
@@ -104,7 +104,7 @@ def verdict_of(report: Findings) -> str:
 
 
 def _who_pays(report: Findings, measure: _Measure, best: str) -> str:
-    """The rest of a sentence: jobs that do worse under the best policy than under the baseline."""
+    """Return the rest of a sentence: jobs that do worse under the best policy than under the baseline."""
     mine, theirs = report.policies[best], report.policies[report.baseline]
     losers = f"{percent(report.paired[best].losses_frac)} of the jobs wait longer"
     worse = {
@@ -143,7 +143,7 @@ def _measure_of(report: Findings) -> _Measure:
 
 
 def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
-    """Ratios to the baseline of the policies that a broker can run."""
+    """Return the ratios to the baseline of the policies that a broker can run."""
     return {
         name: ratio
         for name, one in report.paired.items()
@@ -152,7 +152,7 @@ def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
 
 
 def _best_of(ratios: dict[str, Ratio]) -> str:
-    """The lowest ratio; if it is significantly above 1, the lowest of the ratios that are not, if any."""
+    """Return the policy with the lowest ratio, if possible one that is not significantly above 1."""
     best = min(ratios, key=lambda name: ratios[name].ratio)
     if _low(ratios[best]) <= 1.0:
         return best
@@ -165,13 +165,13 @@ def _low(ratio: Ratio) -> float:
 
 
 def _has_few(report: Findings, measure: _Measure, name: str) -> bool:
-    """Whether too few days have waiting jobs for a meaningful interval."""
+    """Return whether too few days have waiting jobs for a meaningful interval."""
     waiting = report.paired[name].waiting_blocks
     return measure is _WAITING and waiting is not None and waiting < MIN_BLOCKS
 
 
 def _not_told_apart(report: Findings) -> str:
-    """Policies that may be as good as the best one of the verdict, as a sentence; "" if there are none."""
+    """Name the policies that may be as good as the verdict's best, in a sentence; "" if there are none."""
     measure = _measure_of(report)
     ratios = _ratios_of(report, measure)
     best = _best_of(ratios) if ratios else ""
@@ -188,7 +188,7 @@ def _not_told_apart(report: Findings) -> str:
 
 
 def cautions_of(report: Findings) -> list[str]:
-    """Caveats of the numbers, one or two sentences each."""
+    """Return the caveats of the numbers, one or two sentences each."""
     found = []
     grows = "The queue grows for as long as jobs come, so every mean grows with the length of the trace"
     if report.load_frac is not None and report.load_frac > 1.0:
@@ -227,13 +227,13 @@ def _days(days: int) -> str:
 
 
 def _from_to(low: float, high: float) -> str:
-    """`0.90 to 1.02`, with enough digits to distinguish the two, four at most."""
+    """Format `0.90 to 1.02` with enough digits to distinguish the two numbers, four at most."""
     digits = next((digits for digits in (2, 3) if f"{low:.{digits}f}" != f"{high:.{digits}f}"), 4)
     return f"{low:.{digits}f} to {high:.{digits}f}"
 
 
 def _less(ratio: float) -> str:
-    """The saving of a ratio below 1; the part of an interval above 1 is a loss, and negative."""
+    """Format the saving of a ratio below 1; the part of an interval above 1 is a loss, and negative."""
     saved = 100.0 * (1.0 - ratio)
     return f"{saved:.1f} %" if abs(saved) < 9.95 else f"{saved:.0f} %"
 

@@ -14,28 +14,28 @@ from rlsched.workload.load import nodes_for_load, scaled_to_nodes
 from rlsched.workload.trace import Trace
 
 WARMUP_S: Final = 7 * 86400.0
-"""Length of the warm-up before the first measured job, seconds: fills the cluster as in reality."""
+"""Length of the warm-up before the first measured job, seconds. The warm-up fills the cluster with jobs."""
 
 
 @dataclass(frozen=True)
 class MeasuredWindow:
-    """Jobs submitted in [since_s, until_s), seconds of the trace, are measured."""
+    """A window of time: the jobs submitted in [since_s, until_s), seconds of the trace, are measured."""
 
     since_s: float = -np.inf
     until_s: float = np.inf
 
     @property
     def replay_from_s(self) -> float:
-        """Jobs submitted before this are not replayed."""
+        """Jobs submitted before this second of the trace are not replayed."""
         return max(0.0, self.since_s - WARMUP_S) if np.isfinite(self.since_s) else -np.inf
 
     def measured(self, trace: Trace) -> NDArray[np.bool_]:
-        """Whether each job is measured, (J,)."""
+        """Return whether each job is measured, (J,)."""
         return np.asarray((trace.submit_s >= self.since_s) & (trace.submit_s < self.until_s), dtype=np.bool_)
 
 
 def window_of(trace: Trace, since_s: float | None, until_s: float | None) -> MeasuredWindow:
-    """Check a window against a trace; None is open.
+    """Check a window against a trace; None leaves that side open.
 
     Raises:
         InputError: the window is empty or holds no job.
@@ -55,7 +55,7 @@ def window_of(trace: Trace, since_s: float | None, until_s: float | None) -> Mea
 def scaled_cluster(
     trace: Trace, spec: ClusterSpec, window: MeasuredWindow, *, nodes: int | None, load: float | None
 ) -> ClusterSpec:
-    """The cluster for the replay: as described, with this number of nodes, or scaled to an offered load.
+    """Return the cluster for the replay: unchanged, with this number of nodes, or scaled to an offered load.
 
     Raises:
         InputError: both are given, or the cluster cannot be scaled in this way.

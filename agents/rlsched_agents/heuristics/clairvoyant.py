@@ -1,4 +1,4 @@
-"""`clairvoyant`: look-ahead in the true future, which gives a bound on any policy."""
+"""`clairvoyant`: looks ahead in the true future, which gives a bound for any policy."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.lookahead import LookAhead, first_by
 
 ARRIVALS: Final = 1000
-"""Number of known future jobs. Work delayed beyond the end of a future costs nothing there."""
+"""Number of known future jobs. Work that is delayed beyond the end of a future costs nothing."""
 MOST_WAITING: Final = 1024
 TIE: Final = 1e-9
-"""Relative cost by which another choice must be better than the first."""
+"""Relative margin by which the cost of a choice must be below that of the first choice."""
 
 
 class Clairvoyant(Scheduler):
     """Runs each choice forward in the true future, and takes the choice with the least queueing.
 
     The choices are the starts of `rollout` and *wait*, each followed by `qssf-backfill`, and the first step
-    of each of `RULES`, followed by that rule. The order uses true run times. The result is not optimal: only
-    these rules decide after the first decision. A *wait* that one of the rules takes is not bound by the
-    mask's guard.
+    of each of `RULES`, followed by that rule. The queue order uses true run times. The result is not optimal,
+    since only these rules decide after the first decision. The mask's guard does not restrict a *wait* of one
+    of the rules.
     """
 
     order = Permissions().order()
@@ -48,15 +48,15 @@ class Clairvoyant(Scheduler):
         self._truth: Truth | None = None
 
     def foresee(self, run: Engine) -> None:
-        """Set the run to decide in.
+        """Set the simulated run whose future the scheduler knows.
 
         Raises:
-            InputError: in this run, the end of a job does not follow from its start.
+            InputError: in this run, the start of a job does not determine its end.
         """
         self._truth = Truth(run, self._arrivals)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """The choice with the least cost in the true future.
+        """Return the choice with the least cost in the true future.
 
         Raises:
             InputError: `foresee` was not called.
@@ -87,6 +87,6 @@ class Clairvoyant(Scheduler):
 
 
 def make_clairvoyant(policy: Policy, _seed: int) -> Clairvoyant:
-    """Make the clairvoyant scheduler, which is a bound."""
+    """Create the clairvoyant scheduler of a policy."""
     policy.check_read()
     return Clairvoyant(name=policy.name)

@@ -1,4 +1,4 @@
-"""`random`: a uniform draw among the legal candidates, including *wait*."""
+"""`random`: draws uniformly among the legal candidates, including *wait*."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 
 
 class RandomChoice(Scheduler):
-    """Draws each legal row with equal probability, in both halves."""
+    """Draws each legal row with equal probability, in both halves of a decision."""
 
     order = Permissions().order()
     reference = Permissions().reference()
@@ -49,6 +49,6 @@ class RandomChoice(Scheduler):
 
 
 def make_random(policy: Policy, seed: int) -> RandomChoice:
-    """Make the random scheduler; draws are keyed by the seed and the decision number."""
+    """Create the random scheduler of a policy; draws are keyed by the seed and the decision number."""
     policy.check_read()
     return RandomChoice(seed, policy.name)

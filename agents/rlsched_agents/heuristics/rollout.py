@@ -1,4 +1,4 @@
-"""`rollout`: sampled look-ahead over `qssf-backfill`, which estimates the outcome of each action."""
+"""`rollout`: estimates the outcome of each action in sampled futures that `qssf-backfill` continues."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from rlsched_agents.search.search import RowSearch, starts_to_try
 class Rollout(Scheduler):
     """One-step look-ahead with sampled futures (a rollout policy: Bertsekas, Tsitsiklis and Wu, 1997).
 
-    At a contested decision it evaluates the reference's start, the starts of other demands, and *wait* if
-    legal. In each of `samples` futures, shared by all actions, `qssf-backfill` continues until all jobs have
-    started. The action with the least mean queueing wins if it beats the reference's by `race.MIN_ERRORS`
-    standard errors. A future has run times drawn from lognormals around the predictions (for a running job,
-    given its elapsed time), and arrivals like the recent ones: Poisson at their rate, with sizes and
-    predictions drawn from them with replacement.
+    At a contested decision the scheduler evaluates the reference's start, starts of jobs with other demands,
+    and *wait* if legal. In each of `samples` futures, shared by all actions, `qssf-backfill` continues until
+    all jobs have started. The action with the least mean queueing wins if it beats the reference's by
+    `race.MIN_ERRORS` standard errors. A future has run times drawn from lognormals around the predictions
+    (for a running job, given its elapsed time), and arrivals like the recent arrivals: Poisson at the recent
+    rate, with sizes and predictions drawn from the recent arrivals with replacement.
 
-    It uses only `ClusterState` and the arrivals seen there. It remembers `arrivals.MEMORY` arrivals per
-    partition and starts without any after a restart. Futures leave out other partitions.
+    The scheduler uses only `ClusterState` and the arrivals seen in it. It remembers `arrivals.MEMORY`
+    arrivals per partition, and none from before a restart. Futures do not include other partitions.
     """
 
     order = Permissions().order()
@@ -44,7 +44,7 @@ class Rollout(Scheduler):
         self._search.remember(state)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """The start or *wait* with the best outcome in the futures."""
+        """Return the start or *wait* with the best outcome in the futures."""
         recording = Recording(state, partition, now_s, wanted=record)
         self.remember(state)
         source: Source = "automatic"
@@ -70,6 +70,6 @@ class Rollout(Scheduler):
 
 
 def make_rollout(policy: Policy, seed: int) -> Rollout:
-    """Make the scheduler of a policy that looks ahead in sampled futures."""
+    """Create the scheduler of a policy that looks ahead in sampled futures."""
     policy.check_read("samples")
     return Rollout(policy.settings.samples, seed, name=policy.name)

@@ -1,4 +1,4 @@
-"""A running average of the weights: validated and served instead of the noisy last weights."""
+"""A running average of the weights, which is validated and served instead of the noisy last weights."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rlsched_agents.runtime.network import Weights
 class WeightAverage(BaseCallback):
     """Exponential average of the weights after each update (Polyak and Juditsky 1992).
 
-    The reward of a single decision is mostly noise, so the weights wander around the learned ones; their
-    average does not. The decay is (1 + n) / (10 + n) over the first n updates, so that the first weights have
-    little influence.
+    The reward of a single decision is mostly noise, so the weights fluctuate around the learned weights;
+    their average does not. The decay is (1 + n) / (10 + n) over the first n updates, so that the first
+    weights have little influence.
 
     Args:
         decay: Largest share of the average that an update keeps; 0 gives the last weights.

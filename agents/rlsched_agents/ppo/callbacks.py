@@ -34,10 +34,10 @@ class Best:
     """The best policy so far in validation.
 
     Attributes:
-        score: Mean queueing delay / that of the reference rule; lower is better.
+        score: Mean queueing delay / mean queueing delay under the reference rule; lower is better.
         temperature: Temperature of serving.
-        timesteps: Decision at which it was found.
-        stale: Number of validations since then.
+        timesteps: Number of decisions at which this policy was found.
+        stale: Number of validations since this policy was found.
         weights: Parameters of the policy.
         table: Validation table with the score.
     """
@@ -83,8 +83,9 @@ class ScheduleLog(BaseCallback):
 
 
 class Validation(BaseCallback):
-    """Validates the averaged policy at intervals with each way of serving, and keeps the best. Ends the run
-    (`NothingGained`) after `Recipe.patience` successive validations without a better policy."""
+    """Validates the averaged policy at intervals with each temperature of serving, and keeps the best policy.
+    Ends the run (`NothingGained`) after `Recipe.patience` successive validations without a better policy.
+    """
 
     def __init__(
         self,
@@ -222,7 +223,7 @@ class ProgressBar(BaseCallback):
 
 
 def as_scheduler(weights: Weights, network: NetworkConfig, temperature: float, seed: int) -> PpoScheduler:
-    """The policy as it is served with only the permissions of its training."""
+    """Return the policy as it is served with only the permissions of its training."""
     return PpoScheduler(
         weights,
         network,
@@ -234,11 +235,11 @@ def as_scheduler(weights: Weights, network: NetworkConfig, temperature: float, s
 
 
 def score_of(table: Table, tolerated_loss_frac: float) -> float:
-    """Score of a validation, lower is better: mean queueing delay of `ppo` / that of the reference rule.
+    """Return the score of a validation, lower is better: mean queueing delay of `ppo` / the reference rule's.
 
-    If some windows run with models, the score is multiplied by the cost ratio of time and energy there. If a
-    policy loses more than tolerated on one source, that loss is its score: gains elsewhere do not compensate
-    for it.
+    If some windows run with models, the score is multiplied by the cost ratio of time and energy on these
+    windows. If a policy loses more than tolerated on one source, its score is this loss: gains on other
+    sources do not compensate for the loss.
     """
     mine = table["ppo"]
     if "queue_ratio_frac" not in mine:

@@ -1,7 +1,8 @@
 """Confirmation of a run: whether the policy chosen by validation beats the initial policy.
 
-The best of many candidates on a few windows is partly the luckiest. On held-out windows it must beat the
-initial policy: the policy of `--init`, or the untrained one, which is the reference rule.
+The best of many candidates on a few windows may only be the luckiest. It must therefore beat the initial
+policy on held-out windows. The initial policy is the policy of `--init`, or an untrained policy, which
+decides like the reference rule.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Verdict:
         card: Card of the policy; `confirmation` has both results.
         weights: Parameters of the policy.
         score: Score of the chosen policy on the held-out windows; lower is better.
-        start_score: Score of the initial policy there.
+        start_score: Score of the initial policy on these windows.
     """
 
     card: Card
@@ -36,7 +37,7 @@ class Verdict:
 
     @property
     def better(self) -> bool:
-        """Whether the run's own policy is kept."""
+        """Whether the run's own policy is the result, not the initial policy."""
         return self.score < self.start_score
 
 
@@ -49,14 +50,14 @@ def confirm_best(
     recipe: Recipe,
     seed: int,
 ) -> Verdict:
-    """Compare the best policy of a run with the initial one, and keep the initial one if it is as good.
+    """Compare the best policy of a run with the initial policy; keep the initial policy if it is as good.
 
     Args:
         card: Card of the best policy.
         best: The best policy.
-        start: The initial policy, with its way of serving.
-        validate: Runs a policy on the windows that chose; used for the table of the initial policy if that is
-            kept.
+        start: The initial policy, with its temperature of serving.
+        validate: Runs a policy on the validation windows; called for the table of the initial policy if that
+            policy is the result.
         confirm: Runs a policy on the held-out windows.
         recipe: Hyperparameters of the run.
         seed: Seed of the draws.

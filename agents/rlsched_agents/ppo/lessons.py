@@ -1,4 +1,4 @@
-"""The current stage of a curriculum: set between two updates by the number of decisions, and logged."""
+"""Sets the current stage of a curriculum between two updates, by the number of decisions, and logs it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlsched_envs.training.curriculum import Stage, stage_at
 class Lessons(BaseCallback):
     """Sets the stage from which the environment draws its next episodes.
 
-    The stage follows from the number of decisions taken and requested, so a resumed run has the same stage as
-    an uninterrupted one. `curriculum/stage_number` counts from 1; after the last stage, when episodes are
-    drawn from the whole mixture, it is one more. Without stages nothing is set or logged.
+    The stage depends only on the numbers of decisions taken and requested, so a resumed run has the same
+    stage as an uninterrupted run. `curriculum/stage_number` counts from 1; after the last stage it is one
+    more, and episodes are drawn from the whole mixture. Without stages this callback does nothing.
 
     Args:
         venv: Environment with a method `enter(stage)`, as in `RowsVecEnv`, if there are stages.

@@ -15,8 +15,8 @@ from rlsched_agents.runtime.network import NetworkConfig, Weights, initial_weigh
 class PackedRows(NamedTuple):
     """The real rows of a batch of B observations of K rows, without padding; R real rows in total.
 
-    Zero rows follow, up to one of a few sizes S: the matrix library spends as much time on the first use of a
-    size as on a product.
+    Rows of zeros fill the array up to one of a few sizes S, since the matrix library spends as much time on
+    the first use of a size as on a product.
     """
 
     rows: Tensor  # (S, F + C)
@@ -41,13 +41,13 @@ def pack(observations: Tensor) -> PackedRows:
 
 
 def _size_for(rows: int) -> int:
-    """This number of rows or up to an eighth more: eight sizes per power of 2, in steps of 64 or more."""
+    """Round a number of rows up, by an eighth at most: eight sizes per power of 2, 64 or more apart."""
     step = max(1 << max(rows.bit_length() - 4, 0), ROWS_STEP)
     return -(-rows // step) * step
 
 
 def prior(config: NetworkConfig, packed: PackedRows) -> Tensor:
-    """(S,) prior logit of each row: 0 except for the reference rule's row."""
+    """Return the (S,) prior logit of each row: 0 except for the reference rule's row."""
     rows = packed.rows
     job = config.prior_job + config.prior_modelled * (rows[:, RATE] > 0).to(rows.dtype)
     given = torch.where(rows[:, IS_VARIANT] > 0, config.prior_variant, job)
@@ -59,7 +59,7 @@ def prior(config: NetworkConfig, packed: PackedRows) -> Tensor:
 
 
 class Actor(nn.Module):
-    """Rows -> logits. Reads only the actor's columns."""
+    """Actor: computes logits from rows. Reads only the actor's columns."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Actor(nn.Module):
         self.score = nn.Linear(width, 1, bias=False)
 
     def forward(self, packed: PackedRows) -> Tensor:
-        """(B, K) logits: prior on the reference row plus the learned score; 0 for padding."""
+        """Return (B, K) logits: the prior on the reference row plus the learned score; 0 for padding."""
         rows = packed.rows[:, : self.config.features].contiguous()
         encoded = torch.relu(self.row2(torch.relu(self.row1(rows))))
         context = self.mix_context(torch.relu(self.context(pool(encoded, packed.first))))
@@ -86,7 +86,7 @@ class Actor(nn.Module):
 
 
 class Critic(nn.Module):
-    """Rows -> value. A separate trunk that also reads the critic's columns."""
+    """Critic: computes a value from rows. A separate trunk that also reads the critic's columns."""
 
     def __init__(self, config: NetworkConfig) -> None:
         super().__init__()
@@ -97,14 +97,14 @@ class Critic(nn.Module):
         self.value = nn.Linear(width, 1)
 
     def forward(self, packed: PackedRows) -> Tensor:
-        """(B, 1) estimates of the normalised return."""
+        """Return (B, 1) estimates of the normalised return."""
         encoded = torch.relu(self.row2(torch.relu(self.row1(packed.rows))))
         value: Tensor = self.value(torch.relu(self.hidden(pool(encoded, packed.first))))
         return value
 
 
 class CandidateNetwork(nn.Module):
-    """Actor and critic over the same (B, K, F + C) observations."""
+    """Actor and critic, which read the same (B, K, F + C) observations."""
 
     latent_dim_pi = latent_dim_vf = 1
 
@@ -116,17 +116,17 @@ class CandidateNetwork(nn.Module):
         self.load_weights(initial_weights(config, seed))
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, K) logits and (B, 1) values."""
+        """Return (B, K) logits and (B, 1) values."""
         packed = pack(observations)
         return self.actor(packed), self.critic(packed)
 
     def forward_actor(self, observations: Tensor) -> Tensor:
-        """(B, K) logits."""
+        """Return (B, K) logits."""
         logits: Tensor = self.actor(pack(observations))
         return logits
 
     def forward_critic(self, observations: Tensor) -> Tensor:
-        """(B, 1) values."""
+        """Return (B, 1) values."""
         values: Tensor = self.critic(pack(observations))
         return values
 
@@ -135,6 +135,6 @@ class CandidateNetwork(nn.Module):
         self.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in weights.items()})
 
     def weights(self) -> Weights:
-        """A copy of the parameters by name, in the order of `NetworkConfig.shapes`."""
+        """Return a copy of the parameters by name, in the order of `NetworkConfig.shapes`."""
         state = self.state_dict()
         return {name: state[name].detach().cpu().numpy().copy() for name in self.config.shapes()}

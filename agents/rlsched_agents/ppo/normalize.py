@@ -1,4 +1,4 @@
-"""Rewards divided by the running standard deviation of the discounted return, as a VecEnv wrapper."""
+"""A VecEnv wrapper that divides rewards by the running standard deviation of the discounted return."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepR
 class ReturnNormalizer(VecEnvWrapper):
     """Scales rewards so that returns have a standard deviation near 1, and clips them.
 
-    Without it the critic's loss dominates the global gradient clip and the policy does not learn.
+    Without this scale the critic's loss dominates the global gradient clip and the policy does not learn.
     Observations, masks and the raw returns in `infos[i]["episode"]` pass through unchanged.
 
     Args:
@@ -36,7 +36,7 @@ class ReturnNormalizer(VecEnvWrapper):
         return float(np.sqrt(self.spread.var + 1e-8))
 
     def reset(self) -> VecEnvObs:
-        """Restart all episodes; the learned scale stays."""
+        """Restart all episodes. Keeps the learned scale."""
         self.returns[:] = 0.0
         return self.venv.reset()
 
@@ -50,12 +50,12 @@ class ReturnNormalizer(VecEnvWrapper):
         return observations, scaled, dones, infos
 
     def get_state(self) -> dict[str, NDArray[np.float64]]:
-        """The state for an exact resume."""
+        """Return the state for an exact resume."""
         moments = np.array([self.spread.mean, self.spread.var, self.spread.count], dtype=np.float64)
         return {"returns": self.returns.copy(), "moments": moments}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore a state of `get_state`."""
+        """Restore a state that `get_state` returned."""
         self.returns = np.array(state["returns"], dtype=np.float64)
         mean, var, count = np.asarray(state["moments"], dtype=np.float64)
         self.spread.mean, self.spread.var, self.spread.count = mean, var, count

@@ -18,10 +18,10 @@ from rlsched_agents.runtime.network import NetworkConfig
 
 
 class RowDistribution(MaskableCategoricalDistribution):  # type: ignore[misc]  # sb3_contrib has no types
-    """The same draws without prior validation of the logits: a non-finite logit makes the draw fail."""
+    """The same distribution without a check of the logits: a non-finite logit makes the draw fail."""
 
     def proba_distribution(self, action_logits: Tensor) -> Self:
-        """The distribution of (B, K) logits."""
+        """Return the distribution of (B, K) logits."""
         logits = action_logits.view(-1, self.action_dim)
         self.distribution = MaskableCategorical(logits=logits, validate_args=False)
         return self
@@ -34,7 +34,7 @@ class KeepRows(BaseFeaturesExtractor):
         super().__init__(observation_space, features_dim=1)
 
     def forward(self, observations: Tensor) -> Tensor:
-        """The observations."""
+        """Return the observations unchanged."""
         return observations
 
 
@@ -43,9 +43,9 @@ class CandidatePolicy(MaskableActorCriticPolicy):  # type: ignore[misc]  # sb3_c
 
     Args:
         network: Sizes and prior of the network.
-        network_seed: Seed of its initial weights.
+        network_seed: Seed of the network's initial weights.
 
-    From then on, the process keeps freed memory (`rows.keep_freed_memory`).
+    The first instance makes the process keep freed memory (`rows.keep_freed_memory`).
     """
 
     mlp_extractor: CandidateNetwork

@@ -1,4 +1,4 @@
-"""Ranges of the observations in training by column, for the card; a broker's drift guard uses them."""
+"""Ranges of each observation column in training. The card contains them for the drift guard of a broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlsched_envs.training.sources import EpisodeConfig, EpisodeSource
 
 
 def met_in(config: EpisodeConfig, sources: Sequence[EpisodeSource]) -> Familiar:
-    """Ranges of the clusters that episodes are drawn on, without columns."""
+    """Return the ranges of the clusters that episodes are drawn on, without columns."""
     nodes, size = (config.nodes_low, config.nodes_high), node_size(sources)
     return Familiar(
         nodes=nodes,
@@ -30,7 +30,7 @@ class SeenRanges(BaseCallback):
     """Minimum and maximum of each column, over the first halves of all decisions.
 
     Args:
-        before: Ranges from the earlier part of a resumed run and of the clusters; None: no ranges are
+        before: Ranges of the clusters, and, for a resumed run, of its earlier part; None: no ranges are
             written.
     """
 
@@ -55,7 +55,7 @@ class SeenRanges(BaseCallback):
         return True
 
     def onto(self, card: Card) -> Card:
-        """The card with the ranges so far."""
+        """Return the card with the ranges so far."""
         if self._before is None or not np.isfinite(self._low).all():
             return card
         familiar = self._before.with_ranges(self._names, self._low, self._high)

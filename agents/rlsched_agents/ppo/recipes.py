@@ -21,8 +21,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     Attributes:
         network: Sizes of the network and strength of the prior.
         exploring_prior_job: The network's `prior_job` during training, when actions are drawn; at most the
-            value used for serving by arg max. With a strong prior the network explores too little to leave
-            the reference rule; served with a weak prior, it leaves the rule in cases of doubt.
+            value used for serving by arg max. Training with a strong prior explores too little to leave the
+            reference rule. Serving with a weak prior leaves the rule in cases of doubt.
         num_envs: Number of clusters simulated in parallel.
         rollout_steps: Decisions per cluster between two updates.
         batch_size: Decisions in a minibatch.
@@ -30,7 +30,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         gamma: Discount per decision.
         gae_lambda: Decay of the advantage estimator (Schulman et al. 2016).
         learning_rate: Adam's step size at the start.
-        final_learning_rate_frac: Fraction of the step size at the end; the decay is linear.
+        final_learning_rate_frac: Step size at the end, as a fraction of the step size at the start; the decay
+            is linear.
         clip_range: PPO's clip on the probability ratio.
         entropy: Weight of the entropy bonus.
         value_weight: Weight of the critic's loss.
@@ -39,21 +40,23 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             weights.
         reward_clip: Clip on a reward after division by the standard deviation of the discounted return.
         episode: Configuration of training episodes.
-        curriculum: Stages that draw episodes from a part of the mixture first; empty: always from all of it.
+        curriculum: Stages that at first draw episodes from a part of the mixture; empty: always from the
+            whole mixture.
         validate_every: Decisions between two validations.
         validation_jobs: Jobs per validation window, including the warm-up.
         validation_loads: Offered loads of the validation windows.
-        validation_nodes: Numbers of nodes of their clusters.
+        validation_nodes: Numbers of nodes of the clusters of validation windows.
         validation_windows: Windows per source, load and number of nodes.
-        validation_least: Minimum number of windows that choose, and of windows that confirm; if there are
-            fewer, each source gets more windows, composed of blocks of its jobs.
+        validation_least: Minimum number of windows that choose, and of windows that confirm; to reach it,
+            each source gets additional windows, composed of blocks of its jobs.
         validation_weights: Energy weights of the windows that run with models: one per source, in turn, half
             as long as other windows. Empty: no models in validation.
-        tolerated_loss_frac: Largest excess of queueing over the reference rule on the windows of one source,
-            for a policy to be kept.
+        tolerated_loss_frac: Largest queueing in excess of the reference rule's, on the windows of one source,
+            with which a policy is still kept.
         patience: Successive validations without a better policy after which the run ends; 0: no limit.
         checkpoint_every: Decisions between two snapshots for resuming.
-        temperatures: Ways of serving tried by validation: 0 for arg max, otherwise softmax temperature.
+        temperatures: Temperatures of serving that validation tries: 0 for arg max, otherwise softmax
+            temperature.
     """
 
     network: NetworkConfig = NetworkConfig()
@@ -140,14 +143,14 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def exploring_network(self) -> NetworkConfig:
-        """The network as it is trained."""
+        """The network configuration during training."""
         return msgspec.structs.replace(self.network, prior_job=self.exploring_prior_job, prior_modelled=0.0)
 
     def going_on(self, network: NetworkConfig, name: str = "this policy") -> Recipe:
-        """The recipe adapted to an existing policy: it is served and trained as that policy.
+        """Return the recipe adapted to an existing policy, which is trained and served as before.
 
         The policy's network keeps its order, its prior and whether it revises predictions, even if the recipe
-        differs, and episodes match these; columns that it did not read are added.
+        differs, and episodes match these settings. Columns that the policy did not read are added.
 
         Args:
             network: Network of the policy.
@@ -177,7 +180,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         )
 
     def learning_rate_at(self, progress_left: float) -> float:
-        """Adam's step size at this remaining fraction of the run; the last rollout may exceed the end."""
+        """Return Adam's step size at this remaining fraction of the run, which may be below 0 at the end."""
         final = self.final_learning_rate_frac
         return self.learning_rate * (final + (1.0 - final) * max(progress_left, 0.0))
 
@@ -262,15 +265,17 @@ RECIPES: Final[dict[str, Recipe]] = {
         validation_weights=(),
     ),
 }
-"""`reserving` trained the default policy: `mixture` with EASY's reservations and revised predictions.
-`growing` is `reserving` with a curriculum: first narrow loads, small clusters and good predictions. `large`
-has long episodes with models, for millions of decisions; `default` has shorter episodes and shows first
-curves within 50,000; `quick` leaves the reference within 200,000, and `mixture` does so on several kinds of
-workload, both without models; `steady` is `large` with a step size that falls further; `smoke` is tiny."""
+"""The named recipes. `reserving` trained the default policy: it is `mixture` with EASY's reservations and
+revised predictions. `growing` is `reserving` with a curriculum that begins with narrow loads, small clusters
+and good predictions. `large` has long episodes with models, for millions of decisions. `default` has shorter
+episodes and shows first curves within 50,000 decisions. `quick` departs from the reference within 200,000
+decisions, `mixture` does the same on several kinds of workload, and both have no models. `steady` is `large`
+with a step size that falls further. `smoke` is tiny, for tests.
+"""
 
 
 def load_recipe(name_or_path: str) -> Recipe:
-    """A recipe by name, or from a TOML file whose keys are the fields of `Recipe`.
+    """Return a recipe by name, or from a TOML file whose keys are the fields of `Recipe`.
 
     Raises:
         InputError: the name is unknown, the file cannot be read, or a key or value is invalid.

@@ -1,4 +1,4 @@
-"""Long windows replayed in one compiled batch, which makes twenty of them affordable."""
+"""Replays long windows in one compiled batch, so that a validation can afford twenty windows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlsched_envs.training.sources import EpisodeConfig, EpisodeJobs, EpisodeSou
 
 Floats = NDArray[np.float64]
 Score = Callable[[NDArray[np.float32]], Floats]
-"""(B, K, F + C) observations -> (B, K) logits."""
+"""A policy's logits: (B, K, F + C) observations -> (B, K) logits."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class WindowOutcome:
         window: The jobs.
         start_s: (J,)
         reference_start_s: (J,) starts in the reference rule's run of the same window.
-        measured: (J,) jobs that count: jobs after the warm-up.
+        measured: (J,) the measured jobs: jobs after the warm-up.
     """
 
     window: EpisodeJobs
@@ -40,22 +40,22 @@ class WindowOutcome:
 
     @property
     def queue_s(self) -> Floats:
-        """(M,) queueing delay of the measured jobs."""
+        """(M,) queueing delays of the measured jobs."""
         return np.asarray((self.start_s - self.window.submit_s)[self.measured], np.float64)
 
     @property
     def reference_queue_s(self) -> Floats:
-        """(M,) queueing delay in the reference rule's run."""
+        """(M,) queueing delays of the measured jobs in the reference rule's run."""
         return np.asarray((self.reference_start_s - self.window.submit_s)[self.measured], np.float64)
 
     @property
     def ratio(self) -> float:
-        """Mean queueing delay / the reference's, with a second added to each, since both may be 0."""
+        """Mean queueing delay / the reference's, each plus one second, since both may be 0."""
         return float((self.queue_s.mean() + 1.0) / (self.reference_queue_s.mean() + 1.0))
 
 
 def scorer(weights: Weights, network: NetworkConfig) -> Score:
-    """The actor as it is served, in float64 as in the runtime, for many states at once."""
+    """Return the actor as it is served, in float64 as in the runtime, for many states at once."""
     net = CandidateNetwork(network)
     net.load_weights(weights)
     net.double()
@@ -72,7 +72,7 @@ class ReplayWindows:
     """Windows with equal numbers of jobs, on nodes of one size; jobs run as recorded in the trace.
 
     The reference schedules the first `warmup_jobs` jobs of each window, then the policy decides until the
-    last job. Decisions and their times are as in `engine.Engine`.
+    last job. The policy decides at the same times as in `engine.Engine`.
 
     Args:
         windows: Windows to replay.
@@ -158,6 +158,6 @@ class ReplayWindows:
         return WindowOutcome(window, *self._fleet.starts(k), measured)
 
     def _undecided(self, k: int) -> WindowOutcome:
-        """A window without decisions: replayed up to its warm-up, it continues like the reference's run."""
+        """Return the outcome of a window without decisions, which continues like the reference's run."""
         played = self._played(k)
         return replace(played, start_s=played.reference_start_s)

@@ -1,4 +1,4 @@
-"""State for an exact resume of a stopped training run: packed below `train/` in a checkpoint, and unpacked.
+"""Packs and unpacks the state for an exact resume of a training run: the members `train/` of a checkpoint.
 
 `env.pkl` is a pickle: resume only from trusted files. All other members are plain data.
 """
@@ -44,7 +44,7 @@ class RunCounters(msgspec.Struct, frozen=True, kw_only=True):
 def pack_run(
     model: MaskablePPO, normalizer: ReturnNormalizer, average: WeightAverage, best_score: float | None
 ) -> dict[str, bytes]:
-    """Members of `train/`; call it between an update and the next rollout."""
+    """Return the members of `train/`; call this between an update and the next rollout."""
     name, keys, position, has_gauss, gauss = np.random.get_state(legacy=True)
     assert name == "MT19937"
     arrays = normalizer.get_state() | {
@@ -75,12 +75,12 @@ def pack_run(
 def restore_run(
     file: Path, model: MaskablePPO, normalizer: ReturnNormalizer, average: WeightAverage
 ) -> RunCounters:
-    """Restore model, optimiser, average, normaliser, random generators and environment from `pack_run`.
+    """Restore model, optimiser, average, normaliser, random generators and environment from a checkpoint.
 
     An environment without `get_state` starts new episodes: the run then continues, but not bit for bit.
 
     Raises:
-        CheckpointError: the file has no run, or a run of other shapes.
+        CheckpointError: the file has no run, or a run with arrays of other shapes.
     """
     members = read_members(file, _MEMBERS, limit_bytes=MAX_RUN_BYTES)
     try:

@@ -1,4 +1,4 @@
-"""Layers over packed rows that are slow in torch on CPUs: a matrix product with few columns, and pooling."""
+"""Layers for packed rows, faster than torch's on CPUs: a matrix product with few columns, and pooling."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from rlsched.compile.jit import kernel
 
 ROWS_STEP: Final = 64
-"""Packed rows are padded to a multiple of this, or of a larger power of two (`network.pack`)."""
+"""Packed rows are padded to a multiple of this number, or of a larger power of two (`network.pack`)."""
 IMAGES: Final = 128
-"""Number of images that `RowLinear` splits rows into; from 2,048 rows (`_FEW`) on, padding ensures it."""
+"""Number of images that `RowLinear` splits rows into; padding ensures it for `_FEW` rows or more."""
 _FEW: Final = 2048
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
@@ -23,16 +23,16 @@ _KEPT_BYTES: Final = 1 << 30
 
 
 class RowLinear(nn.Linear):
-    """A linear layer over rows, equal up to rounding, two to three times as fast.
+    """A linear layer for rows: equal to `nn.Linear` up to rounding, two to three times as fast.
 
-    torch multiplies matrices with MKL, which does not use the widest instructions on processors of other
-    vendors than Intel; convolutions use oneDNN, which detects the instructions. So rows are treated as the
-    pixels of `IMAGES` images, and the layer as a convolution of size 1. Numbers of rows that are not a
-    multiple of `IMAGES`, few rows, and float64 use the standard layer.
+    torch multiplies matrices with MKL, which uses the widest instructions only on Intel processors.
+    Convolutions use oneDNN, which detects the instructions. This layer therefore treats the rows as the
+    pixels of `IMAGES` images, and multiplies by a convolution of size 1. If the number of rows is small or
+    not a multiple of `IMAGES`, or for float64, the standard layer is used.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """(R, out_features) from (R, in_features)."""
+        """Return (R, out_features) from (R, in_features)."""
         count = input.shape[0]
         if input.dtype != torch.float32 or count < _FEW or count % IMAGES:
             return super().forward(input)
@@ -66,7 +66,7 @@ def _pool_back(
     given: NDArray[Any],
     into: NDArray[Any],
 ) -> None:
-    """The gradient of the (S, W) rows from `given`, (B, 2 W); overwrites `given` and `pooled`."""
+    """Compute the gradient of the (S, W) rows from `given`, (B, 2 W); overwrites `given` and `pooled`."""
     width, one, none = rows.shape[1], rows.dtype.type(1), rows.dtype.type(0)
     for b in range(pooled.shape[0]):
         mean, share, ties, most = given[b, :width], given[b, width:], pooled[b, :width], pooled[b, width:]
@@ -87,7 +87,7 @@ def _pool_back(
 
 
 class _Pool(torch.autograd.Function):
-    """`pool`; if several rows have the maximum, its gradient is shared evenly, as in torch."""
+    """`pool` with a gradient; rows that all have the maximum share its gradient evenly, as in torch."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, first: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ class _Pool(torch.autograd.Function):
 
 
 def pool(rows: Tensor, first: Tensor) -> Tensor:
-    """(B, 2 W) mean and maximum of (S, W) row encodings, each 0 or more, over an observation's rows.
+    """Return the (B, 2 W) mean and maximum of (S, W) row encodings, each 0 or more, by observation.
 
     `first`: (B + 1,) observation b has the rows `first[b]` to `first[b + 1]`; rows outside do not count.
     """
@@ -117,9 +117,9 @@ def pool(rows: Tensor, first: Tensor) -> Tensor:
 def keep_freed_memory() -> None:
     """Make this process keep the memory that it frees, up to 1 GiB, if the C library supports it.
 
-    Each minibatch allocates and frees arrays of megabytes. glibc returns them to the system, which clears
-    them page by page on next use: a third of the time of an update. Older versions reject a threshold above
-    32 MiB and get 32 MiB.
+    Each minibatch allocates and frees arrays of megabytes. glibc returns these arrays to the system, which
+    clears their pages on the next use: a third of the time of an update. Older glibc versions reject a
+    threshold above 32 MiB, so they get 32 MiB.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None and any(set_option(_MMAP_THRESHOLD, size) for size in (_KEPT_BYTES, 32 << 20)):

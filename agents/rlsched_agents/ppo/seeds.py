@@ -1,7 +1,7 @@
-"""Several runs that differ only in their seed; the best is kept, since chance has a large effect on a run.
+"""Several runs that differ only in their seed; the best run is kept, since chance affects a run strongly.
 
-The folder of each run stores the initial policy from the first moment on: a stopped command may be resumed
-when some of its runs have not started yet.
+The folder of each run has the initial policy before any run starts, since a stopped command can be resumed
+before all of its runs have started.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from rlsched_agents.ppo.training import RunFiles, TrainingResult
 from rlsched_agents.runtime.checkpoint import checkpoint_file, load_checkpoint, save_checkpoint
 
 TrainOne = Callable[[int, RunFiles, bool], TrainingResult]
-"""(seed, files, whether to resume) -> result of the run."""
+"""Trains with one seed: (seed, files, whether to resume) -> result of the run."""
 
 
 def files_of(files: RunFiles, first: int, runs: int) -> dict[int, RunFiles]:
-    """Files of the run of each seed: a single run uses `files.logdir`, several runs use `seed-K` below it."""
+    """Return the files of each seed's run; several runs have the folders `seed-K` below `files.logdir`."""
     if runs == 1:
         return {first: files}
     folders = {seed: files.logdir / f"seed-{seed}" for seed in range(first, first + runs)}
@@ -27,7 +27,7 @@ def files_of(files: RunFiles, first: int, runs: int) -> dict[int, RunFiles]:
 
 
 def note_init(files: RunFiles, first: int, runs: int, init: Path | None) -> None:
-    """Before new runs start, note their initial policy in the folder of each.
+    """Record the initial policy in the folder of each new run before the first run starts.
 
     Args:
         files: As for `train_seeds`.
@@ -48,12 +48,12 @@ def note_init(files: RunFiles, first: int, runs: int, init: Path | None) -> None
 
 
 def noted_init(files: RunFiles, first: int, runs: int) -> Path | None:
-    """The initial policy of these runs, as noted by `note_init`; None: the rule."""
+    """Return the initial policy of these runs that `note_init` recorded; None for the rule."""
     return next((own.init for own in files_of(files, first, runs).values() if own.init.exists()), None)
 
 
 def begun(files: RunFiles, first: int, runs: int) -> Path | None:
-    """The snapshot of one of these runs; None if there is none. Ignores runs of other seeds."""
+    """Return the snapshot of one of these runs; None if there is none. Ignores runs of other seeds."""
     return next(
         (own.last_snapshot for own in files_of(files, first, runs).values() if own.last_snapshot.exists()),
         None,
@@ -65,8 +65,8 @@ def train_seeds(
 ) -> TrainingResult:
     """Train with `runs` successive seeds in sequence, and write the best policy by validation.
 
-    Each run has a folder `seed-K` below `files.logdir`; its `policy.zip` exists once the run has finished.
-    Each run is confirmed separately, so the validation that chooses among them confirms nothing.
+    Each run has a folder `seed-K` below `files.logdir`, which has a `policy.zip` once the run has finished.
+    Each run is confirmed separately: the validation that chooses among the runs does not confirm any of them.
 
     Args:
         train_one: Trains with one seed.
@@ -77,7 +77,8 @@ def train_seeds(
         resume: Continue; finished runs are not repeated.
 
     Returns:
-        The result of the best run, or of the run that was stopped, in which case the remaining runs wait.
+        The result of the best run, or of the run that was stopped, in which case the remaining runs do not
+        start.
     """
     if runs == 1:
         return train_one(first, files, resume)

@@ -1,4 +1,4 @@
-"""Training data from traces and clusters: episodes, validation windows, lines for the card."""
+"""Prepares training data from traces and clusters: episodes, validation windows, lines for the card."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ SYNTHETIC_LOAD = 0.95
 VALIDATION_TRACES = 6
 VALIDATION_JOBS = 5_000
 CONFIRMATION_TRACES = 2
-"""Number of the synthetic validation traces that confirm."""
+"""Number of synthetic validation traces that are kept for confirmation."""
 LEAST_JOBS = 100
 """Minimum number of validation jobs per half; smaller sets are not split."""
 VALIDATION_SEED = 1_000
-"""Added to the seed of the training trace for the first validation trace."""
+"""Difference between the seed of the training trace and the seed of the first validation trace."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,12 @@ class TrainingData:
 
     Attributes:
         train: Source of the training episodes.
-        validation: Sources of the windows that choose among the policies of a run, each cut separately.
+        validation: Sources of the windows that choose among the policies of a run; windows do not span
+            several sources.
         confirmation: Sources of the windows that the chosen policy must also pass: later jobs, or other
             traces. None if there is too little data for both.
-        uses: Lines of this trace in the card.
-        mixed: Whether its cluster has several GPU types.
+        uses: Lines of the card about this trace.
+        mixed: Whether the trace's cluster has several GPU types.
     """
 
     train: EpisodeSource
@@ -85,7 +86,7 @@ class TrainingData:
 
 
 def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, ...]]:
-    """The first and the second half of the jobs; all and none if there are few."""
+    """Return the first and the second half of the jobs; if there are few, all jobs and no second half."""
     jobs = source.submit_s.size
     if jobs < 2 * LEAST_JOBS:
         return source, ()
@@ -93,7 +94,7 @@ def _halves(source: EpisodeSource) -> tuple[EpisodeSource, tuple[EpisodeSource, 
 
 
 def say_nothing(line: str) -> None:
-    """Line callback that does nothing."""
+    """Ignore the line."""
 
 
 def read_data(
@@ -103,13 +104,13 @@ def read_data(
     form: str = "",
     tell: Callable[[str], None] = say_nothing,
 ) -> list[TrainingData]:
-    """Read traces and histories with their clusters; a single cluster applies to all of them.
+    """Read traces and histories with their clusters; a single cluster applies to all files.
 
     Args:
         traces: Traces in the standard form.
         clusters: Clusters of the traces, then of the histories; histories may have none.
         histories: Histories in any format (`rlsched_agents.whatif.job_history`).
-        form: Name of their format; "": detected.
+        form: Name of the format of the histories; "": detect the format.
         tell: Called with a line about each file.
 
     Raises:
@@ -141,11 +142,11 @@ def read_data(
 
 
 def synthetic_data(like: str, seed: int, predictability: Predictability) -> TrainingData:
-    """Synthetic traces at load 0.95 on 64 GPUs: one to train on, and short ones for validation.
+    """Return synthetic traces at load 0.95 on 64 GPUs: one to train on, and short traces for validation.
 
-    The first trace has 40,000 jobs and is split like any other. The others have other seeds and the length of
-    a validation window, so that no burst occurs in two windows or in a window and training; the last two
-    confirm.
+    The first trace has 40,000 jobs and is split like any other trace. The short traces have different seeds
+    and the length of a validation window, so that no burst occurs in two windows, or in a window and in
+    training. The last two traces confirm.
     """
 
     def drawn(jobs: int, draw: int) -> tuple[Trace, ClusterSpec]:

@@ -27,7 +27,7 @@ class StopRequest:
 
     @contextmanager
     def on_signals(self) -> Iterator[StopRequest]:
-        """SIGINT and SIGTERM request a stop, a second SIGINT interrupts. Restores the handlers at the end."""
+        """Turn SIGINT and SIGTERM into requests to stop; a second SIGINT interrupts. Restores handlers."""
 
         def handle(number: int, _frame: object) -> None:
             if self.asked and number == signal.SIGINT:

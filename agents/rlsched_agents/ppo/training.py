@@ -51,7 +51,8 @@ class RunFiles:
     Attributes:
         logdir: Folder for TensorBoard event files, and for `checkpoints/` with the last state and the best
             policy.
-        out: Resulting policy of the run: the best by validation, the last if none was validated.
+        out: Resulting policy of the run: the best policy by validation, or the last policy if none was
+            validated.
     """
 
     logdir: Path
@@ -84,8 +85,8 @@ class TrainingResult:
 
     Attributes:
         timesteps: Decisions trained on, including earlier parts of a resumed run.
-        stopped: Whether a signal ended it early; `RunFiles.last` resumes it. A run that ended early for lack
-            of gain (`Recipe.patience`) has finished.
+        stopped: Whether a signal ended the run early; `RunFiles.last_snapshot` resumes it. A run that ended
+            early for lack of gain (`Recipe.patience`) is not stopped but finished.
         steps_per_s: Decisions per second, without validation.
         card: The card of the policy in `RunFiles.out`.
         verdict: Comparison of that policy with the initial one; None if there was no confirmation.
@@ -104,7 +105,7 @@ def build_model(
     seed: int,
     policy: type[CandidatePolicy] = CandidatePolicy,
 ) -> MaskablePPO:
-    """MaskablePPO over candidate rows, on the CPU; equal seeds give equal initial weights."""
+    """Create a MaskablePPO model over candidate rows, on the CPU; equal seeds give equal initial weights."""
     return MaskablePPO(
         policy,
         normalizer,
@@ -151,12 +152,12 @@ def train(
         timesteps: Total number of decisions to train on, rounded up to whole rollouts.
         files: Output files.
         seed: Seed of weights, draws and minibatches.
-        card: Card of the policy with the data known in advance (name, traces, network); the rest is filled
-            in.
+        card: Card of the policy with the data known in advance (name, traces, network); training fills in the
+            other data.
         validate: Runs a policy on the validation windows.
         confirm: Runs a policy on held-out windows; needs `validate`.
         init: Checkpoint with the initial weights.
-        resume: Continue from `files.last`, exactly where it stopped.
+        resume: Continue from `files.last_snapshot`, exactly where the run stopped.
         threads: Threads of torch; more than one is slower on a busy machine.
         progress: Whether to show progress on standard error.
 
@@ -257,12 +258,12 @@ def _resume(
     best: Best,
     average: WeightAverage,
 ) -> Checkpoint:
-    """Restore the model, the environment and the best policy from `files.last`."""
+    """Restore the model, the environment and the best policy from `files.last_snapshot`."""
     last = load_checkpoint(files.last_snapshot)
     if last.card.traces != card.traces:
         raise InputError(
-            f"{files.last_snapshot}: this run was begun on other data ({_names(last.card.traces)}), got "
-            f"{_names(card.traces)}; give the same, or begin again with --overwrite"
+            f"{files.last_snapshot}: this run was started on other data ({_names(last.card.traces)}), "
+            f"got {_names(card.traces)}; give the same data, or start again with --overwrite"
         )
     ours = _hyper_parameters(recipe)
     changed = sorted(
@@ -276,8 +277,8 @@ def _resume(
     if last.card.seeds != card.seeds:
         began, given = (", ".join(map(str, one.seeds)) for one in (last.card, card))
         raise InputError(
-            f"{files.last_snapshot}: this run was begun with --seed {began}, got --seed {given}; give the "
-            "same, or begin again with --overwrite"
+            f"{files.last_snapshot}: this run was started with --seed {began}, got --seed {given}; give "
+            "the same seed, or start again with --overwrite"
         )
     _network(model).load_weights(last.weights)
     found = restore_run(files.last_snapshot, model, normalizer, average)
@@ -294,12 +295,12 @@ def _resume(
 
 
 def _names(traces: tuple[TraceUse, ...]) -> str:
-    """Names of traces that distinguish them for users."""
+    """Format the names of traces so that users can distinguish the traces."""
     return ", ".join(f"{one.trace} on {one.cluster}, {one.jobs:,} jobs" for one in traces) or "nothing named"
 
 
 def first_weights(checkpoint: Checkpoint, recipe: Recipe) -> Weights:
-    """Initial weights: an older policy's, extended for columns that it did not read."""
+    """Return the checkpoint's weights, extended for columns that its network did not read."""
     network, features = checkpoint.card.network, recipe.network.features
     wide = msgspec.structs.replace(network, features=max(features, network.features))
     if wide.shapes() != recipe.network.shapes():
@@ -316,7 +317,7 @@ def _network(model: MaskablePPO) -> CandidateNetwork:
 
 
 def _hyper_parameters(recipe: Recipe) -> dict[str, object]:
-    """The recipe as plain data, without the network, which has its own place in the card.
+    """Return the recipe as plain data, without the network, which the card has in a separate field.
 
     Without a curriculum the key is missing, so that runs from versions without curricula can continue.
     """

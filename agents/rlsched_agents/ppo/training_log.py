@@ -65,7 +65,7 @@ _COMPARED: Final = ("score_frac", "queue_ratio_frac", "worst_source_ratio_frac")
 
 
 def served_as(temperature: float) -> str:
-    """Name of this way of serving in tables and tags."""
+    """Return the name of this temperature of serving in tables and tags."""
     return "ppo" if temperature == 0 else f"ppo-t{temperature:g}"
 
 

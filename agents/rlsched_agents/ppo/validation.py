@@ -33,12 +33,12 @@ BLOCKS_LEAST = 8
 
 @dataclass(frozen=True)
 class ValidationWindow:
-    """Jobs with their own cluster.
+    """A window of jobs with its own cluster.
 
     Attributes:
         trace: The jobs, with the predictions for all policies.
         spec: The cluster.
-        measured: (J,) jobs that count: jobs after the warm-up.
+        measured: (J,) the measured jobs: jobs after the warm-up.
         drawn: The same jobs as arrays.
         models: Models of speed and power; None: jobs run as recorded in the trace.
     """
@@ -57,11 +57,11 @@ class ValidationWindow:
 
 
 def cut_windows(sources: Sequence[EpisodeSource], recipe: Recipe, seed: int) -> list[ValidationWindow]:
-    """Windows for each source, load and size of cluster, then one with models for each source.
+    """Cut windows for each source, load and size of cluster, then one window with models per source.
 
     There are at least `recipe.validation_least` windows without models. Windows of the first round are as
-    recorded; the others are composed of blocks of `BLOCK_JOBS` jobs, since a short source would repeat the
-    same jobs. A source with few jobs gives short windows.
+    recorded. Further windows are composed of blocks of `BLOCK_JOBS` jobs, since a short source would repeat
+    the same jobs. A source with few jobs gives short windows.
     """
     rng = np.random.default_rng(seed)
     windows = []
@@ -88,7 +88,7 @@ def _cut(
     rng: np.random.Generator,
     block_jobs: int = 0,
 ) -> ValidationWindow:
-    """One window of a source, with its own cluster."""
+    """Cut one window of a source, with its own cluster."""
     jobs = min(jobs, source.submit_s.size)
     warmup = min(recipe.episode.warmup_jobs, jobs // 4)
     like = msgspec.structs.replace(
@@ -117,16 +117,17 @@ def _cut(
 
 
 class Validator:
-    """Runs a policy on all windows; the heuristics run once and are cached.
+    """Runs a policy on all windows; runs the heuristics once and caches their results.
 
     Windows without models are replayed in one batch (`replays`): the reference rule schedules the warm-up,
-    the policy the rest. All policies must have the same queue order, and the reference is that of the order.
-    Each row of the table has, over these windows, the means `queue_mean_s`, `queue_p99_s`, `jct_mean_s` and
-    `gpu_utilisation_frac`; `queue_ratio_frac`, the geometric mean of mean queueing delay / that of the
-    reference; `worst_source_ratio_frac`, the same over the windows of the trace with the largest ratio; and
-    `wins_frac`, the share of windows with a ratio below 1. Over the windows with models: `cost_ratio_frac`,
-    the geometric mean of (1 - weight) x JCT + weight x energy of the jobs, each relative to `qssf-backfill`
-    with all abilities at the same energy weight (equal to an untrained policy without reservations).
+    the policy schedules the other jobs. All policies must have the same queue order, which determines the
+    reference. Each row of the table has, over these windows, the means `queue_mean_s`, `queue_p99_s`,
+    `jct_mean_s` and `gpu_utilisation_frac`; `queue_ratio_frac`, the geometric mean of mean queueing delay /
+    the reference's mean queueing delay; `worst_source_ratio_frac`, the same over the windows of the trace
+    with the largest ratio; and `wins_frac`, the share of windows with a ratio below 1. For the windows with
+    models the table has `cost_ratio_frac`, the geometric mean of (1 - weight) x JCT + weight x energy of the
+    jobs, each relative to `qssf-backfill` with all abilities at the same energy weight (equal to an untrained
+    policy without reservations).
     """
 
     def __init__(self, windows: Sequence[ValidationWindow]) -> None:
@@ -138,7 +139,7 @@ class Validator:
         self._costs: dict[str, list[tuple[float, float]]] = {}
 
     def __call__(self, policy: PpoScheduler) -> Table:
-        """The validation table: the policy as `ppo`, then the heuristics."""
+        """Return the validation table: the policy as `ppo`, then the heuristics."""
         if not self._replays:
             self._prepare(policy)
         score = scorer(policy.weights, policy.network)
@@ -161,7 +162,7 @@ class Validator:
         return table
 
     def _prepare(self, policy: PpoScheduler) -> None:
-        """Prepare the replays, and run the heuristics, for policies with the same reference rule as this."""
+        """Prepare the replays, and run the heuristics, for policies with this policy's reference rule."""
         for (_, warmup, gpus_per_node), of_shape in groupby(self._plain, key=lambda window: window.shape):
             drawn = [window.drawn for window in of_shape]
             replays = ReplayWindows(
@@ -176,7 +177,7 @@ class Validator:
                 self._rules[name] = [_metrics(start_s, window) for start_s, window in each]
 
     def _cost_ratio(self, runs: list[tuple[float, float]]) -> float:
-        """Geometric mean over the windows with models of weighted time and energy / the reference's."""
+        """Return the geometric mean of weighted time and energy / the reference's, on windows with models."""
         ratios = []
         for window, mine, reference in zip(self._modelled, runs, self._costs[REFERENCE_POLICY], strict=True):
             assert window.models is not None
@@ -186,13 +187,13 @@ class Validator:
 
 
 def _followed(policy: PpoScheduler) -> str:
-    """Name of the policy's reference rule in tables."""
+    """Return the name of the policy's reference rule in tables."""
     assert policy.reference is not None
     return policy.reference.name
 
 
 def _run_rule(window: ValidationWindow, name: str) -> JobTable:
-    """Run a heuristic on a window; with models, the reference uses all abilities that they allow."""
+    """Run a heuristic on a window; with models, the reference can also share GPUs and set clocks."""
     policy = Policy(name)
     if window.models is not None and name == REFERENCE_POLICY:
         weight = window.models.energy_weight
@@ -214,14 +215,14 @@ def _engine(window: ValidationWindow, order: Order) -> Engine:
 
 
 def _cost(table: JobTable, window: ValidationWindow) -> tuple[float, float]:
-    """(mean JCT in seconds, energy in J) of the measured jobs of a run with models."""
+    """Return (mean JCT in seconds, energy in J) of the measured jobs of a run with models."""
     assert table.energy is not None
     jct = (table.end_s - table.trace.submit_s)[window.measured]
     return float(jct.mean()), float(table.energy.job_j[window.measured].sum())
 
 
 def _metrics(start_s: NDArray[np.float64], window: ValidationWindow) -> dict[str, float]:
-    """Metrics of a run without models with these starts, (J,) seconds."""
+    """Compute the metrics of a run without models with these starts, (J,) seconds."""
     trace = window.trace
     queued = (start_s - trace.submit_s)[window.measured]
     times = trace.submit_s[window.measured]

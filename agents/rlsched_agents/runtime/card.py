@@ -50,8 +50,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         format: `CARD_FORMAT`.
         name: Name of the policy.
         created: UTC, ISO 8601.
-        rlsched_version: Version of rlsched that trained it.
-        schema_hash: Checksum of the feature schema in `schema.json`, which has its columns.
+        rlsched_version: Version of rlsched that trained the policy.
+        schema_hash: Checksum of the feature schema; `schema.json` has the columns of the schema.
         network: Sizes and prior weights.
         timesteps: Decisions trained on.
         seeds: Seeds of the training run.
@@ -59,8 +59,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
         traces: Traces for training, validation and testing.
         recipe: Hyperparameters by name.
         validation: Policy -> metric (units in the name) -> value on the validation windows.
-        confirmation: The same on held-out windows: `ppo` is the policy that validation chose, `start` the
-            initial one.
+        confirmation: Like `validation`, on held-out windows: `ppo` is the policy that validation chose,
+            `start` the initial policy.
         test: Row of the comparison with rules -> figure -> value, on the test split.
         weights_sha256: SHA-256 of `weights.npz`.
         notes: Free text.
@@ -87,7 +87,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     familiar: Familiar | None = None
 
     def to_markdown(self) -> str:
-        """This card as Markdown."""
+        """Return this card as Markdown."""
         served = "arg max" if self.temperature == 0 else f"drawn at temperature {self.temperature:g}"
         lines = [
             f"# {self.name}",

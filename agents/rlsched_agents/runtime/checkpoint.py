@@ -1,7 +1,7 @@
 """Checkpoints: a zip of `card.json`, `schema.json` and `weights.npz`, loaded without pickle or torch.
 
-Members below `train/` are for resuming a training run; only the trainer reads them. They must come from a
-trusted source.
+Members below `train/` are for resuming a training run, and only the trainer reads them. Resume only from
+checkpoints of a trusted source.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Checkpoint:
 
     @property
     def policy_id(self) -> str:
-        """Name and start of the weights' hash, for records."""
+        """Policy name and start of the weights' hash, for records."""
         return f"{self.card.name}@{self.card.weights_sha256[:12]}"
 
 
 def default_checkpoint() -> Path:
-    """Folder of the default policy: inside the package in a wheel, at the root in an editable install."""
+    """Return the folder of the default policy: inside the package in a wheel, at the root if editable."""
     packed = Path(str(files("rlsched_agents"))) / "_checkpoints" / "default"
     if packed.is_dir():
         return packed
@@ -52,7 +52,7 @@ def default_checkpoint() -> Path:
 
 
 def checkpoint_file(path: str | Path) -> Path:
-    """The zip of a path: `default`, a zip, or a folder with `policy.zip`."""
+    """Return the zip file of a path: `default`, a zip, or a folder with `policy.zip`."""
     return zip_of(default_checkpoint() if str(path) == "default" else path)
 
 
@@ -63,9 +63,9 @@ def save_checkpoint(
 
     Args:
         path: A name that ends in `.zip`, or a folder, which gets `policy.zip` and a readable `CARD.md`.
-        card: Its card; `schema_hash` and `weights_sha256` are filled in here.
+        card: Card of the checkpoint; this function fills in `schema_hash` and `weights_sha256`.
         weights: Parameters by name.
-        train: Data for resuming, by name below `train/`.
+        train: Data for resuming a training run, by name below `train/`.
 
     Returns:
         The card as written.
@@ -95,7 +95,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: str | Path = "default") -> Checkpoint:
-    """Read the parts of a checkpoint that do not require trust.
+    """Load a checkpoint, without the members that require trust.
 
     Args:
         path: `default`, a zip, a folder with `policy.zip`, or the content of a zip
@@ -146,7 +146,7 @@ def _check_schema(file: Path, card: Card, schema_json: bytes) -> None:
 
 
 def _pack_weights(weights: Weights) -> bytes:
-    """A `.npz` whose bytes depend only on the arrays: no time stamps, sorted names."""
+    """Return a `.npz` whose bytes depend only on the arrays: no time stamps, sorted names."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name in sorted(weights):

@@ -12,26 +12,26 @@ from rlsched.decide.rows.columns import FEASIBLE, IS_JOB, IS_REFERENCE, IS_VARIA
 from rlsched_agents.runtime.network import NetworkConfig, Weights
 
 Float = np.float64
-"""float64 for the computation: rows are few, and the remaining difference is torch's own float32 rounding."""
+"""Type of the computation, float64: rows are few, and differences to torch are then torch's own rounding."""
 
 
 class Scores(Protocol):
     """A network of any kind that scores candidate rows."""
 
     def logits(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        """(K,) scores of (K, F) rows."""
+        """Return (K,) scores of (K, F) rows."""
         ...
 
     def value(self, features: NDArray[np.float32], privileged: NDArray[np.float32]) -> float:
-        """The critic's value for these rows and its privileged columns."""
+        """Return the critic's value for these rows and their privileged columns."""
         ...
 
 
 class Forward:
     """Computes logits of candidate rows, and the critic's value, from weights as data.
 
-    Buffers grow to the largest number of rows and are reused, so an instance belongs to one thread; returned
-    arrays belong to the caller.
+    Buffers grow to the largest number of rows and are reused, so only one thread can use an instance. Later
+    calls do not change returned arrays.
     """
 
     def __init__(self, weights: Weights, config: NetworkConfig) -> None:
@@ -42,7 +42,7 @@ class Forward:
         self._grow(32)
 
     def logits(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Scores of the rows.
+        """Compute the scores of the rows.
 
         Args:
             features: (K, F) actor columns; further columns are ignored. A row of zeros is padding.
@@ -80,7 +80,7 @@ class Forward:
         return scores
 
     def value(self, features: NDArray[np.float32], privileged: NDArray[np.float32]) -> float:
-        """The critic's estimate of a state, in units of the normalised return.
+        """Return the critic's estimate of a state, in units of the normalised return.
 
         Args:
             features: (K, F) actor columns of the real rows; K at least 1.
@@ -107,7 +107,7 @@ class Forward:
 
 
 def _part(weights: Weights, prefix: str) -> dict[str, NDArray[np.float64]]:
-    """Weights of one network in float64, matrices as (inputs, outputs)."""
+    """Return the weights of one network in float64, matrices as (inputs, outputs)."""
     return {
         name.removeprefix(prefix): np.ascontiguousarray(array.T, dtype=Float)
         for name, array in weights.items()
@@ -116,7 +116,7 @@ def _part(weights: Weights, prefix: str) -> dict[str, NDArray[np.float64]]:
 
 
 def _layer(x: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any], out: NDArray[Any]) -> None:
-    """out = relu(x @ weight + bias), in place."""
+    """Compute out = relu(x @ weight + bias), in place."""
     np.matmul(x, weight, out=out)
     out += bias
     np.maximum(out, 0.0, out=out)

@@ -25,8 +25,9 @@ _PERMISSIONS: Final = {
 class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Sizes of the two networks and the strength of the prior.
 
-    Each row passes through the same two layers; their mean and maximum over the real rows form a context for
-    scoring each row. The result does not depend on the number or the order of the rows.
+    Each row passes through the same two layers. The mean and maximum of the outputs over the real rows form a
+    context for scoring each row, so the score of a row does not depend on the order of the rows, and the
+    network accepts any number of rows.
 
     Attributes:
         features: Number of columns that the actor reads.
@@ -34,14 +35,15 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         width: Hidden width of the actor.
         critic_width: Hidden width of the critic, which shares no layers with the actor.
         prior_job: Logit added to the reference rule's row of the first half.
-        prior_variant: The same for the second half.
+        prior_variant: Logit added to the reference rule's row of the second half.
         prior_modelled: Logit added to `prior_job` with models: a policy that beats its reference without
             models may not do so with them.
-        order: Order of its queue in training, which determines its permissions there.
-        revises: Whether predictions of waiting jobs are revised when it is served (`decide.order.bursts`).
-        prior_rows: Logit added to the prior for each unit of ln(number of alternative rows). At 1 an
-            untrained policy that draws leaves the reference as often with twelve rows as with three; at 0 it
-            follows less the more rows there are.
+        order: Order of the queue in training, which determines the permissions in training.
+        revises: Whether predictions of waiting jobs are revised when the network is served
+            (`decide.order.bursts`).
+        prior_rows: Logit added to the prior for each unit of ln(number of alternative rows). At 1, an
+            untrained policy that draws its rows departs from the reference as often with twelve rows as with
+            three. At 0, it departs more often the more rows there are.
     """
 
     features: int = NUM_FEATURES
@@ -64,7 +66,7 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     def served(self) -> Permissions:
         """Permissions when served: the permissions of the cluster and its jobs.
 
-        A network that was trained without reservations makes none.
+        A network that was trained without reservations makes no reservations.
         """
         return Permissions(declared=True, reservations=self.order != "predicted_gpu_time")
 
@@ -94,10 +96,10 @@ class NetworkConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 def initial_weights(config: NetworkConfig, seed: int) -> Weights:
-    """Weights before training: orthogonal matrices, zero biases, a last actor layer of gain 0.01.
+    """Create the weights before training: orthogonal matrices, zero biases, a last actor layer of gain 0.01.
 
-    Only the prior then decides: arg max is the reference rule's choice. Equal seeds give equal weights with
-    and without torch.
+    With these weights only the prior decides: arg max is the reference rule's choice. Equal seeds give equal
+    weights with and without torch.
     """
     rng = np.random.default_rng(seed)
     gains = {"actor.score.weight": 0.01, "critic.value.weight": 1.0}
@@ -110,11 +112,11 @@ def initial_weights(config: NetworkConfig, seed: int) -> Weights:
 
 
 def widened(weights: Weights, config: NetworkConfig, features: int) -> Weights:
-    """The same policy for rows with more columns after the actor's; the new columns have weight 0.
+    """Return the same policy for rows with more actor columns; the new columns have weight 0.
 
     Args:
         weights: Parameters of a network of these sizes.
-        config: Its sizes.
+        config: Sizes of this network.
         features: New number of columns that the actor reads, at least the old number.
     """
     more = features - config.features
@@ -127,7 +129,7 @@ def widened(weights: Weights, config: NetworkConfig, features: int) -> Weights:
 
 
 def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> NDArray[np.float32]:
-    """A matrix with orthonormal rows or columns, whichever are fewer, times `gain` (Saxe et al. 2014)."""
+    """Return an orthonormal matrix (rows or columns, whichever are fewer) times `gain` (Saxe et al. 2014)."""
     rows, columns = shape
     q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
     q *= np.sign(np.diag(r))

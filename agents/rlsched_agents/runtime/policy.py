@@ -1,4 +1,4 @@
-"""The `ppo` scheduler: candidates of the shared kernels, scored by the numpy forward pass."""
+"""The `ppo` scheduler: scores candidates from the shared kernels with a forward pass in numpy."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class _NetworkCalls:
         times: Number of network calls.
         logits: Logits of the last call.
         samples: Number of futures in the search.
-        overruled: Row of the first half that the network would have taken if the search took another one.
-        holds: Whether a *wait* passes over a job that could have started.
+        overruled: Row of the first half that the network chose, if the search took another row.
+        holds: Whether a *wait* holds back a job that could have started.
     """
 
     times: int = 0
@@ -66,7 +66,7 @@ class PpoScheduler(Scheduler):
     """Scores candidates with trained weights; one decision at a time, without torch.
 
     If all waiting jobs fit at once, or only one row is legal, the network is not called and the source is
-    `automatic`. A scheduler belongs to one thread.
+    `automatic`. Only one thread can use a scheduler.
 
     Args:
         weights: Parameters by name.
@@ -119,12 +119,12 @@ class PpoScheduler(Scheduler):
         )
 
     def _look_ahead_by(self, search: SearchSettings | None) -> RowSearch | None:
-        """A look-ahead before each decision (`search.RowSearch`).
+        """Create the look-ahead before each decision (`search.RowSearch`); None without a search.
 
-        The network's likeliest starts, the reference's start and *wait* run forward in the same sampled
-        futures, and another choice replaces the network's if it is clearly better. The reference rule
-        continues the futures, with its reservations and with the holds of a *wait*. The network still chooses
-        variants of a job and starts on GPUs that are in use.
+        The look-ahead simulates the network's likeliest starts, the reference's start and *wait* in the same
+        sampled futures. Another choice replaces the network's choice if it is clearly better. The reference
+        rule continues the futures, with its reservations and with the holds of a *wait*. The network still
+        chooses variants of a job and starts on GPUs that are in use.
         """
         if search is None:
             return None
@@ -146,7 +146,7 @@ class PpoScheduler(Scheduler):
     def from_checkpoint(
         cls, checkpoint: Checkpoint, *, name: str = "ppo", seed: int = 0, settings: Settings | None = None
     ) -> PpoScheduler:
-        """A trained policy, served at the temperature of its card."""
+        """Create the scheduler of a trained policy, served at the temperature of its card."""
         card = checkpoint.card
         made = cls(
             checkpoint.weights,
@@ -161,7 +161,7 @@ class PpoScheduler(Scheduler):
         return made
 
     def network_rows(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
-        """The rows of the first half, if more than one is legal."""
+        """Return the rows of the first half; None if at most one row is legal."""
         if not contested(state, partition) and has_startable(state, partition, now_s):
             return None
         jobs = job_candidates(state, partition, now_s)
@@ -199,7 +199,7 @@ class PpoScheduler(Scheduler):
         asked: _NetworkCalls,
         record: bool,
     ) -> Action:
-        """The network's action."""
+        """Return the network's action."""
         all_fit = not contested(state, partition) and has_startable(state, partition, now_s)
         if all_fit:
             seq = first_in_order(state, partition, now_s)
@@ -221,11 +221,11 @@ class PpoScheduler(Scheduler):
         return variants.action(state, partition, row)
 
     def _preempts(self, state: ClusterState) -> bool:
-        """Whether running jobs may be preempted at this time."""
+        """Return whether running jobs can be preempted at this time."""
         return self.abilities.preempts and bool(state.arrays.config[0].preempts)
 
     def _look_s(self, state: ClusterState, partition: int, now_s: float) -> float | None:
-        """Time when the age of running jobs may make another one preemptible; None: no such time."""
+        """Return the time when the age of running jobs may make another job preemptible, or None."""
         if not self._preempts(state):
             return None
         look_s = float(next_age_look_s(state.arrays, partition, now_s))
@@ -241,7 +241,7 @@ class PpoScheduler(Scheduler):
         row: int,
         asked: _NetworkCalls,
     ) -> int:
-        """The row chosen by the search, usually the network's own."""
+        """Return the row chosen by the search, usually the network's own choice."""
         from rlsched_agents.search.search import rows_of_network
 
         found = search.best(state, partition, now_s, jobs, rows_of_network(state, jobs, asked.logits, row))
@@ -252,7 +252,7 @@ class PpoScheduler(Scheduler):
         return found.row
 
     def _pick(self, window: CandidateRows, number: int, asked: _NetworkCalls, record: bool) -> int:
-        """The row to take; calls the network if more than one is legal."""
+        """Return the row to take; calls the network if more than one row is legal."""
         legal = window.legal
         if np.count_nonzero(legal) == 1:
             return int(np.argmax(legal))
@@ -274,9 +274,9 @@ class PpoScheduler(Scheduler):
         return choice
 
     def _value(self, features: NDArray[np.float32]) -> float | None:
-        """The critic's estimate, with predictions instead of the true values used in training.
+        """Return the critic's estimate, from predictions instead of the true values used in training.
 
-        Assumes that the reference run has the same state as this one and keeps it, and that the end is far
+        Assumes that the reference run has the same state as this run now and later, and that the end is far
         away.
         """
         here, waiting = float(features[0, QUEUE]), float(features[0, WORK])
@@ -289,7 +289,7 @@ class PpoScheduler(Scheduler):
 
 
 def _asked_for(settings: Settings) -> dict[str, Any]:
-    """The network options in a policy's settings, apart from its checkpoint."""
+    """Return the network options in a policy's settings, except the checkpoint."""
     return {
         "revised": True if settings.predictions == "revised" else None,
         "search": settings.search,
@@ -297,7 +297,7 @@ def _asked_for(settings: Settings) -> dict[str, Any]:
 
 
 def make_ppo(policy: Policy, seed: int) -> PpoScheduler:
-    """Make the scheduler of a policy whose rule is `ppo`.
+    """Create the scheduler of a policy whose rule is `ppo`.
 
     Args:
         policy: The policy; its settings name the checkpoint: `default`, `untrained` for a network before

@@ -1,1 +1,1 @@
-"""Models of Stable-Baselines3, trained on `rlsched/Rows-v0` or `rlsched/Cluster-v0`, served as policies."""
+"""Serves models of Stable-Baselines3, trained on `rlsched/Rows-v0` or `rlsched/Cluster-v0`, as policies."""

@@ -17,11 +17,11 @@ from rlsched_agents.sb3.reading import read_model
 
 
 def read_strategy(path: str | Path) -> Strategy:
-    """Read the strategy of a model: it sets dials as `predict(deterministic=True)` does, up to rounding.
+    """Read the strategy of a model; it sets dials like `predict(deterministic=True)`, up to rounding.
 
     Raises:
-        CheckpointError: the model cannot be read, was not trained on `rlsched/Cluster-v0`, or has other
-            layers than a strategy.
+        CheckpointError: the model cannot be read, was not trained on `rlsched/Cluster-v0`, or does not have
+            the layers of a strategy.
     """
     network, _ = read_model(path)
     if not isinstance(network, ActorCriticPolicy):
@@ -35,10 +35,10 @@ def strategy_of(network: ActorCriticPolicy, path: str | Path) -> Strategy:
     """Convert a network into a strategy; `path` is for errors.
 
     The strategy sets the mean of the network's Gaussian, clipped as Stable-Baselines3 clips actions, or
-    passed through tanh if it was trained with `squash_output`.
+    passed through tanh if the network was trained with `squash_output`.
 
     Raises:
-        CheckpointError: the network has other layers than a strategy.
+        CheckpointError: the network does not have the layers of a strategy.
     """
     parts = list(network.mlp_extractor.policy_net)
     layers, between = parts[::2], parts[1::2]
@@ -63,7 +63,7 @@ def strategy_of(network: ActorCriticPolicy, path: str | Path) -> Strategy:
 
 
 def _matrix(layer: nn.Module) -> NDArray[np.float64]:
-    """(outputs, inputs + 1) weights, the bias last."""
+    """Return (outputs, inputs + 1) weights, the bias last."""
     assert isinstance(layer, nn.Linear)
     with torch.inference_mode():
         found: NDArray[np.float64] = torch.hstack([layer.weight, layer.bias[:, None]]).double().numpy()

@@ -1,7 +1,7 @@
 """Reads a model saved by Stable-Baselines3 as data: weights, and only class names from its pickles.
 
-Such a file is a zip with weights and with settings in JSON, some of which are pickles. A pickle can run any
-code, so most of them are not read. The two pickles that describe the network may contain plain values and
+A model file is a zip with weights and with settings in JSON. Some settings are pickles. A pickle can run any
+code, so most pickles are not read. The two pickles that describe the network may contain plain values and
 names of networks and optimisers of torch and of Stable-Baselines3; a pickle that calls anything is rejected.
 """
 
@@ -100,7 +100,7 @@ def _digest(weights: bytes) -> str:
 
 
 def _members(path: Path, content: io.BytesIO | None) -> dict[str, bytes]:
-    """The two relevant members of the file."""
+    """Return the two relevant members of the file."""
     try:
         with zipfile.ZipFile(path if content is None else content) as archive:
             sizes = [archive.getinfo(name).file_size for name in (_DATA, _WEIGHTS)]
@@ -118,14 +118,14 @@ def _settings(text: bytes, path: str | Path) -> Mapping[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: its settings are no JSON: {error}") from error
+        raise CheckpointError(f"{path}: its settings are not JSON: {error}") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{path}: expected settings by name, got {type(data).__name__}")
     return data
 
 
 def _environment(data: Mapping[str, Any], path: str | Path) -> _Trained:
-    """The environment of the training, if a broker can provide the same observations."""
+    """Return the environment of the training, if a broker can provide the same observations."""
     space = data.get("observation_space")
     saved = space.get("_shape") if isinstance(space, dict) else None
     if saved is None or saved == list(_ROWS.observations.shape):
@@ -145,7 +145,7 @@ def _environment(data: Mapping[str, Any], path: str | Path) -> _Trained:
 
 
 def _check_ranges(data: Mapping[str, Any], path: str | Path) -> None:
-    """Check that a model of dials used the environment's own observations and actions."""
+    """Check that a model that sets dials used the environment's own observations and actions."""
     for key, own, wrapped in (
         ("observation_space", _DIALS.observations, "NormalizeObservation"),
         ("action_space", _DIALS.actions, "RescaleAction"),
@@ -166,7 +166,7 @@ def _check_ranges(data: Mapping[str, Any], path: str | Path) -> None:
 
 
 def _numbers(text: object) -> set[float]:
-    """The different numbers of an array printed by numpy, at most three."""
+    """Return the different numbers of an array printed by numpy, at most three."""
     try:
         found = {float(word) for word in str(text).strip("[]").split()}
     except ValueError:
@@ -182,7 +182,7 @@ class _NamesOnly(pickle.Unpickler):
         self._calls = not _CALLS.isdisjoint(code.name for code, _, _ in pickletools.genops(stream))
 
     def find_class(self, module: str, name: str) -> Any:
-        """A class that a pickle names; each call in a pickle needs one."""
+        """Return a class that a pickle names; each call in a pickle needs a class."""
         if not module.startswith(_TRUSTED) or "." in name:
             raise pickle.UnpicklingError(f"{module}.{name}")
         found = super().find_class(module, name)
@@ -195,7 +195,7 @@ class _NamesOnly(pickle.Unpickler):
 
 
 def _unpickled(value: Any, path: str | Path, what: str) -> Any:
-    """A setting: from JSON, or from its pickle."""
+    """Return a setting: from JSON, or from its pickle."""
     if not (isinstance(value, dict) and ":serialized:" in value):
         return value
     try:

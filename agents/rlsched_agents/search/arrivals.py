@@ -1,4 +1,4 @@
-"""Recent arrivals seen by a scheduler, from which sampled arrivals are drawn."""
+"""Recent arrivals seen by a scheduler, which sampled arrivals are drawn from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlsched.cluster.arrays import SLOT_EMPTY
 from rlsched.cluster.state import ClusterState
 
 MEMORY: Final = 512
-"""Number of recent arrivals to draw from; their rate is that of the latest `RATE_OVER`."""
+"""Number of recent arrivals to draw from, at the rate of the latest `RATE_OVER` arrivals."""
 RATE_OVER: Final = 128
 
 
@@ -18,7 +18,7 @@ class Arrivals:
     """The latest `MEMORY` arrivals of a partition, in a ring buffer.
 
     Attributes:
-        ring: (MEMORY,) the first `count` entries are in use.
+        ring: (MEMORY,) jobs; the first `count` entries are in use.
     """
 
     _MARK: Final = np.dtype(
@@ -37,7 +37,7 @@ class Arrivals:
 
     @property
     def median_spread(self) -> float:
-        """Median spread of their predictions, 0 if there are none."""
+        """Median spread of the predictions of the arrivals, 0 if there are none."""
         if self._spread_of != self._total:
             self._spread, self._spread_of = float(np.median(self.ring["spread"][: self.count])), self._total
         return self._spread
@@ -49,7 +49,7 @@ class Arrivals:
         self._total += 1
 
     def mean_gap_s(self, now_s: float) -> float:
-        """Mean time between the latest arrivals, up to now, seconds."""
+        """Return the mean time between the latest arrivals, up to now, seconds."""
         over = min(self.count, RATE_OVER)
         since_s = float(self.ring[(self._total - over) % MEMORY]["submit_s"])
         return max(now_s - since_s, 0.0) / over
@@ -63,11 +63,11 @@ class Seen:
         self._of: dict[int, Arrivals] = {}
 
     def arrivals_of(self, partition: int) -> Arrivals:
-        """The arrivals of this partition."""
+        """Return the arrivals of this partition."""
         return self._of.setdefault(partition, Arrivals())
 
     def remember(self, state: ClusterState) -> None:
-        """Add the jobs that arrived since the last decision; all of them are still live."""
+        """Add the jobs that arrived since the last decision; all these jobs are still live."""
         next_seq = int(state.arrays.counters[0].next_seq)
         if next_seq < self._next_seq:
             self._next_seq, self._of = 0, {}

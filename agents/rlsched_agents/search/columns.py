@@ -1,7 +1,7 @@
-"""Alternatives of a look-ahead: rows of a window followed by one rule, and rules from the start.
+"""Alternatives that a look-ahead compares: rows of a window followed by one rule, and rules from the start.
 
-With only a greedy rule to follow, the value of a wait depends on that rule. Rules with reservations show the
-outcome of repeated reservation.
+If only a greedy rule follows, the value of a wait depends on that rule. Rules with reservations show the
+outcome of repeated reservations.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from rlsched_envs.sim.lookahead import (
 )
 
 SKIPPING: Final = FollowedRule()
-"""Continues past a job that does not fit: `qssf-backfill` in its own order."""
+"""Rule that continues past a job that does not fit: `qssf-backfill` in its own order."""
 RULES: Final[tuple[FollowedRule, ...]] = (
     FollowedRule(blocks=True),
     FollowedRule(KEEP_FREE, long_job_s=4 * 3600.0, leave_frac=0.1),
     FollowedRule(KEEP_FREE, long_job_s=12 * 3600.0, leave_frac=0.25),
 )
-"""Rules for a bound to follow: `qssf`, and `reserve` with two settings."""
+"""Rules that follow in the computation of a bound: `qssf`, and `reserve` with two settings."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """K alternatives, in copies of a partition.
+    """K alternatives, evaluated in copies of a partition.
 
     Attributes:
         copies: Copies of the partition.
         partition: The partition.
         actions: (K,) as in `LookAhead.costs`.
-        follow: (K,) FOLLOWER, the rule that continues after each.
-        held: Slots in the copy that a *wait* passes over.
-        blocked: Slot in the copy of the job that a *wait* is for, -1 for none.
+        follow: (K,) FOLLOWER, the rule that continues after each action.
+        held: Slots in the copy of the jobs that a *wait* holds back.
+        blocked: Slot in the copy of the blocked job that a *wait* makes room for, -1 for none.
     """
 
     copies: LookAhead
@@ -59,14 +59,14 @@ class Columns:
     blocked: int
 
     def costs(self, some: NDArray[np.intp], futures: Futures) -> NDArray[np.float64]:
-        """(S, some) future queueing of some columns in S futures, job-seconds."""
+        """Return (S, some) future queueing of some columns in S futures, job-seconds."""
         return self.copies.costs(
             self.partition, self.actions[some], self.held, self.blocked, futures, self.follow[some]
         )
 
 
 def rule_to_follow(permissions: Permissions) -> FollowedRule | None:
-    """The reference rule under these permissions, None if futures do not support it: it preempts."""
+    """Return the reference rule under these permissions; None if it preempts: futures do not support that."""
     if permissions.preemption:
         return None
     after_s = permissions.rule().options.reserve_after_s
@@ -95,7 +95,7 @@ def columns_of(
         rows: Legal rows; each starts a job that fits on free GPUs, or is *wait*.
         arrivals: Number of future jobs in the futures.
         rules: Rules that decide from now on, without a first action.
-        follow: Rule that continues after each row; it has the order of the state's queue.
+        follow: Rule that continues after each row, in the order of the state's queue.
     """
     copies.take(state, partition, arrivals, now_s, also=window.arrays.slot)
     copy_of = np.full(len(state.arrays.job), -1, np.int32)

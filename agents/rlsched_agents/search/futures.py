@@ -1,4 +1,4 @@
-"""Sampled futures: run times around the predictions, ends of running jobs, arrivals like recent ones."""
+"""Sampled futures: run times around the predictions, ends of running jobs, arrivals like recent arrivals."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def imagine(
 
 
 def some_of(futures: Futures, samples: slice) -> Futures:
-    """A selection of the samples."""
+    """Return a selection of the samples."""
     return Futures(
         futures.duration_s[samples],
         futures.end_s[samples],
@@ -79,13 +79,13 @@ def some_of(futures: Futures, samples: slice) -> Futures:
 def draw_run_times(
     normal: NDArray[np.float64], predicted_s: NDArray[np.float64], spread: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Lognormal run times: ln(run time / predicted) has mean 0 and standard deviation `spread`, seconds."""
+    """Return lognormal run times, seconds: ln(run time / predicted) has mean 0 and deviation `spread`."""
     bounded = np.clip(normal, -MAX_SIGMA, MAX_SIGMA)
     return np.maximum(predicted_s, 1.0) * np.exp(np.maximum(spread, MIN_SPREAD) * bounded)
 
 
 def draw_time_left(tail: float, ran_s: float, predicted_s: float, spread: float) -> float:
-    """The rest of a lognormal run time, given that it is above `ran_s`, seconds.
+    """Return the remaining part of a lognormal run time, given that the run time exceeds `ran_s`, seconds.
 
     Args:
         tail: Uniform in [0, 1): the share of the tail above the drawn value is 1 - tail.

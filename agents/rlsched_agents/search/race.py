@@ -1,4 +1,4 @@
-"""A race of actions in shared futures, with a fixed number of futures or a time budget."""
+"""A race of actions in shared futures, which ends after a fixed number of futures or a time budget."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 MIN_ERRORS: Final = 2.0
-"""Standard errors of the mean difference by which an action must beat the first one."""
+"""Number of standard errors of the mean difference by which an action must beat the first action."""
 CLEAR: Final = 4.0
-"""Standard errors at which a timed race ends early."""
+"""Number of standard errors at which a timed race ends early."""
 FEWEST: Final = 4
-"""Minimum number of samples in a timed race before an action is dropped or wins."""
+"""Minimum number of samples in a timed race before an action can win or be dropped."""
 MOST: Final = 256
 """Maximum number of samples in a timed race."""
 
@@ -27,7 +27,7 @@ class Raced(NamedTuple):
     """The result of a race.
 
     Attributes:
-        best: The winning action; 0, the first, unless another one is clearly better.
+        best: Number of the winning action: 0 (the first action) unless another action is clearly better.
         samples: Number of futures that were simulated.
     """
 
@@ -36,12 +36,12 @@ class Raced(NamedTuple):
 
 
 class Budget(Protocol):
-    """Number of futures of a race.
+    """Rule that limits the number of futures of a race.
 
     Attributes:
         at_once: Number of samples drawn in the first batch.
-        fewest: Number of samples before which no action is dropped, and only the first can win.
-        clear: Standard errors with which an action may win before all samples are used.
+        fewest: Number of samples before which no action is dropped, and only the first action can win.
+        clear: Number of standard errors with which an action can win before all samples are used.
     """
 
     at_once: int
@@ -52,7 +52,7 @@ class Budget(Protocol):
         """Start a decision."""
 
     def more(self, played: int, actions: int) -> int:
-        """Number of samples to simulate next, 0 for none.
+        """Return the number of samples to simulate next, 0 for none.
 
         Args:
             played: Number of samples so far.
@@ -60,11 +60,11 @@ class Budget(Protocol):
         """
 
     def is_up(self) -> bool:
-        """Whether the budget is used up."""
+        """Return whether the budget is used up."""
 
 
 class FixedSamples:
-    """A fixed number of samples, in two halves: the same in each run."""
+    """A fixed number of samples, simulated in two halves; each run gives the same result."""
 
     fewest: int = 1
     clear: float = math.inf
@@ -73,14 +73,14 @@ class FixedSamples:
         self.at_once: int = samples
 
     def begin(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def more(self, played: int, actions: int) -> int:  # noqa: ARG002
-        """Half of the samples, then the rest."""
+        """Return half of the samples, then the rest."""
         return (self.at_once + 1) // 2 if played == 0 else self.at_once - played
 
     def is_up(self) -> bool:
-        """Always false."""
+        """Return False."""
         return False
 
 
@@ -88,8 +88,8 @@ class TimeBudget:
     """As many samples as fit a time, in growing batches; results depend on the machine's speed.
 
     Args:
-        budget_ms: The time, milliseconds. A started batch is finished: one action in one future while its
-            duration is not known yet.
+        budget_ms: The time, milliseconds. A started batch is finished. While the duration of a simulation is
+            not known yet, a batch is one action in one future.
         clock: Returns the time in seconds.
     """
 
@@ -109,7 +109,7 @@ class TimeBudget:
         self._plays = 0
 
     def more(self, played: int, actions: int) -> int:
-        """One sample, then up to `FEWEST`, then double the number, as far as the latest pace allows."""
+        """Return 1, then up to `FEWEST`, then double the number, as far as the latest pace allows."""
         now_s = self._clock()
         left_s = self._began_s + self.budget_ms / 1e3 - now_s
         if left_s <= 0 or played >= MOST:
@@ -123,16 +123,16 @@ class TimeBudget:
         return wanted
 
     def is_up(self) -> bool:
-        """Whether the time budget is used up."""
+        """Return whether the time budget is used up."""
         return self._clock() - self._began_s >= self.budget_ms / 1e3
 
 
 def race(play: Play, actions: int, budget: Budget) -> Raced:
-    """The best action; actions that do not beat the first after a round of samples are dropped.
+    """Return the best action; after a round of samples, actions that do not beat the first are dropped.
 
     Args:
         play: Simulates some actions in some samples.
-        actions: Number of actions; the first one is the default if none is clearly better.
+        actions: Number of actions; the first action is the default if no other is clearly better.
         budget: Number of samples.
     """
     left = np.arange(actions)
@@ -157,11 +157,11 @@ def race(play: Play, actions: int, budget: Budget) -> Raced:
 
 
 def best_action(costs: NDArray[np.float64], min_errors: float = MIN_ERRORS) -> int:
-    """Column of the least mean cost; the first one (the reference) unless another is clearly better.
+    """Return the column of the least mean cost, or the first (the reference) if none is clearly better.
 
     Args:
         costs: (S, K) costs in S samples shared by all columns.
-        min_errors: Standard errors of the mean difference by which it must be better.
+        min_errors: Number of standard errors of the mean difference by which a column must be better.
     """
     gain = costs[:, :1] - costs
     error = gain.std(axis=0, ddof=1) / math.sqrt(len(costs)) if len(costs) > 1 else 0.0

@@ -1,4 +1,4 @@
-"""One-step look-ahead from a live state: some rows of the window, simulated in the same sampled futures."""
+"""One-step look-ahead from a live state: simulates some rows of the window in the same sampled futures."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from rlsched_agents.search.race import Budget, FixedSamples, TimeBudget, race
 from rlsched_envs.sim.lookahead import FollowedRule, Futures, LookAhead
 
 STARTS: Final = 3
-"""Number of jobs whose start is evaluated, each of another demand."""
+"""Number of jobs whose start is evaluated; each job has another demand."""
 ARRIVALS: Final = 64
-"""Number of sampled arrivals, once `MIN_SEEN` have been seen."""
+"""Number of sampled arrivals, once `MIN_SEEN` arrivals have been seen."""
 MIN_SEEN: Final = 16
 MAX_SPREAD: Final = 1.0
-"""Median spread of the recent arrivals above which a network is not overruled, because futures are then not
-informative. It is 0.4 to 0.7 if predictions carry information (rank correlation with the run time 0.75 to
-0.95), and 1.3 to 2.7 on recorded traces (-0.2 to 0.3): docs/explanation/learning.md."""
+"""Limit of the median spread of recent arrivals. Above this limit the search does not overrule a network,
+because the futures are not informative. The median spread is 0.4 to 0.7 if predictions are good (rank
+correlation with the run time 0.75 to 0.95), and 1.3 to 2.7 on recorded traces (-0.2 to 0.3):
+docs/explanation/learning.md.
+"""
 _DRAWS: Final = 2  # the halves of a policy's decision draw with 0 and 1
 
 
@@ -44,18 +46,18 @@ class Found(NamedTuple):
 
 
 class RowSearch:
-    """Simulates rows in the same futures, each followed by one rule until all jobs have started.
+    """Simulates rows in the same futures; one rule continues after each row until all jobs have started.
 
-    The row with the least mean queueing wins if it beats the first one by `race.MIN_ERRORS` standard errors.
+    The row with the least mean queueing wins if it beats the first row by `race.MIN_ERRORS` standard errors.
     Futures are drawn from the jobs that the scheduler has seen (`imagine`), keyed by (seed, decision number).
-    They leave out other partitions and models of speed: sampled jobs get whole GPUs of their own. A search
-    belongs to one thread.
+    Futures include neither other partitions nor models of speed: sampled jobs get whole GPUs of their own.
+    Only one thread can use a search.
 
     Args:
         budget: Number of futures per decision.
         seed: Seed of the draws.
         max_spread: Median spread of the arrivals of a partition above which the search is skipped.
-        follow: Rule that continues, with the order of the given states; `qssf-backfill`.
+        follow: Rule that continues, in the order of the given states; default: `qssf-backfill`.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class RowSearch:
     def best(
         self, state: ClusterState, partition: int, now_s: float, window: CandidateRows, rows: list[int]
     ) -> Found:
-        """The best of these rows, the first unless another one is clearly better.
+        """Return the best of these rows: the first row unless another row is clearly better.
 
         Args:
             state: The state; unchanged.
@@ -136,7 +138,7 @@ class RowSearch:
 
 
 def starts_to_try(state: ClusterState, window: CandidateRows, order: Iterable[int]) -> list[int]:
-    """The first `STARTS` of these rows that start a job on free GPUs, each of another demand."""
+    """Return the first `STARTS` of these rows that start a job on free GPUs, each with another demand."""
     demands: dict[int, int] = {}
     for row in order:
         if row > 0 and window.legal[row] and window.arrays.partner[row] < 0 and len(demands) < STARTS:
@@ -147,9 +149,10 @@ def starts_to_try(state: ClusterState, window: CandidateRows, order: Iterable[in
 def rows_of_network(
     state: ClusterState, window: CandidateRows, logits: NDArray[np.float64], choice: int
 ) -> list[int]:
-    """Candidates of a network: its choice, the likeliest starts, the reference's row, *wait*.
+    """Return the candidates of a network: its choice, the likeliest starts, the reference's row, *wait*.
 
-    Only its choice if that shares the GPUs of a running job, which look-ahead does not support.
+    If its choice shares the GPUs of a running job, return only this choice: look-ahead does not support
+    sharing.
     """
     if window.arrays.partner[choice] >= 0:
         return [choice]
@@ -162,7 +165,7 @@ def rows_of_network(
 
 
 def budget_of(search: SearchSettings) -> Budget | None:
-    """The budget in a policy's settings; None for no search."""
+    """Return the budget in a policy's settings; None for no search."""
     if search.samples:
         return FixedSamples(search.samples)
     return TimeBudget(search.time_ms) if search.time_ms > 0 else None

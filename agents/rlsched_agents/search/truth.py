@@ -1,4 +1,4 @@
-"""The true future of a simulated run, for a bound that knows it."""
+"""The true future of a simulated run, from which a scheduler can compute a bound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Truth:
         most_arrivals: Maximum number of future jobs.
 
     Raises:
-        InputError: in this run, the end of a job does not follow from its start.
+        InputError: in this run, the start of a job does not determine its end.
     """
 
     def __init__(self, engine: Engine, most_arrivals: int) -> None:
@@ -35,7 +35,7 @@ class Truth:
         self._rows: dict[int, NDArray[np.intp]] = {}
 
     def coming(self, partition: int) -> NDArray[np.intp]:
-        """(A,) rows of the next jobs that may run in this partition."""
+        """Return the (A,) rows of the next jobs that may run in this partition."""
         run = self._engine.arrays
         if partition not in self._rows:
             own, shared = run.truth.own_partition, run.truth.shared_partition
@@ -45,7 +45,7 @@ class Truth:
         return mine[first : first + self._most]
 
     def future(self, slots: NDArray[np.int32], partition: int) -> Futures:
-        """The true future as one sample.
+        """Return the true future as one sample.
 
         Args:
             slots: (L,) the partition's live jobs, as `LookAhead.slots`.

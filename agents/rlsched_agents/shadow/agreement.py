@@ -1,4 +1,4 @@
-"""Comparison of Slurm's starts of a day with the policy's, and the shadow's activity on that day."""
+"""Compares Slurm's starts of a day with the policy's, and summarises the shadow's activity on that day."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         starts: Number of compared starts of Slurm.
         same_instant: Starts that the policy wanted at most `SAME_INSTANT_S` before.
-        earlier: Starts that the policy wanted earlier than that.
-        not_then: Starts that the policy did not want at that time.
-        same_nodes: Wanted starts on the nodes that the policy wanted.
-        gpus_known: Wanted starts with GPUs reported by Slurm, which excludes very short jobs.
-        same_gpus: Starts of these on the same GPUs.
-        instants: Instants of a partition at which Slurm started jobs.
-        next: Instants at which Slurm started the job that the policy puts first.
+        earlier: Starts that the policy wanted more than `SAME_INSTANT_S` before.
+        not_then: Starts at a time when the policy did not want to start the job.
+        same_nodes: Wanted starts for which Slurm chose the same nodes as the policy.
+        gpus_known: Wanted starts whose GPUs Slurm reported; Slurm reports no GPUs of very short jobs.
+        same_gpus: Of `gpus_known`, the starts for which Slurm chose the same GPUs as the policy.
+        instants: Number of instants, counted per partition, when Slurm started jobs.
+        next: Number of these instants when Slurm started the job that the policy puts first.
         earlier_median_s: Median lead of the policy over `earlier`, seconds; None if there are none.
     """
 
@@ -50,8 +50,8 @@ class FeatureOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         feature: Name of the feature.
         minutes: Number of notes (one per minute) with values outside.
-        most_frac: Largest share of polls outside.
-        value: Last value outside.
+        most_frac: Largest share of the polls of a note with values outside the range.
+        value: Last value outside the range.
         low: Minimum in training.
         high: Maximum in training.
     """
@@ -76,7 +76,7 @@ class Guarding(msgspec.Struct, frozen=True, kw_only=True):
         guard: Number of decisions of the guard, by reason.
         drift_minutes: Minutes in which the guard decided because of drift.
         outside: Features outside their ranges, most frequent first.
-        note: Reason why features are not monitored, "" if they are.
+        note: Reason why features are not monitored; "" if features are monitored.
         left: Number of jobs that are not compared, by reason.
         standing: Number of jobs that the policy wanted to start at the end and Slurm had not started.
     """
@@ -95,12 +95,12 @@ class Guarding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def day_of(at_s: float) -> str:
-    """The local day of a time, for example `2026-11-25`."""
+    """Return the local day of a time, for example `2026-11-25`."""
     return time.strftime("%F", time.localtime(at_s))
 
 
 def days_of(notes: Sequence[Note]) -> list[str]:
-    """The days with data, in order."""
+    """Return the days with data, in order."""
     return sorted(
         {day_of(note.at_s) for note in notes if isinstance(note, StartComparison)}
         | {day_of(note.until_s) for note in notes if isinstance(note, Watched)}

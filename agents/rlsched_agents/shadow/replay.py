@@ -26,19 +26,19 @@ HOUR_S: Final = 3600.0
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The same jobs under the site's rule and under the policy, replayed from the state of each midnight.
+    """Waits of the same jobs under the site's rule and under the policy, replayed from each midnight's state.
 
     Attributes:
         jobs: Number of jobs.
         recorded_s: Mean recorded wait in Slurm.
         site_s: Mean wait under the replayed site's rule.
         policy_s: Mean wait under the policy.
-        ratio: Wait under the policy / under the rule, with its interval; None: no job waits.
-        blocks: Blocks of the bootstrap: `days`, `hours`, or "" if there are too few of both.
+        ratio: Wait under the policy / wait under the rule, with its interval; None: no job waits.
+        blocks: Blocks of the bootstrap: `days`, `hours`, or "" if there are too few blocks of either kind.
         wins_frac: Share of jobs that would have waited less.
         losses_frac: Share of jobs that would have waited longer.
         fidelity: Errors of the replayed rule against the record.
-        grade: Grade of these errors, `A` to `C`; `D`: nothing is claimed.
+        grade: Grade of these errors, `A` to `C`; `D`: no results are reported.
     """
 
     jobs: int
@@ -133,10 +133,10 @@ def _change(recorded: Recorded, site_s: Floats, policy_s: Floats, which: Mask, f
 
 
 def _ratio(since_s: Floats, ours: Floats, theirs: Floats) -> tuple[str, Ratio | None]:
-    """The ratio of all waits, with an interval over days if there are ten, otherwise over hours.
+    """Return the ratio of all waits, with an interval over days if there are ten, otherwise over hours.
 
-    Days are replayed separately and are independent in that respect; hours of a day are not, so an interval
-    over hours is too narrow if queues last longer than an hour.
+    Days are replayed separately, so a replayed day does not depend on other days. Hours of a day depend on
+    each other, so an interval over hours is too narrow if queues last longer than an hour.
     """
     for name, length_s in (("days", DAY_S), ("hours", HOUR_S)):
         _, block = np.unique(np.floor(since_s / length_s), return_inverse=True)
@@ -149,6 +149,6 @@ def _ratio(since_s: Floats, ours: Floats, theirs: Floats) -> tuple[str, Ratio | 
 
 
 def _midnight_s(at_s: float) -> float:
-    """The local midnight before a time, Unix seconds."""
+    """Return the local midnight before a time, Unix seconds."""
     local = time.localtime(at_s)
     return time.mktime((local.tm_year, local.tm_mon, local.tm_mday, 0, 0, 0, 0, 0, -1))

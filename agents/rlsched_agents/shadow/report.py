@@ -23,7 +23,7 @@ class Day(msgspec.Struct, frozen=True, kw_only=True):
         day: The day, for example `2026-11-25`.
         agreement: Comparison of Slurm's starts with the policy's.
         guarding: Activity of the shadow.
-        change: Estimated change; None if not known.
+        change: Estimated change in waits; None if unknown.
     """
 
     day: str
@@ -44,8 +44,8 @@ class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
         guarding: Activity over all days.
         rule: The identified rule of the site; "": unknown.
         line: Description of the rule.
-        change: Estimated change over all days; None if nothing is claimed.
-        refused: Reason why nothing is claimed, "" otherwise.
+        change: Estimated change in waits over all days; None if no results are reported.
+        refused: Reason why no results are reported, "" if results are reported.
     """
 
     cluster: str
@@ -61,14 +61,14 @@ class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(directory: Path, day: str | None = None) -> ShadowReport:
-    """Make the report of a shadow, which may still run.
+    """Create the report of a shadow; the shadow may still run.
 
     Args:
         directory: The `--dir` of the shadow.
         day: Report only this day; None: all days.
 
     Raises:
-        InputError: there is no shadow, or it has no data of that day.
+        InputError: the directory has no shadow, or the shadow has no data for this day.
     """
     notes = read_notes(directory)
     began = next((note for note in reversed(notes) if isinstance(note, Began)), None)

@@ -22,7 +22,7 @@ CHANGE_NOTE = (
 
 
 def agreements(report: ShadowReport) -> Table:
-    """Comparison of Slurm's starts with the policy's, by day."""
+    """Return the table that compares Slurm's starts with the policy's, by day."""
     columns = (
         "day",
         "starts",
@@ -60,7 +60,7 @@ def _part(some: int, of: int) -> str:
 
 
 def guards(report: ShadowReport) -> Table:
-    """Activity of the guard, by day."""
+    """Return the table of the guard's activity, by day."""
     columns = ("day", "watched", "decisions", "by the guard", "why", "drift", "looks", "not answered")
     rows = [_guard(day) for day in report.days]
     return Table("Decisions and guard", columns, rows)
@@ -82,7 +82,7 @@ def _guard(day: Day) -> tuple[str, ...]:
 
 
 def features(report: ShadowReport) -> Table:
-    """Features outside their ranges in the policy's training."""
+    """Return the table of features outside their ranges in the policy's training."""
     rows = [
         (
             one.feature,
@@ -98,7 +98,7 @@ def features(report: ShadowReport) -> Table:
 
 
 def changes(report: ShadowReport) -> Table:
-    """Estimated changes, by day."""
+    """Return the table of estimated changes, by day."""
     columns = (
         "day",
         "jobs",
@@ -134,11 +134,11 @@ def _change(name: str, one: Change) -> tuple[str, ...]:
 
 
 def not_compared(report: ShadowReport) -> Table:
-    """Jobs that are not compared."""
+    """Return the table of jobs that are not compared, by reason."""
     rows = [(why, f"{count:,}") for why, count in report.guarding.left.items()]
     return Table("Jobs that are not compared: only Slurm can place them", ("why", "jobs"), rows)
 
 
 def all_of(report: ShadowReport) -> list[Table]:
-    """All tables, in order; some may have no rows."""
+    """Return all tables, in order; some may have no rows."""
     return [agreements(report), guards(report), features(report), changes(report), not_compared(report)]

@@ -38,13 +38,13 @@ class SleepPotential(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fewer(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest cluster on which waits under a policy do not exceed the site's rule on the full one.
+    """The smallest cluster on which jobs do not wait longer than under the site's rule on the full cluster.
 
     Attributes:
         nodes: Number of nodes.
         gpus: Number of GPUs.
         gpus_spared: Number of GPUs left out.
-        wait_s: Mean wait on it, seconds.
+        wait_s: Mean wait on this smallest cluster, seconds.
     """
 
     nodes: int
@@ -54,9 +54,9 @@ class Fewer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sleep(table: JobTable, since_s: float) -> SleepPotential | None:
-    """Put nodes to sleep with the default plan; None if placements or the time are unknown.
+    """Simulate sleeping nodes with the default plan; None if placements or the time are unknown.
 
-    Uses slots of ten minutes, each with its highest demand, so waits for nodes are overestimated.
+    Uses time slots of ten minutes, each with the highest demand in it, so waits for nodes are overestimated.
 
     Args:
         table: Result of a replay.
@@ -94,13 +94,13 @@ def fewer(
     most_wait_s: float,
     tell: Callable[[float], None],
 ) -> Fewer | None:
-    """Bisect between no node and all nodes; None: jobs wait longer even on all nodes.
+    """Bisect the number of nodes; None if jobs wait longer even on all nodes.
 
     Args:
         cluster: The full cluster.
         replay: Replays the policy on another cluster.
         measured: Jobs whose wait counts; all of them must end.
-        most_wait_s: Their mean wait under the site's rule on the full cluster, seconds.
+        most_wait_s: Mean wait of these jobs under the site's rule on the full cluster, seconds.
         tell: Called with the progress.
     """
     found: Fewer | None = None

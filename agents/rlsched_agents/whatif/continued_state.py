@@ -1,4 +1,4 @@
-"""A broker's state that continues without a broker: time, external events, and ends of attempts."""
+"""Continues a broker's state without a broker: advances time, applies external events, ends attempts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Ends:
         timeline: Timeline of the whole journal.
 
     Attributes:
-        by_predictions: Jobs whose run time was used but is not in the journal.
+        by_predictions: Jobs whose run time is a prediction, because the journal does not have the run time.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -70,7 +70,7 @@ class Ends:
         self.by_predictions: set[int] = set()
 
     def end_of(self, job: Job, attempt: Attempt) -> tuple[float, Outcome]:
-        """End time of an attempt and outcome of its job; as recorded if the attempt started as recorded."""
+        """Return the end time of an attempt and its job's outcome; as recorded if it started as recorded."""
         spec, ran_s = job.spec, 0.0
         seen = self._timeline.jobs.get(job.called)
         if seen is not None:
@@ -102,11 +102,11 @@ class _WaitOnce(Scheduler):
         self._policy, self._partition, self._said = policy, partition, said
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Call the policy."""
+        """Forward the call to the policy."""
         self._policy.begin_instant(state, now_s)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """The earlier decision, or the policy's."""
+        """Return the earlier decision, or the policy's decision."""
         if partition == self._partition:
             return self._said
         return self._policy.decide(state, partition, now_s, record=record)
@@ -140,7 +140,7 @@ class Life:
             self._events += events_of_fact(row.entry, self.state, row.now_s)
 
     def choose(self, record: DecisionRecord, choice: Candidate) -> None:
-        """Take another choice at the decision that is due now.
+        """Make another choice at the decision that is due now.
 
         Raises:
             InputError: the state differs from the recorded one, or the choice is not possible.
@@ -159,7 +159,7 @@ class Life:
             self._waits = (now_s, partition, decision)
 
     def go_on(self, ends: Ends, outside: Sequence[JournalRow], to_s: float) -> float:
-        """Advance time; returns the time of the last event, seconds.
+        """Advance time. Returns the time of the last event, seconds.
 
         Args:
             ends: Ends of attempts.
@@ -199,7 +199,7 @@ class Life:
                 del state.asked_for_s[name]
 
     def past_events(self) -> Timeline:
-        """All past events."""
+        """Return all past events."""
         self.timeline.add(
             [event for event in self._events if isinstance(event, JobEvent)],
             [event for event in self._events if isinstance(event, NodeChange)],
@@ -208,7 +208,7 @@ class Life:
         return self.timeline
 
     def _due_s(self, now_s: float) -> float:
-        """The next time at which the broker decides without an event; broker times are in milliseconds."""
+        """Return the next time when the broker decides without an event; rounded to milliseconds."""
         asked_s = min(self.state.asked_for_s.values(), default=math.inf)
         reviewed_s = min(self.state.quotas.due_s, self.state.gates.due_s)
         due_s = min(asked_s, next_hold_end_s(self.state.cluster.arrays, now_s), reviewed_s)
@@ -276,7 +276,7 @@ class Life:
         return self._note(over, now_s)
 
     def _updates(self, entry: JobUpdated, now_s: float) -> bool:
-        """Apply an update; if the job is running or finished here, its waiting conditions do not matter."""
+        """Apply an update, without its waiting conditions if the job is running or finished here."""
         job = self.state.jobs.get(entry.job)
         if entry.job not in self.state.arrays.live:
             if job is None or not job.live:
@@ -286,7 +286,7 @@ class Life:
         return self._note(entry, now_s)
 
     def _comes(self, entry: Entry, now_s: float) -> bool:
-        """Apply an external event; returns whether the scheduler must decide."""
+        """Apply an external event. Returns whether the scheduler must decide."""
         state = self.state
         if isinstance(entry, JobCancelled | JobHeld) and entry.job in state.arrays.live:
             return self._note(entry, now_s)

@@ -18,7 +18,7 @@ class Course(NamedTuple):
         timeline: Jobs with their attempts.
         to_s: End of the known part, seconds; infinite: the course is complete.
         last_s: Time of the last event, seconds.
-        energy_j: Energy up to then, joules; None without models.
+        energy_j: Energy up to the last event, joules; None without models.
         by_predictions: Jobs whose run time is a prediction.
     """
 

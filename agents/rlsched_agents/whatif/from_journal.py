@@ -1,8 +1,8 @@
-"""Alternative course of a broker: replays its journal up to a decision, then continues its state.
+"""Computes an alternative course of a broker: replays its journal up to a decision, then continues its state.
 
 The broker's state is built from the facts of the journal. After the decision the policy decides again.
-External events come as recorded: submissions, cancellations, nodes. The ends of jobs follow from their
-starts: run times are as recorded, or as predicted if unknown.
+External events (submissions, cancellations, changes of nodes) happen as recorded. A job ends after its
+recorded run time, or, if this is unknown, after its predicted run time.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ _OUTSIDE: Final = (
     PairSeen,
     JobUnshared,
 )
-"""Facts that do not follow from decisions; of the ends, only the requested ones."""
+"""Facts that do not depend on decisions; of the ends of jobs, only the requested ends."""
 
 
 def courses(
     reader: StoreReader, record: DecisionRecord, choice: Candidate, to_s: float, watch: Watch
 ) -> tuple[Course, Course]:
-    """The recorded and the alternative course after a broker's decision.
+    """Return the recorded and the alternative course after a broker's decision.
 
     Raises:
-        InputError: the journal does not have the decision, or another choice is not possible there.
-        JournalError: the store has no journal next to it, or the journal is damaged.
+        InputError: the journal does not have the decision, or the other choice is not possible.
+        JournalError: there is no journal next to the store, or the journal is damaged.
         RlschedError: the time limit is exceeded.
     """
     path = Path(reader.folder).parent / JOURNAL_FILE

@@ -14,7 +14,7 @@ from rlsched_agents.whatif.recorded import Mask
 from rlsched_envs.sim.job_table import JobTable
 
 MOST_USERS: Final = 20
-"""Number of users with the longest total waiting; the others have too few jobs for a comparison."""
+"""Maximum number of users compared: users with the longest total waiting, since most users have few jobs."""
 LEAST_JOBS: Final = 30
 """Minimum number of jobs of a user."""
 LONGER: Final = 1.1
@@ -28,11 +28,12 @@ class JobGroup(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: `size`, `partition` or `user`.
         name: Name of the group.
-        jobs: Number of jobs that ended under both.
+        jobs: Number of jobs that ended under both rules.
         site_wait_s: Mean wait under the replayed site's rule, seconds.
         wait_s: Mean wait under the policy, seconds.
         ratio: `wait_s` / `site_wait_s`, paired, with an interval over days; None: no job waited.
-        waits: `less`, `longer`, `perhaps longer` (on average, and the interval does not exclude it), or "".
+        waits: `less`, `longer`, `perhaps longer` (longer on average, and the interval does not exclude this),
+            or "".
     """
 
     kind: str
@@ -45,7 +46,7 @@ class JobGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def groups(table: JobTable, site: JobTable, measured: Mask) -> list[JobGroup]:
-    """Size classes and partitions, and the users with the longest total waiting."""
+    """Return the groups: size classes, partitions, and the users with the longest total waiting."""
     both = ended_in_all([table, site], measured)
     trace = table.trace
     classes = size_class(trace.num_gpus)
@@ -83,7 +84,7 @@ def _group(table: JobTable, site: JobTable, which: Mask, kind: str, name: str) -
 
 
 def direction(ratio: Ratio | None) -> str:
-    """`less` or `longer` if the interval excludes 1, otherwise ""."""
+    """Return `less` or `longer` if the interval excludes 1, otherwise ""."""
     if ratio is None or ratio.low is None or ratio.high is None or ratio.low <= 1.0 <= ratio.high:
         return ""
     return WORDS[ratio.high < 1.0]

@@ -1,4 +1,4 @@
-"""Alternative course after a decision: the same policy continues after another choice."""
+"""Computes an alternative course after one decision: the same policy continues after another choice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOUR_S = 3600.0
 def instead(
     reader: StoreReader, row: int, asked: str, *, hours: float, within_s: float = math.inf
 ) -> dict[str, Any]:
-    """Take another choice at a decision of a store, and compare the result with the recorded course.
+    """Make another choice at a decision of a store, and compare the result with the recorded course.
 
     Args:
         reader: Reader of the store.
@@ -74,7 +74,7 @@ def instead(
 def _replays(
     reader: StoreReader, record: DecisionRecord, choice: Candidate, to_s: float, watch: Watch
 ) -> tuple[Course, Course]:
-    """The recorded and the alternative course of a replay's store.
+    """Return the recorded and the alternative course of a replay's store.
 
     With models both courses are replayed, since the store has no energy at intermediate times. Both are also
     replayed if the store is so large that the reader holds only a part.
@@ -89,7 +89,7 @@ def _replays(
 def replayed(
     task: Task, record: DecisionRecord, choice: Candidate | None, to_s: float, watch: Watch
 ) -> Course:
-    """A replay with another choice at one decision.
+    """Return the course of a replay with another choice at one decision.
 
     Raises:
         InputError: the replay does not reproduce the decision, or the choice is not possible.

@@ -1,4 +1,4 @@
-"""A history of jobs in any supported form, for verbs that accept more than the normal form."""
+"""Reads a history of jobs in any supported format, for commands that accept more than the standard form."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from rlsched.workload.formats.registry import FORMATS, NORMAL, convert_original,
 from rlsched.workload.trace import Trace
 
 JOURNAL = "journal"
-"""A broker's journal, or a shadow's, which is not a publisher's format either."""
+"""Name of the format of journals (of a broker or of a shadow), which is not a publisher's format."""
 _WRITE_ONE = "write a cluster file (docs/reference/clusters.md) and give it by --cluster"
 
 
 @dataclass(frozen=True)
 class JobHistory:
-    """Content of a file, or of a publisher's folder.
+    """A history of jobs, read from a file or from a publisher's folder.
 
     Attributes:
-        trace: Its jobs.
-        cluster: Its nodes.
-        format: The name of its format.
-        skipped: Number of rows that are no jobs, or malformed.
+        trace: Jobs of the history.
+        cluster: Nodes of the history.
+        format: Name of the format.
+        skipped: Number of rows that are malformed or not jobs.
     """
 
     trace: Trace
@@ -39,7 +39,7 @@ class JobHistory:
         Args:
             path: The file or folder.
             cluster: Cluster file of the nodes (TOML); None: as described by the format.
-            name: Name of the format; "": recognise it.
+            name: Name of the format; "": detect the format.
 
         Raises:
             InputError: the format is not recognised, no job has a GPU, or the nodes are not described.

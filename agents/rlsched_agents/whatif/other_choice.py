@@ -1,4 +1,4 @@
-"""Another choice at one decision: all decisions before and after it are the policy's own."""
+"""Replaces the choice at one decision; all decisions before and after it are the policy's own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlsched.decisions.candidates import Candidate
 from rlsched.errors import AllocationError, InputError
 
 LATER_S: Final = 600.0
-"""Maximum length of a wait for a job that could start at once, seconds; the next event ends it, too."""
+"""Maximum length of a wait for a job that could start at once, seconds; the next event also ends it."""
 
 
 class OtherChoice(Scheduler):
@@ -44,22 +44,22 @@ class OtherChoice(Scheduler):
         self._policy, self._record, self._choice = policy, record, choice
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Call the policy."""
+        """Forward the call to the policy."""
         self._policy.begin_instant(state, now_s)
 
     def network_rows(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
-        """Call the policy."""
+        """Forward the call to the policy."""
         return self._policy.network_rows(state, partition, now_s)
 
     def foresee(self, run: Any) -> None:
-        """Show the run to the policy."""
+        """Forward the run to the policy."""
         self._policy.foresee(run)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """The policy's decision; at the recorded decision, the other choice.
+        """Return the policy's decision, or, at the recorded decision, the other choice.
 
         Raises:
-            InputError: the replay reached another state or another decision than recorded, or the other
+            InputError: the replay reached a state or a decision that differs from the record, or the other
                 choice is not possible.
         """
         if state.decisions != self._record.number:

@@ -1,4 +1,4 @@
-"""A history with recorded starts, and a check that it can have happened on its cluster."""
+"""A history with recorded starts, and a check that this history is possible on its cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST_JOBS: Final = 100
 """Minimum number of jobs with a recorded start for identifying a rule."""
 LEAST_KNOWN_FRAC: Final = 0.5
 MOST_UNABLE_FRAC: Final = 0.01
-"""Largest share of jobs that ran but can never run on this cluster; some may be from removed nodes."""
+"""Largest share of jobs that ran but can never run on this cluster; such jobs may be from removed nodes."""
 MOST_ABOVE_S: Final = 60.0
 MOST_ABOVE_FRAC: Final = 0.001
 """Tolerance for node clocks that differ: share of the time in which more GPUs may be busy than exist."""
@@ -78,7 +78,7 @@ class Recorded:
 
 
 def _check_capacity(trace: Trace, cluster: ClusterSpec, wait_s: Floats, which: Mask) -> float:
-    """The largest number of busy GPUs.
+    """Return the largest number of busy GPUs.
 
     Raises:
         InputError: the number exceeds the GPUs of the cluster, or the GPUs that a VC may use.
@@ -105,7 +105,7 @@ def _refuse_above(trace: Trace, there: str, most: float, above_s: float) -> None
 
 
 def _busy(trace: Trace, wait_s: Floats, which: Mask, gpus: int) -> tuple[float, float]:
-    """The largest number of busy GPUs, and the time in which it exceeded `gpus`. Ends count before starts."""
+    """Return the largest number of busy GPUs, and the time during which it exceeded `gpus`."""
     start_s = (trace.submit_s + wait_s)[which]
     end_s = start_s + trace.duration_s[which]
     held = trace.num_gpus[which]

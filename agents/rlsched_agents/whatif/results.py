@@ -16,17 +16,18 @@ _NAMES = {"size": "jobs of {} GPUs", "partition": "partition {}", "user": "user 
 
 
 class Under(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of a policy on the last fifth.
+    """Results of one policy on the last fifth of the history.
 
     Attributes:
         policy: Name of the policy.
-        toml: Its settings as TOML.
-        oracle: Whether it gets the true run times: a bound, not a candidate.
+        toml: Settings of the policy as TOML.
+        oracle: Whether the policy gets the true run times: its result is a bound, and the policy is not a
+            candidate.
         wait_s: Mean wait, seconds.
         jct_s: Mean time from submission to end, seconds.
-        against: Comparison with the site's rule on the same jobs; None: it is the site's rule.
+        against: Comparison with the site's rule on the same jobs; None for the site's rule itself.
         groups: Comparison by size, partition and user.
-        energy_kwh: Energy of these jobs; None without models.
+        energy_kwh: Energy of the jobs of the last fifth; None without models.
     """
 
     policy: str
@@ -40,7 +41,7 @@ class Under(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ratio(self) -> Ratio | None:
-        """Mean wait / that of the site's rule."""
+        """Mean wait / mean wait under the site's rule."""
         return self.against.queue_mean_ratio if self.against else None
 
 
@@ -49,20 +50,20 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         history: Name of the history.
-        form: Its format.
-        jobs: Number of jobs in it.
+        form: Format of the history.
+        jobs: Number of jobs in the history.
         skipped: Number of rows that are not jobs.
         cluster: Name of the cluster.
         nodes: Number of nodes.
         gpus: Number of GPUs.
         most_busy_gpus: Largest number of busy GPUs in the record.
         since_s: Start of the last fifth of the time, seconds; results are for jobs submitted from here on.
-        days: Number of days with submissions among them; None: no policy was replayed.
+        days: Number of days with submissions in the last fifth; None: no policy was replayed.
         fits: Comparison of each rule with the record, best first.
-        grade: Grade of the best rule: `A` to `C`; `D`: nothing is claimed.
-        refused: Reason why nothing is claimed; "" otherwise.
+        grade: Grade of the best rule: `A` to `C`; `D`: no results are reported.
+        refused: Reason why no results are reported; "" if results are reported.
         prediction: Predictor of run times.
-        site: The replayed site's rule; None if nothing is claimed.
+        site: Results of the site's rule; None if no results are reported.
         policies: The other policies.
         best: The policy with significantly the least waiting, "" if none beats the site's rule.
         sleep: Nodes that could sleep under the site's rule and under `best`, by name.
@@ -93,7 +94,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def why_refused(best: RuleFit, most_busy: float, gpus: int) -> str:
-    """Reason why nothing is claimed about a history that no rule explains; "" if one does."""
+    """Return the reason for no results if no rule explains the history; "" if a rule explains it."""
     if best.grade != NO_CLAIMS:
         return ""
     worse = best.shown
@@ -117,7 +118,7 @@ def why_refused(best: RuleFit, most_busy: float, gpus: int) -> str:
 
 
 def best_of(policies: list[Under]) -> str:
-    """The policy with significantly the least waiting; "" if none beats the site's rule."""
+    """Return the policy with significantly the least waiting; "" if none beats the site's rule."""
     shown = [
         (one.ratio.ratio, one.policy)
         for one in policies
@@ -127,7 +128,7 @@ def best_of(policies: list[Under]) -> str:
 
 
 def verdict(site: Under, policies: list[Under], best: str, days: int, grade: str, fewer: Fewer | None) -> str:
-    """The result in one sentence."""
+    """Return the result as one sentence."""
     if site.wait_s < NO_WAIT_S:
         return f"keep what you have: under {site.policy} jobs hardly waited at all"
     if days < MIN_BLOCKS:

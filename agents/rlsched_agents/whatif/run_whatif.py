@@ -1,4 +1,4 @@
-"""From a history to the results of `rlsched whatif`: first fidelity, then policies on the last fifth."""
+"""Runs `rlsched whatif` on a history: first fidelity, then policies on the last fifth."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rlsched_envs.sim.node_events import read_node_events
 POLICIES: Final = ("tuned", "qssf-backfill", "easy")
 """Policies to evaluate by default."""
 _EXPLAINED, _PREDICTED, _REPLAYED, _SLEPT = 0.2, 0.4, 0.6, 0.7
-"""Progress of the whole after each part, as a fraction."""
+"""Progress of the whole run after each part, as a fraction."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class WhatifQuestion:
 
 
 def run_whatif(history: JobHistory, asked: WhatifQuestion, tell: Tell) -> WhatIf:
-    """Evaluate how well replays explain a history, and the waiting under other policies on its last fifth.
+    """Measure how well replays explain a history, and how jobs of its last fifth wait under other policies.
 
     Args:
         history: The history.
@@ -115,7 +115,7 @@ class _Claims:
         self._measured: Mask = recorded.compared & window.measured(recorded.trace)
 
     def added_to(self, found: WhatIf) -> WhatIf:
-        """The results so far, with the results of the policies."""
+        """Return the results so far, with the results of the policies."""
         predictions = self._predicted()
         site_table = self._known.table
         if self._asked.models is not None:
@@ -149,7 +149,7 @@ class _Claims:
         )
 
     def _predicted(self) -> PredictedTimes:
-        """Predictions from the recorded history before each job, shared by all policies."""
+        """Return the predictions from the recorded history before each job, shared by all policies."""
         return predict_trace(
             self._recorded.trace,
             self._recorded.cluster,
@@ -206,7 +206,7 @@ class _Claims:
         return sleep(table, self._window.since_s)
 
     def _fewer(self, best: str, predictions: PredictedTimes) -> Fewer | None:
-        """Capacity that the best policy does not need; with downtimes, both sides use permanent nodes."""
+        """Return the capacity that the best policy does not need; both sides run without downtimes."""
         policy = next(one for one in self._asked.policies if one.name == best)
         run, site = replace(self._run, node_events=()), self._known.table
         if self._run.node_events or self._asked.models is not None:

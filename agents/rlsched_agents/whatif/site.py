@@ -28,16 +28,16 @@ Tell = Callable[[str, float], None]
 """Called with the current step and the progress of the whole (0 to 1)."""
 
 LEAST_WAIT_S: Final = 60.0
-"""Lower limit of the mean wait to which errors are relative, seconds: real schedulers run at intervals."""
+"""Lower limit of the mean wait that errors are relative to, seconds: real schedulers run at intervals."""
 SAME_START_S: Final = 60.0
 LEAST_LIMITS_FRAC: Final = 0.5
-"""Minimum share of jobs with a known limit for trying rules that use limits."""
+"""Minimum share of jobs with a known time limit for trying rules that use time limits."""
 GRADES: Final[dict[str, tuple[float, float, float]]] = {
     "A": (0.05, 0.15, 0.30),
     "B": (0.10, 0.20, 0.40),
     "C": (0.15, 0.25, 0.50),
 }
-"""By grade, best first: largest error of the mean; by size, partition and day; job by job."""
+"""By grade, best first: the largest error of the mean; by size, partition and day; and job by job."""
 BEST: Final = "A"
 NO_CLAIMS: Final = "D"
 
@@ -51,9 +51,9 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
         replayed_mean_s: Mean replayed wait, seconds.
         mean_frac: Replayed less recorded.
         by_size_frac: Sum of the absolute differences by number of GPUs.
-        by_partition_frac: The same by partition.
-        by_day_frac: The same by day of submission.
-        by_job_frac: The same by job.
+        by_partition_frac: Sum of the absolute differences by partition.
+        by_day_frac: Sum of the absolute differences by day of submission.
+        by_job_frac: Sum of the absolute differences by job.
         same_start_frac: Share of the jobs that start within a minute of the recorded start.
     """
 
@@ -69,7 +69,7 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def grade(self) -> str:
-        """`A` to `C`; `D`: no results may be claimed from this replay."""
+        """Grade of these errors: `A` to `C`, or `D` if no results may be reported from this replay."""
         groups = max(self.by_size_frac, self.by_partition_frac, self.by_day_frac)
         for grade, (mean, by_group, by_job) in GRADES.items():
             if abs(self.mean_frac) <= mean and groups <= by_group and self.by_job_frac <= by_job:
@@ -83,14 +83,15 @@ class RuleFit(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rule: Name of the rule.
         line: Description in one line.
-        toml: Its settings as TOML.
+        toml: Settings of the rule as TOML.
         all: Errors of one continuous replay of the whole history.
-        last: Errors of that replay in the last fifth, for which results are reported.
+        last: Errors of the same replay in the last fifth of the history, for which results are reported.
         stretches: Errors of a replay of the whole history day by day, from the recorded states
-            (`whatif.stretches`). None: a rule explains the history in one continuous replay.
-        grade: Grade of `stretches`, or the worse grade of the other two, whichever is better.
+            (`whatif.stretches`). None: some rule explains the history in one continuous replay.
+        grade: The better of two grades: the grade of `stretches`, and the worse of the grades of `all` and
+            `last`.
         by_size: Recorded and replayed mean wait by number of GPUs.
-        by_partition: The same by partition.
+        by_partition: Recorded and replayed mean wait by partition.
     """
 
     rule: str
@@ -103,7 +104,7 @@ class RuleFit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> Errors:
-        """The errors that are compared between rules."""
+        """The errors by which rules are compared."""
         return self.stretches or self.all
 
     by_size: dict[str, MeanWaits]
@@ -131,7 +132,7 @@ class SiteRule:
     Attributes:
         policy: The rule, with its displayed name.
         line: Description of the rule.
-        predictions: Run times that it uses.
+        predictions: Run times that the rule uses.
     """
 
     policy: Policy
@@ -140,7 +141,7 @@ class SiteRule:
 
 
 def site_rules(recorded: Recorded) -> list[SiteRule]:
-    """The candidate rules for a history: rules with limits if it has limits, and so on."""
+    """Return the candidate rules for a history; rules with time limits only if the history has limits."""
     trace = recorded.trace
     nothing = _known(np.ones(len(trace)))
     found = [
@@ -219,7 +220,7 @@ class Explained:
 
     @property
     def best(self) -> RuleFit:
-        """The fit of the best rule."""
+        """Fit of the best rule."""
         return self.fits[0]
 
 
@@ -286,13 +287,13 @@ def _waits(recorded: Recorded, replay_s: Floats, which: Mask) -> dict[str, dict[
 
 
 def errors(trace: Trace, recorded_s: Floats, replay_s: Floats, which: Mask) -> Errors:
-    """Errors of a replay against the record.
+    """Compute the errors of a replay against the record.
 
     Args:
         trace: J jobs.
         recorded_s: (J,) recorded waits.
         replay_s: (J,) replayed waits.
-        which: (J,) the jobs that count.
+        which: (J,) the jobs that are compared.
     """
     was, now = recorded_s[which], replay_s[which]
     if not len(was):

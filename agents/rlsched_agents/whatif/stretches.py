@@ -1,8 +1,8 @@
-"""Replays the history in stretches, each from the state that the site recorded at its start.
+"""Replays a history in stretches of time, each from the state that the site recorded at its start.
 
 A continuous replay of months drifts away from the record even under the right rule: one job that the site
 starts a minute late changes which jobs are skipped, and thus all later starts until the queue is empty.
-Starting from recorded states limits the effect to one stretch.
+Starting each stretch from a recorded state limits the effect to one stretch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MOST_STRETCHES: Final = 60
-"""Maximum number of stretches; a stretch is a day, or longer to stay within the limit."""
+"""Maximum number of stretches; a stretch is a day, or longer if this maximum requires it."""
 MOST_AFTER_S: Final = 7 * DAY_S
-"""Jobs submitted later than this after a stretch do not affect it, seconds."""
+"""Jobs submitted later than this time after a stretch do not affect the stretch, seconds."""
 _BEFORE_S: Final = 1.0
-"""Lead of the jobs that run at the start of a stretch over the waiting ones, seconds."""
+"""Time by which jobs that run at the start of a stretch are submitted before the waiting jobs, seconds."""
 _RELATIONS: Final = ("depends_on", "array_id", "array_limit")
 
 
@@ -40,7 +40,7 @@ def replayed_waits(
     run: RunRules,
     first_s: float | None = None,
 ) -> Floats:
-    """(J,) waits under a policy, each in the stretch of the submission; nan: the job does not start.
+    """Return the (J,) waits under a policy, each in the stretch of its submission; nan: no start.
 
     Args:
         recorded: The recorded history.
@@ -69,7 +69,7 @@ def _replay(
     span_s: tuple[float, float],
     wait_s: Floats,
 ) -> None:
-    """Replay one stretch; fills in the waits of the jobs submitted in it."""
+    """Replay one stretch, and fill in the waits of the jobs submitted in this stretch."""
     trace = recorded.trace
     since_s, until_s = span_s
     low, high = (int(np.searchsorted(trace.submit_s, at)) for at in span_s)
@@ -105,7 +105,7 @@ def _replay(
 
 
 def _part(trace: Trace, rows: Ints, since_s: float, runs: int, ran_s: Floats) -> Trace:
-    """The jobs of a stretch: running jobs with their remaining time, waiting jobs, and arrivals."""
+    """Return the jobs of a stretch: running jobs with their remaining time, waiting jobs, and arrivals."""
     part = trace.select(rows)
     submit_s = np.maximum(part.submit_s, since_s)
     submit_s[:runs] = since_s - _BEFORE_S

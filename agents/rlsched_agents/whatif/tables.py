@@ -30,7 +30,7 @@ class Table(NamedTuple):
 
 
 def fidelity(found: WhatIf) -> Table:
-    """Each rule compared with the record."""
+    """Return the table that compares each rule with the record."""
     columns = (
         "rule",
         "grade",
@@ -61,7 +61,7 @@ def fidelity(found: WhatIf) -> Table:
 
 
 def recorded_and_replayed(found: WhatIf, kind: str) -> Table:
-    """The best rule compared with the record, by size or partition."""
+    """Return the table that compares the best rule with the record, by size or partition."""
     best = found.fits[0]
     pairs = best.by_size if kind == "size" else best.by_partition
     rows = [
@@ -75,7 +75,7 @@ def recorded_and_replayed(found: WhatIf, kind: str) -> Table:
 
 
 def policies(found: WhatIf) -> Table:
-    """Results of each policy on the last fifth."""
+    """Return the table of each policy's results on the last fifth."""
     assert found.site is not None
     has_energy = found.site.energy_kwh is not None
     columns = ("policy", "mean wait", "mean JCT", "wait, ratio", "waits less", "longer")
@@ -106,7 +106,7 @@ def _policy(one: Under, has_energy: bool) -> tuple[str, ...]:
 
 
 def gains(one: Under, kind: str) -> Table:
-    """Groups that wait less or longer under a policy."""
+    """Return the table of groups that wait less or longer under a policy."""
     head = "GPUs" if kind == "size" else kind
     rows = [_gain(group) for group in one.groups if group.kind == kind]
     return Table(f"{one.policy} by {kind}", (head, "jobs", "site's rule", one.policy, "ratio", "waits"), rows)
@@ -124,7 +124,7 @@ def _gain(group: JobGroup) -> tuple[str, ...]:
 
 
 def spare(found: WhatIf) -> Table:
-    """Nodes and GPUs that are not needed."""
+    """Return the table of nodes and GPUs that are not needed."""
     rows = [
         (
             name,
@@ -151,6 +151,6 @@ def _fewer(found: WhatIf) -> str:
 
 
 def shown(found: WhatIf) -> Under | None:
-    """The policy whose gains and losses a terminal shows: the best, or else the first that is no bound."""
+    """Return the policy whose gains and losses a terminal shows: the best, or the first that is no bound."""
     choices = [one for one in found.policies if not one.oracle] or found.policies
     return next((one for one in choices if one.policy == found.best), choices[0] if choices else None)

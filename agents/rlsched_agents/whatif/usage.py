@@ -1,4 +1,4 @@
-"""Past use of each user at submission, from the record, for sites with fair share."""
+"""Past GPU use of each user at each submission, from the record, for sites with fair share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ENDS, _ASKS, _STARTS = range(3)
 
 
 def used_at_submission(trace: Trace, start_s: Floats, half_life_s: float = HALF_LIFE_S) -> Floats:
-    """(J,) GPU-seconds used by each job's user before its submission, with exponential decay.
+    """Return (J,) GPU-seconds used by each job's user before the job's submission, with exponential decay.
 
     Args:
         trace: J jobs.

@@ -1,4 +1,4 @@
-"""Arrays of the attempt log: planned interruptions of jobs, and their attempts."""
+"""Arrays of the attempt log: the planned interruptions of jobs, and the attempts of jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NODE_FAILURE: Final = 5
 NEIGHBOUR_FAULT: Final = 6
 """A fault of a job on the same GPU ended all jobs there."""
 REASONS: Final = ("running", "ended", "timeout", "failed", "preempted", "node_failure", "neighbour_fault")
-"""Reasons why an attempt ended, by code; the first three after *running* are also outcomes of jobs."""
+"""Reasons why an attempt ended, by code. *ended*, *timeout* and *failed* are also outcomes of jobs."""
 
 JOB_LOG: Final = np.dtype(
     [
@@ -123,7 +123,7 @@ class AttemptArrays(NamedTuple):
 
 
 def grown_log(log: AttemptArrays) -> AttemptArrays:
-    """The same log with room for twice as many attempts."""
+    """Return a copy of the log with room for twice as many attempts."""
     attempts = records(2 * log.attempts.shape[0], ATTEMPT)
     attempts[: log.attempts.shape[0]] = log.attempts
     gpu = np.zeros(2 * log.attempt_gpu.shape[0], np.int32)

@@ -1,4 +1,4 @@
-"""The attempt log: built from a trace, and read as the resulting attempts with their GPUs."""
+"""Builds the attempt log from a trace, and reads the resulting attempts and their GPUs from it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ UNLIMITED: Final = 2**31 - 1
 class PreemptionCosts:
     """Restart costs of jobs for which the trace has none (`restart_s`).
 
-    Each attempt after the first takes longer by this time. The defaults are from Lucid's simulator (the
-    artifact of Hu et al., «Lucid: A Non-intrusive, Scalable and Interpretable Scheduler for Deep Learning
-    Training Jobs», ASPLOS 2023): 40 s of extra work for a preemption, 60 s above 8 GPUs.
+    Each attempt after the first takes this much longer. The defaults are from Lucid's simulator (the artifact
+    of Hu et al., «Lucid: A Non-intrusive, Scalable and Interpretable Scheduler for Deep Learning Training
+    Jobs», ASPLOS 2023): 40 s of extra work for a preemption, 60 s above 8 GPUs.
 
     Attributes:
         restart_s: Seconds for a job of up to `large_gpus` GPUs.
-        restart_large_s: Seconds for a larger one.
+        restart_large_s: Seconds for a larger job.
         large_gpus: Largest size that does not count as large, GPUs.
     """
 
@@ -58,7 +58,7 @@ class RunRules:
 
 
 class ModelledAttempts(NamedTuple):
-    """Modelled quantities of S attempts, all nan while they run."""
+    """Modelled quantities of S attempts; nan for an attempt that still runs."""
 
     energy_j: NDArray[np.float64]  # (S,) energy
     share_s: NDArray[np.float64]  # (S,) integral of its share of each of its GPUs
@@ -68,19 +68,19 @@ class ModelledAttempts(NamedTuple):
 
 @dataclass(frozen=True)
 class AttemptTable:
-    """Attempts, in the order of their starts; S of them.
+    """Table of S attempts, in the order of their starts.
 
     Attributes:
         job: (S,) row of the job in the trace of the table.
         attempt: (S,) attempt number, 1 for the first.
         start_s: (S,) start time.
-        end_s: (S,) end time, nan while it runs.
-        useful_s: (S,) work that was not repeated, seconds; 0 while it runs.
+        end_s: (S,) end time, nan while the attempt runs.
+        useful_s: (S,) work that no later attempt repeats, seconds; 0 while the attempt runs.
         reason: (S,) reason of the end, index in `attempt_arrays.REASONS`.
-        gpu_at: (S + 1,) start of its GPUs in `gpu`.
+        gpu_at: (S + 1,) position in `gpu` of the attempt's first GPU.
         gpu: Global GPU numbers; empty if placements were not kept.
-        done_s: (S,) work done, including lost work and restart costs, seconds at full speed; 0 while it runs.
-            None: all attempts ran at full speed, from start to end.
+        done_s: (S,) work done, including lost work and restart costs, seconds at full speed; 0 while the
+            attempt runs. None: all attempts ran at full speed, from start to end.
         books: Modelled quantities of each attempt. None: the run had no models.
     """
 
@@ -99,15 +99,15 @@ class AttemptTable:
         return len(self.job)
 
     def gpus(self, k: int) -> tuple[int, ...]:
-        """GPUs of one attempt, in the order of allocation."""
+        """Return the GPUs of one attempt, in the order of allocation."""
         return tuple(self.gpu[self.gpu_at[k] : self.gpu_at[k + 1]].tolist())
 
     def reason_name(self, k: int) -> str:
-        """Reason why one attempt ended, as a word."""
+        """Return the reason why one attempt ended, as a word."""
         return kernels.REASONS[self.reason[k]]
 
     def select(self, which: NDArray[np.bool_]) -> AttemptTable:
-        """A selection of attempts, by a mask (S,)."""
+        """Return the attempts that a mask (S,) selects."""
         counts = np.diff(self.gpu_at)
         return AttemptTable(
             self.job[which],
@@ -124,7 +124,7 @@ class AttemptTable:
 
 
 def needs_log(trace: Trace, rules: RunRules) -> bool:
-    """Whether anything can interrupt a job of this trace or delay its eligibility, under any scheduler."""
+    """Return whether anything but a scheduler can interrupt a job or delay its eligibility."""
     columns = ("fail_after_s", "depends_on", "array_limit")
     return rules.always or bool(rules.node_events) or any(_known(trace, name) for name in columns)
 
@@ -138,7 +138,7 @@ def new_log(
     checkpoint_s: NDArray[np.float64] | None = None,
     fault_frac: float = 0.0,
 ) -> AttemptArrays:
-    """The log of a run that has not started.
+    """Create the log of a run that has not started.
 
     Args:
         trace: All jobs.
@@ -183,7 +183,7 @@ def new_log(
 
 
 def attempts_of(log: AttemptArrays, rows: NDArray[np.intp], *, modelled: bool = False) -> AttemptTable:
-    """The attempts so far; `rows` as in `new_log`, `modelled`: whether the run has models."""
+    """Return the attempts so far; `rows` is as in `new_log`, `modelled` is whether the run has models."""
     count, gpus = int(log.counters["attempts"][0]), int(log.counters["attempt_gpus"][0])
     used = log.attempts[:count]
     return AttemptTable(
@@ -226,7 +226,7 @@ def _add_failures(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArra
 
 
 def _add_dependencies(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArray[np.int32]:
-    """Rows with dependencies; a job that is not part of the run counts as ended before it."""
+    """Add dependencies to `jobs`. Returns dependent rows by parent; parents outside the run have ended."""
     found = dependencies(trace)
     if not found:
         return np.zeros(0, np.int32)
@@ -269,7 +269,7 @@ class Placements(Sequence[tuple[int, ...]]):
     """Global GPU numbers of J jobs, in the order of allocation; tuples are made on access.
 
     Attributes:
-        at: (J + 1,) start of each job's GPUs in `gpu`.
+        at: (J + 1,) position in `gpu` of each job's first GPU.
         gpu: GPU numbers, one job after the other.
     """
 
@@ -295,7 +295,7 @@ class Placements(Sequence[tuple[int, ...]]):
     __hash__ = None  # type: ignore[assignment]
 
     def take(self, jobs: NDArray[np.intp]) -> Placements:
-        """Placements of some jobs, in their order; shares the data if all jobs are selected."""
+        """Return the placements of some jobs, in their order; shares the data if all are selected."""
         if np.array_equal(jobs, np.arange(len(self))):
             return self
         counts = np.diff(self.at)
@@ -309,7 +309,7 @@ class Placements(Sequence[tuple[int, ...]]):
 
     @classmethod
     def of_tuples(cls, gpus: Sequence[tuple[int, ...]]) -> Placements:
-        """Placements from a list of GPU tuples."""
+        """Create placements from a list of GPU tuples."""
         at = np.append(0, np.cumsum([len(one) for one in gpus], dtype=np.int64))
         return cls(at, np.fromiter(chain.from_iterable(gpus), np.int32))
 
@@ -322,7 +322,7 @@ class Placements(Sequence[tuple[int, ...]]):
         at: NDArray[np.int64],
         gpu: NDArray[np.int32],
     ) -> Placements:
-        """Placements of J `jobs`, from some of their `rows` (T,), ascending; rows not `kept` (T,) have none.
+        """Create placements of J `jobs`; only T `rows`, ascending, can have one, and only if `kept`.
 
         `at` (T + 1,) and `gpu` cover all rows.
         """

@@ -7,7 +7,7 @@ from typing import Any, Final
 from rlsched.compile.jit import compile_time
 
 LOGGED: Final[Any] = compile_time("LOGGED")
-"""Whether attempts are logged, and jobs may be interrupted other than by a policy (`SimArrays.log`)."""
+"""Whether the run logs attempts, and jobs can be interrupted by more than a policy (`SimArrays.log`)."""
 LOOKS: Final[Any] = compile_time("LOOKS")
 """Whether the rule may request a call at a later time."""
 SKIPS_QUIET: Final[Any] = compile_time("SKIPS_QUIET")
@@ -22,6 +22,6 @@ STOPPED: Final = 3
 NEED_ROOM: Final = 4
 """The attempt log is full: call `grown_log`, then continue."""
 DIALS_DUE: Final = 6
-"""Dials are due that the caller sets: observe (`turn_due`), set them, then continue."""
+"""Dials are due that the caller sets: observe (`turn_due`), set the dials, then continue."""
 REVIEW_DUE: Final = 5
 """The clock has reached `run.review_s`, and events up to now are done: set the next review, then continue."""

@@ -8,7 +8,7 @@ from rlsched_envs.sim.attempt_arrays import HELD_BACK, LET_IN, AttemptArrays
 
 @kernel
 def may_enter(log: AttemptArrays, row: int) -> bool:
-    """Whether all dependencies of a row have ended, and its array has room."""
+    """Return whether all dependencies of a row have ended and the row's array has room."""
     if log.jobs.waits_for[row] > 0:
         return False
     a = log.jobs.array[row]
@@ -17,7 +17,7 @@ def may_enter(log: AttemptArrays, row: int) -> bool:
 
 @kernel
 def make_ready(log: AttemptArrays, row: int) -> None:
-    """Make a job eligible that was held back: it enters the queue at this instant, in row order."""
+    """Make a held-back job eligible: it enters the queue at this instant, in row order."""
     log.jobs.stage[row] = LET_IN
     log.counters[0].held_back -= 1
     if log.jobs.array[row] >= 0:
@@ -52,7 +52,7 @@ def pop_ready(log: AttemptArrays) -> int:
 
 @kernel
 def next_task(log: AttemptArrays, a: int) -> None:
-    """After the end of an array task, make the first task eligible that only the limit held back."""
+    """After an array task has ended, make the first task eligible that only the array's limit held back."""
     arrays = log.arrays
     arrays.inside[a] -= 1
     position = arrays.passed[a]

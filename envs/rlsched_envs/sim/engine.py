@@ -58,7 +58,7 @@ from rlsched_envs.sim.sleeping import SleepingNodes
 from rlsched_envs.sim.slices import fit_slices
 
 _ROWS_BETWEEN_LOOKS = 256
-"""Arrivals between two checks whether a run may stop, the same for rules and schedulers."""
+"""Number of arrivals between two checks of whether a run can stop; the same for rules and schedulers."""
 _REFERENCE = Policy("fifo-backfill")
 
 
@@ -78,12 +78,12 @@ def predict_trace(
     kind: str = RUNNING_MEAN,
     progress: Callable[[float], None] | None = None,
 ) -> PredictedTimes:
-    """The predictions shared by all policies of a comparison.
+    """Return the predictions that all policies of a comparison share.
 
-    With `oracle` the true run times. Otherwise the trace's own predictions if it has them, and for the rest
-    the output of a predictor that knows the jobs that had ended by then in one reference history: the trace
-    run by `fifo-backfill` on this cluster. A prediction without a spread gets the spread of the trace's own
-    predictions so far.
+    With `oracle`, the predictions are the true run times. Otherwise a job keeps the trace's own prediction,
+    if the trace has one, and a predictor predicts the other jobs. At each submission the predictor knows the
+    jobs that had ended by then in one reference history: the trace run by `fifo-backfill` on this cluster. A
+    prediction without a spread gets the spread of the trace's own predictions so far.
 
     Args:
         trace: J jobs.
@@ -91,7 +91,8 @@ def predict_trace(
         oracle: Whether to use the true run times.
         recorded_until_s: In the reference history, jobs submitted before this ended as recorded in the trace
             (submission + recorded queueing delay, 0 if unknown, + duration), and `fifo-backfill` runs only
-            the others: a cluster that is scaled for a window would be overloaded, or idle, before it.
+            the later jobs: a cluster that is scaled for a window would be overloaded, or idle, before the
+            window.
         kind: The predictor, one of `rlsched.workload.predict.kinds`.
         progress: Called with the progress of the predictor.
 
@@ -123,7 +124,7 @@ def predict_trace(
 def reference_end_s(
     trace: Trace, spec: ClusterSpec, recorded_until_s: float = -math.inf
 ) -> NDArray[np.float64]:
-    """(J,) end of each job in the reference history, nan if it never ended.
+    """Return the (J,) end of each job in the reference history, nan for a job that never ended.
 
     The trace is run by `fifo-backfill`; jobs submitted before `recorded_until_s` ended as recorded.
     """
@@ -207,7 +208,7 @@ class Engine:
             self.arrays.progress.run.review_s = self._sleeping.next_s
 
     def _use(self, models: Models) -> None:
-        """Use these models of speed and power."""
+        """Add these models of speed and power to the run."""
         catalogue, truth = models.catalogue(), self.arrays.truth
         for group in self.spec.nodes:
             if group.slices:
@@ -249,7 +250,7 @@ class Engine:
 
     @property
     def runs_once(self) -> bool:
-        """Whether the end of a job follows from its start: no interruptions, no model of speed."""
+        """Whether the start of a job determines its end: no interruptions, no model of speed."""
         return self.log is None and self._models is None
 
     def run_rule(self, rule: CompiledRule, *, until_started: NDArray[np.bool_] | None = None) -> JobTable:
@@ -257,8 +258,8 @@ class Engine:
 
         Args:
             rule: The rule; it must have the engine's order.
-            until_started: (J,) stop soon after these jobs have started, since their ends follow from the
-                start; if jobs can be interrupted, after these jobs have ended.
+            until_started: (J,) stop soon after these jobs have started, since the starts determine the ends.
+                If jobs can be interrupted, stop soon after these jobs have ended.
         """
         run = self.begun_by(rule)
         stop = self._stop(until_started)
@@ -281,7 +282,7 @@ class Engine:
     def looks(self, rule: CompiledRule, every_s: float) -> Iterator[int]:
         """Run a compiled rule; pause after the first arrival in each interval of this length, seconds.
 
-        Yields the number of arrived rows of the run, at instants whose decisions have been taken.
+        Yields the number of arrived rows of the run, at instants after their decisions.
         """
         run = self.begun_by(rule)
         submit_s = self.arrays.truth.submit_s
@@ -323,7 +324,7 @@ class Engine:
             self.log.jobs.profile_s[:] = np.where(profiled, rule.profile_s, 0.0)
 
     def begun_by(self, rule: CompiledRule) -> Any:
-        """Start a run with a rule; returns the kernel that continues it."""
+        """Start a run with a rule. Returns the kernel that continues the run."""
         self._begin(rule.order, rule)
         self.state.sort_queue(rule.sorted_queue)
         return self._compiled(loop.run_rule, rule)
@@ -402,7 +403,7 @@ class Engine:
         return str(self.trace.job_id[self._rows[row]])
 
     def _is_stuck(self) -> bool:
-        """Whether nothing can happen any more: no event is planned, and no job fits (a node is down)."""
+        """Return whether nothing more can happen: no event is planned, and no job fits (a node is down)."""
         run, state = self.arrays.progress.run[0], self.state.arrays
         if run.heap_len > 0 or run.next_row < len(self._rows):
             return False
@@ -411,7 +412,7 @@ class Engine:
         return all(first_fitting(state, p, 0) < 0 for p in range(self.state.num_partitions))
 
     def advance(self) -> bool:
-        """Advance to the next instant with an event; False if there is none."""
+        """Advance to the next instant with an event. Returns False if there is none."""
         next_instant = self._compiled(events.next_instant)
         while (moved := int(next_instant(self.arrays))) not in (MOVED, FINISHED):
             if moved == NEED_SLOTS:
@@ -421,7 +422,7 @@ class Engine:
         return moved == MOVED
 
     def _review(self) -> bool:
-        """Review the nodes that can sleep; returns whether there are decisions to take now."""
+        """Review the nodes that can sleep. Returns whether there are decisions to take now."""
         assert self._sleeping is not None
         came_up = self._sleeping.review(self.arrays)
         self.arrays.progress.run.undecided = came_up
@@ -483,7 +484,7 @@ class Engine:
         )
 
     def _energy(self) -> Energy | None:
-        """Energy up to now, None without models."""
+        """Return the energy up to now; None without models."""
         if self._models is None:
             return None
         progress, now_s = self.arrays.progress, self.now_s
@@ -496,7 +497,7 @@ class Engine:
         return Energy(job_j, float(books.idle_j), float(books.energy_j), span_s)
 
     def _ends_s(self) -> NDArray[np.float64]:
-        """(T,) ends of the rows of the run; an uninterrupted attempt ends as planned at its start."""
+        """Return the (T,) ends of the rows of the run; an uninterrupted attempt ends as planned."""
         outcome, truth = self.arrays.progress.outcome, self.arrays.truth
         if self.log is not None:
             return outcome.end_s
@@ -506,7 +507,7 @@ class Engine:
         return np.where(np.isnan(outcome.start_s) | ~np.isnan(outcome.end_s), outcome.end_s, will_end_s)
 
     def _gpus(self) -> Sequence[tuple[int, ...]]:
-        """GPUs of each job, of the last attempt if there are several."""
+        """Return the GPUs of each job's last attempt."""
         if self.log is not None:
             gpus: list[tuple[int, ...]] = [()] * len(self.trace)
             made = attempts_of(self.log, self._rows)
@@ -521,7 +522,7 @@ class Engine:
 
 
 class _Stop:
-    """Checks at intervals of arrivals whether all wanted jobs are done; without wanted jobs, never stops.
+    """Checks, once per interval of arrivals, whether all wanted jobs are done; never, without wanted jobs.
 
     Finished jobs stay finished, so each check starts at the first job that was unfinished in the last check.
 
@@ -536,7 +537,7 @@ class _Stop:
         self.next_look_row = len(done_s) + 1 if wanted is None else _ROWS_BETWEEN_LOOKS
 
     def now(self) -> bool:
-        """Whether the run may stop at this instant."""
+        """Return whether the run can stop at this instant."""
         if self._wanted is None or self._run.next_row[0] < self.next_look_row:
             return False
         self.next_look_row = int(self._run.next_row[0]) + _ROWS_BETWEEN_LOOKS
@@ -550,7 +551,7 @@ class _Stop:
 
 
 def run_time_s(trace: Trace) -> NDArray[np.float64]:
-    """(J,) uninterrupted run time of each job, seconds: the shorter of its duration and its time limit."""
+    """Return the (J,) run time of each job without interruptions, seconds: at most its time limit."""
     return np.fmin(trace.duration_s, trace.time_limit_s)
 
 
@@ -562,7 +563,7 @@ def truth_records(
     fixed_end_s: NDArray[np.float64] | None = None,
     fair_milli: int = 0,
 ) -> Records:
-    """The runnable rows of a trace for the compiled loop; registers VC names in the state.
+    """Return the runnable rows of a trace for the compiled loop. Registers VC names in the state.
 
     `fair_milli`: CPU cores per GPU for jobs without a core count, thousandths; 0: cores are not counted.
     """

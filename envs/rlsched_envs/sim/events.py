@@ -1,7 +1,7 @@
-"""Events of a run, compiled: at one instant first ends, then node events, then arrivals.
+"""Events of a run, compiled. At one instant, jobs end first, then nodes change, then jobs arrive.
 
-Jobs that become eligible come before new submissions; the trace's row order breaks ties. True durations are
-only here (`TRUTH` records) and in no feature.
+Jobs that become eligible come before new submissions; the trace's row order breaks ties. Only this module
+uses true durations (`TRUTH` records); no feature contains them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def waiting_jobs(sim: SimArrays) -> int:
 
 @kernel
 def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
-    """Add a row to the queue, as submitted at this time; a slot must be free. Returns the slot."""
+    """Add a row to the queue, as submitted at this time; there must be a free slot. Returns the slot."""
     truth = sim.truth
     slot = ledger.add_job(
         sim.state,
@@ -67,7 +67,7 @@ def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
 
 @kernel
 def _enter(sim: SimArrays, row: int) -> None:
-    """Add an eligible row to the queue; a slot must be free."""
+    """Add an eligible row to the queue; there must be a free slot."""
     sim.log.jobs.eligible_s[row] = sim.progress.run[0].now_s
     put_slot(sim, row, sim.progress.run[0].now_s)
 
@@ -89,7 +89,7 @@ def _end(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _end_attempt(sim: SimArrays, slot: int) -> None:
-    """End the attempt of a running job: finished, at its limit, or by a failure."""
+    """End the attempt of a running job: the job finished, reached its limit, or failed."""
     s, log, row, now_s = sim.state, sim.log, sim.progress.ends.row[slot], sim.progress.run[0].now_s
     reason = log.jobs.ends_by[row]
     if MODELLED and s.config[0].modelled and sim.progress.work.killed[slot]:
@@ -117,7 +117,7 @@ def _end_attempt(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _try_again(sim: SimArrays, slot: int) -> None:
-    """Requeue the job of an attempt whose end is logged."""
+    """Requeue the job of an attempt whose end has been logged."""
     give_back(sim, slot)
     sim.state.job.overhead_left_s[slot] = sim.log.jobs.restart_s[sim.progress.ends.row[slot]]
     queue.requeue(sim.state, slot, sim.progress.run[0].now_s)
@@ -133,7 +133,7 @@ def _fail(sim: SimArrays, slot: int, reason: int) -> None:
 
 @kernel
 def _spreads(sim: SimArrays, row: int) -> bool:
-    """Whether a job's current failure is a fault of its GPU: drawn by job and number of the failure."""
+    """Return whether a job's current failure is a GPU fault; drawn by job and number of the failure."""
     frac = sim.log.config[0].fault_ppm / 1e6
     return frac > 0.0 and is_device_fault(sim.progress.outcome.key[row], sim.log.jobs.failures[row], frac)
 
@@ -158,7 +158,7 @@ def _fail_beside(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _set_node(sim: SimArrays, n: int, status: int) -> None:
-    """Change the status of a node (down, drained or up); jobs on a node that goes down restart elsewhere."""
+    """Set the status of a node to down, drained or up; jobs on a node that goes down restart elsewhere."""
     s = sim.state
     before = s.node.status[n]
     ledger.set_node_status(s, n, status)
@@ -199,10 +199,10 @@ def set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int
 
 @kernel
 def _next_s(sim: SimArrays) -> float:
-    """Time of the next event or timer, never before now; infinite if there is none.
+    """Return the time of the next event or timer, never before now; infinite if there is none.
 
-    Node events do not continue a run without other events. Node events before the first submission count as
-    done by then.
+    Node events do not prolong a run that has no other events. Node events before the first submission have
+    taken effect when the run starts.
     """
     run, r = sim.progress.run[0], sim.progress
     at_s = run.timer_s
@@ -281,7 +281,7 @@ def next_instant(sim: SimArrays) -> int:
 
 @kernel
 def _let_in(sim: SimArrays, row: int) -> None:
-    """Make a row eligible that is submitted now."""
+    """Make a row that is submitted now eligible, or hold it back."""
     log = sim.log
     log.jobs.stage[row] = LET_IN
     if log.jobs.array[row] >= 0:

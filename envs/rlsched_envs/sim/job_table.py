@@ -19,16 +19,16 @@ from rlsched_envs.sim.sleeping import Slept
 
 @dataclass(frozen=True)
 class JobTable:
-    """Outcomes of all jobs of a trace; J rows in its order.
+    """Outcomes of all jobs of a trace; J rows in trace order.
 
     Attributes:
         trace: The jobs.
         spec: The cluster.
-        start_s: (J,) first start, nan if it never started.
-        end_s: (J,) end, nan if it never ended.
+        start_s: (J,) first start, nan if the job never started.
+        end_s: (J,) end, nan if the job never ended.
         rejected: (J,) whether the job can never run on this cluster.
         reject_reason: (J,) the reason, "" for runnable jobs.
-        gpus: Global GPU numbers of each job's last attempt, empty if it never started.
+        gpus: Global GPU numbers of each job's last attempt, empty if the job never started.
         gpu_node: (G,) node number of each GPU.
         decisions: Number of decisions.
         decision_us: (decisions,) time per decision, microseconds; empty for a compiled rule.
@@ -36,8 +36,8 @@ class JobTable:
         ended_by: (J,) outcome of each job, index in `attempt_arrays.REASONS`: 0 not yet or never ended, 1
             finished, 2 time limit, 3 failure. None: all jobs that ended finished.
         eligible_s: (J,) time when each job entered the queue (dependencies ended, room in its array), nan if
-            never. None: at submission.
-        log: All attempts. None: one for each job that started, from its start to its end.
+            the job never did. None: at submission.
+        log: All attempts. None: each job that started has one attempt, from its start to its end.
         energy: Energy of the run. None: no models.
         slept: Results of power-down. None: all nodes stayed on.
     """
@@ -61,7 +61,7 @@ class JobTable:
 
     @cached_property
     def attempts(self) -> AttemptTable:
-        """All attempts, in the order of starts if there is a log, otherwise of the jobs."""
+        """All attempts: in the order of starts if there is a log, otherwise in the order of jobs."""
         if self.log is not None:
             return self.log
         job = np.flatnonzero(~np.isnan(self.start_s))
@@ -82,7 +82,7 @@ class JobTable:
         )
 
     def first_rows(self, rows: int) -> JobTable:
-        """The table of only the first jobs of the trace."""
+        """Return the table of only the first jobs of the trace."""
         log = self.log
         return replace(
             self,

@@ -1,8 +1,9 @@
-"""Learning of speeds of jobs that share GPUs, compiled: a pair reveals its speeds after `WATCH_S`.
+"""Learning of speeds of jobs that share GPUs, compiled: the speeds of a pair are known after `WATCH_S`.
 
-Frameworks report the time of iterations or batches, which take from .05 to some 10 s: 300 s are thirty of the
-slowest. Lucid (ASPLOS'23) profiles jobs for 200 s. The error of a mean over this time is small compared to
-`learning.REPEAT_SD`, by which pairs of the same workloads differ; none is added.
+Frameworks report the time of iterations or batches, which take from .05 to some 10 s: 300 s are 30 of the
+slowest iterations. Lucid (ASPLOS'23) profiles jobs for 200 s. The error of a mean over this time is small
+compared to `learning.REPEAT_SD`, the scatter between pairs of the same workloads. No measurement error is
+added.
 
 The speed of a job that is limited by its cores does not reveal the speed of its GPUs, and is not learned.
 """
@@ -28,7 +29,7 @@ WATCH_S: Final = 300.0
 
 @kernel
 def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
-    """Whether to learn the speed of a job next to another: both workloads are known, the pair is not."""
+    """Return whether to learn a job's speed next to another: both workloads are known, the pair is not."""
     mine, theirs = s.job.workload[slot], s.job.workload[other]
     if mine <= 0 or theirs <= 0:
         return False
@@ -38,7 +39,7 @@ def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
 
 @kernel
 def watch(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Start watching the pair on GPU `g` after a change of its group, unless it is already watched."""
+    """Start watching the pair on GPU `g` after a change of its group, unless the pair is already watched."""
     if x.books[0].learns == 0.0:
         return
     work, seq, first, second = x.work, s.job.seq, -1, -1

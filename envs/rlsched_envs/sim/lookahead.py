@@ -1,7 +1,7 @@
-"""Look-ahead from a state, compiled: evaluates each action on copies of it, followed by a rule.
+"""Look-ahead from a state, compiled: tries each action on a copy of the state, then continues with a rule.
 
 The copy has the live jobs of one partition and sampled arrivals; the caller draws run times. The simulator's
-own kernels advance it, so that sampled futures follow the same rules as replays.
+own kernels advance it, so sampled futures obey the same rules as replays.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
 WAIT: Final = -1
 """As an action: hold back fitting jobs for the blocked one. Other actions: a job's slot, or NOTHING."""
 NOTHING: Final = -2
-"""As an action: the rule that follows decides at once."""
+"""As an action: start no job first; the rule that follows decides at once."""
 MAX_WAITING: Final = 256
-"""Maximum number of copied waiting jobs: later ones start late under all actions, and cost time."""
+"""Maximum number of copied waiting jobs: later jobs start late under all actions, and cost computing time."""
 _ROOM: Final = 64
 _ALIGNMENT: Final = 64
 
@@ -102,19 +102,19 @@ def followers(rules: Sequence[FollowedRule]) -> Records:
 
 
 def first_by(rule: FollowedRule, state: ClusterState, partition: int, now_s: float) -> int:
-    """Slot of the job that a rule starts next in a live state, -1 for none; ignores holds."""
+    """Return the slot of the job that a rule starts next in a live state, -1 for none; ignores holds."""
     return int(_next_start(state.arrays, partition, followers([rule])[0], False, now_s))
 
 
 class PackedRun(NamedTuple):
-    """A run with all arrays in one buffer, so that a copy is a single copy."""
+    """A run with all its arrays in one buffer, so that copying the run copies one array."""
 
     memory: NDArray[np.uint8]
     sim: SimArrays
 
 
 def pack(run: SimArrays) -> PackedRun:
-    """The same run in one buffer."""
+    """Return a copy of the run in one buffer."""
     size = 0
     offsets: list[int] = []
 
@@ -153,7 +153,7 @@ class LookAhead:
 
     Attributes:
         slots: (L,) slots of the partition's live jobs in the state copied last: first running jobs, then
-            waiting jobs in queue order. The index of a job is its row and slot in the copy.
+            waiting jobs in queue order. The index of a job in this array is its row and its slot in the copy.
     """
 
     def __init__(self, most_waiting: int = MAX_WAITING) -> None:
@@ -197,7 +197,7 @@ class LookAhead:
         run.now_s, run.timer_s, run.next_row = now_s, np.inf, live
 
     def _sized(self, like: StateArrays, rows: int) -> PackedRun:
-        """The buffers, allocated again if the cluster or the number of jobs requires it."""
+        """Return the buffers, allocated again if the cluster or the number of jobs requires it."""
         partitions, sizes = like.derived.holes.shape
         shape = (len(like.node), len(like.gpu), partitions, sizes, len(like.demand))
         have = len(self._base.sim.truth) if self._base is not None else 0
@@ -223,13 +223,13 @@ class LookAhead:
         futures: Futures,
         follow: Records,
     ) -> NDArray[np.float64]:
-        """Queueing of every sample under every action, job-seconds from now until all jobs have started.
+        """Return the queueing of each sample under each action until all jobs have started, job-seconds.
 
         Args:
             partition: The copied partition.
             actions: (K,) WAIT, NOTHING, or the slot in the copy of a waiting job that fits.
-            held: Slots in the copy that a *wait* passes over.
-            blocked: Slot in the copy of the job that a *wait* is for, -1 for none.
+            held: Slots in the copy of the jobs that a *wait* holds back.
+            blocked: Slot in the copy of the blocked job that a *wait* makes room for, -1 for none.
             futures: Sampled futures.
             follow: (K,) FOLLOWER, the rule that continues after each action.
 
@@ -257,7 +257,7 @@ class LookAhead:
 def fill(to: StateArrays, s: StateArrays, slots: NDArray[np.int32], partition: int = -1) -> None:
     """Copy nodes, GPUs, classes and these jobs, renumbered by position; the index must be rebuilt.
 
-    The copied jobs then belong only to this partition; -1: to their own partitions.
+    The copied jobs then belong only to this partition; with -1, to their own partitions.
     """
     number = np.zeros(len(s.job) + 1, np.int32)
     number[-1] = -1
@@ -290,7 +290,7 @@ def try_actions(
     follow: Records,
     costs: NDArray[np.float64],
 ) -> None:
-    """Fill `costs` (S, K); `run` lies in `work`, and starts as a copy of `base` for each of them."""
+    """Fill `costs` (S, K). `run` uses the buffer `work`, and starts as a copy of `base` for each entry."""
     for sample in range(costs.shape[0]):
         for k in range(costs.shape[1]):
             work[:] = base
@@ -321,7 +321,7 @@ def imagine(run: SimArrays, futures: Futures, sample: int) -> None:
 
 @kernel
 def let_run(run: SimArrays, live: int) -> None:
-    """Set up the first rows, running or waiting; running jobs end at `fixed_end_s`, unless preempted."""
+    """Set up the first rows, as running or waiting; running jobs end at `fixed_end_s`, unless preempted."""
     truth, job = run.truth, run.state.job
     for row in range(live):
         if job.status[row] == RUNNING:
@@ -333,7 +333,7 @@ def let_run(run: SimArrays, live: int) -> None:
 
 @kernel
 def next_start(s: StateArrays, p: int, rule: Any, holding: bool, now_s: float) -> int:
-    """Slot of the next job that a rule starts, -1 for none.
+    """Return the slot of the next job that a rule starts, -1 for none.
 
     EASY and a plain rule without blocking respect holds; the other rules ignore them.
     """

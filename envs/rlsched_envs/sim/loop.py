@@ -1,7 +1,7 @@
-"""The event loop, compiled: events move the clock, a rule decides at each instant.
+"""The event loop, compiled: events advance the clock, and a rule decides at each instant.
 
-It is specialised for a rule and for the needs of a run (`for_run`): attempt log, models of speed and power,
-cost curve.
+`for_run` specialises the loop for a rule and for the parts that a run has: attempt log, models of speed and
+power, cost curve.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class Curve(NamedTuple):
 
 @kernel
 def _nothing_new(s: StateArrays, p: int) -> bool:
-    """Whether partition `p` is unchanged since the rule last had nothing more to do in it."""
+    """Return whether partition `p` is unchanged since the rule last found nothing to do there."""
     part = s.derived.part
     return part.seen_changes[p] == part.changes[p] and part.seen_arrivals[p] == part.arrivals[p]
 
 
 @kernel
 def decide(sim: SimArrays, o: Any) -> None:
-    """Take all decisions of one instant: partition by partition, and again after a pass with a preemption.
+    """Take all decisions of one instant, partition by partition; repeat a pass that had a preemption.
 
     `o`: argument of the rule's functions, RuleOptions or another tuple with its `start`.
     """
@@ -96,9 +96,9 @@ def decide(sim: SimArrays, o: Any) -> None:
 
 @kernel
 def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> int:
-    """Run a rule to the end of the trace, or until this number of rows has arrived and been decided on.
+    """Run a rule to the end of the trace, or until this number of rows has arrived and had its decisions.
 
-    Returns STOPPED, NEED_ROOM, DIALS_DUE, or the result of `next_instant` if that is not MOVED.
+    Returns STOPPED, NEED_ROOM, DIALS_DUE, or a result of `next_instant` other than MOVED.
     """
     run = sim.progress.run[0]
     while run.next_row < until_row or run.undecided:
@@ -148,14 +148,14 @@ def new_curve(instants: int) -> Curve:
 
 
 NO_CURVE = new_curve(0)
-"""For runs without recorded costs."""
+"""Empty curve for runs without recorded costs."""
 
 
 @cache
 def for_run(
     template: Any, steps: Steps | None, *, logged: bool, modelled: bool, records: bool = False
 ) -> Any:
-    """A kernel of the simulator for a run.
+    """Compile a kernel of the simulator for a run.
 
     Args:
         template: `run_rule`, or another template with the constants of this module and of

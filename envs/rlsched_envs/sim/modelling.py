@@ -33,7 +33,7 @@ from rlsched_envs.sim.sim_arrays import SimArrays
 
 _MOST_MIB: Final = 2.0**40
 MOST_LUCK: Final = 2**53
-"""Number of possible random seeds of a run: a whole number below it is exact as a float."""
+"""Number of possible random seeds of a run: a float represents each integer below 2^53 exactly."""
 
 
 class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -47,7 +47,8 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         learning: Whether predictions of pairs follow observations; without noise, there is nothing to learn.
         energy_weight: Weight of energy relative to time for a policy that considers it, 0 to 1.
         power_cap_frac: Power cap of each GPU, as a fraction of its board's limit.
-        sharing_mode: How processes share a GPU: `time-sliced`, or `mps`, where a fault ends all of them.
+        sharing_mode: How processes share a GPU: `time-sliced`, or `mps`, where a fault ends all processes on
+            the GPU.
         fault_frac: Share of job failures that are faults of their GPU's context.
         pairs: Measured speeds of workloads that share a GPU, in addition to the catalogue's; of equal pairs
             the last counts.
@@ -95,7 +96,7 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def in_words(self) -> str:
-        """The draw of workloads, and all other settings that differ from the default."""
+        """Describe the draw of workloads, and all other settings that differ from their defaults."""
         settings = (
             (f"workloads drawn with seed {self.workload_seed}", True),
             (f"assumed figures x {self.assumed_scale:g}", self.assumed_scale != 1.0),
@@ -164,7 +165,7 @@ def fair_cores_milli(spec: ClusterSpec) -> int:
 
 
 def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
-    """The demand; without a core count it gets the fair cores of its GPUs."""
+    """Return the demand; a demand without a core count gets the fair cores of its GPUs."""
     if demand.cpu_milli or not demand.gpus:
         return demand
     share = demand.gpus * demand.share_milli / 1000
@@ -172,10 +173,11 @@ def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
 
 
 def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[str]) -> NDArray[np.int32]:
-    """(D,) GPU type to which run times under each demand refer, -1 if all nodes have one type.
+    """Return the (D,) GPU type to which run times under each demand refer, -1 if all nodes have one type.
 
-    The single type that the job requests, otherwise the most common type of the cluster: traces do not have
-    it. If GPUs are partitioned into MIG slices, it is the whole GPU, which must be in `kind_names`.
+    Traces do not have this type. It is the type that the job requests, if the job requests exactly one, and
+    otherwise the most common type of the cluster. For GPUs in MIG slices it is the type of the whole GPU,
+    which must be in `kind_names`.
     """
     gpus: Counter[str] = Counter()
     for group in spec.nodes:
@@ -194,7 +196,7 @@ def gpu_need_mib(trace: Trace) -> NDArray[np.int64]:
 
 
 def restart_costs_s(arrays: SimArrays) -> NDArray[np.float64]:
-    """(T,) restart cost of each job from the catalogue: saving and loading its workload, seconds."""
+    """Return the (T,) restart cost of each job from the catalogue, seconds: time to save and load it."""
     truth = arrays.truth
     return np.asarray(
         arrays.state.models.trait.checkpoint_s[truth.workload, np.maximum(truth.reference_kind, 0)]
@@ -202,13 +204,13 @@ def restart_costs_s(arrays: SimArrays) -> NDArray[np.float64]:
 
 
 def job_keys(trace: Trace) -> NDArray[np.uint64]:
-    """(J,) a key of each job for random draws, which depends only on its name."""
+    """Return a (J,) key of each job for random draws; the key depends only on the job's name."""
     digests = [hashlib.blake2b(str(job).encode(), digest_size=8).digest() for job in trace.job_id]
     return np.frombuffer(b"".join(digests), np.uint64).copy()
 
 
 def unmade_w(node: NodeGroup | NodeSpec) -> float:
-    """Idle power of a node's GPUs outside MIG slices, W: of memory slices that belong to no slice."""
+    """Return the idle power of the memory slices of a node's GPUs that belong to no MIG slice, W."""
     if not node.slices:
         return 0.0
     whole, cut = gpu_models([whole_type(node.gpu_type), node.gpu_type]).idle_w.tolist()
@@ -241,11 +243,12 @@ class Energy:
     """Energy of a run.
 
     Attributes:
-        job_j: (J,) energy of each job: its share of its GPUs, and its busy cores; 0 if it never ran.
+        job_j: (J,) energy of each job: its share of the energy of its GPUs, and that of its busy cores; 0 if
+            the job never ran.
         idle_j: Energy of nodes, and of GPUs without jobs.
-        cluster_j: Energy of the whole cluster, counted separately; from the first submission to the last
-            event.
-        span_s: Length of that time.
+        cluster_j: Energy of the whole cluster from the first submission to the last event, counted
+            separately.
+        span_s: Time from the first submission to the last event, seconds.
     """
 
     job_j: NDArray[np.float64]
@@ -254,5 +257,5 @@ class Energy:
     span_s: float
 
     def first_rows(self, rows: int) -> Energy:
-        """The energy with only the first jobs."""
+        """Return the energy with only the first jobs."""
         return replace(self, job_j=self.job_j[:rows])

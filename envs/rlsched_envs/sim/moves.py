@@ -1,7 +1,7 @@
 """Actions of a rule or policy on jobs, compiled: start and preempt.
 
-First their parts: the speed of running jobs, whose ends are planned again if it changes, and the entries of
-the attempt log.
+The first functions are parts of these actions: they update the speed of running jobs, plan ends again if the
+speed changes, and write the attempt log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def is_modelled(sim: SimArrays) -> bool:
 
 @kernel
 def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
-    """Account power and lost time for this duration; learn from pairs that were watched long enough."""
+    """Account power and lost time for this duration. Learn from pairs that have been watched long enough."""
     if MODELLED and sim.state.config[0].modelled:
         physics.pass_time(sim.progress, seconds)
         if sim.progress.books[0].next_seen_s <= until_s:
@@ -45,7 +45,7 @@ def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
 
 @kernel
 def count_allocated(sim: SimArrays, slot: int, sign: int) -> None:
-    """Count the GPUs of a slot: allocated (sign 1) or to be released (-1); a job that shares adds nothing."""
+    """Count the GPUs of a slot as allocated (sign 1) or released (-1); a job that shares adds nothing."""
     s = sim.state
     if not (MODELLED and s.config[0].modelled and physics.is_joint(s, slot)):
         sim.progress.run[0].allocated_milli += sign * s.job.gpus[slot] * s.job.share_milli[slot]
@@ -53,7 +53,7 @@ def count_allocated(sim: SimArrays, slot: int, sign: int) -> None:
 
 @kernel
 def _plan_end(sim: SimArrays, slot: int) -> None:
-    """Plan the end of a settled job at its current rate; forgets an earlier planned end."""
+    """Plan the end of a settled job at its current rate; replaces an earlier planned end."""
     if sim.progress.work.planned[slot]:
         forget_end(sim.progress, slot)
     push_end(sim.progress, physics.end_s(sim.progress, slot, sim.progress.run[0].now_s), slot)
@@ -62,7 +62,7 @@ def _plan_end(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def refresh_group(sim: SimArrays, g: int) -> None:
-    """After a change in the group of GPU `g`, update the rates of its jobs, and ends whose rate changed."""
+    """Update the rates of a group's jobs after a change on GPU `g`, and plan changed ends again."""
     s, x, now_s = sim.state, sim.progress, sim.progress.run[0].now_s
     physics.refresh(x, s, g, now_s)
     lessons.watch(x, s, g, now_s)
@@ -74,7 +74,7 @@ def refresh_group(sim: SimArrays, g: int) -> None:
 
 @kernel
 def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> None:
-    """Start the attempt of a slot with allocated GPUs and this work. Needs models."""
+    """Start the attempt of a slot that has its GPUs, with this work. Needs models."""
     physics.begin(sim.progress, sim.state, slot, work_s, limit_s, sim.progress.run[0].now_s)
     if sim.state.job.head[slot] < 0:
         physics.enter_without_gpus(sim.progress, sim.state, slot)
@@ -86,7 +86,7 @@ def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> N
 
 @kernel
 def settled_s(sim: SimArrays, slot: int) -> float:
-    """Settle work and energy of a running job. Returns the work of its attempt so far, seconds."""
+    """Settle work and energy of a running job. Returns the work of the current attempt so far, seconds."""
     now_s = sim.progress.run[0].now_s
     if MODELLED and sim.state.config[0].modelled:
         physics.settle(sim.progress, sim.state, slot, now_s)
@@ -96,14 +96,14 @@ def settled_s(sim: SimArrays, slot: int) -> float:
 
 @kernel
 def note_left(sim: SimArrays, slot: int) -> None:
-    """A settled slot has released its GPUs: update the rates of jobs that shared them."""
+    """Update the rates of jobs that shared GPUs with a settled slot after the slot has released its GPUs."""
     if MODELLED and sim.state.config[0].modelled and physics.leave(sim.progress, sim.state, slot):
         refresh_group(sim, sim.progress.work.first_gpu[slot])
 
 
 @kernel
 def left_others(sim: SimArrays, slot: int) -> bool:
-    """Whether the released GPUs of a job were shared, as whole GPUs, with jobs that stay."""
+    """Return whether the GPUs that a job released were shared, as whole GPUs, with jobs that stay."""
     if not MODELLED or not sim.state.config[0].modelled or sim.progress.work.first_gpu[slot] < 0:
         return False
     whole = sim.state.demand.share_milli[sim.state.job.demand[slot]] == WHOLE_GPU_MILLI
@@ -112,7 +112,7 @@ def left_others(sim: SimArrays, slot: int) -> bool:
 
 @kernel
 def has_room(sim: SimArrays, jobs: int) -> bool:
-    """Whether this number of jobs can start, on any free GPUs, without growing the log."""
+    """Return whether this number of jobs can start, on any free GPUs, without growing the log."""
     log = sim.log
     if log.attempts.shape[0] - log.counters[0].attempts < jobs:
         return False
@@ -122,7 +122,7 @@ def has_room(sim: SimArrays, jobs: int) -> bool:
 
 @kernel
 def log_start(sim: SimArrays, slot: int) -> None:
-    """Log the start of an attempt and plan its end. There must be room for one more (`has_room`)."""
+    """Log the start of an attempt and plan its end. The log must have room for one more (`has_room`)."""
     s, r, log = sim.state, sim.progress, sim.log
     row, now_s, jobs = r.ends.row[slot], r.run[0].now_s, sim.log.jobs
     at = log.counters[0].attempts
@@ -163,10 +163,11 @@ def log_start(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int) -> float:
-    """Work of an attempt that need not be repeated, seconds.
+    """Return the work of an attempt that need not be repeated, seconds.
 
-    A preempted job saves on request, unless it has a checkpoint interval (`checkpoint_s`); after a failure of
-    the job or of its node, it has the last checkpoint. A time limit ends the job: nothing is repeated.
+    A preempted job saves its work on request, unless it has a checkpoint interval (`checkpoint_s`). After a
+    failure of the job or of its node, the work up to the last checkpoint remains. A time limit ends the job:
+    nothing is repeated.
     """
     left_s = jobs.duration_s[row] - jobs.saved_s[row]
     if reason == ENDED:
@@ -183,7 +184,7 @@ def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int) -> float:
 
 @kernel
 def log_end(sim: SimArrays, slot: int, reason: int) -> None:
-    """Log the end of the attempt in a slot, and its remaining work."""
+    """Log the end of the attempt in a slot, and the remaining work of its job."""
     r, jobs, one = sim.progress, sim.log.jobs, sim.log.attempts
     row, now_s = r.ends.row[slot], r.run[0].now_s
     at = jobs.latest[row]
@@ -207,7 +208,7 @@ def log_end(sim: SimArrays, slot: int, reason: int) -> None:
 
 @kernel
 def start(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
-    """Start the job of a move in partition `p`; False if there is no place for it."""
+    """Start the job of a move in partition `p`. Returns False if the job has no place there."""
     if not MODELLED or not sim.state.config[0].modelled:
         if not _allocate(sim, p, move.start, move.place):
             return False
@@ -234,7 +235,7 @@ def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
 
 @kernel
 def _allocate_modelled(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
-    """`_allocate`, with the clock and the cores of the start options."""
+    """Allocate like `_allocate`, with the clock and the cores of the start options."""
     s, scratch, slot, clock = sim.state, sim.progress.scratch, move.start, move.clock
     place = move.place if move.place >= 0 else alone_plan(s, p, slot, o).node
     host = choose(s, p, slot, place, scratch)
@@ -251,7 +252,7 @@ def _allocate_modelled(sim: SimArrays, p: int, move: Move, o: StartOptions) -> b
 
 @kernel
 def _join(sim: SimArrays, p: int, move: Move, o: StartOptions) -> None:
-    """Let a waiting job share the GPUs of a running one."""
+    """Start a waiting job on the GPUs of a running job, which share them from now on."""
     s, slot, clock = sim.state, move.start, move.clock
     kind = gpu_kind(s, s.job.head[move.share_with] // MAX_TENANTS)
     if clock == BY_OPTIONS:
@@ -262,7 +263,7 @@ def _join(sim: SimArrays, p: int, move: Move, o: StartOptions) -> None:
 
 @kernel
 def note_start(sim: SimArrays, slot: int) -> None:
-    """Record the start of a slot that was just allocated, and plan its end."""
+    """Record the start of a slot that has just been allocated, and plan its end."""
     truth, r = sim.truth, sim.progress
     row, now_s = r.ends.row[slot], r.run[0].now_s
     if np.isnan(r.outcome.start_s[row]):
@@ -291,8 +292,8 @@ def preempt(sim: SimArrays, slot: int) -> None:
     """Preempt a running job and requeue it.
 
     Without an attempt log the job has saved all of its work. Its restart cost counts as queueing at once,
-    less the unpaid part of the previous one: at the end of a run, `queued_s` is the JCT in excess of the
-    jobs' durations.
+    less the unpaid part of its previous restart cost. At the end of a run, `queued_s` is then the JCT in
+    excess of the jobs' durations.
     """
     s, now_s = sim.state, sim.progress.run[0].now_s
     forget_end(sim.progress, slot)
@@ -340,7 +341,7 @@ def _save_all(sim: SimArrays, slot: int, restart_s: float) -> None:
 
 @kernel
 def give_back(sim: SimArrays, slot: int) -> None:
-    """Release the GPUs of a settled job; jobs that shared them continue at another rate."""
+    """Release the GPUs of a settled job; jobs that shared these GPUs continue at another rate."""
     s = sim.state
     ledger.release(s, slot, sim.progress.run[0].now_s)
     if not left_others(sim, slot):

@@ -1,11 +1,11 @@
 """Compiled functions for the variable speed of jobs, and for their power.
 
 Jobs that hold the same GPUs are a *group*, identified by the first GPU. A change in a group (a job joins or
-leaves, or another clock) settles the work and the energy of its jobs up to now and plans their ends again;
-other jobs are not affected. A job with rate 1 from its start ends at start + run time, computed once.
+leaves, or the clock changes) settles the work and the energy of its jobs up to now and plans their ends
+again; other jobs are not affected. A job with rate 1 from its start ends at start + run time, computed once.
 
 Power is kept in three accounts that must agree: the whole cluster (by groups and nodes), each job (its share
-of its groups), and idle (nodes and GPUs without jobs). `tests/property/test_conservation.py`.
+of its groups), and idle (nodes and GPUs without jobs). `tests/property/test_conservation.py` checks it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from rlsched.models.sharing import pair_noise, share_deviate, with_noise
 from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 CAP_HALVINGS: Final = 30
-"""Bisections of the clock interval under a power cap: to 1e-9 of it."""
+"""Bisections of the clock interval under a power cap, down to 1e-9 of the interval."""
 
 
 @kernel
 def is_joint(s: StateArrays, slot: int) -> bool:
-    """Whether a running job that requested whole GPUs shares them."""
+    """Return whether a running job that requested whole GPUs shares them."""
     head = s.job.head[slot]
     if head < 0 or s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI:
         return False
@@ -61,7 +61,7 @@ def pass_time(x: ProgressArrays, seconds: float) -> None:
 
 @kernel
 def idle_gpus_w(s: StateArrays, n: int) -> float:
-    """Power of the GPUs of a node while none is in use."""
+    """Return the power of the GPUs of a node while none is in use, W."""
     return s.node.gpus[n] * s.models.gpu.idle_w[s.node.kind[n]]
 
 
@@ -125,7 +125,7 @@ def enter(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
-    """Remove a settled slot that has released its GPUs. True if others stay: then `refresh` the group."""
+    """Remove a settled slot that has released its GPUs. True if jobs stay: then `refresh` the group."""
     g = x.work.first_gpu[slot]
     x.books[0].jobs_w -= x.work.power_w[slot]
     x.books[0].lost_rate -= 1.0 - x.work.rate[slot]
@@ -142,9 +142,10 @@ def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
 
 @kernel
 def group_clock(s: StateArrays, g: int, now_s: float) -> float:
-    """SM clock of a group: the highest clock given to one of its jobs, under the power cap of its GPUs.
+    """Return the SM clock of a group: the highest clock of its jobs, under the power cap of its GPUs.
 
-    It is not lowered within `DWELL_S` of its last change: it stays until a job joins or leaves after that.
+    The clock is not lowered within `DWELL_S` of its last change. It then stays until the next time that a job
+    joins or leaves.
     """
     clock = 0.0
     for k in range(MAX_TENANTS):
@@ -160,10 +161,10 @@ def group_clock(s: StateArrays, g: int, now_s: float) -> float:
 
 @kernel
 def _under_cap(s: StateArrays, g: int, clock: float) -> float:
-    """The highest clock, up to `clock`, at which the GPUs of a group draw no more than their cap.
+    """Return the highest clock, up to `clock`, at which the GPUs of a group draw no more than their cap.
 
-    Assumes that only the jobs of the group slow each other down. Never below `MIN_CLOCK_FRAC`, where a cap
-    may be exceeded.
+    Assumes that only the jobs of the group slow each other down. The result is never below `MIN_CLOCK_FRAC`;
+    at that clock the power can exceed the cap.
     """
     kind = gpu_kind(s, g)
     if _drawn_w(s, g, clock) <= s.models.gpu.cap_w[kind]:
@@ -180,7 +181,7 @@ def _under_cap(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
-    """Power of the first GPU of a group at an SM clock, if only its jobs slow each other down."""
+    """Return the power of the first GPU of a group at an SM clock, if only its jobs slow each other down."""
     kind, added_w, trait = gpu_kind(s, g), 0.0, s.models.trait
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
@@ -194,7 +195,7 @@ def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
-    """Standard normal deviate of a job with unmeasured pairs on its GPU `g`; 0 if all pairs are measured."""
+    """Return the standard normal deviate of a job with unmeasured pairs on GPU `g`, otherwise 0."""
     total, strangers, kind, luck = 0.0, 0, gpu_kind(s, g), np.uint64(x.books[0].luck)
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
@@ -210,7 +211,7 @@ def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
-    """True speed of a job next to all others on its GPU `g`, relative to a GPU of its own."""
+    """Return the true speed of a job next to all others on its GPU `g`, relative to a GPU of its own."""
     shared = shared_on(s, slot, g)
     if tenants_of(s, g) > 1 and x.books[0].noise > 0.0:
         deviate = _deviate(x, s, slot, g)
@@ -221,7 +222,7 @@ def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Settle all jobs of a group; running jobs pay for a change of its clock."""
+    """Settle all jobs of a group; running jobs lose the time of a change of the clock."""
     clock = group_clock(s, g, now_s)
     changed = s.gpu.clock_frac[g] not in (0.0, clock)
     if s.gpu.clock_frac[g] != clock:
@@ -239,7 +240,7 @@ def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> No
 
 @kernel
 def _share_power(x: ProgressArrays, s: StateArrays, g: int) -> None:
-    """Compute the power of a group from its jobs' rates, and each job's share of it."""
+    """Compute the power of a group from the rates of its jobs, and each job's share of the power."""
     work, gpu, count, clock = x.work, s.models.gpu, tenants_of(s, g), s.gpu.clock_frac[g]
     total_w, known, added_w, first = 0.0, -1, 0.0, -1
     for k in range(MAX_TENANTS):
@@ -277,10 +278,10 @@ def _share_power(x: ProgressArrays, s: StateArrays, g: int) -> None:
 
 @kernel
 def _share_time(x: ProgressArrays, s: StateArrays, g: int) -> None:
-    """Compute each job's share of a group's GPUs, and its share of their busy time.
+    """Compute each job's share of a group's GPUs, and its share of the busy time of these GPUs.
 
-    The utilisation of a group is 1 - product(1 - own utilisation): the better of two simple formulas for
-    measured pairs, with a mean absolute error of 0.10 (Lucid's pairs, RTX 3090). Shares are proportional to
+    The utilisation of a group is 1 - product(1 - own utilisation): the better of two simple formulas tried on
+    measured pairs (Lucid's pairs, RTX 3090), with a mean absolute error of 0.10. Shares are proportional to
     the jobs' own utilisations.
     """
     work, kind, clock = x.work, gpu_kind(s, g), s.gpu.clock_frac[g]
@@ -300,10 +301,10 @@ def _share_time(x: ProgressArrays, s: StateArrays, g: int) -> None:
 
 @kernel
 def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """A group has changed: settle its jobs, and update the rate and power of each.
+    """Settle the jobs of a group that has changed, and update the rate and power of each.
 
-    Afterwards `planned` of a job is 1 if its planned end still holds, 2 if it must be planned again, 0 if it
-    was never planned.
+    Afterwards `planned` of a job is 1 if its planned end is still right, 2 if the end must be planned again,
+    and 0 if no end was ever planned.
     """
     _settle_group(x, s, g, now_s)
     for k in range(MAX_TENANTS):
@@ -332,7 +333,7 @@ def enter_without_gpus(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def end_s(x: ProgressArrays, slot: int, now_s: float) -> float:
-    """End of a settled job at its current rate: its work is done, or its time limit is reached."""
+    """Return the end of a settled job at its current rate: its work is done, or its time limit is reached."""
     work = x.work
     at_s = now_s + max(work.target_s[slot] - work.done_s[slot], 0.0) / work.rate[slot]
     work.killed[slot] = work.limit_end_s[slot] < at_s
@@ -341,7 +342,7 @@ def end_s(x: ProgressArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def node_idle_w(s: StateArrays, n: int, status: int) -> float:
-    """Power of an unused node of this status."""
+    """Return the power of an unused node of this status, W."""
     if status == NODE_DOWN:
         return 0.0
     if status == NODE_ASLEEP:

@@ -1,8 +1,8 @@
 """Simulates the live state forward in many futures, with the simulator's own loop and the active rule.
 
-The entry point `futures` of `rlsched.forecasters`. A future is a copy of the state: running jobs end as
-drawn, waiting jobs run as drawn, arrivals resemble earlier hours and days. Nodes stay unchanged. Sampled jobs
-do not train predictors, and a preempted job keeps the work that it has done.
+`PlayForward` is the entry point `futures` of `rlsched.forecasters`. A future is a copy of the state: run
+times of running and waiting jobs are drawn, and arrivals resemble earlier hours and days. Nodes stay
+unchanged. Sampled jobs do not train predictors, and a preempted job keeps the work that it has done.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from rlsched_envs.sim.lookahead import PackedRun, fill, let_run, pack
 from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
 
 MORE_SLOTS: Final = 2_048
-"""Maximum number of live jobs of a future in addition to the current ones; the future ends at that limit."""
+"""Maximum number of live jobs of a future in addition to the current ones; the future ends at this limit."""
 MORE_ROWS: Final = 16_384
 """Maximum number of arrivals in a future."""
 MANY: Final = 500
-"""Number of waiting jobs above which half of the futures are simulated, since each takes twice as long."""
+"""Above this number of waiting jobs, half of the futures are simulated, since each takes twice as long."""
 _ROOM: Final = 256
 _HALF: Final = 0.5
 
@@ -46,7 +46,7 @@ class PlayForward:
     """Simulates states forward; an instance belongs to one thread.
 
     Args:
-        futures: S, number of futures; half of it if more than `MANY` jobs wait.
+        futures: S, number of futures; S / 2 if more than `MANY` jobs wait.
         horizon_s: Length of the futures, seconds.
         seed: Seed of the draws.
     """
@@ -57,7 +57,7 @@ class PlayForward:
         self._copies = _Copies()
 
     def play(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
-        """Futures of all live jobs, or of only one additional job."""
+        """Simulate futures of all live jobs, or of only one additional job."""
         if asked is not None:
             world.state.demand_number(asked.demand)  # may move the arrays
         live = self._copies.take(world)
@@ -81,7 +81,7 @@ class PlayForward:
         return live.ahead(start_s, end_s, asked is not None)
 
     def list_schedule(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
-        """The single future without arrivals and with predicted run times: list scheduling."""
+        """Simulate the single future without arrivals and with predicted run times: list scheduling."""
         if asked is not None:
             world.state.demand_number(asked.demand)
         live = self._copies.take(world)
@@ -99,11 +99,11 @@ class PlayForward:
         blocks: int = 0,
         ran_s: Floats | None = None,
     ) -> tuple[Floats, Floats]:
-        """Return (L,) starts and ends of the live jobs in one future; with `extra`, of that job only.
+        """Return (L,) starts and ends of the live jobs in one future; with `extra`, of only that job.
 
         Without `draws` no new jobs arrive. With `draws` the future ends after this number of `blocks`, or at
-        the horizon if that is earlier; (N,) `ran_s` then has the run times of recent jobs in this future,
-        nan: neither known nor drawn.
+        the horizon if the horizon is earlier. `ran_s` (N,) then has the run times of recent jobs in this
+        future, nan for jobs with neither a known nor a drawn run time.
         """
         run, rule = self._copies.work.sim, world.rule
         go_on_until = loop.for_run(loop.run_rule, rule.steps, logged=False, modelled=False)
@@ -148,16 +148,16 @@ class PlayForward:
 
 
 def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
-    """Continue each stopped future like a longer future, job by job.
+    """Extend each stopped future with the starts and ends of a longer future, job by job.
 
     A job that had not started when a future stopped takes its start and end from a longer future in which it
-    had not started by then either. A running job takes its length from a longer future, if it is long enough
-    there.
+    had not started by that time either. A running job takes its run time from a longer future in which it
+    runs at least until that time.
 
     Args:
-        start_s: (L, S) starts, infinite if not seen; filled in.
-        end_s: (L, S) ends, likewise.
-        stopped_s: (S,) time when each future stopped, infinite: never.
+        start_s: (L, S) starts, infinite if the future stopped before them; the function fills these entries.
+        end_s: (L, S) ends, infinite and filled like `start_s`.
+        stopped_s: (S,) time when each future stopped, infinite for a future that did not stop.
     """
     for at_s in sorted({float(one) for one in stopped_s if one < math.inf}, reverse=True):
         short, longer = np.flatnonzero(stopped_s == at_s), np.flatnonzero(stopped_s > at_s)
@@ -180,10 +180,10 @@ def go_on(start_s: Floats, end_s: Floats, stopped_s: Floats) -> None:
 
 
 _BLOCKS: Final = tuple(zip(EVERY, (28, 8, 2, 1), strict=True))
-"""Every n-th future has this length, in `BLOCK_S`: all cover the next hours, some two days, a few a week."""
+"""(every n-th future, its length in `BLOCK_S`): all cover the next hours, some two days, a few a week."""
 _ALL_BLOCKS: Final = 28
 _MARK: Final = -7
-"""As `workload`: the hypothetical job that was not submitted."""
+"""Value of `workload` that marks the hypothetical job."""
 
 
 class _LiveJobs(NamedTuple):
@@ -193,7 +193,7 @@ class _LiveJobs(NamedTuple):
         slots: (L,) slots of the jobs.
         job: (L,) JOB.
         running: (L,) whether each runs.
-        may_stop: (L,) whether it may be preempted: its end does not follow from its start.
+        may_stop: (L,) whether the job can be preempted, so that its start does not determine its end.
         started_s: (R,) starts of the running jobs.
         end_s: (R,) their ends in the current future.
     """
@@ -206,13 +206,13 @@ class _LiveJobs(NamedTuple):
     end_s: Floats
 
     def is_done(self, outcome: Records) -> bool:
-        """Whether all starts and ends are determined."""
+        """Return whether all starts and ends are determined."""
         jobs = len(self.slots)
         open_start = np.isnan(outcome.start_s[:jobs]) & ~self.running
         return not (open_start | (np.isnan(outcome.end_s[:jobs]) & self.may_stop)).any()
 
     def lengths(self, world: World) -> Lengths:
-        """Run times of recent jobs, including the current ones."""
+        """Return the run times of recent jobs, including the current ones."""
         came, gpus = world.past.rows, world.state.arrays.demand.gpus
         ended, runs = ~np.isnan(came["run_s"]), self.job[self.running]
         parts = (
@@ -225,7 +225,7 @@ class _LiveJobs(NamedTuple):
         return Lengths.from_runs(both[0], both[1], both[2], both[3], np.arange(len(both[0])) < ended.sum())
 
     def predicted(self, world: World) -> Floats:
-        """(L,) medians of the total run times."""
+        """Return the (L,) medians of the total run times."""
         return self._run_times(world, np.full((len(self.slots), 1), _HALF), self.job["predicted_s"])[:, 0]
 
     def run_times(self, world: World, samples: int, like: Lengths) -> Floats:
@@ -240,17 +240,17 @@ class _LiveJobs(NamedTuple):
         return self._run_times(world, where, said_s, (like, mine))
 
     def of_past(self, world: World) -> NDArray[np.int64]:
-        """(N,) index of each recent job among the live jobs, -1: none."""
+        """Return the (N,) index of each recent job among the live jobs, -1 for a job that is not live."""
         found, rows = np.full(len(world.past), -1, np.int64), self._rows(world)
         found[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
         return found
 
     def _rows(self, world: World) -> NDArray[np.int64]:
-        """(L,) index of each live job among the recent jobs, -1: none."""
+        """Return the (L,) index of each live job among the recent jobs, -1 for a job that is not recent."""
         return world.past.places([world.numbers.get(seq, -1) for seq in self.job["seq"].tolist()])
 
     def _first_predicted_s(self, world: World) -> Floats:
-        """(L,) medians as predicted at submission, so that evidence from a burst counts once."""
+        """Return the (L,) medians as predicted at submission, so that evidence from a burst counts once."""
         said_s = self.job["predicted_s"].copy()
         rows = self._rows(world)
         said_s[rows >= 0] = world.past.rows["predicted_s"][rows[rows >= 0]]
@@ -334,7 +334,7 @@ class _Copies:
         _take_up(run, jobs)
 
     def _sized(self, like: Any, jobs: int) -> PackedRun:
-        """The buffers, allocated again if the cluster or the number of jobs requires it."""
+        """Return the buffers, allocated again if the cluster or the number of jobs requires it."""
         partitions, sizes = like.derived.holes.shape
         slots = -(-jobs // _ROOM) * _ROOM + MORE_SLOTS
         dials = tuple(part.shape for part in like.dials)
@@ -355,7 +355,7 @@ class _Copies:
 
 
 def _coming(world: World, block: int, draws: np.random.Generator, ran_s: Floats | None) -> Records:
-    """Arriving rows in a block of a future; (N,) run times of past jobs, nan: unknown."""
+    """Return the rows that arrive in a block of a future; (N,) run times of past jobs, nan if unknown."""
     places, later_s = world.past.next_block(world.now_s, block, draws)
     rows = world.past.rows[places]
     found = np.zeros(len(rows), TRUTH).view(np.recarray)
@@ -377,7 +377,7 @@ def _coming(world: World, block: int, draws: np.random.Generator, ran_s: Floats 
 
 
 def _last_row(until_s: float) -> Records:
-    """A job that arrives after the horizon: rules may request calls again and again until then."""
+    """Return a row that arrives after the horizon: rules can request calls again and again until then."""
     row = np.zeros(1, TRUTH).view(np.recarray)
     row.submit_s, row.fixed_end_s, row.limit_s, row.shared_partition = until_s, np.nan, np.nan, -1
     row.duration_s = row.predicted_s = row.spread = row.pinned = 1
@@ -387,7 +387,7 @@ def _last_row(until_s: float) -> Records:
 def _asked_row(
     state: ClusterState, asked: HypotheticalJob, drawn: tuple[np.random.Generator, Lengths] | None = None
 ) -> Records:
-    """The row of a hypothetical job, with its predicted or a drawn run time."""
+    """Return the row of a hypothetical job, with its predicted or a drawn run time."""
     row = np.zeros(1, TRUTH).view(np.recarray)
     row.demand = state.demand_number(asked.demand)
     row.vc = state.vc_number(asked.vc)
@@ -404,5 +404,5 @@ def _asked_row(
 
 
 def _within(time_s: Floats, until_s: float | Floats) -> Floats:
-    """Times up to the horizon; infinite for later or unknown times."""
+    """Return the times up to the horizon, infinite for later or unknown times."""
     return np.where(time_s <= until_s, time_s, math.inf)

@@ -1,4 +1,4 @@
-"""Arrays of a simulated run: true requirements of its jobs, its state, records, a heap of planned ends."""
+"""Arrays of a simulated run: true run times and demands of jobs, state, records, heap of planned ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TRUTH: Final = np.dtype(
         ("gpu_need_mib", np.int64),  # memory that it takes on each GPU; 0: its workload's
     ]
 )
-"""The jobs of a run, in trace order, one entry per row; all of them can run on the cluster."""
+"""Jobs of a run in trace order, one entry per row; all of them can run on the cluster."""
 
 OUTCOME: Final = np.dtype(
     [
@@ -166,7 +166,7 @@ def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool
 
 
 def grown_progress(progress: ProgressArrays, slots: int) -> ProgressArrays:
-    """The same state with room for `slots` live jobs."""
+    """Return a copy of the state with room for `slots` live jobs."""
     ends, work = records(slots, ENDS), records(slots, WORK)
     ends[: progress.ends.shape[0]] = progress.ends
     work[: progress.work.shape[0]] = progress.work
@@ -227,7 +227,7 @@ def pop_end(r: ProgressArrays) -> int:
 def forget_end(r: ProgressArrays, slot: int) -> None:
     """Remove the planned end of a running slot, so that the heap has no stale ends.
 
-    Searches all running jobs: interruptions are rare compared to ends, which do not pay for this.
+    Searches all running jobs: interruptions are rare compared to ends, and this search costs ends nothing.
     """
     at = 0
     while r.ends.heap_slot[at] != slot:

@@ -1,4 +1,4 @@
-"""Jobs allowed on each type of MIG slice of a cluster: by the GPU memory of their workloads."""
+"""Assigns the MIG slice types that each job can use, by the GPU memory of the job's workload."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from rlsched_envs.sim.modelling import Models, gpu_need_mib
 
 
 class Fitted(NamedTuple):
-    """A trace in which no job requests slices that are too small for it, and which of its jobs can run."""
+    """A trace whose jobs request only slices that are large enough, and which of its jobs can run."""
 
     trace: Trace
     runnable: Runnable
 
 
 def fit_slices(trace: Trace, spec: ClusterSpec, models: Models) -> Fitted:
-    """Keep jobs off slices with too little memory: their `gpu_type` names the remaining types.
+    """Keep jobs off slices with too little memory: rewrite `gpu_type` to the types that are large enough.
 
-    A scheduler's choice leaves the margin of `rlsched.models.memory`: at most 90 % of a slice's usable
-    memory. A job that requests the slice by name may use all of it, since the user knows. Without models
-    the memory of jobs is unknown.
+    If the scheduler chooses the slice, the job can use at most 90 % of its usable memory (the margin of
+    `rlsched.models.memory`). If the job requests the slice by name, it can use all of that memory, since the
+    user knows the job. Without models the memory of jobs is unknown.
 
     Args:
         trace: J jobs.
         spec: The cluster, with slices.
-        models: The models of the run, which know each job's workload.
+        models: The models of the run, which assign each job a workload.
     """
     kinds = sorted({group.gpu_type for group in spec.nodes if group.gpus})
     catalogue = models.catalogue()
@@ -64,7 +64,7 @@ def fit_slices(trace: Trace, spec: ClusterSpec, models: Models) -> Fitted:
 
 
 def _fits(demand: Demand, kind: str, needs_mib: float) -> bool:
-    """Whether a workload with this memory may use a GPU of this type; whole GPUs accept all."""
+    """Return whether a workload with this memory can use a GPU of this type; whole GPUs accept all."""
     cut = slice_of(kind)
     if cut is None:
         return True
@@ -73,7 +73,7 @@ def _fits(demand: Demand, kind: str, needs_mib: float) -> bool:
 
 
 def _with_reasons(trace: Trace, runnable: Runnable, more: NDArray[np.object_]) -> Runnable:
-    """Return `runnable` without jobs that `more` gives a reason to reject, and without their dependents."""
+    """Return `runnable` without the jobs that `more` gives a reason to reject, and their dependents."""
     if not (more != "").any():
         return runnable
     reasons = reject_dependents(trace, np.where(more != "", more, runnable.reasons).astype(np.str_))

@@ -1,1 +1,1 @@
-"""The training environments: episodes, windows, observations, Gymnasium and vector interfaces."""
+"""The training environments: episodes, windows, observations, and the Gymnasium and vector interfaces."""

@@ -1,4 +1,4 @@
-"""Validation of actions from callers, before a kernel reads them, with one-line errors."""
+"""Validates actions from callers before a kernel reads them; errors have one line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN = 60
 
 
 def checked_dials(actions: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Parts of the ranges of dials, as float64 of this shape; values outside -1 to 1 are clipped.
+    """Return dial positions as float64 of this shape; values outside -1 to 1 are clipped.
 
     Raises:
         ValueError: the actions have another shape, are not real numbers, or are not finite.
@@ -34,7 +34,7 @@ def checked_dials(actions: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
 def checked_rows(
     actions: Any, shape: tuple[int, ...], rows: int, *, in_range: bool = True
 ) -> NDArray[np.int64]:
-    """Row numbers from 0 to `rows` - 1, as int64 of this shape; () is a single number.
+    """Return row numbers from 0 to `rows` - 1, as int64 of this shape; () is a single number.
 
     `in_range`: whether to reject numbers out of range; otherwise the caller checks them.
 

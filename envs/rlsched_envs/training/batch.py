@@ -1,4 +1,4 @@
-"""Many episodes in one set of arrays, with a leading axis over environments, and compiled loops over it."""
+"""Many episodes in one set of arrays, whose first axis is the environment, and compiled loops over it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEAVE: Final = -2
 
 
 def stack(episode: Any, count: int) -> Any:
-    """`count` copies of nested arrays, along a new first axis."""
+    """Return `count` copies of nested arrays, along a new first axis."""
     if episode is None:
         return None
     if isinstance(episode, tuple):
@@ -32,8 +32,9 @@ def stack(episode: Any, count: int) -> Any:
 
 
 def stack_run(one: SimArrays, count: int, *, learns: bool = False) -> SimArrays:
-    """`count` copies of a run. Arrays that no run changes are shared; so are known workload properties,
-    unless runs learn (`learns`), and the network that sets dials."""
+    """Return `count` copies of a run. The copies share arrays that no run changes, the network that sets
+    dials, and, unless runs learn (`learns`), the known workload properties.
+    """
     shared, made = one.state, stack(one, count)
     models = shared.models._replace(trait=stack(shared.models.trait, count if learns else 1))
     dials = shared.dials._replace(
@@ -44,14 +45,14 @@ def stack_run(one: SimArrays, count: int, *, learns: bool = False) -> SimArrays:
 
 
 def leaves(episode: Any) -> list[NDArray[Any]]:
-    """The arrays of nested tuples, in order."""
+    """Return the arrays of nested tuples, in order."""
     if isinstance(episode, tuple):
         return [leaf for part in episode for leaf in leaves(part)]
     return [] if episode is None else [episode]
 
 
 def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
-    """Restore the values of `leaves`. Read-only arrays are equal in both.
+    """Restore the values that `leaves` returned. Read-only arrays are the same in both and stay.
 
     Raises:
         ValueError: shapes or types differ; nothing was changed.
@@ -74,8 +75,9 @@ def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
 
 @kernel
 def view_run(b: SimArrays, k: int) -> SimArrays:
-    """Run `k` of a batch: views, without copies. Without learning, all runs share one `trait`; the network
-    that sets dials is always shared."""
+    """Return run `k` of a batch as views, without copies. Without learning, all runs share one `trait`; the
+    network that sets dials is always shared.
+    """
     s, i, r, d = b.state, b.state.derived, b.progress, b.state.dials
     index = Index(
         i.slot[k],
@@ -128,7 +130,7 @@ def view_run(b: SimArrays, k: int) -> SimArrays:
 
 @kernel
 def view(b: EpisodeArrays, k: int) -> EpisodeArrays:
-    """Episode `k` of a batch (`view_run`)."""
+    """Return episode `k` of a batch as views (see `view_run`)."""
     w, c = b.window, b.curve
     window = WindowArrays(
         w.slot[k],
@@ -166,11 +168,11 @@ def step_all(
     rewards: NDArray[np.float32],
     dones: NDArray[np.bool_],
 ) -> None:
-    """Apply a row in each environment, advance, and observe the next decision. (N,) actions and results.
+    """Apply a row in each environment, advance, and observe the next decision. Actions and results are (N,).
 
-    BEGIN in place of a row starts an episode, which is done if it has nothing to decide; LEAVE leaves the
-    episode unchanged. Observations are in `b.window.features`, (N, K, F + C); they are undefined for done
-    episodes.
+    BEGIN in place of a row starts an episode; the episode is done at once if it has nothing to decide. LEAVE
+    leaves the episode unchanged. Observations are in `b.window.features`, (N, K, F + C); they are undefined
+    for done episodes.
     """
     for k in range(rows.shape[0]):
         if rows[k] == LEAVE:
@@ -185,7 +187,7 @@ def step_all(
 
 @kernel
 def first_illegal(masks: NDArray[np.bool_], rows: NDArray[np.int64]) -> int:
-    """The first environment with an illegal row, -1 if all are legal. (N, K), (N,)"""
+    """Return the first environment with an illegal row, -1 if all are legal; `masks` (N, K), `rows` (N,)."""
     for k in range(rows.shape[0]):
         if not 0 <= rows[k] < masks.shape[1] or not masks[k, rows[k]]:
             return k
@@ -194,7 +196,7 @@ def first_illegal(masks: NDArray[np.bool_], rows: NDArray[np.int64]) -> int:
 
 @kernel
 def sample(masks: NDArray[np.bool_], key: NDArray[np.uint64], rows: NDArray[np.int64]) -> None:
-    """Draw a legal row for each environment, with equal probability. (N, K), (2,), (N,)
+    """Draw a legal row for each environment, with equal probability; (N, K), (2,), (N,).
 
     The k-th draw of a key is SplitMix64's (Steele, Lea, Flood, OOPSLA'14), scaled by Lemire's multiplication
     (2019). `key`: the seed, and the number of draws so far.

@@ -1,4 +1,4 @@
-"""A curriculum: episodes come first from a part of the mixture, then from more of it during a run.
+"""A curriculum: early in a training run, episodes come from a part of the mixture, later from more of it.
 
 After Bengio et al., «Curriculum learning» (ICML 2009). A stage defines its differences from the mixture and
 its end; after the last stage, and without stages, episodes follow `EpisodeConfig`.
@@ -14,7 +14,7 @@ from rlsched_envs.training.sources import EpisodeConfig
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Restriction of the episodes until a fraction of the run; None: as in `EpisodeConfig`.
+    """Restriction of the episodes until a fraction of the run. None as a value: as in `EpisodeConfig`.
 
     Attributes:
         until_frac: The stage ends at this fraction of the decisions of the run.
@@ -24,7 +24,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         nodes_high: Upper bound of the number of nodes; both bounds lie within `EpisodeConfig`.
         known_low: Lower bound of the correlation of drawn predictions with the true run times.
         known_high: Upper bound of that correlation.
-        as_made_frac: Share of episodes with the predictions of the source.
+        as_made_frac: Share of episodes that use the source's own predictions.
         sources: Factor on a source's weight, by prefix of its name. 0 leaves the source out.
     """
 
@@ -39,7 +39,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     sources: dict[str, float] = {}
 
     def narrowed(self, episode: EpisodeConfig) -> EpisodeConfig:
-        """The configuration of episodes in this stage.
+        """Return the configuration of episodes in this stage.
 
         Raises:
             ValueError: a range is empty, or exceeds the range of nodes.
@@ -58,7 +58,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return found
 
     def factor(self, name: str) -> float:
-        """The factor on the weight of a source, from the longest matching prefix of its name."""
+        """Return the factor on the weight of a source: that of the longest matching prefix of `name`."""
         fitting = [start for start in self.sources if name.startswith(start)]
         return self.sources[max(fitting, key=len)] if fitting else 1.0
 
@@ -67,10 +67,10 @@ _NARROWED = tuple(name for name in Stage.__struct_fields__ if name not in ("unti
 
 
 def check_stages(stages: Sequence[Stage], episode: EpisodeConfig) -> None:
-    """Check that stages are in order and fit the mixture.
+    """Check that the stages are in order and that each is a part of the mixture.
 
     Raises:
-        ValueError: they do not; the message names the stage.
+        ValueError: a stage is out of order or does not fit; the message names the stage.
     """
     before = 0.0
     for number, stage in enumerate(stages, start=1):
@@ -91,5 +91,5 @@ def check_stages(stages: Sequence[Stage], episode: EpisodeConfig) -> None:
 
 
 def stage_at(stages: Sequence[Stage], progress_frac: float) -> int:
-    """Index of the stage at this fraction of a run; `len(stages)`: the whole mixture."""
+    """Return the index of the stage at this fraction of a run; `len(stages)` means the whole mixture."""
     return next((k for k, stage in enumerate(stages) if progress_frac < stage.until_frac), len(stages))

@@ -1,4 +1,4 @@
-"""`rlsched/Cluster-v0`: a GPU cluster whose rule has dials to set; single, or many in a batch."""
+"""`rlsched/Cluster-v0`: a GPU cluster scheduled by a rule with adjustable dials; one cluster or a batch."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class DialFleet:
         sources: Traces that windows are drawn from, with probabilities by weight.
         count: Number of clusters.
         drawn: How windows are drawn.
-        policy: The rule that has the dials.
-        seed: Seed of the draws; None: a new one each time.
+        policy: The rule whose dials are set.
+        seed: Seed of the draws; None: a random seed.
         in_pairs: Whether clusters 2 k and 2 k + 1 run the same windows, for comparisons.
 
     Attributes:
@@ -118,7 +118,7 @@ class DialFleet:
         return self.observations, self.rewards, self.dones, self.live, self._returns, self._lengths
 
     def begin(self, k: int) -> None:
-        """Draw a window for cluster `k` in which dials become due.
+        """Draw windows for cluster `k` until one has a time when dials are due.
 
         Raises:
             InputError: no such window was found.
@@ -143,8 +143,7 @@ class DialFleet:
         )
 
     def step(self, moved: NDArray[np.float64], *, restart: bool = True) -> list[dict[str, Any]]:
-        """Set the dials, (N, D) fractions of their ranges, -1 to 1; with `restart`, clusters whose episode
-        ends start another.
+        """Set the dials, (N, D) from -1 to 1; with `restart`, a cluster whose episode ends starts another.
 
         Clusters that are not `live` stay unchanged: reward 0, not done. Returns infos.
         """
@@ -199,7 +198,8 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     """A GPU cluster on which a rule decides, and whose dials the agent sets.
 
     **Episode.** A window of a trace on a small cluster, with models of speed and power (`Drawn`). The rule
-    starts, shares, preempts and clocks; the agent sets the prices of these actions.
+    starts jobs, lets them share GPUs, preempts them and sets clocks. The agent sets the prices of these
+    actions.
 
     **Observation.** Box (F,) float32, -3 to 3: F = 56 named features of waiting, running and arriving jobs,
     of the accuracy of predictions, and of the permitted actions (`rlsched.decide.dials.observing.NAMES`). A
@@ -209,10 +209,10 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     (`rlsched.cluster.dials.DIALS`). 0 leaves the rule's settings unchanged. Dials are held for 10
     simulated minutes or 32 arrivals, whichever comes first, and then until the next event.
 
-    **Reward.** Minus the cost since the last step in excess of the reference, which is the same rule with all
-    dials at 0, as per cent of the total cost of the reference: 100 x ((1 - w) x time / its time in the system
-    + w x energy / its energy); w: weight of energy. The return is the saving in per cent; with all dials at 0
-    it is exactly 0.
+    **Reward.** Minus the cost since the last step in excess of the reference, in per cent of the total cost
+    of the reference. The reference is the same rule with all dials at 0. The formula: 100 x ((1 - w) x time /
+    its time in the system + w x energy / its energy); w: weight of energy. The return is the saving in per
+    cent; with all dials at 0 it is exactly 0.
 
     **Termination.** When the last job of the window has ended. Episodes are never truncated. A step before
     the first `reset`, or after the end, raises `gymnasium.error.ResetNeeded`.
@@ -229,7 +229,7 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         cluster: Cluster of the trace, or its file; required with `trace`.
         sources: Several traces, each with its own cluster, instead of `trace` and `cluster`.
         drawn: How windows are drawn.
-        policy: The rule that has the dials.
+        policy: The rule whose dials are set.
 
     Raises:
         InputError: a trace without a cluster, a cluster without a trace, or an unreadable file.
@@ -302,7 +302,7 @@ def check_live(live: NDArray[np.bool_]) -> None:
 
 
 def without_dials(policy: Policy | str) -> Policy:
-    """The rule of a policy without its strategy, so that the caller can set the dials."""
+    """Return the rule of a policy without its strategy, so that the caller can set the dials."""
     return Policy.of(policy).with_settings(dials="")
 
 
@@ -319,7 +319,7 @@ def sources_of(
     cluster: ClusterSpec | str | Path | None = None,
     sources: Sequence[EpisodeSource] | None = None,
 ) -> Sequence[EpisodeSource]:
-    """Sources of windows: several sources, or a trace with its cluster, by default a synthetic trace.
+    """Return the sources of windows: the given sources, or a trace with its cluster (default: synthetic).
 
     Raises:
         InputError: both are given, the trace or its cluster is missing, or a file cannot be read.

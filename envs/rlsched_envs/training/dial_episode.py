@@ -1,4 +1,4 @@
-"""One episode in which the caller sets the dials of a rule, compiled: run, observe when due, account.
+"""One compiled episode with dials that the caller sets: run, observe when dials are due, account.
 
 The rule first runs the window with all dials at 0, which gives the cost curve of the reference.
 """
@@ -48,7 +48,7 @@ class DialEpisode(NamedTuple):
 
 @kernel
 def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
-    """Advance until dials are due and observe, or to the end (False)."""
+    """Advance until dials are due and observe. Returns False at the end of the episode."""
     due = run_rule(sim, o, sim.truth.shape[0] + 1, curve) == DIALS_DUE
     if due:
         turn_due(sim.state, sim.progress.run[0].now_s)
@@ -57,18 +57,19 @@ def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
 
 @kernel
 def _is_next(curve: Curve, at: int, now_s: float) -> bool:
-    """Whether the next point of a curve is of an instant up to now. At this very instant the first point
-    counts: preemptions are charged when the decisions of the instant are taken."""
+    """Return whether the next point of a curve belongs to an instant up to now. Of the points at exactly
+    `now_s`, only the first counts: the decisions of the instant charge the preemptions.
+    """
     next_s = curve.instant.at_s[at + 1]
     return next_s < now_s or (next_s == now_s and curve.instant.at_s[at] < now_s)
 
 
 @kernel
 def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
-    """Cost of the run so far in excess of the reference run by now, per cent of the reference's total cost.
+    """Return the cost of the run so far minus the reference's cost by now, per cent of the reference's total.
 
     100 x ((1 - w) x time / the reference's time in the system + w x energy / its energy), w: weight of
-    energy. Once all jobs have ended, relative to the complete reference run.
+    energy. If all jobs have ended, the complete reference run is subtracted.
     """
     now_s, length, at = sim.progress.run[0].now_s, curve.length[0], account.at
     while at + 1 < length and (over or _is_next(curve, at, now_s)):

@@ -1,7 +1,7 @@
-"""One training episode, compiled: advance to the next contested decision, apply a choice, account for regret.
+"""One compiled training episode: advance to the next contested decision, apply a choice, account for regret.
 
-An episode is a window of a trace. The reference rule first runs all of it, which gives its curve of waiting
-jobs; then it runs the warm-up again, and the agent continues from exactly that state.
+An episode is a window of a trace. The reference rule first runs the whole window, which gives its curve of
+waiting jobs. Then the rule runs the warm-up again, and the agent continues from exactly that state.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ play_gittins: Final[Any] = compile_time("play_gittins")
 play_backfill: Final[Any] = compile_time("play_backfill")
 
 TRUE_LOG: Final = NUM_FEATURES + 3
-"""The only column of the critic that differs between rows."""
+"""The only critic column whose value differs between rows."""
 _LOOKAHEAD_S: Final = (3600.0, 21_600.0, 86_400.0)
 
 
@@ -83,7 +83,7 @@ KNOWN: Final = np.dtype(
         ("true_log", np.float32),  # the critic's column of that name
     ]
 )
-"""Known properties of a row before the agent starts."""
+"""Properties of a row that are known before the agent starts."""
 
 
 @by_reference
@@ -101,13 +101,13 @@ class EpisodeArrays(NamedTuple):
 
 @kernel
 def preempts(e: EpisodeArrays) -> bool:
-    """Whether jobs may be preempted in this episode."""
+    """Return whether jobs can be preempted in this episode."""
     return PREEMPTING and e.sim.state.config[0].preempts != 0
 
 
 @kernel
 def _new_pass(e: EpisodeArrays, first: int) -> None:
-    """Start a pass over the partitions, from the first one on."""
+    """Start a pass over the partitions, beginning with partition `first`."""
     turn, run = e.turn[0], e.sim.progress.run[0]
     turn.partition, turn.entered, turn.first_pass = 0, -1, first
     turn.starts_before, turn.preemptions_before = run.starts, run.preemptions
@@ -115,16 +115,17 @@ def _new_pass(e: EpisodeArrays, first: int) -> None:
 
 @kernel
 def delayed_to_s(e: EpisodeArrays, row: int) -> float:
-    """Start time that would give a finished job its actual end, without sharing and interruptions."""
+    """Return the start that would give a finished job its actual end, without sharing or interruptions."""
     outcome = e.sim.progress.outcome
     return outcome.end_s[row] - e.sim.truth.duration_s[row] if preempts(e) else outcome.start_s[row]
 
 
 @kernel
 def prepare(e: EpisodeArrays) -> bool:
-    """Run the reference, then its warm-up again. False if no job waited: there is nothing to learn.
+    """Run the reference, then its warm-up again. Returns False if no job waited: there is nothing to learn.
 
-    `turn` has the end of the warm-up, and whether and where the reference continues after the agent.
+    `turn` then has the end of the warm-up, and whether and at which row the reference continues after the
+    agent.
 
     The regret is scaled by the reference's queueing of all rows after the warm-up: a return of 100 is an
     episode without any queueing.
@@ -169,7 +170,8 @@ def prepare(e: EpisodeArrays) -> bool:
 def _play(e: EpisodeArrays, until_row: int, length: NDArray[np.int64]) -> None:
     """Run the reference until this number of rows has arrived; record its costs if `length` is not negative.
 
-    It has the abilities that models give to a policy's reference.
+    With models, the reference can also share GPUs and set clocks, as for a policy
+    (`decide.options.policy_start`).
     """
     s, curve = e.sim.state, Curve(e.curve.instant, length)
     options = _reference_options(e)
@@ -198,7 +200,7 @@ def _reference_options(e: EpisodeArrays) -> RuleOptions:
 
 @kernel
 def _reference_now(e: EpisodeArrays) -> int:
-    """Index of the reference run's latest instant."""
+    """Return the index of the reference run's latest instant."""
     at, now_s = e.turn[0].reference_at, e.sim.progress.run[0].now_s
     while at + 1 < e.curve.length[0] and e.curve.instant.at_s[at + 1] <= now_s:
         at += 1
@@ -208,9 +210,9 @@ def _reference_now(e: EpisodeArrays) -> int:
 
 @kernel
 def _reference_cost(e: EpisodeArrays, over: bool) -> tuple[float, float]:
-    """(queueing and lost time, job-seconds; energy of the jobs, J) of the reference run up to now.
+    """Return (queueing and lost time, job-seconds; job energy, J) of the reference run up to now.
 
-    `over`: all jobs have ended here. The reference's last jobs may still run and count to their ends.
+    `over`: whether all jobs have ended in this run. If so, the reference's last jobs count until their ends.
     """
     if over:
         last = e.curve.instant[e.curve.length[0] - 1]
@@ -222,7 +224,7 @@ def _reference_cost(e: EpisodeArrays, over: bool) -> tuple[float, float]:
 
 @kernel
 def regret_so_far(e: EpisodeArrays, over: bool) -> tuple[float, float]:
-    """(time, job-seconds; energy, J) in excess of the reference run up to now, each an integral."""
+    """Return (time, job-seconds; energy, J) in excess of the reference run up to now, each an integral."""
     time_s, energy_j = _reference_cost(e, over)
     queued_s, books = e.sim.progress.run[0].queued_s, e.sim.progress.books[0]
     if not MODELLED or not e.sim.state.config[0].modelled:
@@ -232,7 +234,7 @@ def regret_so_far(e: EpisodeArrays, over: bool) -> tuple[float, float]:
 
 @kernel
 def only_choice(w: WindowArrays) -> int:
-    """The only legal row, -1 if there are several."""
+    """Return the only legal row, -1 if there are several."""
     found = -1
     for row in range(w.info[0]):
         if w.reason[row] == LEGAL:
@@ -244,20 +246,20 @@ def only_choice(w: WindowArrays) -> int:
 
 @kernel
 def _start(e: EpisodeArrays, slot: int, node: int, clock: float, partner: int) -> None:
-    """Start a job that can start."""
+    """Start a job that has a place."""
     move = Move(-1, slot, partner, -1, node, clock)
     start(e.sim, e.turn[0].partition, move, policy_start(e.sim.state))
 
 
 @kernel
 def _node_asked(e: EpisodeArrays, node: int) -> int:
-    """The node of a variant for `choose`: -1 if only the placement rule decides."""
+    """Return the node of a variant for `choose`, -1 if only the placement rule decides."""
     return -1 if has_one_way(e.sim.state, e.turn[0].partition, e.turn[0].chosen) else node
 
 
 @kernel
 def apply_choice(e: EpisodeArrays, row: int) -> bool:
-    """Apply a legal row of the current window. True if the second half is to be decided next."""
+    """Apply a legal row of the current window. Returns True if a second half of the decision is next."""
     s, w, turn = e.sim.state, e.window, e.turn[0]
     p, now_s = turn.partition, e.sim.progress.run[0].now_s
     if turn.chosen >= 0:
@@ -284,9 +286,9 @@ def apply_choice(e: EpisodeArrays, row: int) -> bool:
 
 @kernel
 def _next_hold_end_s(e: EpisodeArrays) -> float:
-    """`holds.next_hold_end_s`, which searches the queue only if the hold with the earliest end was removed.
+    """Return `holds.next_hold_end_s`; search the queue only if the hold that ends first was removed.
 
-    A later hold ends later, so the first one stays first while it exists.
+    Later holds end later: the hold that ends first stays the first while it exists.
     """
     job, turn, slot, now_s = e.sim.state.job, e.turn[0], e.turn[0].hold_slot, e.sim.progress.run[0].now_s
     if slot == _NO_HOLD:
@@ -303,7 +305,7 @@ def _next_hold_end_s(e: EpisodeArrays) -> float:
 
 @kernel
 def _only_how(e: EpisodeArrays, slot: int) -> bool:
-    """Everything that waits fits: start this job, or, if energy counts, let a variant be chosen (True)."""
+    """Start this job (all waiting jobs fit), or, if energy counts, offer its variants and return True."""
     s, turn, now_s = e.sim.state, e.turn[0], e.sim.progress.run[0].now_s
     if MODELLED and energy_weight(s) > 0.0 and num_variants(s, turn.partition, slot, now_s) > 1:
         variant_window(s, turn.partition, slot, now_s, e.window)
@@ -359,7 +361,7 @@ def advance(e: EpisodeArrays) -> int:
 
 @kernel
 def begin(e: EpisodeArrays) -> tuple[int, float]:
-    """Begin the episode. Returns (DONE if it has nothing to decide, otherwise DECIDE; 0.0)."""
+    """Begin the episode. Returns (DONE if the episode has nothing to decide, otherwise DECIDE; 0.0)."""
     return advance(e) if prepare(e) else DONE, 0.0
 
 
@@ -368,7 +370,7 @@ def step(e: EpisodeArrays, row: int) -> tuple[int, float]:
     """Apply a choice and advance. Returns (DECIDE or DONE, reward).
 
     reward = -(regret now - regret at the last decision) x 100 / (queueing of the reference, job-seconds);
-    with models, (1 - weight) times that for time, less weight x 100 x (energy in excess of the reference) /
+    with models, (1 - weight) times this reward, less weight x 100 x (energy in excess of the reference) /
     (its energy) x (its time in the system / its queueing). Both terms then have the same unit.
     """
     turn = e.turn[0]
@@ -385,14 +387,14 @@ def step(e: EpisodeArrays, row: int) -> tuple[int, float]:
 
 @kernel
 def _reference_queueing(e: EpisodeArrays, at: int, at_s: float) -> float:
-    """Queueing of the reference run up to a time whose latest instant has index `at`, job-seconds."""
+    """Return the queueing of the reference run up to `at_s`, whose latest instant is `at`, job-seconds."""
     latest = e.curve.instant[at]
     return latest.cost_s + latest.slope * (at_s - latest.at_s)
 
 
 @kernel
 def _true_work(e: EpisodeArrays) -> tuple[float, float]:
-    """True GPU-seconds (left on running jobs, waiting) in the current partition."""
+    """Return the true GPU-seconds (remaining on running jobs, waiting) in the current partition."""
     s, truth, now_s, row_of = e.sim.state, e.sim.truth, e.sim.progress.run[0].now_s, e.sim.progress.ends.row
     p = e.turn[0].partition
     left, waiting = 0.0, 0.0
@@ -408,7 +410,7 @@ def _true_work(e: EpisodeArrays) -> tuple[float, float]:
 
 @kernel
 def _look_ahead(e: EpisodeArrays) -> None:
-    """The critic's columns about the reference's queue and future arrivals, which change with time."""
+    """Fill the critic's columns about the reference's queue and future arrivals, which change with time."""
     turn, now_s, total = e.turn[0], e.sim.progress.run[0].now_s, e.sim.truth.shape[0]
     now_at = _reference_now(e)
     before = _reference_queueing(e, now_at, now_s)

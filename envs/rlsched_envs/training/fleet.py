@@ -37,15 +37,15 @@ PREEMPTION = Permissions(preemption=True)
 RESERVATIONS = Permissions(reservations=True)
 _TRIES = 100
 _REMEMBERED = 256
-"""Jobs whose columns a window caches: about the number of live jobs; slots are filled from the first."""
+"""Number of jobs whose columns a window caches: about the number of live jobs; low slots are filled first."""
 
 
 class Fleet:
     """N clusters of up to `config.nodes_high` nodes, and their current episodes.
 
     Attributes:
-        observations: (N, K, F + C) float32; the array of the step before the last is overwritten by the next
-            step.
+        observations: (N, K, F + C) float32; the next step overwrites the array that the step before the last
+            returned.
         masks: (N, K) bool.
         rewards: (N,) float32.
         dones: (N,) bool.
@@ -55,7 +55,7 @@ class Fleet:
         sources: Traces to draw windows from.
         num_envs: Number of clusters.
         config: Configuration of episodes.
-        seed: Seed of the draws; None: a new one each time.
+        seed: Seed of the draws; None: a random seed.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Fleet:
     def reseed(self, seed: int | None) -> None:
         """Restart the draws of all clusters with this seed.
 
-        None: a seed from the system, drawn at the start of the next episode, so that copies made before draw
+        With None the system supplies a seed at the start of the next episode; copies made before then draw
         other windows.
         """
         self._is_unseeded, seed = seed is None, seed or 0
@@ -105,10 +105,10 @@ class Fleet:
             self.reseed(drawn_seed())
 
     def enter(self, stage: Stage | None) -> None:
-        """Draw the next episodes from this stage of a curriculum, or, with None, from the whole mixture.
+        """Draw the next episodes from this stage of a curriculum; with None, from the whole mixture.
 
         Raises:
-            InputError: the stage names an unknown source, or leaves none.
+            InputError: the stage names an unknown source, or excludes all sources.
         """
         names = [source.name for source in self._sources]
         unknown = [start for start in stage.sources if not _any_begins(names, start)] if stage else []
@@ -123,7 +123,7 @@ class Fleet:
         self._weights = weights / weights.sum()
 
     def get_state(self) -> dict[str, Any]:
-        """All state that determines the next steps, except the stage, as plain data and arrays."""
+        """Return all state that determines the next steps, except the stage, as plain data and arrays."""
         return {
             "sources": [source.digest for source in self._sources],
             "rngs": [dict(rng.bit_generator.state) for rng in self._rngs],
@@ -199,10 +199,10 @@ class Fleet:
         )
 
     def replay(self, k: int, window: EpisodeJobs, permissions: Permissions) -> bool:
-        """Start this window in cluster `k`, without models; the agent decides up to its last job.
+        """Start this window in cluster `k`, without models; the agent decides up to the window's last job.
 
-        The config must include episodes with these permissions. False if there is nothing to decide: the
-        episode is then finished, as run by the reference.
+        The config must include episodes with these permissions. Returns False if there is nothing to decide:
+        the reference has then run the episode to its end.
 
         Raises:
             ValueError: the config has no such episodes, so the kernels are not compiled for them.
@@ -218,7 +218,7 @@ class Fleet:
         return self._begin(k, config.rows, 1)
 
     def _begin(self, k: int, handover_row: int, drains: int) -> bool:
-        """Start the loaded episode in cluster `k`; False if it has nothing to decide."""
+        """Start the loaded episode in cluster `k`. Returns False if the episode has nothing to decide."""
         turn, rows = self._arrays.turn, np.full(self.dones.size, batch.LEAVE)
         turn.warmup_row[k, 0], turn.handover_row[k, 0] = self.config.warmup_jobs, handover_row
         turn.drains[k, 0], rows[k] = drains, batch.BEGIN
@@ -228,19 +228,19 @@ class Fleet:
         return bool(self.live[k])
 
     def starts(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Starts of the jobs of cluster `k`, here and in the reference's run; (T,) seconds each."""
+        """Return the (T,) starts of the jobs of cluster `k` in its run and in the reference's, seconds."""
         arrays = self._arrays
         return arrays.sim.progress.outcome.start_s[k].copy(), arrays.known.reference_start_s[k].copy()
 
     def _permit(self, k: int, permissions: Permissions) -> None:
-        """Set the permissions of cluster `k`; its queue has the order of the corresponding rule."""
+        """Set the permissions of cluster `k`; its queue gets the order of the corresponding rule."""
         state, rule = self._arrays.sim.state, permissions.rule(revised=self.config.revising)
         rule.order.write(state.order.code[k])
         state.config.preempts[k, 0] = permissions.preemption
         state.config.reserve_after_s[k, 0] = rule.options.reserve_after_s
 
     def _draw_permissions(self, k: int, rng: np.random.Generator) -> None:
-        """Draw whether, and which, jobs may be preempted in cluster `k`, or whether they get reservations."""
+        """Draw the permissions of cluster `k`: which jobs can be preempted, whether jobs get reservations."""
         config, permissions = self.config, NOTHING_MORE
         if config.preempting_frac == config.reserving_frac == 0:
             return
@@ -255,11 +255,11 @@ class Fleet:
         self._arrays.sim.progress.run.restart_s[k, 0] = config.restart_s
 
     def reference_row(self, k: int) -> int:
-        """The row that the reference rule would take in cluster `k`."""
+        """Return the row that the reference rule would take in cluster `k`."""
         return int(self._arrays.window.info[k, 1])
 
     def legal_rows(self) -> NDArray[np.bool_]:
-        """(N, K) legal rows; all rows if there is no episode, since the action is then ignored."""
+        """Return the (N, K) legal rows; a cluster without an episode accepts all rows and ignores them."""
         return self.masks | ~self.live[:, None]
 
     def sample_rows(self, rows: NDArray[np.int64]) -> None:
@@ -267,7 +267,7 @@ class Fleet:
         batch.sample(self.masks, self._sampling, rows)
 
     def step(self, rows: NDArray[np.int64], *, restart: bool = True) -> list[dict[str, Any]]:
-        """Apply a legal row in each cluster; with `restart`, clusters whose episode ends start another.
+        """Apply a legal row in each cluster; with `restart`, a cluster whose episode ends starts another.
 
         Clusters that are not `live` stay unchanged: reward 0, not done. Returns infos.
         """
@@ -323,14 +323,14 @@ class Fleet:
 
 
 def drawn_seed() -> int:
-    """A seed of 128 bits from the system."""
+    """Return a seed of 128 bits from the system."""
     entropy = np.random.SeedSequence().entropy
     assert isinstance(entropy, int)
     return entropy
 
 
 def _compiled(config: EpisodeConfig) -> Any:
-    """`batch.step_all`, compiled for the possible episodes."""
+    """Return `batch.step_all`, compiled for the episodes that the config allows."""
     modelled = config.modelled_frac > 0
     more = config.preempting_frac > 0 or config.reserving_frac > 0
     rules = {
@@ -355,7 +355,7 @@ def _compiled(config: EpisodeConfig) -> Any:
 def _blank_batch(
     config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int], num_envs: int
 ) -> EpisodeArrays:
-    """Arrays for this number of episodes; their windows share one scratch array."""
+    """Create arrays for this number of episodes; their windows share one scratch array."""
     one = blank_episode(config, gpus_per_node, gangs)
     stacked: EpisodeArrays = batch.stack(one, num_envs)
     w = one.window
@@ -371,7 +371,7 @@ def _any_begins(names: Sequence[str], start: str) -> bool:
 
 
 def blank_episode(config: EpisodeConfig, gpus_per_node: int, gangs: Sequence[int]) -> EpisodeArrays:
-    """Arrays for one episode with gangs of these sizes on `config.nodes_high` nodes in one partition."""
+    """Create arrays for one episode with these gang sizes on `config.nodes_high` nodes in one partition."""
     rows = config.rows
     most = PREEMPTION if config.preempting_frac > 0 else NOTHING_MORE  # the variant with the larger arrays
     run = blank_run(config, gpus_per_node, gangs, most.order(), modelled=config.modelled_frac > 0)

@@ -1,4 +1,4 @@
-"""The native vector environments of `gymnasium.make_vec`: N clusters, one process, one kernel call a step."""
+"""The native vector environments of `gymnasium.make_vec`: N clusters, one process, one call per step."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ Flags = NDArray[np.bool_]
 class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]], ABC):
     """N independent clusters stepped together, like single environments in `SyncVectorEnv`.
 
-    A cluster whose episode has ended starts another one in the next step, which ignores its action and has
-    reward 0 (`AutoresetMode.NEXT_STEP`).
+    A cluster whose episode has ended starts another episode in the next step. That step ignores the cluster's
+    action and has reward 0 (`AutoresetMode.NEXT_STEP`).
 
     Args:
         fleet: The clusters.
@@ -94,7 +94,7 @@ class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]], ABC):
         return self._seen(), {}
 
     def step(self, actions: NDArray[Any]) -> tuple[Floats, NDArray[Any], Flags, Flags, dict[str, Any]]:
-        """Step the clusters, and start an episode in clusters whose last one ended in the previous step.
+        """Step the clusters; a cluster whose episode ended in the previous step starts another episode.
 
         Raises:
             ValueError: the actions have another shape or type, or invalid values.
@@ -127,11 +127,11 @@ class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]], ABC):
 
     @abstractmethod
     def _checked(self, actions: NDArray[Any]) -> tuple[NDArray[Any], Flags | None]:
-        """(Validated actions for the clusters, whether each one was illegal)."""
+        """Return (validated actions for the clusters, whether each action was illegal)."""
 
 
 class ClusterVectorEnv(FleetVectorEnv):
-    """N clusters with dials to set: `gymnasium.make_vec("rlsched/Cluster-v0", num_envs=N)`.
+    """N clusters whose dials are set: `gymnasium.make_vec("rlsched/Cluster-v0", num_envs=N)`.
 
     See `dial_env.ClusterEnv` for a single cluster and for the other arguments.
 
@@ -186,14 +186,14 @@ class RowsVectorEnv(FleetVectorEnv):
         super().__init__(self._fleet, *spaces_of_one, render_mode=render_mode)
 
     def action_masks(self) -> Flags:
-        """(N, K) rows that are legal now; all rows for a cluster whose episode has ended."""
+        """Return the (N, K) rows that are legal now; all rows for a cluster whose episode has ended."""
         return self._fleet.legal_rows()
 
     def _seen(self) -> Floats:
         return self._fleet.observations[:, :, : self._columns].copy()
 
     def _checked(self, actions: NDArray[Any]) -> tuple[NDArray[np.int64], Flags]:
-        """The rows, with illegal ones replaced by the reference's."""
+        """Return the rows; the reference's row replaces an illegal row."""
         fleet = self._fleet
         rows = checked_rows(actions, (self.num_envs,), fleet.masks.shape[1])
         illegal = ~fleet.masks[np.arange(self.num_envs), rows]

@@ -1,4 +1,4 @@
-"""`rlsched/Rows-v0`: one simulated GPU cluster, job by job, as a Gymnasium environment; for research."""
+"""`rlsched/Rows-v0`: one simulated GPU cluster as a Gymnasium environment with one job per action."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
     """A GPU cluster whose waiting jobs the agent starts or holds back.
 
     **Episode.** A window of a trace (`EpisodeConfig`): the reference rule, `qssf-backfill`, schedules the
-    warm-up; then the agent decides. `reset` returns at the first contested decision; if everything can start
-    at once, or there is one legal choice, the environment acts without the agent.
+    warm-up, and then the agent decides. `reset` returns at the first contested decision; if everything can
+    start at once, or there is one legal choice, the environment acts without the agent.
 
     **Observation.** Box (K, F) float32. K: `WINDOW_ROWS` = 24 rows, or the config's `window_rows`. First half
     of a decision: row 0 is *wait*, the others are waiting jobs (the first that fit, the oldest, the first
@@ -36,13 +36,13 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
     during training: a broker cannot fill them, so a policy that reads them cannot be served.
 
     **Action.** Discrete(K): a row. `action_masks()` gives the (K,) legal ones. Not legal: a job that does not
-    fit or is held back; *wait* while `GUARD_FREE_FRAC` = 0.5 of the GPUs are free and a job can start;
-    anything but overdue jobs, first passed over `MAX_HOLD_S` = 43,200 s ago, once one of them can start. A
-    *wait* commits: the jobs that it passes over are held back for the blocked job (the first in the order
-    that does not fit), until that job starts, `HOLD_S` = 1,800 s have passed, or half of the GPUs are free.
-    An illegal row is replaced by the reference's, and `info["illegal_action"]` is true.
+    fit or is held back; *wait* while `GUARD_FREE_FRAC` = 0.5 of the GPUs are free and a job can start; any
+    other row while an overdue job (first held back `MAX_HOLD_S` = 43,200 s ago) can start. A *wait* is
+    binding: it holds back the jobs that fit for the blocked job (the first in the order that does not fit),
+    until the blocked job starts, `HOLD_S` = 1,800 s have passed, or half of the GPUs are free. The
+    reference's row replaces an illegal row, and `info["illegal_action"]` is true.
 
-    **Reward.** minus (regret now - regret at the last decision) x 100 / (queueing of the reference in this
+    **Reward.** Minus (regret now - regret at the last decision) x 100 / (queueing of the reference in this
     episode, job-seconds), where regret is the integral over time of (jobs waiting - jobs waiting in the
     reference's run), job-seconds. The return is the per cent of the reference's queueing that the agent
     saved; following the reference gives exactly 0.
@@ -50,20 +50,21 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
     **Models** (`EpisodeConfig.modelled_frac`). A share of the episodes has models of speed and power. A job
     that does not fit may then share the GPUs of a running one, the second half also offers SM clocks, and the
     reference has the same abilities (`decide.options.policy_start`). The weight of energy relative to time is
-    drawn for each episode, and is a column of each row; the reward is then (1 - weight) x that of time, where
-    time lost while running counts as queueing does, less weight x 100 x (energy in excess of the reference's
-    / its energy) x (its time in the system / its queueing).
+    drawn for each episode, and is a column of each row; the reward is then (1 - weight) x the reward above,
+    with time lost while running counted like queueing, less weight x 100 x (energy in excess of the
+    reference's / its energy) x (its time in the system / its queueing).
 
     **Preemption** (`EpisodeConfig.preempting_frac`). In a share of the episodes jobs may be preempted: they
-    save their work and pay `restart_s` to continue; in some of these, half of the jobs must not be preempted.
-    The queue order is then the Gittins index (`rlsched.decide.order.gittins`), `gittins` is the reference,
-    and jobs that do not fit have rows that preempt for them: one running job per decision, the first in the
-    order of preemption. Regret is then that of JCT: waiting, and restarts. A preempting row is legal if each
-    job to be preempted has an index higher by the rule's margin; not to preempt is always legal.
+    save their work and pay `restart_s` to continue; in some of these episodes, half of the jobs must not be
+    preempted. The queue order is then the Gittins index (`rlsched.decide.order.gittins`), `gittins` is the
+    reference, and jobs that do not fit have rows that preempt for them: one running job per decision, the
+    first in the order of preemption. Regret is then the excess JCT: waiting and restarts. A preempting row is
+    legal if the index of each job to be preempted is higher by the rule's margin; a row without preemption is
+    always legal.
 
     **Termination.** When the last job of the window has ended. After the agent's arrivals the reference rule
     schedules the tail, except in a `drain_frac` of episodes, where the agent continues to the last job; in
-    both cases the cost of deferred jobs counts. Episodes are never truncated. Draws, and steps outside an
+    both cases the cost of delayed jobs counts. Episodes are never truncated. Draws, and steps outside an
     episode, are as in `ClusterEnv`.
 
     **Info.** At the end `info["schedule"]`: mean queueing delay and JCT in seconds, for the agent and for the
@@ -124,11 +125,11 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
         return window[:, : self._columns].copy()
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(K,) rows that are legal now; all rows before `reset` and after the end."""
+        """Return the (K,) rows that are legal now; all rows before `reset` and after the end."""
         return self._fleet.legal_rows()[0]
 
     def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Take a row. A row that is not legal now is replaced by the reference's.
+        """Take a row. The reference's row replaces a row that is not legal now.
 
         Raises:
             ValueError: the action is not a single whole number from 0 to K - 1.

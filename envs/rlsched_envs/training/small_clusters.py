@@ -1,4 +1,4 @@
-"""Small clusters of one partition in one batch of arrays: created once, loaded with successive windows."""
+"""Small clusters of one partition in one batch of arrays: created once, loaded with window after window."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from rlsched_envs.training.sources import EpisodeConfig, EpisodeJobs, EpisodeSou
 GPU_TYPES: Final = ("V100", "P100", "A100")
 """GPU types of the clusters of episodes with models: the types with the most data in the catalogue."""
 CORES_EACH: Final = 6
-"""CPU cores per GPU of their nodes, as on Venus and Philly."""
+"""CPU cores per GPU on the nodes of these clusters, as on Venus and Philly."""
 
 
 def node_size(sources: Sequence[EpisodeSource]) -> int:
-    """GPUs per node, equal in all sources.
+    """Return the GPUs per node, which must be equal in all sources.
 
     Raises:
         InputError: sources differ.
@@ -39,7 +39,7 @@ def node_size(sources: Sequence[EpisodeSource]) -> int:
 
 
 def gang_sizes(sources: Sequence[EpisodeSource], config: EpisodeConfig) -> list[int]:
-    """All gang sizes that windows of these sources can have, ascending."""
+    """Return all gang sizes that windows of these sources can have, ascending."""
     sizes: set[int] = set()
     for source in sources:
         own = np.unique(source.gpus)
@@ -49,7 +49,7 @@ def gang_sizes(sources: Sequence[EpisodeSource], config: EpisodeConfig) -> list[
 
 
 def class_numbers(gangs: Sequence[int]) -> NDArray[np.int32]:
-    """(largest gang + 1,) demand class by GPUs, for a run with gangs of these sizes."""
+    """Return the (largest gang + 1,) demand class by number of GPUs, for a run with gangs of these sizes."""
     numbers = np.zeros(max(gangs) + 1, np.int32)
     numbers[list(gangs)] = np.arange(len(gangs))
     return numbers
@@ -64,10 +64,10 @@ def blank_run(
     modelled: bool,
     assumed_scale: float = 1.0,
 ) -> SimArrays:
-    """A run on `config.nodes_high` nodes in one partition, without jobs.
+    """Create a run on `config.nodes_high` nodes in one partition, without jobs.
 
     Args:
-        config: Number of jobs of a window, and of nodes.
+        config: Configuration with the number of jobs of a window and the number of nodes.
         gpus_per_node: GPUs per node.
         gangs: Sizes of future gangs, ascending.
         order: Order of the queue.

@@ -1,4 +1,4 @@
-"""Sources of episodes: windows of traces, thinned to small clusters and scaled to a load."""
+"""Sources of episodes: windows of traces, reduced to jobs that fit small clusters and scaled to a load."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         window_rows: Rows of an observation. Policies are always served with WINDOW_ROWS.
         modelled_frac: Share of episodes with models of speed and power; in the others jobs run as recorded in
             the trace, on whole GPUs at the highest clock.
-        time_alone_frac: Share of those episodes in which energy has weight 0; in the others its weight is
-            uniform between 0 and 1.
-        learning: Whether predictions of pairs that share follow observations in these episodes. It costs 8 %
-            of the speed, since each cluster then has its own predictions.
+        time_alone_frac: Share of the episodes with models in which energy has weight 0; in the others its
+            weight is uniform between 0 and 1.
+        learning: Whether episodes with models correct the predicted speeds of jobs that share by observed
+            speeds. This costs 8 % of the training speed, since each cluster then has its own predictions.
         preempting_frac: Share of episodes in which jobs may be preempted; their reference is `gittins`.
-        pinned_frac: Share of those episodes in which a random half of the jobs must not be preempted; in the
-            others all jobs may be.
+        pinned_frac: Share of the preempting episodes in which a random half of the jobs must not be
+            preempted; in the others all jobs can be.
         restart_s: Restart cost of a preempted job, seconds.
         reserving_frac: Share of episodes in which no start may delay the job with the reservation; their
             reference is `easy` by area^0.7.
@@ -54,11 +54,11 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         block_jobs: Size of the blocks of successive jobs that compose an episode, drawn with replacement and
             joined in time, so that no window of a trace occurs twice; 0: an episode is one window as
             recorded. A job keeps its prediction and its time since the previous job.
-        known_low: Lower bound of the correlation with the true run times of predictions that are drawn for an
-            episode (`predict.informed`), if sources support it.
-        known_high: Upper bound of that correlation, which is uniform; 0: always the predictions of the
-            source.
-        as_made_frac: Share of episodes that still have the predictions of the source.
+        known_low: Lower bound of the correlation between drawn predictions and true run times; an episode
+            draws its predictions (`predict.informed`) if its source supports it.
+        known_high: Upper bound of that correlation, which is drawn uniformly; 0: always use the source's own
+            predictions.
+        as_made_frac: Share of episodes that use the source's own predictions all the same.
     """
 
     warmup_jobs: int = 512
@@ -148,7 +148,7 @@ class EpisodeSource:
         weight: float = 1.0,
         predictions: PredictedTimes | None = None,
     ) -> EpisodeSource:
-        """The runnable jobs submitted in [since_s, until_s), with causal predictions from the whole past.
+        """Return the runnable jobs submitted in [since_s, until_s), with predictions from the whole past.
 
         Raises:
             InputError: nodes differ in size, or there is no job in that time.
@@ -180,7 +180,7 @@ class EpisodeSource:
 
     @cached_property
     def digest(self) -> str:
-        """First 12 hexadecimal digits of the SHA-256 of the data that windows are drawn from."""
+        """Return the first 12 hexadecimal digits of the SHA-256 of the data that windows are drawn from."""
         found = hashlib.sha256(repr((self.name, self.weight, self.gpus_per_node)).encode())
         columns = (self.submit_s, self.duration_s, self.gpus, *self.predictions, self.workload)
         for column in columns:
@@ -188,7 +188,7 @@ class EpisodeSource:
         return found.hexdigest()[:12]
 
     def rows(self, kept: slice) -> EpisodeSource:
-        """Some of its jobs, with the same name and weight."""
+        """Return a source with only these jobs, and the same name and weight."""
         predictions = PredictedTimes(self.predictions.predicted_s[kept], self.predictions.spread[kept])
         return replace(
             self,
@@ -218,7 +218,7 @@ class EpisodeJobs(msgspec.Struct, frozen=True):
 
 
 def largest_gang(nodes: int, gpus_per_node: int) -> int:
-    """Upper limit of gang sizes, GPUs: half of the cluster, at least one node."""
+    """Return the upper limit of gang sizes, GPUs: half of the cluster, at least one node."""
     return max(nodes * gpus_per_node // 2, min(nodes, 1) * gpus_per_node)
 
 
@@ -248,7 +248,7 @@ def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Gen
 def _drawn_jobs(
     source: EpisodeSource, config: EpisodeConfig, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """(T,) jobs of an episode, and the time of each since the previous one, seconds."""
+    """Return the (T,) jobs of an episode, and the time between each job and the previous one, seconds."""
     rows, jobs = config.rows, source.submit_s.size
     if config.block_jobs == 0:
         first = int(rng.integers(0, max(1, jobs - rows + 1)))
@@ -267,7 +267,7 @@ def _drawn_jobs(
 def _drawn_predictions(
     source: EpisodeSource, config: EpisodeConfig, pick: NDArray[np.int64], rng: np.random.Generator
 ) -> PredictedTimes:
-    """The jobs' own predictions, or other predictions with a quality drawn for this episode."""
+    """Return the jobs' own predictions, or drawn predictions whose quality is drawn for this episode."""
     own = source.predictions
     if source.informed is None or config.known_high == 0 or rng.random() < config.as_made_frac:
         return PredictedTimes(own.predicted_s[pick], own.spread[pick])

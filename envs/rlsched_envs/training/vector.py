@@ -25,26 +25,26 @@ from rlsched_envs.training.windows import Drawn
 
 
 def row_columns(*, oracle: bool) -> int:
-    """Columns of a window: the columns that a broker can fill, and with `oracle` also the critic's."""
+    """Return the number of columns of a window: a broker's, and with `oracle` also the critic's."""
     return NUM_FEATURES + NUM_CRITIC if oracle else NUM_FEATURES
 
 
 def row_spaces(
     rows: int = WINDOW_ROWS, *, oracle: bool = False
 ) -> tuple[gym.spaces.Box, gym.spaces.Discrete[np.int64]]:
-    """(observation space, action space) of a window with `rows` rows."""
+    """Return (observation space, action space) of a window with `rows` rows."""
     columns = row_columns(oracle=oracle)
     return gym.spaces.Box(-np.inf, np.inf, (rows, columns), np.float32), gym.spaces.Discrete(rows)
 
 
 class FleetVecEnv(VecEnv):
-    """N independent clusters stepped together: the part shared by all kinds of actions.
+    """N independent clusters stepped together: base class for all kinds of actions.
 
     Args:
         fleet: The clusters.
         observation_space, action_space: Spaces of a single cluster.
-        copy: Whether observations are copies. Without copies, the array returned by `reset` or `step` is
-            overwritten two steps later, which is sufficient for Stable-Baselines3's rollouts, and faster.
+        copy: Whether observations are copies. Without copies, the array that `reset` or `step` returned is
+            overwritten two steps later. This is safe for Stable-Baselines3's rollouts, and faster.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FleetVecEnv(VecEnv):
         return self._fleets.observations.copy() if self._copy else self._fleets.observations
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        """Take these actions, one per cluster, at the next `step_wait`.
+        """Store these actions, one per cluster, for the next `step_wait`.
 
         Raises:
             ValueError: the actions have another shape or type, or invalid values.
@@ -81,22 +81,22 @@ class FleetVecEnv(VecEnv):
 
     @abstractmethod
     def _checked(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Validate actions and convert them for the clusters."""
+        """Validate actions, and convert them for the clusters."""
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Step all clusters; after the end of an episode, another starts and `infos` has its figures."""
+        """Step all clusters. If an episode ends, another starts, and `infos` has figures of the ended one."""
         infos = self._fleets.step(self._actions)
         return (self._seen(), self._fleets.rewards.copy(), self._fleets.dones.copy(), infos)
 
     def close(self) -> None:
-        """Nothing to close; may be called more than once."""
+        """Do nothing: there is nothing to close."""
 
     def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
-        """The attribute of this object, once for each requested environment."""
+        """Return the attribute of this object, once for each requested environment."""
         return [getattr(self, attr_name) for _ in self._get_indices(indices)]
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether this object has the attribute."""
+        """Return whether this object has the attribute."""
         return hasattr(self, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
@@ -114,7 +114,7 @@ class FleetVecEnv(VecEnv):
     def env_is_wrapped(
         self, wrapper_class: type[gym.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
     ) -> list[bool]:
-        """No cluster is wrapped."""
+        """Return False for each environment: no cluster is wrapped."""
         del wrapper_class
         return [False for _ in self._get_indices(indices)]
 
@@ -133,7 +133,7 @@ class RowsVecEnv(FleetVecEnv):
     Args:
         sources: Traces to draw episodes from.
         num_envs: Number of clusters.
-        seed: Seed of all draws; None: a new one each time.
+        seed: Seed of all draws; None: a random seed.
         config: Configuration of episodes.
         copy: As in `FleetVecEnv`.
         oracle: Whether observations also have the columns of the critic, which a broker cannot fill.
@@ -170,22 +170,22 @@ class RowsVecEnv(FleetVecEnv):
         Running episodes continue unchanged.
 
         Raises:
-            InputError: the stage names an unknown source, or leaves none.
+            InputError: the stage names an unknown source, or excludes all sources.
         """
         self._fleet.enter(stage)
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """(N, K) rows that are legal now."""
+        """Return the (N, K) rows that are legal now."""
         return self._fleet.masks.copy()
 
     def sample_actions(self) -> NDArray[np.int64]:
-        """(N,) a legal row for each cluster, with equal probability; drawn with this environment's seed."""
+        """Draw a legal row for each cluster, (N,), with equal probability and this environment's seed."""
         rows = np.empty(self.num_envs, np.int64)
         self._fleet.sample_rows(rows)
         return rows
 
     def _checked(self, actions: NDArray[Any]) -> NDArray[np.int64]:
-        """(N,) legal rows."""
+        """Return the (N,) rows if all are legal."""
         masks = self._fleet.masks
         rows = checked_rows(actions, (self.num_envs,), masks.shape[1], in_range=False)
         k = batch.first_illegal(masks, rows)
@@ -197,11 +197,11 @@ class RowsVecEnv(FleetVecEnv):
         return rows
 
     def get_state(self) -> dict[str, Any]:
-        """The state of the episodes, for resuming a training run exactly."""
+        """Return the state of the episodes, for resuming a training run exactly."""
         return self._fleet.get_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Continue the episodes of `get_state`."""
+        """Continue the episodes from a state that `get_state` returned."""
         self._fleet.set_state(state)
 
 
@@ -211,9 +211,9 @@ class ClusterVecEnv(FleetVecEnv):
     Args:
         sources: Traces to draw windows from.
         num_envs: Number of clusters.
-        seed: Seed of all draws; None: a new one each time.
+        seed: Seed of all draws; None: a random seed.
         drawn: How windows are drawn.
-        policy: The rule that has the dials.
+        policy: The rule whose dials are set.
         in_pairs: Whether clusters 2 k and 2 k + 1 run the same windows.
         copy: As in `FleetVecEnv`.
     """
@@ -233,5 +233,5 @@ class ClusterVecEnv(FleetVecEnv):
         super().__init__(fleet, *spaces(), copy=copy)
 
     def _checked(self, actions: NDArray[Any]) -> NDArray[np.float64]:
-        """(N, D) fractions of the ranges of the dials; values outside -1 to 1 are clipped."""
+        """Return (N, D) dial positions as fractions of their ranges; values outside -1 to 1 are clipped."""
         return checked_dials(actions, (self.num_envs, NUM_DIALS))

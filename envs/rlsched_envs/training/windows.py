@@ -1,6 +1,7 @@
-"""Windows of jobs on small clusters, for policies with dials set by a caller or a strategy.
+"""Windows of jobs on small clusters, for policies whose dials a caller or a strategy sets.
 
-Strategies are trained and evaluated on windows: the same jobs, predictions and random draws each time.
+Strategies are trained and evaluated on windows: each window has the same jobs, predictions and random draws
+each time.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ COST: Final = np.dtype(
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Distribution of windows; each of several choices has the same probability.
+    """Distribution of windows. A field with several choices gives each the same probability.
 
     Attributes:
         jobs: Number of jobs of a window.
@@ -59,11 +60,11 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         known_high: As in `EpisodeConfig`.
         preemptible_fracs: Choices for the share of jobs that may be preempted.
         restart_low_s: Lower bound of the restart cost of a preempted job, log-uniform.
-        restart_high_s: Upper bound of that cost.
+        restart_high_s: Upper bound of the restart cost.
         energy_weights: Choices for the weight of energy relative to time.
         kinds: GPU types, indices in `GPU_TYPES`.
-        mixed_frac: Share of windows on clusters whose nodes have all these types in turn; run times then
-            refer to the first of them, drawn at random.
+        mixed_frac: Share of windows on clusters whose nodes have all these types in turn, beginning with a
+            random type; run times then refer to the first type.
     """
 
     jobs: int = 1500
@@ -83,7 +84,7 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def window(self) -> EpisodeConfig:
-        """The configuration for drawing its jobs."""
+        """Configuration for drawing the jobs of a window."""
         return EpisodeConfig(
             warmup_jobs=0,
             agent_jobs=self.jobs,
@@ -99,11 +100,11 @@ class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A window with its conditions.
+    """A window of jobs, and the conditions under which it runs.
 
     Attributes:
         source: Name of its trace.
-        group: Source, and stretch of it in which the window starts: windows of one group share jobs.
+        group: Source, and the part of the source in which the window starts: windows of one group share jobs.
         window: Its jobs.
         kinds: GPU types of its nodes, in turn; indices in `GPU_TYPES`.
         energy_weight: Weight of energy relative to time, 0 to 1.
@@ -123,12 +124,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def work_s(self) -> float:
-        """Sum of the run times of its jobs on GPUs of their own at full clock, job-seconds."""
+        """Sum of the window's run times on GPUs of their own at full clock, job-seconds."""
         return float(self.window.duration_s.sum())
 
 
 def draw_setting(source: EpisodeSource, drawn: Drawn, rng: np.random.Generator) -> Setting:
-    """Draw a window of a source, and its conditions."""
+    """Draw a window of a source, and the conditions under which it runs."""
     window = draw_window(source, drawn.window, rng)
     kinds = (int(rng.choice(drawn.kinds)),)
     if drawn.mixed_frac > 0.0 and rng.random() < drawn.mixed_frac:
@@ -152,7 +153,8 @@ class DialledRuns:
         count: Number of runs.
         sources: Sources of their windows.
         drawn: How their windows are drawn.
-        policy: The policy whose settings define the rule; a rule that preempts does so as jobs declare it.
+        policy: The policy whose settings define the rule; a rule that preempts only preempts jobs that allow
+            it.
         assumed_scale: Factor on the assumed figures of the catalogue of workloads.
         outside: Whether the caller sets the dials when they are due, instead of a network.
 
@@ -182,7 +184,7 @@ class DialledRuns:
         self._steps = rule.steps.with_dials()
 
     def compiled(self, template: Any, *, records: bool) -> Any:
-        """A kernel for these runs; `records`: whether their costs are recorded."""
+        """Return a kernel for these runs; `records`: whether the kernel records their costs."""
         return for_run(template, self._steps, logged=False, modelled=True, records=records)
 
     def load(self, k: int, setting: Setting) -> None:
@@ -197,7 +199,7 @@ class DialledRuns:
         self.batch.progress.run.restart_s[k, 0] = setting.restart_s
 
     def follow(self, k: int, rule: CompiledRule, *, preempts: bool) -> None:
-        """Set a rule with the same steps in run `k`."""
+        """Make run `k` follow a rule with the same steps."""
         state = self.batch.state
         order = _indexed(rule) if preempts else msgspec.structs.replace(rule.order, until_declared=False)
         order.write(state.order.code[k])
@@ -206,13 +208,13 @@ class DialledRuns:
 
 
 def _indexed(rule: CompiledRule) -> Order:
-    """Order of a rule's queue with preemption."""
+    """Return the order of a rule's queue with preemption."""
     return msgspec.structs.replace(rule.order, until_declared=False, by="index")
 
 
 @kernel
 def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve: Curve) -> None:
-    """Run a rule on these windows of a batch, each from its start. `cost`: (n,) COST, the results."""
+    """Run a rule on these windows of a batch, each from its start; `cost`, (n,) COST, gets the results."""
     for at in range(which.shape[0]):
         sim = batch.view_run(b, which[at])
         rewind(sim)
@@ -223,7 +225,7 @@ def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve
 
 
 class Windows:
-    """N settings, ready to run; arguments as in `DialledRuns`.
+    """N settings, ready to run. The arguments are as in `DialledRuns`.
 
     Attributes:
         settings: The windows.
@@ -286,7 +288,7 @@ class Windows:
         return cost
 
     def _rule_of(self, policy: Policy, which: NDArray[np.int64]) -> CompiledRule:
-        """The rule of a policy, set in these windows from now on."""
+        """Return the rule of a policy, and set the rule in these windows."""
         if policy not in self._rules:
             self._rules[policy] = policy.rule
         rule = self._rules[policy]

@@ -33,7 +33,7 @@ def test_files_of_a_training_are_not_overwritten(name: str, tmp_path: Path) -> N
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("")
     with pytest.raises(
-        InputError, match=rf"an earlier training is here \({name}\); --resume goes on"
+        InputError, match=rf"an earlier training is here \({name}\); --resume continues it"
     ) as found:
         check_logdir(tmp_path, resume=False, overwrite=False)
     assert "\n" not in str(found.value)
@@ -70,7 +70,7 @@ def test_both_verbs_refuse_a_used_folder_before_anything_else(
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "an earlier training is here" in said
-    assert "--resume goes on" in said
+    assert "--resume continues it" in said
     assert "--overwrite" in said
     assert {path: path.read_text() for path in used.rglob("*") if path.is_file()} == before
     assert not (used.parent / out).exists()
