@@ -6,6 +6,6 @@ the speed that the co-tenants lose. If types are chosen, the worth is multiplied
 type to the job. The worth of *later* is the worth of the best place that becomes free, less the share of the
 time spent waiting for that place.
 
-`alone` and `shared` price one plan each, `best` compares plans, `listing` writes all plans to a record.
-Rules call `best`, so that a record shows exactly the plans that were compared.
+`plan` and `shared` price one plan each, `best` compares plans, `decide.recording` writes all plans to a
+record. Rules call `best`, so that a record shows exactly the plans that were compared.
 """
