@@ -19,7 +19,8 @@ NETWORK: Final = 1
 OUTSIDE: Final = 2
 CLIPPED: Final = 3
 """Source of the dials. NO_CONTROLLER: none, and nothing is counted. NETWORK: the network below, its last
-layer through tanh. OUTSIDE: a caller between decisions. CLIPPED: the network, its last layer clipped to -1 to 1.
+layer through tanh. OUTSIDE: a caller between decisions. CLIPPED: the network, its last layer clipped to
+-1 to 1.
 """
 
 
