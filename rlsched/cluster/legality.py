@@ -148,19 +148,23 @@ def check_join(
         )
     asked = state.arrays.demand.share_milli[job["demand"][[slot, share_with]]]
     if job["gpus"][slot] != job["gpus"][share_with] or job["gpus"][slot] == 0 or (asked < 1000).any():
-        raise AllocationError(f"job {seq} cannot share the GPUs of job {other}: each needs as many, whole")
+        raise AllocationError(
+            f"job {seq} cannot share GPUs with job {other}: expected equally many whole GPUs"
+        )
     g = int(job["head"][share_with]) // MAX_TENANTS
     tenants = [k for k in state.arrays.gpu.tenant[g].tolist() if k >= 0]
     for one in (slot, *tenants):
         if job["unshared"][one]:
-            raise AllocationError(f"job {seq} cannot share GPUs with job {other}: {job['seq'][one]} must not")
+            raise AllocationError(
+                f"job {seq} cannot share with job {other}: job {job['seq'][one]} must not share"
+            )
     if tenants_of(state.arrays, g) >= MAX_SHARING:
         raise AllocationError(f"job {seq}: {MAX_SHARING} jobs share the GPUs of job {other} already")
     if job["placed_in"][share_with] not in (job["own_partition"][slot], job["shared_partition"][slot]):
         raise AllocationError(f"job {seq}: the partition of job {other} does not serve its VC")
     if not takes_gpus_of(state.arrays, int(job["demand"][slot]), share_with):
         raise AllocationError(
-            f"job {seq} does not take the GPUs of job {other}, or they are not all up and of one type, "
+            f"job {seq} does not accept the GPUs of job {other}, or they are not all up and of one type, "
             "or they are MIG slices or of a node that runs one job on each"
         )
     if sorted(gpus) != sorted(state.gpus_of(other)):
