@@ -1,7 +1,7 @@
 """The arrays of a cluster's state: NamedTuples of numpy arrays that compiled kernels read and write.
 
 N nodes, G GPUs, J job slots, P partitions, C demand classes, M the largest number of GPUs on one node. Only
-live jobs have slots; identity and order of a job are its `seq`, never its slot.
+live jobs have slots. A job is identified and ordered by its `seq`, never by its slot.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ SLOT_EMPTY: Final = 0
 WAITING: Final = 1
 RUNNING: Final = 2
 LEAVING: Final = 3
-"""Preempted, with processes that still run (`ClusterState.stops_take_time`): holds no GPU, is in no queue."""
+"""Status of a preempted job whose processes still run (`ClusterState.stops_take_time`); holds no GPU."""
 INELIGIBLE: Final = 4
-"""Kept out of the queues by a condition: `rlsched/broker/base/eligibility.py`."""
+"""Status of a job that a condition keeps out of the queues: `rlsched/broker/base/eligibility.py`."""
 
 CLOCKS_ALONE: Final = 2
-"""`config.modelled` if models only choose clocks, as in a broker: jobs have their GPUs to themselves, and the
-cores that they requested."""
+"""`config.modelled` if models only choose clocks, as in a broker: no job has co-tenants, and each job has the
+cores that it requested.
+"""
 CORES_AS_ASKED: Final = 3
 """`config.modelled` if all models apply, as in a broker that lets jobs share GPUs, but each job has exactly
 the cores that it requested: a real job's cores are fixed."""
@@ -325,13 +326,13 @@ class OrderArrays(NamedTuple):
 
     @property
     def may_change(self) -> bool:
-        """Whether another order will apply, or has replaced the first one."""
+        """Whether another order will replace the current order, or has replaced the first one."""
         return len(self.code) > 1
 
 
 @by_reference
 class StateArrays(NamedTuple):
-    """All of a cluster's state. Few arrays, because every kernel call passes all of them."""
+    """The complete state of a cluster, in few arrays, because every kernel call passes all of them."""
 
     node: Records  # (N,) NODE
     gpu: Records  # (G,) GPU
@@ -363,8 +364,9 @@ def bit_set_words(nodes: int) -> int:
 
 
 NO_COSTS: Final = np.zeros((0, 0))
-"""`OrderArrays.cost` without an index. Read-only like a real table, because that is part of an array's type:
-otherwise every kernel would be compiled twice."""
+"""`OrderArrays.cost` without an index. The array is read-only like a real table, because that is part of an
+array's type: otherwise every kernel would be compiled twice.
+"""
 NO_COSTS.flags.writeable = False
 
 
@@ -384,7 +386,7 @@ def empty_state(
     demands: int = 1,
     placement: str = "consolidate",
 ) -> StateArrays:
-    """Return arrays of these sizes without nodes or jobs. Fill `node`, `gpu` and `demand`, then rebuild."""
+    """Return arrays of these sizes without nodes or jobs. Fill `node`, `gpu`, `demand`, then rebuild."""
     gpu = records(gpus, GPU)
     gpu.free_milli[:] = WHOLE_GPU_MILLI
     gpu.tenant[:] = gpu.link[:] = -1

@@ -1,4 +1,4 @@
-"""Number of places of a demand class on a node, compiled; considers GPU type, shares, CPU cores and memory.
+"""Compiled counts of the places of a demand class on a node, by GPU type, shares, CPU cores and memory.
 
 A place is one GPU of a gang with its part of the job's cores and memory; a job without GPUs is one place.
 """
@@ -47,14 +47,14 @@ def takes_gpus_of(s: StateArrays, c: int, running: int) -> bool:
 
 @kernel
 def gpu_need_mib(s: StateArrays, slot: int, kind: int) -> float:
-    """GPU memory that a job takes on each GPU of a type, MiB: its own figure, else its workload's."""
+    """GPU memory that a job uses on each GPU of a type, MiB: its own figure, else its workload's."""
     own = s.job.gpu_need_mib[slot]
     return float(own) if own >= 0 else s.models.trait.memory_mib[s.job.workload[slot], kind]
 
 
 @kernel
 def idle_places(s: StateArrays, c: int, n: int) -> int:
-    """Places of class `c` on node `n` if no job runs there; a share of a GPU is one place per node."""
+    """Places of class `c` on node `n` while no job runs there; for a share of a GPU, one place per node."""
     if not will_do(s, c, n):
         return 0
     d = s.demand
@@ -87,7 +87,7 @@ def tightest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
 
 @kernel
 def loosest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
-    """Return the GPU of node `n` with the largest free share, if that is at least this one; else -1."""
+    """Return the GPU of node `n` with the largest free share, -1 if that share is below `share_milli`."""
     best = -1
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         free = s.gpu.free_milli[g]
@@ -98,9 +98,9 @@ def loosest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
 
 @kernel
 def places_on(s: StateArrays, c: int, n: int) -> int:
-    """Free places of class `c` on node `n`, whether it is up or not.
+    """Free places of class `c` on node `n`, up or not.
 
-    Plain classes never lack cores or memory, except if cores are lent (`abilities.cores_for`): a job then
+    Plain classes never lack cores or memory, except if cores are lent (`clocks.cores_for`): a job then
     starts with the remaining cores.
     """
     if not will_do(s, c, n):

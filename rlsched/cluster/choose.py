@@ -1,10 +1,10 @@
-"""The placement rules, compiled: the GPUs that a job that fits gets.
+"""The placement rules, compiled: they choose the GPUs for a job that fits.
 
 *consolidate*: see `placement`; a share of a GPU goes on the GPU with the smallest sufficient free share.
 *best-fit*: as consolidate, but the remainder of a gang after whole nodes goes where fewest GPUs stay free.
 *worst-fit*: the node (or the GPU, for a share) with most free.
-*spread*: one GPU at a time on the node with most free GPUs, so a gang may span many nodes although one would
-hold it; all other rules keep a gang on as few nodes as they can.
+*spread*: one GPU at a time on the node with most free GPUs, so a gang may span many nodes although one node
+would hold it; all other rules place a gang on as few nodes as possible.
 *fgd*: the node and GPU where fragmentation grows least (`fragmentation`; Weng et al., ATC'23); ties go to the
 fewest free GPUs.
 
@@ -27,7 +27,7 @@ from rlsched.compile.jit import array_kernel, kernel
 
 @kernel
 def _gpu_for_share(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> int:
-    """Return the GPU of node `n` that the rule gives to a share of class `c`, -1 if none has it."""
+    """Return the GPU of node `n` that the rule chooses for a share of class `c`, -1 if none has room."""
     rule, share = s.config[0].placement, s.demand.share_milli[c]
     if rule in (WORST_FIT, SPREAD):
         return loosest_gpu(s, n, share)
@@ -62,7 +62,7 @@ def _cost(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> tuple[f
 
 @kernel
 def _best_node(s: StateArrays, p: int, c: int, classes: NDArray[np.int64]) -> int:
-    """Return the rule's preferred node that holds a whole job of class `c`, -1 if none holds it."""
+    """Return the rule's preferred node that has room for a whole job of class `c`, -1 if none has."""
     best, first, second = -1, np.inf, np.inf
     for n in range(s.node.shape[0]):
         if open_places(s, c, p, n) >= max(s.demand.gpus[c], 1):
@@ -74,7 +74,7 @@ def _best_node(s: StateArrays, p: int, c: int, classes: NDArray[np.int64]) -> in
 
 @kernel
 def _put(s: StateArrays, n: int, c: int, classes: NDArray[np.int64], out: NDArray[np.int32]) -> None:
-    """Write the GPUs of node `n` for a job of class `c` that it holds."""
+    """Write the GPUs of node `n` that a job of class `c` gets, if the node holds the whole job."""
     if s.demand.share_milli[c] < WHOLE_GPU_MILLI:
         out[0] = _gpu_for_share(s, n, c, classes)
     else:
@@ -83,9 +83,9 @@ def _put(s: StateArrays, n: int, c: int, classes: NDArray[np.int64], out: NDArra
 
 @array_kernel
 def _gang(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
-    """Place a gang that no node holds: whole nodes, and one more for the rest.
+    """Place a gang that does not fit on one node: whole nodes, and one more node for the remainder.
 
-    Returns its first node or -1.
+    Returns the first node or -1.
     """
     nodes, needed = s.node.shape[0], s.demand.gpus[c]
     taken = np.zeros(nodes, np.bool_)
@@ -110,7 +110,7 @@ def _gang(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
 
 @array_kernel
 def _spread(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
-    """Place one GPU at a time on the node with most room.
+    """Place one GPU at a time, on the node with most free places.
 
     Returns the first node, -1 if the job does not fit.
     """
@@ -134,10 +134,10 @@ def _spread(s: StateArrays, p: int, c: int, out: NDArray[np.int32]) -> int:
 
 @kernel
 def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32]) -> int:
-    """Write the GPUs of the job in a slot into `out` and return the first node, -1 if it does not fit.
+    """Write the GPUs of the job in a slot into `out`. Returns the first node, -1 if the job does not fit.
 
-    `node` >= 0 requests that node, or, for a gang that no node holds, nodes of its GPU type; -1: the rule
-    chooses.
+    `node` >= 0 requests that node, or, for a gang that does not fit on one node, nodes of its GPU type; -1:
+    the rule chooses.
     """
     if node < 0 and s.demand.plain[s.job.demand[slot]] and s.config[0].placement == CONSOLIDATE:
         return consolidate(s, p, s.job.gpus[slot], out)
@@ -149,8 +149,7 @@ def choose(s: StateArrays, p: int, slot: int, node: int, out: NDArray[np.int32])
 
 @array_kernel
 def gang_of_kind(s: StateArrays, p: int, c: int, kind: int, out: NDArray[np.int32]) -> int:
-    """Place a gang that no node holds on nodes of one GPU type. Returns its first node, -1 if there are too
-    few nodes."""
+    """Place a gang that does not fit on one node on nodes of one GPU type. Returns the first node, or -1."""
     admitted = s.demand.kinds[c]
     if admitted != ANY_KIND and (admitted >> kind) & 1 == 0:
         return -1
@@ -162,7 +161,7 @@ def gang_of_kind(s: StateArrays, p: int, c: int, kind: int, out: NDArray[np.int3
 
 @array_kernel
 def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[np.int32]) -> int:
-    """`choose` for a job of class `c`, by checking every node."""
+    """Place a job of class `c` as `choose`, by checking every node."""
     classes = np.empty(s.demand.shape[0], np.int64)
     typical = typical_classes(s, classes) if s.config[0].placement == FGD else 0
     if node >= 0:

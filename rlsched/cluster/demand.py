@@ -1,4 +1,4 @@
-"""Request of a job: GPUs or a share of one, GPU types, CPU cores, memory."""
+"""`Demand`: the request of a job for GPUs or a share of one, GPU types, CPU cores, memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rlsched.models.slice_name import is_slice
 
 WHOLE_GPU_MILLI: Final = 1000
 ANY_KIND: Final = -1
-"""Bit mask of a job that takes any GPU type."""
+"""Bit mask of a job that accepts any GPU type."""
 MAX_KINDS: Final = 62
-"""Most GPU types in a cluster: bits of a mask."""
+"""Most GPU types in a cluster: the bits of a mask."""
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,12 +26,12 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         gpus: GPUs of the gang; 0: CPU only.
-        share_milli: Share of its one GPU, for a job that takes less than a whole GPU; 1,000 = the whole.
-        gpu_types: Accepted GPU models, in name order, as `stands_for` reads them; empty: any (but see
+        share_milli: Share of the GPU, for a job that uses less than a whole GPU; 1,000 = the whole.
+        gpu_types: Accepted GPU models, in name order, matched by `stands_for`; empty: any (but see
             `accepts`).
         cpu_milli: CPU cores of the whole job, thousandths; 0: unknown, not counted.
         memory_mib: Host memory of the whole job, MiB; 0: unknown, not counted.
-        gpu_memory_mib: Least memory of each of its GPUs, MiB; 0: any.
+        gpu_memory_mib: Least memory of each GPU, MiB; 0: any.
     """
 
     gpus: int
@@ -70,20 +70,19 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> bool:
-        """Whether it takes whole GPUs."""
+        """Whether the job requests whole GPUs."""
         return self.gpus > 0 and self.share_milli == WHOLE_GPU_MILLI
 
     def names(self, gpu_type: str) -> bool:
-        """Whether it requests this type, or requests no type."""
+        """Whether the job requests this GPU type, or does not request a type."""
         return not self.gpu_types or any(stands_for(one, gpu_type) for one in self.gpu_types)
 
     def accepts(self, gpu_type: str, gpu_memory_mib: int = 0) -> bool:
         """Whether GPUs of this type are accepted, with this much memory (0: unknown, assumed sufficient).
 
-        A MIG slice goes whole to a job of one GPU. Gangs get no slices: between slices there is no
-        peer-to-peer link (NVIDIA's MIG guide, application considerations; recalled) nor CUDA IPC (RAPIDS'
-        guide to MIG). Jobs that request a share of a GPU get none either, since slices are not shared
-        further.
+        A job of one GPU gets a whole MIG slice. Gangs get no slices: between slices there is no peer-to-peer
+        link (NVIDIA's MIG guide, application considerations; recalled) nor CUDA IPC (RAPIDS' guide to MIG).
+        Jobs that request a share of a GPU get no slices either, because slices are not shared further.
         """
         if not self.names(gpu_type):
             return False
@@ -92,7 +91,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpus == 0 or not is_slice(gpu_type) or (self.gpus == 1 and self.whole)
 
     def modest(self, cpu_milli: float, memory_mib: float) -> bool:
-        """Whether it takes at most this many cores (thousandths) and this memory with each whole GPU."""
+        """Whether the job requests at most these cores (thousandths) and this memory with each whole GPU."""
         if not self.gpus:
             return False
         frac = self.share_milli / WHOLE_GPU_MILLI
@@ -131,10 +130,10 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plain_demands(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> list[bool]:
-    """Whether counts of free GPUs suffice to place each of these demands on these nodes.
+    """Return for each of these demands whether counts of free GPUs suffice to place it on these nodes.
 
-    True for demands of whole GPUs of any type in the cluster. They may request cores and memory that never
-    run short: as long as no demand takes more of them per GPU than every node has per GPU.
+    Counts suffice for demands of whole GPUs of any type in the cluster. Such demands may request cores and
+    memory that never run short: no demand requests more of them per GPU than every node has per GPU.
     """
     owners = [node for node in nodes if node.gpus]
     cpus = min((node.cpus * 1000 / node.gpus for node in owners if node.cpus), default=math.inf)
@@ -150,13 +149,13 @@ def plain_demands(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> list[
 
 
 def holds(sizes: Counter[int], places: int) -> bool:
-    """Whether a gang fits these nodes when all of them are free, by the placement rule *consolidate*.
+    """Whether a gang fits these nodes while all of them are free, by the placement rule *consolidate*.
 
-    A gang that is no larger than the largest node goes on one node; a larger one takes whole nodes, largest
+    A gang that is no larger than the largest node goes on one node; a larger gang gets whole nodes, largest
     first, and one more node for the remainder.
 
     Args:
-        sizes: Nodes by the places that they hold when idle.
+        sizes: Number of nodes by the places that an idle node has.
         places: Places of the gang.
     """
     sizes = Counter({size: count for size, count in sizes.items() if size > 0 and count > 0})

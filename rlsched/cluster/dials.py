@@ -1,6 +1,6 @@
 """State of a policy that sets dials: the dials, the counts for its observation, and its network.
 
-The ledger stores it for `rlsched.decide.dials` and does not read it.
+The ledger stores this state for `rlsched.decide.dials` and does not read it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ NO_CONTROLLER: Final = 0
 NETWORK: Final = 1
 OUTSIDE: Final = 2
 CLIPPED: Final = 3
-"""Source of the dials: none, and nothing is counted; the network below, its last layer through tanh; a caller
-that is asked in between; the network below, its last layer clipped to -1 to 1."""
+"""Source of the dials. NO_CONTROLLER: none, and nothing is counted. NETWORK: the network below, its last
+layer through tanh. OUTSIDE: a caller between decisions. CLIPPED: the network, its last layer clipped to
+-1 to 1.
+"""
 
 
 class Dial(NamedTuple):
-    """A dial. A new one is a line of `DIALS`, its use in a rule, and its row in the reference.
+    """Declaration of a dial. A new dial needs a line of `DIALS`, its use in a rule, and a reference row.
 
     Attributes:
-        name: Its field in the ledger, and its name in strategy files.
-        range: Its value at an output of 1 of the network; -1 is the opposite.
+        name: Field in the ledger, and name in strategy files.
+        range: Value at an output of 1 of the network; at -1 the value is negated.
         unit: Unit of the value.
         effect: Effect of the value, for the reference: `docs/reference/environment.md`.
     """
@@ -49,7 +51,7 @@ DIALS: Final = (
     Dial("patience", 3.0, "ln of a factor", "multiplies the wait before a reservation (`reserve_after`)"),
     Dial("type_price", 1.0, "exponent", "added to the price of usually fast GPU types (`types.price`)"),
 )
-"""In the order of the network's outputs and of the rows of strategy files."""
+"""All dials, in the order of the network's outputs and of the rows of strategy files."""
 
 DIAL: Final = np.dtype(
     [
@@ -61,7 +63,9 @@ DIAL: Final = np.dtype(
     ],
     align=True,
 )
-"""One entry per partition: values for the rule; all 0: its settings unchanged. All fields have 8 bytes."""
+"""One entry per partition: the values that a rule reads, all 0 if its settings are unchanged. All fields have
+8 bytes.
+"""
 
 SPANS_S: Final = (600.0, 3_600.0, 21_600.0, 86_400.0, 604_800.0)
 """Time spans over which arrivals are counted, s."""
@@ -82,12 +86,15 @@ COUNTED: Final = np.dtype(
     ],
     align=True,
 )
-"""One entry per partition: data of the observation that the state does not hold, as float64."""
+"""One entry per partition: data of the observation that is not in the state, as float64."""
 
 
 @by_reference
 class DialArrays(NamedTuple):
-    """F columns of an observation, D dials, a network of hidden layers of H and G; H = 0: linear."""
+    """Dials of all partitions, and the network that sets them.
+
+    F columns of an observation, D dials, a network of hidden layers of H and G units; H = 0: linear.
+    """
 
     controller: NDArray[np.int64]  # (1,) code of the source of the dials
     dial: Records  # (P,) DIAL
@@ -101,7 +108,7 @@ class DialArrays(NamedTuple):
 
 
 def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> DialArrays:
-    """Return the dials after the partitions `before` have become `names`; new partitions begin at 0."""
+    """Return the dials for partitions `names`; those in `before` retain their values, new ones begin at 0."""
     fresh = no_dials(len(names))
     controlled = dials.controller[0] != NO_CONTROLLER
     seen = np.zeros((fresh.dial.shape[0] if controlled else 0, dials.seen.shape[1]))
@@ -114,7 +121,7 @@ def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> 
 
 
 def no_dials(partitions: int) -> DialArrays:
-    """Return dials that are not set. There is at least one row: jobs may arrive before any node."""
+    """Return dials that nothing sets. There is at least one row: jobs may arrive before any node."""
     none = np.zeros((0, 0))
     partitions = max(1, partitions)
     return DialArrays(

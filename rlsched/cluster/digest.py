@@ -45,7 +45,7 @@ def _mixed(word: np.uint64, salt: np.uint64) -> np.uint64:
 
 @kernel
 def sums(s: StateArrays, rows: NDArray[np.uint64], masks: NDArray[np.uint64]) -> tuple[np.uint64, np.uint64]:
-    """Sums of the live jobs, and of the places that they hold.
+    """Return the sums of the live jobs, and of the GPU places that they hold.
 
     Args:
         s: The state.
@@ -79,13 +79,13 @@ def _masks(modelled: bool, revises: bool) -> NDArray[np.uint64]:
 
 
 def arguments(s: StateArrays) -> tuple[StateArrays, NDArray[np.uint64], NDArray[np.uint64]]:
-    """Arguments of `sums`."""
+    """Return the arguments of `sums` for a state."""
     rows: NDArray[Any] = columns(s.job).view(np.uint64).reshape(len(s.job), -1)
     modelled, revises = columns(s.config)["modelled"][0], columns(s.order.code)["revises"][0]
     return s, rows, _masks(bool(modelled), bool(revises))
 
 
 def of_jobs(s: StateArrays) -> bytes:
-    """Bytes to hash for the live jobs and the GPUs that they hold."""
+    """Return the bytes to hash for the live jobs and the GPUs that they hold."""
     jobs, places = sums(*arguments(s))
     return int(jobs).to_bytes(8, "big") + int(places).to_bytes(8, "big")

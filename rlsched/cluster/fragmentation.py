@@ -3,8 +3,8 @@
 Weng et al., "Beware of Fragmentation" (ATC'23): for a task class, the free GPU capacity of a node that the
 class cannot use; averaged over the classes by how many of their tasks have arrived. This implementation
 counts the jobs of this state (the paper: a sample of the production workload), and leaves out classes with
-fewer than 1 in 200 arrivals. CPU-only classes and gangs that no node holds add the same to every choice, and
-are left out too.
+fewer than 1 in 200 arrivals. CPU-only classes and gangs that do not fit on one node add the same amount to
+every choice, and are left out too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RAREST: Final = 200
 
 @kernel
 def typical_classes(s: StateArrays, out: NDArray[np.int64]) -> int:
-    """Write the GPU classes that arrive often into `out` (C,); returns their number."""
+    """Write the GPU classes that arrive often into `out` (C,). Returns their number."""
     total = 0
     for c in range(s.demand.shape[0]):
         total += s.demand.arrived[c]

@@ -152,7 +152,7 @@ def _lowest(word: int) -> int:
 
 @kernel
 def include(members: NDArray[np.int64], nodes: int, n: int) -> None:
-    """Add node `n` of `nodes`."""
+    """Add node `n` to a set of nodes; `nodes`: number of nodes in the cluster."""
     word = n // WORD_BITS
     members[word] |= 1 << (n % WORD_BITS)
     members[_low_words(nodes) + word // WORD_BITS] |= 1 << (word % WORD_BITS)
@@ -160,7 +160,7 @@ def include(members: NDArray[np.int64], nodes: int, n: int) -> None:
 
 @kernel
 def exclude(members: NDArray[np.int64], nodes: int, n: int) -> None:
-    """Remove node `n` of `nodes`."""
+    """Remove node `n` from a set of nodes; `nodes`: number of nodes in the cluster."""
     word = n // WORD_BITS
     members[word] &= ~(1 << (n % WORD_BITS))
     if members[word] == 0:
@@ -169,7 +169,7 @@ def exclude(members: NDArray[np.int64], nodes: int, n: int) -> None:
 
 @kernel
 def next_member(members: NDArray[np.int64], nodes: int, start: int) -> int:
-    """Return the lowest member that is `start` or above, -1 if there is none."""
+    """Return the lowest node of a set that is `start` or above, -1 if there is none."""
     low = _low_words(nodes)
     word = start // WORD_BITS
     if word >= low:

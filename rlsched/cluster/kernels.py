@@ -111,9 +111,9 @@ def add_job(
     limit_s: float,
     pinned: bool,
 ) -> int:
-    """Add a job of a demand class. It is in no queue yet: `enqueue` it.
+    """Add a job of a demand class. The job is in no queue yet: call `enqueue`.
 
-    Returns its slot, -1 if all slots are taken.
+    Returns the slot of the job, -1 if all slots are in use.
     """
     slots = s.job.shape[0]
     live = s.counters[0].live_jobs
@@ -152,7 +152,7 @@ def add_job(
 
 @kernel
 def rank_job(s: StateArrays, slot: int, level: int, ln_weight: float) -> None:
-    """Set level and weight of a job."""
+    """Set the priority level of a job, and the logarithm of its weight."""
     s.job.level[slot], s.job.ln_weight[slot] = level, ln_weight
 
 
@@ -173,7 +173,7 @@ def admit_job(
     unshared: bool,
     gpu_need_mib: int,
 ) -> int:
-    """`add_job`, `rank_job` and `share_job` in one call, as each call from Python has overhead."""
+    """Call `add_job`, `rank_job` and `share_job` at once, because each call from Python has overhead."""
     slot = add_job(s, demand, vc, own, shared, submit_s, predicted_s, spread, limit_s, pinned)
     if slot >= 0:
         rank_job(s, slot, level, ln_weight)
@@ -183,7 +183,7 @@ def admit_job(
 
 @kernel
 def describe_job(s: StateArrays, slot: int, workload: int, energy_ppm: int) -> int:
-    """Set workload and energy weight (-1: the cluster's) of a job. Returns its number."""
+    """Set workload and energy weight (-1: the cluster's) of a job. Returns the job's number."""
     s.job.workload[slot], s.job.energy_ppm[slot] = workload, energy_ppm
     if s.job.head[slot] >= 0:
         forget_speeds(s, s.job.head[slot] // MAX_TENANTS)
@@ -192,7 +192,7 @@ def describe_job(s: StateArrays, slot: int, workload: int, energy_ppm: int) -> i
 
 @kernel
 def share_job(s: StateArrays, slot: int, unshared: bool, gpu_need_mib: int) -> None:
-    """Set whether a job refuses to share GPUs, and its GPU memory (-1: as models predict)."""
+    """Set whether a job refuses to share GPUs, and the GPU memory that it uses (-1: as models predict)."""
     s.job.unshared[slot], s.job.gpu_need_mib[slot] = unshared, gpu_need_mib
 
 
@@ -210,7 +210,7 @@ def forget(s: StateArrays, slot: int) -> None:
 
 @kernel
 def _index_node(s: StateArrays, n: int, sign: int) -> None:
-    """Add node `n` (sign 1) to its partition's index, or remove it (sign -1), if it is up."""
+    """Add node `n`, if it is up, to its partition's index (sign 1), or remove it (sign -1)."""
     if s.node.status[n] != NODE_UP:
         return
     p, free, size = s.node.part_of[n], s.node.free[n], s.node.gpus[n]
@@ -240,7 +240,7 @@ def _set_free(s: StateArrays, n: int, free: int) -> None:
 
 @kernel
 def set_node_status(s: StateArrays, n: int, status: int) -> None:
-    """Set the status of a node; its jobs are the caller's responsibility."""
+    """Set the status of a node; the caller ends or requeues the jobs on it."""
     _index_node(s, n, -1)
     s.node.status[n] = status
     _index_node(s, n, 1)
@@ -249,7 +249,7 @@ def set_node_status(s: StateArrays, n: int, status: int) -> None:
 
 @kernel
 def _use(s: StateArrays, n: int, slot: int, sign: int) -> None:
-    """Take the cores and memory of one place of a slot from node `n` (sign 1), or return them (-1)."""
+    """Deduct the cores and memory of one place of a slot from node `n` (sign 1), or return them (-1)."""
     if s.node.cpu_milli[n] < UNCOUNTED:
         s.node.cpu_free_milli[n] -= sign * s.job.cpu_milli_each[slot]
     if s.node.memory_mib[n] < UNCOUNTED:
@@ -258,7 +258,7 @@ def _use(s: StateArrays, n: int, slot: int, sign: int) -> None:
 
 @kernel
 def _uses_more_than_gpus(s: StateArrays, slot: int) -> bool:
-    """Whether a job takes counted cores or memory of its nodes."""
+    """Whether a job uses cores or memory that its nodes count."""
     return s.job.cpu_milli_each[slot] > 0 or s.demand.memory_mib_each[s.job.demand[slot]] > 0
 
 
@@ -266,7 +266,7 @@ def _uses_more_than_gpus(s: StateArrays, slot: int) -> bool:
 def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int, share_milli: int) -> int:
     """Make a slot a tenant of these GPUs of partition `p`; changes nothing else.
 
-    `gpus` is grouped by node, the first on `host`; a job without GPUs takes cores and memory of `host`.
+    `gpus` is grouped by node, the first on `host`; a job without GPUs uses cores and memory of `host`.
     Returns the first place of the allocation, -1 without GPUs.
     """
     gpu, counted = s.gpu, _uses_more_than_gpus(s, slot)
@@ -380,7 +380,7 @@ def spare_cpu_milli(s: StateArrays, n: int) -> int:
 
 @kernel
 def spare_cpu_milli_each(s: StateArrays, slot: int) -> int:
-    """Spare cores, thousandths, that a running job could get in addition with each of its GPUs."""
+    """Spare cores, thousandths, by which each GPU of a running job could get more."""
     place, each = s.job.head[slot], UNCOUNTED
     while place >= 0:
         n, on_node = s.gpu.node[place // MAX_TENANTS], 0
@@ -397,7 +397,7 @@ def join(
     """Start a waiting slot on all the GPUs of the running slot `share_with`, which holds as many whole GPUs.
 
     All jobs on these GPUs get equal shares; the first tenant gets the remainder. `cpu_milli_each`: cores that
-    the new job brings to each GPU; all jobs share all cores.
+    the new job adds to each GPU; all jobs share all cores.
     """
     dequeue(s, slot)
     s.job.cpu_milli_each[slot] = cpu_milli_each
@@ -435,10 +435,10 @@ def tenants_of(s: StateArrays, g: int) -> int:
 
 @kernel
 def _share_out(s: StateArrays, g: int, now_s: float) -> None:
-    """Give equal shares to all jobs that hold GPU `g` and have all their GPUs in common.
+    """Give equal shares to all jobs on GPU `g`, which have all their GPUs in common.
 
-    Service attained so far keeps its previous share: attained service is counted from the start of an attempt
-    at its present share, and the difference is added to the service of earlier attempts.
+    Service attained so far counts at its previous share: attained service is counted from the start of an
+    attempt at its present share, and the difference is added to the service of earlier attempts.
     """
     count, job = tenants_of(s, g), s.job
     left = WHOLE_GPU_MILLI
@@ -457,8 +457,8 @@ def _share_out(s: StateArrays, g: int, now_s: float) -> None:
 def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, now_s: float) -> None:
     """Give the share of a job that left shared GPUs to the remaining jobs, and the cores they requested.
 
-    `cpu_milli_each`: cores that the job had with each GPU, free now. The remaining jobs may have them even if
-    the node has lent its free cores: they shared them all along.
+    `cpu_milli_each`: cores that the job had with each GPU, free now. The remaining jobs get cores even if the
+    node has lent its free cores, because they shared these cores before.
     """
     first = -1
     for k in range(MAX_TENANTS):
@@ -480,7 +480,7 @@ def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, no
 
 @kernel
 def release(s: StateArrays, slot: int, now_s: float) -> None:
-    """Take back the GPUs of a running slot; it is then in no list: `forget` it or `wait_again`."""
+    """Free the GPUs of a running slot. The slot is in no list afterwards: call `forget` or `wait_again`."""
     job, share_milli, head = s.job, s.job.share_milli[slot], s.job.head[slot]
     vacate(s, slot, head, job.host[slot], job.placed_in[slot], share_milli)
     if share_milli < s.demand.share_milli[job.demand[slot]]:
@@ -501,7 +501,7 @@ def release(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def wait_again(s: StateArrays, slot: int) -> None:
-    """Make a released slot wait as its next attempt. It is in no queue yet: `enqueue` it."""
+    """Make a released slot wait as its next attempt. The slot is in no queue yet: call `enqueue`."""
     s.job.status[slot] = WAITING
     s.job.start_s[slot] = s.job.held_since_s[slot] = np.nan
     s.job.held_until_s[slot] = -np.inf
@@ -514,7 +514,7 @@ def wait_again(s: StateArrays, slot: int) -> None:
 
 @kernel
 def make_ineligible(s: StateArrays, slots: NDArray[np.int64]) -> None:
-    """Remove waiting slots from the queues: they are no candidates."""
+    """Remove waiting slots from the queues, so that they cannot start."""
     for slot in slots:
         dequeue(s, slot)
         s.job.status[slot] = INELIGIBLE
@@ -522,7 +522,7 @@ def make_ineligible(s: StateArrays, slots: NDArray[np.int64]) -> None:
 
 @kernel
 def size_class(s: StateArrays, c: int) -> None:
-    """Compute the most places of class `c` on a node of each partition."""
+    """Compute, for each partition, the most places of class `c` on one node."""
     sizes = s.derived.class_queue.node_size
     for p in range(sizes.shape[0]):
         sizes[p, c] = 0
@@ -532,7 +532,7 @@ def size_class(s: StateArrays, c: int) -> None:
 
 @kernel
 def forget_answers(s: StateArrays) -> None:
-    """Invalidate the cached answers of which classes fit."""
+    """Invalidate the cached results of which classes fit."""
     for p in range(s.derived.part.shape[0]):
         s.derived.part.changes[p] += 1
 

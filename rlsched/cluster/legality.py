@@ -1,4 +1,4 @@
-"""Whether the ledger accepts a start, for users and policies; kernels do not check."""
+"""Checks of whether the ledger accepts a start, for users and policies; kernels do not check."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def check_gang(
     Args:
         state: The cluster.
         slot: Slot of the waiting job.
-        gpus: Global GPU numbers that it requests.
+        gpus: Global numbers of the GPUs to give to the job.
         share_milli: Share of each GPU.
         sm_clock_frac: SM clock.
         node: Node of a job without GPUs.
-        cpu_milli_each: Cores with each GPU, thousandths; -1: the cores that it requested.
-        drained_too: Whether its nodes may be drained.
+        cpu_milli_each: Cores with each GPU, thousandths; -1: the cores that the job requested.
+        drained_too: Whether the nodes may be drained.
 
     Raises:
         AllocationError: the start is not legal; the message names the reason.
@@ -71,7 +71,7 @@ def check_gang(
 
 
 def check_clock(state: ClusterShape, seq: int, sm_clock_frac: float) -> None:
-    """Raise an AllocationError if a job cannot have this SM clock: without models, any but the highest."""
+    """Raise an AllocationError if a job cannot have this SM clock: without models, any but the full."""
     if sm_clock_frac != 1.0 and not state.arrays.config[0].modelled:
         raise AllocationError(f"job {seq}: only the full SM clock (1.0) can be given, got {sm_clock_frac}")
     if not MIN_CLOCK_FRAC <= sm_clock_frac <= 1.0:
@@ -129,15 +129,15 @@ def check_join(
     sm_clock_frac: float,
     cpu_milli_each: int = -1,
 ) -> None:
-    """Raise an AllocationError if a waiting job cannot share the GPUs of a running one.
+    """Raise an AllocationError if a waiting job cannot share the GPUs of a running job.
 
     Args:
         state: The cluster.
         slot: Slot of the waiting job.
         share_with: Slot of the running job.
-        gpus: Global GPU numbers that it requests: all GPUs of the running job.
-        sm_clock_frac: SM clock that it requests.
-        cpu_milli_each: Cores that it brings to each GPU, thousandths; -1: none.
+        gpus: Global numbers of the GPUs to share: all GPUs of the running job.
+        sm_clock_frac: SM clock of the waiting job.
+        cpu_milli_each: Cores that the waiting job adds to each GPU, thousandths; -1: none.
     """
     job = columns(state.arrays.job)
     seq, other = int(job["seq"][slot]), int(job["seq"][share_with])
@@ -148,19 +148,23 @@ def check_join(
         )
     asked = state.arrays.demand.share_milli[job["demand"][[slot, share_with]]]
     if job["gpus"][slot] != job["gpus"][share_with] or job["gpus"][slot] == 0 or (asked < 1000).any():
-        raise AllocationError(f"job {seq} cannot share the GPUs of job {other}: each needs as many, whole")
+        raise AllocationError(
+            f"job {seq} cannot share GPUs with job {other}: expected equally many whole GPUs"
+        )
     g = int(job["head"][share_with]) // MAX_TENANTS
     tenants = [k for k in state.arrays.gpu.tenant[g].tolist() if k >= 0]
     for one in (slot, *tenants):
         if job["unshared"][one]:
-            raise AllocationError(f"job {seq} cannot share GPUs with job {other}: {job['seq'][one]} must not")
+            raise AllocationError(
+                f"job {seq} cannot share with job {other}: job {job['seq'][one]} must not share"
+            )
     if tenants_of(state.arrays, g) >= MAX_SHARING:
         raise AllocationError(f"job {seq}: {MAX_SHARING} jobs share the GPUs of job {other} already")
     if job["placed_in"][share_with] not in (job["own_partition"][slot], job["shared_partition"][slot]):
         raise AllocationError(f"job {seq}: the partition of job {other} does not serve its VC")
     if not takes_gpus_of(state.arrays, int(job["demand"][slot]), share_with):
         raise AllocationError(
-            f"job {seq} does not take the GPUs of job {other}, or they are not all up and of one type, "
+            f"job {seq} does not accept the GPUs of job {other}, or they are not all up and of one type, "
             "or they are MIG slices or of a node that runs one job on each"
         )
     if sorted(gpus) != sorted(state.gpus_of(other)):
@@ -187,7 +191,7 @@ def _check_memory(state: ClusterShape, slot: int, share_with: int) -> None:
 def _places_by_node(
     state: ClusterShape, seq: int, gpus: Sequence[int], share_milli: int, node: int
 ) -> dict[int, int]:
-    """Number of places requested on each node, by node number, in the order of the GPUs."""
+    """Return the number of places requested on each node, by node number, in the order of the GPUs."""
     if not gpus:
         if not 0 <= node < len(state.node_names):
             raise AllocationError(f"job {seq}: there is no node number {node}")

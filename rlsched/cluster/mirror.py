@@ -1,4 +1,4 @@
-"""A copy of a state, on which decisions can be tried out."""
+"""A copy of a state, on which decisions can be simulated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlsched.cluster.state import ClusterState
 
 
 def mirror_of(state: ClusterState) -> ClusterState:
-    """Return an equal state with its own changes; kernels compiled for the state work on the copy.
+    """Return an independent copy of a state; kernels compiled for the state work on the copy.
 
     Immutable data is shared: descriptions of nodes, and read-only arrays. A copy of a read-only array would
     be writable, which is another type to a compiled function.

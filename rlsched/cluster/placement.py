@@ -1,12 +1,12 @@
-"""Whether a job can start in a partition now, and on which GPUs; compiled.
+"""Compiled checks of whether a job can start in a partition now, and on which GPUs.
 
 The rule *consolidate*: a gang that fits the partition's largest node goes on one node, the node with the
-fewest free GPUs that fits. A larger gang takes wholly free nodes, largest first, and puts the remainder on
+fewest free GPUs that fits. A larger gang gets wholly free nodes, largest first, and for the remainder
 the node with the most free GPUs. Ties go to the lowest node number. On identical nodes this is the rule of
 Lucid's simulator (Hu et al., ASPLOS'23). The other rules are in `choose`.
 
-Jobs that request only whole GPUs ("plain") are answered from counts of nodes by free GPUs, in time
-independent of the size of the cluster; other jobs by checking every node.
+Jobs that request only whole GPUs ("plain") are checked by counts of nodes by free GPUs, in time independent
+of the size of the cluster. For other jobs every node is checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlsched.compile.jit import array_kernel, kernel
 
 @kernel
 def hole_for(holes: NDArray[np.int32], gpus: int) -> int:
-    """Fewest free GPUs on any node that holds `gpus`; -1 if no node does. `holes`: (M + 1,)."""
+    """Fewest free GPUs on a node that still holds `gpus`; -1 if no node does. `holes`: (M + 1,)."""
     for free in range(gpus, holes.shape[0]):
         if holes[free] > 0:
             return free
@@ -93,7 +93,7 @@ def _class_fits(s: StateArrays, p: int, c: int) -> bool:
 
 @kernel
 def _has_room(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.bool_]) -> bool:
-    """Whether a node that is not taken has this many places of class `c`. `taken`: (N,)."""
+    """Whether a node that is not in `taken` (N,) has this many places of class `c`."""
     n = 0
     while n < s.node.shape[0] and (taken[n] or open_places(s, c, p, n) < needed):
         n += 1
@@ -102,7 +102,7 @@ def _has_room(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.boo
 
 @kernel
 def take_untouched(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.bool_]) -> int:
-    """Mark the wholly free nodes of a gang that needs several, largest first, and count their places. (N,)"""
+    """Mark in `taken` (N,) the free nodes for a gang that needs several, largest first; count places."""
     got = 0
     for size in range(s.derived.class_queue.node_size[p, c], 0, -1):
         for n in range(s.node.shape[0]):
@@ -148,7 +148,7 @@ def node_with(s: StateArrays, p: int, free: int) -> int:
 
 @kernel
 def take_from(s: StateArrays, n: int, count: int, out: NDArray[np.int32], at: int) -> int:
-    """Append the `count` lowest numbered wholly free GPUs of node `n` to `out`; returns its new length."""
+    """Append the `count` lowest numbered wholly free GPUs of node `n` to `out`. Returns the new length."""
     g = s.node.first_gpu[n]
     while count > 0:
         if s.gpu.free_milli[g] == WHOLE_GPU_MILLI:
@@ -161,7 +161,7 @@ def take_from(s: StateArrays, n: int, count: int, out: NDArray[np.int32], at: in
 
 @kernel
 def consolidate(s: StateArrays, p: int, gpus: int, out: NDArray[np.int32]) -> int:
-    """Write the GPUs of a plain gang into `out`; returns its first node, -1 if it does not fit."""
+    """Write the GPUs of a plain gang into `out`. Returns the first node, -1 if the gang does not fit."""
     index, nodes = s.derived, s.node.shape[0]
     if gpus <= index.part.node_size[p]:
         free = hole_for(index.holes[p], gpus)
@@ -197,7 +197,7 @@ def _emptiest_besides(s: StateArrays, p: int, taken: NDArray[np.int32]) -> int:
 
 @kernel
 def _on_node(s: StateArrays, n: int, gpus: NDArray[np.int32]) -> bool:
-    """Whether one of these GPUs is on node `n`; they are grouped by node."""
+    """Whether one of these GPUs, which are grouped by node, is on node `n`."""
     at = 0
     while at < gpus.shape[0]:
         node = s.gpu.node[gpus[at]]
@@ -209,7 +209,7 @@ def _on_node(s: StateArrays, n: int, gpus: NDArray[np.int32]) -> bool:
 
 @kernel
 def first_node_of(s: StateArrays, p: int, gpus: int) -> int:
-    """Return the first node that *consolidate* would use for a plain gang, -1 if it does not fit."""
+    """Return the first node that *consolidate* would use for a plain gang, -1 if the gang does not fit."""
     index = s.derived
     if gpus <= index.part.node_size[p]:
         free = hole_for(index.holes[p], gpus)
@@ -226,8 +226,8 @@ def first_node_of(s: StateArrays, p: int, gpus: int) -> int:
 def all_fit(s: StateArrays, p: int) -> bool:
     """Whether all waiting jobs of partition `p` can start at once, one after the other in queue order.
 
-    Exact if the partition's nodes are identical and all jobs plain; otherwise it may return False too often,
-    never True too often.
+    The result is exact if the partition's nodes are identical and all jobs plain. Otherwise it may be False
+    although all jobs fit, but never True although one does not.
     """
     if s.config[0].placement != CONSOLIDATE:
         return False

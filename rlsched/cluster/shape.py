@@ -1,4 +1,4 @@
-"""ClusterShape: names and arrays of a cluster: its nodes, partitions, GPU types and demand classes."""
+"""`ClusterShape`: names and arrays of a cluster: its nodes, partitions, GPU types and demand classes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Queue(Protocol):
 
 
 def alike_by_type(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
-    """Return the nodes, each with the least GPU memory of its type: the ledger knows only types."""
+    """Return the nodes, each with the least GPU memory of its type: the ledger distinguishes only types."""
     least: dict[str, int] = {}
     for node in nodes:
         if node.gpu_memory_mib:
@@ -93,16 +93,16 @@ def alike_by_type(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
 
 
 class ClusterShape:
-    """Nodes of a cluster, and what policies may do on it.
+    """Nodes of a cluster, and the permissions of policies on it.
 
     Attributes:
         arrays: The arrays that kernels work on; replaced when they grow.
         node_names: Name of each node, by node number.
         partition_names: The VCs that own nodes, in name order, then `shared` if a node serves all VCs.
-        vc_names: Every VC name so far; its position is its number.
-        kind_names: Every GPU type so far; its position is its number.
-        ordering: The order of its queues.
-        needs: Features that its kernels must be compiled with.
+        vc_names: All VC names so far; the position of a name is its number.
+        kind_names: All GPU types so far; the position of a type is its number.
+        ordering: The order of the queues.
+        needs: Features with which kernels must be compiled.
         placement: The placement rule, a key of `PLACEMENT_CODES`.
     """
 
@@ -136,7 +136,7 @@ class ClusterShape:
         *,
         slots: int = 256,
     ) -> Self:
-        """Return the idle cluster of a description."""
+        """Return the idle cluster that a description defines."""
         return cls(spec.expand(), queue, slots=slots, placement=spec.placement)
 
     @classmethod
@@ -167,7 +167,7 @@ class ClusterShape:
         return int(columns(self.arrays.counters)["decisions"][0])
 
     def _lay_out(self, nodes: list[NodeSpec]) -> None:
-        """Create the arrays of these nodes. Nodes that stay (a prefix) keep jobs, allocations and status."""
+        """Create the arrays of these nodes. Remaining nodes (a prefix) retain jobs, allocations, status."""
         old = self.arrays
         known = len(self._nodes)
         added = nodes[known:]
@@ -248,8 +248,8 @@ class ClusterShape:
     def clock_by_models(self, models: ModelArrays | None) -> None:
         """Use models only to choose SM clocks (`CLOCKS_ALONE`); None: clocks are not chosen.
 
-        The models' GPU types are `kind_names`, in that order; call again after a node of another type has
-        joined.
+        The models' GPU types are `kind_names`, in that order. Call this method again after a node of another
+        type has joined.
         """
         if models is not None:
             self.arrays = self.arrays._replace(models=models)
@@ -263,7 +263,7 @@ class ClusterShape:
         self._note_kinds()
 
     def permit(self, *, preemption: bool = False, reserve_after_s: float = math.inf) -> None:
-        """Set a policy's permissions on this cluster, which its rows show; rules do not depend on them.
+        """Set a policy's permissions on this cluster, which its rows show; rules ignore the permissions.
 
         Args:
             preemption: Preempt running jobs; if the order requires it, once a job declares that it may be
@@ -297,7 +297,7 @@ class ClusterShape:
 
     @property
     def energy_counts(self) -> float:
-        """Weight of energy against time for jobs without their own, 0 to 1, with or without models."""
+        """Weight of energy against time of jobs that set none, 0 to 1, with or without models."""
         return float(self.arrays.config[0].energy_ppm) / 1e6
 
     @property
@@ -306,7 +306,7 @@ class ClusterShape:
         return self.energy_counts if self.arrays.config[0].modelled else 0.0
 
     def _note_kinds(self) -> None:
-        """Note the GPU type of most GPUs of each partition; a type of MIG slices if it has no others."""
+        """Set the GPU type of each partition to its most common one; a MIG slice only if it has no others."""
         whole = np.array([not is_slice(name) for name in self.kind_names], np.bool_)
         for p in range(self.num_partitions):
             own = self.arrays.node.part_of == p
@@ -321,13 +321,13 @@ class ClusterShape:
         return (self._owners.index(vc) if vc in self._owners else -1), shared
 
     def vc_number(self, vc: str) -> int:
-        """Return the number of a VC's name, -1 for none; a new name gets the next number."""
+        """Return the number of a VC's name, -1 for ""; a new name gets the next number."""
         if vc and vc not in self.vc_names:
             self.vc_names.append(vc)
         return self.vc_names.index(vc) if vc else -1
 
     def demand_number(self, demand: Demand) -> int:
-        """Return the number of a demand class; a new one gets the next number."""
+        """Return the number of a demand class; a new class gets the next number."""
         number = self._demands.get(demand)
         if number is None:
             number = len(self._demands)
@@ -356,7 +356,7 @@ class ClusterShape:
         return [self.demand_number(demand) for demand in demands]
 
     def _mark_plain(self) -> None:
-        """Note the classes for which counts of free GPUs suffice."""
+        """Mark the classes for which counts of free GPUs suffice."""
         self.arrays.demand.plain[: len(self._demands)] = plain_demands(
             list(self._demands), alike_by_type(list(self._shapes))
         )
@@ -371,7 +371,7 @@ class ClusterShape:
         return sum(1 << kind for kind, will_do in enumerate(accepted) if will_do)
 
     def know_kind(self, name: str) -> int:
-        """Return the number of a GPU type, whether a node has it or not; a new name gets the next number."""
+        """Return the number of a GPU type, even if no node has it; a new name gets the next number."""
         return self._kind_number(name)
 
     def _kind_number(self, name: str) -> int:
@@ -382,11 +382,11 @@ class ClusterShape:
         return self.kind_names.index(name)
 
     def can_ever_run(self, vc: str, demand: Demand | int, without: Collection[int] = frozenset()) -> bool:
-        """Whether a job would fit the idle cluster that its VC may use, with every node up.
+        """Whether a job would fit the nodes that its VC may use if all of them were up and idle.
 
         Args:
             vc: The VC.
-            demand: Its request; a number: this many GPUs.
+            demand: The request; a number: this many GPUs.
             without: Numbers of retired nodes.
         """
         wanted = Demand(gpus=demand) if isinstance(demand, int) else demand
@@ -407,7 +407,7 @@ class ClusterShape:
         self._note_kinds()
 
     def sort_queue(self, wanted: bool) -> None:
-        """Keep each partition's sorted queue, or only heaps, enough for a compiled rule (`SORTS_QUEUE`)."""
+        """Store each queue sorted, or only as heaps, which suffice for a compiled rule (`SORTS_QUEUE`)."""
         self.arrays.config[0].sorts_queue = wanted
         kernels.rebuild_index(self.arrays)
 
@@ -446,7 +446,7 @@ class ClusterShape:
         return gpus
 
     def beside(self, seq: int) -> list[int]:
-        """Return the numbers of the jobs that share the GPUs of a job, in the order of their places there."""
+        """Return the numbers of the jobs that share the GPUs of a job, in the order of their places."""
         job = columns(self.arrays.job)
         head = int(job["head"][self.slot_of(seq)])
         tenants = columns(self.arrays.gpu)["tenant"][head // MAX_TENANTS].tolist() if head >= 0 else []

@@ -14,7 +14,7 @@ from rlsched.models.slice_name import slice_name, whole_type
 MAX_GPUS_PER_NODE = 64
 Placement = Literal["consolidate", "best-fit", "worst-fit", "spread", "fgd"]
 SHARED_PARTITION = "shared"
-"""Name of the partition of the nodes that serve every VC; no VC may have it."""
+"""Name of the partition of the nodes that serve every VC; no VC may have this name."""
 
 
 class _Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -29,7 +29,7 @@ class _Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class NodeGroup(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`count` identical nodes.
+    """A group of `count` identical nodes.
 
     Jobs get GPUs: whole GPUs, or slices if GPUs are partitioned by MIG.
 
@@ -93,7 +93,7 @@ class NodeGroup(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One node: a `NodeGroup` of one, with a name."""
+    """One node: as a `NodeGroup` of one node, with a name."""
 
     name: str
     gpus: int
@@ -103,7 +103,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     vc: str | None = None
     slices: int = 0
     gpu_memory_mib: int = 0
-    """Memory of each GPU, MiB, 0 if unknown; the least of all nodes of its GPU type applies."""
+    """Memory of each GPU, MiB, 0 if unknown; the ledger uses the least of all nodes of a GPU type."""
 
     @property
     def devices(self) -> int:

@@ -1,4 +1,4 @@
-"""Speed of a job of a state, compiled: clock, sharing, GPU type, nodes and cores together.
+"""Compiled speed of a job in a state: clock, sharing, GPU type, nodes and cores together.
 
 Predictions for decisions and the simulator's outcomes use the same functions; only the simulator adds the
 part that no model explains (`sharing.pair_noise`).
@@ -28,7 +28,8 @@ def gpu_kind(s: StateArrays, g: int) -> int:
 def fill_beside(m: ModelArrays) -> None:
     """Compute the predicted speed of every workload next to every other, on every GPU type.
 
-    Without observations: `beside` is the modelled speed."""
+    Without observations, the speed in `beside` is the modelled speed.
+    """
     other = np.zeros(1, np.int64)
     for a in range(m.trait.shape[0]):
         for kind in range(m.trait.shape[1]):
@@ -40,13 +41,13 @@ def fill_beside(m: ModelArrays) -> None:
 
 @kernel
 def shared_on(s: StateArrays, slot: int, g: int) -> float:
-    """Predicted speed of a job next to all the others on its GPU `g`; solo: 1."""
+    """Predicted speed of a job next to all other jobs on its GPU `g`; solo: 1."""
     return shared_with(s, slot, slot, g)
 
 
 @kernel
 def shared_with(s: StateArrays, slot: int, more: int, g: int) -> float:
-    """Predicted speed of a job next to all the others on GPU `g` and the additional job `more`; solo: 1."""
+    """Predicted speed of a job next to all other jobs on GPU `g` and the additional job `more`; solo: 1."""
     count, others = 0, s.scratch[0].others
     if more != slot:
         others[count] = s.job.workload[more]
@@ -84,7 +85,7 @@ def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, node
 
 @kernel
 def type_speed(s: StateArrays, slot: int, kind: int) -> float:
-    """Speed of a job on GPUs of this type relative to the type of its run time, both fully used."""
+    """Speed of a job on GPUs of this type, relative to the type of its run time, if both are fully used."""
     t, w, reference = s.models.trait, s.job.workload[slot], s.job.reference_kind[slot]
     return 1.0 if reference < 0 or reference == kind else t.speed[w, kind] / t.speed[w, reference]
 
@@ -105,14 +106,14 @@ def asked_feed(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def reference_feed(s: StateArrays, slot: int, kind: int) -> float:
-    """Fraction of full speed with the requested cores on GPUs of its run time's type, where its rate is 1."""
+    """Fraction of full speed with the requested cores on GPUs of the type of the job's run time (rate 1)."""
     reference = s.job.reference_kind[slot]
     return asked_feed(s, slot, kind if reference < 0 else reference)
 
 
 @kernel
 def cores_given(s: StateArrays, slot: int, kind: int) -> float:
-    """CPU cores for each of a job's GPUs. Jobs that share GPUs share the cores of all of them, by need."""
+    """CPU cores for each of a job's GPUs. Jobs that share GPUs share the sum of their cores, by need."""
     head, held = s.job.head[slot], s.job.cpu_milli_each[slot] / 1000.0
     if head < 0 or s.job.share_milli[slot] >= s.demand.share_milli[s.job.demand[slot]]:
         return held
@@ -128,9 +129,9 @@ def cores_given(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float) -> float:
-    """Rate of a job whose GPUs allow `allowed`, with the cores that it holds: the lower of the two.
+    """Rate of a job: the lower of the rate that its GPUs allow and the rate that its cores allow.
 
-    Both are fractions of the speed on fully used GPUs of this type.
+    `allowed` and the result are fractions of the speed on fully used GPUs of this type.
     """
     delivered = feed(s, slot, kind, cores_given(s, slot, kind))
     return min(allowed, delivered) / reference_feed(s, slot, kind) * type_speed(s, slot, kind)
@@ -140,7 +141,7 @@ def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float) -> float:
 def speed_alone(s: StateArrays, slot: int, kind: int) -> float:
     """Predicted solo rate of a waiting job at full clock on GPUs of a type.
 
-    It runs on the nodes that it needs, with the cores that it requested.
+    The prediction assumes the fewest nodes that hold the job, and the cores that it requested.
     """
     allowed = min(gpu_rate(s, slot, kind, 1.0, 1.0, 1, 1), asked_feed(s, slot, kind))
     return allowed / reference_feed(s, slot, kind) * type_speed(s, slot, kind)
@@ -150,8 +151,8 @@ def speed_alone(s: StateArrays, slot: int, kind: int) -> float:
 def present_speed(s: StateArrays, slot: int) -> float:
     """Predicted rate of a running job with the current sharing and clock of its GPUs; 1 without GPUs.
 
-    The clock is the recorded clock of its GPUs if there is one, as in the simulator, else the clock that the
-    job was given. Cached until its GPUs change (`rlsched.cluster.kernels.forget_speeds`).
+    The clock is the recorded clock of the GPUs if there is one, as in the simulator, else the clock that the
+    job was given. The rate is cached until the GPUs change (`rlsched.cluster.kernels.forget_speeds`).
     """
     if s.job.head[slot] < 0:
         return 1.0
@@ -163,19 +164,19 @@ def present_speed(s: StateArrays, slot: int) -> float:
 
 @kernel
 def _present_speed(s: StateArrays, slot: int, g: int) -> float:
-    """`present_speed` of a job whose first GPU is `g`."""
+    """Compute `present_speed` of a job whose first GPU is `g`."""
     clock = s.gpu.clock_frac[g] if s.gpu.clock_frac[g] > 0.0 else s.job.sm_clock_frac[slot]
     return placed_rate(s, slot, clock, shared_on(s, slot, g))
 
 
 @kernel
 def placed_rate(s: StateArrays, slot: int, clock: float, shared: float) -> float:
-    """Rate of a running job: the rate of the slowest of its GPUs, fed by its cores.
+    """Rate of a running job: the rate of its slowest GPU, limited by the job's cores.
 
     Args:
         s: The state.
         slot: The job.
-        clock: SM clock of its GPUs, fraction of the maximum.
+        clock: SM clock of the GPUs, fraction of the maximum.
         shared: Speed with sharing, relative to solo.
     """
     head = s.job.head[slot]
@@ -223,8 +224,8 @@ def added_power_w(s: StateArrays, slot: int, kind: int, clock: float, rate: floa
 def at_work_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
     """Fraction of the time in which a job of this rate keeps a GPU busy, without its co-tenants.
 
-    The catalogue's solo utilisation, reduced by insufficient cores, co-tenants or additional nodes. Does not
-    include that a lower clock leaves fewer pauses.
+    The fraction is the catalogue's solo utilisation, reduced by insufficient cores, co-tenants or additional
+    nodes. It does not account for the shorter pauses at a lower clock.
     """
     util_frac = s.models.trait.util_frac[s.job.workload[slot], kind]
     return util_frac * busy_frac(s, slot, kind, clock, rate)
@@ -232,7 +233,7 @@ def at_work_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float
 
 @kernel
 def cores_used(s: StateArrays, slot: int, kind: int, rate: float) -> float:
-    """CPU cores that a job of this rate keeps busy for each of its places; 0 if it requested none."""
+    """CPU cores that a job of this rate keeps busy for each of its places; 0 if it requested no cores."""
     if s.job.head[slot] < 0:
         return s.job.cpu_milli_each[slot] / 1000.0
     if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:

@@ -1,6 +1,6 @@
-"""ClusterState: a cluster and its live jobs, and the ledger that keeps them consistent.
+"""`ClusterState`: a cluster and its live jobs, and the ledger that makes their changes consistent.
 
-It holds only facts that a broker has: no true durations. Simulator and broker use the same class.
+The state holds only facts that a broker has: no true durations. Simulator and broker use the same class.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from rlsched.cluster.spec import NodeSpec
 from rlsched.errors import AllocationError
 
 _UNKNOWN_HOLD_S = 86_400.0
-"""Assumed time until GPUs used outside the cluster come back, seconds, if unknown."""
+"""Assumed time until GPUs used outside the cluster are free again, seconds, if unknown."""
 
 
 class ClusterState(ClusterShape):
-    """State of a cluster.
+    """State of a cluster and its live jobs.
 
     Attributes:
-        stops_take_time: Whether a preempted job waits again only once its processes have exited, when it is
-            requeued; until then it is no candidate. True in a broker; in the simulator it waits at once.
+        stops_take_time: Whether a preempted job waits again only when it is requeued, after its processes
+            have exited. True in a broker. False in the simulator: the job waits again at once.
     """
 
     stops_take_time = False
 
     def count_decision(self) -> None:
-        """Count a decision."""
+        """Increase the number of the next decision by one."""
         columns(self.arrays.counters)["decisions"][0] += 1
 
     # ---- jobs -------------------------------------------------------------------------------------
@@ -73,28 +73,28 @@ class ClusterState(ClusterShape):
         level: int = 0,
         ln_weight: float = 0.0,
     ) -> int:
-        """Add a waiting job; returns its number.
+        """Add a waiting job. Returns the number of the job.
 
         Args:
             num_gpus: Number of whole GPUs of any type, if nothing else is requested.
-            demand: Its complete request.
-            vc: Its virtual cluster.
+            demand: The complete request.
+            vc: The virtual cluster of the job.
             submit_s: Time of submission.
             predicted_s: Predicted run time, seconds.
             spread: Standard deviation of ln(run time / prediction).
             time_limit_s: The user's time limit, nan if there is none.
-            preemptible: Whether it may be stopped in favour of another job.
+            preemptible: Whether the job may be stopped in favour of another job.
             workload: Number in the catalogue of workloads, 0 if unknown.
             energy_weight: Weight of energy against time, 0 to 1; None: the cluster's.
-            shares: Whether it may share its GPUs with other jobs, if GPUs are shared.
-            gpu_need_mib: Memory that it takes on each of its GPUs, MiB; -1: as models predict for its
+            shares: Whether the job may share its GPUs with other jobs, if GPUs are shared.
+            gpu_need_mib: Memory that the job uses on each of its GPUs, MiB; -1: as models predict for its
                 workload.
-            level: Its priority; jobs of a higher level go first.
-            ln_weight: ln of its weight in the order of the queue.
+            level: Priority of the job; jobs of a higher level start first.
+            ln_weight: ln of the job's weight in the order of the queue.
 
         Raises:
-            AllocationError: it requests less than one GPU, or its submission time or prediction is not
-                usable.
+            AllocationError: the job requests less than one GPU, or its submission time or prediction is not
+                finite.
         """
         if demand is None:
             if num_gpus is None or num_gpus < 1:
@@ -129,21 +129,21 @@ class ClusterState(ClusterShape):
         return int(kernels.describe_job(self.arrays, slot, workload, energy_ppm))
 
     def rank_job(self, seq: int, level: int, ln_weight: float, now_s: float) -> None:
-        """Set level and weight of a live job."""
+        """Set priority level and weight of a live job."""
         slot = self.slot_of(seq)
         kernels.rank_job(self.arrays, slot, level, float(ln_weight))
         if self.arrays.job.status[slot] == WAITING:
             self.ordering.rank(self.arrays, slot, now_s)
 
     def share_job(self, seq: int, *, shares: bool, gpu_need_mib: int) -> None:
-        """Set whether a live job may share GPUs, and the memory that it takes on them.
+        """Set whether a live job may share GPUs, and the memory that it uses on each.
 
-        It keeps its current co-tenants.
+        The current co-tenants of the job stay.
         """
         kernels.share_job(self.arrays, self.slot_of(seq), not shares, gpu_need_mib)
 
     def unshare_job(self, seq: int) -> None:
-        """Let a live job share no GPUs from now on; it keeps its current co-tenants."""
+        """Let a live job share no GPUs from now on; its current co-tenants stay."""
         slot = self.slot_of(seq)
         kernels.share_job(self.arrays, slot, True, int(self.arrays.job.gpu_need_mib[slot]))
 
@@ -155,7 +155,7 @@ class ClusterState(ClusterShape):
         """Remove a waiting job, eligible or not.
 
         Raises:
-            AllocationError: it does not wait.
+            AllocationError: the job does not wait.
         """
         slot = self.slot_of(seq)
         if self.arrays.job.status[slot] != INELIGIBLE:
@@ -164,10 +164,10 @@ class ClusterState(ClusterShape):
         kernels.forget(self.arrays, slot)
 
     def make_ineligible(self, seqs: Sequence[int]) -> None:
-        """Waiting jobs leave the queues until `make_eligible`: no rule, plan or policy sees them.
+        """Remove waiting jobs from the queues until `make_eligible`: no rule, plan or policy sees them.
 
         Raises:
-            AllocationError: one of them does not wait.
+            AllocationError: one of the jobs does not wait.
         """
         kernels.make_ineligible(self.arrays, self._all_in_status(seqs, WAITING, "waiting"))
 
@@ -175,7 +175,7 @@ class ClusterState(ClusterShape):
         """Return ineligible jobs to the queues, in the order of their submission if keys are equal.
 
         Raises:
-            AllocationError: one of them is not ineligible.
+            AllocationError: one of the jobs is not ineligible.
         """
         slots = self._all_in_status(seqs, INELIGIBLE, "ineligible")
         self.ordering.make_eligible(self.arrays, slots, now_s)
@@ -193,12 +193,12 @@ class ClusterState(ClusterShape):
         cpu_milli_each: int = -1,
         by_engine: bool = False,
     ) -> None:
-        """Give a waiting job exactly these GPUs, or a job without GPUs a place on this node.
+        """Start a waiting job on exactly these GPUs, or a job without GPUs on this node.
 
         `share_milli`: share of each GPU; None: the share that the job requested. `share_with`: number of the
         running job that shares all of its GPUs with this job, -1: the GPUs are free. `cpu_milli_each`: cores
-        with each GPU, -1: the cores that it requested. `by_engine`: the job runs there already, and another
-        component has started it.
+        with each GPU, -1: the cores that the job requested. `by_engine`: the job runs there already, because
+        another component has started it.
 
         Raises:
             AllocationError: the job does not wait, the gang is not whole, a GPU is taken, named twice,
@@ -226,15 +226,16 @@ class ClusterState(ClusterShape):
     def hold(self, gpus: Sequence[int], now_s: float, until_s: float | None = None) -> int:
         """Mark free GPUs of one node, which may be drained or down, as used outside the cluster.
 
-        Returns the number of a placeholder job that runs at once and is never preempted; `release` it.
+        Returns the number of a placeholder job that runs at once and is never preempted. To free the GPUs,
+        `release` the placeholder.
 
         Args:
             gpus: Global GPU numbers.
             now_s: Current time.
-            until_s: Latest time at which they come back; None: unknown.
+            until_s: Latest time at which the GPUs are free again; None: unknown.
 
         Raises:
-            AllocationError: one of them is taken, or they are on several nodes.
+            AllocationError: one of the GPUs is taken, or they are on several nodes.
         """
         nodes = {int(self.arrays.gpu.node[g]) for g in gpus}
         if len(nodes) != 1 or any(self.arrays.gpu.free_milli[g] != WHOLE_GPU_MILLI for g in gpus):
@@ -284,21 +285,21 @@ class ClusterState(ClusterShape):
         return check_gang(self, slot, gpus, share, sm_clock_frac, node, cpu_milli_each, drained_too=by_engine)
 
     def queue_key(self, seq: int) -> float | None:
-        """Return the queue key of a waiting job, the lowest first; None: it is in no queue."""
+        """Return the queue key of a waiting job, the lowest is first; None: the job is in no queue."""
         slot = self.slot_of(seq)
         return float(self.arrays.job.key[slot]) if self.arrays.job.status[slot] == WAITING else None
 
     def release(self, seq: int, now_s: float, *, ended: bool = True) -> None:
-        """End the attempt of a running or preempted job, and the job.
+        """End the attempt of a running or preempted job, and remove the job.
 
         Args:
-            seq: Its number.
+            seq: Number of the job.
             now_s: Current time.
-            ended: Whether it ended by itself. Only then, and if the ledger knows all earlier attempts, its
-                run time revises the predictions of its burst.
+            ended: Whether the job ended by itself. Only then, and if the ledger knows all earlier attempts,
+                its run time revises the predictions of its burst.
 
         Raises:
-            AllocationError: it neither runs nor is being stopped.
+            AllocationError: the job neither runs nor is being stopped.
         """
         job = columns(self.arrays.job)
         ran_until_now = job["status"][self.slot_of(seq)] == RUNNING
@@ -308,13 +309,13 @@ class ClusterState(ClusterShape):
         kernels.forget(self.arrays, slot)
 
     def requeue(self, seq: int, now_s: float, gpu_memory_mib: int = 0, *, alone: bool = False) -> None:
-        """End the attempt of a running or preempted job; it waits, as its next attempt.
+        """End the attempt of a running or preempted job, and let the job wait for its next attempt.
 
-        `gpu_memory_mib`: least memory of each of its GPUs from now on, if more than before. `alone`: it
+        `gpu_memory_mib`: least memory of each of its GPUs from now on, if more than before. `alone`: the job
         shares no GPUs from now on.
 
         Raises:
-            AllocationError: it neither runs nor is being stopped.
+            AllocationError: the job neither runs nor is being stopped.
         """
         slot = self._stopped(seq, now_s)
         if alone:
@@ -326,10 +327,10 @@ class ClusterState(ClusterShape):
         self.ordering.requeue(self.arrays, slot, now_s)
 
     def ask_for_types(self, seq: int, gpu_types: Sequence[str]) -> None:
-        """Set the GPU types that a waiting job, eligible or not, accepts; none: any.
+        """Set the GPU types that a waiting job, eligible or not, accepts; empty: any type.
 
         Raises:
-            AllocationError: it does not wait.
+            AllocationError: the job does not wait.
         """
         slot = self.slot_of(seq)
         asked = self.demands[int(self.arrays.job.demand[slot])]
@@ -348,7 +349,7 @@ class ClusterState(ClusterShape):
         self.arrays.job.demand[slot] = number
 
     def _stopped(self, seq: int, now_s: float) -> int:
-        """Return the slot of a job after ending its attempt; it has no GPUs from now on."""
+        """End the attempt of a job, which has no GPUs from now on. Returns the job's slot."""
         slot = self.slot_of(seq)
         if columns(self.arrays.job)["status"][slot] != LEAVING:
             self._in_status(seq, RUNNING, "running")
@@ -358,13 +359,13 @@ class ClusterState(ClusterShape):
     def preempt(self, seq: int, now_s: float, *, moved_for: int = -1) -> None:
         """Stop a running job in favour of another job: its GPUs are free in this ledger.
 
-        It waits again, as its next attempt: at once, or, with `stops_take_time`, when it is requeued.
+        The job waits for its next attempt: at once, or, with `stops_take_time`, when it is requeued.
 
         Args:
-            seq: Its number.
+            seq: Number of the job to stop.
             now_s: Current time.
-            moved_for: Number of the waiting job that it makes room for, if it will restart elsewhere at once;
-                -1: it is preempted to wait.
+            moved_for: Number of the waiting job that gets the GPUs, if the stopped job will restart elsewhere
+                at once; -1: the stopped job is preempted to wait.
 
         Raises:
             AllocationError: see `check_preempt`.
@@ -382,8 +383,8 @@ class ClusterState(ClusterShape):
         """Return the slot of a job that may be preempted now.
 
         Raises:
-            AllocationError: it does not run, must not be preempted, or started at this instant; or the job
-                that it is moved for does not wait.
+            AllocationError: the job does not run, must not be preempted, or started at this instant; or the
+                job `moved_for` does not wait.
         """
         slot = self._in_status(seq, RUNNING, "running")
         if self.arrays.job.pinned[slot]:
@@ -411,7 +412,7 @@ class ClusterState(ClusterShape):
     # ---- nodes ------------------------------------------------------------------------------------
 
     def add_node(self, spec: NodeSpec) -> int:
-        """Add a node, up and idle; waiting jobs may use it. Returns its number."""
+        """Add a node, up and idle, on which waiting jobs may start. Returns the node's number."""
         if spec.name in self.node_names:
             raise AllocationError(f"node {spec.name!r} is already part of the cluster")
         self._lay_out([*self._nodes, spec])
@@ -426,7 +427,7 @@ class ClusterState(ClusterShape):
     ) -> None:
         """Set cores and memory of a node, 0 if unknown, and its GPU type.
 
-        Jobs keep what they hold there: if the node has less than that, its free amount is negative.
+        Jobs retain what they hold on the node: if the node now has less, its free amount is negative.
         """
         before = self._nodes[n]
         kind = before.gpu_type if gpu_type is None else gpu_type
@@ -454,10 +455,10 @@ class ClusterState(ClusterShape):
         kernels.rebuild_index(self.arrays)
 
     def retire_node(self, n: int) -> None:
-        """Remove a node permanently, and free its name.
+        """Remove a node permanently, so that its name can be used again.
 
         Raises:
-            AllocationError: jobs hold GPUs there.
+            AllocationError: jobs hold GPUs on the node.
         """
         if self.jobs_on(n):
             raise AllocationError(f"node {self.node_names[n]!r} cannot be retired: jobs hold GPUs there")
@@ -468,7 +469,7 @@ class ClusterState(ClusterShape):
     def fail_node(self, n: int) -> list[int]:
         """Mark a node as down.
 
-        Returns the jobs that hold GPUs there, in `seq` order: release or requeue each.
+        Returns the jobs that hold GPUs on the node, in `seq` order: release or requeue each of them.
         """
         kernels.set_node_status(self.arrays, self._node(n), NODE_DOWN)
         return self.jobs_on(n)
@@ -497,7 +498,7 @@ class ClusterState(ClusterShape):
         return sorted({int(job.seq[slot]) for slot in [*tenants[tenants >= 0], *hosted]})
 
     def digest(self) -> str:
-        """Hash of everything but the derived index and empty slots: equal states, equal digests."""
+        """Hash of all state except the derived index and empty slots: equal states, equal digests."""
         hasher = hashlib.sha256(of_jobs(self.arrays))
         dials = self.arrays.dials
         if dials.controller[0] != NO_CONTROLLER:

@@ -1,1 +1,1 @@
-"""Decisions: legal candidates, features, the Scheduler interface, the guard, the record."""
+"""The scheduling core: candidates, features, rules, the `Scheduler` interface, the guard, the record."""

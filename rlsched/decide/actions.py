@@ -1,4 +1,4 @@
-"""Actions of a scheduler: a closed union."""
+"""The actions of a scheduler: `Start`, `Preempt` and `Wait`. There are no others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         share_milli: Share of each GPU, 1,000 = the whole GPU.
         sm_clock_frac: SM clock as a fraction of the maximum.
         node: Node of a job without GPUs; -1 for a job with GPUs, whose node follows from `gpus`.
-        share_with: Number of the running job whose GPUs it shares, all of them; -1: the GPUs are free.
+        share_with: Number of the running job with which the started job shares all GPUs; -1: the GPUs are
+            free.
         cpu_milli_each: CPU cores with each GPU, thousandths; -1: the cores that the job requested.
     """
 
@@ -30,16 +31,16 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
 
 class Preempt(msgspec.Struct, frozen=True, tag="preempt"):
-    """Stop a running job in favour of another job, and queue it again.
+    """Stop a running job in favour of another job, and queue the stopped job again.
 
     A broker sends the job a stop signal. The job waits again once its processes have exited, and the jobs
-    that get its GPUs start then. Not legal for a job that must not be preempted (`job.pinned`), nor for a job
-    that started at this instant.
+    that get its GPUs start then. `Preempt` is illegal for a job that must not be preempted (`job.pinned`),
+    and for a job that started at this instant.
 
     Attributes:
-        seq: The job's sequence number.
-        moved_for: Number of the waiting job that it makes room for, if it restarts elsewhere at once; for
-            records and messages. -1: it waits in the queue.
+        seq: The number of the job to stop.
+        moved_for: Number of the waiting job that gets the GPUs, if the stopped job restarts elsewhere at
+            once; for records and messages. -1: the stopped job waits in the queue.
     """
 
     seq: int
@@ -50,8 +51,8 @@ class Wait(msgspec.Struct, frozen=True, tag="wait"):
     """Do nothing until the next decision point, or until a given time if that is earlier.
 
     Attributes:
-        until_s: Time to ask again, seconds, even without an event; a later *wait* of the same partition
-            replaces it. None: ask at the next decision point.
+        until_s: Time of the next decision, seconds, even without an event; a later *wait* of the same
+            partition replaces it. None: the next decision point.
     """
 
     until_s: float | None = None

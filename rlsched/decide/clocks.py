@@ -1,4 +1,4 @@
-"""SM clock and CPU cores of a job that is about to start, both chosen by models; compiled."""
+"""Compiled functions that choose, by models, SM clock and CPU cores of a job that is about to start."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_PRESSURE: Final = 3.0
 
 @kernel
 def can_set_clocks(s: StateArrays, gpus: NDArray[np.int32]) -> bool:
-    """Whether the SM clocks of all these GPUs can be set."""
+    """Return whether the SM clocks of all these GPUs can be set."""
     fixed = 0
     for position in range(gpus.shape[0]):
         fixed += s.node.fixed_clock[s.gpu.node[gpus[position]]]
@@ -41,7 +41,7 @@ def clock_on(s: StateArrays, p: int, slot: int, gpus: NDArray[np.int32], o: Star
 def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
     """SM clock that a rule gives a waiting job on GPUs of this type in `p`, as a fraction of the maximum.
 
-    A job with its own energy weight has its clock weighed by it under every rule. If models exist only for
+    The energy weight of a job, if set, determines its clock under every rule. If models exist only for
     clocks, a rule without clock settings uses the cluster's energy weight.
     """
     if not MODELLED or not s.config[0].modelled or s.models.gpu.sliced[kind]:
@@ -72,9 +72,10 @@ def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> 
 def weighed_level(
     s: StateArrays, p: int, kind: int, clock_bound: float, dynamic_w: float, weight: float, jobs: int
 ) -> int:
-    """Clock level of least cost of time and energy, energy weighed by `weight` (0: the highest clock).
+    """Return the clock level with the least weighted cost of time and energy.
 
-    Time and energy are relative to the full clock. Time counts more the more jobs wait, including this job.
+    `weight` is the weight of energy (0: the highest clock). Time and energy are relative to the full clock.
+    Time counts more the more jobs wait, including this job.
     """
     if weight == 0.0:
         return 0
@@ -86,11 +87,12 @@ def weighed_level(
 
 @kernel
 def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOptions) -> int:
-    """CPU cores (thousandths) that a rule gives a job with each of these GPUs, on which it is about to start.
+    """CPU cores (thousandths) per GPU that a rule gives a job that is about to start on these GPUs.
 
-    Default: the cores that the job requested. With `cores`: the cores that it can use, which is fewer if
-    fewer suffice and more if its nodes have spare cores. Lent cores return when the borrower ends; until then
-    a node may have fewer cores than its free GPUs need, and a job that starts there gets a proportional part.
+    Default: the cores that the job requested. With `cores`: the cores that the job can use, fewer than it
+    requested if fewer suffice, more if its nodes have spare cores. Lent cores return when the borrower ends.
+    Until then a node may have fewer cores than its free GPUs need; a job that starts there gets a
+    proportional part.
     """
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     if not MODELLED or not o.cores or asked == 0 or gpus.shape[0] == 0:
@@ -115,9 +117,9 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
 
 @kernel
 def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
-    """CPU cores (thousandths) that a waiting job brings to each GPU that it joins.
+    """CPU cores (thousandths) that a waiting job adds to each GPU that it shares.
 
-    Spare cores of the nodes, as many as all jobs on them together lack.
+    The added cores are spare cores of the nodes, at most as many as all jobs on the GPUs together lack.
     """
     job, cores = s.job, s.models.trait.cores_each
     asked = s.demand.cpu_milli_each[job.demand[slot]]
@@ -134,6 +136,6 @@ def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
 
 @kernel
 def lacks_cores(s: StateArrays, slot: int, share_with: int) -> bool:
-    """Whether a job that must get the cores it requested finds fewer spare cores next to a running job."""
+    """Whether a running job's nodes lack spare cores for a job that must get the cores it requested."""
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     return s.config[0].modelled == CORES_AS_ASKED and asked > spare_cpu_milli_each(s, share_with)

@@ -1,4 +1,4 @@
-"""Decision kernels, compiled for the needs of a state: models, preemption, reservations."""
+"""Compiles decision kernels for the needs of a state: models, preemption, reservations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def for_state(template: Any, state: ClusterState, **bound: Any) -> Any:
 
 
 def for_needs(template: Any, *, needs: Needs, **bound: Any) -> Any:
-    """As `for_state`, for states with these needs."""
+    """Return the kernel of a template for states with these needs; arguments as in `for_state`."""
     more = needs.preemption or needs.reservations  # a caller that may do either mostly may do both
     key = (template, needs.models, more, *bound.values())
     found = _FOUND.get(key)

@@ -1,4 +1,4 @@
-"""Counter-based random draws: a function of seed, decision number and half, in any process and order."""
+"""Counter-based random draws, keyed by seed, decision number and half: independent of process and order."""
 
 from __future__ import annotations
 

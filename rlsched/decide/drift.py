@@ -1,4 +1,4 @@
-"""Drift detection for trained policies: ranges of the columns seen in training, and a watch over them."""
+"""Drift detection for trained policies: `Familiar` holds the ranges of training, `DriftWatch` compares."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     def with_ranges(
         self, names: Sequence[str], low: NDArray[np.floating], high: NDArray[np.floating]
     ) -> Familiar:
-        """Return a copy with (F,) least and largest values of the columns of these names."""
+        """Return a copy with these (F,) least and largest values for the named columns."""
         ranges = {name: (float(a), float(b)) for name, a, b in zip(names, low, high, strict=True)}
         return msgspec.structs.replace(self, columns=ranges)
 
@@ -57,12 +57,13 @@ class ColumnOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
     """A column that was outside its training range in recent looks.
 
     Attributes:
-        column: Its name.
-        share_frac: Share of the remembered looks in which it was outside.
-        value: Its value when it was last outside: the median of the rows.
+        column: Name of the column.
+        share_frac: Share of the remembered looks in which the column was outside its range.
+        value: Value of the column when it was last outside: the median of the rows.
         low: Least value in training.
         high: Largest value in training.
-        only_warns: Whether it describes the set-up of the cluster; such a column does not count as drift.
+        only_warns: Whether the column describes the set-up of the cluster; such a column does not count as
+            drift.
     """
 
     column: str
@@ -84,9 +85,9 @@ class ColumnOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
 class DriftWatch:
     """Remembers which columns were outside their ranges in the latest looks.
 
-    A look is the input of the policy for one decision, or for one setting of its dials: K rows. A column is
-    outside in a look if more than half of the rows are. A queue full of unfamiliar jobs counts, a single
-    unusual job in it does not.
+    A look is the input of the policy for one decision, or for one update of its dials: K rows. A column
+    counts as outside if it is outside its range in more than half of the rows. A queue full of unfamiliar
+    jobs counts, a single unusual job in it does not.
 
     Args:
         familiar: Ranges seen in training.
@@ -131,7 +132,7 @@ class DriftWatch:
             self.active = most > (END_FRAC if self.active else BEGIN_FRAC) * remembered
 
     def outside(self, most: int = 10) -> list[ColumnOutOfRange]:
-        """Return the columns outside in recent looks, most often first; `only_warns` columns last."""
+        """Return the columns outside in recent looks, most often outside first; `only_warns` columns last."""
         looks = min(max(self.looks, 1), len(self._outside))
         order = np.lexsort((-self._counts, ~self._varies))[:most]
         return [
@@ -149,7 +150,7 @@ class DriftWatch:
 
     @property
     def in_words(self) -> str:
-        """The column that is outside most often, as text; "" if none is."""
+        """The column that was outside most often, as text; "" if no column was outside."""
         return next((one.in_words for one in self.outside(1) if not one.only_warns), "")
 
 
@@ -160,8 +161,8 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
         note: Why drift is not watched; "": it is watched.
         active: Whether the fallback decides in place of the policy.
         looks: Number of looks that the shares refer to.
-        outside: Columns that were outside, most often first.
-        settings_refused: Times that dials were set to 0 because the strategy raised, or returned no numbers.
+        outside: Columns that were outside, most often outside first.
+        settings_refused: How often dials were set to 0 because the strategy raised, or returned no numbers.
     """
 
     note: str = ""

@@ -19,20 +19,22 @@ from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import AllocationError
 
 REMEMBERED_DECISIONS: Final = 200
-"""Decisions of a network that drift is computed over."""
+"""Number of decisions of a network from which drift is computed."""
 REMEMBERED_SETTINGS: Final = 24
-"""Settings of dials that drift is computed over; there is at least one every ten minutes while jobs run."""
+"""Number of updates of dials from which drift is computed; while jobs run, one occurs every ten minutes."""
 
 
 class Guarded(Scheduler):
     """A scheduler that is replaced by a named heuristic whenever it fails.
 
-    The fallback decides when the policy raises, requests an action that the ledger would reject, or exceeded
-    the time budget in its previous decision. It also decides, with all dials at 0 until they are set again,
-    when the policy's strategy raised or set dials out of range. After a late decision it takes
-    `penalty_decisions` decisions, then the policy decides again. It also decides during drift: while most of
-    the policy's input is outside the ranges seen in training (`DriftWatch`), which depends only on the
-    states.
+    The fallback decides if
+
+    - the policy raises, or requests an action that the ledger would reject;
+    - the policy's previous decision exceeded the time budget: the fallback takes `penalty_decisions`
+      decisions, then the policy decides again;
+    - the policy's strategy raised, or set dials out of range: all dials are 0 until they are set again;
+    - there is drift: most of the policy's input is outside the ranges seen in training (`DriftWatch`). Drift
+      depends only on the states.
 
     Name, order and abilities are the policy's.
 
@@ -108,7 +110,7 @@ class Guarded(Scheduler):
         )
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Set the policy's dials; a fallback that is not a rule with dials has none."""
+        """Set the policy's dials. A fallback has dials only if it is a rule with dials."""
         due = state.arrays.dials.dial.due != 0 if self.strategy is not None else None
         self._set_dials(state, now_s)
         if due is None or not due.any():

@@ -25,11 +25,11 @@ def decide_all(
 ) -> Iterator[tuple[int, Decision]]:
     """Ask the scheduler until it waits, partition by partition, and apply its decisions to the state.
 
-    A partition is asked while a waiting job can start there; for a scheduler that preempts or shares, while
-    any job waits. It is asked again after a start in another partition that ended a hold in it, and, if the
-    scheduler preempts, after each pass with a preemption, as the job may wait for another partition too.
-    Yields (partition, decision), each already applied. A *wait* is yielded only if another action was
-    possible. Records name their jobs and nodes if `job_name` is given.
+    A partition is asked while a waiting job can start there; if the scheduler preempts or shares, while any
+    job waits. The partition is asked again after a start in another partition that ended a hold here. If the
+    scheduler preempts, every partition is asked again after each pass with a preemption, because a waiting
+    job may wait for another partition too. Yields (partition, decision), each already applied. A *wait* is
+    yielded only if another action was possible. Records name their jobs and nodes if `job_name` is given.
     """
     can = scheduler.abilities
     shares = (

@@ -1,4 +1,4 @@
-"""`Move`: the next step of a rule, or a policy, in a partition."""
+"""`Move`: the next step of a rule or a policy in a partition."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Move(NamedTuple):
     Attributes:
         preempt: Running slot to stop now.
         start: Waiting slot to start now; a move either preempts or starts.
-        share_with: Running slot whose GPUs the start shares.
-        for_job: Waiting slot that the preempted job makes room for, if the rule chose one.
+        share_with: Running slot with which the started job shares GPUs.
+        for_job: Waiting slot that gets the GPUs of the preempted job, if the rule chose one.
         place: Node of the start; -1: the placement rule chooses it.
         clock: SM clock of the start as a fraction of the maximum, or BY_OPTIONS.
     """
@@ -32,17 +32,17 @@ class Move(NamedTuple):
 
 @kernel
 def nothing() -> Move:
-    """Return the move that does nothing more now."""
+    """Return the move that does nothing and ends the decision."""
     return Move(-1, -1, -1, -1, -1, BY_OPTIONS)
 
 
 @kernel
 def start_of(slot: int, share_with: int) -> Move:
-    """Start a job on free GPUs, or on the GPUs of a running job; slot -1: do nothing."""
+    """Return the move that starts a job on free GPUs, or on a running job's GPUs; slot -1: does nothing."""
     return Move(-1, slot, share_with, -1, -1, BY_OPTIONS)
 
 
 @kernel
 def preempt_of(slot: int, for_job: int) -> Move:
-    """Stop a running job; `for_job`: waiting slot that it makes room for, -1 if for several."""
+    """Return the move that stops a job; `for_job`: waiting slot that gets its GPUs, -1 if several do."""
     return Move(slot, -1, -1, for_job, -1, BY_OPTIONS)

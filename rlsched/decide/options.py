@@ -1,4 +1,4 @@
-"""Options of rules and of starts, as kernels take them."""
+"""Options of rules and of starts, in the form that kernels read."""
 
 from __future__ import annotations
 
@@ -24,16 +24,20 @@ FIXED: Final = 1
 SLOWDOWN: Final = 2
 LULL: Final = 3
 WEIGHED: Final = 4
-"""SM clock of a job: the highest; the same for all; the clock of least energy within a slowdown; as before,
-but the highest while other jobs wait; the clock of least weighted cost of time and energy."""
+"""SM clock of a job. FULL: the highest. FIXED: the same for all jobs. SLOWDOWN: the clock of least energy
+within a slowdown. LULL: as SLOWDOWN, but the highest while other jobs wait. WEIGHED: the clock of least
+weighted cost of time and energy.
+"""
 
 KEEP_FRAC: Final = 0.85
 """Speed that all jobs on a shared GPU must keep. Accuracy of this bound: `docs/explanation/sharing.md`."""
 
 
 class Gate(NamedTuple):
-    """Least gain of a job that joins GPUs that other jobs hold. Its *gain* is its own predicted speed there,
-    less the speed that its co-tenants lose. The least gain is `pair` or `more`, plus the `by_*` terms.
+    """Least gain of a job that joins GPUs that other jobs hold.
+
+    The *gain* of the job is its own predicted speed there, less the speed that its co-tenants lose. The least
+    gain is `pair` or `more`, plus the `by_*` terms.
 
     Attributes:
         is_shut: Whether there is a least gain at all.
@@ -90,10 +94,10 @@ class StartOptions(NamedTuple):
 
 
 class RuleOptions(NamedTuple):
-    """Options of all rules; each rule reads the ones that concern it.
+    """Options of all rules; each rule reads only its own options.
 
     Attributes:
-        blocks: Whether the first job that does not fit blocks those behind it.
+        blocks: Whether the first job that does not fit blocks the jobs behind it.
         reserve_after_s: Waiting time, seconds, after which a job that does not fit gets a reservation.
         long_job_s: Predicted run time, seconds, above which a job counts as long.
         leave_frac: Share of a partition's GPUs that a long job leaves free when it starts.
@@ -137,7 +141,7 @@ def job_energy_weight(s: StateArrays, slot: int) -> float:
 def policy_start(s: StateArrays) -> StartOptions:
     """Start options of a policy's reference rule on this state: all abilities that its models support.
 
-    If models exist only for clocks, it weighs clocks.
+    If models exist only for clocks, the options choose clocks by weighted cost.
     """
     if not MODELLED or not s.config[0].modelled:
         return StartOptions(NEVER, 2, 0.0, FULL, 1.0, False, NO_GATE, False, 0.0, math.inf)

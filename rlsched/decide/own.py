@@ -1,4 +1,4 @@
-"""User-defined policies: `FILE.py`, or `FILE.py:NAME` for one of several in a file.
+"""User-defined policies: `FILE.py`, or `FILE.py:NAME` for one of several policies in a file.
 
 A file, or a class in it, with kernels such as `next_move` is a rule (`rlsched.decide.rules`). A single kernel
 `next_move` is a rule too. A class derived from `rlsched.decide.scheduler.Scheduler` is a scheduler in plain
@@ -23,7 +23,7 @@ NO_PATHS: Final = ("", "default", "untrained")
 
 
 INLINE_ZIP: Final = "data:application/zip;base64,"
-"""Prefix of a setting `checkpoint` that is the content of a checkpoint: a URL of RFC 2397."""
+"""Prefix of a setting `checkpoint` that contains the checkpoint itself: a URL of RFC 2397."""
 
 
 def is_inline(text: str) -> bool:
@@ -47,7 +47,7 @@ def name_of(rule: str) -> str:
 
 
 def content_of(rule: str) -> str:
-    """Return a digest of the file of a user-defined rule.
+    """Return a digest of the content of a user-defined rule's file.
 
     Raises:
         OSError: the file cannot be read.
@@ -56,13 +56,13 @@ def content_of(rule: str) -> str:
 
 
 def rule_in_copy(rule: str, file: Path) -> str:
-    """Return the rule's name in a copy of its file."""
+    """Return the name by which a policy names the rule in a copy of the rule's file."""
     name = _parts(rule)[1]
     return f"{file}:{name}" if name else str(file)
 
 
 def decides_itself(rule: str) -> bool:
-    """Whether it is a scheduler instead of a rule. A file without a name after it is a rule.
+    """Whether a user-defined policy is a scheduler. A file without a name after it is a rule.
 
     Raises:
         InputError: the file does not exist, cannot be run, or does not define the name.
@@ -72,7 +72,7 @@ def decides_itself(rule: str) -> bool:
 
 
 def loaded(rule: str) -> Any:
-    """Return the object that a rule names: the file as a module, or something in it.
+    """Return the object that a rule names: the module of the file, or an object in the module.
 
     Raises:
         InputError: the file does not exist, cannot be run, or does not define the name.

@@ -1,4 +1,4 @@
-"""The decision record: everything needed to understand a decision later. Written by simulator and broker."""
+"""The decision record: everything needed to understand a decision later. Simulator and broker write it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rlsched.decide.actions import Action, Preempt, Start
 
 RECORD_VERSION = 1
 QUEUED = 50
-"""Queued jobs that a record keeps."""
+"""Maximum number of queued jobs in a record."""
 
 Source = Literal["policy", "rule", "guard", "automatic", "search", "engine"]
 JobName = Callable[[int], str]
@@ -19,21 +19,21 @@ JobName = Callable[[int], str]
 
 
 class Half(msgspec.Struct, frozen=True, kw_only=True):
-    """One half of a decision: the rows offered, and the row taken.
+    """One half of a decision: the rows offered, and the row chosen.
 
-    K is the number of rows; lists run in row order.
+    K is the number of rows; lists are in row order.
 
     Attributes:
         kind: `job` (which job, or wait) or `how` (which variant of that job).
         seqs: Job of each row, -1 for *wait*.
         nodes: First node of each row's placement, -1 for *wait* and for jobs that do not fit.
         features: (K, F) actor features, row-major: the exact float32 values that the network received.
-        legal: Whether each row may be taken.
-        reasons: Reason code per row (of `rlsched.decide.rows.arrays`), 0 if legal.
+        legal: Whether each row can be chosen.
+        reasons: Reason code per row (of `rlsched.decide.rows.reasons`), 0 if legal.
         logits: Logits, masked rows included; empty if no network was used.
-        choice: Row taken; -1 if a rule took a job outside the window. A policy's choice is legal. A rule
-            follows its own order and, as the fallback of a policy, may take a job that is held back.
-        reference: Row that the reference rule would have taken.
+        choice: Row chosen; -1 if a rule chose a job outside the window. A policy's choice is legal. A rule
+            follows its own order and, as the fallback of a policy, can choose a job that is held back.
+        reference: Row that the reference rule would have chosen.
     """
 
     kind: Literal["job", "how"]
@@ -53,23 +53,23 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         how: On `free` GPUs, on GPUs of running jobs (`share`), on GPUs of a preempted job (`preempt`), or not
             now (`later`).
-        verdict: Why it is not allowed; "": it is allowed.
-        chosen: Whether it was taken.
+        verdict: Why the plan is not allowed; "": it is allowed.
+        chosen: Whether the plan was chosen.
         node: First node; "" if unknown.
-        nodes: Number of nodes that it takes.
-        gpu_type: Type of its GPUs; "" if unknown.
-        share_with: Number of the job whose GPUs it shares or gets, -1: none.
-        tenants: Jobs on its GPUs then, this job included; 0 if not computed.
+        nodes: Number of nodes that the plan uses.
+        gpu_type: Type of the GPUs; "" if unknown.
+        share_with: Number of the job whose GPUs the plan shares or takes over, -1: none.
+        tenants: Jobs on the GPUs then, this job included; 0 if not computed.
         sm_clock_frac: SM clock as a fraction of the maximum.
         cpu_milli_each: CPU cores with each GPU, thousandths.
         speed_frac: Predicted speed; 1: the speed on the same GPUs without co-tenants.
-        gain_frac: Predicted speed less the speed that its co-tenants lose.
+        gain_frac: Predicted speed less the speed that the co-tenants lose.
         asked_frac: Least gain required at current prices; None: none.
-        wait_s: Time until it could start, seconds; None: unknown.
+        wait_s: Time until the job could start, seconds; None: unknown.
         run_s: Predicted time from start to end, seconds.
-        power_w: Power that it would add while it runs, watts; None without models.
-        worth: Value by which plans are compared: GPUs at work that it adds, by type. None: the queue's order
-            decides.
+        power_w: Power that the job would add while it runs, watts; None without models.
+        worth: Value by which plans are compared: GPUs at work that the plan adds, by type. None: the queue's
+            order decides.
     """
 
     how: Literal["free", "share", "preempt", "later"]
@@ -92,12 +92,12 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Names(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Display names of the jobs and nodes that a record mentions, by their numbers in it.
+    """Display names of the jobs and nodes that a record mentions, by their numbers in the record.
 
     Attributes:
-        jobs: A broker's job numbers, a trace's job ids.
+        jobs: Display names of jobs: job numbers of a broker, or job ids of a trace.
         nodes: Names of nodes.
-        queue: Jobs of `DecisionRecord.queue`, one line per job.
+        queue: Display names of the jobs in `DecisionRecord.queue`, one per line.
     """
 
     jobs: dict[int, str] = {}
@@ -105,11 +105,11 @@ class Names(msgspec.Struct, frozen=True, omit_defaults=True):
     queue: str = ""
 
     def job(self, seq: int) -> str:
-        """A job as text; records without names give the internal number."""
+        """Return the display name of a job; for a record without names, its internal number."""
         return f"job {self.jobs[seq]}" if seq in self.jobs else f"internal job {seq}"
 
     def node(self, number: int) -> str:
-        """A node as text; records without names give the internal number."""
+        """Return the name of a node; for a record without names, its internal number."""
         return f"node {self.nodes[number]}" if number in self.nodes else f"internal node {number}"
 
 
@@ -119,8 +119,8 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         version: `RECORD_VERSION`.
         source: Origin of the decision: the policy, a rule, the guard in place of the policy, a look-ahead
-            that found a better action than the policy's (`search`), or nothing (`automatic`: only one way,
-            or all waiting jobs fit at once).
+            that found a better action than the policy's (`search`), or nothing (`automatic`: there was only
+            one way, or all waiting jobs fit at once).
         policy_id: Name or content hash of the policy.
         schema_hash: Hash of the feature schema.
         state_digest: `ClusterState.digest()` before the decision, hexadecimal.
@@ -130,13 +130,14 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
         halves: The first half, and the second if more than one variant was legal. Empty if automatic.
         temperature: 0 for arg max, else the softmax temperature of the draw.
         value: The critic's estimate, None if no critic ran.
-        action: The action taken.
+        action: The action chosen.
         took_us: Time from state to action, microseconds.
         guard: Why the guard intervened, "" if it did not.
-        samples: Futures simulated by a policy's search, 0 for none.
-        overruled: Row of the first half that the policy would have taken if its search took another, else -1.
-        turn: Number of the job under consideration: the job that started, or that another job was preempted
-            for; for a *wait* the first of the queue. -1: none.
+        samples: Number of futures that a policy's search simulated, 0 for none.
+        overruled: Row of the first half that the policy would have chosen if its search chose another, else
+            -1.
+        turn: Number of the job under consideration: the job that started, or the job for which another job
+            was preempted; for a *wait* the first of the queue. -1: none.
         queue: int32 numbers of the first `QUEUED` jobs waiting for the partition, in queue order; empty in
             records of earlier versions.
         plans: Plans of the job under consideration.
@@ -170,7 +171,7 @@ class DecisionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_names(record: DecisionRecord, job_name: JobName, node_names: Sequence[str]) -> DecisionRecord:
-    """Return the record with its jobs and nodes named; unchanged if a name cannot be found."""
+    """Return the record with names for its jobs and nodes; unchanged if a name cannot be found."""
     try:
         names = Names(
             jobs={seq: job_name(seq) for seq in sorted({*_jobs(record)} - {-1})},

@@ -1,6 +1,6 @@
-"""A decision in progress: it becomes a `Decision`, with a record if one was requested.
+"""`Recording`: a decision in progress, which becomes a `Decision`, with a record if requested.
 
-A record has all plans of a waiting job: the plans compared, and the outcome of each.
+A record lists all plans of a waiting job: the plans compared, and the outcome of each.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ _SCHEMA_HASH: Final = SCHEMA.hash
 
 
 class Recording:
-    """Created before a scheduler reads the state, so that time and state digest refer to that moment.
+    """A decision in progress, created before a scheduler reads the state.
+
+    Time and state digest of the record are taken when the object is created.
 
     Args:
         state: The state.
@@ -94,7 +96,7 @@ class Recording:
     ) -> Decision:
         """Return the decision, timed until now; arguments as in `Decision` and `DecisionRecord`.
 
-        `made_room_for`: number of the job that another job is preempted for, if known.
+        `made_room_for`: number of the job for which another job is preempted, if known.
         """
         record, failed = None, self._failed
         if self.wanted and not failed:
@@ -130,7 +132,7 @@ class Recording:
         )
 
     def _plans(self, turn: int, action: Action) -> tuple[list[PlanSeen], dict[str, float], str]:
-        """Plans of the job under consideration, the current prices, and why they could not be listed."""
+        """Return the plans of the job under consideration, the prices, and why listing the plans failed."""
         plans, prices = list[PlanSeen](), dict[str, float]()
         try:
             start = self._start or policy_start(self._state)
@@ -159,7 +161,7 @@ class Recording:
 
 
 MOST_SHARED: Final = 6
-"""Plans with co-tenants that a record keeps: allowed plans first, the best first."""
+"""Maximum number of plans with co-tenants in a record: allowed plans first, the best first."""
 _FREE, _SHARED, _LATER = range(3)
 _HOW: Final = ("free", "share", "later")
 
@@ -222,13 +224,13 @@ def _note(s: StateArrays, p: int, slot: int, o: StartOptions, how: int, plan: Pl
 
 @kernel
 def _rank(verdict: int, worth: float) -> float:
-    """Sort key of a plan: allowed plans precede others."""
+    """Return the sort key of a plan: allowed plans precede others."""
     return worth if verdict == TAKEN_OR_OPEN else -math.inf
 
 
 @kernel
 def _least(rows: Any, first: int, count: int) -> int:
-    """Return the index of the row of least rank from `first` to `count`; the last one of equals."""
+    """Return the index of the row of least rank from `first` to `count`; of equal rows, the last."""
     least = first
     for at in range(first, count):
         if _rank(rows[at].verdict, rows[at].worth) <= _rank(rows[least].verdict, rows[least].worth):
@@ -238,9 +240,9 @@ def _least(rows: Any, first: int, count: int) -> int:
 
 @array_kernel
 def list_plans(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, out: Any) -> int:
-    """Write the plans of a waiting job into `out` (N,) FOUND; returns their number.
+    """Write the plans of a waiting job into `out` (N,) FOUND. Returns the number of plans.
 
-    Of the plans with co-tenants, writes MOST_SHARED: allowed plans first, the best first.
+    Of the plans with co-tenants, writes at most MOST_SHARED: allowed plans first, the best first.
     """
     count, best = 0, 0.0
     if fits_slot(s, p, slot):
@@ -283,7 +285,7 @@ def list_plans(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float,
 def plans_of(
     state: ClusterState, partition: int, seq: int, start: StartOptions, now_s: float, action: Action | None
 ) -> list[PlanSeen]:
-    """Return every plan of a waiting job in a partition, with the plan that an action takes marked.
+    """Return every plan of a waiting job in a partition, and mark the plan that an action chooses.
 
     Args:
         state: The state before the action.
@@ -291,7 +293,7 @@ def plans_of(
         seq: The job.
         start: Start options of the job.
         now_s: Now.
-        action: Action taken; None: none yet.
+        action: The action; None: none yet.
     """
     arrays, slot = state.arrays, state.slot_of(seq)
     found = records(len(state.kind_names) + MOST_SHARED + 2, FOUND)
@@ -342,7 +344,7 @@ def _giving_way(action: Preempt) -> PlanSeen:
 
 
 def prices_of(state: ClusterState, partition: int, start: StartOptions) -> dict[str, float]:
-    """Current prices in a partition, by name; without models there are none.
+    """Return the current prices in a partition, by name; empty without models.
 
     `gpu_types`: power of a type's usual speed that its GPUs cost. `gpu_time`: factor of the time of GPUs in a
     weighed clock. `energy`: weight of energy against time.

@@ -1,4 +1,4 @@
-"""Schedulers by policy: rules are made from its settings, others are entry points."""
+"""Finds the scheduler of a policy: settings define a rule; other schedulers are entry points."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUP = "rlsched.schedulers"
 
 
 def scheduler_names() -> list[str]:
-    """Names of all installed schedulers, without rules."""
+    """Return the names of all installed schedulers other than rules."""
     return sorted(point.name for point in _points())
 
 
@@ -50,11 +50,11 @@ def load_scheduler(policy: Policy | str | Path, *, seed: int = 0) -> Scheduler:
 def own_scheduler(policy: Policy, seed: int) -> Scheduler:
     """Return the scheduler of a policy that is a class in a user's file.
 
-    The class is called with the policy and the seed if it has an `__init__`, else without arguments. Order
-    (unless the class names one) and predictions come from the settings, and so does `own`.
+    The class is called with the policy and the seed if it has an `__init__`, else without arguments. The
+    settings give its predictions and `own`, and its order unless the class defines one.
 
     Raises:
-        InputError: it cannot be created, or a setting is set that it does not read.
+        InputError: the scheduler cannot be created, or a setting is set that it does not read.
     """
     policy.check_read("order", "own", "predictions")
     settings, kind = policy.settings, loaded(policy.settings.rule)

@@ -1,4 +1,4 @@
-"""A rule as a scheduler: its next move becomes a decision."""
+"""`RuleScheduler`: a rule as a scheduler, which turns the rule's next move into a decision."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ def first_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def look_again_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """Return when a rule's decision for partition `p` may change without an event."""
+    """Return the time at which a rule's decision for partition `p` may change without an event."""
     return next_look_s(s, p, o, now_s)
 
 
 class RuleScheduler(Scheduler):
-    """A rule: one preemption or start at a time, then *wait*, until its next look if it has one.
+    """A scheduler that follows a rule: one preemption or start at a time, then *wait*.
 
-    A rule has no holds: as a policy's fallback (`decide.guard`) it may start a job that a *wait* keeps back.
+    The *wait* lasts until the rule's next look if it has one. A rule has no holds: as a policy's fallback
+    (`decide.guard`) it can start a job that a *wait* keeps back.
 
     Args:
-        policy: A policy whose settings make a rule.
-        strategy: Sets its dials; None: the policy's own strategy, if it has one.
+        policy: A policy whose settings define a rule.
+        strategy: Sets the rule's dials; None: the policy's own strategy, if it has one.
 
     Raises:
-        InputError: the settings make no rule, or the rule cannot be loaded.
+        InputError: the settings define no rule, or the rule cannot be loaded.
     """
 
     def __init__(self, policy: Policy, strategy: Strategy | None = None) -> None:
@@ -78,7 +79,7 @@ class RuleScheduler(Scheduler):
         return recording.decision(action, "rule", self.policy_id, made_room_for=made_room_for)
 
     def _act(self, state: ClusterState, partition: int, now_s: float) -> tuple[Action, int]:
-        """The rule's action, and the number of the job that another job is preempted for, -1 for none."""
+        """Return the rule's action, and the number of the job for which it preempts, -1 for none."""
         rule, arrays, number = self.rule, state.arrays, columns(state.arrays.job)["seq"]
         bound = rule.steps.bound
         move = Move(*for_state(first_move, state, **bound)(arrays, partition, rule.options, now_s))

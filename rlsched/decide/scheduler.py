@@ -30,9 +30,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         action: The action.
         source: The component that decided.
         record: The decision record, None unless requested.
-        marks_hold: For a *wait*: whether it passes over jobs of the candidate window that fit (a policy's
-            choice does; a rule that blocks its queue follows its own order).
-        guard: Why the guard intervened, "" if it did not: its kind, a colon, and details.
+        marks_hold: For a *wait*: whether it passes over jobs of the candidate window that fit. A *wait* of a
+            policy does; a rule that blocks its queue follows its own order.
+        guard: Why the guard intervened, "" if it did not: the kind of intervention, a colon, and details.
         record_failed: Why a requested record could not be made; "": no failure.
     """
 
@@ -45,16 +45,16 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Abilities(msgspec.Struct, frozen=True, kw_only=True):
-    """Abilities of a scheduler besides starting jobs on free GPUs.
+    """Abilities of a scheduler in addition to starting jobs on free GPUs.
 
     Attributes:
-        preempts: It may return `Preempt`; it is asked at every event and timer at which jobs wait.
+        preempts: The scheduler may return `Preempt`; it is asked at every event and timer at which jobs wait.
         reserve_after_s: Waiting time, seconds, after which a job that does not fit gets a reservation, which
             no start delays; infinite: never.
-        shares: If models predict speeds, it may start jobs on GPUs that others use; it is asked even if no
-            GPU is free.
-        needs_models: It shares GPUs, sets clocks or moves cores based on models.
-        stochastic: Its decisions depend on the seed.
+        shares: If models predict speeds, the scheduler may start jobs on GPUs that others use; it is asked
+            even if no GPU is free.
+        needs_models: The scheduler shares GPUs, sets clocks or moves cores based on models.
+        stochastic: The decisions depend on the seed.
         search_ms: Time that a decision may spend on look-ahead, milliseconds; 0: none, or not bounded by
             time.
     """
@@ -68,17 +68,19 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scheduler(ABC):
-    """State in, decision out. No I/O, no clock, no hidden state that changes a decision.
+    """Base class of schedulers: state in, decision out.
+
+    A scheduler has no I/O, no clock, and no hidden state that changes a decision.
 
     Attributes:
-        name: The name of its policy.
+        name: The name of the policy.
         policy_id: Name or content hash of the policy, for records.
-        order: The queue order that `ClusterState` uses for it.
-        oracle: Whether it receives the true run times instead of predictions: a bound.
-        abilities: Its abilities.
-        rule: The rule, if it is only a rule: simulators run it compiled.
+        order: The queue order that `ClusterState` uses for the scheduler.
+        oracle: Whether the scheduler receives the true run times instead of predictions: a bound.
+        abilities: Abilities of the scheduler in addition to starting jobs on free GPUs.
+        rule: The rule, if the scheduler only follows a rule: simulators run the rule compiled.
         strategy: Sets the dials of a rule (`decide.dials`); None: they stay at 0.
-        reference: The fallback policy if it fails; None: it cannot fail.
+        reference: The fallback policy if the scheduler fails; None: it cannot fail.
         columns: Names of a network's input columns (`network_rows`); empty: there is no network.
         familiar: Ranges seen in training; None: nothing was learned, or its card has no ranges.
     """
@@ -106,27 +108,27 @@ class Scheduler(ABC):
         return ""
 
     def network_rows(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
-        """(K, F) rows that its network would receive for the next decision; None: it would not be asked."""
+        """(K, F) rows that the network would receive for the next decision; None: it would not be asked."""
         del state, partition, now_s
         return None
 
     def drift(self) -> Drift | None:
-        """Drift of its input from its training; None: it has learned nothing."""
+        """Return the drift of the scheduler's input from its training; None: nothing was learned."""
         return None
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:  # noqa: B027 - optional hook
-        """Called after all events of an instant, before its decisions are requested."""
+        """Prepare for the decisions of an instant: called after all its events, before its decisions."""
 
     def foresee(self, run: Any) -> None:  # noqa: B027 - optional hook
-        """Called with the simulated run before the run begins (`rlsched_envs.sim.engine.Engine`).
+        """Receive the simulated run before the run begins (`rlsched_envs.sim.engine.Engine`).
 
         Raises:
-            InputError: it needs to know the future, and cannot in such a run.
+            InputError: the scheduler needs to know the future, and cannot know it in such a run.
         """
 
 
 def permit(state: ClusterState, scheduler: Scheduler) -> None:
-    """Enable in a state the rows for a scheduler's abilities, and the dials if it sets some.
+    """Enable in a state the rows for a scheduler's abilities, and the dials if the scheduler sets some.
 
     Dials that are set already stay unchanged.
     """

@@ -12,12 +12,13 @@ WINDOW_ROWS: Final = 24
 FEASIBLE_ROWS: Final = 12
 OLDEST_ROWS: Final = 3
 MAX_VARIANTS: Final = 4
-"""Placements that a decision chooses from; with models each may come at every clock, plus one that shares the
-GPUs of a running job."""
+"""Placements that a decision chooses from. With models, each placement may have a row for every clock, and
+one more row shares the GPUs of a running job.
+"""
 GUARD_FREE_FRAC: Final = 0.5
 """*Wait* is illegal while this share of the partition's GPUs is free and a job can start."""
 HOLD_S: Final = 1800.0
-"""A *wait* commits: it keeps back the jobs it passed over for this long, or until the blocked job starts."""
+"""Seconds for which a *wait* keeps back the jobs it passed over, unless the blocked job starts earlier."""
 MAX_HOLD_S: Final = 43_200.0
 """A job that fits and was first passed over by a *wait* this long ago must start before all others."""
 PREEMPTING_ROWS: Final = 4
@@ -96,7 +97,8 @@ ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ),
 )
 """(name, meaning) of every column that the actor receives, in the order of the arrays. Names are hashed; a
-column of another meaning needs another name, or a new `SCHEMA_VERSION`."""
+column with another meaning needs another name, or a new `SCHEMA_VERSION`.
+"""
 
 CRITIC_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("waiting_beyond_reference", "(jobs waiting - jobs waiting in the reference run) / 32"),
@@ -141,14 +143,13 @@ class FeatureSchema(msgspec.Struct, frozen=True):
 
     @property
     def hash(self) -> str:
-        """First 16 hexadecimal digits of the SHA-256 of version, names and numbers: other words for the same
-        column do not change it."""
+        """First 16 hexadecimal digits of the SHA-256 of version, names and numbers, without descriptions."""
         facts = {**msgspec.structs.asdict(self), "features": [name for name, _ in self.features]}
         return _digest(facts)
 
     @property
     def checksum(self) -> str:
-        """The same of all content, by which a checkpoint's card detects a damaged schema."""
+        """First 16 digits of the SHA-256 of all content, by which a checkpoint's card detects damage."""
         return _digest(self)
 
     def column(self, name: str) -> int:

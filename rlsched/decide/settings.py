@@ -205,7 +205,7 @@ class Settings(_Part, frozen=True, kw_only=True):
 
 
 _SAMPLES = "2 to 1000 futures, or 0 for as many as fit"
-"""A single future carries no information about chance."""
+"""A single future carries no information about chance: 1 is refused."""
 _RANGES: dict[str, tuple[float, float, str]] = {
     "leave_free.share": (0.0, 1.0, "a share of the GPUs from 0 to 1"),
     "share.min_speed": (0.0, 1.0, "a speed from 0 to 1, 1 = not shared"),

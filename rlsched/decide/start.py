@@ -1,4 +1,4 @@
-"""Starts as actions: GPUs, clock and cores; for Python callers."""
+"""Functions for Python callers that return starts as actions, with GPUs, clock and cores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlsched.decide.plans.plan import alone_plan
 
 
 def policy_start(state: ClusterState) -> StartOptions:
-    """Start options of a policy's reference rule on this state."""
+    """Return the start options of a policy's reference rule on this state."""
     if not state.needs.models:
         return PLAIN_START
     return StartOptions(*for_state(options.policy_start, state)(state.arrays))
@@ -27,9 +27,9 @@ def policy_start(state: ClusterState) -> StartOptions:
 def start_action(
     state: ClusterState, partition: int, seq: int, node: int = -1, *, start: StartOptions = PLAIN_START
 ) -> Start:
-    """Start a job that fits, on this node, or where the placement rule puts it (`node` -1).
+    """Return the start of a job that fits, on this node, or where the placement rule puts it (`node` -1).
 
-    `start`: options that choose its clock and its cores.
+    `start`: options that choose the clock and the cores.
     """
     arrays, slot = state.arrays, state.slot_of(seq)
     job = columns(arrays.job)
@@ -53,7 +53,7 @@ def start_action(
 
 
 def join_action(state: ClusterState, partition: int, seq: int, share_with: int, start: StartOptions) -> Start:
-    """Start a job on all the GPUs of the running job `share_with`."""
+    """Return the start of a job on all the GPUs of the running job `share_with`."""
     arrays, slot, other = state.arrays, state.slot_of(seq), state.slot_of(share_with)
     gpus = state.gpus_of(share_with)
     kind = int(gpu_kind(arrays, gpus[0]))

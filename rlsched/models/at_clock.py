@@ -1,8 +1,8 @@
 """Time and power at an SM clock as formulas of plain numbers; `clocks` compiles them for kernels.
 
-No compiled code: nodes have no numba, and divide the energy of their GPUs by the simulator's own formulas.
-No formula calls a function, so numba can compile each one separately. `rlsched.models.clocks` describes the
-model.
+The module contains no compiled code: nodes have no numba, and use the simulator's formulas to divide the
+energy of their GPUs among jobs. No formula calls a function, so that numba can compile each one separately.
+`rlsched.models.clocks` describes the model.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def time_of_busy(busy_full: float, busy: float) -> float:
 
 
 def busy_at(busy_full: float, time: float) -> float:
-    """Share of the time in which a kernel runs at a clock with T(x) = `time`; inverts `time_of_busy`."""
+    """Share of the time in which a kernel runs at a clock with T(x) = `time`; inverse of `time_of_busy`."""
     return 1.0 - (1.0 - busy_full) / time
 
 
 def clock_bound_of(time: float, x: float) -> float:
-    """Return rho of a job that took `time` relative to full clock at clock `x`; inverts `relative_time`.
+    """Return rho of a job that took `time` relative to full clock at clock `x`; inverse of `relative_time`.
 
     Args:
         time: T(x) as observed; noise below 1 counts as 1, above 1/x as 1/x.
@@ -63,7 +63,7 @@ def clock_bound_of(time: float, x: float) -> float:
 
 
 def relative_voltage(knee_frac: float, voltage_slope: float, x: float) -> float:
-    """v(x): core voltage at clock `x` relative to full clock; it falls linearly down to the knee."""
+    """v(x): core voltage at clock `x` relative to full clock, which falls linearly down to the knee."""
     return 1.0 + voltage_slope * (max(x, knee_frac) - 1.0)
 
 
@@ -72,7 +72,7 @@ def dynamic_w(full_w: float, theta: float, time: float, voltage: float, x: float
 
     Args:
         full_w: A: dynamic power at full clock, W.
-        theta: Share of it that follows the work done instead of the clock.
+        theta: Share of A that follows the work done instead of the clock.
         time: T(x).
         voltage: v(x).
         x: SM clock, fraction of the maximum.

@@ -120,15 +120,15 @@ def capped_clock(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, 
 def best_level(
     gpu: Records, kind: int, clock_bound: float, dynamic_w: float, max_slowdown_frac: float
 ) -> int:
-    """Return the level of `levels_frac` of least energy of the GPU, P(x)*T(x), within a slowdown budget.
+    """Return the level of `levels_frac` with the least GPU energy, P(x)*T(x), within a slowdown budget.
 
     Args:
         gpu: (K,) GPU_MODEL.
         kind: Row of `gpu`.
         clock_bound: rho.
         dynamic_w: A, W.
-        max_slowdown_frac: T(x) <= 1 + this. Level 0, the full clock, is always allowed; equal energies go
-            to the higher clock.
+        max_slowdown_frac: T(x) <= 1 + this. Level 0, the full clock, is always allowed. Of levels with equal
+            energy, the higher clock is returned.
     """
     best, least = 0, power_at(gpu, kind, clock_bound, dynamic_w, 1.0)
     for level in range(1, NUM_LEVELS):
@@ -152,7 +152,7 @@ def priced_level(
     time_price: float,
     energy_price: float,
 ) -> int:
-    """Return the level of `levels_frac` of least cost of time and energy together.
+    """Return the level of `levels_frac` with the least cost of time and energy together.
 
     The cost of a unit of work is `time_price`*T(x) + `energy_price`*(P(x) + `overhead_w`)*T(x).
 
@@ -161,9 +161,10 @@ def priced_level(
         kind: Row of `gpu`.
         clock_bound: rho.
         dynamic_w: A, W.
-        overhead_w: Power drawn while the job runs, at any clock: its part of the node's power.
+        overhead_w: Power drawn while the job runs, at any clock: the job's part of the node's power.
         time_price: Price of a second.
-        energy_price: Price of a joule. With 0 the full clock is chosen; equal costs go to the higher clock.
+        energy_price: Price of a joule. With 0 the full clock is chosen. Of levels with equal cost, the higher
+            clock is returned.
     """
     best, least = 0, np.inf
     for level in range(NUM_LEVELS):

@@ -15,11 +15,13 @@ from rlsched.compile.jit import kernel
 
 CORE_EXPONENT: Final = 0.83
 THROUGHPUT_OF_ONE_CORE: Final = 0.40
-"""Coefficient, relative to the throughput at three cores. Fitted together with the exponent it is 0.40 to
-0.41 for ResNet-18, ResNet-50 and MobileNet."""
+"""Coefficient, relative to the throughput at three cores. If it is fitted together with the exponent, it is
+0.40 to 0.41 for ResNet-18, ResNet-50 and MobileNet.
+"""
 FEWEST_CORES: Final = 1.0
-"""Fewest cores per GPU that a job needs. Profiles begin at one core: a job that one core feeds counts as
-needing one."""
+"""Fewest cores per GPU that a job needs. Profiles begin at one core: a job for which one core suffices counts
+as needing one.
+"""
 
 
 class CoreRow(NamedTuple):
@@ -31,7 +33,7 @@ class CoreRow(NamedTuple):
 
 @kernel
 def input_speed(cores_each_given: float, cores_each_needed: float) -> float:
-    """Speed that an input pipeline allows, relative to the GPU's own; exactly 1 with enough cores.
+    """Speed that an input pipeline allows, relative to the GPU's own speed; exactly 1 with enough cores.
 
     Args:
         cores_each_given: CPU cores for each of the job's GPUs; 0: unknown, assumed sufficient.

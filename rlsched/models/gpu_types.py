@@ -121,18 +121,19 @@ _PATTERNS: Final = (
     (r"^t4(?!\d)", "T4"),
     (r"^k80", "K80"),
 )
-"""Prefix of a name without maker, `Tesla` and separators. RTX A6000: the A40's chip and limit; A800 and H800:
-an A100 and an H100 with slower links; GH200: the GPU of an H100."""
+"""Prefixes of names without maker, `Tesla` and separators, and their types. RTX A6000: the A40's chip and
+limit; A800 and H800: an A100 and an H100 with slower links; GH200: the GPU of an H100.
+"""
 _MEMORY: Final = re.compile(r"(?:^|[^0-9])(\d{2,3})G(?:I?B)?\b|[0-9]M(\d{2})$", re.IGNORECASE)
 
 _MAKERS: Final = frozenset(("nvidia", "tesla", "geforce", "quadro"))
 
 NAME_TOLERANCE: Final = 0.07
-"""Largest relative difference at which a memory size in a name counts as the table's."""
+"""Largest relative difference at which a memory size in a name counts as equal to the table's."""
 
 
 def canonical_kind(name: str) -> str:
-    """Return the type in `GPU_FIGURES` of a name as written by traces and drivers.
+    """Return the type in `GPU_FIGURES` for a GPU name as written by traces and drivers.
 
     Case, maker and form are ignored: `Tesla V100-SXM2-32GB`, `v100`, `V100M32` and `nvidia_v100` are a
     `V100`. Unknown names (`G2`, `G3`: undisclosed in Alibaba's traces) are `generic`.
@@ -145,7 +146,7 @@ def canonical_kind(name: str) -> str:
 
 
 def asked_type(text: str) -> str:
-    """Return a requested type in the table's spelling if the table has it: `h100` becomes `H100`."""
+    """Return a requested GPU type in the table's spelling, if the table has it: `h100` becomes `H100`."""
     text = text.strip()
     kind = canonical_kind(text)
     return kind if kind != GENERIC and "".join(_words(text)) == kind.lower() else text

@@ -1,10 +1,11 @@
 """Online learning of how workloads share a GPU: updates the parameters from observed speeds.
 
-No I/O and no compiled code: the broker and a node's telemetry may run it, and `observing` compiles the same
-formulas for the simulator. Each workload has two factors on each GPU type, *sensitivity* and *pressure*; a
-job next to another job runs at 1 / (1 + sensitivity x pressure) (`sharing.latent_speed`). The beliefs about
-their logarithms are normal, with a mean and a variance, and each observed pair updates both by Bayes'
-rule."""
+The module has no I/O and no compiled code, so that the broker and a node's telemetry can use it; `observing`
+compiles the same formulas for the simulator. Each workload has two factors on each GPU type, *sensitivity*
+and *pressure*; a job next to another job runs at 1 / (1 + sensitivity x pressure) (`sharing.latent_speed`).
+The beliefs about the logarithms of the factors are normal, with a mean and a variance, and each observed pair
+updates both by Bayes' rule.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ import msgspec
 from rlsched.errors import InputError
 
 POPULATION: Final = (0.80, 0.80)
-"""Sensitivity and pressure of an unknown workload: geometric mean over the 77 of Gavel's (K80, P100,
-V100)."""
+"""Sensitivity and pressure of an unknown workload: geometric mean of Gavel's 77 (K80, P100, V100)."""
 POPULATION_SD: Final = 0.60
-"""Standard deviation of their logarithms over workloads: .86 on V100, .43 on P100, .31 on K80 (same source),
-root mean square .58."""
+"""Standard deviation of the logarithms of both factors between workloads: .86 on V100, .43 on P100, .31 on
+K80 (same source), root mean square .58.
+"""
 INTRODUCED_SD: Final = 0.20
 """Standard deviation of the logarithm of factors that were fitted on other pairs of the same workload."""
 OBSERVATION_SD: Final = 0.10
@@ -36,17 +37,17 @@ SLOWEST, FASTEST = 1e-3, 0.999
 WIDEST: Final = 4.0
 """Sensitivities and pressures stay between e^-4 and e^4."""
 MAX_PAIRS: Final = 100_000
-"""Most pairs remembered individually; above this, the pair least recently observed is forgotten."""
+"""Most pairs stored individually; above this, the pair least recently observed is removed."""
 
 
 class Observed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The observed speed of a job next to one other job.
 
     Attributes:
-        workload: Name of its workload.
+        workload: Name of the job's workload.
         partner: Name of the other job's workload.
         kind: GPU type.
-        speed: Relative to the same job running solo at the same clock.
+        speed: Speed relative to the same job running solo at the same clock.
     """
 
     workload: str
@@ -81,8 +82,9 @@ STRANGER: Final = Factors()
 class PairKnowledge:
     """Knowledge of workloads that share a GPU. Every query and every update takes constant time.
 
-    A prediction uses, in order of preference: the observed speed of the pair; the factors of the two
-    workloads, as introduced, as observed next to others, or of the population."""
+    A prediction combines the observed speeds of the pair, if any, with the factors of the two workloads.
+    Factors begin as introduced, or else as in the population; observations update them.
+    """
 
     def __init__(self) -> None:
         self._factors: dict[tuple[str, str], Factors] = {}
@@ -104,7 +106,7 @@ class PairKnowledge:
         self._factors[kind, workload] = Factors(math.log(sensitivity), math.log(pressure), sd, sd)
 
     def factors(self, workload: str, kind: str) -> Factors:
-        """Beliefs about a workload; the population's if it is unknown."""
+        """Return the beliefs about a workload; the population's if the workload is unknown."""
         return self._factors.get((kind, workload), STRANGER)
 
     def predicted_speed(self, workload: str, partner: str, kind: str) -> float:
@@ -195,10 +197,11 @@ def moved(
 
     Args:
         log_factor: Logarithm of the factor before the observation.
-        variance: Its variance before the observation.
-        both: Sum of its variance and that of the other factor of the product.
+        variance: Variance of this logarithm before the observation.
+        both: Sum of this variance and the variance of the other factor of the product.
         before: ln of the product before the observation.
-        after: ln of the product after it, by `most_likely`. The factor changes by its share of the variance.
+        after: ln of the product after the observation, by `most_likely`. The factor changes by its share of
+            the variance.
     """
     slope = 1.0 / (1.0 + math.exp(-after))  # of -ln(speed) in the logarithm of the product
     gain = slope**2 / (both * slope**2 + OBSERVATION_SD**2)

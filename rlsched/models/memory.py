@@ -11,11 +11,11 @@ from rlsched.compile.jit import kernel
 from rlsched.models.sharing import pair_noise
 
 TIME_SLICED: Final = 0
-"""Plain processes: the GPU runs one context at a time, in turn."""
+"""Sharing mode without MPS: the GPU runs one process at a time, in turn."""
 MPS: Final = 1
-"""One MPS server: kernels of all clients run side by side."""
+"""Sharing mode with one MPS server: kernels of all clients run side by side."""
 MIG: Final = 2
-"""Hardware slices, each with its own memory, caches and multiprocessors."""
+"""Sharing mode by hardware slices, each with its own memory, caches and multiprocessors."""
 SharingMode = Literal["time-sliced", "mps", "mig"]
 SHARING_MODES: Final[tuple[SharingMode, ...]] = get_args(SharingMode)
 
@@ -47,7 +47,7 @@ reasons, recalled); most are out of host memory, wrong inputs and errors of the 
 
 @kernel
 def is_device_fault(key: np.uint64, failure: int, fault_frac: float) -> bool:
-    """Whether a failure of a job is a fault of the GPU's context: the same in every run, under any policy.
+    """Whether a failure of a job is a fault of the GPU's context, equal in every run under any policy.
 
     Args:
         key: 64-bit key of the job.
@@ -60,13 +60,13 @@ def is_device_fault(key: np.uint64, failure: int, fault_frac: float) -> bool:
 
 @kernel
 def memory_limit_mib(gpu_memory_mib: float, tenants: int) -> float:
-    """Memory that this many tenants may use together, MiB: all for one, all but the margin for more."""
+    """Memory that this many tenants may use together, MiB: all for one tenant, less the margin for more."""
     return gpu_memory_mib if tenants <= 1 else (1.0 - MARGIN_FRAC) * gpu_memory_mib
 
 
 @kernel
 def fits_memory(gpu_memory_mib: float, used_mib: float, tenants: int, job_mib: float) -> bool:
-    """Whether a job may join the tenants of a GPU.
+    """Whether the memory of a GPU suffices for its tenants and one more job.
 
     The memory of a pair is the sum of its jobs' solo memory (measured by Lucid; see `MARGIN_FRAC`).
 
@@ -74,7 +74,7 @@ def fits_memory(gpu_memory_mib: float, used_mib: float, tenants: int, job_mib: f
         gpu_memory_mib: Memory of the GPU; nan: unknown, any job fits.
         used_mib: Sum of the peak memory of its tenants, contexts included.
         tenants: Current number of tenants.
-        job_mib: Memory of the job; nan: unknown, it does not share.
+        job_mib: Memory of the job; nan: unknown, the job does not share.
     """
     if gpu_memory_mib != gpu_memory_mib:
         return True

@@ -1,4 +1,4 @@
-"""MIG: the slices of a GPU, the jobs that fit on them, and the speed of jobs on them."""
+"""MIG: the slices of a GPU, which jobs fit on them, and how fast jobs run on them."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class SliceProfile(NamedTuple):
 
     Attributes:
         name: NVIDIA's name.
-        compute: Number of compute slices, of the `COMPUTE_SLICES` of a GPU.
-        memory: Number of memory slices, of the `MEMORY_SLICES` of a GPU.
+        compute: Number of compute slices, out of `COMPUTE_SLICES` of a GPU.
+        memory: Number of memory slices, out of `MEMORY_SLICES` of a GPU.
         memory_mib: Usable memory, MiB.
         at_most: Most slices of this size on a GPU.
     """
@@ -34,7 +34,7 @@ class SliceProfile(NamedTuple):
 
 
 def _profiles(names: str, gib: tuple[float, float, float, float]) -> tuple[SliceProfile, ...]:
-    """Return the five common profiles, from 1g to 7g, with the memory of 1g, 2g, 3g and 4g, and 7g."""
+    """Return the five common profiles, from 1g to 7g; `gib`: the memory of 1g, 2g, 3g and 4g, and 7g."""
     memory_gib = (gib[0], gib[1], gib[2], gib[2], gib[3])
     shapes = ((1, 1, 7), (2, 2, 3), (3, 4, 2), (4, 4, 1), (7, 8, 1))
     return tuple(
@@ -49,12 +49,13 @@ PROFILES: Final = {
     "H100-80GB": _profiles("1g.10gb 2g.20gb 3g.40gb 4g.40gb 7g.80gb", (9.75, 19.62, 39.50, 79.25)),
     "H200-141GB": _profiles("1g.18gb 2g.35gb 3g.71gb 4g.71gb 7g.141gb", (16.00, 32.50, 65.00, 140.00)),
 }
-"""By GPU, smallest first. Shapes and numbers: NVIDIA's MIG guide, supported profiles. Memory: as listed by
-`nvidia-smi mig -lgip` in GiB on such GPUs (public listings). For H200's 3g and 4g no listing was found: twice
-its 2g is assumed."""
+"""Profiles by GPU, smallest first. Shapes and numbers: NVIDIA's MIG guide, supported profiles. Memory: as
+listed by `nvidia-smi mig -lgip` in GiB on such GPUs (public listings). For H200's 3g and 4g no listing was
+found: twice the memory of its 2g is assumed.
+"""
 
 _STARTS: Final = {1: (0, 1, 2, 3, 4, 5, 6), 2: (0, 2, 4), 3: (0, 4), 4: (0,), 7: (0,)}
-"""By compute slices: memory slices at which a slice may begin (NVIDIA's MIG guide, placements)."""
+"""Memory slices at which a slice may begin, by its compute slices (NVIDIA's MIG guide, placements)."""
 _LENGTH: Final = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
 
 MEASURED_A100: Final[dict[tuple[str, int], tuple[float, float, float, float]]] = {
@@ -91,9 +92,10 @@ MEASURED_A100: Final[dict[tuple[str, int], tuple[float, float, float, float]]] =
     ("transformer", 64): (nan, 0.3013, 0.5202, 0.5786),
     ("transformer", 128): (nan, nan, 0.5107, 0.5702),
 }
-"""Speed of a model at a batch size on slices 1g, 2g, 3g and 4g of an A100-40GB relative to 7g; nan: it did
-not fit, or was not measured. MISO's logs (SoCC'22; boringlee24/socc22-miso, MIT). DeepSpeech2's rows do not
-decrease with size as all others do: outliers, excluded from fits."""
+"""Speed of a model at a batch size on slices 1g, 2g, 3g and 4g of an A100-40GB relative to 7g; nan: the model
+did not fit, or was not measured. MISO's logs (SoCC'22; boringlee24/socc22-miso, MIT). The speeds of
+DeepSpeech2 do not decrease with batch size as the speeds of all others do: outliers, excluded from fits.
+"""
 
 MEASURED_GPU: Final = "A100-40GB"
 
@@ -130,12 +132,12 @@ def measured_speed(model: str, batch: int, compute: int) -> float:
 
 
 def combined_throughput(model: str, batch: int, compute: int) -> float:
-    """Work of as many equal slices as fit, each with the same job, relative to one on 7g; nan: unknown."""
+    """Throughput of as many equal slices as fit, each with the same job, relative to 7g; nan: unknown."""
     return _at_most(compute) * measured_speed(model, batch, compute)
 
 
 class Slice(NamedTuple):
-    """A MIG slice.
+    """A MIG slice: its GPU and its size.
 
     Attributes:
         gpu: Type of the GPU that has the slice, a key of `PROFILES`.
@@ -147,21 +149,21 @@ class Slice(NamedTuple):
 
     @property
     def memory_frac(self) -> float:
-        """Its fraction of the GPU's memory slices, and of idle and static power (assumed)."""
+        """The slice's fraction of the GPU's memory slices, and of idle and static power (assumed)."""
         return self.profile.memory / MEMORY_SLICES
 
     @property
     def compute_frac(self) -> float:
-        """Its fraction of the GPU's compute slices, and of the board's limit above static power (assumed).
+        """The slice's fraction of the compute slices, and of the board's limit above static power (assumed).
 
-        By memory, seven 1g slices could draw seven eighths of it. There is no public data on the power of a
-        slice.
+        If that power were split by memory, seven 1g slices could draw only seven eighths of it. There is no
+        public data on the power of a slice.
         """
         return self.profile.compute / COMPUTE_SLICES
 
     @property
     def size_frac(self) -> float:
-        """Its effective size relative to the GPU, for a job that needs a whole slice."""
+        """The slice's effective size relative to the GPU, for a job that needs a whole slice."""
         return SIZE_FRAC[self.profile.compute]
 
     def was_measured(self, workload: str) -> bool:
@@ -183,7 +185,7 @@ these rows. The other models use other data sets than the catalogue, or unknown 
 
 @cache
 def gpu_with_mig(gpu_type: str) -> str | None:
-    """Return the key of `PROFILES` of a GPU type (`A100`: 40 GB); None: its slices are unknown."""
+    """Return the key of `PROFILES` for a GPU type (`A100`: 40 GB); None: its slices are unknown."""
     kind = canonical_kind(gpu_type)
     memory_mib = named_memory_mib(gpu_type) or GPU_FIGURES[kind]["memory_mib"].value
     for known in PROFILES:
@@ -195,7 +197,7 @@ def gpu_with_mig(gpu_type: str) -> str | None:
 
 @cache
 def slice_of(gpu_type: str) -> Slice | None:
-    """Return the slice of a cluster's GPU type (`A100-40GB/3g.20gb`); None: whole GPUs, or unknown."""
+    """Return the slice that a GPU type names (`A100-40GB/3g.20gb`); None: whole GPUs, or unknown."""
     name = slice_name(gpu_type)
     gpu = None if name is None else gpu_with_mig(name.whole)
     if name is None or gpu is None:
@@ -233,8 +235,8 @@ def speed_on_slice(workload: str, util_frac: float, cut: Slice) -> float:
     Uses the measurement if there is one, else `slice_speed`.
 
     Args:
-        workload: Its name.
-        util_frac: Its utilisation of the whole GPU, used as the share that it keeps busy.
+        workload: Name of the workload.
+        util_frac: Utilisation of the whole GPU, used as the share that the workload keeps busy.
         cut: The slice.
     """
     if cut.was_measured(workload):
@@ -243,7 +245,7 @@ def speed_on_slice(workload: str, util_frac: float, cut: Slice) -> float:
 
 
 def layout_fits(compute: tuple[int, ...]) -> bool:
-    """Whether slices of these sizes can coexist on one GPU: places are fixed, not only sums.
+    """Whether slices of these sizes can coexist on one GPU. MIG restricts their places, not only their sum.
 
     Args:
         compute: Compute slices of each: 1, 2, 3, 4 or 7.
@@ -252,7 +254,7 @@ def layout_fits(compute: tuple[int, ...]) -> bool:
 
 
 def _placed(left: list[int], taken: int) -> bool:
-    """Whether the remaining slices fit next to the memory slices in use, a bit mask."""
+    """Whether the slices `left` fit next to the memory slices in use, `taken`, a bit mask."""
     if not left:
         return True
     size = left[0]

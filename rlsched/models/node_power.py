@@ -1,4 +1,4 @@
-"""Power of a node without jobs, by state, and the times between states (`rlsched.power_down`)."""
+"""`PowerByState`: power of a node without jobs, by state, and times between states, for `power_down`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PowerByState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Power by state, without jobs, and the durations of shutdown and boot.
+    """Power of a node by state, without jobs, and the durations of shutdown and boot.
 
     Raises:
         InputError: a value is negative or not finite.
@@ -44,7 +44,7 @@ class PowerByState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Args:
             power: Power of the node without its GPUs; default: the defaults of `NodePower`.
             gpus: Number of GPUs.
-            kind: Their type, a name in `GPU_FIGURES`.
+            kind: Type of the GPUs, a name in `GPU_FIGURES`.
             cpus: Number of cores, 0 if unknown.
         """
         from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind

@@ -1,7 +1,7 @@
-"""Observed pairs of a ledger, by the names of GPU types and workloads.
+"""`LearntPairs`: observed pairs of a ledger, by the names of GPU types and workloads.
 
 `observing.observe` learns on the arrays of one set of models. A broker replaces its models when a node of
-another GPU type registers, and compacts its journal: here the observations are kept, exactly.
+another GPU type registers, and compacts its journal. `LearntPairs` therefore stores the observations exactly.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ class LearntFactor(msgspec.Struct, array_like=True):
     Attributes:
         kind: GPU type.
         workload: Name in the catalogue.
-        suffers: Whether it is the workload's own sensitivity, not its pressure on co-tenants.
+        suffers: Whether the factor applies to the workload's own sensitivity, not to its pressure on
+            co-tenants.
         factor: The factor; 1: as modelled.
-        sd: Standard deviation of its logarithm.
+        sd: Standard deviation of the factor's logarithm.
     """
 
     kind: str
@@ -48,14 +49,14 @@ class LearntPair(msgspec.Struct, array_like=True):
 
 @kernel
 def predict_row(m: ModelArrays, kind: int, a: int) -> None:
-    """Update the predicted speeds of a workload next to every other, after its sensitivity has changed."""
+    """Update the predicted speeds of workload `a` next to every other, after its sensitivity has changed."""
     for other in range(1, m.trait.shape[0]):
         _predict(m, kind, a, other)
 
 
 @kernel
 def predict_column(m: ModelArrays, kind: int, b: int) -> None:
-    """Update the predicted speeds of every workload next to this one, after its pressure has changed."""
+    """Update the predicted speeds of every workload next to workload `b`, after its pressure has changed."""
     for other in range(1, m.trait.shape[0]):
         _predict(m, kind, other, b)
 
@@ -76,9 +77,10 @@ def learn_pair(m: ModelArrays, kind: int, a: int, b: int, speed: float) -> bool:
 
 
 class LearntPairs:
-    """All that was learnt from observed pairs.
+    """Everything learnt from observed pairs.
 
-    `number` below: returns the number of a workload in the catalogue, 0 if this version does not know it.
+    In the methods, `number` is a function that returns the number of a workload in the catalogue, 0 if this
+    version does not have the workload.
     """
 
     def __init__(self) -> None:
@@ -88,7 +90,7 @@ class LearntPairs:
     def observe(
         self, m: ModelArrays, kinds: Sequence[str], seen: Observed, number: Callable[[str], int]
     ) -> bool:
-        """Learn from an observation, on models of these GPU types; returns whether it taught anything."""
+        """Learn from an observation, on models of these GPU types. Returns whether anything was learnt."""
         if seen.kind not in kinds:
             return False
         kind, a, b = kinds.index(seen.kind), number(seen.workload), number(seen.partner)
@@ -111,7 +113,7 @@ class LearntPairs:
         return 0 if known is None else int(known.count)
 
     def put_into(self, m: ModelArrays, kinds: Sequence[str], number: Callable[[str], int]) -> None:
-        """Put everything into models without observations."""
+        """Apply all learnt factors and pairs to models without observations."""
         changed: list[tuple[Any, int, int]] = []
         for one in self._factors.values():
             row = number(one.workload)
@@ -132,7 +134,7 @@ class LearntPairs:
             update(m, kind, row)
 
     def kept(self) -> tuple[list[LearntFactor], list[LearntPair]]:
-        """Return everything; `take_up` restores it."""
+        """Return all learnt factors and pairs, for `take_up`."""
         return list(self._factors.values()), list(self._pairs.values())
 
     def take_up(self, factors: Sequence[LearntFactor], pairs: Sequence[LearntPair]) -> None:

@@ -1,9 +1,9 @@
 """Learning from observed pairs in compiled runs: the formulas of `learning` on the arrays of the models.
 
-A run learns factors of the modelled slowdown, so that a pair is predicted as modelled until one of its
-workloads was observed: 1 / (1 + (1 / modelled - 1) x more_sensitive x more_pressing). For workloads with
-latent factors this is the form of `PairKnowledge`; if only `stranger_speed` is available, the same form
-starts from that formula. Pairs of the table are known, and are not learnt.
+A run learns factors of the modelled slowdown. A pair is predicted as modelled until one of its workloads was
+observed: 1 / (1 + (1 / modelled - 1) x more_sensitive x more_pressing). For workloads with latent factors
+this is the form of `PairKnowledge`. If only `stranger_speed` is available, the same form starts from the
+speed that it predicts. Pairs of the table are known, and are not learnt.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _with_pair = kernel(with_pair)
 
 @kernel
 def forget_all(m: ModelArrays) -> None:
-    """Forget all observations: every pair is predicted as modelled."""
+    """Reset the models to the state before all observations: every pair is predicted as modelled."""
     t = m.trait
     for a in range(t.shape[0]):
         for kind in range(t.shape[1]):
@@ -72,7 +72,7 @@ def _predict(m: ModelArrays, kind: int, a: int, b: int) -> None:
 def observe(m: ModelArrays, kind: int, a: int, b: int, speed: float) -> None:
     """Learn from a job of workload `a` that ran at this speed next to a job of `b` on this GPU type; solo: 1.
 
-    Updates the sensitivity of `a` and the pressure of `b` and remembers the pair, as `PairKnowledge.observe`
+    Updates the sensitivity of `a` and the pressure of `b` and stores the pair, as `PairKnowledge.observe`
     does, then updates all dependent predictions. The pair must not be in the table, and both workloads must
     be known.
     """

@@ -1,4 +1,4 @@
-"""Models of GPU types as arrays, and the power of a node without its GPUs."""
+"""Models of GPU types as arrays, and `NodePower`: the power of a node without its GPUs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def power_at_clock(gpu_type: str, dynamic_full_w: float, time: float, x: float) 
 
 
 class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Power of a node without its GPUs, and the cost of putting it to sleep.
+    """Power of a node without its GPUs, and the cost of powering it down.
 
     An idle node with eight V100 and 40 cores draws 8 x 41 + 300 + 40 x 2 = 708 W by these values: an idle
     8-GPU node draws 0.6 to 0.8 kW (Helios, SC'21: 0.8 kW for a DGX-1; recalled). Cooling and the loss of
@@ -81,10 +81,10 @@ class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         cpu_active_w_per_core: Power of a busy core, in place of the idle core's (data sheet: Xeon E5-2698 v4
             of the DGX-1, 135 W for 20 cores).
         unknown_cpus_per_gpu: Cores per GPU if a cluster description has none (DGX-1: 40 for 8).
-        asleep_w: Power of a sleeping node: its management controller (assumed).
+        asleep_w: Power of a node that is powered down: its management controller (assumed).
         boot_s: Time from the decision until jobs can start (assumed: between 5 and 10 minutes).
         boot_w: Power during boot; None: the power of the idle node (assumed).
-        shutdown_s: Time from the decision until it sleeps, at the power of the idle node (assumed).
+        shutdown_s: Time from the decision until the node is off, at the power of the idle node (assumed).
     """
 
     base_w: float = 300.0
@@ -97,7 +97,7 @@ class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     shutdown_s: float = 60.0
 
     def cores(self, cpus: int, gpus: int) -> int:
-        """Cores that count for power: `cpus`, or if that is 0 the usual number of cores for these GPUs."""
+        """Number of cores that count for power: `cpus`, or, if that is 0, the usual number for these GPUs."""
         return cpus or self.unknown_cpus_per_gpu * gpus
 
     @property

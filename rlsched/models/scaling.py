@@ -14,7 +14,7 @@ def node_spread_speed(node_penalty: float, nodes: float, fewest_nodes: float) ->
     Args:
         node_penalty: Time added by each doubling of nodes, fraction.
         nodes: Nodes of the gang.
-        fewest_nodes: Fewest nodes that hold it.
+        fewest_nodes: Fewest nodes that hold the gang.
 
     Returns:
         1 / (1 + node_penalty * log2(nodes / fewest_nodes)).

@@ -1,7 +1,7 @@
-"""Speed of jobs that share a GPU by time slicing or MPS, compiled: table, else latent factors, else formula.
+"""Compiled speed of jobs that share a GPU by time slicing or MPS: table, else latent factors, else formula.
 
 A *speed* is relative to the same job running solo on the same GPU at the same clock: exactly 1 without
-co-tenants. A *slowdown* here is 1 / speed - 1, the time that the others add to a second of work.
+co-tenants. A *slowdown* here is 1 / speed - 1, the time that co-tenants add to a second of work.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from rlsched.models.arrays import ModelArrays
 from rlsched.models.learning import REPEAT_SD
 
 SATURATION: Final = 1.194
-"""Slowdown that each further unit of utilisation adds on a full GPU. Fitted, as are the next three, by
-`studies/models/fit_sharing.py`: to the values of the solo-normalised formula of Lucid's pairs (RTX 3090, R2
-.45 there, but not 1 for a solo job) and, with equal weight, to the mean combined throughput by bands of
-utilisation of the 1,091 measured pairs. Error against the formula: rms .013, at most .031; against the bands:
-at most .05 of 2."""
+"""Slowdown that each further unit of utilisation adds on a full GPU. Like the next three constants, it was
+fitted by `studies/models/fit_sharing.py` to the values of the solo-normalised formula of Lucid's pairs (RTX
+3090, R2 .45 there, but not 1 for a solo job) and, with equal weight, to the mean combined throughput by bands
+of utilisation of the 1,091 measured pairs. Error against the formula: rms .013, at most .031; against the
+bands: at most .05 of 2.
+"""
 THRESHOLD: Final = 1.487
 """Utilisation of all tenants together at which the GPU is full."""
 SHARPNESS: Final = 2.80
@@ -34,13 +35,14 @@ about latent factors, on held-out pairs, .11 on P100, .10 on K80 and .32 on V100
 OF_JOBS: Final = REPEAT_SD / RESIDUAL_SD
 """Part of a deviate that belongs to the pair of jobs. The rest is the same for all jobs of both workloads."""
 OF_SINGLES: Final = math.sqrt(0.55)
-"""Part that belongs to the single workloads, the sensitivity of one and the pressure of the other. On Lucid's
-pairs (RTX 3090) the formula leaves .60 of the variance, factors of each workload .27, both on held-out pairs:
-.55 of the formula's residual belongs to single workloads."""
+"""Part of a deviate that belongs to the single workloads: the sensitivity of one, the pressure of the other.
+On Lucid's pairs (RTX 3090) the formula leaves .60 of the variance, factors of each workload .27, both on
+held-out pairs: .55 of the formula's residual belongs to single workloads.
+"""
 OF_PAIRS: Final = math.sqrt(1.0 - OF_JOBS**2 - OF_SINGLES**2)
-"""Part that belongs to the pair of workloads. The squares of the three add up to 1."""
+"""Part of a deviate that belongs to the pair of workloads. The squares of the three parts add up to 1."""
 NOISE_FLOOR: Final = 0.2
-"""Noise reduces no speed below this."""
+"""Speed below which noise does not reduce a speed."""
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
@@ -73,19 +75,19 @@ def stranger_speed(util_frac: float, others_util_frac: float) -> float:
 
 @kernel
 def latent_speed(sensitivity: float, pressure_sum: float) -> float:
-    """Speed of a job with this sensitivity next to others whose pressures add up to this; at most 1.
+    """Speed of a job with this sensitivity next to jobs whose pressures add up to `pressure_sum`; at most 1.
 
-    The product form was fitted on pairs (Gavel); that the pressures of more tenants add up is an
-    extrapolation."""
+    The product form was fitted on pairs (Gavel). Adding up the pressures of several tenants is an
+    extrapolation.
+    """
     return 1.0 / (1.0 + max(sensitivity * pressure_sum, 0.0))
 
 
 def factors_of_util(util_frac: float) -> tuple[float, float]:
-    """Return the initial sensitivity and pressure of a job with only a known solo utilisation.
+    """Return the initial sensitivity and pressure of a job of which only the solo utilisation is known.
 
-    The formula is not a product. Its logarithm of the slowdown is averaged over co-tenants (jobs) of
-    utilisation .1 to 1, which gives the nearest product in least squares; `studies/models/fit_sharing.py`
-    reports the error.
+    The formula is not a product. The logarithm of its slowdown is averaged over co-tenants of utilisation .1
+    to 1, which gives the nearest product in least squares; `studies/models/fit_sharing.py` reports the error.
 
     Args:
         util_frac: Solo GPU utilisation, 0 to 1.
@@ -114,15 +116,16 @@ def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.in
     One co-tenant: the measured speed of the pair if the table has it; else the latent factors if the job's
     sensitivity and the co-tenant's pressure are known; else the formula. Several: the slowdowns of the known
     pairs and of the latent factors add up, and the remaining co-tenants add the difference between the
-    formula for all utilisations together and the formula without theirs. So an additional tenant never makes
-    the job faster (except for table entries above 1); without data the result is the formula, with all
-    factors it is `latent_speed`. More than one co-tenant is an extrapolation: all fits are of pairs.
+    formula for all utilisations together and the formula without theirs. An additional tenant therefore never
+    makes the job faster (except for table entries above 1). Without data the result is the formula; if all
+    factors are known, it is `latent_speed`. More than one co-tenant is an extrapolation: all fits are of
+    pairs.
 
     Args:
         kind: GPU type.
-        workload: Workload of the job; 0 is unknown. `util_frac` of row 0 stands for such jobs and must be
+        workload: Workload of the job; 0 is unknown. `util_frac` of row 0 is used for such jobs and must be
             finite.
-        others: Workloads of its co-tenants in the first `count` entries.
+        others: Workloads of the co-tenants in the first `count` entries.
         count: Number of co-tenants; 0 gives exactly 1.
 
     Returns:
@@ -165,14 +168,14 @@ def _mixed(z: np.uint64) -> np.uint64:
 
 @kernel
 def pair_noise(key_a: np.uint64, key_b: np.uint64) -> float:
-    """Return a standard normal deviate for two jobs or workloads: equal in either order and any process.
+    """Return a standard normal deviate for two jobs or workloads, the same in either order and any process.
 
     A hash of the two keys is the counter of SplitMix64, which gives the two numbers from which the deviate is
     computed (Box and Muller, 1958).
 
     Args:
         key_a: 64-bit key of a job, or of a workload.
-        key_b: 64-bit key of its co-tenant.
+        key_b: 64-bit key of the co-tenant.
     """
     a, b = np.uint64(key_a), np.uint64(key_b)
     low, high = min(a, b), max(a, b)
@@ -191,7 +194,7 @@ def _workload_key(luck: np.uint64, kind: int, workload: int) -> np.uint64:
 
 @kernel
 def share_deviate(luck: np.uint64, kind: int, workload: int, partner: int, of_jobs: float) -> float:
-    """Return a standard normal deviate of a job next to another: of workloads, their pair, and the two jobs.
+    """Return a standard normal deviate of a job next to another: parts of workloads, pair, and jobs.
 
     The workloads' part is the same for all their jobs in a run, which makes learning worthwhile. It differs
     between GPU types (a pair's combined throughput correlates by only .43 to .55 between types: Gavel).
@@ -199,7 +202,7 @@ def share_deviate(luck: np.uint64, kind: int, workload: int, partner: int, of_jo
     Args:
         luck: Seed of the run.
         kind: GPU type.
-        workload: Workload of the job; if it or the partner is unknown (0), only the jobs' part remains.
+        workload: Workload of the job. If it or the partner is unknown (0), only the jobs' part remains.
         partner: Workload of the other job.
         of_jobs: `pair_noise` of the two jobs.
     """
@@ -214,8 +217,9 @@ def share_deviate(luck: np.uint64, kind: int, workload: int, partner: int, of_jo
 def with_noise(speed: float, deviate: float) -> float:
     """Simulated true speed of a pair that is not in the table: the model's, with ln-noise of `RESIDUAL_SD`.
 
-    At most 1, and not below `NOISE_FLOOR` unless the model's own speed is. For several co-tenants pass the
-    sum of their deviates divided by the root of their number, which is again standard normal.
+    The result is at most 1, and not below `NOISE_FLOOR` unless the model's own speed is. For several
+    co-tenants pass the sum of their deviates divided by the root of their number, which is standard normal
+    too.
 
     Args:
         speed: Result of `shared_speed`.

@@ -1,4 +1,4 @@
-"""Names of GPU types that are MIG slices."""
+"""Functions for the names of GPU types that are MIG slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts between two settings of the dials, compiled: arrivals over time, and prediction errors.
+"""Compiled counters that are kept between two updates of the dials: arrivals, and prediction errors.
 
 Simulator and broker call these functions when a job arrives and when it ends.
 """
@@ -16,16 +16,16 @@ from rlsched.compile.jit import kernel
 
 EVERY_S: Final = 600.0
 EVERY_ARRIVALS: Final = 32
-"""Time, seconds, and number of arrivals after which the dials are set again."""
+"""Time, seconds, and number of arrivals after which the dials are updated."""
 REMEMBERED_ENDS: Final = 200.0
-"""Number of latest finished jobs that prediction errors are averaged over, roughly."""
+"""Approximate number of finished jobs, the latest ones, in the average of prediction errors."""
 _SPANS: Final = len(SPANS_S)
 _STEPS: Final = 2.0**18
 
 
 @kernel
 def partition_of(s: StateArrays, slot: int) -> int:
-    """The partition that a job counts for: the partition of its VC, if the VC has one."""
+    """Return the partition in whose counts a job is included: the partition of its VC, if the VC has one."""
     own = s.job.own_partition[slot]
     return own if own >= 0 else s.job.shared_partition[slot]
 
@@ -42,7 +42,7 @@ def reset_dials(s: StateArrays) -> None:
 
 @kernel
 def fade(s: StateArrays, p: int, now_s: float) -> None:
-    """Bring the counts of arrivals in partition `p` up to now."""
+    """Let the counts of arrivals in partition `p` decay to their values now."""
     c = s.dials.counted[p]
     for k in range(_SPANS):
         left = math.exp(-(now_s - c.noted_s) / SPANS_S[k])
@@ -53,7 +53,7 @@ def fade(s: StateArrays, p: int, now_s: float) -> None:
 
 @kernel
 def note_arrival(s: StateArrays, slot: int, now_s: float) -> None:
-    """Count an arrival, if something sets the dials."""
+    """Count an arrival, if a strategy or another caller sets the dials."""
     p = partition_of(s, slot)
     c = s.dials.counted[p]
     if c.noted_s == 0.0 and c.jobs[_SPANS - 1] == 0.0:
@@ -69,7 +69,7 @@ def note_arrival(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def note_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-    """Count a job that ended after `run_s` seconds of all its attempts, if something sets the dials."""
+    """Count a finished job, if the dials are in use; `run_s`: seconds that all its attempts ran."""
     p = partition_of(s, slot)
     c = s.dials.counted[p]
     if now_s != c.ended_s:
@@ -87,7 +87,7 @@ def note_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
 
 @kernel
 def _exact_log(time_s: float) -> float:
-    """ln(time), in coarse steps: sums over the jobs that end at one instant do not depend on their order."""
+    """Return ln(time), rounded so that sums of jobs that end at one instant do not depend on the order."""
     return np.round(math.log(max(time_s, 1.0)) * _STEPS) / _STEPS
 
 

@@ -1,6 +1,6 @@
 """Observation of a partition for a policy that sets dials, compiled: named numbers, mostly -1 to 1.
 
-It holds only facts that a broker has: no true run times and no future arrivals.
+An observation holds only facts that a broker has: no true run times and no future arrivals.
 """
 
 from __future__ import annotations
@@ -89,21 +89,21 @@ NAMES: Final = (
     "node_gpus",  # GPUs of a node / 8
     "static_power",  # idle power of the partition's GPU type, relative to its board power limit
 )
-"""The columns, in order."""
+"""Names of the columns of an observation, in order."""
 FIXED: Final = NAMES[NAMES.index("energy_weight") :]
 """Columns that describe the set-up of a cluster, not its state."""
 
 
 @kernel
 def _put(x: NDArray[np.float64], at: int, value: float) -> int:
-    """Write a column, -3 to 3; returns the place of the next one."""
+    """Write a column, clipped to -3 to 3. Returns the position of the next column."""
     x[at] = min(max(value, -3.0), 3.0)
     return at + 1
 
 
 @kernel
 def _class_of(value: float, bounds: tuple[float, float, float]) -> int:
-    """Number of the three bounds that a value reaches."""
+    """Return how many of the three bounds a value reaches."""
     return int(value >= bounds[0]) + int(value >= bounds[1]) + int(value >= bounds[2])
 
 

@@ -1,4 +1,4 @@
-"""`Strategy`: how the dials are set, as data: a linear map, or a small network, of named columns."""
+"""`Strategy`: a linear map or a small network, stored as data, that sets the dials from named columns."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def from_layers(cls, *layers: NDArray[np.float64], output: Literal["tanh", "clip"] = "tanh") -> Strategy:
-        """Return a strategy of these matrices."""
+        """Return a strategy with these matrices."""
         rows = tuple(tuple(tuple(float(x) for x in row) for row in layer) for layer in layers)
         return cls(columns=NAMES, dials=tuple(RANGES), layers=rows, output=output)
 
@@ -60,7 +60,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def of_setting(cls, dials: str) -> Strategy:
-        """Return the strategy of a policy's setting `dials`: the path of its file, or the text of a file.
+        """Return the strategy of a policy's setting `dials`: the path of a file, or the text of a file.
 
         Raises:
             InputError: as `read`.
@@ -119,13 +119,13 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]
 
     def arrays(self, partitions: int) -> DialArrays:
-        """The strategy for kernels: dials of this many partitions, all at 0."""
+        """Return the strategy for kernels: the dials of this many partitions, all at 0."""
         matrices = [np.array(layer, np.float64) for layer in self.layers]
         return dial_arrays(partitions, CLIPPED if self.output == "clip" else NETWORK, matrices)
 
 
 def dial_arrays(partitions: int, controller: int, matrices: list[NDArray[np.float64]]) -> DialArrays:
-    """Dials that a network of one or three matrices sets, or another caller."""
+    """Return dials, all at 0, that a network of one or three matrices sets, or another caller."""
     more: dict[str, Any] = {}
     if len(matrices) == 3:
         more = {

@@ -1,4 +1,4 @@
-"""Compiled functions that set the dials that are due: observe, run the network, store the new dials."""
+"""Compiled functions that update the dials that are due: observe, run the network, store the new dials."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlsched.decide.dials.counting import EVERY_S
 from rlsched.decide.dials.observing import observe
 
 RANGES: Final = {dial.name: dial.range for dial in DIALS}
-"""By dial, in the order of the network's outputs: its value at an output of 1; -1 is the opposite."""
+"""Value of each dial at an output of 1, in the order of the network's outputs; at -1 the value is negated."""
 _RANGE: Final = tuple(RANGES.values())
 _FIELDS: Final = len(DIAL.names or ())
 
@@ -33,7 +33,7 @@ def set_dials(s: StateArrays, p: int, action: NDArray[np.float64]) -> None:
 def _layer(
     weights: NDArray[np.float64], x: NDArray[np.float64], out: NDArray[np.float64], clips: bool
 ) -> None:
-    """tanh(W x + b), the bias in the last column of the weights; `clips`: W x + b clipped to -1 to 1."""
+    """Write tanh(W x + b) to `out`, or W x + b clipped to -1 to 1; b is the last column of `weights`."""
     columns = weights.shape[1] - 1
     for row in range(weights.shape[0]):
         total = weights[row, columns]
@@ -60,7 +60,7 @@ def _in_range(action: NDArray[np.float64]) -> bool:
 
 @kernel
 def any_due(s: StateArrays) -> bool:
-    """Whether the dials of a partition must be set before the next decision."""
+    """Whether the dials of any partition must be updated before the next decision."""
     due = 0
     for p in range(s.dials.seen.shape[0]):
         due += s.dials.dial[p].due
@@ -69,9 +69,9 @@ def any_due(s: StateArrays) -> bool:
 
 @kernel
 def turn_due(s: StateArrays, now_s: float) -> None:
-    """Observe each partition whose dials are due, and set them if a network does so.
+    """Observe each partition whose dials are due, and set the dials if a network computes them.
 
-    Finite weights can overflow to NaN or infinity; the dials are set to 0 then.
+    Finite weights can overflow to NaN or infinity; in that case the dials are set to 0.
     """
     dials = s.dials
     for p in range(dials.seen.shape[0]):
@@ -96,7 +96,7 @@ def turn_due(s: StateArrays, now_s: float) -> None:
 
 
 def refuse_dials(state: ClusterState) -> None:
-    """Set every dial to 0, so that the settings apply unchanged, after a failure of the strategy."""
+    """Set every dial to 0 after a failure of the strategy, so that the settings apply unchanged."""
     dial = state.arrays.dials.dial
     for name in RANGES:
         dial[name] = 0.0

@@ -1,16 +1,16 @@
 """Bursts, compiled: predictions of waiting jobs are revised by the run times of similar jobs.
 
 Jobs that are submitted in a row with the same request are alike, and so are the errors of their predictions.
-For job i, ln(run time / prediction) = u + e_i, both normal: u is common to the burst, e_i is its own. A
-sibling that has ended reveals u + e_i. A running sibling reveals that u + e_i exceeds ln(age / prediction),
-and so that the other jobs will be long too. A prediction is revised to (prediction at submission) x
+For job i, ln(run time / prediction) = u + e_i, both normal: u is common to the burst, e_i belongs to job i. A
+sibling that has ended reveals u + e_i. A running sibling shows that u + e_i exceeds ln(age / prediction),
+and therefore that the other jobs will be long too. A prediction is revised to (prediction at submission) x
 exp(E[u]), by numerical integration: empirical Bayes for a model with one random effect. The share of the
 variance that is common is learned, by demand class, from finished jobs; initially it is half of the variance
 that comes with the predictions (`spread`).
 
 Predictions change only when a job arrives or ends; the prediction of a job also changes when it is queued
 again. The same events therefore give the same predictions in a simulator, in a broker, and in a broker that
-replays its journal. Their accuracy is in docs/explanation/prediction.md.
+replays its journal. The accuracy of revised predictions is in docs/explanation/prediction.md.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from rlsched.compile.jit import kernel
 SIBLING_GAP_S: Final = 300.0
 """A job joins the burst of the job before it, of its VC and with the same request, within this time."""
 FIRST_SHARE: Final = 0.5
-"""Share of an error's variance that is assumed common to a burst before any job has ended."""
+"""Share of an error's variance that is assumed to be common to a burst before any job has ended."""
 FIRST_COUNT: Final = 2.0
-"""Weight of that prior, in finished jobs."""
+"""Weight of that assumption, in finished jobs."""
 KEPT: Final = 0.999
-"""Factor by which each finished job reduces that weight."""
+"""Factor by which each finished job reduces the weight of the assumption."""
 _MOST_OWN: Final = 0.95
 SHIFT_STEP: Final = 0.1
-"""Step size of E[u]: small changes do not sort a queue again."""
+"""Step size of E[u], so that small changes do not re-sort a queue."""
 FIRST_AGE_FRAC: Final = 0.5
 LEAST_S: Final = 60.0
 AGE_STEP: Final = 2.0
-"""A running job is checked at half of its prediction (30 s at least), then each time its age has doubled."""
+"""A running job is checked at half of its prediction (at least 30 s), then each time its age has doubled."""
 _LEAST_SPREAD: Final = 0.1
 _REACH: Final = 4.5
 _POINTS: Final = 31
@@ -44,7 +44,7 @@ _LEAST_TAIL: Final = 1e-30
 
 @kernel
 def _age_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Run time of a running job so far, its earlier attempts too."""
+    """Return how long a running job has run, seconds, earlier attempts included."""
     return s.job.saved_s[slot] + now_s - s.job.start_s[slot]
 
 
@@ -62,7 +62,7 @@ def heard_age_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def _next_look_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return when a running job reaches its next age step."""
+    """Return the time at which a running job reaches its next age step."""
     heard_s = heard_age_s(s, slot, now_s)
     step_s = (
         heard_s * AGE_STEP if heard_s > 0.0 else FIRST_AGE_FRAC * max(s.job.first_predicted_s[slot], LEAST_S)
@@ -137,7 +137,7 @@ def _last_like(s: StateArrays, slot: int) -> int:
 
 @kernel
 def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
-    """Assign a job that just got its slot, and is in no queue yet, to its burst, and predict it again."""
+    """Add a job that just got its slot, and is in no queue yet, to its burst, and revise its prediction."""
     job, d, c = s.job, s.demand, s.job.demand[slot]
     last = -1
     if d.arrived[c] > 1 and d.burst_vc[c] == job.vc[slot]:
@@ -160,9 +160,9 @@ def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
-    """Record that a job has ended after `run_s` and released its GPUs, for its siblings.
+    """Record, for the siblings of a job, that it ended after `run_s` and released its GPUs.
 
-    Returns the slot of a waiting sibling, -1 if none waits: its burst must be revised.
+    Returns the slot of a waiting sibling, for which the burst must be revised; -1 if no sibling waits.
     """
     job, d, c, waiting = s.job, s.demand, s.job.demand[slot], -1
     error = math.log(max(run_s, 1.0) / max(job.first_predicted_s[slot], 1.0))

@@ -1,15 +1,15 @@
 """The Gittins index of a job, compiled: the expected service that its completion costs.
 
-A job has run for `a` seconds, and its run time is lognormal around its prediction. Of all times d that it
-could be given from now on, one minimises E[service used] / P(it ends):
+A job has run for `a` seconds, and its run time is lognormal around its prediction. Among all times d that the
+job could be given from now on, one minimises E[service used] / P(the job ends):
 
     cost(a) = min over d of E[min(X - a, d) | X > a] / P(X - a <= d | X > a)
 
 Serving the job of least cost first minimises the mean JCT on a single machine with free preemption (Gittins
 1979; Aalto, Ayesta and Righter, Queueing Systems 2009). A gang's service is its time multiplied by a power of
 its GPUs, as in the 2D-Gittins index of Tiresias (Gu et al., NSDI'19), which takes the distribution from all
-finished jobs. A job that must not be preempted runs to its end once it starts: d is infinite for it, and its
-cost before it starts is its mean.
+finished jobs. A job that must not be preempted runs to its end once it starts: d is infinite for such a job,
+and its cost before it starts is its mean.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def table(self) -> NDArray[np.float64]:
-        """`gittins_table`, with only the rows filled that this index reads."""
+        """`gittins_table`, filled only in the rows that this index reads."""
         if self.trust != 0.0:
             return gittins_table()
         row = min(max(int((self.spread - LEAST_SPREAD) / SPREAD_STEP), 0), _SPREADS - 2)
@@ -133,19 +133,19 @@ def attained_gpu_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def age_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Time on GPUs of a live job until now, seconds; time on GPUs shared by two counts half."""
+    """Time that a live job has spent on GPUs until now, seconds; time on GPUs shared by two counts half."""
     return attained_gpu_s(s, slot, now_s) / max(s.job.gpus[slot], 1)
 
 
 @kernel
 def _is_young(first_age_s: float, age: float) -> bool:
-    """Whether an age is below the first step, within rounding as `_steps`."""
+    """Whether an age is below the first step, with the same tolerance as `_steps`."""
     return age < first_age_s * (1.0 - 1e-9)
 
 
 @kernel
 def _steps(first_age_s: float, age_step: float, age: float) -> float:
-    """Age steps after the first one that an age has passed, with a tolerance for rounded times."""
+    """Number of age steps after the first one that an age has passed, with a tolerance for rounded times."""
     return np.floor(math.log(age / first_age_s) / math.log(age_step) + 1e-9)
 
 
@@ -156,7 +156,7 @@ def _age_at(first_age_s: float, age_step: float, steps: float) -> float:
 
 @kernel
 def next_step_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """When the index of a running job next changes by its age; infinite: never."""
+    """Time at which the index of a running job next changes with its age; infinite: never."""
     job, c = s.job, s.order.code[0]
     if c.threshold_gpu_s < math.inf:
         left_gpu_s = c.threshold_gpu_s - attained_gpu_s(s, slot, now_s)
@@ -172,7 +172,7 @@ def next_step_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def job_index(s: StateArrays, slot: int, now_s: float) -> float:
-    """ln(cost) of a live job, in GPU-seconds if `gpus_power` is 1, or its level; the least goes first."""
+    """ln(cost) of a live job, in GPU-seconds if `gpus_power` is 1, or its level; the least is first."""
     job, c, table = s.job, s.order.code[0], s.order.cost
     if c.threshold_gpu_s < math.inf:
         return 1.0 if attained_gpu_s(s, slot, now_s) > c.threshold_gpu_s else 0.0

@@ -30,7 +30,7 @@ _CODES: Final[dict[OrderKind, int]] = {
 
 
 HALF_WEIGHT_S: Final = 86_400.0
-"""Waiting time, seconds, that halving the weight is worth in the order of submission."""
+"""Waiting time, seconds, that compensates for half the weight in the order of submission."""
 LEVEL_LN: Final = 1000.0
 """Key difference between two levels if keys are logarithms."""
 LEVEL_S: Final = 1e13
@@ -38,12 +38,12 @@ LEVEL_S: Final = 1e13
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """Order of a queue: the job with the least key first, and of equal keys the earlier job.
+    """Order of a queue: by key, the least first, and equal keys by arrival.
 
     Attributes:
         by: The key.
-        gpus_power: `area`: the power of a gang's GPUs; 0: only the predicted run time.
-        index: `index`: its parameters.
+        gpus_power: For `area`: the power of a gang's GPUs; 0: only the predicted run time.
+        index: For `index`: the parameters of the index.
         revised: Whether predictions of waiting jobs are revised by other jobs of their burst
             (`decide.order.bursts`).
         until_declared: The queue switches to the index at the first submission of a job that may be
@@ -141,7 +141,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 @kernel
 def order_key(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the key of a live job in the queue's order, with its level and its weight.
+    """Return the key of a live job in the queue's order, including its level and its weight.
 
     A job of weight w is ordered as if its cost were divided by w (the c mu rule), or, in the order of
     submission, as if it had arrived log2(1 / w) x `HALF_WEIGHT_S` later. The distance between levels exceeds
@@ -168,7 +168,7 @@ def index_key(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def _key_alone(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the key of a live job among jobs of its level and weight. *Remaining* changes while it runs."""
+    """Return the key of a live job without level and weight; *remaining* changes while the job runs."""
     job, code = s.job, s.order.code[0]
     if code.by == SUBMIT:
         return job.submit_s[slot]

@@ -1,4 +1,4 @@
-"""How jobs enter the queue, compiled: with a prediction and a key for the ledger.
+"""Compiled functions that enter jobs into the queue, each with a prediction and a key for the ledger.
 
 Simulator and broker call these functions when a job arrives, starts, is queued again and ends.
 """
@@ -60,7 +60,7 @@ def started(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def requeue(s: StateArrays, slot: int, now_s: float) -> None:
-    """Queue a released job for its next attempt, predicted again with the current information."""
+    """Queue a released job for its next attempt, with a new prediction from the current information."""
     ledger.wait_again(s, slot)
     if s.order.code[0].revises:
         _predict_again(s, slot, now_s)
@@ -104,7 +104,7 @@ def _learn_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
 
 @kernel
 def _hear_ages(s: StateArrays, now_s: float) -> None:
-    """Predict again the jobs whose running siblings have reached a further age step."""
+    """Revise the predictions of jobs whose running siblings have reached a further age step."""
     if s.scratch[0].look_s > now_s:
         return
     next_s = np.inf
@@ -120,7 +120,7 @@ def _hear_ages(s: StateArrays, now_s: float) -> None:
 
 @kernel
 def _revise(s: StateArrays, one: int, now_s: float) -> None:
-    """Predict again the waiting jobs of the burst of a waiting job."""
+    """Revise the predictions of all waiting jobs in the burst of the waiting job `one`."""
     shift = expected_shift(s, one, now_s)
     for at in range(s.job.shape[0] - s.counters[0].live_jobs, s.job.shape[0]):
         slot = s.derived.slot.stack[at]
@@ -132,7 +132,7 @@ def _revise(s: StateArrays, one: int, now_s: float) -> None:
 
 
 class OrderedQueue:
-    """The queue of a `ClusterState`, kept in an order.
+    """The queue of a `ClusterState`, sorted by an `Order`.
 
     Attributes:
         order: The order.

@@ -29,14 +29,14 @@ from rlsched.decide.plans.shared import has_memory_beside, shared_plan
 LOOK_AT: Final = 16
 """Most waiting jobs that are checked for sharing, a bound like Slurm's `bf_max_job_test`."""
 MOST_WAITERS: Final = 4
-"""Most jobs per decision that fit but are passed over because waiting for other GPUs is better for them."""
+"""Most jobs per decision that fit but are passed over because waiting for other GPUs is worth more."""
 
 
 @kernel
 def best_shared(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float) -> Plan:
     """Return the best plan on the GPUs of running jobs of partition `p` that is worth more than `above`.
 
-    Of equal plans, the one with the earliest job.
+    Of plans with equal worth, returns the plan with the earliest job.
     """
     best = refused(NO_ROOM, -1, -1)
     if s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI or s.job.gpus[slot] == 0:
@@ -69,9 +69,9 @@ def _is_better(s: StateArrays, plan: Plan, best: Plan, most: float) -> bool:
 
 @kernel
 def _best_above(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float) -> Plan:
-    """`best_shared` if GPU types are chosen: no plan is worth more than its GPUs without co-tenants.
+    """`best_shared` if GPU types are chosen: no plan is worth more than the same GPUs without co-tenants.
 
-    Of plans with exactly that worth, returns the first one found; the remaining ones are not priced.
+    Of plans with exactly that worth, returns the first one found; the remaining plans are not priced.
     """
     best, most, kind, alone = refused(NO_ROOM, -1, -1), above, -1, math.inf
     for position in range(s.derived.running_len[0]):
@@ -90,7 +90,7 @@ def _best_above(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float
 
 @kernel
 def _best_type_worth(s: StateArrays, p: int, slot: int, o: StartOptions) -> float:
-    """Worth of GPUs of the best type to a job."""
+    """Worth of a GPU of the best type for a job."""
     most = 0.0
     for kind in range(s.models.gpu.shape[0]):
         most = max(most, type_worth(s, p, slot, kind, o))
@@ -105,9 +105,9 @@ def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: floa
 
 @kernel
 def start_of_best(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> Move:
-    """Start a job that fits by its best plan: on free GPUs, or on shared GPUs if they are worth more.
+    """Return the move that starts a job that fits by its best plan: on free GPUs, or on shared ones.
 
-    Sharing is worth more only on GPUs of another type: on the same type it never adds more than 1.
+    Shared GPUs can be worth more only if they are of another type: on the same type sharing adds at most 1.
     """
     if not MODELLED or slot < 0 or o.share != BETTER or not may_share(s) or not chooses_type(s, slot, o):
         return start_of(slot, -1)
@@ -141,8 +141,7 @@ def waits_for_better(
 def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> bool:
     """Whether a waiting job can share with no job of partition `p` because another job could not.
 
-    Both request the same and are of the same workload, and the gate's threshold for this job is at least as
-    high.
+    Both jobs have the same request and the same workload, and the gate requires at least as much of this job.
     """
     job = s.job
     if job.demand[slot] != job.demand[other] or job.workload[slot] != job.workload[other] or o.share == LUCID:
@@ -156,9 +155,10 @@ def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> 
 
 @kernel
 def next_to_share(s: StateArrays, p: int, blocks: bool, o: StartOptions, now_s: float) -> tuple[int, int]:
-    """(waiting slot, running slot that it joins) of a rule's next pair in partition `p`; (-1, -1) for none.
+    """Return the next pair to share in partition `p`: (waiting slot, running slot), or (-1, -1) for none.
 
-    The first waiting job in queue order that has a partner; for a rule that blocks, only the first job.
+    The waiting job is the first in queue order that has a partner; a rule that blocks checks only the first
+    job.
     """
     if o.share == NEVER or not may_share(s):
         return -1, -1

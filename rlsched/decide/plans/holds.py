@@ -1,9 +1,9 @@
-"""Holds of a *wait*, compiled: the jobs that it passed over are kept back for a while.
+"""Holds of a *wait*, compiled: the jobs that a *wait* passed over are kept back for a while.
 
 A wait that lasted only until the next event would be requested again at every event. Sampled and greedy
-decisions would then give different schedules, and training would never explore a long wait. A hold is for the
-blocked job, the first in queue order that does not fit. It ends when that job no longer waits, after `HOLD_S`
-at the latest, or as soon as half of the partition is free.
+decisions would then give different schedules, and training would never explore a long wait. A hold is in
+favour of the blocked job, the first in queue order that does not fit. The hold ends when the blocked job no
+longer waits, after `HOLD_S` at the latest, or as soon as half of the partition is free.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rlsched.decide.schema import GUARD_FREE_FRAC, HOLD_S, MAX_HOLD_S
 
 @kernel
 def half_free(s: StateArrays, p: int) -> bool:
-    """Whether so much of partition `p` is free that no job may be kept back."""
+    """Whether enough of partition `p` is free that no job may be kept back."""
     return s.derived.part.free_gpus[p] >= GUARD_FREE_FRAC * s.derived.part.open_gpus[p]
 
 
@@ -36,7 +36,7 @@ def is_held(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
 
 @kernel
 def is_overdue(s: StateArrays, slot: int, now_s: float) -> bool:
-    """Whether the job was first passed over so long ago that it precedes all others."""
+    """Whether the job was first passed over so long ago that it must start before all others."""
     return now_s - s.job.held_since_s[slot] >= MAX_HOLD_S
 
 
@@ -53,7 +53,7 @@ def first_startable(s: StateArrays, p: int, now_s: float) -> int:
 def first_sharing(s: StateArrays, p: int, now_s: float) -> int:
     """Return the first queue position of partition `p` whose job can share GPUs and is not kept back, or -1.
 
-    Checks the first `LOOK_AT` jobs of the queue; without models there is none.
+    Checks the first `LOOK_AT` jobs of the queue. Without models no job can share.
     """
     if not MODELLED or not s.config[0].modelled:
         return -1
@@ -66,7 +66,7 @@ def first_sharing(s: StateArrays, p: int, now_s: float) -> int:
 
 @kernel
 def pass_over(s: StateArrays, slot: int, blocked: int, now_s: float) -> None:
-    """Pass over a job that could have started, for the blocked job in slot `blocked` (-1: for none)."""
+    """Record that a *wait* passes over a job that could start, for the job in slot `blocked` (-1: none)."""
     if np.isnan(s.job.held_since_s[slot]):
         s.job.held_since_s[slot] = now_s
     s.job.held_until_s[slot] = now_s + HOLD_S
@@ -89,14 +89,14 @@ def next_hold(s: StateArrays, now_s: float) -> int:
 
 @kernel
 def next_hold_end_s(s: StateArrays, now_s: float) -> float:
-    """Return when the next hold ends: a decision point; infinite if no job is kept back."""
+    """Return the time at which the next hold ends, a decision point; infinite if no job is kept back."""
     slot = next_hold(s, now_s)
     return s.job.held_until_s[slot] if slot >= 0 else np.inf
 
 
 @kernel
 def any_released(s: StateArrays, p: int, now_s: float) -> bool:
-    """Whether partition `p` has a job that fits and whose hold ended early.
+    """Whether a job that fits partition `p` was kept back by a hold that ended early.
 
     A start in another partition can end a hold in this one at the same instant.
     """
@@ -110,10 +110,10 @@ def any_released(s: StateArrays, p: int, now_s: float) -> bool:
 
 
 def has_startable(state: ClusterState, partition: int, now_s: float) -> bool:
-    """Whether this is a decision point: a waiting job can start here now, and is not kept back."""
+    """Whether this is a decision point: a waiting job that is not kept back can start here now."""
     return bool(first_startable(state.arrays, partition, now_s) >= 0)
 
 
 def has_released(state: ClusterState, partition: int, now_s: float) -> bool:
-    """Whether a hold in this partition has ended early, and its job can start."""
+    """Whether a hold in this partition has ended early, and the job that was kept back can start."""
     return bool(any_released(state.arrays, partition, now_s))

@@ -1,9 +1,9 @@
-"""`Plan`: one way to start a waiting job, and why it is not allowed, if it is not; and plans on free GPUs.
+"""`Plan`: one way to start a waiting job, and the reason if it is not allowed; and plans on free GPUs.
 
 With several GPU types in a partition, the worth of a GPU of a type is the speed of the job on it, divided by
-the speed of the usual workload on it to the power of a price. A price of 0 is fastest first. A price of 1 is
-comparative advantage: fast GPUs go to the jobs that gain most from them (Ricardo; Gavel's policies do so by
-optimisation: Narayanan et al., OSDI'20).
+the speed of the usual workload on it to the power of a price. A price of 0 means fastest first. A price of 1
+means comparative advantage: fast GPUs go to the jobs that gain most from them (Ricardo; Gavel's policies do
+so by optimisation: Narayanan et al., OSDI'20).
 """
 
 from __future__ import annotations
@@ -62,15 +62,15 @@ class Plan(NamedTuple):
     """One way to start a waiting job now; slots and nodes are -1 if there is none.
 
     Attributes:
-        verdict: TAKEN_OR_OPEN, or the reason why it is not allowed.
+        verdict: TAKEN_OR_OPEN, or the reason why the plan is not allowed.
         node: Node of a plan on free GPUs (of a gang: the first node); -1: the placement rule chooses it.
-        share_with: Running slot whose GPUs it shares.
-        kind: Type of its GPUs; -1: the placement rule chooses it.
-        tenants: Jobs on its GPUs, this job included.
-        own: Its predicted speed there; 1: the speed on the same GPUs without co-tenants.
-        gain: `own` less the speed that its co-tenants lose.
+        share_with: Running slot whose GPUs the plan uses.
+        kind: Type of the GPUs; -1: the placement rule chooses it.
+        tenants: Number of jobs on the GPUs, this job included.
+        own: Predicted speed of the job on the GPUs; 1: the speed on the same GPUs without co-tenants.
+        gain: `own` less the speed that the co-tenants lose.
         asked: Least gain required; -1: none.
-        slowest: Predicted speed of the slowest job on its GPUs.
+        slowest: Predicted speed of the slowest job on the GPUs.
         worth: Value by which plans are compared.
     """
 
@@ -115,16 +115,17 @@ def type_worth(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) ->
 
 @kernel
 def alone_plan(s: StateArrays, p: int, slot: int, o: StartOptions) -> Plan:
-    """Return the best plan on free GPUs for a job that fits; if types are fixed, the placement rule's."""
+    """Return the best plan on free GPUs for a job that fits; with fixed types, the placement rule's."""
     return free_plan(s, p, slot, o, -1)
 
 
 @kernel
 def free_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) -> Plan:
-    """`alone_plan`, on GPUs of only one type (`only`, -1: of any type).
+    """Return `alone_plan`, restricted to GPUs of type `only` (-1: no restriction).
 
     Of the nodes of one type, chooses the node with the fewest free GPUs that holds the job. A gang of several
-    nodes is placed on nodes of one type if one has enough of them, as it runs at the speed of the slowest.
+    nodes is placed on nodes of one type if enough of them are free, because a gang runs at the speed of its
+    slowest GPU.
     """
     if not chooses_type(s, slot, o):
         return on_free(-1, -1, 1.0)
@@ -195,11 +196,11 @@ def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArra
 def later_worth(
     s: StateArrays, p: int, slot: int, o: StartOptions, ends_s: NDArray[np.float64], above: float
 ) -> float:
-    """Worth of waiting for GPUs of a better type, for a job that fits on one node; 0 if at most `above`.
+    """Return the worth of waiting for better GPUs, for a job that fits on one node; 0 if at most `above`.
 
     The worth of GPUs that become free after a wait is multiplied by the share of the time until completion
-    that the job then runs. The wait counts `o.later` times, as jobs rarely end as predicted, and other jobs
-    wait too. `ends_s`: `ends_by_gpu`.
+    that the job then runs. The wait counts `o.later` times, because jobs rarely end as predicted, and other
+    jobs wait too. `ends_s`: `ends_by_gpu`.
     """
     c, gpus, most = s.job.demand[slot], s.job.gpus[slot], 0.0
     if not chooses_type(s, slot, o) or gpus > s.derived.class_queue.node_size[p, c]:
@@ -224,7 +225,7 @@ def later_worth(
 
 @kernel
 def _free_in_s(s: StateArrays, n: int, gpus: int, ends_s: NDArray[np.float64], most_s: float) -> float:
-    """Seconds until this many GPUs of a node are predicted to be free; infinite if not before `most_s`."""
+    """Seconds until this many GPUs of a node are predicted to be free; infinite if later than `most_s`."""
     first, end, found, wait_s = s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n], 0, 0.0
     for g in range(first, end):
         found += ends_s[g] < most_s

@@ -9,7 +9,7 @@ from rlsched.decide.record import PlanSeen
 
 
 def in_words(plan: PlanSeen, job: Callable[[int], str]) -> str:
-    """Describe one plan, without its outcome.
+    """Describe a plan in words, without its outcome.
 
     Args:
         plan: The plan.
@@ -44,7 +44,7 @@ def _nodes(plan: PlanSeen) -> str:
 
 
 def outcome(plan: PlanSeen, compared: bool) -> str:
-    """Outcome of a plan; `compared`: whether other plans were allowed."""
+    """Describe the outcome of a plan; `compared`: whether other plans were allowed."""
     if plan.chosen:
         return "taken"
     if plan.verdict:

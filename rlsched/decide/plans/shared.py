@@ -68,7 +68,7 @@ def _score(s: StateArrays, slot: int, kind: int) -> int:
 def has_memory_beside(s: StateArrays, slot: int, share_with: int) -> bool:
     """Whether GPU memory suffices for a waiting job next to a running job and its co-tenants.
 
-    Most plans fail this check, and it is the fastest one.
+    Called first, because most plans fail this check, and it is the fastest.
     """
     g, used_mib, tenants = s.job.head[share_with] // MAX_TENANTS, 0.0, 0
     kind = gpu_kind(s, g)
@@ -86,8 +86,9 @@ def shared_plan(
 ) -> Plan:
     """Return the plan of a waiting job on all the GPUs of a running job, which may have co-tenants already.
 
-    Its gain is its own predicted speed there, less the speed that the others lose; of a pair this is the sum
-    of both speeds less 1. A plan worth less than `least` is not priced further: it is WORTH_LESS.
+    The gain of the plan is the waiting job's predicted speed there, less the speed that the other jobs lose;
+    for a pair this is the sum of both speeds less 1. A plan worth less than `least` is not priced further:
+    its verdict is WORTH_LESS.
     """
     job = s.job
     kind = gpu_kind(s, job.head[share_with] // MAX_TENANTS)
@@ -156,7 +157,7 @@ def _priced(
     now_s: float,
     least: float,
 ) -> Plan:
-    """Return a plan with known speeds: whether its slowest speed and the gate permit it, and its worth."""
+    """Return a plan with known speeds: check the slowest speed and the gate, and compute the worth."""
     if slowest < o.min_speed:
         return refused(TOO_SLOW, share_with, kind)
     worth = gain
@@ -200,10 +201,10 @@ def asked_gain(
 
 @kernel
 def _held_longer_s(s: StateArrays, slot: int, share_with: int, slowest: float, now_s: float) -> float:
-    """Predicted delay until the GPUs of a running job are free if a waiting job joins it, seconds.
+    """Seconds by which the GPUs of a running job are predicted to be free later if a waiting job joins it.
 
-    All jobs run at the speed of the slowest while they share, and at their previous speed without each other.
-    The last of the current co-tenants to end counts.
+    All jobs run at the speed of the slowest while they share, and at their previous speed otherwise. The last
+    of the current co-tenants to end determines the time.
     """
     g, left_s, own_s = s.job.head[share_with] // MAX_TENANTS, 0.0, s.job.predicted_s[slot]
     for k in range(MAX_TENANTS):
@@ -214,7 +215,7 @@ def _held_longer_s(s: StateArrays, slot: int, share_with: int, slowest: float, n
 
 @kernel
 def _long(time_s: float) -> float:
-    """How much longer than an hour a time is, -1 to 1."""
+    """Length of a time relative to an hour, on a scale from -1 to 1."""
     return math.tanh(math.log(max(time_s, 1.0) / 3600.0) / 3.0)
 
 

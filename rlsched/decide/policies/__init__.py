@@ -1,1 +1,1 @@
-"""Policies as data: presets, files, former names, and what a policy may do."""
+"""Policies as data: presets, files, former names, and permissions."""

@@ -1,4 +1,4 @@
-"""Files that a policy names: their paths made absolute, or their content copied into its settings."""
+"""Files that a policy names: makes their paths absolute, or copies their content into the settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SERVED: Final = {
     "ppo": Served(("card.json", "schema.json", "weights.npz"), "`rlsched train-rows --out`"),
     "sb3": Served(("data", "policy.pth"), "MaskablePPO.save or PPO.save"),
 }
-"""By `rule`, for the rules that read `checkpoint`."""
+"""The members to read, by `rule`, for the rules that read `checkpoint`."""
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 
 
@@ -53,11 +53,11 @@ def with_whole_paths(policy: Policy) -> Policy:
 
 
 def to_send(policy: Policy) -> Policy:
-    """Return the policy for a broker that may run elsewhere: the content of its files is in its settings.
+    """Return a copy of the policy for a broker on any machine: its settings contain the content of its files.
 
     Strategies and checkpoints are included, a checkpoint only with the members that a broker reads. Python
-    files are not. The path of a file that does not exist on this machine stays, for the broker to resolve.
-    Paths are absolute.
+    files are not included. The path of a file that does not exist on this machine stays, for the broker to
+    resolve. Paths are absolute.
 
     Raises:
         InputError: a file cannot be read, is damaged, or does not fit this version.
@@ -84,7 +84,7 @@ def missing_code(policy: Policy) -> str:
 
 
 def zip_of(checkpoint: str | Path) -> Path:
-    """The zip of a path: `policy.zip` in a folder; `.zip` may be left out of a file name."""
+    """Return the zip file of a path: `policy.zip` in a folder, or the file, with or without `.zip`."""
     path = Path(checkpoint)
     if path.is_dir():
         return path / POLICY_FILE
@@ -93,7 +93,7 @@ def zip_of(checkpoint: str | Path) -> Path:
 
 
 def opened(checkpoint: str | Path) -> tuple[Path, io.BytesIO | None]:
-    """The name of a checkpoint for error messages, and its content if the setting contains it.
+    """Return a checkpoint's name for error messages, and its content if the setting contains the content.
 
     Raises:
         CheckpointError: the content is damaged.
@@ -116,7 +116,7 @@ def read_members(
     limit_bytes: int = MAX_MEMBER_BYTES,
     made_by: str = SERVED["ppo"].made_by,
 ) -> dict[str, bytes]:
-    """Bytes of the named members of a checkpoint, each of at most `limit_bytes`.
+    """Return the bytes of the named members of a checkpoint, each of at most `limit_bytes`.
 
     Args:
         file: The zip. With `content`, only its name for error messages.
@@ -126,7 +126,8 @@ def read_members(
         made_by: The command that writes such a zip, for error messages.
 
     Raises:
-        CheckpointError: no such file, not a zip, a member missing, damaged or too large.
+        CheckpointError: the file does not exist, is not a zip or is damaged, or a member is missing or too
+            large.
     """
     try:
         with zipfile.ZipFile(file if content is None else content) as archive:
@@ -151,7 +152,7 @@ def read_members(
 
 
 def _as_text(members: dict[str, bytes]) -> str:
-    """A zip of these members as a value of the setting `checkpoint`; equal members give equal text."""
+    """Return a zip of these members as a value of the setting `checkpoint`; equal members give equal text."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, body in members.items():

@@ -15,12 +15,13 @@ if TYPE_CHECKING:  # a network at run time does not need kernels
 
 
 class Permissions(msgspec.Struct, frozen=True, kw_only=True):
-    """Permissions of a policy besides starting jobs that fit; sharing and clocks follow from models.
+    """Permissions of a policy in addition to starting jobs that fit; sharing and clocks follow from models.
 
     Attributes:
-        preemption: Preempt running jobs, except jobs that must not be preempted.
-        reservations: Reserve GPUs for jobs that do not fit.
-        declared: Preempt jobs that declare it, once such a job has been submitted; reservations end then.
+        preemption: The policy may preempt running jobs, except jobs that must not be preempted.
+        reservations: The policy may reserve GPUs for jobs that do not fit.
+        declared: The policy may preempt jobs that declare it, once the first such job has been submitted;
+            reservations end then.
     """
 
     preemption: bool = False
@@ -28,7 +29,7 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
     declared: bool = False
 
     def reference(self, *, revised: bool = False) -> Policy:
-        """Return the strongest rule within these permissions: an untrained policy decides like it.
+        """Return the strongest rule within these permissions; an untrained policy decides as this rule.
 
         Args:
             revised: Whether predictions of waiting jobs are revised by other jobs of their burst.
@@ -36,7 +37,7 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
         return _reference(self, revised)
 
     def rule(self, *, revised: bool = False) -> CompiledRule:
-        """The compiled reference rule."""
+        """Return the reference rule, compiled."""
         return self.reference(revised=revised).rule
 
     def order(self, *, revised: bool = False) -> Order:
@@ -46,7 +47,7 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
 
 @cache
 def _reference(permissions: Permissions, revised: bool) -> Policy:
-    """See `Permissions.reference`."""
+    """Return the reference rule: see `Permissions.reference`."""
     if permissions.preemption:
         base = Policy("gittins")
     elif permissions.reservations:

@@ -1,4 +1,4 @@
-"""`Policy`: a scheduling policy as data; by name, from TOML, or from its settings."""
+"""`Policy`: a scheduling policy as data, made from a name, a TOML file, or settings."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Policy:
         `FILE.py:NAME`.
 
         Raises:
-            UnknownPolicyError: it is none of these; suggests the nearest known name.
+            UnknownPolicyError: the text is none of these; the error suggests the nearest known name.
             InputError: the file cannot be read, or a setting is wrong.
         """
         if isinstance(text, Policy):
@@ -78,8 +78,8 @@ class Policy:
     def read(cls, path: str | Path) -> Policy:
         """Read a policy from a TOML file: `base = "easy"`, and settings.
 
-        Files that it names are resolved in the file's own directory: a strategy only there, a checkpoint or a
-        rule in the working directory, too.
+        Paths in the file are resolved in the directory of the file: a strategy only there; a checkpoint or a
+        rule also in the working directory.
 
         Raises:
             InputError: the file cannot be read, is not TOML, or a setting is unknown or wrong.
@@ -168,24 +168,24 @@ class Policy:
 
     @property
     def policy_id(self) -> str:
-        """Policy id in records: a preset's name; else its own name and its changed settings."""
+        """Policy id in records: a preset's name; for other policies, the name and the changed settings."""
         plain = self.name in PRESETS and self.settings == Policy(self.name).settings
         return self.name if plain else f"{self.name}@{self.digest}"
 
     @property
     def oracle(self) -> bool:
-        """Whether it receives the true run times."""
+        """Whether the policy receives the true run times."""
         return self.settings.predictions == "oracle"
 
     @property
     def scheduler(self) -> str:
-        """Name of the scheduler that decides, "" if its settings make a rule."""
+        """Name of the scheduler that decides, "" if the settings define a rule."""
         rule = self.settings.rule
         return rule if not is_own(rule) or decides_itself(rule) else ""
 
     @cached_property
     def rule(self) -> CompiledRule:
-        """The rule that its settings make.
+        """Return the rule that the settings define.
 
         Raises:
             InputError: a scheduler decides (`scheduler`), or a user-defined rule cannot be loaded.
@@ -200,10 +200,10 @@ class Policy:
         """Check that the scheduler of this policy reads all settings that are set.
 
         Args:
-            *names: The settings that it reads.
+            *names: The settings that the scheduler reads.
 
         Raises:
-            InputError: another setting is set, to a value other than its preset's.
+            InputError: another setting has a value other than its preset's.
         """
         preset = PRESETS.get(self.scheduler)
         usual = as_table(_settled(preset.settings, {}, "")) if preset is not None else {}
@@ -241,7 +241,7 @@ def _preset(name: str) -> Preset:
 
 
 def unknown(name: str) -> str:
-    """Error text for a name that no preset has."""
+    """Return the error text for a name that is no preset."""
     known = ", ".join(PRESETS)
     near = difflib.get_close_matches(name, PRESETS, 1)
     meant = f"did you mean {near[0]!r}? " if near else ""
@@ -252,7 +252,7 @@ def unknown(name: str) -> str:
 
 
 def _find_files(table: dict[str, Any], directory: Path) -> None:
-    """Make the files that a policy file names relative to the working directory."""
+    """Make paths in a policy file relative to the working directory."""
     dials, checkpoint, rule = (table.get(name) for name in ("dials", "checkpoint", "rule"))
     if isinstance(dials, str) and dials and not is_inline(dials):
         table["dials"] = str(directory / dials)
@@ -264,7 +264,7 @@ def _find_files(table: dict[str, Any], directory: Path) -> None:
 
 
 def plain_rule(settings: Settings) -> Policy:
-    """Return the rule that starts jobs that fit, in the order of these settings: a fallback policy."""
+    """Return a fallback policy: the rule that starts jobs that fit, in the queue order of these settings."""
     made = Policy(order=settings.order, predictions=settings.predictions)
     return made.named(f"{settings.order or 'submit'}-backfill")
 
@@ -273,7 +273,7 @@ def plain_rule(settings: Settings) -> Policy:
 
 
 def _settled(before: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> Settings:
-    """Return settings with some changed; a table of settings is changed setting by setting."""
+    """Return settings with some values changed; in a table of settings, only the given entries change."""
     table = dict(before)
     for name, value in changes.items():
         if name == "order" and value == "submit":

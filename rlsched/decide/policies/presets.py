@@ -95,4 +95,4 @@ PRESETS: Final[dict[str, Preset]] = {
     ),
     "random": Preset("any legal choice is as likely", {"rule": "random", "order": "area"}),
 }
-"""By name."""
+"""The presets by name."""

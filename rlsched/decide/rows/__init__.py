@@ -1,1 +1,1 @@
-"""Rows that a network sees of a decision, and picks from: candidates, features, variants."""
+"""Rows: the options of a decision, from which a network chooses; their candidates, features and variants."""

@@ -1,4 +1,4 @@
-"""Buffers of a window, and the parts that rows of both halves share."""
+"""Buffers of a window, and compiled functions that both halves of a decision use to fill rows."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from rlsched.decide.rules.gittins import CLAIM
 from rlsched.decide.schema import NUM_FEATURES, PREEMPTING_ROWS, WINDOW_ROWS
 
 NOT_ASKED: Final = -2
-"""Marks a demand class whose place, or delay of other jobs, is not computed yet."""
+"""Marks a demand class for which the place, or the delay of other jobs, has not been computed yet."""
 
 
 @by_reference
 class WindowArrays(NamedTuple):
     """Buffers of one window of K rows, and scratch. K is WINDOW_ROWS wherever a policy is served.
 
-    `features` may be wider than F = NUM_FEATURES. The columns after F are the caller's; here they are only
-    set to zero, in rows that are no longer in use. Rows that were never used are zero from the start.
+    `features` may be wider than F = NUM_FEATURES. The columns after F belong to the caller; this module only
+    sets them to zero, in rows that are no longer in use. Rows that were never used are zero from the start.
     """
 
     slot: NDArray[np.int32]  # (K,) job slot, -1 for *wait* and padding
@@ -84,7 +84,7 @@ PICK: Final = np.dtype(
 )
 """Candidates for rows, while rows are chosen."""
 PLACES: Final = 33
-"""Place entries: jobs of each of the first 32 demand classes share one."""
+"""Number of place entries: one for each of the first 32 demand classes, and one for all other classes."""
 OWN_ENTRIES: Final = 32
 
 
@@ -116,7 +116,7 @@ def nobody(own: Records) -> Records:
 
 
 class _Thread(threading.local):
-    """Scratch of a thread's windows."""
+    """Scratch buffers of the windows of one thread."""
 
     def __init__(self) -> None:
         self.window = empty_window()
@@ -127,7 +127,7 @@ _BLANK: Final = empty_window()
 
 
 def fresh_window() -> WindowArrays:
-    """Return buffers for one window as it is served: own rows, and the scratch of the thread."""
+    """Return buffers for one window to serve: rows of its own, and the scratch of the thread."""
     blank = _BLANK
     return _THREAD.window._replace(
         slot=blank.slot.copy(),
@@ -157,7 +157,7 @@ def use_rows(w: WindowArrays, rows: int) -> None:
 
 @kernel
 def set_own(s: StateArrays, p: int, mine: int, own: Records, row: NDArray[np.float32]) -> None:
-    """Fill the columns that do not change while a job waits, entry `mine` of `own`."""
+    """Fill the columns that do not change while a job waits, from entry `mine` of `own`."""
     row[PREDICTED] = own.predicted_log[mine]
     row[SPREAD] = own.spread[mine]
     row[GPU_TIME] = own.gpu_time_log[mine]

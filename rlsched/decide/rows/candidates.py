@@ -1,4 +1,4 @@
-"""The legal candidates of a decision, for Python callers of `rows.windows` and `rows.variants`."""
+"""The legal candidates of a decision: Python interface to `rows.windows` and `rows.variants`."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class CandidateRows:
         return bool((self.legal[1:] & (self.arrays.out[1:rows] < 0)).any())
 
     def action(self, state: ClusterState, partition: int, row: int) -> Start:
-        """Return the start that a row of the second half stands for.
+        """Return the start that a row of the second half describes.
 
-        The placement rule chooses the place of a job with only one way to start, and of a gang over several
-        nodes.
+        The placement rule chooses the place of a job with only one way to start, and of a gang that spans
+        several nodes.
         """
         seq, partner = int(self.seqs[row]), int(self.arrays.partner[row])
         if partner >= 0:
@@ -71,7 +71,7 @@ class CandidateRows:
         return msgspec.structs.replace(start, sm_clock_frac=clock)
 
     def half(self, logits: NDArray[np.floating] | None, choice: int) -> Half:
-        """Return this half for a `DecisionRecord`."""
+        """Return this half in the form of a `DecisionRecord`."""
         return Half(
             kind="job" if self.kind == "job" else "how",
             seqs=self.seqs.tolist(),
@@ -86,14 +86,14 @@ class CandidateRows:
 
 
 def job_candidates(state: ClusterState, partition: int, now_s: float) -> CandidateRows:
-    """First half: *wait* and the jobs of the partition's window."""
+    """Return the first half: *wait* and the jobs of the partition's window."""
     arrays = window_arrays.fresh_window()
     for_state(windows.job_window, state)(state.arrays, partition, now_s, arrays)
     return _window("job", state, arrays)
 
 
 def variant_candidates(state: ClusterState, partition: int, seq: int, now_s: float) -> CandidateRows:
-    """Second half: the ways to start a job that fits this partition now."""
+    """Return the second half: the ways to start a job that fits this partition now."""
     arrays = window_arrays.fresh_window()
     slot = state.slot_of(seq)
     for_state(variants.variant_window, state)(state.arrays, partition, slot, now_s, arrays)
@@ -120,7 +120,10 @@ def contested(state: ClusterState, partition: int) -> bool:
 
 
 def variant_action(state: ClusterState, partition: int, seq: int, node: int = -1) -> Start:
-    """Start a job that fits as a policy would: with models, at the reference clock and with cores by need."""
+    """Return the start of a job that fits as a policy would start it.
+
+    With models: at the reference clock, with the cores that the job needs.
+    """
     return start_action(state, partition, seq, node, start=policy_start(state))
 
 
@@ -139,6 +142,6 @@ def first_in_order(state: ClusterState, partition: int, now_s: float) -> int:
 
 
 def hold(state: ClusterState, window: CandidateRows, now_s: float) -> Wait:
-    """*Wait*: pass over the jobs of this window that fit, from now on."""
+    """Return a *wait* that passes over the jobs of this window that fit, from now on."""
     windows.note_wait(state.arrays, window.arrays, now_s)
     return Wait()

@@ -1,4 +1,4 @@
-"""The columns of a candidate's row by name, in the order of `schema.ACTOR_FEATURES`."""
+"""Column numbers of a candidate's row, by name, in the order of `schema.ACTOR_FEATURES`."""
 
 from __future__ import annotations
 

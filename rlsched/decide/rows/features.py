@@ -1,6 +1,6 @@
-"""The columns of a candidate's row, compiled: pure functions of the state, called by simulator and broker.
+"""Compiled functions of the state that compute the columns of a candidate's row, for simulator and broker.
 
-`rows.windows` and `rows.variants` choose the candidates, and which of them are legal.
+`rows.windows` and `rows.variants` choose the candidates, and decide which candidates are legal.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def own_columns(job: Records, slot: int, own: Records) -> int:
 
 @kernel
 def release_profile(s: StateArrays, p: int, now_s: float, profile: NDArray[np.int64]) -> None:
-    """Fill profile[b] = GPUs predicted to be free within _FIRST_EDGE_S x 2^b seconds from now. (PROFILE,)"""
+    """Fill profile[b] with the GPUs predicted to be free within _FIRST_EDGE_S x 2^b seconds; (PROFILE,)."""
     for b in range(PROFILE):
         profile[b] = 0
     job, running = s.job, s.derived.slot.running
@@ -169,9 +169,9 @@ def partition_columns(s: StateArrays, p: int, demand: int, work: float, columns:
     Args:
         s: The state.
         p: The partition.
-        demand: GPUs that its waiting jobs request.
-        work: Their predicted GPU-seconds, added up in queue order.
-        columns: Where to write.
+        demand: GPUs that the waiting jobs of the partition request.
+        work: Predicted GPU-seconds of these jobs, added up in queue order.
+        columns: Array to fill.
     """
     part = s.derived.part
     total = max(part.open_gpus[p], 1)
@@ -210,17 +210,17 @@ def _kth_smallest(values: NDArray[np.float64], count: int, k: int) -> float:
 
 @array_kernel
 def fits_in_s(s: StateArrays, p: int, gpus: int, now_s: float) -> float:
-    """Predicted seconds until a gang that does not fit now does, if no job starts; infinite if never.
+    """Predicted seconds until a gang that does not fit now will fit, if no job starts; infinite if never.
 
-    On one node: when the first node has enough free GPUs. Over several: when enough nodes are wholly free
-    (the remainder counts as a whole node).
+    A gang on one node fits when the first node has enough free GPUs. A gang over several nodes fits when
+    enough nodes are wholly free (the remainder counts as a whole node).
     """
     return _fits_in_s(s, p, gpus, now_s, np.empty(s.derived.part.node_size[p] + s.node.shape[0], np.float64))
 
 
 @kernel
 def _fits_in_s(s: StateArrays, p: int, gpus: int, now_s: float, ends: NDArray[np.float64]) -> float:
-    """`fits_in_s`, with scratch for the GPUs of one node, followed by entries for all nodes."""
+    """Compute `fits_in_s`; `ends`: scratch for the GPUs of one node, followed by entries for all nodes."""
     size = s.derived.part.node_size[p]
     single = gpus <= size
     on_node, nodes, first = ends[:size], 0, np.inf
@@ -263,7 +263,7 @@ def blocked_columns(s: StateArrays, p: int, blocked: int, now_s: float, shared: 
 
 @kernel
 def workload_columns(s: StateArrays, p: int, slot: int, row: NDArray[np.float32]) -> None:
-    """Fill a row's columns about its job's workload, on the GPU type of partition `p`."""
+    """Fill a row's columns about the workload of its job on the GPU type of partition `p`."""
     kind, w, t = s.derived.part.kind[p], s.job.workload[slot], s.models.trait
     row[RATE] = row[PARTNER_RATE] = 1.0
     row[UTIL], row[CLOCK_BOUND] = t.util_frac[w, kind], t.clock_bound[w, kind]
@@ -298,7 +298,7 @@ def clock_columns(s: StateArrays, p: int, slot: int, clock: float, row: NDArray[
 
 @kernel
 def index_columns(s: StateArrays, slot: int, now_s: float, row: NDArray[np.float32]) -> None:
-    """Fill a row's columns about its job's place in the queue if jobs may be preempted."""
+    """Fill a row's columns about the index of its job, for clusters on which jobs may be preempted."""
     row[INDEX_LOG] = job_index(s, slot, now_s) / INDEX_SCALE
     row[ATTAINED] = math.log1p(age_s(s, slot, now_s)) / TIME_SCALE
     row[MUST_STAY] = 1.0 if s.job.pinned[slot] else 0.0
@@ -306,7 +306,7 @@ def index_columns(s: StateArrays, slot: int, now_s: float, row: NDArray[np.float
 
 @kernel
 def preemption_columns(s: StateArrays, p: int, gpus: int, lead: float, row: NDArray[np.float32]) -> None:
-    """Fill a row's columns about the jobs preempted for its job: their GPUs, and their index."""
+    """Fill a row's columns about the jobs to preempt for its job: their GPUs, and the lead in index."""
     row[BY_PREEMPTING] = 1.0
     row[PREEMPTED_GPUS] = gpus / max(s.derived.part.open_gpus[p], 1)
     row[PREEMPT_MARGIN] = min(max(lead, -6.0), 6.0) / 6.0
@@ -314,7 +314,7 @@ def preemption_columns(s: StateArrays, p: int, gpus: int, lead: float, row: NDAr
 
 @kernel
 def against_blocked(row: NDArray[np.float32]) -> None:
-    """Fill a job row's two columns that compare it with the blocked job, from the row's other columns."""
+    """Fill the two columns of a job row that compare the job with the blocked job, from its other columns."""
     if row[BLOCKED_GPUS] > 0.0:
         ratio = (row[GPU_TIME] - row[BLOCKED_GPU_TIME]) * WORK_SCALE
         row[BLOCKED_KEY_RATIO] = min(max(ratio, -6.0), 6.0) / 6.0

@@ -1,4 +1,4 @@
-"""Vectorised logarithms, compiled to run eight at a time; equal to `math.log1p` to the last bit."""
+"""Vectorised logarithms, compiled to compute eight at a time; equal to `math.log1p` to the last bit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def scaled_log1p(a: LogArrays, first: int, last: int, scale: float) -> None:
     """Fill out = float32(math.log1p(x) / scale) for the entries from `first` up to `last`, to the last bit.
 
     Computes ln(y) as fdlibm's e_log.c (Sun Microsystems, 1993), without branches. If an error of `_DOUBT`
-    would change the rounding to float32, or the result is below 1, where 1 + x loses too much of x, all
+    would change the rounding to float32, or if the result is below 1, where 1 + x loses too much of x, all
     entries are computed again with log1p.
     """
     for k in range(first, last):

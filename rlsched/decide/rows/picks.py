@@ -1,4 +1,4 @@
-"""Selection of the queued jobs that get a row in the first half of a decision, and their states; compiled."""
+"""Compiled selection of the queued jobs that get a row in the first half of a decision, with their states."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _SHOWN: Final = -2
 def sort_out(
     s: StateArrays, p: int, now_s: float, claims: int, w: WindowArrays
 ) -> tuple[int, int, int, int, int, float]:
-    """Scan the whole queue once, and note the candidates for rows in `w.picks`.
+    """Scan the whole queue once, and write the candidates for rows to `w.picks`.
 
     `w.claim` holds `claims` jobs of the queue for which others may be preempted.
 
-    Returns (jobs that can start, which are in rows 1 and on already; jobs noted for their age; jobs noted
-    because they cannot start; position of the blocked job or -1; GPUs requested; predicted GPU-seconds
-    waiting).
+    Returns (number of jobs that can start, already in rows 1 and on; number of jobs listed for their age;
+    number of jobs listed because they cannot start; position of the blocked job or -1; GPUs requested;
+    predicted GPU-seconds of all waiting jobs).
     """
     queue, job, own, picks = s.derived.queue[p], s.job, w.own, w.picks
     rows = w.slot.shape[0]
@@ -99,8 +99,8 @@ def sort_out(
 def _reservation(s: StateArrays, p: int, now_s: float) -> float:
     """Return the time of the reservation of `rules.backfill` in partition `p`; infinite: none.
 
-    Sets `classes.delays` for the classes whose jobs would delay it if they started now and still ran then;
-    classes without a job that would still run are not set.
+    Sets `class_queue.delays` for each demand class whose jobs would delay the reservation if they started now
+    and still ran then. Classes without a job that would still run are not set.
     """
     at = first_fitting(s, p, 0) if s.config[0].reserve_after_s < np.inf else -1
     if at <= 0:
@@ -123,7 +123,7 @@ def _reservation(s: StateArrays, p: int, now_s: float) -> float:
 def _note_oldest(
     s: StateArrays, p: int, position: int, state: int, partner: int, w: WindowArrays, found: int, limit: int
 ) -> int:
-    """Keep a queue position if it is among the `limit` oldest to show. Returns the number of positions kept.
+    """Store a queue position if it is among the `limit` oldest to show. Returns the number of stored ones.
 
     Overdue jobs that can start come first, then the others by arrival.
     """
@@ -147,7 +147,7 @@ def _note_oldest(
 
 @kernel
 def pick(picks: Records, fit: int, old: int, rest: int) -> int:
-    """Give rows to jobs noted for their age, then to jobs that cannot start. Returns the rows in use."""
+    """Give rows to jobs listed for their age, then to jobs that cannot start. Returns the rows in use."""
     rows = fit + 1
     for k in range(old):
         position, state = picks.old[k], picks.old_state[k]

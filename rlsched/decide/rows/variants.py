@@ -1,4 +1,4 @@
-"""The second half of a decision, compiled: the ways to start the job that was chosen."""
+"""The second half of a decision, compiled: the ways to start the chosen job."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from rlsched.models.arrays import NUM_LEVELS
 
 @kernel
 def has_one_way(s: StateArrays, p: int, slot: int) -> bool:
-    """Whether the placement rule chooses the place of a job."""
+    """Whether there is only one place to start a job: the place that the placement rule chooses."""
     many = s.job.gpus[slot] > s.derived.part.node_size[p]
     return many or s.demand.plain[s.job.demand[slot]] == 0 or s.config[0].placement == SPREAD
 
@@ -67,18 +67,18 @@ def _num_places(s: StateArrays, p: int, slot: int) -> int:
 
 @kernel
 def _num_clocks(s: StateArrays, slot: int) -> int:
-    """Return the number of SM clocks to choose from; 1 if energy has no weight, and lower clocks no use."""
+    """Return the number of SM clocks to choose from; 1 if energy has no weight and lower clocks no use."""
     return NUM_LEVELS if job_energy_weight(s, slot) > 0.0 else 1
 
 
 @kernel
 def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> None:
-    """Second half: the ways to start a job that can start.
+    """Fill the window of the second half: the ways to start a job that can start.
 
     A gang on one node has a place for each number of free GPUs on nodes that hold it: the fullest three and
     the emptiest. A gang over several nodes, and a job that requests more than whole GPUs, has one place. If
-    energy has a weight, each place comes with every SM clock. With models, the last row shares the GPUs of a
-    running job. The reference is best fit at the clock of `policy_start`, or sharing if nothing fits.
+    energy has a weight, each place has a row for every SM clock. With models, the last row shares the GPUs of
+    a running job. The reference is best fit at the clock of `policy_start`, or sharing if nothing fits.
     """
     gpus, shared, demand, work = s.job.gpus[slot], w.shared, 0, 0.0
     for position in range(s.derived.part.queue_len[p]):
@@ -111,7 +111,7 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
 
 @kernel
 def _add_variants(s: StateArrays, p: int, slot: int, node: int, now_s: float, w: WindowArrays) -> None:
-    """Add a row for each clock of the job on this node; notes the first node's reference clock."""
+    """Add a row for each clock of the job on this node; stores the first node's reference clock."""
     first = w.info[0] == 0
     if not MODELLED or not s.config[0].modelled or s.job.gpus[slot] == 0:
         _add_variant(s, p, slot, node, 1.0, -1, now_s, w)

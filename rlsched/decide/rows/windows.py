@@ -74,15 +74,16 @@ from rlsched.decide.schema import NUM_FEATURES
 
 @kernel
 def job_window(s: StateArrays, p: int, now_s: float, w: WindowArrays) -> None:
-    """First half: *wait*, then jobs of partition `p`: the first that fit, the oldest, the first that do not.
+    """Fill the window of the first half: *wait*, then jobs of partition `p`.
 
-    Of K rows, at most the shares FEASIBLE_ROWS / WINDOW_ROWS and OLDEST_ROWS / WINDOW_ROWS are of the first
-    two kinds. The reference (`qssf-backfill`) takes the first job of the queue order that fits on free GPUs;
-    with models, if none fits, the first that can share the GPUs of a running job (`options.policy_start`).
+    The jobs are the first that fit, the oldest, and the first that do not fit. Of K rows, at most the shares
+    FEASIBLE_ROWS / WINDOW_ROWS and OLDEST_ROWS / WINDOW_ROWS are of the first two kinds. The reference
+    (`qssf-backfill`) chooses the first job of the queue order that fits on free GPUs; with models, if no job
+    fits, the first that can share the GPUs of a running job (`options.policy_start`).
 
     If jobs may be preempted, the queue is in index order, and a job that does not fit can start by
     preempting: its row preempts the first victim, and decisions that follow at once preempt the others. The
-    reference is then `gittins`: the first of the order that can start in any way.
+    reference is then `gittins`: the first job of the order that can start in any way.
     """
     shared = w.shared
     preempts, claims = False, 0
@@ -177,7 +178,7 @@ def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays)
 
 @kernel
 def _set_claim(s: StateArrays, p: int, position: int, at: int, w: WindowArrays) -> int:
-    """Fill a row whose job starts by preempting. Returns a node of the job that is preempted first."""
+    """Fill a row whose job starts by preempting. Returns a node of the job to preempt first."""
     for k in range(w.claim.shape[0]):
         if w.claim.position[k] == position:
             w.out[at] = w.claim.out[k]
@@ -188,7 +189,7 @@ def _set_claim(s: StateArrays, p: int, position: int, at: int, w: WindowArrays) 
 
 @kernel
 def _host_by_class(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> int:
-    """Return the entry of `w.places` with the placement rule's place for such a job in this window."""
+    """Return the entry of `w.places` with the place of jobs of this demand class by the placement rule."""
     demand = s.job.demand[slot]
     at = demand + 1 if demand + 1 < w.places.shape[0] else 0
     if at == 0 or w.places.node[at] == NOT_ASKED:
@@ -198,7 +199,7 @@ def _host_by_class(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
 
 @kernel
 def _guard(s: StateArrays, p: int, any_fits: bool, w: WindowArrays) -> None:
-    """Apply the guarantees of the mask: no *wait* on a half-empty partition, a longest hold."""
+    """Apply the guarantees of the mask: no *wait* on a half-empty partition, no hold beyond `MAX_HOLD_S`."""
     late, states = 0, w.picks.state
     for row in range(1, w.info[0]):
         late += states[row] == LATE
@@ -221,7 +222,7 @@ def _guard(s: StateArrays, p: int, any_fits: bool, w: WindowArrays) -> None:
 def note_wait(s: StateArrays, w: WindowArrays, now_s: float) -> None:
     """Keep back the jobs of this window that could have started, after a *wait*.
 
-    Jobs that others would have been preempted for are not kept back: they are considered at the next instant.
+    Jobs that could have started by preempting are not kept back: they are considered at the next instant.
     """
     for row in range(1, w.info[0]):
         if w.reason[row] == LEGAL and w.out[row] < 0:

@@ -53,7 +53,7 @@ from rlsched.decide.rules.reservation import (
 
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Start the next job of the order that delays no reservation."""
+    """Start the next job of the order that does not delay a reservation."""
     reserve_after_s = o.reserve_after_s * math.exp(s.dials.dial[p].patience)
     at = next_by_easy(s, p, o.start, now_s, reserve_after_s, False)
     return or_share(s, p, s.derived.queue[p, at] if at >= 0 else -1, o, now_s)
@@ -61,7 +61,7 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def _has_waited(s: StateArrays, slot: int, now_s: float, reserve_after_s: float) -> bool:
-    """Whether a job may have a reservation; a job of raised priority need not wait for it."""
+    """Whether a job may have a reservation: it waited long enough, or its priority is raised."""
     return now_s - s.job.submit_s[slot] >= reserve_after_s or s.job.level[slot] > 0
 
 
@@ -99,9 +99,9 @@ def next_by_easy(
     """Return the queue position of the next job that EASY starts in partition `p`, -1 for none.
 
     Jobs have reservations once they have waited `reserve_after_s`. The reservation is computed again for
-    every start: that start does not move it. With `keeps_holds` it starts no job that a *wait* keeps back
-    (`holds.is_held`), like the mask of a network; a job that fits has no reservation, held or not. It does
-    not start a job for which waiting for GPUs of another type is better.
+    every start; the start does not delay it. With `keeps_holds` the function returns no job that a *wait*
+    keeps back (`holds.is_held`), like the mask of a network; a job that fits has no reservation, held or not.
+    Jobs for which waiting for GPUs of another type is better are skipped.
     """
     at, waiters = first_fitting(s, p, 0), 0
     may_pass = keeps_holds or waits_for_types(s, o)

@@ -1,7 +1,7 @@
-"""Backfill until a job declares itself preemptible, then preemption by the index; compiled.
+"""The rule `declared`, compiled: backfill until a preemptible job is submitted, then preemption by index.
 
-The strongest rule that the jobs permit: until a job may be preempted, jobs that do not fit have reservations.
-The order of the queue determines when that changes (`decide.order.queue`).
+It is the strongest rule that the jobs permit: until a job may be preempted, jobs that do not fit have
+reservations. The order of the queue determines when that changes (`decide.order.queue`).
 """
 
 from __future__ import annotations
@@ -44,5 +44,5 @@ def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> N
 
 @kernel
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """Return when ages next change the rule's decision for partition `p`; infinite: never."""
+    """Return the time at which ages next change the rule's decision for partition `p`; infinite: never."""
     return _look_s(s, p, o, now_s) if s.config[0].preempts else math.inf

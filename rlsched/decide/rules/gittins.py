@@ -1,9 +1,9 @@
 """The rule `gittins`, compiled: order and preemption by an index.
 
 The waiting jobs of a partition are considered in order of their index (`decide.order.gittins`), the least
-first. The first job that fits starts. A job that does not fit may share GPUs, if the start options allow it;
-else jobs whose index is higher by a margin are preempted for it, the cheapest ones that make room
-(`rules.victims`). Jobs stay that are not preemptible, that started at this instant, or whose node is not up.
+first. The first job that fits starts. A job that does not fit may share GPUs, if the start options allow
+sharing; else jobs whose index is higher by a margin are preempted for it, the cheapest that make room
+(`rules.victims`). Jobs that are not preemptible, that started at this instant, or whose node is not up, stay.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
     """Compute the preemption score of each running job, `slot.leave`: its index, less the margin.
 
     The score of a job that must stay is -inf. Scores and the keys of waiting jobs do not change while jobs
-    start and leave at one instant, except for these jobs (`after`).
+    start and leave at one instant, except for the jobs that start or leave (`after`).
     """
     weigh_victims(s, p, o.preempts, now_s)
 
 
 @kernel
 def weigh_victims(s: StateArrays, p: int, preempts: bool, now_s: float) -> None:
-    """`begin`, for jobs that may be preempted or, without `preempts`, for none."""
+    """Compute the preemption scores as `begin`; without `preempts`, no job may be preempted."""
     margin = s.order.code[0].margin + s.dials.dial[p].margin
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
@@ -66,7 +66,7 @@ def _may_be_preempted(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
 
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Preempt, or start, one job: a job that others are preempted for starts once enough of them have left.
+    """Return the next preemption or start; a job starts once enough jobs have been preempted for it.
 
     No job is preempted for a job that fits the other partition that it waits for: it starts there.
     """
@@ -81,13 +81,13 @@ def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> N
 
 @kernel
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """Return when ages next change the rule's decision for partition `p`, at a tick; infinite: never."""
+    """Return the tick at which ages next change the rule's decision for partition `p`; infinite: never."""
     return next_age_look_s(s, p, now_s) if o.preempts else math.inf
 
 
 @kernel
 def next_age_look_s(s: StateArrays, p: int, now_s: float) -> float:
-    """Return when the age of a running job next changes its index, at a tick; infinite if no job waits."""
+    """Return the tick at which the age of a running job next changes its index; infinite if no job waits."""
     look_s = math.inf
     if s.derived.part.queue_len[p] == 0:
         return look_s
@@ -102,8 +102,8 @@ def next_age_look_s(s: StateArrays, p: int, now_s: float) -> float:
 def preemptions(s: StateArrays, p: int, now_s: float, found: Records) -> int:
     """Find the first jobs of the queue for which running jobs may be preempted, one per demand class.
 
-    The queue is in index order: a later job of the same class may not have more jobs preempted for it. The
-    rule would preempt for the first job found, unless a job before it fits.
+    The queue is in index order: if no jobs can be preempted for a job, none can for later jobs of its class.
+    The rule would preempt for the first job found, unless a job before it fits.
 
     Args:
         s: The state.

@@ -1,8 +1,8 @@
 """The greedy rules, compiled: start the first job of the order, or the first that fits.
 
-`fifo`, `sjf` and `qssf` block: the first job of the order starts if it fits, and holds up all later jobs if
-not. With backfill the first job that fits starts, whatever precedes it. If models predict the speed of jobs,
-a job may share the GPUs of a running one.
+`fifo`, `sjf` and `qssf` block: the first job of the order starts if it fits, and blocks all later jobs if
+it does not. With backfill the first job that fits starts, even if jobs before it do not fit. If models
+predict the speed of jobs, a job may share the GPUs of a running job.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
 def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
     """Return the slot of the next job that starts on free GPUs in partition `p`, -1 for none.
 
-    The first job of the queue order, if it fits, or, for a rule that does not block, the first that fits: the
-    first among the first jobs of the demand classes that fit.
+    A rule that blocks considers only the first job of the queue order. For other rules, returns the first job
+    that fits: the earliest of the first jobs of the demand classes that fit.
     """
     queues, first = s.derived.class_queue, -1
     for c in range(queues.shape[1]):
@@ -61,10 +61,10 @@ def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
 
 @kernel
 def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions, now_s: float) -> Move:
-    """Start the job in `slot`, which fits, by its best plan; or another one on the GPUs of a running job.
+    """Return the start of the job in `slot`, which fits, by its best plan, or of a job that shares GPUs.
 
-    Rules that share only blocked jobs start jobs that fit first. Lucid's rule takes the first job of the
-    order that can do either, and prefers to share.
+    Rules that share only blocked jobs start jobs that fit first. Lucid's rule chooses the first job of the
+    order that can start or share, and prefers sharing.
     """
     if not MODELLED or o.start.share == NEVER:
         return start_of(slot, -1)

@@ -32,7 +32,7 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def leaves_share(s: StateArrays, p: int, slot: int, longer_than_s: float, free_frac: float) -> bool:
-    """Whether a job that fits may start: it is short, leaves the share free, or is exempt."""
+    """Whether a job that fits may start: it is short, or leaves the share free, or is exempt."""
     if s.job.predicted_s[slot] <= longer_than_s:
         return True
     gpus, share = s.job.gpus[slot], free_frac * s.derived.part.open_gpus[p]

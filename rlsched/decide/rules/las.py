@@ -1,12 +1,13 @@
-"""The quota walk, compiled: which running jobs are preempted, and which waiting jobs take their GPUs.
+"""The quota walk, compiled: which running jobs are preempted, and which waiting jobs get their GPUs.
 
-All jobs that a partition could move, waiting and running together, are considered in one order; each that
-still fits a quota of GPUs is deducted from it. A running job that finds the quota too small is preempted, a
-waiting job that finds it large enough may start. The walk counts GPUs (a share of a GPU counts as one) and
-ignores fragmentation: a job that has quota may still not find a place; its GPUs stay free until it does.
+All jobs that can move in a partition, waiting and running together, are considered in one order; the GPUs of
+each job that still fits a quota of GPUs are deducted from the quota. A running job that does not fit the
+quota is preempted, a waiting job that fits it may start. The walk counts GPUs (a share of a GPU counts as
+one) and ignores fragmentation: a job that has quota may still not find a place; its GPUs then stay free until
+it does.
 
 The order is by the level of attained service, then by the order of the queue: jobs with more than a threshold
-of attained service permanently come after all others. This is the rule of Lucid's simulator (Hu et al.,
+of attained service permanently follow all others. This is the rule of Lucid's simulator (Hu et al.,
 ASPLOS'23) for Tiresias and for SRTF. This implementation differs in four points: ties are broken by `seq`;
 running jobs that are not preemptible, or run on a node that is not up, keep their GPUs, which are excluded
 from the quota; a job that would not fit even if every other job of the walk left gets no quota, so that no
@@ -32,7 +33,7 @@ LOOKS = True
 
 @kernel
 def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
-    """Walk, and note the jobs to preempt and the jobs with quota; at an instant that is no tick, none."""
+    """Walk, and mark the jobs to preempt and the jobs with quota; at an instant that is no tick, none."""
     s.scratch[0].outs = s.scratch[0].ins = 0
     if is_tick(now_s, o.tick_s):
         walk(s, p, now_s, o.threshold_gpu_s)
@@ -41,7 +42,7 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
 
 @kernel
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
-    """Return first all preemptions of the walk, then its starts, as far as each finds a place."""
+    """Return the preemptions of the walk, then the starts of its jobs that find a place, one per call."""
     scratch, slot = s.scratch[0], s.derived.slot
     if scratch.out_at < scratch.outs:
         scratch.out_at += 1
@@ -55,17 +56,17 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
-    """Walk again after the start of a job that must not be preempted: its GPUs have left the quota."""
+    """Walk again after the start of a job that must not be preempted, because the quota excludes its GPUs."""
     if move.start >= 0 and s.job.pinned[move.start]:
         begin(s, p, o, now_s)
 
 
 @kernel
 def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
-    """Return when the walk of partition `p` can next decide something without an event.
+    """Return the time at which the walk of partition `p` can next decide something without an event.
 
     At an instant that is no tick: the next tick. At a tick: the first tick at which another job has attained
-    more than the threshold. Infinite if no job waits, or without a tick.
+    more than the threshold. Infinite if no job waits, or if ticks are off.
     """
     if s.derived.part.queue_len[p] == 0 or o.tick_s <= 0.0:
         return np.inf
@@ -104,7 +105,7 @@ def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
 
 @array_kernel
 def _movable_running(s: StateArrays, p: int, all_up: bool) -> NDArray[np.int32]:
-    """(R,) slots that run in partition `p`, may be preempted, and would then leave their GPUs to others."""
+    """(R,) slots that run in partition `p`, may be preempted, and would then free their GPUs for others."""
     out = np.empty(s.derived.running_len[0], np.int32)
     count = 0
     for position in range(s.derived.running_len[0]):
@@ -119,7 +120,7 @@ def _movable_running(s: StateArrays, p: int, all_up: bool) -> NDArray[np.int32]:
 def _in_order(
     s: StateArrays, slots: NDArray[np.int32], now_s: float, threshold_gpu_s: float
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], int]:
-    """Running slots by (level, key, seq), their keys, and the number of slots of the first level."""
+    """Return running slots by (level, key, seq), their keys, and the number of slots of the first level."""
     count = slots.shape[0]
     keys = np.empty(count)
     for k in range(count):
@@ -178,11 +179,11 @@ def _smallest_waiting(s: StateArrays, p: int) -> int:
 
 @array_kernel
 def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
-    """Note in the scratch which jobs of partition `p` to preempt now, and which have quota, in walk order.
+    """Mark in the scratch which jobs of partition `p` to preempt now, and which have quota, in walk order.
 
-    First preempt all of the former, then start the latter as far as they fit. Neither changes the result of a
-    second walk at the same instant for the other jobs, unless a job starts that cannot be preempted: then
-    walk again. A job that started at this instant is not preempted.
+    Preempt all of the marked jobs first, then start the jobs with quota that fit. Neither changes the result
+    of a second walk at the same instant for the other jobs, unless a job starts that cannot be preempted:
+    then walk again. A job that started at this instant is not preempted.
     """
     queue, waiting = s.derived.queue[p], s.derived.part.queue_len[p]
     if waiting == 0:

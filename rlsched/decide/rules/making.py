@@ -1,4 +1,4 @@
-"""Makes the rule of a policy's settings."""
+"""Creates the rule that the settings of a policy define."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CLOCKS = {"fixed": FIXED, "slowdown": SLOWDOWN, "lull": LULL, "weighed": WEIGHE
 
 
 def make_rule(settings: Settings) -> CompiledRule:
-    """Return the rule that settings make.
+    """Return the rule that settings define.
 
     Raises:
         InputError: a user-defined rule cannot be loaded.

@@ -1,4 +1,4 @@
-"""Common parts of rules that preempt by keys, compiled: the next job, and the jobs it may preempt."""
+"""Common parts of rules that preempt by keys, compiled: the next job, and the jobs to preempt for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
 
 @kernel
 def may_claim(s: StateArrays, p: int, slot: int) -> bool:
-    """Whether jobs of partition `p` may be preempted for this job: not if it fits elsewhere."""
+    """Whether running jobs may be preempted for this job of partition `p`: not if it fits elsewhere."""
     other, demand = _elsewhere(s, p, slot), s.job.demand[slot]
     return s.demand.plain[demand] and (other < 0 or not class_fits(s, other, demand))
 
@@ -57,9 +57,9 @@ def next_by_key(
 ) -> Move:
     """Return the next move: waiting jobs by `key` (J,), the least first, running jobs by `slot.leave`.
 
-    Fit and possible preemptions are the same for all jobs with the same request that wait for the same
-    partitions: once the first of them has found nothing, the others are skipped. Without `preempts` no job is
-    preempted.
+    All jobs with the same request that wait for the same partitions fit alike, and have the same possible
+    preemptions: once the first of them can neither start nor preempt, the others are skipped. Without
+    `preempts` no job is preempted.
     """
     queue, waiting, partitions = s.derived.queue[p], s.derived.part.queue_len[p], s.derived.part.shape[0]
     left, kind = np.empty(waiting), np.empty(waiting, np.int64)
@@ -106,7 +106,7 @@ def next_by_key(
 
 @kernel
 def look_tick_s(look_s: float, now_s: float, tick_s: float) -> float:
-    """The first tick after now that is not before `look_s`; infinite if `look_s` is."""
+    """Return the first tick after now that is not before `look_s`; infinite if `look_s` is infinite."""
     if look_s == math.inf:
         return look_s
     tick = np.ceil(look_s / tick_s) * tick_s

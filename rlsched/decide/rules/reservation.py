@@ -1,7 +1,7 @@
-"""Future state of the cluster, compiled: a copy of nodes and GPUs on which running jobs can be ended.
+"""Predicted future of the cluster, compiled: a copy of nodes and GPUs on which running jobs can be ended.
 
-Rules that reserve GPUs for a job that does not fit yet use it to look ahead. The ledger's own `vacate` and
-`occupy` work on the copy, so that fit is determined as on the current cluster.
+Rules that reserve GPUs for a job that does not fit yet use the copy to look ahead. The ledger's own `vacate`
+and `occupy` work on the copy, so that fit is determined as on the current cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNKNOWN: Final = 0
 _LEAVES_ROOM: Final = 1
 _DELAYS: Final = 2
 _CLOSED: Final = 3
-"""Marks a class of which no waiting job can start now."""
+"""Marks a class none of whose waiting jobs can start now."""
 
 
 @array_kernel
@@ -76,10 +76,10 @@ def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def predicted_run_s(s: StateArrays, p: int, slot: int, node: int) -> float:
-    """Predicted run time of a waiting job that fits, if it starts now.
+    """Predicted run time of a waiting job that fits, seconds, if it starts now.
 
-    With models: without co-tenants, at full clock, on GPUs of the type that it would get on `node`, or where
-    the placement rule puts it (-1).
+    With models: without co-tenants, at full clock, on GPUs of the type that the job would get on `node`, or
+    at the place that the placement rule chooses (-1).
     """
     if MODELLED and s.config[0].modelled:
         return s.job.predicted_s[slot] / _speed_if_started(s, p, slot, node)
@@ -102,7 +102,7 @@ def _speed_where_put(s: StateArrays, p: int, slot: int, node: int) -> float:
 
 @kernel
 def _sink(ends_s: NDArray[np.float64], slots: NDArray[np.int32], count: int, at: int) -> None:
-    """Sift entry `at` of a heap by end down to its place."""
+    """Sift entry `at` of a heap, ordered by end, down to its place."""
     while True:
         child = 2 * at + 1
         if child >= count:
@@ -118,11 +118,11 @@ def _sink(ends_s: NDArray[np.float64], slots: NDArray[np.int32], count: int, at:
 
 @array_kernel
 def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, now_s: float) -> float:
-    """End the jobs of partition `p` as predicted until the job in `slot`, which does not fit, fits.
+    """End the jobs of partition `p` as predicted until the job in `slot`, which does not fit now, fits.
 
-    Jobs predicted to end at the same time end together. `future` (`copy_nodes`) is then the partition at that
-    time; if the job would not fit even the idle partition, it is the idle partition, and the time is
-    infinite. Cost for R running jobs: O(R + k log R), where k have to end.
+    Jobs predicted to end at the same time end together. Returns the time; `future` (`copy_nodes`) is then the
+    partition at that time. If the job would not fit even the idle partition, `future` is the idle partition,
+    and the time is infinite. Cost for R running jobs: O(R + k log R), where k have to end.
     """
     running = s.derived.running_len[0]
     ends_s, slots = np.empty(running, np.float64), np.empty(running, np.int32)
@@ -149,7 +149,7 @@ def let_end_until_fits(s: StateArrays, future: StateArrays, p: int, slot: int, n
 
 @array_kernel
 def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
-    """Whether jobs of each demand class may run past a reservation: initially unknown. (C,)"""
+    """Return (C,) verdicts on whether jobs of each demand class may run past a reservation: all unknown."""
     return np.full(s.demand.shape[0], UNKNOWN, np.int8)
 
 
@@ -184,9 +184,9 @@ def leaves_alone(
 ) -> bool:
     """Whether the job in `slot`, which fits now, can start without delaying the job in `reserved`.
 
-    It can if it is predicted to end by `shadow_s`, the time of the reservation, or if both it and `reserved`
-    fit `future`, the partition at that time. Jobs of one class would get the same GPUs now, so `verdicts`
-    (`no_verdicts`) keeps the answer by class, unless their GPU type is chosen; the answers hold until a job
+    It can if it is predicted to end by `shadow_s`, the time of the reservation, or if both jobs fit `future`,
+    the partition at that time. Jobs of one class would get the same GPUs now; `verdicts` (`no_verdicts`)
+    therefore stores the answer by class, unless their GPU type is chosen. The answers are valid until a job
     starts.
     """
     typed = chooses_type(s, slot, o)
@@ -201,7 +201,7 @@ def leaves_alone(
 
 @array_kernel
 def nobody_passed() -> NDArray[np.float64]:
-    """(1,) the shortest predicted run time of the jobs that `next_candidate` and its caller skipped."""
+    """Return (1,) infinity: the least predicted run time of skipped jobs, as `next_candidate` updates it."""
     return np.full(1, np.inf)
 
 
@@ -217,10 +217,10 @@ def next_candidate(
 ) -> int:
     """Return the first queue position from `start` whose job fits and may respect the reservation, or -1.
 
-    Skips the jobs that `leaves_alone` would reject by `verdicts`, as they are predicted to run past the
-    reservation. Classes in which all jobs do are recognised without reading their jobs: once it has skipped
-    all of a class, `class_queue.least_s` records the shortest. With models run times depend on placements,
-    and all jobs that fit may be candidates.
+    Skips the jobs that `leaves_alone` would reject by `verdicts`, because they are predicted to run past the
+    reservation. A class in which all jobs run past it is recognised without reading its jobs: once all of a
+    class have been skipped, `class_queue.least_s` stores the shortest run time. With models, run times depend
+    on placements, and all jobs that fit may be candidates.
     """
     if MODELLED and s.config[0].modelled:
         return first_fitting(s, p, start)

@@ -1,4 +1,4 @@
-"""`Steps`: a rule as its four functions, and the installed rules."""
+"""`Steps`: the four functions of a rule; `CompiledRule`: a rule with its options; and the installed rules."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rlsched.decide.rules import backfill, declared, gittins, greedy, keep_free,
 
 @dataclass(frozen=True)
 class Steps:
-    """A rule.
+    """The four functions of a rule, and the properties that a loop needs.
 
     Attributes:
         begin, next_move, after, next_look_s: See `rlsched.decide.rules`.
         looks: Whether `next_look_s` is ever finite.
         skips_quiet: Whether to skip a partition in which nothing has changed since the rule last had nothing
             to do there.
-        sorted_queue: Whether it reads the sorted queue; else the heaps of the demand classes suffice.
-        dialled: Whether dials adjust its settings.
+        sorted_queue: Whether the rule reads the sorted queue; else the heaps of the demand classes suffice.
+        dialled: Whether dials adjust the settings of the rule.
     """
 
     begin: Any
@@ -37,8 +37,11 @@ class Steps:
 
     @classmethod
     def from_module(cls, module: Any) -> Steps:
-        """Return the rule of a module or class: the four functions, by default the functions of `greedy`, and
-        `LOOKS`, `SKIPS_QUIET`, `SORTED_QUEUE` where they differ from the defaults."""
+        """Return the rule of a module or class.
+
+        Functions that it lacks are the functions of `greedy`. It can set `LOOKS`, `SKIPS_QUIET` and
+        `SORTED_QUEUE`.
+        """
         functions = {
             name: getattr(module, name, getattr(greedy, name))
             for name in ("begin", "next_move", "after", "next_look_s")
@@ -56,7 +59,7 @@ class Steps:
 
     @cached_property
     def bound(self) -> dict[str, Any]:
-        """The constants that templates leave open for a rule."""
+        """Return the functions and constants of this rule that templates leave open."""
         return {
             "begin": self.begin,
             "next_move": self.next_move,
@@ -71,12 +74,12 @@ class CompiledRule:
     """A rule with its options: all that a compiled loop needs.
 
     Attributes:
-        steps: Its four functions.
-        options: Its options.
+        steps: The functions of the rule.
+        options: The options of the rule.
         order: Order of the queue.
-        strategy: Sets its dials; None: they stay at 0.
-        plain_without_models: Whether it starts jobs without sharing, clocks and cores if there are no models;
-            else models are required.
+        strategy: Sets the dials; None: they stay at 0.
+        plain_without_models: Whether the rule starts jobs without sharing, clocks and cores if there are no
+            models; else models are required.
         profile_s: Cost of a profiler, seconds: longer jobs begin with this much work that is lost.
         profile_max_gpus: Most GPUs of a job that is profiled.
     """
@@ -95,12 +98,12 @@ class CompiledRule:
 
     @property
     def sorted_queue(self) -> bool:
-        """Whether it reads the sorted queue."""
+        """Whether the rule reads the sorted queue."""
         return self.steps.sorted_queue or self.steps.dialled or self.options.start.share != NEVER
 
     @property
     def needs_models(self) -> bool:
-        """Whether its actions require models."""
+        """Whether the actions of the rule require models."""
         return self.options.start != PLAIN_START and not self.plain_without_models
 
 

@@ -4,7 +4,7 @@ Candidates are considered GPU by GPU: jobs that share GPUs leave them together, 
 all of its jobs may be preempted. A gang that fits on one node gets the node on which the victims hold the
 fewest GPUs in total, counting their GPUs on other nodes. A larger gang gets whole nodes of the largest size,
 one after the other, in the same way, and a node for the remainder. On a node the jobs with the highest index
-leave first, and no job leaves in vain.
+leave first, and no job is preempted without need.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MORE_GPUS = 1 << 30
 
 @kernel
 def _last_tenant(s: StateArrays, g: int) -> int:
-    """Return the slot in the last place in use of GPU `g`, -1 if none is."""
+    """Return the slot of the job in the last occupied place of GPU `g`, -1 if the GPU is free."""
     last = -1
     for k in range(MAX_TENANTS):
         if s.gpu.tenant[g, k] >= 0:
@@ -107,7 +107,7 @@ def _clear_node(
 
 @kernel
 def _gpus_held(s: StateArrays, gone: NDArray[np.int32]) -> int:
-    """Total GPUs that the groups on these GPUs hold, on any node."""
+    """Return how many GPUs, on any node, the groups on these GPUs hold in total."""
     held = 0
     for k in range(gone.shape[0]):
         held += s.job.gpus[_last_tenant(s, gone[k])]

@@ -155,7 +155,7 @@ class Catalogue:
         return self.cells.get((name, gpu_type, field))
 
     def traits(self, kinds: Sequence[str]) -> Records:
-        """Return (W, K) TRAIT: a row per workload, first the unknown one with the medians of all.
+        """Return (W, K) TRAIT: a row per workload; row 0 is the unknown one, with the medians of all.
 
         Args:
             kinds: Names of GPU types as in a cluster (see `catalogue_type`).
@@ -173,7 +173,7 @@ class Catalogue:
         return out.view(np.recarray)
 
     def _cut(self, traits: Records, gpu_type: str) -> None:
-        """Convert (W,) TRAIT of a whole GPU to that of its MIG slice, if this type is a slice.
+        """Convert (W,) TRAIT from a whole GPU to a MIG slice of it, if this GPU type is a slice.
 
         All fields that follow the work done fall with the speed: dynamic power and the cores that feed the
         job. The slice is busy for the share of time that the work takes of its capacity.
@@ -211,9 +211,9 @@ class Catalogue:
     def draw(self, trace: JobColumns, seed: int) -> NDArray[np.int32]:
         """Draw the number of each job's workload.
 
-        A job whose column `workload` names a workload has that one. The others are drawn, each by its id, its
-        GPUs and its duration (`draw_workloads`), independently of the other jobs. A job without GPUs has
-        none.
+        A job whose column `workload` names a workload gets that workload. For each other job the workload is
+        drawn by the job's id, GPUs and duration (`draw_workloads`), independently of the other jobs. A job
+        without GPUs gets none.
 
         Args:
             trace: J jobs.
@@ -223,7 +223,7 @@ class Catalogue:
             (J,) numbers.
 
         Raises:
-            InputError: the catalogue does not have a workload; names its job and similar workloads.
+            InputError: the catalogue does not have a workload; names the job and similar workloads.
         """
         named = trace.extra.get("workload")
         out = draw_workloads(trace, seed, self._reference_util)
@@ -251,7 +251,7 @@ class Catalogue:
         kinds: Sequence[str],
         fields: Sequence[str] = FIELDS,
     ) -> float:
-        """Share of the cells used in a result that are measured or fitted; nan if it uses none.
+        """Share of the cells used in a result that are measured or fitted; nan if the result uses no cells.
 
         See `cells_behind`.
         """
@@ -264,7 +264,7 @@ class Catalogue:
         kinds: Sequence[str],
         fields: Sequence[str] = FIELDS,
     ) -> tuple[int, int]:
-        """Count the cells used in a result: how many are measured or fitted, and how many there are.
+        """Return how many of the cells used in a result are measured or fitted, and how many are used.
 
         A cell counts as often as its workload occurs. Cells that hold by definition (speed on the reference
         type) or are unknown do not count; all cells of the unknown workload count as assumed. Cells that
@@ -272,7 +272,7 @@ class Catalogue:
 
         Args:
             workloads: Numbers of the jobs' workloads, as returned by `draw`.
-            kinds: Names of the GPU types that they run on.
+            kinds: Names of the GPU types on which the jobs run.
             fields: Fields of `TRAIT` that are used.
 
         Raises:

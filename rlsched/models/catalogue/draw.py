@@ -1,4 +1,4 @@
-"""Workload of a job whose trace does not name it: a draw keyed by the job, weighted by GPUs and duration."""
+"""Draws the workloads of jobs without one in the trace, keyed by the job, weighted by GPUs and duration."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ Assumed, such that large and long jobs are busier than small and short ones. In 
 only training loops, and draws give more: 0.67 of the GPU-time of Philly's trace."""
 CLASSES: Final = tuple(LEAN)
 NOT_USUAL: Final = 0.05
-"""Weight in a gang of a family that is rare on several GPUs, relative to a common one (assumed)."""
+"""Weight in a gang's draw of a family that is rare on several GPUs, relative to a common one (assumed)."""
 
 
 class JobColumns(Protocol):
-    """Columns of J jobs that a draw reads; a trace has them (`rlsched.workload.trace.Trace`)."""
+    """Columns of J jobs that a draw reads. A trace has these columns (`rlsched.workload.trace.Trace`)."""
 
     @property
     def name(self) -> str:
-        """Name of the jobs as a whole, for errors."""
+        """Name of the set of jobs, for errors."""
         ...
 
     @property
@@ -51,32 +51,32 @@ class JobColumns(Protocol):
 
     @property
     def user(self) -> NDArray[np.str_]:
-        """Who submitted it; "": unknown."""
+        """User who submitted each job; "": unknown."""
         ...
 
     @property
     def vc(self) -> NDArray[np.str_]:
-        """Its virtual cluster; "": unknown."""
+        """Virtual cluster of each job; "": unknown."""
         ...
 
     @property
     def submit_s(self) -> NDArray[np.float64]:
-        """Submission, seconds."""
+        """Submission time of each job, seconds."""
         ...
 
     @property
     def duration_s(self) -> NDArray[np.float64]:
-        """True run time, seconds."""
+        """True run time of each job, seconds."""
         ...
 
     @property
     def num_gpus(self) -> NDArray[np.float64]:
-        """GPUs; below 1: a share of one."""
+        """GPUs of each job; below 1: a share of one GPU."""
         ...
 
     @property
     def extra(self) -> dict[str, NDArray[Any]]:
-        """Other columns by header; `workload` is read."""
+        """Other columns by header, of which draws read `workload`."""
         ...
 
     def __len__(self) -> int: ...
@@ -99,7 +99,7 @@ def class_weights(util_frac: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def job_classes(num_gpus: NDArray[np.float64], duration_s: NDArray[np.float64]) -> NDArray[np.int64]:
-    """(J,) position in `CLASSES`; -1 for jobs without GPUs."""
+    """Return (J,) the position of each job's class in `CLASSES`; -1 for jobs without GPUs."""
     one = (num_gpus >= 1) & (num_gpus < 2)
     conditions = [
         num_gpus <= 0,
@@ -115,8 +115,8 @@ def job_classes(num_gpus: NDArray[np.float64], duration_s: NDArray[np.float64]) 
 def draw_workloads(trace: JobColumns, seed: int, util_frac: NDArray[np.float64]) -> NDArray[np.int32]:
     """Draw (J,) the number of a workload for every job, 0 for jobs without GPUs.
 
-    Each draw is a hash of the seed and the job's id, or of the seed and its burst; it does not depend on the
-    other jobs or on their order.
+    Each draw is a hash of the seed and the job's id, or of the seed and the job's burst. The draw does not
+    depend on the other jobs or on their order.
 
     Args:
         trace: J jobs.

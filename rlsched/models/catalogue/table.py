@@ -35,7 +35,7 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         parameters_m: Parameters of the model, millions.
         batches: Samples per GPU; empty: one workload of unknown batch.
         weight: Weight of the family in draws, before a job's size and duration count (assumed).
-        gang: Whether it is common on several GPUs (assumed).
+        gang: Whether the family is common on several GPUs (assumed).
     """
 
     domain: str
