@@ -26,9 +26,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from rlsched.wire.messages import encode
+from rlsched.wire.messages import AttemptKey, encode
 from rlsched_node.gpu.nvml import NvmlGpus
-from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.usage.books import WINDOW_S, Place
 from rlsched_node.usage.meter import FIND_EVERY_S, Meter
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 
-from rlsched_node.processes.attempt import EXIT_VANISHED, VANISHED, AttemptKey, LocalRank, Phase
+from rlsched.wire.messages import AttemptKey
+from rlsched_node.processes.attempt import EXIT_VANISHED, VANISHED, LocalRank, Phase
 from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.store import AttemptDir, AttemptStore, ExitRecord
 from rlsched_node.usage.meter import kept_usage

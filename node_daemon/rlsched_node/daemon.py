@@ -20,7 +20,7 @@ from rlsched.models.slice_name import is_slice
 from rlsched.signals import END, on_signals
 from rlsched.transport.dealer import broker_addresses, is_loopback, own_host
 from rlsched.transport.keys import KeyPair
-from rlsched.wire.messages import MPS, Capabilities, Ended, Heartbeat, Hello, Launch, LogData
+from rlsched.wire.messages import MPS, AttemptKey, Capabilities, Ended, Heartbeat, Hello, Launch, LogData
 from rlsched_node.adopt import adopt_attempts
 from rlsched_node.clocks import ClockLocks
 from rlsched_node.config import NodeConfig
@@ -36,7 +36,7 @@ from rlsched_node.link.machine import NodeMachine
 from rlsched_node.mishaps import Mishaps
 from rlsched_node.mps.sharing import MpsSharing
 from rlsched_node.processes import shim
-from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase
+from rlsched_node.processes.attempt import LocalRank, Phase
 from rlsched_node.processes.bounds import RankBounds, least_memory_mib, minors_of
 from rlsched_node.processes.cores import cores_of_machine
 from rlsched_node.processes.health import Health, HealthCheck, OwnChecks

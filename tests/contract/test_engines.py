@@ -26,9 +26,9 @@ from rlsched.engine.gateway import Gateway
 from rlsched.engine.steps import Ask, Say, Times
 from rlsched.engine.writer import Writer
 from rlsched.transport.roles import Peer
-from rlsched.wire.messages import BrokerToNode, ClientRequest, Hello, Launch, NodeMessage, Submit
+from rlsched.wire.messages import AttemptKey, BrokerToNode, ClientRequest, Hello, Launch, NodeMessage, Submit
 from rlsched_node.link.machine import NodeMachine
-from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase
+from rlsched_node.processes.attempt import LocalRank, Phase
 from rlsched_node.processes.steps import (
     Acknowledge,
     Connected,

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from rlsched.wire.messages import AttemptKey
 from rlsched_node.adopt import adopt_attempts
 from rlsched_node.processes import shim
-from rlsched_node.processes.attempt import AttemptKey, Phase
+from rlsched_node.processes.attempt import Phase
 from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.steps import Event, Exited, Started, StartFailed
 from rlsched_node.processes.store import AttemptStore, LaunchRecord

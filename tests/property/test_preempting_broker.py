@@ -38,6 +38,7 @@ from rlsched.decide.rows.candidates import first_in_order
 from rlsched.decide.scheduler import Abilities, Decision, Scheduler
 from rlsched.decide.start import start_action
 from rlsched.wire.messages import (
+    AttemptKey,
     BrokerToNode,
     Cancel,
     Capabilities,
@@ -54,7 +55,7 @@ from rlsched.wire.messages import (
 from rlsched_node.lease_file import LOOK_S, fence_times
 from rlsched_node.link.machine import NodeMachine
 from rlsched_node.processes import steps
-from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase
+from rlsched_node.processes.attempt import LocalRank, Phase
 from tests.quick import quick
 from tests.support.broker.hand import submit
 from tests.support.broker.quota_oracle import QuotaOracle

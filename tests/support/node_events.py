@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlsched.wire.messages import (
+    AttemptKey,
     Ended,
     Hello,
     Launch,
@@ -12,7 +13,7 @@ from rlsched.wire.messages import (
 from rlsched_node.link.machine import (
     NodeMachine,
 )
-from rlsched_node.processes.attempt import AttemptKey, LocalRank
+from rlsched_node.processes.attempt import LocalRank
 from rlsched_node.processes.steps import (
     Connected,
     Effect,

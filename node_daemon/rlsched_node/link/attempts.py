@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from rlsched.wire.messages import Launch, LaunchRefused
-from rlsched_node.processes.attempt import EXIT_KILLED, AttemptKey, LocalRank, Phase
+from rlsched.wire.messages import AttemptKey, Launch, LaunchRefused
+from rlsched_node.processes.attempt import EXIT_KILLED, LocalRank, Phase, launch_refused
 from rlsched_node.processes.steps import (
     Acknowledge,
     ClocksLocked,
@@ -99,7 +99,7 @@ class NodeAttempts:
         known = self.known.get(key)
         if known is not None:
             if known.is_forgotten:
-                yield Send(key.make_refusal("the broker has disowned this attempt before"))
+                yield Send(launch_refused(key, "the broker has disowned this attempt before"))
             elif known.phase is Phase.ENDED:
                 yield Send(known.end_report())
             elif known.phase is Phase.RUNNING:
@@ -273,7 +273,9 @@ class NodeAttempts:
         self, key: AttemptKey, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
     ) -> Effect:
         """Refuse a launch permanently: the broker gives the attempt up, but may have repeated the order."""
-        self._refused[key] = key.make_refusal(message, is_for_now=is_for_now, is_about_owner=is_about_owner)
+        self._refused[key] = launch_refused(
+            key, message, is_for_now=is_for_now, is_about_owner=is_about_owner
+        )
         return Send(self._refused[key])
 
     def _objection(self, launch: Launch, cluster: str) -> str:

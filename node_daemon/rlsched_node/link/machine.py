@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from rlsched.wire.messages import (
+    AttemptKey,
     EndedAck,
     FetchLog,
     Heartbeat,
@@ -30,7 +31,7 @@ from rlsched.wire.messages import (
 )
 from rlsched_node.link.attempts import NodeAttempts
 from rlsched_node.link.lease import Lease
-from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase, grace_s_of
+from rlsched_node.processes.attempt import LocalRank, Phase, grace_s_of
 from rlsched_node.processes.steps import (
     Checked,
     ClocksLocked,

@@ -22,7 +22,7 @@ import msgspec
 
 from rlsched.errors import InputError
 from rlsched.files.private import make_directory, make_private
-from rlsched.wire.messages import MPS_FAULT, MPS_NEIGHBOUR_FAULT, Launch
+from rlsched.wire.messages import MPS_FAULT, MPS_NEIGHBOUR_FAULT, AttemptKey, Launch
 from rlsched_node import records
 from rlsched_node.isolation.user import JobUser
 from rlsched_node.mps.commands import PROGRAM
@@ -37,7 +37,6 @@ from rlsched_node.mps.control import (
     pipes_of,
 )
 from rlsched_node.processes import shim
-from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.processes.leftovers import attempt_directory_of, processes_by_directory
 from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import LaunchRecord, MpsTerms, ProcessId

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 from rlsched.wire.messages import (
+    AttemptKey,
     AttemptReport,
     ClockHeld,
     Ended,
@@ -32,29 +32,18 @@ def grace_s_of(launch: Launch) -> float:
     return shim.DEFAULT_GRACE_S if launch.grace_s is None else launch.grace_s
 
 
-class AttemptKey(NamedTuple):
-    """Job, attempt and rank, in the cluster whose broker numbers the jobs."""
-
-    job: int
-    attempt: int
-    rank: int
-    cluster: str
-
-    def __str__(self) -> str:
-        return f"{self.job}.{self.attempt}.{self.rank}"
-
-    def make_refusal(
-        self, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
-    ) -> LaunchRefused:
-        """The message that this rank could not be started."""
-        return LaunchRefused(
-            job=self.job,
-            attempt=self.attempt,
-            rank=self.rank,
-            message=message,
-            is_for_now=is_for_now,
-            is_about_owner=is_about_owner,
-        )
+def launch_refused(
+    key: AttemptKey, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
+) -> LaunchRefused:
+    """The message that this rank could not be started."""
+    return LaunchRefused(
+        job=key.job,
+        attempt=key.attempt,
+        rank=key.rank,
+        message=message,
+        is_for_now=is_for_now,
+        is_about_owner=is_about_owner,
+    )
 
 
 class Phase(StrEnum):

@@ -7,12 +7,11 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rlsched.wire.messages import Launch
+from rlsched.wire.messages import AttemptKey, Launch
 from rlsched_node.gpu.device import GpuError, GpuSet
 from rlsched_node.isolation import devices
 from rlsched_node.isolation.cgroup import Cgroup, Cgroups
 from rlsched_node.isolation.limits import RankLimits, in_words, on_machine
-from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.processes.cores import Cores
 from rlsched_node.processes.store import LaunchRecord
 

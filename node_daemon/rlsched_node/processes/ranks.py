@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from rlsched.wire.messages import Launch
+from rlsched.wire.messages import AttemptKey, Launch
 from rlsched_node.isolation.cgroup import Cgroup, Cgroups
 from rlsched_node.mishaps import Mishaps
 from rlsched_node.processes import shim
-from rlsched_node.processes.attempt import EXIT_VANISHED, VANISHED, AttemptKey
+from rlsched_node.processes.attempt import EXIT_VANISHED, VANISHED
 from rlsched_node.processes.launch import Terms, start_rank
 from rlsched_node.processes.leftovers import Leftovers
 from rlsched_node.processes.shims import Shims

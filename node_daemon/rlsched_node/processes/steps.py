@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlsched.wire.messages import BrokerToNode, Holding, Launch, NodeMessage, RankUsage
-from rlsched_node.processes.attempt import AttemptKey
+from rlsched.wire.messages import AttemptKey, BrokerToNode, Holding, Launch, NodeMessage, RankUsage
 
 # ---- events -----------------------------------------------------------------------------------------
 

@@ -21,12 +21,12 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from rlsched.files.private import make_private
-from rlsched.wire.messages import MPS_FAULT, MPS_NEIGHBOUR_FAULT
+from rlsched.wire.messages import MPS_FAULT, MPS_NEIGHBOUR_FAULT, AttemptKey
 from rlsched_node import records
 from rlsched_node.isolation.limits import ProcessSetup, RankLimits
 from rlsched_node.isolation.user import JobUser
 from rlsched_node.processes import shim
-from rlsched_node.processes.attempt import VANISHED, AttemptKey
+from rlsched_node.processes.attempt import VANISHED
 from rlsched_node.processes.output import read_piece
 from rlsched_node.processes.removal import remove_tree
 

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from rlsched.wire.messages import RankMetered, RankUsage
+from rlsched.wire.messages import AttemptKey, RankMetered, RankUsage
 from rlsched_node.gpu.device import GpuProcess, GpuReading
-from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.usage.energy import MOST_W, Board, parts_frac
 from rlsched_node.usage.processes import ProcessReading
 from rlsched_node.usage.sums import UsageSums

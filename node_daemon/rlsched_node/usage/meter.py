@@ -10,11 +10,10 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from rlsched.wire.messages import Metered, RankMetered, RankUsage
+from rlsched.wire.messages import AttemptKey, Metered, RankMetered, RankUsage
 from rlsched_node.gpu.device import GpuError, GpuLostError, GpuReading, GpuSet, GpuUnavailableError
 from rlsched_node.gpu.replayed import Recorder
 from rlsched_node.processes import shim
-from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.processes.outages import Outages
 from rlsched_node.usage.books import Kept, NodeUsage, Place
 from rlsched_node.usage.processes import RankProcesses, children_of_all

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from rlsched.wire.messages import Metered
+from rlsched.wire.messages import AttemptKey, Metered
 from rlsched_node import records
 from rlsched_node.gpu.device import GpuSet, Tenant
 from rlsched_node.gpu.replayed import Recorder
-from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase
+from rlsched_node.processes.attempt import LocalRank, Phase
 from rlsched_node.processes.steps import Event, Exited
 from rlsched_node.processes.store import AttemptStore
 from rlsched_node.usage.books import Place

@@ -40,6 +40,7 @@ from rlsched.wire.messages import (
     END_REASONS,
     MPS_FAULT,
     MPS_NEIGHBOUR_FAULT,
+    AttemptKey,
     Begin,
     ClockHeld,
     Ended,
@@ -49,7 +50,6 @@ from rlsched.wire.messages import (
     Launch,
     Launched,
     LaunchRefused,
-    RankKey,
     encode,
 )
 from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, LAUNCHING, QUEUED, RUNNING, RankState
@@ -98,7 +98,7 @@ class Launches:
     ) -> None:
         self._state, self._limits, self._out = state, limits, out
 
-    def current(self, node: str, key: RankKey) -> Job | None:
+    def current(self, node: str, key: AttemptKey) -> Job | None:
         """Return the job if this rank of its current attempt is on this node, else None."""
         known = self._state.jobs.get(key.job)
         active = known.active if known else None
@@ -106,7 +106,7 @@ class Launches:
             return None
         return known if active.ranks[key.rank].node == node else None
 
-    def _in_state(self, node: str, key: RankKey, *states: RankState) -> tuple[Job, Attempt, Rank] | None:
+    def _in_state(self, node: str, key: AttemptKey, *states: RankState) -> tuple[Job, Attempt, Rank] | None:
         """Return job, attempt and rank if the rank is on this node and in one of these states, else None."""
         known = self.current(node, key)
         if known is None or known.attempt is None or known.attempt.ranks[key.rank].state not in states:

@@ -26,7 +26,7 @@ from rlsched.broker.base.entries import JobCancelled, NodeDrained, NodeResumed, 
 from rlsched.broker.nodes.launches import Launches
 from rlsched.broker.outbox import Outbox
 from rlsched.broker.state.broker_state import BrokerState
-from rlsched.wire.messages import AttemptReport, Kill, RankKey
+from rlsched.wire.messages import AttemptKey, AttemptReport, Kill
 from rlsched.wire.states import CANCELLED, ENDED, QUEUED
 
 MAX_STEP = 10_000_000
@@ -52,7 +52,7 @@ class UnknownAttempts:
         self._state, self._attempts, self._out = state, attempts, out
         self._was_settling, self._settled_s = bool(state.awaited), 0.0
         self._drained: set[str] = set()  # a node that an operator has resumed since is not drained again
-        self._running: dict[str, dict[RankKey, AttemptReport]] = {}
+        self._running: dict[str, dict[AttemptKey, AttemptReport]] = {}
 
     @property
     def is_settling(self) -> bool:
@@ -76,7 +76,7 @@ class UnknownAttempts:
         """Return whether this attempt of this cluster began after the journal's last entry."""
         return not self._state.has_begun(report.job, report.attempt)
 
-    def knows(self, node: str, key: RankKey) -> bool:
+    def knows(self, node: str, key: AttemptKey) -> bool:
         """Return whether this node runs a rank with this key that the journal did not start."""
         return key in self._running.get(node, {})
 
@@ -161,7 +161,7 @@ class UnknownAttempts:
             return LACKS
         return TAKEN_OVER if self._state.taken_over else _RESTORED
 
-    def remove_ended(self, node: str, key: RankKey) -> None:
+    def remove_ended(self, node: str, key: AttemptKey) -> None:
         """Remove a rank that has ended; resume its node if it was the node's last unknown rank."""
         if self._running.get(node, {}).pop(key, None) is not None:
             self._drain(node)

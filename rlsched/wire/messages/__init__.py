@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlsched.wire.messages.answer import decode_answer
     from rlsched.wire.messages.basic import (
+        AttemptKey,
         OfRank,
-        RankKey,
         Refused,
         Serving,
         Submit,
@@ -199,6 +199,7 @@ __all__ = [
     "TIME_SLICING",
     "Accounts",
     "AdminOrder",
+    "AttemptKey",
     "AttemptReport",
     "Begin",
     "BrokerToNode",
@@ -279,7 +280,6 @@ __all__ = [
     "QuestionsReport",
     "QuotaInfo",
     "Quotas",
-    "RankKey",
     "RankMetered",
     "RankUsage",
     "ReadJournal",

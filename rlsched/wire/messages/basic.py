@@ -8,12 +8,21 @@ from rlsched.wire.declared import Option, Setting
 from rlsched.wire.messages.job_settings import JobSettings
 
 
-class RankKey(NamedTuple):
-    """Identifies a rank of an attempt of a job. The journal of a cluster gives the numbers."""
+class AttemptKey(NamedTuple):
+    """Identifies a rank of an attempt of a job.
+
+    Attributes:
+        job: Number of the job.
+        attempt: Number of its attempt, from 1.
+        rank: Number of the rank, from 0.
+        cluster: Identity of the cluster whose journal gives these numbers. A node can hold ranks of several
+            clusters. "": the cluster of the broker that uses this key.
+    """
 
     job: int
     attempt: int
     rank: int
+    cluster: str = ""
 
     def __str__(self) -> str:
         return f"{self.job}.{self.attempt}.{self.rank}"
@@ -33,9 +42,9 @@ class OfRank(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
 
     @property
-    def key(self) -> RankKey:
-        """The rank."""
-        return RankKey(self.job, self.attempt, self.rank)
+    def key(self) -> AttemptKey:
+        """The rank, for its broker."""
+        return AttemptKey(self.job, self.attempt, self.rank)
 
 
 class Submit(

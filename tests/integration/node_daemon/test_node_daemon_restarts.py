@@ -8,10 +8,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from rlsched.wire.messages import Ended, Hello, Kill, Launched, LaunchRefused, SayHello
+from rlsched.wire.messages import AttemptKey, Ended, Hello, Kill, Launched, LaunchRefused, SayHello
 from rlsched_node.isolation.limits import on_machine
 from rlsched_node.processes import shim
-from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.processes.store import AttemptStore, LaunchRecord
 from tests.support.online.processes import DEADLINE_S, FakeBroker, Node, gated, until
 

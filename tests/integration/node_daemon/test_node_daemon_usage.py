@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlsched.wire.messages import Launched, Metered
-from rlsched_node.processes.attempt import AttemptKey
+from rlsched.wire.messages import AttemptKey, Launched, Metered
 from rlsched_node.processes.store import AttemptStore
 from rlsched_node.usage.books import Kept
 from tests.support.online.processes import FakeBroker, Node, gated, until

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from rlsched.wire.messages import Launch
+from rlsched.wire.messages import AttemptKey, Launch
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.isolation.limits import RankLimits
 from rlsched_node.isolation.user import JobUser
-from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.processes.launch import Terms, rank_environment
 from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.steps import Event, Exited

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlsched.wire.messages import Launch
+from rlsched.wire.messages import AttemptKey, Launch
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.isolation import cgroup
 from rlsched_node.isolation.cgroup import Cgroup, Cgroups
@@ -20,7 +20,6 @@ from rlsched_node.isolation.limits import (
     numbers,
     on_machine,
 )
-from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.processes.bounds import RankBounds
 from rlsched_node.processes.cores import Cores, cores_of_machine
 from rlsched_node.processes.store import LaunchRecord

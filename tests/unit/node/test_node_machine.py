@@ -7,6 +7,7 @@ import copy
 import pytest
 
 from rlsched.wire.messages import (
+    AttemptKey,
     AttemptReport,
     Ended,
     EndedAck,
@@ -31,7 +32,7 @@ from rlsched_node.link.machine import (
     MAX_LOG_BYTES,
     NodeMachine,
 )
-from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase
+from rlsched_node.processes.attempt import LocalRank, Phase
 from rlsched_node.processes.steps import (
     Acknowledge,
     Checked,

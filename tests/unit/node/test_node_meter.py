@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from rlsched.errors import InputError
+from rlsched.wire.messages import AttemptKey
 from rlsched_node.gpu.device import (
     GpuError,
     GpuLostError,
@@ -24,7 +25,6 @@ from rlsched_node.gpu.device import (
 from rlsched_node.gpu.replayed import Recorder, ReplayedGpus
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.processes import shim
-from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.usage.books import Place
 from rlsched_node.usage.meter import DayEnergy, Meter, kept_usage
 from rlsched_node.usage.processes import RankProcesses, children_of_all

@@ -13,11 +13,10 @@ import msgspec
 import pytest
 
 from rlsched.errors import InputError
-from rlsched.wire.messages import MPS_FAULT, MPS_NEIGHBOUR_FAULT, Launch
+from rlsched.wire.messages import MPS_FAULT, MPS_NEIGHBOUR_FAULT, AttemptKey, Launch
 from rlsched_node.mps import control, sharing
 from rlsched_node.mps.control import PIPES, MpsControl, MpsError, find_processes
 from rlsched_node.mps.sharing import MEMORY, THREADS, MpsSharing
-from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.processes.launch import DIRECTORY_VARIABLE
 from rlsched_node.processes.leftovers import attempt_directory_of
 from rlsched_node.processes.steps import Exited

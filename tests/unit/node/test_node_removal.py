@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import rlsched_node.processes.store
-from rlsched_node.processes.attempt import AttemptKey
+from rlsched.wire.messages import AttemptKey
 from rlsched_node.processes.removal import remove_tree
 from rlsched_node.processes.store import AttemptStore, LaunchRecord
 

@@ -5,9 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rlsched.wire.messages import DEFAULT_GRACE_S, HoldClock, Kill, Launch, Launched, LaunchRefused, Welcome
+from rlsched.wire.messages import (
+    DEFAULT_GRACE_S,
+    AttemptKey,
+    HoldClock,
+    Kill,
+    Launch,
+    Launched,
+    LaunchRefused,
+    Welcome,
+)
 from rlsched_node.link.machine import NodeMachine
-from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase
+from rlsched_node.processes.attempt import LocalRank, Phase
 from rlsched_node.processes.steps import (
     ClocksLocked,
     Connected,

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from rlsched.errors import InputError
-from rlsched.wire.messages import DEFAULT_GRACE_S, Launch
+from rlsched.wire.messages import DEFAULT_GRACE_S, AttemptKey, Launch
 from rlsched_node import records
 from rlsched_node.gpu.device import Tenant
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.home import NodeHome
 from rlsched_node.isolation.cgroup import Cgroup
 from rlsched_node.processes import shim
-from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.processes.launch import (
     MASTER_PORT_FIRST,
     MASTER_PORTS,

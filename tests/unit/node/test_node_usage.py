@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlsched.models.gpu_types import GPU_FIGURES
-from rlsched.wire.messages import Metered, RankMetered, RankUsage, decode, encode
+from rlsched.wire.messages import AttemptKey, Metered, RankMetered, RankUsage, decode, encode
 from rlsched_node.gpu.device import GpuProcess, GpuReading
-from rlsched_node.processes.attempt import AttemptKey
 from rlsched_node.usage.books import TOLD_EVERY_S, WINDOW_S, Kept, NodeUsage, Place
 from rlsched_node.usage.energy import MOST_W, Board, parts_frac
 from rlsched_node.usage.processes import ProcessReading

@@ -15,6 +15,7 @@ from rlsched.transport.dealer import broker_address, broker_addresses
 from rlsched.transport.epochs import EPOCHS_FILE, Epochs
 from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import (
+    AttemptKey,
     ClientReply,
     ClientRequest,
     EndedAck,
@@ -33,7 +34,7 @@ from rlsched.wire.messages import (
 )
 from rlsched_node.link.link import LOOK_AROUND_S, NEXT_S, BrokerLink
 from rlsched_node.link.machine import REMEMBER_S, NodeMachine
-from rlsched_node.processes.attempt import AttemptKey, LocalRank, Phase
+from rlsched_node.processes.attempt import LocalRank, Phase
 from rlsched_node.processes.steps import Acknowledge, Connected, Note, Quit, Received, Send, TryNext
 from tests.support.broker.listener import Listener
 from tests.support.broker.stub import Stub
