@@ -1,7 +1,7 @@
 """Cost of a submission, a job and a heartbeat in the broker's loop: CPU time, as other processes may be busy.
 
-    .venv/bin/python benchmarks/loop_cost.py            # half a minute
-    .venv/bin/python benchmarks/loop_cost.py --policy fifo --prediction running-mean --json
+    .venv/bin/python -m benchmarks.loop_cost            # half a minute
+    .venv/bin/python -m benchmarks.loop_cost --policy fifo --prediction running-mean --json
 
 A broker without sockets, with its journal on disk. `submission`: decoded, checked, predicted, journalled,
 answered, several in a turn of the loop, all GPUs taken. `job`: submitted, started and ended, with all
@@ -24,10 +24,10 @@ from pathlib import Path
 from rlsched.broker.base.pauses import ShortPauses
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import Ended, Heartbeat, Hello, Launch, Launched, Message, Submit, decode, encode
+from tests.support.broker.hand_broker import HandBroker
 
 NODES, GPUS = 200, 8
 A_TURN = 4

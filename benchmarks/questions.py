@@ -15,10 +15,10 @@ import numpy as np
 from rlsched.broker.base.pauses import ShortPauses
 from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import ClientRequest, Hello, Jobs, ListJobs, ListNodes, Nodes, Stats, Submit, Why
+from tests.support.broker.hand_broker import HandBroker
 
 NODES, GPUS_A_NODE = 1_250, 8
 RUNNING, WAITING = 2_500, 9_500

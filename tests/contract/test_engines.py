@@ -19,9 +19,7 @@ from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.nodes.engine import NodeEngine
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
-from rlsched.engine.fakes import FakeSlurm
 from rlsched.engine.gateway import Gateway
 from rlsched.engine.steps import Ask, Say, Times
 from rlsched.engine.writer import Writer
@@ -44,6 +42,8 @@ from rlsched_node.processes.steps import (
     Started,
     StartRank,
 )
+from tests.support.broker.hand_broker import HandBroker
+from tests.support.fake_slurm import FakeSlurm
 
 T = TypeVar("T")
 NODES, GPUS, JOBS = ("n0", "n1", "n2"), 4, 12

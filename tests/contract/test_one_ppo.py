@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policies.permissions import Permissions
 from rlsched.decide.policies.policy import Policy
@@ -23,6 +22,7 @@ from rlsched_envs.sim.attempt_arrays import PREEMPTED
 from rlsched_envs.sim.engine import Engine
 from rlsched_envs.sim.job_table import JobTable
 from tests.support.broker.hand import LIMITS, hello, submit
+from tests.support.broker.hand_broker import HandBroker
 
 UNTRAINED = Policy("ppo", checkpoint="untrained")
 """An untrained network decides as its reference."""

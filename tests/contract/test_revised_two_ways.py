@@ -11,7 +11,6 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.queries.explain import explain
 from rlsched.broker.server.broker_policy import load_policy
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.policies.permissions import Permissions
@@ -29,6 +28,7 @@ from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.engine import Engine
 from tests.quick import quick
 from tests.support.broker.hand import ended, hello, launched, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.sim.preemptive_cases import check_equal
 
 SUBMITTED = Policy("easy", order="area^0.7", reserve_after="1h")

@@ -14,10 +14,10 @@ from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import ClientAsked, Due, Event, NodeSaid, Tick
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import Ended, Heartbeat, Hello, Kill, Launch, Launched, Submit
+from tests.support.broker.hand_broker import HandBroker
 
 NODES = {"n0": (4, ""), "n1": (4, ""), "n2": (8, "red")}
 JOBS = 70

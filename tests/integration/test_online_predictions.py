@@ -19,7 +19,6 @@ from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.cli.operators.predictor import predictor
 from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
@@ -27,6 +26,7 @@ from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import PredictionReport
 from rlsched.workload.predict.kinds import HEDGE
 from tests.support.broker.hand import hello, run_one
+from tests.support.broker.hand_broker import HandBroker
 
 pytestmark = pytest.mark.slow
 

@@ -10,12 +10,12 @@ import pytest
 
 from rlsched.broker.events import ClientAsked, NodeSaid, Tick
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import WireError
 from rlsched.wire.messages import ClientRequest, NodeMessage, decode, encode
 from tests.support.broker.edges import make
 from tests.support.broker.hand import LIMITS, hello, submit
+from tests.support.broker.hand_broker import HandBroker
 
 NODES = ("n0", "n1")
 LIKELY = {

@@ -24,7 +24,6 @@ from rlsched.broker.base.rows import JournalRow
 from rlsched.broker.events import Due, NodeSaid, Tick
 from rlsched.broker.journal.snapshot_table import CREATE as CREATE_SNAPSHOTS
 from rlsched.broker.journal.snapshot_table import SnapshotTable
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.finished_job import EndedJob, ended_job, job_of
 from rlsched.broker.state.finished_table import CREATE, EndedTable, put_finished
@@ -58,6 +57,7 @@ from rlsched_node.processes import steps
 from rlsched_node.processes.attempt import LocalRank, Phase
 from tests.quick import quick
 from tests.support.broker.hand import submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.quota_oracle import QuotaOracle
 
 LIMITS = Limits(

@@ -34,7 +34,6 @@ from rlsched.broker.journal.backup import back_up, restore, take_over
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.recovery import recover_state
 from rlsched.broker.journal.replay import JOURNAL_FILE
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
@@ -56,6 +55,7 @@ from rlsched.wire.messages import (
     ResumeNode,
     Submit,
 )
+from tests.support.broker.hand_broker import HandBroker
 
 LIMITS = Limits(
     heartbeat_s=2.0, lease_s=20.0, launch_timeout_s=30.0, kill_again_s=10.0, drain_s=60.0, ended_s=math.inf

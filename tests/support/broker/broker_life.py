@@ -22,7 +22,6 @@ from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recover_state
 from rlsched.broker.journal.snapshots import _AS_NEW
 from rlsched.broker.server.broker_policy import load_policy
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import PriorityRules
@@ -34,6 +33,7 @@ from rlsched.wire.messages import Cancel, DrainNode, Heartbeat, Kill, Launch, Re
 from rlsched.workload.predict.boosting import sklearn_installed
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 from tests.support.broker.hand import ended, hello, launched, submit
+from tests.support.broker.hand_broker import HandBroker
 
 NODES = {"n0": "", "n1": "", "m0": "v"}
 sorted_json = msgspec.json.Encoder(order="deterministic")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rlsched.broker.events import ClientAsked
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
     ClientReply,
@@ -15,6 +14,7 @@ from rlsched.wire.messages import (
     Submitted,
 )
 from tests.support.broker.hand import ended, launched, submit
+from tests.support.broker.hand_broker import HandBroker
 
 ALICE, ADMIN = Peer("user", "laptop", "alice"), Peer("admin", "desk", "root")
 POLICY = "qssf-backfill"

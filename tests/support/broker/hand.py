@@ -9,7 +9,6 @@ from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.events import Tick
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,
@@ -21,6 +20,7 @@ from rlsched.wire.messages import (
     Nodes,
     Submit,
 )
+from tests.support.broker.hand_broker import HandBroker
 
 LIMITS = Limits(
     heartbeat_s=2.0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.client.array_text import tasks_of
 from rlsched.wire.messages import (
     JobInfo,
@@ -10,6 +9,7 @@ from rlsched.wire.messages import (
     ListJobs,
 )
 from tests.support.broker.hand import TICK
+from tests.support.broker.hand_broker import HandBroker
 from tests.unit.broker.state.test_broker_gates import new
 
 

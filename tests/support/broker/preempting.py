@@ -6,7 +6,6 @@ import msgspec
 
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import RUNNING_MEAN, Predictions
 from rlsched.decide.order.keys import Order
@@ -14,6 +13,7 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.decide.scheduler import Scheduler
 from tests.support.broker.hand import LIMITS, ended, hello, launched, submit
+from tests.support.broker.hand_broker import HandBroker
 
 GRACE_S = LIMITS.grace_s
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from tests.support.broker.hand import make
+from tests.support.broker.hand_broker import HandBroker
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.queries.loop_metrics import journal_report
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.predictions import Predictions
 from rlsched.cli.users.status import _lines, problems, queued
 from rlsched.cluster.state import ClusterState
@@ -22,6 +21,7 @@ from rlsched.files.space import LOW_DISK_MIB, low_disk_mib
 from rlsched.wire.messages import GuardReport, JournalReport, RecordsReport, Stats, StatsReport
 from rlsched.workload.predict.kinds import HEDGE
 from tests.support.broker.hand import hello, submit
+from tests.support.broker.hand_broker import HandBroker
 
 FINE = StatsReport(
     policy="ppo", decisions={}, contested={}, queued=1, running=2, ended=3, uptime_s=60.0, version="1.2",

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from rlsched.broker.machine.submissions import wrong
 from rlsched.engine.attempts import FOREIGN_EXIT_CODE
 from rlsched.engine.facts import marks_of
-from rlsched.engine.fakes import FakeSlurm
 from rlsched.engine.gateway import Gateway
 from rlsched.engine.offers import PROOF_DIGITS, offer_secret
 from rlsched.engine.ordering import spaced
@@ -41,6 +40,7 @@ from rlsched.wire.messages import (
     Submitted,
     Welcome,
 )
+from tests.support.fake_slurm import FakeSlurm
 
 TIMES = Times(start_s=10.0, repeat_s=1.0, ask_again_s=2.0, release_after_s=60.0)
 

@@ -17,7 +17,6 @@ from rlsched.broker.base.entries import Entry, PairSeen
 from rlsched.broker.base.ledger_models import catalogue
 from rlsched.broker.journal.journal import JOURNAL_FILE, Journal
 from rlsched.broker.queries.learnt import learnt_by
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError, JournalError
@@ -31,6 +30,7 @@ from rlsched_agents.evaluate.profiled import with_profiles
 from rlsched_agents.evaluate.simulate import simulate
 from rlsched_envs.sim import modelling
 from tests.support.broker.hand import LIMITS, ended, hello, launched, make, submit
+from tests.support.broker.hand_broker import HandBroker
 
 TRAIN, OTHER = "python train.py --seed 1", "python other.py"
 

@@ -12,13 +12,13 @@ import pytest
 
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.errors import InputError, JournalError
 from rlsched.notify.following import Cursor, CursorFile, NoticeFollower
 from rlsched.notify.notices import Notice
 from rlsched.notify.sending import Command, NotDeliveredError, Webhook
 from rlsched.wire.messages import Refused
 from tests.support.broker.hand import ended, hello, launched, make, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.online.cluster import until
 
 NOTICE = Notice(

@@ -16,7 +16,6 @@ from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import JOURNAL_FILE, journal_events
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.cli.main import run
 from rlsched.errors import InputError, JournalError, JournalHeldError
 from rlsched.transport.roles import Peer
@@ -33,6 +32,7 @@ from rlsched.wire.messages import (
     Welcome,
 )
 from tests.support.broker.hand import ended, hello, launched, make, of_kind, submit
+from tests.support.broker.hand_broker import HandBroker
 
 MakeBroker = Callable[[], HandBroker]
 

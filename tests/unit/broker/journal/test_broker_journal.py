@@ -15,13 +15,13 @@ from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import journal_events
-from rlsched.broker.server.fakes import FailingJournal, HandBroker, RecordingTransport
 from rlsched.broker.server.performing import perform
 from rlsched.broker.server.timekeeping import BrokerClock
 from rlsched.decide.actions import Wait
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError
 from rlsched.wire.messages import Ended, Hello, Launched, Submit
+from tests.support.broker.hand_broker import FailingJournal, HandBroker, RecordingTransport
 
 STARTED = BrokerStarted(epoch=1, cluster="c", version="0", policy="fifo", fallback="", order="submit")
 DOWN = NodeDown(name="n0", reason="x")

@@ -14,9 +14,9 @@ from rlsched.broker.base.entries import BrokerStarted, JobCancelled, NodeDown
 from rlsched.broker.base.rows import JournalRow
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import JournalError
+from tests.support.broker.hand_broker import HandBroker
 
 SAMPLE = Path(__file__).parents[3] / "samples" / "journal" / "version-1.sqlite"
 STARTED = BrokerStarted(epoch=1, cluster="c", version="0", policy="fifo", fallback="", order="submit")

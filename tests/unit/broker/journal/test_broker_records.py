@@ -19,7 +19,6 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.records import RecordLog
 from rlsched.broker.machine.store_events import as_it_stands
 from rlsched.broker.queries.memory import RecordMemory
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Wait
@@ -34,6 +33,7 @@ from rlsched.decisions.reading import StoreReader, read_records
 from rlsched.errors import InputError
 from rlsched.wire.messages import Explanation, Stats, StatsReport, Why
 from tests.support.broker.hand import hello, state, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.kept_records import record
 
 

@@ -31,7 +31,6 @@ from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recover_state, remake_ended
 from rlsched.broker.journal.replay import JOURNAL_FILE, journal_events
 from rlsched.broker.queries.as_history import history_of
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.standby.warm import JournalFollower, Warm
 from rlsched.broker.state.base import Base, base_at_the_head, read_base, write_base
 from rlsched.broker.state.base_ledger import BURST_FIELDS, JOB_DERIVED, JOB_FIELDS
@@ -45,6 +44,7 @@ from rlsched.notify.following import NoticeFollower as Notifier
 from rlsched.wire.messages import AttemptReport, DrainNode, Ended, Heartbeat, Held, Hello, Holding, RankUsage
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from tests.support.broker.hand import ended, hello, launched, make, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.online.cluster import RLSCHED
 
 SAMPLES = Path(__file__).parents[3] / "samples" / "journal"

@@ -16,7 +16,6 @@ from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.recovery import recover_state
 from rlsched.broker.journal.replay import JOURNAL_FILE
-from rlsched.broker.server.fakes import FailingJournal, HandBroker
 from rlsched.broker.state.finished_job import EndedJob, ended_job, job_of
 from rlsched.broker.state.finished_table import COLUMNS
 from rlsched.broker.state.predictions import Predictions
@@ -26,6 +25,7 @@ from rlsched.errors import JournalError
 from rlsched.wire.messages import Cancel, Refused, Submitted
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from tests.support.broker.hand import ended, hello, launched, make, submit
+from tests.support.broker.hand_broker import FailingJournal, HandBroker
 
 SAMPLES = Path(__file__).parents[3] / "samples" / "journal"
 

@@ -18,7 +18,6 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.mark import ADDRESS_FILE, MARK_FILE, JournalMark, Mark
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.server.serve import Broker
 from rlsched.broker.server.settings import BrokerSettings
 from rlsched.cli.main import run
@@ -26,6 +25,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.decisions.segments import SUFFIX
 from rlsched.errors import InputError, JournalHeldError, JournalLostError
 from tests.support.broker.hand import ended, hello, launched, submit
+from tests.support.broker.hand_broker import HandBroker
 
 Damage = Callable[[Path], None]
 

@@ -25,7 +25,6 @@ from rlsched.broker.journal.recovery import keep_snapshot, recover_state
 from rlsched.broker.journal.replay import JOURNAL_FILE
 from rlsched.broker.journal.snapshot_keeper import SnapshotKeeper, give_back
 from rlsched.broker.journal.snapshots import picture_of
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.jobs import Attempt, Job, Rank
 from rlsched.broker.state.predictions import Predictions
@@ -37,6 +36,7 @@ from rlsched.wire.messages import Submitted
 from rlsched.workload.predict.facts import JobFacts
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from tests.support.broker.hand import draft, ended, hello, launched, make, submit
+from tests.support.broker.hand_broker import HandBroker
 
 POLICY = "fifo-backfill"
 

@@ -11,7 +11,6 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.journal.snapshots import book_of, picture_of
 from rlsched.broker.queries.as_history import history_of
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state import arrays
 from rlsched.broker.state.arrays import WINDOW
 from rlsched.broker.state.broker_state import BrokerState
@@ -40,6 +39,7 @@ from rlsched.wire.messages import (
 )
 from tests.support.broker.gated import ALICE, POLICY, ask, finish, new, on, refused
 from tests.support.broker.hand import ended, launched, make, state, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.job_arrays import array, info, job_of, settle
 
 

@@ -7,7 +7,6 @@ import pytest
 from rlsched.broker.base.entries import Decided
 from rlsched.broker.events import ClientAsked, Commit, NodeSaid, Reply, Tick
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
 from rlsched.decide.registry import load_scheduler
@@ -33,6 +32,7 @@ from rlsched.wire.messages import (
     Why,
 )
 from tests.support.broker.hand import LIMITS, ended, hello, launched, make, of_kind, submit
+from tests.support.broker.hand_broker import HandBroker
 
 # ---- order, time, batches --------------------------------------------------------------------------------
 

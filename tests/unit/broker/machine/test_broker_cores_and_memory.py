@@ -13,7 +13,6 @@ from rlsched.broker.compaction.compaction import DAY_S, made, put
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.queries.as_history import history_of
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,
@@ -30,6 +29,7 @@ from rlsched.wire.messages import (
     Why,
 )
 from tests.support.broker.hand import draft, ended, hello, launched, make, state, submit
+from tests.support.broker.hand_broker import HandBroker
 
 GIB = 1024
 HOLDS = Capabilities(holds_to=["cores", "memory", "processes"])

@@ -13,7 +13,6 @@ from rlsched.broker.compaction.compaction import DAY_S, made, put
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.queries.as_history import history_of
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.registry import load_scheduler
@@ -35,6 +34,7 @@ from rlsched.wire.messages import (
     Why,
 )
 from tests.support.broker.hand import ended, hello, launched, make, state, submit
+from tests.support.broker.hand_broker import HandBroker
 
 A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
 

@@ -7,7 +7,6 @@ import pytest
 
 from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     Cancel,
@@ -25,6 +24,7 @@ from rlsched.wire.messages import (
     Why,
 )
 from tests.support.broker.hand import LIMITS, draft, hello, launched, of_kind, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.preempting import make_preempting
 
 BOUND = msgspec.structs.replace(LIMITS, grace_s=20.0, max_grace_s=100.0)

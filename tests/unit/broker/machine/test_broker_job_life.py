@@ -6,7 +6,6 @@ import pytest
 
 from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.wire.messages import (
     Cancel,
     EndedAck,
@@ -20,6 +19,7 @@ from rlsched.wire.messages import (
     Welcome,
 )
 from tests.support.broker.hand import LIMITS, ended, hello, launched, make, of_kind, state, submit
+from tests.support.broker.hand_broker import HandBroker
 
 # ---- a job's life ---------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Preempt, Start
 from rlsched.decide.policies.policy import Policy
@@ -12,6 +11,7 @@ from rlsched.decide.scheduler import Decision
 from rlsched.wire.messages import Explanation, Why
 from tests.support.broker.hand import ended, launched, submit
 from tests.support.broker.hand import state as state_of
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.preempting import actions, killed, make_preempting, replayed, shape
 
 

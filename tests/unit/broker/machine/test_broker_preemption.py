@@ -7,7 +7,6 @@ import pytest
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.nodes.launches import MAX_RETRIES
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import HEDGE, Predictions
 from rlsched.decide.actions import Preempt, Start
@@ -22,6 +21,7 @@ from rlsched.wire.messages import (
     Ok,
 )
 from tests.support.broker.hand import LIMITS, draft, ended, hello, launched, of_kind, state, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.preempting import (
     GRACE_S,
     actions,

@@ -7,7 +7,6 @@ import msgspec
 from rlsched.broker.base.entries import AttemptOver, Decided, JobSubmitted, decode_entry, encode_entry
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import RUNNING_MEAN, Predictions
 from rlsched.decide.actions import Preempt
@@ -23,6 +22,7 @@ from rlsched.wire.messages import (
     Why,
 )
 from tests.support.broker.hand import draft, ended, hello, launched, of_kind, state, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.preempting import (
     GRACE_S,
     actions,

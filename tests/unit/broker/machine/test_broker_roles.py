@@ -7,7 +7,6 @@ import pytest
 from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.machine.log_reads import MAX_LOG_READS
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.transport.roles import Peer, Role, may_send
 from rlsched.wire.messages import (
     Cancel,
@@ -31,6 +30,7 @@ from rlsched.wire.messages import (
     Why,
 )
 from tests.support.broker.hand import hello, make, state, submit
+from tests.support.broker.hand_broker import HandBroker
 
 ADA = Peer("user", "laptop", "ada")
 BOB = Peer("user", "bob", "bob")

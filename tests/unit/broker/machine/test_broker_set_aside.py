@@ -8,9 +8,9 @@ import pytest
 
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.machine.submitting import Submitting
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.wire.messages import Ended, EndedAck, Jobs, ListJobs, Refused, Submit, SubmitMany, Submitted
 from tests.support.broker.hand import ended, launched, make, of_kind, state, states, submit
+from tests.support.broker.hand_broker import HandBroker
 
 
 @pytest.fixture

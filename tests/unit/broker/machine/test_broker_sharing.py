@@ -16,7 +16,6 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.journal.snapshots import picture_of
 from rlsched.broker.queries.as_history import history_of
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.base_ledger import fill, ledger_of
 from rlsched.broker.state.job_requests import runs_as, sharing_of
 from rlsched.broker.state.known import Known
@@ -59,6 +58,7 @@ from rlsched.wire.messages import (
     Why,
 )
 from tests.support.broker.hand import LIMITS, draft, ended, hello, launched, of_kind, state, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.preempting import replayed, shape
 
 POLICY = "pack"

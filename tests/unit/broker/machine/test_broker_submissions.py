@@ -9,7 +9,6 @@ from rlsched.broker.base.entries import JobSubmitted
 from rlsched.broker.events import ClientAsked, Intake, NodeSaid
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.machine.submissions import MAX_COMMAND_BYTES
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.wire.messages import (
     FetchLog,
     Jobs,
@@ -28,6 +27,7 @@ from rlsched.wire.messages import (
     encode,
 )
 from tests.support.broker.hand import ended, make, of_kind, state, submit
+from tests.support.broker.hand_broker import HandBroker
 
 
 @pytest.mark.parametrize(

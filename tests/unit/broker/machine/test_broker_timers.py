@@ -9,11 +9,11 @@ from rlsched.broker.base.entries import Decided
 from rlsched.broker.events import Due, Tick
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.rule_scheduler import RuleScheduler
 from rlsched.wire.messages import Explanation, Jobs, ListJobs, Why
 from tests.support.broker.hand import LIMITS, hello, launched, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.preempting import tiresias
 
 

@@ -11,7 +11,6 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.journal.snapshots import book_of, picture_of
 from rlsched.broker.queries.as_history import history_of
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import PriorityRules
@@ -20,6 +19,7 @@ from rlsched.transport.roles import Peer
 from rlsched.wire.messages import DependsOn, Hold, Launch, ListJobs, Ok, Release, Tasks, Update
 from tests.support.broker.gated import ADMIN, POLICY, ask, finish, new, on, reason, refused
 from tests.support.broker.hand import TICK, make, state
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.job_arrays import array, info, job_of, settle
 
 

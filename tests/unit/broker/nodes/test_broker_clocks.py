@@ -13,7 +13,6 @@ from rlsched.broker.base.entries import BrokerStarted, NodeUp, RankLaunched, dec
 from rlsched.broker.base.ledger_models import nearest_mhz, workload_number
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.cluster.arrays import CLOCKS_ALONE
 from rlsched.cluster.spec import NodeSpec
 from rlsched.cluster.state import ClusterState
@@ -43,6 +42,7 @@ from rlsched.wire.messages import (
     Why,
 )
 from tests.support.broker.hand import LIMITS, draft, ended, hello, launched, of_kind, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.preempting import replayed
 
 CLOCKS = list(range(1980, 344, -15))

@@ -12,7 +12,6 @@ from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.events import NodeSaid
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.server.serve import Broker
 from rlsched.broker.server.settings import BrokerSettings
 from rlsched.cli.users.status import problems
@@ -20,6 +19,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import AttemptReport, Heartbeat, Hello, ListNodes, Nodes, Stats, StatsReport
 from tests.support.broker.hand import ended, hello, launched, make, submit
+from tests.support.broker.hand_broker import HandBroker
 
 DAY_S = 86_400.0
 

@@ -8,7 +8,6 @@ from rlsched.broker.events import ClientAsked
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.journal.snapshots import book_of, picture_of
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.engine.offers import WITHDRAWN
 from rlsched.transport.roles import Peer
@@ -31,6 +30,7 @@ from rlsched.wire.messages import (
     Why,
 )
 from tests.support.broker.hand import TICK, ended, hello, launched, make, state, submit
+from tests.support.broker.hand_broker import HandBroker
 
 SLURM = Capabilities(per_node_indices=False, clocks=False)
 ENGINE = Peer("engine", "slurm", nodes="n*")

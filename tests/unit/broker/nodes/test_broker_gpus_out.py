@@ -7,7 +7,6 @@ import pytest
 from rlsched.broker.events import NodeSaid
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.cli.shared.job_tables import node_lines
 from rlsched.cli.users.status import problems
 from rlsched.decide.registry import load_scheduler
@@ -26,6 +25,7 @@ from rlsched.wire.messages import (
     Why,
 )
 from tests.support.broker.hand import ended, launched, make, state, states, submit
+from tests.support.broker.hand_broker import HandBroker
 
 USED = "in use by process 4711 (python, 900 MiB), not started by rlsched"
 LOST = "lost: NVML, memory(0,): GPU is lost"

@@ -8,7 +8,6 @@ import msgspec
 
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     DrainNode,
@@ -26,6 +25,7 @@ from rlsched.wire.messages import (
     Why,
 )
 from tests.support.broker.hand import ended, hello, launched, make, state, states, submit
+from tests.support.broker.hand_broker import HandBroker
 
 SICK = Heartbeat(name="n0", unhealthy="health check: no scratch")
 WELL = Heartbeat(name="n0")

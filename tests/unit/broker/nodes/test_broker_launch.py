@@ -8,7 +8,6 @@ import pytest
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.nodes.launches import MAX_RETRIES
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,
@@ -38,6 +37,7 @@ from tests.support.broker.hand import (
     states,
     submit,
 )
+from tests.support.broker.hand_broker import HandBroker
 
 # ---- launch protocol -------------------------------------------------------------------------------------
 

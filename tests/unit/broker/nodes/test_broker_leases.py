@@ -9,7 +9,6 @@ from rlsched.broker.base.entries import AttemptOver
 from rlsched.broker.events import NodeSaid
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.nodes.launches import MAX_LOSSES
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,
@@ -37,6 +36,7 @@ from tests.support.broker.hand import (
     states,
     submit,
 )
+from tests.support.broker.hand_broker import HandBroker
 
 LIMITS = msgspec.structs.replace(hand.LIMITS, lost_after_s=100.0)
 RUNNING = AttemptReport(job=1, attempt=1, rank=0, state="running")

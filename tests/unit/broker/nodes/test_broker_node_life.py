@@ -7,7 +7,6 @@ import pytest
 
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,
@@ -25,6 +24,7 @@ from rlsched.wire.messages import (
     Welcome,
 )
 from tests.support.broker.hand import LIMITS, ended, hello, launched, make, state, states, submit
+from tests.support.broker.hand_broker import HandBroker
 
 
 @pytest.fixture

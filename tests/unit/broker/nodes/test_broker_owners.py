@@ -5,10 +5,10 @@ from __future__ import annotations
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.nodes.launches import MAX_RETRIES, REFUSED_EXIT_CODE
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import BrokerToNode, ClientReply, Explanation, Launch, LaunchRefused, Why
 from tests.support.broker.hand import ended, launched, make, state, states, submit
+from tests.support.broker.hand_broker import HandBroker
 
 ADA = Peer("user", "laptop", "ada")
 ADMIN = Peer("admin", "default", "root")

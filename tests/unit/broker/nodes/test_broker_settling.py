@@ -10,10 +10,10 @@ from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import JOURNAL_FILE, journal_events, redecide
 from rlsched.broker.nodes.unknown_attempts import UnknownAttempts
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import DrainNode, Leaving, Release, ResumeNode
 from tests.support.broker.hand import LIMITS, TICK, hello, make, state, states, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.preempting import actions
 
 

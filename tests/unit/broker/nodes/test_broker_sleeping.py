@@ -14,7 +14,6 @@ from rlsched.broker.forecasts.process import _FollowedBook
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.nodes.sleepers import SleepPlan
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.cli.operators.sleeping import sleep_plan
 from rlsched.cluster.arrays import NODE_ASLEEP, NODE_UP
 from rlsched.decide.registry import load_scheduler
@@ -35,6 +34,7 @@ from rlsched.wire.messages import (
     Why,
 )
 from tests.support.broker.hand import LIMITS, ended, hello, launched, state, states, submit
+from tests.support.broker.hand_broker import HandBroker
 
 SLEEP = SleepPlan(plan=sleep_plan(None, "2m"), suspend_timeout_s=30.0, resume_timeout_s=300.0)
 NAMES = ("n0", "n1", "n2")

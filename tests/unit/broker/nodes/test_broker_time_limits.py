@@ -10,7 +10,6 @@ import pytest
 
 from rlsched.broker.events import NodeSaid
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.wire.messages import (
     AttemptReport,
@@ -26,6 +25,7 @@ from rlsched.wire.messages import (
 )
 from tests.support.broker.gated import ADMIN, ask, new, refused
 from tests.support.broker.hand import LIMITS, TICK, ended, hello, launched, make
+from tests.support.broker.hand_broker import HandBroker
 
 
 def runs(broker: HandBroker, limit_s: float = 100.0, **facts: object) -> int:

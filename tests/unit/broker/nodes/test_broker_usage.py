@@ -15,7 +15,6 @@ from rlsched.broker.journal.checking import check
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.nodes.metered import STALE_S
 from rlsched.broker.queries.pages import _job_bytes
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decisions.schema import JobEvent
 from rlsched.wire.messages import (
     AttemptReport,
@@ -42,6 +41,7 @@ from rlsched.wire.messages import (
     Why,
 )
 from tests.support.broker.hand import ended, hello, launched, make, submit
+from tests.support.broker.hand_broker import HandBroker
 
 BUSY = RankUsage(
     measured_s=10,

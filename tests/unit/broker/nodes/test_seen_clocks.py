@@ -7,7 +7,6 @@ import pytest
 
 from rlsched.broker.base.profiles import Estimate, WorkloadProfile, signature_of
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.job_requests import runs_as
 from rlsched.decide.registry import load_scheduler
 from rlsched.models.at_clock import busy_at, clock_bound_of, relative_time, time_of_busy
@@ -18,6 +17,7 @@ from rlsched.wire.messages import Ended, Explanation, Metered, RankMetered, Rank
 from rlsched_node.gpu.device import Tenant
 from rlsched_node.gpu.simulated import SimulatedGpus
 from tests.support.broker.hand import LIMITS, draft, hello, launched, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.preempting import replayed
 
 CLOCKS = list(range(1980, 200, -15))

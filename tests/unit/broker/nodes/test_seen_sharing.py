@@ -18,7 +18,6 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.journal.snapshots import picture_of
 from rlsched.broker.nodes.slow_sharing import WATCH_S, SharingRules
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.known import Known
 from rlsched.decide.registry import load_scheduler
 from rlsched.models.learning import Observed
@@ -40,6 +39,7 @@ from rlsched.wire.messages import (
 )
 from rlsched_envs.sim import lessons
 from tests.support.broker.hand import LIMITS, ended, hello, launched, of_kind, state, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.preempting import replayed
 
 LIGHT = "a2c-b64"

@@ -6,7 +6,6 @@ import msgspec
 
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import reading
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.cli.shared.job_tables import node_lines
 from rlsched.cli.users.history_tables import history_lines
 from rlsched.decide.registry import load_scheduler
@@ -14,6 +13,7 @@ from rlsched.notify.notices import JobWatch
 from rlsched.wire.messages import History, Hold, ListHistory, ListNodes, Nodes, Release, Why
 from tests.support.broker.gated import ask, finish, new, on, refused
 from tests.support.broker.hand import LIMITS, hello, launched, make
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.job_arrays import array, info, job_of, settle
 from tests.support.broker.preempting import make_preempting
 

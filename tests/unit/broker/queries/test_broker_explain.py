@@ -14,7 +14,6 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.queries.explain import explain
 from rlsched.broker.queries.memory import RecordMemory
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.cli.shared.job_tables import explanation_as_data
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.actions import Start, Wait
@@ -39,6 +38,7 @@ from rlsched.wire.messages import (
     Why,
     encode,
 )
+from tests.support.broker.hand_broker import HandBroker
 
 TOKENS = itertools.count()
 

@@ -7,7 +7,6 @@ import pytest
 
 from rlsched.broker.events import ClientAsked, NodeSaid
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
@@ -28,6 +27,7 @@ from rlsched.wire.messages import (
     Why,
 )
 from tests.support.broker.hand import LIMITS, TICK, ended, hello, launched, submit
+from tests.support.broker.hand_broker import HandBroker
 
 OVER = 12
 ADA = Peer("user", "ada", "ada")

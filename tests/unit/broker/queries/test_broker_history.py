@@ -12,7 +12,6 @@ from rlsched.broker.events import ClientAsked
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.queries import history_pages
 from rlsched.broker.queries.history_pages import SCANNED
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.finished_job import EndedJob
 from rlsched.client.client import Client
 from rlsched.transport.roles import Peer
@@ -26,6 +25,7 @@ from rlsched.wire.messages import (
     encode,
 )
 from tests.support.broker.hand import ended, hello, launched, make, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.stub import Stub
 
 SOME = 30

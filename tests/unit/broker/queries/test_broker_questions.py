@@ -16,7 +16,6 @@ from rlsched.broker.queries.backlog import MAX_WAITING, Backlog
 from rlsched.broker.queries.pages import MAX_JOB_NODES, MAX_PAGE_BYTES
 from rlsched.broker.queries.views import job_info
 from rlsched.broker.queries.waiting import WaitingReasons
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.jobs import Attempt, Job, Rank
 from rlsched.client.client import Client
 from rlsched.transport.roles import Peer
@@ -34,6 +33,7 @@ from rlsched.wire.messages import (
     encode,
 )
 from tests.support.broker.hand import draft, ended, hello, launched, make, of_kind, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.stub import Stub
 
 JOBS = 700

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.plans.plan_text import span
 from rlsched.wire.messages import DependsOn, DrainNode, Explanation, JobInfo, Jobs, ListJobs, SetQuota, Why
 from tests.support.broker.hand import ended, hello, launched, make, submit
+from tests.support.broker.hand_broker import HandBroker
 
 
 def row(broker: HandBroker, job: int) -> JobInfo:

@@ -11,7 +11,6 @@ import pytest
 from rlsched.broker.base.entries import Entry
 from rlsched.broker.events import ClientAsked, Event, NodeSaid, Tick
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker, RecordingTransport
 from rlsched.broker.state.finished_job import EndedJob
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Scheduler
@@ -29,6 +28,7 @@ from rlsched.wire.messages import (
     Submitted,
     Welcome,
 )
+from tests.support.broker.hand_broker import HandBroker, RecordingTransport
 
 GANGS = (2, 8, 4, 1, 3, 6, 1, 5, 2, 8, 1)
 Key = tuple[int, int, int]

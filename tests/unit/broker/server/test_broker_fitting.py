@@ -16,7 +16,6 @@ import pytest
 from rlsched.broker.forecasts.fitting import MAX_RETRY_S, RETRY_S, Fits, fit_command
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import JOURNAL_FILE
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.server.serve import Broker
 from rlsched.broker.server.settings import BrokerSettings
 from rlsched.broker.state.predictions import Predictions
@@ -24,6 +23,7 @@ from rlsched.client.client import Client
 from rlsched.decide.registry import load_scheduler
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 from tests.support.broker.hand import draft, hello, run_one
+from tests.support.broker.hand_broker import HandBroker
 
 DEADLINE_S = 300.0
 """A fit runs at a low priority."""

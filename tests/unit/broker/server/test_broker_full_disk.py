@@ -13,7 +13,6 @@ import zmq
 from rlsched.broker.base.entries import JobSubmitted, NodeAway
 from rlsched.broker.base.limits import Limits
 from rlsched.broker.journal.reading import read_journal
-from rlsched.broker.server.fakes import FailingJournal
 from rlsched.broker.server.serve import Broker
 from rlsched.broker.server.settings import BrokerSettings
 from rlsched.client.client import Client
@@ -35,6 +34,7 @@ from rlsched.wire.messages import (
     decode,
     encode,
 )
+from tests.support.broker.hand_broker import FailingJournal
 
 DEADLINE_S = 60.0
 LEASE_S = 60.0

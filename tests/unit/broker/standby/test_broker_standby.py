@@ -10,7 +10,6 @@ import pytest
 from rlsched.broker.base.rows import JournalRow
 from rlsched.broker.journal.backup import back_up, restore
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.standby.standby import stand_by
 from rlsched.broker.standby.warm import JournalFollower, Warm
 from rlsched.broker.state.broker_state import BrokerState
@@ -21,6 +20,7 @@ from rlsched.files import lock as journal_lock
 from rlsched.files.lock import Holder
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from tests.support.broker.hand import make, run_one, submit
+from tests.support.broker.hand_broker import HandBroker
 
 POLICY = "fifo-backfill"
 

@@ -20,7 +20,6 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.reading import read_journal
 from rlsched.broker.journal.recovery import recover_state
 from rlsched.broker.journal.superseded import Superseded
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.standby.copying import CopyBounds, _Copy
 from rlsched.broker.standby.shipping import HOLD_S, PAGE_BYTES, Shipping, access_digest
 from rlsched.broker.standby.warm import Warm
@@ -50,6 +49,7 @@ from tests.support.broker.hand import (
     states,
     submit,
 )
+from tests.support.broker.hand_broker import HandBroker
 
 
 @pytest.fixture

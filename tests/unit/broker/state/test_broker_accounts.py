@@ -7,7 +7,6 @@ import pytest
 from rlsched.broker.base.entries import MemberSet
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
     Accounts,
@@ -22,6 +21,7 @@ from rlsched.wire.messages import (
     Submitted,
 )
 from tests.support.broker.hand import make, state, submit
+from tests.support.broker.hand_broker import HandBroker
 
 ALICE = Peer("user", "laptop", "alice")
 

@@ -10,7 +10,6 @@ import pytest
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.server.broker_policy import load_policy
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.dials.observing import NAMES
 from rlsched.decide.dials.strategy import NUM_COLUMNS, NUM_DIALS, Strategy
 from rlsched.decide.dials.turning import RANGES
@@ -20,6 +19,7 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.scheduler import Scheduler
 from rlsched.errors import InputError
 from tests.support.broker.hand import LIMITS, ended, hello, launched, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.preempting import shape
 
 BUDGET_MS = 60_000.0

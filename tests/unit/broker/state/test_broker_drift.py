@@ -13,7 +13,6 @@ from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
 from rlsched.broker.queries.report import drift_curves
 from rlsched.broker.server.broker_policy import load_policy
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.jobs import Job
 from rlsched.cli.operators.metrics import figures
 from rlsched.cli.users.status import _lines, problems
@@ -32,6 +31,7 @@ from rlsched_agents.runtime.card import Card
 from rlsched_agents.runtime.checkpoint import load_checkpoint, save_checkpoint
 from rlsched_agents.runtime.network import NetworkConfig, initial_weights
 from tests.support.broker.hand import LIMITS, ended, hello, launched, submit
+from tests.support.broker.hand_broker import HandBroker
 
 BUDGET_MS = 60_000.0
 

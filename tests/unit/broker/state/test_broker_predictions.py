@@ -9,7 +9,6 @@ import pytest
 from rlsched.broker.base.entries import JobSubmitted, decode_entry, encode_entry
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.journal.journal import Journal
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.predictions import Predictions
 from rlsched.decide.registry import load_scheduler
 from rlsched.errors import InputError
@@ -24,6 +23,7 @@ from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 from rlsched.workload.predict.predictor import Predictor
 from rlsched.workload.trace import Trace
 from tests.support.broker.hand import LIMITS, draft, ended, hello, launched, run_one, submit
+from tests.support.broker.hand_broker import HandBroker
 
 
 def make(journal: Journal, prediction: str = HEDGE) -> HandBroker:

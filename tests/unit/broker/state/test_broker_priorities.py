@@ -10,7 +10,6 @@ from rlsched.broker.base.entries import JobsRanked
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.predictions import Predictions
 from rlsched.broker.state.priorities import PriorityRules
@@ -35,6 +34,7 @@ from rlsched.wire.messages import (
 )
 from rlsched.workload.predict.kinds import RUNNING_MEAN
 from tests.support.broker.hand import LIMITS, ended, hello, launched, state, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.preempting import actions, killed
 
 DAY_S = 86_400.0

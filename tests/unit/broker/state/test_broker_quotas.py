@@ -8,7 +8,6 @@ from rlsched.broker.base.entries import EligibilityReviewed, QuotaSet
 from rlsched.broker.events import ClientAsked
 from rlsched.broker.journal.journal import Journal
 from rlsched.broker.journal.replay import journal_events, redecide
-from rlsched.broker.server.fakes import HandBroker
 from rlsched.decide.registry import load_scheduler
 from rlsched.transport.roles import Peer
 from rlsched.wire.messages import (
@@ -29,6 +28,7 @@ from rlsched.wire.messages import (
 )
 from tests.quick import quick
 from tests.support.broker.hand import LIMITS, ended, hello, launched, make, state, submit
+from tests.support.broker.hand_broker import HandBroker
 from tests.support.broker.preempting import make_preempting
 
 ALICE = Peer("user", "laptop", "alice")
