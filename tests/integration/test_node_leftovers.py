@@ -12,11 +12,11 @@ import pytest
 
 from rlsched_node.adopt import adopt_attempts
 from rlsched_node.isolation.cgroup import Cgroups
-from rlsched_node.processes import shim
 from rlsched_node.processes.attempt import Phase
 from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.steps import Exited, Started
 from rlsched_node.processes.store import AttemptStore
+from tests.support.exited import has_exited
 from tests.support.online.ranks import KEY, collect, has_output, output, start, until
 
 AWAY = "setsid env -i /bin/sh -c 'trap \"\" TERM HUP; echo $$; while :; do /bin/sleep 1; done' &"
@@ -38,10 +38,6 @@ ranks = LiveRanks(store, is_subreaper=shim.become_subreaper())
 directory = start(ranks, store, "sh", "-c", sys.argv[2])
 print(collect(ranks, Exited)[-1].exit_code, shim.start_ticks(int(output(directory).split()[0])))
 """
-
-
-def has_exited(pid: int) -> bool:
-    return shim.start_ticks(pid) is None
 
 
 @pytest.fixture

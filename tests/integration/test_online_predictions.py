@@ -27,6 +27,7 @@ from rlsched.wire.messages import PredictionReport
 from rlsched.workload.predict.kinds import HEDGE
 from tests.support.broker.hand import hello, run_one
 from tests.support.broker.hand_broker import HandBroker
+from tests.support.exited import has_exited
 
 pytestmark = pytest.mark.slow
 
@@ -175,7 +176,7 @@ def test_kill_9_during_a_fit_loses_no_prediction_and_leaves_no_process(past: byt
                     process.kill()
                     process.wait()
                     for pid in fit:
-                        until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "the fit has exited")  # type: ignore[misc]
+                        until(lambda pid=pid: has_exited(pid), "the fit has exited")  # type: ignore[misc]
                 else:
                     predictions.append({job.job: job.predicted_s for job in client.jobs(finished=True)})
                     until(lambda: predictor_report(client).fits == 1, "it is fitted again")

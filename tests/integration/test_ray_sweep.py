@@ -34,6 +34,7 @@ from rlsched_agents.evaluate.run import Task, replay_tasks
 from rlsched_agents.evaluate.windows import window_of
 from rlsched_agents.runtime.checkpoint import checkpoint_file
 from rlsched_envs.sim.engine import predict_trace
+from tests.support.exited import has_exited
 
 pytestmark = pytest.mark.slow
 
@@ -263,7 +264,7 @@ def test_one_failure_ends_the_evaluation_with_one_line(
     assert line.startswith("error: ")
     assert words in line
     assert not any(one.startswith(("error", "Traceback")) for one in told), "the rest shows the progress"
-    wait_for(lambda: not any(Path(f"/proc/{path.name}").exists() for path in tmp_path.iterdir()))
+    wait_for(lambda: all(has_exited(int(path.name)) for path in tmp_path.iterdir()))
 
 
 def test_interrupt_cancels_running_tasks(place: Place, tmp_path: Path) -> None:
@@ -278,7 +279,7 @@ def test_interrupt_cancels_running_tasks(place: Place, tmp_path: Path) -> None:
         _, stderr = child.communicate(timeout=60)
     assert child.returncode == 130
     assert "Traceback" not in stderr
-    wait_for(lambda: not Path(f"/proc/{sleeping.name}").exists())
+    wait_for(lambda: has_exited(int(sleeping.name)))
 
 
 def test_worker_with_other_code_refuses(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from rlsched.broker.compaction.compacting import command as compact_command
 from rlsched.broker.forecasts.fitting import child_environment, fit_command
 from rlsched.broker.forecasts.forecasting import forecast_command
 from rlsched.yielding import BACKGROUND, background_command
+from tests.support.exited import has_exited
 from tests.support.online.cluster import until
 
 GROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
@@ -116,7 +117,7 @@ def test_process_ends_with_its_parent_in_the_middle_of_an_import(tmp_path: Path)
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         parent.kill()
-    until(lambda: not Path(f"/proc/{pid}").exists(), "it has ended")
+    until(lambda: has_exited(pid), "it has ended")
 
 
 def test_replay_of_the_board_lowers_its_session_s_priority(tmp_path: Path) -> None:

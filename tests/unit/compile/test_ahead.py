@@ -20,6 +20,7 @@ from rlsched.compile.compiling import COMPILING, SAYS, Compiling
 from rlsched.compile.jit import Kernel, widened
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
+from tests.support.exited import has_exited
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_processes_end_with_their_parent(ends_by: int, tmp_path: Path) -> None:
     parent.send_signal(ends_by)
     parent.communicate(timeout=60.0)
     deadline_s = time.monotonic() + 60.0
-    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+    while not all(map(has_exited, pids)):
         assert time.monotonic() < deadline_s
 
 

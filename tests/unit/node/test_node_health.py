@@ -26,6 +26,7 @@ from rlsched_node.processes.health import (
     OwnChecks,
 )
 from rlsched_node.usage.meter import Meter
+from tests.support.exited import has_exited
 
 DEADLINE_S = 60.0
 
@@ -51,10 +52,6 @@ def outcome(check: HealthCheck) -> str:
     until(lambda: said.append(check.step()) or said[-1] is not None)  # type: ignore[func-returns-value]
     assert said[-1] is not None
     return said[-1]
-
-
-def has_exited(pid: int) -> bool:
-    return shim.start_ticks(pid) is None
 
 
 @pytest.fixture

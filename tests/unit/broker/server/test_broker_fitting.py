@@ -24,6 +24,7 @@ from rlsched.decide.registry import load_scheduler
 from rlsched.workload.predict.kinds import HEDGE, RUNNING_MEAN
 from tests.support.broker.hand import draft, hello, run_one
 from tests.support.broker.hand_broker import HandBroker
+from tests.support.exited import has_exited
 
 DEADLINE_S = 300.0
 """A fit runs at a low priority."""
@@ -92,14 +93,6 @@ def pid_of(watched: Watched) -> int:
     until(lambda: fit._process is not None, "the process is there")
     assert fit._process is not None
     return fit._process.pid
-
-
-def has_exited(pid: int) -> bool:
-    """Whether the process does not exist or is a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def test_finished_fit_is_used(watch: Callable[..., Watched]) -> None:
