@@ -182,7 +182,7 @@ class Forecasting(Forecasts):
         self._note = f"the forecaster ended: {why}"
         self._not_before_s = self._elapsed() + self._retry_s
         with contextlib.suppress(OSError):  # the log is no longer read
-            self._say(f"forecasts: {self._note}; again in {self._retry_s:,.0f} s")
+            self._say(f"forecasts: {self._note}; next try in {self._retry_s:,.0f} s")
         self._retry_s = min(2.0 * self._retry_s, MAX_RETRY_S)
 
     def _stop(self) -> None:

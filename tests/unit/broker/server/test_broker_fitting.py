@@ -142,7 +142,7 @@ def test_failed_fit_is_logged_and_retried_later(
 ) -> None:
     watched = watch(learnt(), script)
     assert said in watched.step_until_logged()
-    assert f"again in {RETRY_S:g} s" in watched.lines[-1]
+    assert f"next try in {RETRY_S:g} s" in watched.lines[-1]
     report = watched.predictions.report(1e6)
     assert (report.fits, report.fitting) == (0, False)
     assert said in str(report.fit_error)
@@ -186,7 +186,7 @@ def test_retries_back_off(watch: Callable[..., Watched]) -> None:
     waits = []
     for _ in range(8):
         line = watched.step_until_logged()
-        waits.append(float(line.rpartition("again in ")[2].split()[0].replace(",", "")))
+        waits.append(float(line.rpartition("next try in ")[2].split()[0].replace(",", "")))
         watched.now_s += waits[-1]
     assert waits == [min(RETRY_S * 2**k, MAX_RETRY_S) for k in range(8)]
 
