@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from pathlib import Path
@@ -156,6 +157,17 @@ def test_environment_of_a_job() -> None:
     assert exported("ALL,PATH=/opt", own) == {"PATH": "/opt", "TOKEN": "secret"}
     with pytest.raises(InputError, match="expected ALL, NONE"):
         exported("=x", own)
+
+
+def test_umask_is_sent_even_without_the_environment() -> None:
+    before = os.umask(0o027)
+    try:
+        for words in (("--export=NONE",), ()):
+            assert submission(typed(*words))["env"]["RLSCHED_UMASK"] == "0027"
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+    assert submission(typed("--env", "RLSCHED_UMASK=077"))["env"]["RLSCHED_UMASK"] == "077"
 
 
 def test_mail_types_become_notices() -> None:
