@@ -43,12 +43,13 @@ def test_four_processes_on_two_nodes_add_up(place: Place, how: str) -> None:
     assert said == ["0", "1", "2", "3"]
 
 
-def trains_in_four_processes(place: Place, command: str) -> None:
-    """Check that this job fits the line of the examples, and that only one process prints the result."""
+def trains_in_four_processes(place: Place, command: str) -> str:
+    """Check that this job fits the line of the examples, and one process prints the result. Its output."""
     done = place.type(command)
     assert done.returncode == 0, done.stderr + done.stdout
     ((first, last),) = re.findall(r"4 processes, loss (\d\.\d+) to (\d\.\d+)", done.stdout)
     assert float(last) < float(first) / 10.0
+    return done.stdout
 
 
 @pytest.mark.parametrize("package", ["torch", "lightning", "accelerate"])
@@ -68,6 +69,26 @@ def test_documented_line_for_accelerate_trains_on_two_nodes(place: Place) -> Non
     (line,) = re.findall(r"(?s)^rlsched submit --gpus 16 -- sh -c 'accelerate.*?'$", page, re.MULTILINE)
     line = line.replace("submit", "run").replace("train.py", str(EXAMPLES / "with_accelerate.py"))
     trains_in_four_processes(place, line.replace("16", "4"))
+
+
+def test_script_for_slurm_trains_on_two_nodes(place: Place) -> None:
+    script = place.folder / "slurm.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH --job-name=line\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n"
+        "#SBATCH --gpus-per-node=2\n#SBATCH --time=00:10:00\n\n"
+        "cd $SLURM_SUBMIT_DIR\n"
+        'echo "job $SLURM_JOB_ID $SLURM_JOB_NAME on $SLURMD_NODENAME of $SLURM_JOB_NODELIST"\n'
+        "torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$SLURM_GPUS_ON_NODE --node-rank=$SLURM_NODEID \\\n"
+        "    --master-addr=$SLURM_LAUNCH_NODE_IPADDR --master-port=$((30000 + SLURM_JOB_ID % 1000)) \\\n"
+        f"    {EXAMPLES / 'with_torch.py'}\n",
+        encoding="utf-8",
+    )
+    said = trains_in_four_processes(place, "rlsched run slurm.sh")  # srun slurm.sh
+    shown = sorted(re.findall(r"(\d: job \d+ line on .*)", said))
+    assert [re.sub(r"job \d+", "job", line) for line in shown] == [
+        "0: job line on n0 of n0,n1",
+        "1: job line on n1 of n0,n1",
+    ]
 
 
 def test_failed_process_ends_the_others_and_sets_the_exit_code(place: Place) -> None:

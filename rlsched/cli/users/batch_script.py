@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -37,11 +38,13 @@ class Script(NamedTuple):
         command: Command that runs the script.
         arguments: Options that its directives give.
         left_out: Options that rlsched ignores.
+        is_slurms: It has `#SBATCH` lines, so its job gets variables of Slurm.
     """
 
     command: list[str]
     arguments: list[str]
     left_out: list[str]
+    is_slurms: bool
 
 
 def read_script(words: list[str], command: click.Command) -> Script | None:
@@ -68,7 +71,7 @@ def read_script(words: list[str], command: click.Command) -> Script | None:
     runs = _by_shell(text, [str(path.absolute()), *words[1:]])
     if runs is None:
         runs = [str(path.absolute()) if os.access(path, os.X_OK) else words[0], *words[1:]]
-    return Script(runs, *directives(str(path), text.splitlines(), command))
+    return Script(runs, *directives(str(path), text.splitlines(), command), _is_slurms(text))
 
 
 def piped_script(command: click.Command) -> Script | None:
@@ -85,7 +88,11 @@ def piped_script(command: click.Command) -> Script | None:
         raise InputError(
             f"standard input: expected a script that begins with #! and a shell, got {text[:20]!r}"
         )
-    return Script(runs, *directives("standard input", text.splitlines(), command))
+    return Script(runs, *directives("standard input", text.splitlines(), command), _is_slurms(text))
+
+
+def _is_slurms(text: str) -> bool:
+    return any(line.startswith("#SBATCH") for line in text.splitlines())
 
 
 def _by_shell(text: str, words: list[str]) -> list[str] | None:
@@ -155,6 +162,13 @@ def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Ta
     return taken
 
 
+def _slurms_variables(asked: Mapping[str, Any]) -> list[str]:
+    """Return the variables that `sbatch` sets at submission. If the first is set, nodes add theirs."""
+    found = [f"SLURM_SUBMIT_DIR={os.getcwd()}", f"SLURM_JOB_NAME={asked['name']}"]
+    cores = asked["cpus_per_task"]
+    return [*found, f"SLURM_CPUS_PER_TASK={cores}"] if cores else found
+
+
 class BatchCommand(click.Command):
     """A verb whose command may be a job script with directives, also on standard input."""
 
@@ -178,6 +192,8 @@ class BatchCommand(click.Command):
             ctx.params["command"] = tuple(script.command)
             if not ctx.params.get("name"):
                 ctx.params["name"] = os.path.basename(words[0]) if words else "sbatch"
+            if script.is_slurms:
+                ctx.params["env"] = (*_slurms_variables(ctx.params), *ctx.params["env"])
         if left_out:
             what = f"{words[0]}: " if words and script is not None else ""
             click.echo(f"note: {what}ignored, has no effect in rlsched: {', '.join(left_out)}", err=True)

@@ -243,6 +243,21 @@ def test_script_with_directives(tmp_path: object, capsys: pytest.CaptureFixture[
     assert said.endswith("in rlsched: --exclusive, -o out-%j.txt\n")
 
 
+def test_only_a_script_for_slurm_gets_slurm_s_variables(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH -c 4 --job-name=resnet\ntrue\n"
+    env = submission(parsed(tmp_path, script, "--export=NONE", "--env", "SLURM_JOB_NAME=mine"))["env"]
+    mine = {name: value for name, value in env.items() if name.startswith("SLURM")}
+    assert mine == {
+        "SLURM_SUBMIT_DIR": os.getcwd(),
+        "SLURM_JOB_NAME": "mine",
+        "SLURM_CPUS_PER_TASK": "4",
+    }
+    env = submission(parsed(tmp_path, script, "--name", "other"))["env"]
+    assert env["SLURM_JOB_NAME"] == "other"
+    env = submission(parsed(tmp_path, script.replace("SBATCH", "RLSCHED"), "--export=NONE"))["env"]
+    assert list(env) == ["RLSCHED_UMASK"]
+
+
 def test_default_name_of_a_script_is_its_file_name(tmp_path: object) -> None:
     assert parsed(tmp_path, "#!/bin/sh\ntrue\n")["name"] == "job.sh"
 
