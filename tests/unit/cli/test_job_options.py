@@ -258,6 +258,29 @@ def test_only_a_script_for_slurm_gets_slurm_s_variables(tmp_path: Path) -> None:
     assert list(env) == ["RLSCHED_UMASK"]
 
 
+@pytest.mark.parametrize(
+    ("line", "call"),
+    [
+        ("srun python train.py", "srun"),
+        ("  exec srun --label hostname", "srun"),
+        ('head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)', "scontrol"),
+        ("# srun python train.py", ""),
+        ("echo srun is not here", ""),
+        ('srun () { "$@"; }', ""),
+        ("my_srun train", ""),
+    ],
+)
+def test_calls_of_slurm_in_its_script_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, call: str
+) -> None:
+    parsed(tmp_path, f"#!/bin/bash\n#SBATCH -t 5\n{line}\n")
+    begin = f"note: {tmp_path}/job.sh, line 3: {call}: there is no Slurm in a job" if call else ""
+    said = capsys.readouterr().err
+    assert said[: len(begin) or None] == begin
+    parsed(tmp_path, f"#!/bin/bash\n#RLSCHED -t 5\n{line}\n")
+    assert not capsys.readouterr().err, "a script without lines for Slurm"
+
+
 def test_default_name_of_a_script_is_its_file_name(tmp_path: object) -> None:
     assert parsed(tmp_path, "#!/bin/sh\ntrue\n")["name"] == "job.sh"
 
