@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,8 @@ from tests.support.online.shell import Place
 
 pytest.importorskip("torch", reason="needs the extra `train`")
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "distributed"
 TRAIN = """
 import os, sys
 import torch, torch.distributed as dist
@@ -37,6 +41,54 @@ def test_four_processes_on_two_nodes_add_up(place: Place, how: str) -> None:
     assert done.returncode == 0, done.stderr + done.stdout
     said = sorted(re.findall(r"rank (\d) of 4 sum 6.0", done.stdout))
     assert said == ["0", "1", "2", "3"]
+
+
+def trains_in_four_processes(place: Place, command: str) -> str:
+    """Check that this job fits the line of the examples, and one process prints the result. Its output."""
+    done = place.type(command)
+    assert done.returncode == 0, done.stderr + done.stdout
+    ((first, last),) = re.findall(r"4 processes, loss (\d\.\d+) to (\d\.\d+)", done.stdout)
+    assert float(last) < float(first) / 10.0
+    return done.stdout
+
+
+@pytest.mark.parametrize("package", ["torch", "lightning", "accelerate"])
+@pytest.mark.parametrize("launch", ["torchrun", "per-gpu -- PYTHON"])
+def test_example_trains_on_two_nodes(place: Place, package: str, launch: str) -> None:
+    if find_spec(package) is None:
+        pytest.skip(f"needs the package {package}")
+    script = EXAMPLES / f"with_{package}.py"
+    trains_in_four_processes(
+        place, f"rlsched run --gpus 4 --launch {launch} {script}".replace("PYTHON", place.python)
+    )
+
+
+@pytest.mark.skipif(find_spec("accelerate") is None, reason="needs the package accelerate")
+def test_documented_line_for_accelerate_trains_on_two_nodes(place: Place) -> None:
+    page = (ROOT / "docs" / "how-to" / "distributed.md").read_text(encoding="utf-8")
+    (line,) = re.findall(r"(?s)^rlsched submit --gpus 16 -- sh -c 'accelerate.*?'$", page, re.MULTILINE)
+    line = line.replace("submit", "run").replace("train.py", str(EXAMPLES / "with_accelerate.py"))
+    trains_in_four_processes(place, line.replace("16", "4"))
+
+
+def test_script_for_slurm_trains_on_two_nodes(place: Place) -> None:
+    script = place.folder / "slurm.sh"
+    script.write_text(
+        "#!/bin/bash\n#SBATCH --job-name=line\n#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=1\n"
+        "#SBATCH --gpus-per-node=2\n#SBATCH --time=00:10:00\n\n"
+        "cd $SLURM_SUBMIT_DIR\n"
+        'echo "job $SLURM_JOB_ID $SLURM_JOB_NAME on $SLURMD_NODENAME of $SLURM_JOB_NODELIST"\n'
+        "torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$SLURM_GPUS_ON_NODE --node-rank=$SLURM_NODEID \\\n"
+        "    --master-addr=$SLURM_LAUNCH_NODE_IPADDR --master-port=$((30000 + SLURM_JOB_ID % 1000)) \\\n"
+        f"    {EXAMPLES / 'with_torch.py'}\n",
+        encoding="utf-8",
+    )
+    said = trains_in_four_processes(place, "rlsched run slurm.sh")  # srun slurm.sh
+    shown = sorted(re.findall(r"(\d: job \d+ line on .*)", said))
+    assert [re.sub(r"job \d+", "job", line) for line in shown] == [
+        "0: job line on n0 of n0,n1",
+        "1: job line on n1 of n0,n1",
+    ]
 
 
 def test_failed_process_ends_the_others_and_sets_the_exit_code(place: Place) -> None:

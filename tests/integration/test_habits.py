@@ -77,6 +77,11 @@ def test_script_for_two_nodes_needs_only_another_verb(place: Place) -> None:
     place.clear()
 
 
+def test_job_has_the_umask_of_its_submitter(place: Place) -> None:
+    done = place.type("umask 027; rlsched run --export=NONE -- sh -c umask")
+    assert done.stdout == "0027\n", done.stderr
+
+
 def test_interrupt_cancels_the_job(place: Place) -> None:
     env = os.environ | {"RLSCHED_HOME": str(place.home), "RLSCHED_BROKER": place.address}
     with subprocess.Popen(

@@ -61,6 +61,20 @@ def test_environment_directory_and_signals_are_those_of_a_new_process(
 
 
 @pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("0027", ["0027"]),
+        ("7", ["0007"]),
+        ("rwx", ["rlsched: RLSCHED_UMASK: expected an octal number such as 0022, got 'rwx'; not used"]),
+    ],
+)
+def test_umask_is_the_submitter_s(ranks: LiveRanks, store: AttemptStore, text: str, lines: list[str]) -> None:
+    directory = start(ranks, store, "sh", "-c", "umask", env={"RLSCHED_UMASK": text})
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 0)
+    assert output(directory).splitlines()[: len(lines)] == lines
+
+
+@pytest.mark.parametrize(
     ("command", "cwd", "exit_code", "line"),
     [
         ("no-such-command-here", "/", 127, "rlsched: no-such-command-here: command not found\n"),

@@ -278,6 +278,7 @@ def test_bad_usage_is_exit_code_2(capfd: pytest.CaptureFixture[str], monkeypatch
 def test_up_stops_all_processes_and_restarts_with_its_jobs(tmp_path: Path) -> None:
     up = Up(tmp_path)
     with Client(up.wait_ready(), home=up.keys) as client:
+        assert [node.state for node in client.nodes()] == ["up", "up"], "it was ready too early"
         pid_file, gate = tmp_path / "pid", tmp_path / "gate"
         job = client.submit(["sh", "-c", f"echo $$ > {pid_file}; until [ -e {gate} ]; do sleep 0.05; done"])
         until(lambda: pid_file.exists() and pid_file.read_text().strip(), "the job runs")

@@ -26,6 +26,8 @@ MASTER_PORTS = 10_000
 """Ports of gangs are below Linux's ephemeral ports, which begin at 32,768."""
 FIRST_RANK_VARIABLE = "RLSCHED_FIRST_RANK"
 """`RANK` of the first process of a node, for `per_gpu.py`."""
+SLURMS_VARIABLE = "SLURM_SUBMIT_DIR"
+"""Set by `rlsched submit` for a script with `#SBATCH` lines, which also gets `slurm_variables`."""
 DIRECTORY_VARIABLE = "RLSCHED_ATTEMPT_DIR"
 """Marks every process of a rank, so that processes that a killed shim leaves can be found."""
 
@@ -139,6 +141,8 @@ def rank_environment(
         "RLSCHED_GRACE_S": f"{grace_s_of(launch):g}",
         DIRECTORY_VARIABLE: directory,
     }
+    if SLURMS_VARIABLE in launch.env:
+        env |= slurm_variables(launch, address)
     if launch.launcher == "per-gpu":
         gpus_of_ranks = launch.gpus_of_ranks or [len(launch.gpus)] * launch.num_ranks
         world_size = str(sum(gpus_of_ranks))
@@ -154,6 +158,28 @@ def rank_environment(
             FIRST_RANK_VARIABLE: str(sum(gpus_of_ranks[: launch.rank])),
         }
     return env
+
+
+def slurm_variables(launch: Launch, address: str) -> dict[str, str]:
+    """The variables of Slurm that describe a job and its nodes, by their present names.
+
+    `SLURM_NTASKS`, `SLURM_PROCID` and the earlier names `SLURM_JOBID` and `SLURM_NODELIST` are left out:
+    libraries conclude from them that `srun` has started this process, or that `srun` can start others.
+
+    Args:
+        launch: The launch order.
+        address: Address of the gang's first node.
+    """
+    return {
+        "SLURM_JOB_ID": str(launch.job),
+        "SLURM_JOB_NUM_NODES": str(launch.num_ranks),
+        "SLURM_NNODES": str(launch.num_ranks),
+        "SLURM_NODEID": str(launch.rank),
+        "SLURM_JOB_NODELIST": ",".join(launch.nodes),
+        "SLURMD_NODENAME": launch.nodes[launch.rank],
+        "SLURM_GPUS_ON_NODE": str(len(launch.gpus)),
+        "SLURM_LAUNCH_NODE_IPADDR": address,
+    }
 
 
 def launch_command(launch: Launch, env: Mapping[str, str]) -> list[str]:

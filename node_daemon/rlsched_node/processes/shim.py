@@ -54,6 +54,7 @@ PIPE_FD = 3
 RECORDS_FD = 4
 """The directory of the attempt's records."""
 CLAIMED = b"."
+UMASK_VARIABLE = "RLSCHED_UMASK"
 DEFAULT_GRACE_S = 30.0
 """As `rlsched.wire.messages.DEFAULT_GRACE_S`, for launch records of daemons that wrote no grace period."""
 STRAGGLER_GRACE_S = 2.0
@@ -157,6 +158,17 @@ def set_limits(setup: dict[str, Any]) -> None:
             records.write_existing(_OOM_SCORE, str(setup["oom_score_adj"]).encode())
 
 
+def set_umask(env: dict[str, str]) -> None:
+    """Set the umask that the submitter had, `RLSCHED_UMASK`. Keeps the present one if it is not octal."""
+    text = env.get(UMASK_VARIABLE)
+    if text is None:
+        return
+    if not text or len(text) > 4 or text.strip("01234567"):
+        write_line(f"{UMASK_VARIABLE}: expected an octal number such as 0022, got {text!r}; not used")
+        return
+    os.umask(int(text, 8) & 0o777)
+
+
 def run_command(launch: dict[str, Any]) -> None:
     """In the child: become the command. Never returns."""
     code = EXIT_NOT_EXECUTABLE
@@ -171,6 +183,7 @@ def run_command(launch: dict[str, Any]) -> None:
             os.initgroups(user["name"], user["gid"])
             os.setgid(user["gid"])
             os.setuid(user["uid"])
+        set_umask(launch["env"])
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         for number in _IGNORED:
             _set_handler(number, signal.SIG_DFL)

@@ -264,7 +264,14 @@ def _environment(asked: Mapping[str, Any]) -> dict[str, str]:
     if wrong:
         raise InputError(f"--env {wrong[0]!r}: expected NAME=VALUE")
     given = {key: value for key, _, value in (pair.partition("=") for pair in pairs)}
-    return exported(asked["export"], os.environ) | given
+    return exported(asked["export"], os.environ) | {"RLSCHED_UMASK": _own_umask()} | given
+
+
+def _own_umask() -> str:
+    """Return the umask of this process, in octal. There is no call that only reads it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return f"{umask:04o}"
 
 
 _PARSED: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {

@@ -7,8 +7,10 @@ command. Options on the command line override directives.
 from __future__ import annotations
 
 import os
+import re
 import sys
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -26,6 +28,7 @@ _FLAGS: Final = (
     *("--exclusive", "--requeue", "--no-requeue", "--verbose", "-v", "--quiet", "-Q", "--get-user-env"),
     *("--label", "-l", "--unbuffered"),
 )
+_SLURMS: Final = re.compile(r"(?:^[^\S\n]*(?:exec |time )?|[$]\(\s*|`)(srun|scontrol|sbcast)\s(?!\()")
 NO_MEANING: Final = frozenset((*_VALUED, *_FLAGS))
 """Options of `sbatch` and `srun` that rlsched ignores; the policy decides where and when the job runs."""
 
@@ -37,11 +40,15 @@ class Script(NamedTuple):
         command: Command that runs the script.
         arguments: Options that its directives give.
         left_out: Options that rlsched ignores.
+        is_slurms: It has `#SBATCH` lines, so its job gets variables of Slurm.
+        calls: Commands of Slurm in it that a job cannot call, such as `line 9: srun`.
     """
 
     command: list[str]
     arguments: list[str]
     left_out: list[str]
+    is_slurms: bool
+    calls: list[str]
 
 
 def read_script(words: list[str], command: click.Command) -> Script | None:
@@ -68,7 +75,7 @@ def read_script(words: list[str], command: click.Command) -> Script | None:
     runs = _by_shell(text, [str(path.absolute()), *words[1:]])
     if runs is None:
         runs = [str(path.absolute()) if os.access(path, os.X_OK) else words[0], *words[1:]]
-    return Script(runs, *directives(str(path), text.splitlines(), command))
+    return Script(runs, *directives(str(path), text.splitlines(), command), _is_slurms(text), _calls(text))
 
 
 def piped_script(command: click.Command) -> Script | None:
@@ -85,7 +92,20 @@ def piped_script(command: click.Command) -> Script | None:
         raise InputError(
             f"standard input: expected a script that begins with #! and a shell, got {text[:20]!r}"
         )
-    return Script(runs, *directives("standard input", text.splitlines(), command))
+    found = directives("standard input", text.splitlines(), command)
+    return Script(runs, *found, _is_slurms(text), _calls(text))
+
+
+def _is_slurms(text: str) -> bool:
+    return any(line.startswith("#SBATCH") for line in text.splitlines())
+
+
+def _calls(text: str) -> list[str]:
+    """Return the lines of a script for Slurm that begin a command of Slurm, or substitute its output."""
+    if not _is_slurms(text):
+        return []
+    found = ((number, re.search(_SLURMS, line)) for number, line in enumerate(text.splitlines(), 1))
+    return [f"line {number}: {call[1]}" for number, call in found if call]
 
 
 def _by_shell(text: str, words: list[str]) -> list[str] | None:
@@ -155,6 +175,13 @@ def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Ta
     return taken
 
 
+def _slurms_variables(asked: Mapping[str, Any]) -> list[str]:
+    """Return the variables that `sbatch` sets at submission. If the first is set, nodes add theirs."""
+    found = [f"SLURM_SUBMIT_DIR={os.getcwd()}", f"SLURM_JOB_NAME={asked['name']}"]
+    cores = asked["cpus_per_task"]
+    return [*found, f"SLURM_CPUS_PER_TASK={cores}"] if cores else found
+
+
 class BatchCommand(click.Command):
     """A verb whose command may be a job script with directives, also on standard input."""
 
@@ -178,9 +205,18 @@ class BatchCommand(click.Command):
             ctx.params["command"] = tuple(script.command)
             if not ctx.params.get("name"):
                 ctx.params["name"] = os.path.basename(words[0]) if words else "sbatch"
+            if script.is_slurms:
+                ctx.params["env"] = (*_slurms_variables(ctx.params), *ctx.params["env"])
         if left_out:
             what = f"{words[0]}: " if words and script is not None else ""
             click.echo(f"note: {what}ignored, has no effect in rlsched: {', '.join(left_out)}", err=True)
+        if script is not None and script.calls:
+            where = words[0] if words else "standard input"
+            click.echo(
+                f"note: {where}, {', '.join(script.calls)}: there is no Slurm in a job; the script runs once "
+                "on each node, and with --launch per-gpu once for each GPU",
+                err=True,
+            )
         return rest
 
     def _takes_stdin(self, ctx: click.Context) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from pathlib import Path
@@ -158,6 +159,17 @@ def test_environment_of_a_job() -> None:
         exported("=x", own)
 
 
+def test_umask_is_sent_even_without_the_environment() -> None:
+    before = os.umask(0o027)
+    try:
+        for words in (("--export=NONE",), ()):
+            assert submission(typed(*words))["env"]["RLSCHED_UMASK"] == "0027"
+        assert os.umask(0o027) == 0o027
+    finally:
+        os.umask(before)
+    assert submission(typed("--env", "RLSCHED_UMASK=077"))["env"]["RLSCHED_UMASK"] == "077"
+
+
 def test_mail_types_become_notices() -> None:
     assert notices("start", "END,FAIL") == ["start", "end", "fail"]
     assert notices("", "ALL") == ["start", "end", "fail", "requeue"]
@@ -229,6 +241,44 @@ def test_script_with_directives(tmp_path: object, capsys: pytest.CaptureFixture[
     said = capsys.readouterr().err
     assert said.startswith("note: ")
     assert said.endswith("in rlsched: --exclusive, -o out-%j.txt\n")
+
+
+def test_only_a_script_for_slurm_gets_slurm_s_variables(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH -c 4 --job-name=resnet\ntrue\n"
+    env = submission(parsed(tmp_path, script, "--export=NONE", "--env", "SLURM_JOB_NAME=mine"))["env"]
+    mine = {name: value for name, value in env.items() if name.startswith("SLURM")}
+    assert mine == {
+        "SLURM_SUBMIT_DIR": os.getcwd(),
+        "SLURM_JOB_NAME": "mine",
+        "SLURM_CPUS_PER_TASK": "4",
+    }
+    env = submission(parsed(tmp_path, script, "--name", "other"))["env"]
+    assert env["SLURM_JOB_NAME"] == "other"
+    env = submission(parsed(tmp_path, script.replace("SBATCH", "RLSCHED"), "--export=NONE"))["env"]
+    assert list(env) == ["RLSCHED_UMASK"]
+
+
+@pytest.mark.parametrize(
+    ("line", "call"),
+    [
+        ("srun python train.py", "srun"),
+        ("  exec srun --label hostname", "srun"),
+        ('head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)', "scontrol"),
+        ("# srun python train.py", ""),
+        ("echo srun is not here", ""),
+        ('srun () { "$@"; }', ""),
+        ("my_srun train", ""),
+    ],
+)
+def test_calls_of_slurm_in_its_script_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, call: str
+) -> None:
+    parsed(tmp_path, f"#!/bin/bash\n#SBATCH -t 5\n{line}\n")
+    begin = f"note: {tmp_path}/job.sh, line 3: {call}: there is no Slurm in a job" if call else ""
+    said = capsys.readouterr().err
+    assert said[: len(begin) or None] == begin
+    parsed(tmp_path, f"#!/bin/bash\n#RLSCHED -t 5\n{line}\n")
+    assert not capsys.readouterr().err, "a script without lines for Slurm"
 
 
 def test_default_name_of_a_script_is_its_file_name(tmp_path: object) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched.workload.synth import synthesize
+from rlsched_agents.evaluate import run
 from rlsched_agents.evaluate.simulate import Runs, simulate
 from rlsched_envs.sim.modelling import Models
 
@@ -32,6 +35,21 @@ def test_runs_are_by_name_in_the_order_given(runs: Runs) -> None:
     assert len(jobs) == 400
     assert np.isclose(np.nanmean(jobs.queue_s), runs["easy"].metrics.queue_mean_s)
     assert np.allclose(jobs.jct_s, jobs.end_s - jobs.submit_s, equal_nan=True)
+
+
+def test_wall_time_is_without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, replay = SimpleNamespace(now_s=0.0), run._replay
+
+    def compiles(*args: Any) -> Any:
+        """Replay in 60 s, of which kernels are compiled for 50 s."""
+        clock.now_s += 60.0
+        monkeypatch.setattr(run.COMPILING, "took_s", run.COMPILING.took_s + 50.0)
+        return replay(*args)
+
+    monkeypatch.setattr(run, "_replay", compiles)
+    monkeypatch.setattr(run, "time", SimpleNamespace(perf_counter=lambda: clock.now_s))
+    trace, _ = synthesize("helios", 40, 1.0, 64, seed=2)
+    assert simulate(trace, CLUSTER, {"fifo": "fifo"})["fifo"].metrics.wall_s == 10.0
 
 
 def test_comparison_prints_as_tables(runs: Runs) -> None:

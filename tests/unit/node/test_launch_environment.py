@@ -120,6 +120,27 @@ def test_torchrun_sets_its_variables_itself(gpus: list[list[int]]) -> None:
         ]
 
 
+@pytest.mark.parametrize("gpus", GANGS.values(), ids=GANGS)
+@pytest.mark.parametrize("launcher", ["none", "torchrun", "per-gpu"])
+def test_script_for_slurm_has_slurm_s_names(launcher: Launcher, gpus: list[list[int]]) -> None:
+    submitted = {"SLURM_SUBMIT_DIR": "/data", "SLURM_JOB_NAME": "resnet", "SLURM_NODEID": "77"}
+    for rank in range(len(gpus)):
+        env = environment(launch(gpus, rank, launcher, submitted))
+        assert {name: value for name, value in env.items() if name.startswith("SLURM")} == {
+            "SLURM_SUBMIT_DIR": "/data",
+            "SLURM_JOB_NAME": "resnet",
+            "SLURM_JOB_ID": "12",
+            "SLURM_JOB_NUM_NODES": str(len(gpus)),
+            "SLURM_NNODES": str(len(gpus)),
+            "SLURM_NODEID": str(rank),
+            "SLURM_JOB_NODELIST": ",".join(f"n{number}" for number in range(len(gpus))),
+            "SLURMD_NODENAME": f"n{rank}",
+            "SLURM_GPUS_ON_NODE": str(len(gpus[rank])),
+            "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7",
+        }
+        assert not [name for name in environment(launch(gpus, rank, launcher, {})) if "SLURM" in name]
+
+
 def test_user_can_set_them_for_another_launcher() -> None:
     own = {"MASTER_ADDR": "ib0", "RANK": "0"}
     env = environment(launch([[0]], 0, "none", own))
