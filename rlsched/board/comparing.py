@@ -62,8 +62,8 @@ def _mean(values: list[float]) -> float:
 def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
     """Return the first start or preemption that differs between the runs, as decided in each run, or None.
 
-    `worth` names a decision of `reader` and a candidate of that decision with the effect of `other`'s decision;
-    a replay shows the value of the candidate. None: there is no such candidate.
+    `worth` names a decision of `reader` and a candidate of that decision with the effect of `other`'s
+    decision; a replay shows the value of the candidate. None: there is no such candidate.
     """
     for mine, theirs in zip_longest(_acts(reader), _acts(other)):
         if mine is None or theirs is None or mine[1:] != theirs[1:]:
@@ -76,7 +76,7 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
 
 
 def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None) -> dict[str, Any] | None:
-    """Return the decision of `reader` that had a candidate with the effect of `theirs`, and that candidate."""
+    """Return the decision of `reader` that had a candidate with the effect of `theirs`, and the candidate."""
     rows = [] if mine is None else [mine[0]]
     if theirs is not None and (mine is None or theirs.now_s < mine[1]):  # this run waited, or did not decide
         rows = np.flatnonzero(reader.times_s == theirs.now_s).tolist()

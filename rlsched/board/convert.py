@@ -9,7 +9,7 @@ from rlsched.decisions.reading import read_records
 
 
 def draw_run(store: str | Path, folder: str | Path) -> int:
-    """Write the decisions of a store as the TensorBoard run `folder`; remove older event files of that folder.
+    """Write the decisions of a store as the TensorBoard run `folder`; remove older event files there.
 
     Returns:
         The number of decisions.

@@ -95,8 +95,8 @@ class RequestQuery:
 class Stores:
     """The stores below a folder. Each store is read once; a request reads the rows added since the last one.
 
-    A store that is too large to be read at once is offered in parts: the last part under the store's name, each
-    earlier part under that name with the part's end time.
+    A store that is too large to be read at once is offered in parts: the last part under the store's name,
+    each earlier part under that name with the part's end time.
 
     Args:
         logdir: The folder.
@@ -117,7 +117,7 @@ class Stores:
         return name in self._readers or self._found().get(name, (None, None))[1] is None
 
     def _found(self) -> dict[str, tuple[Path, Part | None]]:
-        """Return the folder and the part of each store by name. Part None: the last part, which still grows."""
+        """Return the folder and the part of each store by name. Part None: the last part, still growing."""
         found: dict[str, tuple[Path, Part | None]] = {}
         for name, folder in find_stores(self._logdir).items() if self._logdir.is_dir() else ():
             found[name] = folder, None

@@ -35,9 +35,9 @@ class RunEvents:
 def read_runs(logdir: str | Path) -> dict[str, RunEvents]:
     """Read every run below `logdir`. Returns the runs by their path below `logdir`, `.` for `logdir` itself.
 
-    Reads the files of rlsched, Stable-Baselines3 and torch. Checksums are verified in Python, which makes a large
-    file slow to read (about 4 MB/s). A damaged or truncated file is read up to the damage; a message in `damaged`
-    names the file and the last step that was read.
+    Reads the files of rlsched, Stable-Baselines3 and torch. Checksums are verified in Python, so reading a
+    large file is slow (about 4 MB/s). A damaged or truncated file is read up to the damage; a message in
+    `damaged` names the file and the last step that was read.
 
     Raises:
         InputError: there is no such folder, it has no event file, an event file cannot be opened, or

@@ -73,7 +73,7 @@ class ReplayRunner:
         return self.replay_state(self._last)
 
     def replay_state(self, ticket: int) -> dict[str, Any]:
-        """Return the state of a replay: `running`, `done` with the result `found`, or `failed` with the `error`.
+        """Return the state of a replay: `running`, `done` with the result `found`, or `failed` with `error`.
 
         Raises:
             InputError: there is no replay with this ticket, or a later replay has replaced it.

@@ -39,9 +39,9 @@ def summary(name: str, reader: StoreReader) -> dict[str, Any]:
 def overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
     """Return all data of the chart between two times.
 
-    Each bar is an attempt; bars are returned as columns. Each row of the chart is a GPU, node below node. `rows`
-    of a bar lists its ranges of adjacent rows, each as (first row, number of rows). If there are too many bars,
-    the shortest are left out.
+    Each bar is an attempt; bars are returned as columns. Each row of the chart is a GPU, node below node.
+    `rows` of a bar lists its ranges of adjacent rows, each as (first row, number of rows). If there are too
+    many bars, the shortest are left out.
     """
     timeline = reader.timeline
     first_row, rows, nodes = {}, 0, []

@@ -55,7 +55,7 @@ class DecisionWriter:
             self._write_point()
 
     def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
-        """Add a point to each of these curves at once; `step` is the number of a decision, as in other points."""
+        """Add a point to each of these curves at once; `step` is the number of a decision."""
         self._open.add(step, scalars)
 
     def flush(self) -> None:
