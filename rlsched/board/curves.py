@@ -60,8 +60,8 @@ class Curves:
         """Add a point to each of these curves.
 
         Raises:
-            InputError: the write failed, for example because the disk is full. Some points are lost; later points
-                can still be added.
+            InputError: the write failed, for example because the disk is full. Some points are lost; later
+                points can still be added.
         """
         from tensorboard.plugins.histogram.summary_v2 import histogram_pb
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
