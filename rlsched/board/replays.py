@@ -91,7 +91,7 @@ class ReplayRunner:
 
     def _of(self, ticket: int) -> _Replay:
         if self._replay is None or ticket != self._last:
-            raise InputError(f"ticket: no replay {ticket} is known any more; start it again")
+            raise InputError(f"ticket: no replay {ticket}, or a later replay has replaced it; start it again")
         return self._replay
 
 

@@ -244,7 +244,7 @@ class CompileTime:
         self.name = name
 
     def __bool__(self) -> bool:
-        raise TypeError(f"{self.name} is open until `specialise` says what it is")
+        raise TypeError(f"{self.name} is open: `specialise` gives it a value")
 
 
 def compile_time(name: str) -> Any:
@@ -296,7 +296,7 @@ def _specialised(template: Kernel, bound: dict[str, Any]) -> Kernel:
         return template
     missing = sorted(names - bound.keys())
     if missing:
-        raise TypeError(f"{template.py_func.__name__} leaves open: {', '.join(missing)}")
+        raise TypeError(f"{template.py_func.__name__} has open names without a value: {', '.join(missing)}")
     wanted = {name: bound[name] for name in bound if name in _needed(names, bound)}
     key = (template, *sorted(wanted.items(), key=lambda one: one[0]))
     made = _MADE.get(key)

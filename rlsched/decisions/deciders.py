@@ -55,12 +55,12 @@ def decider_at(folder: Path, at_s: float) -> Policy:
         known = _deciders(folder / DECIDERS_FILE)
     except OSError as error:
         raise InputError(
-            f"{folder}: it is not known which policy decided ({DECIDERS_FILE}: {error.strerror}); "
-            "a broker writes it when it starts"
+            f"{folder}: cannot read which policy decided ({DECIDERS_FILE}: {error.strerror}); "
+            "a broker writes this file at its start"
         ) from error
     found = [one for one in known if one.since_s <= at_s]
     if not found:
-        raise InputError(f"{folder}: it is not known which policy decided then; {DECIDERS_FILE} begins later")
+        raise InputError(f"{folder}: no policy is recorded for that time; {DECIDERS_FILE} begins later")
     return Policy.parse(found[-1].toml, name=found[-1].policy, where=str(folder / DECIDERS_FILE))
 
 

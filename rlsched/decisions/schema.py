@@ -234,9 +234,7 @@ def begin_store(folder: str | Path, info: StoreInfo) -> None:
     if is_store(folder):
         known = read_info(folder)
         if known.time != info.time:
-            raise InputError(
-                f"{folder}: this store has {known.time} times, and {info.time} times were to be added"
-            )
+            raise InputError(f"{folder}: this store has {known.time} times, expected {info.time} times")
         return
     draft = folder / f"{STORE_FILE}.draft"
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(info)))

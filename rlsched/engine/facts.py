@@ -152,7 +152,7 @@ def jobs_of(text: bytes, said_by: str = "`squeue --json`") -> dict[str, SlurmJob
     try:
         return {job.key: job for one in _said(text, "jobs") for job in _jobs(one)}
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SlurmError(f"{said_by} says what cannot be read: {type(error).__name__}: {error}") from error
+        raise SlurmError(f"{said_by}: cannot parse the output: {type(error).__name__}: {error}") from error
 
 
 def nodes_of(text: bytes, said_by: str = "`sinfo --json`") -> dict[str, SlurmNode]:
@@ -164,7 +164,7 @@ def nodes_of(text: bytes, said_by: str = "`sinfo --json`") -> dict[str, SlurmNod
     try:
         return {node.name: node for node in map(_node, _said(text, "nodes"))}
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SlurmError(f"{said_by} says what cannot be read: {type(error).__name__}: {error}") from error
+        raise SlurmError(f"{said_by}: cannot parse the output: {type(error).__name__}: {error}") from error
 
 
 def _said(text: bytes, what: str) -> list[dict[str, Any]]:

@@ -39,7 +39,9 @@ class Alive:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{directory}: cannot be the gateway's directory: {error.strerror}") from error
+            raise InputError(
+                f"{directory}: cannot create the gateway's directory: {error.strerror}"
+            ) from error
 
     def write_time(self, now_s: float) -> None:
         """Record that a broker decides at this time; written atomically, at most once a second."""
@@ -120,8 +122,8 @@ def release(reader: Reader, writer: Writer, wait_s: float = APART_S) -> int:
                 writer.leave(job.key, marks_of_left(job, "released"), asked_gres(job), again=job.restarts > 0)
             writer.flush()
     raise InputError(
-        f"{len(held) + len(ready) + len(ordered)} jobs are still rlsched's: may this user change jobs? "
-        "It takes Slurm's operator level, root or SlurmUser"
+        f"{len(held) + len(ready) + len(ordered)} jobs are still held or ordered by rlsched: can this user "
+        "change jobs? This needs Slurm's operator level, root or SlurmUser"
     )
 
 

@@ -154,8 +154,8 @@ def check_plugin(config: dict[str, str]) -> None:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise InputError(f"{path}: not there, so that nothing is held; {print_it}") from error
+        raise InputError(f"{path}: no such file, no job is held; {print_it}") from error
     except OSError:
         return  # the controller is elsewhere, or its files are not readable
     if "rlsched" not in text:
-        raise InputError(f"{path}: this is not rlsched's plugin, so that nothing is held; {print_it}")
+        raise InputError(f"{path}: this is not rlsched's plugin, no job is held; {print_it}")

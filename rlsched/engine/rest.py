@@ -53,14 +53,14 @@ class SlurmRest:
             paths = msgspec.json.decode(self._get("/openapi"), type=_OpenApi).paths
         except (SlurmError, msgspec.MsgspecError) as error:
             raise InputError(
-                f"--slurmrestd {self.address}: {error}; is it up, and this its address?"
+                f"--slurmrestd {self.address}: {error}; check that slurmrestd runs at this address"
             ) from error
         spoken = sorted(tuple(map(int, found.groups())) for found in map(_JOBS.fullmatch, paths) if found)
         known = [one for one in spoken if KNOWN[0] <= one <= KNOWN[1]]
         if not known:
             first, last, has = (_dotted(one) for one in (*KNOWN, spoken[-1] if spoken else ()))
             raise InputError(
-                f"--slurmrestd {self.address}: it speaks {has or 'no version'}, expected v{first} to v{last}"
+                f"--slurmrestd {self.address}: it has {has or 'no version'}, expected v{first} to v{last}"
             )
         self.version = _dotted(known[-1])
         return self.version

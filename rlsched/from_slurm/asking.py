@@ -70,7 +70,7 @@ def answer(command: Sequence[str], instead: str) -> Iterator[Path]:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         if done.returncode:
             why = said[-1] if said else f"exit code {done.returncode}"
-            raise InputError(f"{name} gives nothing: {why.strip()}; {instead}")
+            raise InputError(f"{name} failed: {why.strip()}; {instead}")
         yield path
 
 

@@ -96,7 +96,7 @@ class Webhook:
             error.close()
             if error.code != 409:  # the receiver has it already
                 raise NotDeliveredError(
-                    f"it answers {error.code}", is_passing=error.code not in _ITS_OWN_FAULT
+                    f"the receiver answered {error.code}", is_passing=error.code not in _ITS_OWN_FAULT
                 ) from None
         except (OSError, HTTPException, ValueError) as error:
             why = error.reason if isinstance(error, urllib.error.URLError) else error
@@ -141,7 +141,9 @@ class Command:
             try:
                 code = process.wait(self._timeout_s)
             except subprocess.TimeoutExpired:
-                raise NotDeliveredError(f"not done in {self._timeout_s:g} s", is_passing=True) from None
+                raise NotDeliveredError(
+                    f"the program did not end within {self._timeout_s:g} s", is_passing=True
+                ) from None
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)

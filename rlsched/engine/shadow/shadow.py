@@ -164,7 +164,7 @@ class Shadow:
         for key in sorted(self._late & waiting):
             followed = self._mirror.followed.get(key)
             job = None if followed is None else self._machine.state.job_of_token(followed.token)
-            _log.info("Slurm's job %s is not compared: it was started where it cannot be", key)
+            _log.info("Slurm's job %s is not compared: the ledger cannot represent its placement", key)
             self._mirror.give_up(key, "started otherwise than it had asked, or where others are")
             self._follows.begun = [begun for begun in self._follows.begun if begun.job.key != key]
             if job is not None and job.live:
