@@ -71,7 +71,7 @@ def __dir__() -> list[str]:
 
 
 def _above(name: str) -> Any:
-    """Return an object of a package above this one, by its entry point."""
+    """Return an object of a package that depends on this one, by its entry point."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="rlsched.interface", name=name):
@@ -87,7 +87,7 @@ def _register() -> None:
 class _WhenImported:
     """A module finder that registers the environment when Gymnasium is imported.
 
-    Gymnasium has had no entry points of its own since 1.0.
+    Gymnasium has not loaded plugins by entry points since version 1.0.
     """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:  # noqa: ARG002

@@ -1,6 +1,6 @@
-"""Pauses Python's cyclic garbage collector where many objects are made and none of them is garbage.
+"""Pauses Python's cyclic garbage collector while many objects are made that all stay in use.
 
-The command `rlsched` imports this module first, so it imports next to nothing itself.
+The command `rlsched` imports this module first. Therefore the module imports almost nothing itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class no_garbage:  # noqa: N801 - used as a function, as the context managers of `contextlib` are
-    """Pause the collector: scanning more and more objects for garbage can take most of the time."""
+    """Pauses the collector in a `with` block: scanning ever more objects can take most of the time."""
 
     def __enter__(self) -> None:
         self._was = gc.isenabled()
@@ -29,11 +29,11 @@ class no_garbage:  # noqa: N801 - used as a function, as the context managers of
 def imported(module: str) -> ModuleType:
     """Import a module with the collector paused, and exclude its objects from later collections.
 
-    Modules live as long as the process. Without this, the collector takes a sixth of the CPU time of
+    Modules live as long as the process. If the collector is not paused, it takes a sixth of the CPU time of
     `rlsched submit`.
 
     Args:
-        module: Full name.
+        module: Full name of the module.
 
     Raises:
         ModuleNotFoundError: there is no such module.

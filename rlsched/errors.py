@@ -1,19 +1,19 @@
 """Every error that rlsched raises on purpose.
 
 RlschedError                 one clear line for users; the command line exits with `exit_code`
-├── InputError               something the user gave is wrong (exit code 2)
+├── InputError               a value from the user is wrong (exit code 2)
 │   ├── TraceError           a trace: file, row, column, what was expected
 │   ├── ClusterSpecError     a cluster description
-│   ├── CheckpointError      a checkpoint: missing, damaged, or of another feature schema
-│   └── UnknownPolicyError   a name of no preset, file or scheduler
-├── AllocationError          the ledger rejects a change; the state is as it was before
+│   ├── CheckpointError      a checkpoint: missing, damaged, or with another feature schema
+│   └── UnknownPolicyError   a name that is no preset, file or scheduler
+├── AllocationError          the ledger rejects a change; the ledger is unchanged
 ├── NodeStateError           a node's state (on, draining, asleep, booting) does not allow a command
 ├── JournalError             the journal cannot be read or written
-│   ├── JournalFullError     its disk is full; nothing was written
-│   ├── JournalHeldError     another broker holds it (exit code 2)
-│   └── JournalLostError     its directory had another journal, or a longer one (exit code 2)
-├── SupersededError          a later broker of the cluster is active; this one has stopped
-├── WireError                a message that is malformed or of another protocol version (exit code 2)
+│   ├── JournalFullError     the journal's disk is full; nothing was written
+│   ├── JournalHeldError     another broker uses the journal (exit code 2)
+│   └── JournalLostError     the directory had another journal, or a longer one (exit code 2)
+├── SupersededError          a later broker of the cluster is active; this broker has stopped
+├── WireError                a message is malformed, or has another protocol version (exit code 2)
 ├── BrokerUnavailableError   no broker answers at the address (exit code 2)
 └── in rlsched_node: GpuError (an NVML error, a GPU is lost) and LaunchError (a rank cannot be started)
 """
@@ -24,13 +24,13 @@ from collections.abc import Iterable
 
 
 class RlschedError(Exception):
-    """Base class of all of rlsched's own errors. `str(error)` is one line that a user can act on."""
+    """Base class of all errors of rlsched. `str(error)` is one line that a user can act on."""
 
     exit_code = 1
 
 
 class InputError(RlschedError):
-    """Something the user gave is wrong: expected, got, where, what to do."""
+    """A value from the user is wrong. The message has: expected, got, where, what to do."""
 
     exit_code = 2
 
@@ -52,7 +52,7 @@ class UnknownPolicyError(InputError):
 
 
 class AllocationError(RlschedError):
-    """The ledger rejected a change; the state is untouched."""
+    """The ledger rejected a change; the ledger is unchanged."""
 
 
 class NodeStateError(RlschedError):
@@ -68,23 +68,23 @@ class JournalFullError(JournalError):
 
 
 class JournalHeldError(JournalError):
-    """Another broker holds the journal."""
+    """Another broker uses the journal."""
 
     exit_code = 2
 
 
 class JournalLostError(JournalError):
-    """The journal is empty, missing, older, or another cluster's, as the files next to it show."""
+    """The journal is missing, empty, older than before, or another cluster's; files next to it show that."""
 
     exit_code = 2
 
 
 class SupersededError(RlschedError):
-    """A later broker of the cluster is active: this one must stop."""
+    """A later broker of the cluster is active: this broker must stop."""
 
 
 class WireError(RlschedError):
-    """A message is malformed or of another protocol version."""
+    """A message is malformed, or has another protocol version."""
 
     exit_code = 2
 
@@ -96,7 +96,7 @@ class BrokerUnavailableError(RlschedError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return `did you mean X? `, or "" if no known word is near."""
+    """Return `did you mean X? `, or "" if no known word is similar."""
     import difflib
 
     words = list(known)

@@ -1,4 +1,4 @@
-"""The command that installs an extra on this machine."""
+"""Returns the shell command that installs an extra on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-"""The checkout, if rlsched runs from one."""
+"""The root of the checkout, if rlsched runs from a checkout."""
 
 
 def install_command(extra: str, root: Path = ROOT) -> str:
@@ -19,8 +19,8 @@ def install_command(extra: str, root: Path = ROOT) -> str:
         root: Folder that contains the package `rlsched`: a checkout, or `site-packages`.
 
     Returns:
-        In a checkout, an editable installation with the pinned versions, as with `make install`;
-        elsewhere the extra by the name of the distribution.
+        In a checkout, the command for an editable installation with the pinned versions, as in `make
+        install`; elsewhere, the command that installs the extra by the name of the distribution.
     """
     pins = root / "constraints.txt"
     if not (root / "pyproject.toml").is_file() or not pins.is_file():
@@ -31,7 +31,7 @@ def install_command(extra: str, root: Path = ROOT) -> str:
 
 
 def _pip() -> str:
-    """Return `pip`, or its path if the shell would find that of another Python."""
+    """Return `pip`, or the path of this Python's pip if the shell would run another Python's pip."""
     mine = Path(sys.executable).with_name("pip")
     found = shutil.which("pip")
     if not mine.exists() or (found and Path(found).parent.resolve() == mine.parent.resolve()):

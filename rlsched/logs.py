@@ -1,7 +1,7 @@
-"""Logs of long-running processes: lines of text, or one JSON object per line. Set up only here.
+"""Logs of long-running processes: lines of text, or one JSON object per line. Configured only here.
 
-A JSON record is one line in ASCII, whatever it contains. A text record has its message on one line, and
-indents a traceback after it. So no text of a job or a user can look like a record of its own.
+A JSON record is always one line in ASCII. A text record has its message on one line; a traceback follows,
+indented. Therefore no text from a job or a user can imitate a log record.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from rlsched.terminal.visible import visible
 LogFormat = Literal["text", "json"]
 FORMATS: Final = ("text", "json")
 FIELDS: Final = ("node", "job", "attempt", "rank", "notice")
-"""Fields that locate a record, from `extra=` or from an argument that has such attributes."""
+"""Fields that locate a record: from `extra=`, or from an argument with attributes of these names."""
 _INDENT: Final = "    "
 _ROOT: Final = logging.getLogger("rlsched")
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON: `time` (RFC 3339, UTC), `level`, `logger`, `message`, `FIELDS` that are
-    known, and `exception`, the whole traceback, if there is one.
+    """Formats a record as one line of JSON.
+
+    The fields are `time` (RFC 3339, UTC), `level`, `logger`, `message`, the `FIELDS` that are known, and
+    `exception` with the whole traceback, if there is one.
 
     Args:
-        fields: Fields of every record of this process, such as its node.
+        fields: Fields that every record of this process has, such as the node.
     """
 
     def __init__(self, **fields: str) -> None:
@@ -41,7 +43,7 @@ class JsonLines(logging.Formatter):
         self._fields = fields
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the record as one line."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {
             "time": when.replace("+00:00", "Z"),
@@ -63,10 +65,10 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """A record as text."""
+    """Formats a record as text."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and an indented traceback."""
+        """Return the record as a line, followed by an indented traceback if there is one."""
         traceback = self.formatException(record.exc_info) if record.exc_info else ""
         record.message = visible(record.getMessage())
         if self.usesTime():
@@ -78,7 +80,7 @@ class TextLines(logging.Formatter):
 def set_up(
     form: LogFormat, *, level: int = logging.INFO, timed: bool = True, **fields: str
 ) -> Callable[[str], None]:
-    """Let this process log to standard error, unless it does already. Returns a function that prints a line.
+    """Configure logging to standard error, unless done already. Returns a function that prints a line.
 
     Args:
         form: `json`: every line is JSON, including Python's warnings and an uncaught exception.

@@ -1,4 +1,4 @@
-"""Settings as typed data: TOML in and out, errors that name the setting and the nearest known one."""
+"""Reads and writes settings as typed data (TOML); errors name the setting and the most similar known one."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _UNIT_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class Seconds(float):
-    """A time; written as a number of seconds, or as text with its unit: `90s`, `30m`, `12h`, `1.5d`."""
+    """A duration in seconds; written as a number, or as text with a unit: `90s`, `30m`, `12h`, `1.5d`."""
 
     @classmethod
     def parse(cls, value: Any) -> Seconds:
-        """Parse a time.
+        """Parse a duration.
 
         Raises:
-            ValueError: the value is not a time.
+            ValueError: the value is not a duration.
         """
         if isinstance(value, str):
             found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", value)
@@ -37,7 +37,7 @@ class Seconds(float):
 
     @property
     def text(self) -> str:
-        """The shortest text with a unit that is exact for whole seconds."""
+        """Return the shortest text with a unit; the text is exact for whole seconds."""
         for unit, size_s in reversed(_UNIT_S.items()):
             if self >= size_s and self % size_s == 0:
                 return f"{int(self // size_s)}{unit}"
@@ -79,11 +79,12 @@ def convert_settings(table: Mapping[str, Any], kind: type[S], where: str, also: 
     Args:
         table: As parsed from TOML.
         kind: Type of the settings.
-        where: Source for errors: the file, or its equivalent.
-        also: Keys of the file that are not settings, for the list of known keys.
+        where: Source to name in errors, such as the file.
+        also: Keys of the file that are not settings; errors list them as known keys, too.
 
     Raises:
-        InputError: a setting is unknown or of the wrong type: its path, what was expected, what came.
+        InputError: a setting is unknown or has the wrong type; the message has the path of the setting, what
+            was expected, and what was found.
     """
     try:
         return msgspec.convert(table, kind, dec_hook=_hook, strict=True)
@@ -98,10 +99,10 @@ def _hook(kind: type, value: Any) -> Any:
 
 
 def encode_time(value: Any) -> str:
-    """Encode a time as text; msgspec's `enc_hook`.
+    """Encode a duration as text; the `enc_hook` of msgspec.
 
     Raises:
-        TypeError: the value is not a time.
+        TypeError: the value is not a duration.
     """
     if isinstance(value, Seconds):
         return value.text
@@ -109,7 +110,7 @@ def encode_time(value: Any) -> str:
 
 
 def _in_words(error: str, kind: type[msgspec.Struct], also: tuple[str, ...]) -> str:
-    """Rephrase msgspec's error, with the setting's path first and the nearest known name."""
+    """Rephrase an error of msgspec: the path of the setting first, then the most similar known name."""
     text, _, at = error.partition(" - at `$")
     path = at.rstrip("`").strip(".")
     found = re.search(r"unknown field `(\w+)`", text)
@@ -151,7 +152,7 @@ def _plain(value: Any) -> Any:
 
 
 def as_toml(table: Mapping[str, Any]) -> str:
-    """Return plain data as TOML, one entry per line; tables inline."""
+    """Return plain data as TOML: one line per entry, with inline tables."""
     return "".join(f"{name} = {_value(value)}\n" for name, value in table.items())
 
 

@@ -1,4 +1,4 @@
-"""Signals that end a process: handlers installed for a block and restored after it, and the parent's end."""
+"""Handles signals that end a process: handlers for a block of code, and a signal when the parent ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, Final
 
 END: Final = (signal.SIGTERM, signal.SIGINT)
-"""Signals of a supervisor and of Ctrl-C."""
+"""Signals that a supervisor and Ctrl-C send to end a process."""
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -19,9 +19,9 @@ _PR_SET_PDEATHSIG: Final = 1
 def on_signals(
     handler: Callable[[int, FrameType | None], Any] | signal.Handlers, numbers: Iterable[signal.Signals] = END
 ) -> Iterator[None]:
-    """Call `handler` at these signals; the previous handlers are restored at the end.
+    """Call `handler` at these signals within a `with` block; then restore the previous handlers.
 
-    Code that calls a verb in its own process, such as a test, keeps its handlers.
+    A program that calls a verb in its own process, such as a test, gets its own handlers back.
 
     Raises:
         ValueError: not called in the main thread.
@@ -38,9 +38,10 @@ def on_signals(
 
 
 def end_with_parent(number: signal.Signals) -> None:
-    """Let the kernel send this process a signal when its parent ends for any reason (Linux; else no effect).
+    """Ask the kernel to send this process a signal when its parent ends (Linux only; else no effect).
 
-    The kernel sends it when the thread that started this process ends. prctl(2), PR_SET_PDEATHSIG.
+    The kernel sends the signal when the thread that started this process ends. See prctl(2),
+    PR_SET_PDEATHSIG.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)

@@ -1,9 +1,9 @@
-"""Background processes next to the broker that yield to all others: their niceness is set in two places.
+"""Lowers the priority of background processes next to the broker. Niceness must be set in two places.
 
-If the kernel groups sessions (`/proc/sys/kernel/sched_autogroup_enabled`), a process's niceness only counts
-within its session, and so do the policies SCHED_IDLE and SCHED_BATCH. Against the rest of the machine, the
-niceness of the session counts, `/proc/PID/autogroup`. A process that leads a session sets both. If a control
-group distributes the processor, or nothing is grouped, the process's own niceness counts.
+If the kernel groups sessions (`/proc/sys/kernel/sched_autogroup_enabled`), the niceness of a process counts
+only within its session, and so do the policies SCHED_IDLE and SCHED_BATCH. Against the rest of the machine,
+the niceness of the session counts (`/proc/PID/autogroup`). A process that leads a session sets both. If a
+control group limits the CPU, or sessions are not grouped, the process's own niceness counts.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from typing import Final
 from rlsched.signals import end_with_parent
 
 BACKGROUND: Final = 10
-"""Niceness of the broker's background work; on a busy machine, it gets a tenth of the share of others."""
+"""Niceness of the broker's background work: a tenth of a normal process's CPU on a busy machine."""
 AGAIN_S: Final = 0.02
 PATIENCE_S: Final = 2.0
-"""Time to retry, seconds: all sessions of a machine together may set their niceness ten times a second."""
+"""Time to retry, seconds: the kernel accepts only ten changes of session niceness per second and machine."""
 
 
 def give_way(niceness: int, pid: int = 0) -> None:
-    """Let a process and its children yield to all others; call at its start, before it has threads.
+    """Lower the priority of a process and its children; call it before the process starts threads.
 
-    For a process in another's session, only its own niceness changes.
+    If the process does not lead its session, only the process's own niceness changes.
 
     Args:
-        niceness: 0 to 19, added to the current one; the session, if the process leads one, gets the same.
-        pid: Process; 0: this one.
+        niceness: 0 to 19, added to the current niceness. If the process leads a session, the session gets the
+            same niceness.
+        pid: Process; 0: this process.
 
     Raises:
-        OSError: the process has ended, or is another user's.
+        OSError: the process has ended, or belongs to another user.
     """
     pid = pid or os.getpid()
     niceness = min(os.getpriority(os.PRIO_PROCESS, pid) + niceness, 19)
@@ -59,11 +60,11 @@ def _set_session(pid: int, niceness: int) -> None:
 
 
 def background_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module as a process of `BACKGROUND` niceness, which ends with this one.
+    """Return the command that runs a module at `BACKGROUND` niceness, in a process that ends with this one.
 
-    The process yields before it imports the module: imports take seconds, in which the broker works. The
-    kernel kills it when the thread that started it ends, also during an import or a compilation, which can
-    take minutes on a busy machine. `-P` excludes the working directory from imports.
+    The process lowers its priority before it imports the module: imports take seconds, and the broker needs
+    the CPU. The kernel kills the process when the thread that started it ends, also during an import or a
+    compilation, which can take minutes on a busy machine. `-P` excludes the working directory from imports.
     """
     return [sys.executable, "-P", "-m", "rlsched.yielding", str(os.getpid()), module, *arguments]
 

@@ -1,1 +1,1 @@
-"""TensorBoard: curves and tables of decisions, writing and reading event files."""
+"""TensorBoard: curves and tables of decisions; writes and reads event files."""

@@ -1,4 +1,4 @@
-"""Draws the decisions of a store as curves that TensorBoard reads."""
+"""Converts a store of decisions to curves for TensorBoard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlsched.decisions.reading import read_records
 
 
 def draw_run(store: str | Path, folder: str | Path) -> int:
-    """Write the decisions of a store as the TensorBoard run `folder`; older event files there are removed.
+    """Write the decisions of a store as the TensorBoard run `folder`; remove older event files there.
 
     Returns:
         The number of decisions.

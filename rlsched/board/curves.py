@@ -1,4 +1,4 @@
-"""Curves for TensorBoard: described, grouped in charts, with the settings of their run."""
+"""Writes curves for TensorBoard, with descriptions, charts that group them, and the settings of the run."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ if TYPE_CHECKING:
 
 
 def description_of(tag: str, descriptions: Mapping[str, str]) -> str:
-    """Description of a tag, "" if there is none; `descriptions` are by regular expression of whole tags."""
+    """Return the description of a tag, "" if there is none.
+
+    The keys of `descriptions` are regular expressions that must match the whole tag.
+    """
     return next((said for expression, said in descriptions.items() if re.fullmatch(expression, tag)), "")
 
 
 class Curves:
-    """An event file. A curve is not written while it is 0, so that counts without events are not drawn.
+    """Curves in one event file. A curve is written once it is not 0: counts that stay 0 are not drawn.
 
     Args:
         logdir: Folder of the event file; created if missing. TensorBoard calls it a run.
         descriptions: Descriptions of tags, by regular expression.
         layout: Charts of the tab «Custom scalars».
-        wall_time: Clock that stamps the points, seconds since 1970.
+        wall_time: Clock for the timestamps of the points, seconds since 1970.
 
     Raises:
         InputError: tensorboard is not installed, or `logdir` cannot be written to.
@@ -57,8 +60,8 @@ class Curves:
         """Add a point to each of these curves.
 
         Raises:
-            InputError: the write failed, for example because the disk is full; some points are left out, and
-                later points can follow.
+            InputError: the write failed, for example because the disk is full. Some points are lost; later
+                points can still be added.
         """
         from tensorboard.plugins.histogram.summary_v2 import histogram_pb
         from tensorboard.plugins.scalar.summary_v2 import scalar_pb
@@ -83,26 +86,26 @@ class Curves:
         self._add(0, [text_pb(tag, markdown, self._said(tag))])
 
     def image(self, tag: str, png: bytes, size: tuple[int, int]) -> None:
-        """Add an image to the run, (width, height) pixels."""
+        """Add a PNG image to the run; `size` is (width, height) in pixels."""
         self._add(0, [image(tag, png, size, self._said(tag))])
 
     def settings(self, values: Mapping[str, object], metrics: Sequence[str]) -> None:
-        """Add the settings of the run, and the tags by which it is compared with other runs («HParams»)."""
+        """Add the settings of the run, and the tags that the tab «HParams» compares between runs."""
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
         plain = {name: _plain(one) for name, one in values.items()}
         self._add(0, [compared_by(plain, {tag: self._said(tag) for tag in metrics}), hparams_pb(plain)])
 
     def flush(self) -> None:
-        """Write the held points.
+        """Write the points that are in memory.
 
         Raises:
-            InputError: they cannot be written, and are left out.
+            InputError: the points cannot be written, and are lost.
         """
         self._file.flush()
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush, then close the file."""
         self._file.close()
 
     def _said(self, tag: str) -> str:
@@ -117,14 +120,14 @@ class Curves:
 
 
 def _plain(value: object) -> bool | float | str:
-    """The value in the form of a run's setting."""
+    """Convert a value to a type that TensorBoard accepts for a setting."""
     if isinstance(value, bool):
         return value
     return float(value) if isinstance(value, int | float) else str(value)
 
 
 def flat(table: Mapping[str, Any], within: str = "") -> dict[str, object]:
-    """A nested table as one, with dots in its names; lists as text."""
+    """Flatten a nested table: nested keys are joined with dots, lists become text."""
     found: dict[str, object] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""One TensorBoard event file, written in the caller's thread, so that write errors are reported at once."""
+"""Writes one TensorBoard event file in the caller's thread, so that write errors are raised at once."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ _MAX_HELD_BYTES = 1 << 16
 
 
 class EventFile:
-    """Points are held in memory until `flush`; a partial write to a full disk is truncated, and left out.
+    """An event file. Events stay in memory until `flush`; after a failed write the file is truncated.
+
+    Truncation removes the partial write that a full disk causes: the file stays readable.
 
     Args:
-        logdir: Its folder, created if missing.
-        wall_time: Clock that stamps its beginning, seconds since 1970.
+        logdir: Folder of the file, created if missing.
+        wall_time: Clock for the timestamp at the beginning of the file, seconds since 1970.
 
     Raises:
         InputError: tensorboard is not installed, or the folder cannot be written.
@@ -61,10 +63,10 @@ class EventFile:
             self.flush()
 
     def flush(self) -> None:
-        """Write the held events.
+        """Write the events that are in memory.
 
         Raises:
-            InputError: they cannot be written, and are left out.
+            InputError: the events cannot be written, and are lost.
         """
         data = self._buffer.getvalue()
         self._buffer.seek(0)
@@ -81,7 +83,7 @@ class EventFile:
             raise self._cannot(error) from error
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush, then close the file."""
         try:
             self.flush()
         finally:

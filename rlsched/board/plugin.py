@@ -1,7 +1,7 @@
-"""TensorBoard's tab «Decisions»: serves the stores of decisions below its log folder.
+"""TensorBoard's tab «Decisions»: serves the stores of decisions below TensorBoard's log folder.
 
-TensorBoard does not start if the import of a plugin fails. So this module imports nothing that may be missing
-in an installation with TensorBoard, and nothing that is slow: no torch, no numba, no zmq.
+TensorBoard does not start if the import of a plugin fails. Therefore this module imports nothing that an
+installation with TensorBoard can lack, and nothing slow: no torch, no numba, no zmq.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from rlsched.errors import InputError
 STATIC: Final = Path(__file__).with_name("static")
 TYPES: Final = {".js": "text/javascript", ".css": "text/css"}
 UNTIL: Final = " until "
-"""Separates the name of a store from the end time of an earlier part of it."""
+"""Separator in the name of an earlier part of a store: between the store's name and the part's end time."""
 MOST_TEXT: Final = 200
-"""Maximum length of a search or of a name in a query, characters."""
+"""Maximum length of a search text or of a name in a query, characters."""
 
 MOST_HOURS: Final = 24.0 * 366
 ASKS: Final = "X-Rlsched-Replay"
-"""Header of a request that starts or ends something: pages of other sites cannot send it."""
+"""Header that requests to start or stop a replay must have: pages of other sites cannot send it."""
 
 Answer = Callable[[StoreReader, "RequestQuery"], Any]
 
@@ -53,10 +53,10 @@ class RequestQuery:
         self._values = values
 
     def text(self, name: str) -> str:
-        """A required text.
+        """Return a required text parameter.
 
         Raises:
-            InputError: it is missing, or too long.
+            InputError: the parameter is missing, or too long.
         """
         value = self._values.get(name, "")
         if not value or len(value) > MOST_TEXT:
@@ -64,10 +64,10 @@ class RequestQuery:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A finite number.
+        """Return a parameter that is a finite number.
 
         Raises:
-            InputError: it is not one.
+            InputError: the parameter is missing without a default, or is not a finite number.
         """
         value = self._values.get(name)
         if value is None and default is not None:
@@ -81,10 +81,10 @@ class RequestQuery:
         return found
 
     def whole(self, name: str) -> int:
-        """A whole number.
+        """Return a parameter that is a whole number.
 
         Raises:
-            InputError: it is not one.
+            InputError: the parameter is not a whole number.
         """
         value = self._values.get(name, "")
         if not value.isdecimal() or len(value) > 18:
@@ -93,10 +93,10 @@ class RequestQuery:
 
 
 class Stores:
-    """Stores below a folder, each read once; added rows are read at the next request.
+    """The stores below a folder. Each store is read once; a request reads the rows added since the last one.
 
-    A store too large to be read at once is offered in parts: the last one under the store's name, each
-    earlier one with its end time.
+    A store that is too large to be read at once is offered in parts: the last part under the store's name,
+    each earlier part under that name with the part's end time.
 
     Args:
         logdir: The folder.
@@ -109,15 +109,15 @@ class Stores:
         self.lock = threading.Lock()
 
     def names(self) -> list[str]:
-        """Names of the stores: their paths below the folder."""
+        """Return the names of the stores: their paths below the folder."""
         return list(self._found())
 
     def opened(self, name: str) -> bool:
-        """Whether a store is cheap to show: read before, or the last part of a store."""
+        """Return whether a store is cheap to show: it was read before, or is the last part of a store."""
         return name in self._readers or self._found().get(name, (None, None))[1] is None
 
     def _found(self) -> dict[str, tuple[Path, Part | None]]:
-        """Folder and part of each; None: the last part, which grows."""
+        """Return the folder and the part of each store by name. Part None: the last part, still growing."""
         found: dict[str, tuple[Path, Part | None]] = {}
         for name, folder in find_stores(self._logdir).items() if self._logdir.is_dir() else ():
             found[name] = folder, None
@@ -136,10 +136,10 @@ class Stores:
         return known[1]
 
     def reader(self, name: str) -> StoreReader:
-        """A store in its present state.
+        """Return a reader of a store, with all rows that are in the store now.
 
         Raises:
-            InputError: there is none with this name, or it cannot be read.
+            InputError: there is no store with this name, or it cannot be read.
         """
         folder, part = self._found().get(name, (None, None))
         if folder is None:
@@ -152,7 +152,7 @@ class Stores:
 
 
 class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
-    """The tab.
+    """The tab «Decisions» as a plugin of TensorBoard.
 
     Args:
         context: TensorBoard's start parameters.
@@ -165,15 +165,15 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         self._replays = ReplayRunner()
 
     def is_active(self) -> bool:
-        """Whether there is a store to show."""
+        """Return whether there is a store to show."""
         return bool(self._stores.names())
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        """The tab's name, and its page."""
+        """Return the tab's name and its page."""
         return base_plugin.FrontendMetadata(es_module_path="/static/index.js", tab_name="Decisions")
 
     def get_plugin_apps(self) -> dict[str, Any]:
-        """The applications by path."""
+        """Return the WSGI applications by path."""
         answers: dict[str, Answer] = {
             "/overview": _overview,
             "/moment": lambda reader, query: story.moment(reader, query.number("at")),
@@ -206,7 +206,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return app
 
     def _instead(self, request: wrappers.Request) -> wrappers.Response:
-        """A replay with another choice: POST starts or stops one; GET returns its progress."""
+        """Replay with another choice: POST starts or stops a replay; GET returns its progress."""
         query = RequestQuery(request.args.to_dict())
         try:
             if request.method == "GET":
@@ -230,7 +230,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
             return _respond(request, {"error": f"a replay cannot be started: {error}"}, 500)
 
     def _runs(self, request: wrappers.Request) -> wrappers.Response:
-        """The stores, with a summary of each."""
+        """Return the stores, with a summary of each."""
         found: list[dict[str, Any]] = []
         with self._stores.lock:
             for name in self._stores.names():
@@ -266,7 +266,7 @@ def _row(reader: StoreReader, query: RequestQuery) -> int:
 
 
 def _number_of(reader: StoreReader, query: RequestQuery) -> int:
-    """Number of the requested decision, which must have the requested candidate."""
+    """Return the number of the requested decision; check that it has the requested candidate."""
     record, wanted = reader.record(_row(reader, query)), query.whole("candidate")
     if not any(one.number == wanted for one in candidates(record)):
         raise InputError(f"candidate: decision {record.number} has no candidate {wanted}")
@@ -275,7 +275,7 @@ def _number_of(reader: StoreReader, query: RequestQuery) -> int:
 
 @wrappers.Request.application
 def _static(request: wrappers.Request) -> wrappers.Response:
-    """A file of the page; no other names are looked up."""
+    """Return a file of the page; only the known file names are served."""
     files = {file.name: file for file in _files()}
     file = files.get(request.path.rpartition("/")[2])
     if file is None:
@@ -289,7 +289,7 @@ def _files() -> Iterable[Path]:
 
 
 def _respond(request: wrappers.Request, found: Any, code: int = 200) -> wrappers.Response:
-    """A JSON answer; numbers that are not finite are null."""
+    """Return a JSON response; numbers that are not finite become null."""
     text = json.dumps(_finite(found), allow_nan=False, separators=(",", ":"))
     answer: wrappers.Response = http_util.Respond(request, text, "application/json", code=code)
     return answer

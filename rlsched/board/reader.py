@@ -1,4 +1,4 @@
-"""Reads TensorBoard event files back: curves and texts of every run under a folder."""
+"""Reads TensorBoard event files: curves and texts of every run below a folder."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Final
 from rlsched.errors import InputError
 
 _HEAD_BYTES: Final = 12
-"""Header of a record: its length, and the checksum of the length; the record follows."""
+"""Size of a record's header: the length of the record, and the checksum of that length."""
 _CHECK_BYTES: Final = 4
-"""Checksum after each record."""
+"""Size of the checksum after each record."""
 
 
 @dataclass
 class RunEvents:
-    """Content of the event files of one folder, each tag in order of writing.
+    """Content of the event files of one folder; the values of each tag are in the order of writing.
 
     Attributes:
         scalars: (step, value) pairs by tag.
         texts: (step, text) pairs by tag.
         histograms: Steps by tag.
-        damaged: Lines for people, one for each file with an unreadable part.
+        damaged: Messages for users, one for each file with an unreadable part.
     """
 
     scalars: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
@@ -33,15 +33,15 @@ class RunEvents:
 
 
 def read_runs(logdir: str | Path) -> dict[str, RunEvents]:
-    """Every run under `logdir` by its path below it, `.` for the folder itself.
+    """Read every run below `logdir`. Returns the runs by their path below `logdir`, `.` for `logdir` itself.
 
-    Reads the files of rlsched, Stable-Baselines3 and torch. Checksums are verified in Python, so a large file
-    takes a while (about 4 MB/s). A damaged or truncated file is read up to the damage, and a line of
-    `damaged` names it with the step up to which it was read.
+    Reads the files of rlsched, Stable-Baselines3 and torch. Checksums are verified in Python, so reading a
+    large file is slow (about 4 MB/s). A damaged or truncated file is read up to the damage; a message in
+    `damaged` names the file and the last step that was read.
 
     Raises:
-        InputError: no such folder, no event file in it, one that cannot be opened, or tensorboard is not
-            installed.
+        InputError: there is no such folder, it has no event file, an event file cannot be opened, or
+            tensorboard is not installed.
     """
     logdir = Path(logdir)
     if not logdir.is_dir():
@@ -90,7 +90,7 @@ def _read_file(path: Path, run: RunEvents) -> None:
 
 
 def _framed(path: Path) -> tuple[int, bool]:
-    """Number of whole consecutive records in a file, and whether bytes remain after them."""
+    """Count the complete consecutive records of a file. Also returns whether bytes remain after them."""
     size, at, whole = path.stat().st_size, 0, 0
     with path.open("rb") as file:
         while at + _HEAD_BYTES <= size:

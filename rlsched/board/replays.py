@@ -1,7 +1,7 @@
-"""Replays in a separate process: one at a time, limited in time, ended when no page shows them any more.
+"""Runs replays in a separate process: one at a time, with a time limit, stopped when no page asks for them.
 
 TensorBoard's own process imports neither the simulator nor its compiler: it starts `rlsched explain` with
-`--instead`, and returns its output.
+`--instead`, and returns the output of that command.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from rlsched.errors import InputError
 from rlsched.yielding import give_way
 
 LIMIT_S: Final = 120.0
-"""Time limit of a replay, which it reports itself, seconds."""
+"""Time limit of a replay, seconds. The replay itself stops and reports it."""
 GRACE_S: Final = 240.0
-"""Additional time for its start and for compiling without a cache, at low CPU priority, seconds."""
+"""Additional time for the start and for compiling without a cache, at low CPU priority, seconds."""
 UNWATCHED_S: Final = 10.0
-"""Time without a request of its page after which a replay ends, seconds."""
+"""A replay is stopped after this time without a request from its page, seconds."""
 _LOOK_S: Final = 0.2
 _NICE: Final = 5
 _COMMAND: Final = (sys.executable, "-m", "rlsched", "explain", "--json")
 
 
 class ReplayRunner:
-    """Runs replays.
+    """Runs replays, one at a time.
 
     Args:
-        command: The command, without its options.
-        limit_s: Time limit of a replay.
-        unwatched_s: Time after which a replay without requests ends.
+        command: The command that runs a replay, without its options.
+        limit_s: Time limit of a replay, seconds.
+        unwatched_s: A replay is stopped after this time without a request, seconds.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class ReplayRunner:
         self._last = 0
 
     def start(self, store: Path, number: int, candidate: int, hours: float) -> dict[str, Any]:
-        """Start a replay. Returns its state, as `replay_state` does.
+        """Start a replay. Returns the state of the replay, as `replay_state` does.
 
         Raises:
             InputError: another replay runs.
-            OSError: no process can be started.
+            OSError: the process cannot be started.
         """
         with self._lock:
             if self._replay is not None and self._replay.running:
@@ -73,30 +73,30 @@ class ReplayRunner:
         return self.replay_state(self._last)
 
     def replay_state(self, ticket: int) -> dict[str, Any]:
-        """State of a replay: `running`, `done` with the result `found`, or `failed` with the `error`.
+        """Return the state of a replay: `running`, `done` with the result `found`, or `failed` with `error`.
 
         Raises:
-            InputError: it is not known any more.
+            InputError: there is no replay with this ticket, or a later replay has replaced it.
         """
         return {"ticket": ticket, "limit_s": self._limit_s, **self._of(ticket).state()}
 
     def stop(self, ticket: int) -> dict[str, Any]:
-        """End a replay.
+        """Stop a replay.
 
         Raises:
-            InputError: it is not known any more.
+            InputError: there is no replay with this ticket, or a later replay has replaced it.
         """
         self._of(ticket).end("it was stopped")
         return {"ticket": ticket, "state": "failed", "error": "it was stopped"}
 
     def _of(self, ticket: int) -> _Replay:
         if self._replay is None or ticket != self._last:
-            raise InputError(f"ticket: no replay {ticket} is known any more; start it again")
+            raise InputError(f"ticket: no replay {ticket}, or a later replay has replaced it; start it again")
         return self._replay
 
 
 class _Replay:
-    """One process, and a thread that reads its output and ends it if necessary."""
+    """The process of one replay, and a thread that reads its output and kills it at the time limits."""
 
     def __init__(self, command: list[str], limit_s: float, unwatched_s: float) -> None:
         self._began = self._looked = time.monotonic()

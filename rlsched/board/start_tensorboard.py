@@ -1,4 +1,4 @@
-"""Starts TensorBoard on a folder and keeps it running until Ctrl-C."""
+"""Starts TensorBoard on a folder and runs it until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rlsched.errors import InputError
 
 
 def serve(logdir: str | Path, *, host: str = "localhost", port: int = 6006) -> None:
-    """Serve `logdir` and print the address; returns at Ctrl-C.
+    """Serve `logdir` and print the address. Returns at Ctrl-C.
 
     Raises:
-        InputError: no such folder, the port is taken, or tensorboard is not installed.
+        InputError: there is no such folder, the port is in use, or tensorboard is not installed.
     """
     if not Path(logdir).is_dir():
         raise InputError(f"{logdir}: expected a folder with stores of decisions or event files, found none")

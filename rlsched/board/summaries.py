@@ -1,4 +1,4 @@
-"""Summaries that TensorBoard's own functions create only with TensorFlow."""
+"""Summaries that TensorBoard's own functions can create only with TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Layout = Mapping[str, Mapping[str, Sequence[str]]]
 
 
 def charts(layout: Layout) -> Any:
-    """Charts of the tab «Custom scalars»."""
+    """Return the summary that defines the charts of the tab «Custom scalars»."""
     from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
     from tensorboard.compat.proto.tensor_pb2 import TensorProto
     from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
@@ -30,7 +30,10 @@ def charts(layout: Layout) -> Any:
 
 
 def compared_by(settings: Mapping[str, bool | float | str], metrics: Mapping[str, str]) -> Any:
-    """Settings of runs, and the tags by which «HParams» compares runs; `metrics` describes the tags."""
+    """Return the summary for the tab «HParams»: the settings of the run, and the tags to compare runs by.
+
+    `metrics` has the description of each tag.
+    """
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
@@ -53,7 +56,7 @@ def compared_by(settings: Mapping[str, bool | float | str], metrics: Mapping[str
 
 
 def image(tag: str, png: bytes, size: tuple[int, int], description: str) -> Any:
-    """An image for the tab «Images», (width, height) pixels."""
+    """Return the summary of a PNG image for the tab «Images»; `size` is (width, height) in pixels."""
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.compat.proto.tensor_pb2 import TensorProto
     from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto

@@ -1,4 +1,4 @@
-"""Statistics of a batch of decision records: pure functions, no files."""
+"""Computes statistics of a batch of decision records: pure functions, no files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Summary:
-    """One point on every curve of a decision board, from a batch of successive decisions.
+    """The values of one point on each curve, computed from a batch of successive decisions.
 
     Attributes:
-        scalars: Values by tag, with the unit at the end of the tag. Tags without data in the batch are
-            absent.
-        histograms: Values by tag, one for each decision. No tag is also one of `scalars`: TensorBoard gives a
-            tag to one plugin only.
+        scalars: Values by tag; a tag ends with the unit. Tags without data in the batch are absent.
+        histograms: Values by tag, one value for each decision. A tag is either in `scalars` or in
+            `histograms`: TensorBoard gives each tag to one plugin only.
     """
 
     scalars: dict[str, float]
@@ -34,12 +33,12 @@ class Summary:
 
 
 def kind_of(action: Action) -> str:
-    """`start`, `wait` or `preempt`."""
+    """Return the kind of an action: `start`, `wait` or `preempt`."""
     return str(type(action).__struct_config__.tag)
 
 
 def chosen_probability(record: DecisionRecord) -> float | None:
-    """Probability of the chosen action, over both halves; None without a network."""
+    """Return the probability of the chosen action (product of both halves), None without a network."""
     product, asked = 1.0, False
     for half in record.halves:
         shares = probabilities(half, record.temperature)
@@ -49,7 +48,7 @@ def chosen_probability(record: DecisionRecord) -> float | None:
 
 
 def entropy(record: DecisionRecord) -> float | None:
-    """Entropy of the first half, nats; None without a network."""
+    """Return the entropy of the first half of the action, nats; None without a network."""
     shares = probabilities(record.halves[0], record.temperature) if record.halves else np.empty(0)
     if not len(shares):
         return None
@@ -58,12 +57,12 @@ def entropy(record: DecisionRecord) -> float | None:
 
 
 def off_reference(record: DecisionRecord) -> bool:
-    """Whether the choice differs from the reference rule's."""
+    """Return whether the policy's choice differs from the choice of the reference rule."""
     return any(half.choice != half.reference for half in record.halves)
 
 
 def summarise(records: Sequence[DecisionRecord]) -> Summary:
-    """Counts, probabilities, entropy, value and time of a batch of at least one decision."""
+    """Compute counts, probabilities, entropy, value and time of a batch of at least one decision."""
     scalars: dict[str, float] = {}
     for source in SOURCES:
         scalars[f"decisions/source_{source}_count"] = sum(record.source == source for record in records)

@@ -1,4 +1,4 @@
-"""Descriptions of the curves of decisions, and their charts."""
+"""Descriptions of the curves of decisions, and the charts that group the curves."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DESCRIPTIONS: Final = {
     "drift/outside_.*_frac": "Share of checks in which this column was outside the training range.",
     "drift/value_.*": "Present value of this column of the state.",
 }
-"""By regular expression of whole tags; the first match counts."""
+"""Descriptions by regular expression of the whole tag; the first match counts."""
 
 LAYOUT: Final = {
     "Decisions": {

@@ -1,4 +1,4 @@
-"""Data of the tab «Decisions»: nodes and GPUs over time, the queue, and the times of decisions."""
+"""Data for the tab «Decisions»: nodes and GPUs over time, the queue, and the times of decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_FORECASTS: Final = 1_000
 
 
 def summary(name: str, reader: StoreReader) -> dict[str, Any]:
-    """Summary of a store."""
+    """Return the summary of a store."""
     timeline = reader.timeline
     return {
         "run": name,
@@ -37,10 +37,11 @@ def summary(name: str, reader: StoreReader) -> dict[str, Any]:
 
 
 def overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
-    """All data of the chart between two times.
+    """Return all data of the chart between two times.
 
-    Bars are attempts, as columns. A row is a GPU, with all nodes one below another; `rows` of a bar are runs
-    of rows, each (first row, number of rows). If there are too many bars, the shortest are left out.
+    Each bar is an attempt; bars are returned as columns. Each row of the chart is a GPU, node below node.
+    `rows` of a bar lists its ranges of adjacent rows, each as (first row, number of rows). If there are too
+    many bars, the shortest are left out.
     """
     timeline = reader.timeline
     first_row, rows, nodes = {}, 0, []
@@ -93,7 +94,7 @@ def _job(job: JobSeen) -> dict[str, Any]:
 
 
 def _longest(seen: list[AttemptSeen], most: int) -> tuple[list[AttemptSeen], int]:
-    """The bars to draw, in the order of their starts, and the number of bars left out."""
+    """Select the longest bars, in the order of their starts. Also returns the number of bars left out."""
     if len(seen) <= most:
         return seen, 0
     length = np.array([one.end_s - one.start_s for one in seen])
@@ -102,7 +103,7 @@ def _longest(seen: list[AttemptSeen], most: int) -> tuple[list[AttemptSeen], int
 
 
 def _runs(one: AttemptSeen, first_row: dict[str, int]) -> list[int]:
-    """GPUs of an attempt as runs of rows: first, count, first, count, ..."""
+    """Return the GPUs of an attempt as ranges of rows: first, count, first, count, ..."""
     rows = sorted(
         first_row[node] + gpu for node, gpu in zip(one.nodes, one.gpus, strict=True) if node in first_row
     )
@@ -114,7 +115,10 @@ def _runs(one: AttemptSeen, first_row: dict[str, int]) -> list[int]:
 
 
 def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
-    """Decisions of this period, thinned out: rows of the store, in the order of time."""
+    """Return rows and times of a sample of the decisions of this period, in the order of time.
+
+    `count` is the number of all decisions of the period.
+    """
     inside = np.flatnonzero((reader.times_s >= from_s) & (reader.times_s <= to_s))
     inside = inside[np.argsort(reader.times_s[inside], kind="stable")]
     step = max(1, math.ceil(len(inside) / MOST_MARKS))
@@ -126,7 +130,7 @@ def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
 
 
 def search(reader: StoreReader, text: str) -> list[dict[str, Any]]:
-    """Jobs with this number, jobs whose name begins with the text, and jobs with this user or VC."""
+    """Find jobs with this number, jobs with a name that begins with the text, and jobs of this user or VC."""
     found = []
     for job in reader.timeline.jobs.values():
         starts = job.job == text or (job.name and job.name.startswith(text))

@@ -1,4 +1,4 @@
-"""Decision records as TensorBoard curves and histograms. Needs tensorboard, never torch."""
+"""Writes decision records as TensorBoard curves and histograms. Needs tensorboard, never torch."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ WINDOW_DECISIONS = 256
 class DecisionWriter:
     """Writes an event file: every `window` decisions become one point of each curve.
 
-    The step of a point is the number of its last decision, counted from 1: a restarted broker continues the
-    steps, and TensorBoard discards the points after a step that goes back. Event files are written at about
-    2 MB/s, so they contain a summary; the decisions themselves are in a store in the same folder
-    (`rlsched.decisions`), which the tab «Decisions» shows.
+    The step of a point is the number of its last decision, counted from 1. A restarted broker continues the
+    steps; if a step is lower than an earlier one, TensorBoard discards the earlier points from that step on.
+    Event files are written at only about 2 MB/s. Therefore the event file contains a summary; the decisions
+    themselves are in a store in the same folder (`rlsched.decisions`), which the tab «Decisions» shows.
 
     Args:
         logdir: Folder of the event file; created if missing. TensorBoard calls it a run.
         window: Decisions per point.
-        wall_time: Clock that stamps the points, seconds since 1970.
+        wall_time: Clock for the timestamps of the points, seconds since 1970.
 
     Raises:
         InputError: tensorboard is not installed, or `logdir` cannot be written to.
@@ -55,21 +55,21 @@ class DecisionWriter:
             self._write_point()
 
     def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
-        """Add a point to each of these curves at once; `step` is a number of decisions, too."""
+        """Add a point to each of these curves at once; `step` is the number of a decision."""
         self._open.add(step, scalars)
 
     def flush(self) -> None:
-        """Write the decisions since the last point as a point of their own, and all points to disk.
+        """Write a point for the decisions since the last point, and write all points to disk.
 
         Raises:
-            InputError: the write failed, for example because the disk is full; these points are left out, and
-                later points can follow.
+            InputError: the write failed, for example because the disk is full. These points are lost; later
+                points can still be added.
         """
         self._write_point()
         self._open.flush()
 
     def close(self) -> None:
-        """Flush and close; nothing can be added afterwards. Closing twice does nothing."""
+        """Flush, then close the file; nothing can be added afterwards. A second call does nothing."""
         if self._curves is not None:
             try:
                 self._write_point()

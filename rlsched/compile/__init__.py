@@ -1,1 +1,1 @@
-"""Compilation of kernels with numba: the decorators, their cache on disk, and progress while they compile."""
+"""Compiles kernels with numba: the decorators, the cache on disk, and the progress of compilation."""

@@ -1,9 +1,9 @@
 """Compiles kernels in advance, in several processes if there are several cores.
 
-Work is given as *pieces*: functions without arguments that compile something, and can be pickled. Each
-process takes one piece after another, and writes the result to the cache (`rlsched.compile.kernel_cache`) for
-any process that needs it; if two need the same kernel at once, one waits for the other. No result depends on
-these processes: a kernel that they do not compile is compiled where it is needed.
+The work is a list of *pieces*: picklable functions without arguments that compile something. Each process
+takes one piece after another, and writes the result to the cache (`rlsched.compile.kernel_cache`) for all
+processes. If two processes need a kernel at once, one of them waits for the other. No result depends on these
+processes: a kernel that they do not compile is compiled at its first use.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, Final
 from rlsched.compile.compiling import COMPILING
 
 Piece = Callable[[], object]
-"""Compiles something; the return value is dropped."""
+"""A function that compiles something; its return value is ignored."""
 MOST_PROCESSES: Final = 8
-"""Limit on processes; each takes about 300 MiB."""
+"""Maximum number of processes; each needs about 300 MiB of memory."""
 _EndOfChild = (EOFError, OSError)
 
 
@@ -34,7 +34,7 @@ def cores() -> int:
 def compile_pieces(pieces: Sequence[Piece], processes: int | None = None) -> None:
     """Compile pieces in other processes, while this process reports the progress.
 
-    With one process or one piece, nothing is done, nor if no verb runs (`Compiling.by_verb`).
+    Does nothing with one process or one piece, or if no verb of the command line runs (`Compiling.by_verb`).
 
     Args:
         pieces: Pieces to compile, the longest first.
@@ -59,7 +59,7 @@ def compile_pieces(pieces: Sequence[Piece], processes: int | None = None) -> Non
 
 
 class _CompilerProcess:
-    """A process that compiles, as seen from its parent."""
+    """The parent's handle of a process that compiles."""
 
     def __init__(self, context: Any) -> None:
         self.ours, theirs = context.Pipe()
@@ -73,7 +73,7 @@ class _CompilerProcess:
         theirs.close()
 
     def takes_next(self, left: Iterator[Piece]) -> bool:
-        """Send it the next piece; return whether there was one, and the process lives."""
+        """Send the process the next piece. Returns False if no piece is left, or the process has exited."""
         piece = next(left, None)
         if piece is None:
             return False
@@ -84,7 +84,7 @@ class _CompilerProcess:
         return True
 
     def goes_on(self, left: Iterator[Piece]) -> bool:
-        """Process its reports, and send it more work; return whether it has any."""
+        """Handle one report of the process; when its piece is done, send the next. False: no more to do."""
         try:
             said = self.ours.recv()
         except _EndOfChild:
@@ -96,7 +96,7 @@ class _CompilerProcess:
         return True
 
     def end(self) -> None:
-        """Kill it, in any state."""
+        """Kill the process, whatever it does."""
         self.ours.close()
         self._process.terminate()
         self._process.join()
@@ -107,7 +107,7 @@ class _CompilerProcess:
 
 
 def _compile(parent: Connection) -> None:
-    """Compile pieces that the parent sends, until the parent exits."""
+    """Compile the pieces that the parent sends, until the parent exits."""
     _end_with_parent()
     COMPILING.hand_on = parent.send
     with suppress(*_EndOfChild):
@@ -119,7 +119,7 @@ def _compile(parent: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """Exit at once when the parent does, also in the middle of a kernel."""
+    """Exit at once when the parent exits, even while a kernel is compiled."""
     of_parent = multiprocessing.parent_process()
     assert of_parent is not None
 

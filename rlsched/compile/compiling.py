@@ -1,7 +1,7 @@
-"""Progress of kernel compilation, printed on standard error if a verb asks for it.
+"""Prints the progress of kernel compilation on standard error if a verb of the command line asks for it.
 
-`rlsched.compile.kernel_cache` reports every kernel that is compiled or found. This module imports no numba,
-so the command line can turn it on before anything is compiled.
+`rlsched.compile.kernel_cache` reports every kernel that is compiled or found in the cache. This module does
+not import numba, so that the command line can turn progress on before anything is compiled.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TextIO
 
 FIRST_S: Final = 0.3
-"""Compilations that take less are not reported, seconds."""
+"""Shorter compilations are not reported, seconds."""
 REWRITTEN_EVERY_S, LINES_EVERY_S = 0.1, 1.0
 TICK_S: Final = 0.5
 """Interval at which a long compilation is reported with its duration, seconds."""
@@ -24,22 +24,23 @@ _OTHERS: Final = f"{SAYS}: another process is at it"
 
 
 class Compiling:
-    """Progress of the compiler: on a terminal one line, rewritten; elsewhere a line now and then.
+    """Progress of the compiler: one line that is rewritten on a terminal, an occasional line elsewhere.
 
     Args:
         clock: Returns seconds.
-        stream: Stream to print to; None: standard error at that time.
-        ticks: Print from a thread while a kernel takes long, when nothing else can.
+        stream: Stream to print to; None: the standard error stream at the time of printing.
+        ticks: Print from a thread while a long compilation blocks the main thread.
 
     Attributes:
         told: Whether to print anything.
-        by_verb: Whether a verb compiles. Child processes of a user's own script would run the script again.
+        by_verb: Whether a verb of the command line compiles. If a user's own script does, child processes
+            would run that script again.
         tells: Called with each progress text at once; None: not called.
-        compiled: Kernels that this process has compiled.
-        found: Kernels that it has found in the cache.
+        compiled: Number of kernels that this process has compiled.
+        found: Number of kernels that this process has found in the cache.
         took_s: Time spent on compiling, or on waiting for another process that compiles, seconds.
-        hand_on: Set if this process compiles for another one (`rlsched.compile.ahead`): sends that process a
-            method's name and its arguments, instead of printing here.
+        hand_on: Set if this process compiles for another process (`rlsched.compile.ahead`): sends that
+            process a method's name and its arguments, instead of printing here.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Compiling:
         self.hand_on: Callable[[tuple[Any, ...]], None] | None = None
 
     def begins(self, kernel: Any, needed: Iterable[Any]) -> None:
-        """Report the start of a kernel's compilation, with the kernels that it needs."""
+        """Report the start of a kernel's compilation; `needed` are the kernels that it calls."""
         if self.hand_on is not None:
             self.hand_on(("begins", kernel, set(needed)))
             return
@@ -76,7 +77,7 @@ class Compiling:
         self._at(_OTHERS)
 
     def report_available(self, kernel: Any, *, compiled: bool) -> None:
-        """Report that a kernel is available."""
+        """Report that a kernel is available: compiled by this process, or found in the cache."""
         if self.hand_on is not None:
             self.hand_on(("others", kernel, compiled))
             return
@@ -87,12 +88,12 @@ class Compiling:
         self.found += not compiled
 
     def others(self, kernel: Any, compiled: bool) -> None:
-        """Report a kernel that another process has compiled for this one, or found."""
+        """Report a kernel that another process has compiled for this process, or found in the cache."""
         self._done.add(kernel)
         self.compiled += compiled
 
     def ends(self, needed: Iterable[Any]) -> None:
-        """Report that the kernel that Python called is available, with all that it needs."""
+        """Report that a kernel called from Python is available, with all kernels that it needs."""
         if self.hand_on is not None:
             return
         self._done.update(needed)
@@ -122,7 +123,7 @@ class Compiling:
             self.tick()
 
     def tick(self) -> None:
-        """Print the activity again, with its duration if that is long."""
+        """Print the current activity again, with its duration if that is long."""
         with self._lock:
             took_s = self._clock() - self._since_s
             if self._now:
@@ -143,7 +144,7 @@ class Compiling:
         self._write(f"{_CLEAR}{text}" if rewrites else f"{text}\n")
 
     def _rewrites(self) -> bool:
-        """Return whether a line can be rewritten: not under bars of `rich`, which replaces standard error."""
+        """Return whether a line can be rewritten; not while `rich` shows bars: it replaces stderr."""
         return (self._stream or sys.stderr).isatty() and (
             self._stream is not None or sys.stderr is sys.__stderr__
         )
@@ -155,4 +156,4 @@ class Compiling:
 
 
 COMPILING: Final = Compiling(ticks=True)
-"""Progress of this process."""
+"""The progress of this process."""

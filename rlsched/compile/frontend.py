@@ -1,23 +1,26 @@
 """Faster versions of functions that numba's front end calls millions of times while it compiles kernels.
 
-A cold start spends most of its time in numba's Python code. This module replaces a few functions by faster
-ones; the compiled code is unchanged. Importing the module is enough (`rlsched.compile.jit` does);
-numba's version is pinned in `constraints.txt`.
+A cold start spends most of its time in numba's Python code. This module replaces a few of numba's functions
+with faster ones; the compiled code is the same. Importing the module is enough (`rlsched.compile.jit` does);
+numba's version is pinned in `constraints.txt`. The slow parts of numba that are replaced:
 
-- Two sets of compiler flags are compared for every function that numba considers for a call. numba makes a
-  dictionary of thirty properties of each, twice.
-- Every compilation installs two timers, which receive an event for every lock of every function called. Every
-  call of LLVM notifies two listeners of the lock that it takes.
-- Types have an abstract metaclass, though no class is registered as another's: `isinstance` skips it.
-- The hash of a type combines the hashes of all types inside it; a cluster's state has some hundred.
-- The type of `a + b` is searched among thirty overloads; for two numbers of the same types, it is the same.
-- Each access to an array makes a class for it, and checks whether the array has a class of its own for that;
+- For every function that numba considers for a call, it compares two sets of compiler flags. For each
+  comparison, numba makes two dictionaries of thirty properties of each set.
+- Every compilation installs two timers, which receive an event for every lock of every called function. Every
+  call of LLVM notifies two listeners of the lock that the call takes.
+- Types have an abstract metaclass, which makes `isinstance` slow, although no class is registered as a
+  virtual subclass.
+- The hash of a type combines the hashes of all types inside it; the type of a cluster's state has several
+  hundred.
+- The type of `a + b` is searched among thirty overloads, although it is always the same for the same argument
+  types.
+- For each access to an array, numba makes a class, and checks whether the array has its own class for that;
   if not, numba searches all its registries again.
-- The type of an attribute of a state's tuples, records and arrays, and the size of a type in memory, are the
-  same each time. To find the size, LLVM parses a module that is written for it.
-- The templates of a function for this processor are selected and sorted at every call of the function.
-- The variables of a statement are found by a search through all of its parts, including strings.
-- Thirty modules are imported again for each function, to check for new registrations.
+- The type of an attribute of a state's tuples, records and arrays, and the size of a type in memory, are
+  always the same. To find the size, LLVM parses a module that is written for it.
+- At every call of a function, its templates for this processor are selected and sorted again.
+- The variables of a statement are found by a search through all parts of the statement, including strings.
+- For each function, thirty modules are imported again, to check for new registrations.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from numba.np import arrayobj
 
 
 def _same(one: Any, other: Any) -> Any:
-    """`TargetConfig.__eq__`."""
+    """Replaces `TargetConfig.__eq__`."""
     if not isinstance(other, TargetConfig):
         return NotImplemented
     return one._values == other._values or one.values() == other.values()
@@ -54,18 +57,18 @@ def _defaults(kind: type) -> dict[str, Any]:
 
 
 def _values(one: Any) -> dict[str, Any]:
-    """`TargetConfig.values`."""
+    """Replaces `TargetConfig.values`."""
     kind: Any = type(one)
     return {**_defaults(kind), **one._values}
 
 
 def _hash(one: Any) -> int:
-    """`TargetConfig.__hash__`; numba's own hashes the names of the options, too."""
+    """Replaces `TargetConfig.__hash__`; numba's own also hashes the names of the options."""
     return hash(type(one))
 
 
 def _no_timer(_kind: str, _callback: Any) -> AbstractContextManager[None]:
-    """`event.install_timer`, without a timer."""
+    """Replaces `event.install_timer`; installs no timer."""
     return nullcontext()
 
 
@@ -80,7 +83,7 @@ _TypeMetaclass.__subclasscheck__ = type.__subclasscheck__  # type: ignore[method
 
 
 class _Kept:
-    """A hash that is not pickled: hashes of strings differ between processes, and types are pickled."""
+    """A stored hash that is not pickled with its type: hashes of strings differ between processes."""
 
     __slots__ = ("value",)
 
@@ -92,7 +95,7 @@ class _Kept:
 
 
 def _hash_once(one: Any) -> int:
-    """`Type.__hash__` for types that contain other types."""
+    """Replaces `Type.__hash__` of types that contain other types; the hash is computed once."""
     kept = one.__dict__.get("_hash_kept")
     if kept is None or kept.value is None:
         kept = one._hash_kept = _Kept(hash(one.key))
@@ -100,7 +103,7 @@ def _hash_once(one: Any) -> int:
 
 
 def _same_type(one: Any, other: Any) -> bool:
-    """`Type.__eq__`."""
+    """Replaces `Type.__eq__`."""
     return one is other or (one.__class__ is other.__class__ and one.key == other.key)
 
 
@@ -116,7 +119,7 @@ _get_call_type = BaseFunction.get_call_type
 
 
 def _call_type(self: Any, context: Any, args: Any, kws: Any) -> Any:
-    """`BaseFunction.get_call_type`."""
+    """Replaces `BaseFunction.get_call_type`."""
     if kws or not all(type(one) in _PLAIN for one in args):
         return _get_call_type(self, context, args, kws)
     known, said = self.__dict__.setdefault("_of_plain", {}), (args, ConfigStack.top_or_none())
@@ -135,7 +138,7 @@ _getattr_template = BaseContext.find_matching_getattr_template
 
 
 def _attribute(context: Any, kind: Any, name: str) -> Any:
-    """`BaseContext.find_matching_getattr_template`. Methods are not cached: they record their calls."""
+    """Replaces `BaseContext.find_matching_getattr_template`. Methods record their calls: not cached."""
     if type(kind) not in _HOLDERS:
         return _getattr_template(context, kind, name)
     known = context.__dict__.setdefault("_attributes_of_holders", {})
@@ -154,7 +157,7 @@ _ordered: dict[tuple[Any, tuple[Any, ...]], list[Any]] = {}
 
 
 def _by_target(target: Any, templates: list[Any], fnkey: Any = "") -> list[Any]:
-    """`utils.order_by_target_specificity`."""
+    """Replaces `utils.order_by_target_specificity`."""
     said = target, tuple(templates)
     found = _ordered.get(said)
     if found is None:
@@ -172,7 +175,7 @@ _sizes: dict[str, int] = {}
 
 
 def _abi_sizeof(context: Any, kind: Any) -> int:
-    """`BaseContext.get_abi_sizeof` for the only target in use."""
+    """Replaces `BaseContext.get_abi_sizeof` for the only target in use."""
     said = str(kind)
     found = _sizes.get(said)
     if found is None:
@@ -190,7 +193,7 @@ _make_array = arrayobj.make_array
 
 @cache
 def _array_proxy(kind: Any) -> Any:
-    """`arrayobj.make_array`."""
+    """Replaces `arrayobj.make_array`."""
     made = _make_array(kind)
     if type(kind) is types.Array:
         made._make_refs = create_struct_proxy(kind)._make_refs
@@ -226,7 +229,7 @@ def _add_vars(value: Any, found: list[Any]) -> None:
 
 
 def _list_vars(_self: Any, value: Any) -> list[Any]:
-    """`Inst._rec_list_vars`."""
+    """Replaces `Inst._rec_list_vars`."""
     found: list[Any] = []
     _add_vars(value, found)
     return found
@@ -241,7 +244,7 @@ _load_registries = CPUContext.load_additional_registries
 
 
 def _load_registries_once(context: Any) -> None:
-    """`CPUContext.load_additional_registries`: after the first time, imports register nothing new."""
+    """Replaces `CPUContext.load_additional_registries`: later imports would register nothing new."""
     if not context.__dict__.get("_has_registries"):
         _load_registries(context)
         context._has_registries = tuple(context._registries)

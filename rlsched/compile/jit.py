@@ -1,4 +1,4 @@
-"""`kernel`: numba's njit, compiled in two parts, with the cache of `kernel_cache`."""
+"""Defines `kernel`: numba's njit, compiled in two parts, with the cache of `kernel_cache`."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Kernel:
-    """A compiled function. Kernels call it directly; Python calls it through a separate entry.
+    """A compiled function. Other kernels call it directly; Python calls it through a separate entry.
 
-    numba gives every function an entry for Python. Its code to unpack a state's arrays takes about as long to
-    compile as most kernels do, and few kernels are ever called from Python: the entry is made at the first
-    call.
+    numba gives every function an entry for calls from Python. The code of the entry, which unpacks the arrays
+    of a state, takes about as long to compile as most kernels do. Only few kernels are ever called from
+    Python: therefore the entry is made at the first call.
 
     Attributes:
         py_func: The original Python function.
-        kind: How it is compiled: `kernel` or `array_kernel`.
+        kind: How the function is compiled: `kernel` or `array_kernel`.
     """
 
     def __init__(self, function: Callable[..., Any], kind: str) -> None:
@@ -86,7 +86,7 @@ class Kernel:
         return self._inside._numba_type_
 
     def __call__(self, *args: Any) -> Any:
-        """Call it from Python."""
+        """Call the kernel from Python."""
         if self._stateless is not None:
             return self._stateless(*args)
         latest = _LATEST.get(type(args[0])) if args else None
@@ -115,14 +115,14 @@ class Kernel:
         return self._entry
 
     def compile_for(self, *args: Any) -> None:
-        """Compile it, or load it, for calls from Python with such arguments, without calling it."""
+        """Compile or load the entry for calls from Python with these argument types; do not call it."""
         entry = self._made_entry()
         entry.compile(tuple(widened(entry.typeof_pyval(one)) for one in args))
 
     def bound(self, *args: Any) -> Callable[..., Any]:
-        """Return the compiled function for such arguments, for loops whose argument types never change.
+        """Return the compiled function for arguments of these types, for loops with constant argument types.
 
-        It checks nothing: arguments of other types or layouts are read as if they were of these types.
+        The function checks nothing: arguments of other types or layouts are read as if they had these types.
         """
         entry = self._made_entry()
         wanted = tuple(widened(entry.typeof_pyval(one)) for one in args)
@@ -130,7 +130,7 @@ class Kernel:
         return cast("Callable[..., Any]", entry.overloads[wanted].entry_point)
 
     def _remember(self, args: tuple[Any, ...], latest: _Latest) -> None:
-        """Remember the compiled function of this call, for later calls with this state and like arguments."""
+        """Remember the compiled function of this call, for later calls with this state and equal types."""
         others = args[1:]
         if not all(map(_shows_its_type, others)):
             return
@@ -145,11 +145,11 @@ class Kernel:
 
 
 class _Latest:
-    """The latest state, or another tuple of its kind, that Python passed to a kernel.
+    """The latest state (or another tuple of its class) that Python passed to a kernel.
 
     Attributes:
-        state: The tuple of arrays.
-        mark: Unique for each tuple; kernels keep it with their data about the tuple, which it keeps alive.
+        state: The tuple of arrays; this reference keeps it alive.
+        mark: Unique for each tuple; kernels store the mark with their data about the tuple.
     """
 
     def __init__(self, state: Any) -> None:
@@ -157,7 +157,7 @@ class _Latest:
 
 
 _LATEST: dict[type, _Latest] = {}
-"""By kind: a run and its state are passed to kernels alternately, and neither must displace the other."""
+"""The latest tuple by class: a run and its state are passed alternately, and must not replace each other."""
 _NUMBERS = frozenset((int, float, bool))
 _ARRAYS = frozenset((np.ndarray, np.recarray))
 _dtype: Callable[[Any], np.dtype[Any]] = np.ndarray.dtype.__get__
@@ -165,7 +165,7 @@ _dtype: Callable[[Any], np.dtype[Any]] = np.ndarray.dtype.__get__
 
 
 def _look(one: Any) -> object:
-    """Return what determines the argument's type for numba: equal values mean equal types."""
+    """Return the properties of an argument that determine its numba type: equal values mean equal types."""
     kind = type(one)
     if kind in _ARRAYS:
         return kind, _dtype(one), one.ndim, one.flags.num
@@ -175,7 +175,7 @@ def _look(one: Any) -> object:
 
 
 def _shows_its_type(one: Any) -> bool:
-    """Whether `_look` returns everything that determines the type for numba."""
+    """Return whether `_look` returns everything that determines the numba type of this argument."""
     if isinstance(one, tuple):
         return all(map(_shows_its_type, one))
     return type(one) in _NUMBERS or type(one) in _ARRAYS
@@ -194,7 +194,7 @@ def called(kernel: Kernel) -> set[FunctionType]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Disable the garbage collector: the compiler makes millions of objects, and collections took a tenth."""
+    """Disable the garbage collector: for the compiler's millions of objects, it took 10 % of the time."""
     if not gc.isenabled():  # a nested compilation
         yield
         return
@@ -206,7 +206,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def widened(argument: Any) -> Any:
-    """Return the type as which an argument of this type is passed: integers as 64-bit, without constants.
+    """Return the type that an argument is passed as: integers as 64-bit, without constants.
 
     Otherwise a kernel would be compiled for each integer width and each constant that its callers pass.
     """
@@ -217,15 +217,16 @@ def widened(argument: Any) -> Any:
 def kernel(function: F) -> F:
     """Compile `function` in nopython mode at first call, or load it from the cache.
 
-    It must not make arrays (views are allowed): it is compiled without reference counts. With them, every
-    call that passes the arrays of a state increments and decrements the count of each, which took five times
-    as long as the work itself (`_nrt` is numba's own switch for this; numba's version is pinned).
+    The function must not make arrays (views are allowed): it is compiled without reference counts. With
+    reference counts, every call that passes the arrays of a state increments and decrements the count of each
+    array, which took five times as long as the work itself (`_nrt` is numba's own switch for this; numba's
+    version is pinned).
     """
     return _compiled(function, "kernel")
 
 
 def array_kernel(function: F) -> F:
-    """As `kernel`, for a function that makes arrays."""
+    """Compile `function` like `kernel`, but with reference counts, for a function that makes arrays."""
     return _compiled(function, "array_kernel")
 
 
@@ -237,19 +238,19 @@ def _compiled(function: F, kind: str) -> F:
 
 
 class CompileTime:
-    """An open name of a template: a constant of the compiler, or a kernel, that `specialise` fills in."""
+    """An open name of a template: stands for a constant or a kernel, which `specialise` fills in."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __bool__(self) -> bool:
-        raise TypeError(f"{self.name} is open until `specialise` says what it is")
+        raise TypeError(f"{self.name} is open: `specialise` gives it a value")
 
 
 def compile_time(name: str) -> Any:
     """Return an open constant for templates. Branches that its value excludes are never compiled.
 
-    A kernel that reads one, or calls such a kernel, is a template: use `specialise`.
+    A kernel that reads an open constant, or calls such a kernel, is a template: use `specialise`.
     """
     return CompileTime(name)
 
@@ -259,7 +260,7 @@ _MADE: dict[tuple[Any, ...], Kernel] = {}
 
 
 def open_names(template: Kernel) -> frozenset[str]:
-    """Open names of a kernel, and of the kernels that it calls."""
+    """Return the open names of a kernel and of the kernels that it calls."""
     found = _OPEN.get(template)
     if found is None:
         _OPEN[template] = frozenset()  # for recursive calls
@@ -274,16 +275,17 @@ def open_names(template: Kernel) -> frozenset[str]:
 
 
 def specialise(template: F, **bound: Any) -> F:
-    """Return a kernel from a template, and from the templates that it calls.
+    """Return a kernel from a template, with the templates that it calls also filled in.
 
     The same template with the same constants gives the same kernel.
 
     Args:
         template: The template; a kernel without open names is returned unchanged.
-        **bound: Value of each open name: a number, or a kernel, which may be a template of the same names.
+        **bound: Value of each open name: a number, or a kernel, which can itself be a template with these
+            names.
 
     Raises:
-        TypeError: a name is left open.
+        TypeError: an open name has no value.
     """
     return cast("F", _specialised(cast("Kernel", template), bound))
 
@@ -294,7 +296,7 @@ def _specialised(template: Kernel, bound: dict[str, Any]) -> Kernel:
         return template
     missing = sorted(names - bound.keys())
     if missing:
-        raise TypeError(f"{template.py_func.__name__} leaves open: {', '.join(missing)}")
+        raise TypeError(f"{template.py_func.__name__} has open names without a value: {', '.join(missing)}")
     wanted = {name: bound[name] for name in bound if name in _needed(names, bound)}
     key = (template, *sorted(wanted.items(), key=lambda one: one[0]))
     made = _MADE.get(key)
@@ -318,7 +320,7 @@ def _specialised(template: Kernel, bound: dict[str, Any]) -> Kernel:
 
 
 def _needed(names: frozenset[str], bound: dict[str, Any]) -> set[str]:
-    """These names, and the open names of the kernels bound to them."""
+    """Return these names, and the open names of the kernels bound to them."""
     needed, left = set(names), list(names)
     while left:
         value = bound.get(left.pop())
@@ -329,7 +331,7 @@ def _needed(names: frozenset[str], bound: dict[str, Any]) -> set[str]:
 
 
 def _referred(function: Callable[..., Any]) -> dict[str, Any]:
-    """Values of the global names in a function's code; `co_names` also has names of attributes."""
+    """Return the values of the global names in a function's code; `co_names` also has attribute names."""
     code, scope, high = function.__code__, function.__globals__, 0
     found: dict[str, Any] = {}
     for operation, argument in zip(code.co_code[::2], code.co_code[1::2], strict=True):

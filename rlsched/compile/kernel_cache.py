@@ -1,12 +1,13 @@
-"""Cache of compiled kernels on disk, keyed by their code and the code that they call, not by file.
+"""Cache of compiled kernels on disk. The key is the code of a kernel and of all that it calls, not a file.
 
-numba's own cache identifies a function by its file's time and line, and misses changes of functions that it
-calls in other files. Here a kernel's entry is named after a digest of its own byte code, of the constants
-that it reads, and of the byte code and constants of every kernel that it calls. So a change recompiles only
-the affected kernels, and two checkouts of one version share their entries. Entries for different argument
-types are in different files, as the types of one version may be unknown to another.
+numba's own cache identifies a function by the time stamp of its file and its line, and does not notice
+changes of called functions in other files. In this cache, an entry is named after a digest of the kernel's
+byte code, of the constants that the kernel reads, and of the byte code and constants of every kernel that it
+calls. Therefore a change recompiles only the affected kernels, and two checkouts of one version share their
+entries. Entries for different argument types are in different files, because another version may not know
+some of the types.
 
-Processes that need the same kernel at once compile it once: the others wait for the first.
+If several processes need a kernel at once, one of them compiles it; the others wait.
 """
 
 from __future__ import annotations
@@ -37,22 +38,22 @@ from rlsched.compile.compiling import COMPILING
 from rlsched.compile.reference import BY_REFERENCE
 
 KEPT_UNUSED_DAYS: Final = 30
-"""Days after which an entry that was not loaded is removed."""
+"""Days after its last use at which an entry is removed."""
 _KNOWN_PACKAGES: Final = ("math", "numpy", "numba")
-"""Modules whose functions numba supports: their version is part of the key."""
+"""Modules with functions that numba supports; their version is part of the key."""
 
 
 # ---- keys of kernels ------------------------------------------------------------------------------
 
 
 class Digests:
-    """Digests of functions and their references; each function is digested once."""
+    """Computes digests of functions and of the values that they refer to; each function is digested once."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Any, bytes]] = {}  # by identity; holding the object keeps its id unique
 
     def digest_of(self, function: types.FunctionType) -> bytes:
-        """Digest of a function's byte code, its constants, and all of its references."""
+        """Return the digest of a function's byte code, its constants, and everything that it refers to."""
         found = self._known.get(id(function))
         if found is None:
             self._known[id(function)] = (function, function.__qualname__.encode())  # for recursive calls
@@ -63,7 +64,7 @@ class Digests:
         return found[1]
 
     def _of_value(self, value: Any) -> bytes:
-        """Digest of a value that a function refers to."""
+        """Return the digest of a value that a function refers to."""
         function = getattr(value, "py_func", value)
         if isinstance(function, types.FunctionType):
             kind = getattr(value, "kind", "function")
@@ -81,7 +82,7 @@ class Digests:
 
 
 def _parts(function: types.FunctionType) -> Iterator[Any]:
-    """Yield the inputs of a function's compilation: bytes, and values that it refers to."""
+    """Yield the inputs of a function's compilation: bytes, and values that the function refers to."""
     code, scope = function.__code__, function.__globals__
     yield code.co_code
     yield repr((code.co_argcount, code.co_varnames, code.co_names)).encode()
@@ -106,7 +107,7 @@ DIGESTS: Final = Digests()
 
 @cache
 def _versions() -> str:
-    """Other inputs of machine code: versions of numba and LLVM, and the linking of kernels."""
+    """Return the other inputs of machine code: versions of numba and LLVM, and how kernels are linked."""
     hasher = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__} {np.__version__}".encode())
     for name in ("jit.py", "kernel_cache.py", "linking.py", "packing.py"):
         hasher.update(Path(__file__).with_name(name).read_bytes())
@@ -114,7 +115,7 @@ def _versions() -> str:
 
 
 def is_kept(function: types.FunctionType) -> bool:
-    """Whether a kernel that Python calls was compiled before, for any types."""
+    """Return whether the cache has a kernel that Python calls, for any argument types."""
     return any(folder("entries").glob(f"*-{DIGESTS.digest_of(function).hex()[:16]}.*.nbi"))
 
 
@@ -122,13 +123,13 @@ def is_kept(function: types.FunctionType) -> bool:
 
 
 def folder(part: str) -> Path:
-    """Folder of one part of the cache: kernels called by kernels (`inside`), or by Python (`entries`)."""
+    """Return the folder of a cache part: `inside` (called by kernels) or `entries` (called by Python)."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "rlsched" / f"kernels-{_versions()}" / part
 
 
 class _Locator(_CacheLocator):  # type: ignore[misc]
-    """Gives numba the folder of a kernel's entries and their key."""
+    """Gives numba the folder and the key of a kernel's entries."""
 
     def __init__(self, function: types.FunctionType, part: str) -> None:
         self._digest = DIGESTS.digest_of(function).hex()
@@ -145,7 +146,7 @@ class _Locator(_CacheLocator):  # type: ignore[misc]
 
 
 class _Entries(CompileResultCacheImpl):  # type: ignore[misc]
-    """numba's reader and writer of compiled code, at our location."""
+    """numba's reader and writer of compiled code, with the folder of this cache."""
 
     def __init__(self, function: types.FunctionType, part: str) -> None:
         self._lineno = function.__code__.co_firstlineno
@@ -156,12 +157,12 @@ class _Entries(CompileResultCacheImpl):  # type: ignore[misc]
 
 
 class KernelCache(FunctionCache):  # type: ignore[misc]
-    """Entries of one kernel. The key is computed at its first use.
+    """Entries of one kernel. The key is computed at first use.
 
     Args:
-        function: The kernel's own function; functions that it calls may be defined after it.
+        function: The kernel's own function; functions that it calls can be defined after it.
         part: `inside` or `entries`.
-        calls: Functions of all kernels that it calls, directly or indirectly.
+        calls: Functions of all kernels that the kernel calls, directly or indirectly.
     """
 
     def __init__(
@@ -184,11 +185,11 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
     @property
     def cache_path(self) -> str:
-        """Folder of the entries."""
+        """Return the folder of the entries."""
         return str(folder(self._part))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """See `numba.core.caching`. An entry that cannot be read, for any reason, is made again."""
+        """See `numba.core.caching`. If an entry cannot be read, the kernel is compiled again."""
         self._open(sig)
         index = Path(self._cache_file._index_path)
         try:
@@ -205,7 +206,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """See `numba.core.caching`; removes entries that are no longer used."""
+        """See `numba.core.caching`. Also removes unused entries."""
         self._open(sig)
         super().save_overload(sig, data._replace(type_annotation=""))  # else the source with all types
         COMPILING.report_available(self._said, compiled=True)
@@ -214,12 +215,12 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
         _prune(Path(self.cache_path).parent.parent)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """See `numba.core.caching`: the types themselves are ten times as long as the rest of an index."""
+        """See `numba.core.caching`. A digest replaces the types, which are ten times as long as the rest."""
         return _types_digest(sig), codegen.magic_tuple(), DIGESTS.digest_of(self._function)
 
     @property
     def _said(self) -> bytes:
-        """Name of the kernel in progress reports, also between processes."""
+        """Return the name of the kernel in progress reports, also between processes."""
         return DIGESTS.digest_of(self._function)
 
     def _needed(self) -> set[bytes]:
@@ -243,7 +244,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc]
 
 @cache
 def _prune(root: Path) -> None:
-    """Once per process: remove entries, of all versions, that were not loaded for `KEPT_UNUSED_DAYS`."""
+    """Remove entries, of all versions, that were not loaded for `KEPT_UNUSED_DAYS`; once per process."""
     before_s = time.time() - KEPT_UNUSED_DAYS * 86400
     for index in root.glob("kernels-*/*/*.nbi"):
         with suppress(FileNotFoundError):  # another process removed it
@@ -253,7 +254,7 @@ def _prune(root: Path) -> None:
 
 
 def _types_digest(sig: Any) -> str:
-    """Digest of argument types: numba's description; for tuples class, fields, and how they are passed."""
+    """Return a digest of argument types: numba's description; for tuples the class, fields, and passing."""
     return hashlib.sha256(repr([_described(one) for one in sig]).encode()).hexdigest()[:12]
 
 

@@ -1,12 +1,13 @@
-"""Linking of kernels: once, in the function that Python calls.
+"""Links kernels only once, in the function that Python calls.
 
 numba gives every compiled function a library, links into it all that the function calls, optimises the whole
-and makes machine code of it, and then repeats this for each caller. With kernels that call kernels most of
-that work is wasted. Here a kernel that only kernels call is kept as intermediate code; a function that Python
-calls (an *entry*) is linked with all that it needs, optimised and compiled to machine code once.
+library, makes machine code of it, and repeats this for each caller. If kernels call kernels, most of that
+work is wasted. In this module, a kernel that only other kernels call stays intermediate code. A function that
+Python calls (an *entry*) is linked with all that it needs, optimised and compiled to machine code once.
 
-The extension point is numba's `pipeline_class`; the two kinds of library rest on numba's own (its version is
-pinned in `constraints.txt`, and `tests/unit/compile/test_jit.py` fails if a later one breaks this).
+The extension point is numba's `pipeline_class`. The two kinds of library depend on internals of numba (its
+version is pinned in `constraints.txt`, and `tests/unit/compile/test_jit.py` fails if a later version breaks
+them).
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ _long_name = funcdesc.default_mangler
 
 
 def _name(name: str, argtypes: Any, **more: Any) -> str:
-    """Return a function's name for the linker. numba includes its arguments' types: ten thousand characters
-    for a state with all the fields of its records, at every call. Here a digest replaces them."""
+    """Return a function's name for the linker, with a digest of the argument types.
+
+    numba includes the types themselves: ten thousand characters for a state with all the fields of its
+    records, at every call.
+    """
     said = " ".join(map(str, argtypes))
     if len(said) <= _LONGEST_NAME:
         return str(_long_name(name, argtypes, **more))
@@ -52,12 +56,12 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
 
 
 class InsideLibrary(_Library):
-    """A kernel and all that it calls as intermediate code: it gets no machine code."""
+    """A kernel and all that it calls, as intermediate code without machine code."""
 
     _final_module: Any
 
     def finalize(self) -> None:
-        """Link, and leave the other steps to the entry."""
+        """Link the library; the entry does the other steps."""
         self._raise_if_finalized()
         whole = self._final_module
         for library in dict.fromkeys(self._linking_libraries):
@@ -78,15 +82,15 @@ class InsideLibrary(_Library):
 
 
 class EntryLibrary(_Library):
-    """A function that Python calls, with all that it needs. The cache keeps only its machine code."""
+    """A function that Python calls, with all that it needs. The cache stores only its machine code."""
 
     _final_module: Any
 
     def _get_module_for_linking(self) -> Any:
-        """Return its functions as declarations, which numba needs when it loads machine code from the cache.
+        """Return the entry's functions as declarations; numba needs them to load machine code from the cache.
 
-        No code links an entry, so its intermediate code is not kept: it is three times as large as the
-        machine code, and reading that of a broker's entries took 34 MiB.
+        No code links an entry, so its intermediate code is not stored: it is three times as large as the
+        machine code, and reading the intermediate code of a broker's entries took 34 MiB.
         """
         self._ensure_finalized()
         names = (each.name for each in self._final_module.functions if not each.is_declaration)
@@ -122,12 +126,12 @@ class _Into(Compiler):  # type: ignore[misc]
 
 
 class InsideCompiler(_Into):
-    """The pipeline of functions that only kernels call."""
+    """The compiler pipeline of functions that only kernels call."""
 
     library = InsideLibrary
 
 
 class EntryCompiler(_Into):
-    """The pipeline of functions that Python calls."""
+    """The compiler pipeline of functions that Python calls."""
 
     library = EntryLibrary

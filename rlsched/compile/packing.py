@@ -1,12 +1,13 @@
 """Passes tuples of arrays between kernels by reference.
 
-numba passes a tuple's parts as separate arguments, seven words an array: hundreds for a cluster's state.
-Writing them at every call took half of a replay's time. A class marked `by_reference` is stored in memory
-instead, including nested tuples of such classes, and its address is passed.
+numba passes the parts of a tuple as separate arguments, seven words for each array: hundreds of words for a
+cluster's state. Writing them at every call took half of a replay's time. An object of a class marked
+`by_reference` is stored in memory instead, with the nested tuples of such classes, and only its address is
+passed.
 
-Named tuples are immutable, so this has only one visible effect: a tuple that a kernel makes in a loop has the
-same memory as the one before. So an `array_kernel`, which counts references, must not assign such a tuple
-with new arrays to one variable twice.
+Named tuples are immutable, so there is only one visible effect: a tuple that a kernel makes in a loop has the
+same memory as the tuple of the previous iteration. Therefore an `array_kernel`, which counts references, must
+not assign such a tuple with new arrays to one variable twice.
 
 The extension points are numba's data models, its lowering of named tuples, `box` and `unbox` (its version is
 pinned in `constraints.txt`).
@@ -32,7 +33,7 @@ from rlsched.compile.reference import BY_REFERENCE
 
 
 class ReferenceModel(DataModel):  # type: ignore[misc]
-    """A tuple as the address of its parts, which are contiguous, with the parts of nested tuples."""
+    """Represents a tuple as the address of its parts: contiguous, with the parts of nested tuples."""
 
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind)
@@ -74,8 +75,10 @@ class ReferenceModel(DataModel):  # type: ignore[misc]
         return [(kind, getter(position)) for position, kind in enumerate(self._fe_type)]
 
     def _or_zeros(self, builder: Any, value: Any) -> Any:
-        """Return the address, or that of zeros if there is none yet: numba counts references also of
-        variables without a value."""
+        """Return the address, or the address of zeros if there is none yet.
+
+        numba also counts references of variables without a value.
+        """
         zeros = cgutils.add_global_variable(builder.module, self.struct, "zeros")
         zeros.linkage, zeros.global_constant = "internal", True
         zeros.initializer = ir.Constant(self.struct, None)
@@ -95,7 +98,7 @@ class ReferenceModel(DataModel):  # type: ignore[misc]
         return model.load_from_data_pointer(builder, place)
 
     def put(self, builder: Any, value: Any, position: int, part: Any) -> None:
-        """Write a part while the tuple is made."""
+        """Write a part while the tuple is being made."""
         model = self._models[position]
         builder.store(model.as_data(builder, part), self.place(builder, value, position))
 
@@ -152,7 +155,7 @@ def _unbox(kind: Any, given: Any, c: Any) -> Any:
 def _unbox_into(
     model: ReferenceModel, given: Any, c: Any, place: Any, failed: Any
 ) -> Iterator[Callable[[], None]]:
-    """Unbox a tuple to a given address. Its class defines the number of its parts."""
+    """Unbox a tuple to a given address. The tuple's class defines the number of parts."""
     arrays = [position for position, kind in enumerate(model.fe_type) if type(kind) is types.Array]
     if arrays:
         _unbox_arrays(model, arrays, given, c, place, failed)
@@ -174,16 +177,15 @@ def _unbox_into(
 _WORD: Final = ir.IntType(64)
 _UNBOX_ARRAYS: Final = "unbox_arrays"
 _ITEMSIZE: Final = 3
-"""Word of an unboxed array that holds the item size (`numba.core.datamodel.models.ArrayModel`)."""
+"""Index of the word with the item size in an unboxed array (`numba.core.datamodel.models.ArrayModel`)."""
 
 
 def _unbox_arrays(
     model: ReferenceModel, arrays: list[int], given: Any, c: Any, place: Any, failed: Any
 ) -> None:
-    """Unbox a tuple's arrays in a loop over a table of their position, target and item size.
+    """Unbox the arrays of a tuple in a loop over a table of their positions, targets and item sizes.
 
-    numba's way writes thirty instructions for each of them, which for a state exceeds the code of most
-    kernels.
+    numba's way writes thirty instructions for each array, which for a state exceeds the code of most kernels.
     """
     offsets = _offsets(c.context, model)
     table = [
@@ -208,7 +210,10 @@ def _offsets(context: Any, model: ReferenceModel) -> list[int]:
 
 
 def _array_loop(c: Any) -> ir.Function:
-    """`unbox_arrays(tuple, to, table, count)`: returns whether one failed; then an error is set."""
+    """Return the function `unbox_arrays(tuple, to, table, count)`.
+
+    That function returns whether an array failed; then a Python error is set.
+    """
     found = c.builder.module.globals.get(_UNBOX_ARRAYS)
     if found is not None:
         return found

@@ -1,4 +1,4 @@
-"""Marks tuples of arrays that kernels pass by reference; imports no numba, so any module may use it."""
+"""Marks tuples of arrays that kernels pass by reference. Imports no numba: any module can import it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ BY_REFERENCE: Final = set[type]()
 
 
 def by_reference(named_tuple: T) -> T:
-    """Let kernels pass instances of a named tuple class by reference (`rlsched.compile.packing`)."""
+    """Mark a named tuple class: kernels pass its instances by reference (`rlsched.compile.packing`)."""
     BY_REFERENCE.add(named_tuple)
     return named_tuple

@@ -20,12 +20,12 @@ class Candidate:
     """One alternative of a decision.
 
     Attributes:
-        number: 1, 2, ... within its decision; 0: the static rule's choice.
-        of: Its kind: the `rule`'s choice, a `plan`, or a row of the network's first half (`job`) or second
-            (`how`).
+        number: 1, 2, ... within the decision; 0: the static rule's choice.
+        of: Kind of the candidate: the `rule`'s choice, a `plan`, or a row of the network's first half (`job`)
+            or second half (`how`).
         at: Position in the record's plans, or in the half's rows; -1 for the rule's choice.
-        taken: Whether it was taken.
-        words: Description for people.
+        taken: Whether the scheduler chose this candidate.
+        words: Description for users.
     """
 
     number: int
@@ -36,7 +36,7 @@ class Candidate:
 
 
 def candidates(record: DecisionRecord) -> list[Candidate]:
-    """All alternatives, and the choice that was taken; the rule's choice first if a policy decided."""
+    """Return all candidates, including the chosen one; the rule's choice is first if a policy decided."""
     found: list[Candidate] = []
     if record.source != "rule":
         found.append(Candidate(0, "rule", -1, False, "the rule's choice"))
@@ -57,10 +57,10 @@ def candidates(record: DecisionRecord) -> list[Candidate]:
 
 
 def candidate(record: DecisionRecord, asked: str) -> Candidate:
-    """The candidate with a name: `rule`, or its number.
+    """Return the candidate that `asked` names: `rule`, or a candidate's number.
 
     Raises:
-        InputError: there is none.
+        InputError: the decision has no such candidate.
     """
     known = candidates(record)
     wanted = 0 if asked == RULE else int(asked) if asked.isdecimal() and len(asked) < 9 else -1
@@ -80,16 +80,16 @@ def candidate(record: DecisionRecord, asked: str) -> Candidate:
 
 
 def numbers_of(record: DecisionRecord, of: str) -> dict[int, int]:
-    """Numbers of the candidates of a kind, by their positions."""
+    """Return the numbers of the candidates of one kind, by their positions."""
     return {one.at: one.number for one in candidates(record) if one.of == of}
 
 
 def as_another(record: DecisionRecord, other: DecisionRecord | None) -> Candidate | None:
-    """The candidate with the effect of another decision, on jobs of the same names; None: there is none.
+    """Return the candidate that has the same effect as another decision, or None. Jobs are matched by name.
 
     Args:
-        record: The decision.
-        other: The other decision; None: it waited.
+        record: The decision whose candidates are searched.
+        other: The other decision; None: the other run waited.
     """
     action = None if other is None else other.action
     found = [one for one in candidates(record) if not one.taken and _as(record, one, other)]
@@ -120,5 +120,5 @@ def _as(record: DecisionRecord, one: Candidate, other: DecisionRecord | None) ->
 
 
 def _seq(record: DecisionRecord, one: Candidate) -> int:
-    """The job of a row in the network's first half, -1 for *wait*."""
+    """Return the job of a candidate in the network's first half, -1 for *wait*."""
     return next(half for half in record.halves if half.kind == "job").seqs[one.at]

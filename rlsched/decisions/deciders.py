@@ -1,4 +1,4 @@
-"""Policies that decided in a broker's store of decisions, with their times and settings, to decide again."""
+"""The policies of a broker's store of decisions, with their start times and settings, for replays."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DECIDERS_FILE: Final = "policies.jsonl"
 
 
 class Decider(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy that started to decide.
+    """A policy that a broker began to use.
 
     Attributes:
-        since_s: Start, Unix seconds.
-        policy: Its name.
-        toml: Its settings, paths absolute.
+        since_s: Time from which the policy decides, Unix seconds.
+        policy: Name of the policy.
+        toml: Settings of the policy; paths are absolute.
     """
 
     since_s: float
@@ -30,10 +30,10 @@ class Decider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_decider(folder: Path, policy: Policy, since_s: float) -> None:
-    """Record that a policy decides from now on, unless it is the last one of the record.
+    """Record that a policy decides from now on, unless it is already the last recorded policy.
 
     Raises:
-        OSError: it cannot be written, or what is there cannot be read.
+        OSError: the file cannot be written, or the existing file cannot be read.
     """
     toml, path = with_whole_paths(policy).toml, folder / DECIDERS_FILE
     folder.mkdir(parents=True, exist_ok=True)
@@ -46,26 +46,26 @@ def note_decider(folder: Path, policy: Policy, since_s: float) -> None:
 
 
 def decider_at(folder: Path, at_s: float) -> Policy:
-    """The policy that decided at a time.
+    """Return the policy that decided at a time.
 
     Raises:
-        InputError: the store does not contain it.
+        InputError: the store has no policy for that time.
     """
     try:
         known = _deciders(folder / DECIDERS_FILE)
     except OSError as error:
         raise InputError(
-            f"{folder}: it is not known which policy decided ({DECIDERS_FILE}: {error.strerror}); "
-            "a broker writes it when it starts"
+            f"{folder}: cannot read which policy decided ({DECIDERS_FILE}: {error.strerror}); "
+            "a broker writes this file at its start"
         ) from error
     found = [one for one in known if one.since_s <= at_s]
     if not found:
-        raise InputError(f"{folder}: it is not known which policy decided then; {DECIDERS_FILE} begins later")
+        raise InputError(f"{folder}: no policy is recorded for that time; {DECIDERS_FILE} begins later")
     return Policy.parse(found[-1].toml, name=found[-1].policy, where=str(folder / DECIDERS_FILE))
 
 
 def _deciders(path: Path) -> list[Decider]:
-    """All lines of a file, in order, without lines that a full disk cut short.
+    """Read all lines of a file, in order. Lines that are incomplete (full disk) are skipped.
 
     Raises:
         OSError: the file cannot be read.

@@ -20,7 +20,7 @@ PRICE_NAMES: Final = {
 
 
 def done(record: DecisionRecord) -> str:
-    """The action of a decision."""
+    """Return the action of a decision as text."""
     job = record.names.job
     match record.action:
         case Start(seq=seq, gpus=gpus, sm_clock_frac=clock):
@@ -36,7 +36,7 @@ def done(record: DecisionRecord) -> str:
 
 
 def decided_by(record: DecisionRecord) -> str:
-    """The source of a decision."""
+    """Return the source of a decision as text."""
     return {
         "policy": f"the policy {record.policy_id}",
         "rule": f"the rule {record.policy_id}",
@@ -47,7 +47,10 @@ def decided_by(record: DecisionRecord) -> str:
 
 
 def ranked_plans(record: DecisionRecord) -> list[tuple[PlanSeen, str, str]]:
-    """Plans of the job whose turn it was, the chosen one first, then the best: (plan, text, outcome)."""
+    """Return the plans for the job whose turn it was, the chosen one first, then the best first.
+
+    Each entry is (plan, text, outcome).
+    """
     compared = sum(not plan.verdict for plan in record.plans) > 1
 
     def rank(plan: PlanSeen) -> tuple[bool, bool, float]:
@@ -60,9 +63,10 @@ def ranked_plans(record: DecisionRecord) -> list[tuple[PlanSeen, str, str]]:
 
 
 def rows_in_words(record: DecisionRecord) -> list[tuple[str, str, str, int]]:
-    """Rows that a network chose from, the most probable first: (row, outcome, its half, position there).
+    """Return the rows that a network chose from: (row, outcome, half, position in the half).
 
-    Empty for a rule; the position is -1 if a line stands for several rows.
+    The chosen row of each half is first, then the most probable rows. Empty for a rule. The position is -1 if
+    a line stands for several rows.
     """
     found: list[tuple[str, str, str, int]] = []
     for half in record.halves:
@@ -86,7 +90,7 @@ def rows_in_words(record: DecisionRecord) -> list[tuple[str, str, str, int]]:
 
 
 def row_in_words(record: DecisionRecord, half: Half, row: int) -> str:
-    """Meaning of a row of a half."""
+    """Return the meaning of a row of a half as text."""
     seq = half.seqs[row]
     if seq < 0:
         return "wait"
@@ -96,10 +100,10 @@ def row_in_words(record: DecisionRecord, half: Half, row: int) -> str:
 
 
 def probabilities(half: Half, temperature: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """The softmax over the legal rows of one half, (K,), 0 where illegal; empty without logits.
+    """Return the softmax over the legal rows of one half, (K,); 0 for illegal rows; empty without logits.
 
-    An arg max (temperature 0) is shown at temperature 1: this shows how sure the network was, not how it
-    drew.
+    Temperature 0 (arg max) is shown as temperature 1: the probabilities show how sure the network was, not
+    how the action was drawn.
     """
     if not half.logits:
         return np.empty(0)
@@ -113,7 +117,7 @@ def probabilities(half: Half, temperature: float) -> np.ndarray[tuple[int], np.d
 
 
 def rule_would(record: DecisionRecord) -> str:
-    """The choice of the reference rule, "" if the rule itself decided."""
+    """Return the choice of the reference rule as text, "" if the rule itself decided."""
     if not record.halves:
         return ""
     if all(half.choice == half.reference for half in record.halves):
@@ -126,5 +130,5 @@ def rule_would(record: DecisionRecord) -> str:
 
 
 def prices_in_words(record: DecisionRecord) -> list[tuple[str, float]]:
-    """Prices at the time of the decision, by name."""
+    """Return the prices at the time of the decision as (name, price)."""
     return [(PRICE_NAMES.get(name, name), value) for name, value in record.prices.items()]

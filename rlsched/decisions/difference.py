@@ -1,4 +1,4 @@
-"""Two courses of the same jobs after a decision: changes in waiting times, job times and energy."""
+"""Compares two schedules of the same jobs after a decision: waiting times, job times and energy."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ MOST_JOBS: Final = 10
 
 
 def difference(was: Timeline, other: Timeline, from_s: float, to_s: float) -> dict[str, Any]:
-    """Differences between two courses for the jobs that exist between two times.
+    """Return the differences between two schedules, for the jobs that exist between two times.
 
-    Waiting is the time in the queue between these times. A job time (JCT) is from the submission to the end,
-    for jobs that end by then in both courses. `less` are the jobs that wait less in the other course.
+    The waiting time is the time in the queue between these times. The job time (JCT) is the time from
+    submission to end, for jobs that end before `to_s` in both schedules. `less` lists the jobs that wait less
+    in `other`.
 
     Args:
-        was: The actual course.
-        other: The other course.
-        from_s: Time at which the courses part.
-        to_s: End of the known part of both.
+        was: The actual schedule.
+        other: The schedule to compare with.
+        from_s: Time at which the schedules begin to differ, seconds.
+        to_s: Time up to which both schedules are known, seconds.
     """
     rows, ends = [], []
     for name, job in was.jobs.items():
@@ -73,7 +74,7 @@ def _row(job: JobSeen, twin: JobSeen, from_s: float, to_s: float) -> dict[str, A
 
 
 def waiting_s(job: JobSeen, from_s: float, to_s: float) -> float:
-    """Time that a job is in the queue between two times, seconds."""
+    """Return how long a job is in the queue between two times, seconds."""
     since_s = from_s if math.isnan(job.submit_s) else max(job.submit_s, from_s)
     total = max(min(job.end_s, to_s) - since_s, 0.0)
     for one in job.attempts:
@@ -82,12 +83,12 @@ def waiting_s(job: JobSeen, from_s: float, to_s: float) -> float:
 
 
 def _start_s(job: JobSeen, from_s: float, to_s: float) -> float | None:
-    """Its first start between two times."""
+    """Return the first start of a job between two times, or None."""
     return next((one.start_s for one in job.attempts if from_s <= one.start_s < to_s), None)
 
 
 def _same(job: JobSeen, twin: JobSeen, to_s: float) -> bool:
-    """Whether both have the same attempts up to a time, on the same GPUs."""
+    """Return whether a job has the same attempts on the same GPUs in both schedules up to a time."""
     return list(_attempts(job, to_s)) == list(_attempts(twin, to_s))
 
 

@@ -1,4 +1,4 @@
-"""Forecasts in a store against the outcomes, between two times."""
+"""Compares the forecasts in a store with the outcomes, between two times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEXTS: Final = ("job", "what")
 
 
 class KnownForecasts:
-    """Forecasts with known outcomes, in the order in which they were written."""
+    """Forecasts with known outcomes, in the order of writing."""
 
     def __init__(self) -> None:
         self._numbers = {name: array("d") for name in NUMBERS}
@@ -30,9 +30,10 @@ class KnownForecasts:
         return len(self._texts["job"])
 
     def outcomes_between(self, from_s: float, to_s: float, most: int) -> dict[str, Any]:
-        """Forecasts whose outcomes became known in this time, as columns, thinned out to `most`.
+        """Return the forecasts whose outcomes became known between two times, as columns.
 
-        `count` and `held` count all of them: their number, and the number of outcomes within 10 to 90 %.
+        At most `most` forecasts are returned, an even sample of all of them. `count` is the number of all
+        forecasts of that time, `held` the number of outcomes within the forecast's 10 to 90 % range.
         """
         numbers = {name: np.array(column) for name, column in self._numbers.items()}
         time_s, seen_s = numbers["time_s"], numbers["seen_s"]

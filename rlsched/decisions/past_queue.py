@@ -1,4 +1,4 @@
-"""The queue at a time of a store, in the queue's own order as far as decisions have recorded it."""
+"""Restores the queue at a time of a store, in the order that decisions have recorded, where there is one."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.timeline import JobSeen
 
 MOST_LOOKED: Final = 200
-"""Number of decisions that are searched for the nearest one of each partition."""
+"""Number of decisions that are searched for the nearest decision of each partition."""
 
 
 def rows_around(reader: StoreReader, at_s: float) -> tuple[list[int], list[int]]:
-    """Rows of decisions at or before a time, and rows of later decisions; the nearest first."""
+    """Return the rows of decisions at or before a time, and the rows of later decisions, nearest first."""
     order = np.argsort(reader.times_s, kind="stable")
     middle = int(np.searchsorted(reader.times_s[order], at_s, side="right"))
     return order[:middle][::-1].tolist(), order[middle:].tolist()
 
 
 def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
-    """Jobs that wait at a time, each with the partition whose queue it is known to be in, else "".
+    """Return the jobs that wait at a time, each with the partition of its queue, "" if unknown.
 
-    Between two decisions of a partition jobs come and are cancelled, and none starts: the queue is the one
-    that the later decision met, without jobs that came in between, and with jobs that had left by then.
-    Partitions follow one another. At the end are jobs without a known position, the longest waiting first:
-    they are further behind in a long queue, or came after the last decision, or their records are older than
-    recorded queues.
+    Between two decisions of a partition, jobs are submitted and cancelled, but none starts. Therefore the
+    queue is the one recorded by the later decision, without jobs submitted since, and with jobs that were
+    cancelled before that decision. The partitions follow one another. Jobs without a recorded position are
+    last, the longest waiting first: jobs far behind in a long queue, jobs submitted after the last decision,
+    and jobs from records that have no queue yet.
     """
     left = {job.job: job for job in reader.timeline.queue_at(at_s)}
     before, after = (_queues(reader, rows) if left else {} for rows in rows_around(reader, at_s))
@@ -42,7 +42,7 @@ def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
 
 
 def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
-    """By partition, the queue that the nearest decision met."""
+    """Return, by partition, the queue that the nearest decision recorded."""
     found: dict[str, list[str]] = {}
     for row in islice(rows, MOST_LOOKED):
         partition = reader.cells(row)["partition"]
@@ -52,7 +52,7 @@ def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
 
 
 def _merged(first: list[str], then: list[str]) -> list[str]:
-    """The later order, with each job that it lacks inserted after its predecessor."""
+    """Return the order `then`; jobs that are only in `first` are inserted after their predecessors there."""
     merged, there = list(then), set(then)
     for at, job in enumerate(first):
         if job not in there:

@@ -1,4 +1,4 @@
-"""Reads a store of decisions, also while it is being written; each row once."""
+"""Reads a store of decisions, also while a broker writes it; each row is read once."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from rlsched.errors import InputError
 
 RECORD: Final = "record"
 PART_BYTES: Final = 32 << 20
-"""Maximum size of decisions that are read at once: about 250,000 decisions of a broker."""
+"""Maximum size of the decisions that are read at once: about 250,000 decisions of a broker."""
 _BESIDE: Final = ("jobs", "forecasts")
-"""Tables of which a part contains the events of its time."""
+"""Tables that are read in parts like `decisions`: a part has the events of its time."""
 _DAMAGED: Final = (msgspec.MsgspecError, UnicodeDecodeError)
-"""Errors of decoding a damaged record."""
+"""Errors that decoding a damaged record can raise."""
 _decoder = msgspec.msgpack.Decoder(DecisionRecord)
 
 
 class StoreReader:
-    """A store in its present state; `refresh` reads added rows.
+    """Reads a store. `refresh` reads the rows added since the last call.
 
     Args:
         folder: The store.
-        part: The segments of a part of it (`parts`); None: the last part, with the rows added to it.
+        part: The part to read (see `parts`); None: the last part, which new rows are added to.
 
     Attributes:
         info: Description of the store.
-        numbers: (D,) number of each decision, in the order in which they were written.
+        numbers: (D,) number of each decision, in the order of writing.
         times_s: (D,) time of each decision.
-        rows_of: By job, the rows of decisions about it: it was started or preempted, or it was its turn.
+        rows_of: By job, the rows of decisions that started it, preempted it, or were made at its turn.
         timeline: Events of jobs and nodes.
-        foreseen: Forecasts against the outcomes.
+        foreseen: Forecasts with their outcomes.
 
     Raises:
-        InputError: there is no store, or one of another version.
+        InputError: there is no store, or the store has another version.
     """
 
     def __init__(self, folder: str | Path, part: Part | None = None) -> None:
@@ -121,10 +121,10 @@ class StoreReader:
         return self._first_row[-1]
 
     def record(self, row: int) -> DecisionRecord:
-        """The record of a row.
+        """Return the record of a row.
 
         Raises:
-            InputError: it is damaged.
+            InputError: the record is damaged.
         """
         batch, at = self._at(row)
         try:
@@ -135,17 +135,20 @@ class StoreReader:
             ) from error
 
     def cells(self, row: int) -> dict[str, Any]:
-        """The columns of a row, except its record."""
+        """Return the columns of a row, except the record."""
         batch, at = self._at(row)
         return {name: batch.column(name)[at].as_py() for name in batch.schema.names if name != RECORD}
 
     def row_of(self, number: int) -> int | None:
-        """The row of a decision; the last of several with one number, as after another policy was set."""
+        """Return the row of a decision, or None.
+
+        After a change of the policy, several decisions can have the same number: the last row counts.
+        """
         found = np.flatnonzero(self.numbers == number)
         return int(found[-1]) if len(found) else None
 
     def column(self, name: str) -> list[Any]:
-        """A column of all decisions."""
+        """Return a column of all decisions."""
         return [cell for batch in self._batches for cell in batch.column(name).to_pylist()]
 
     def _at(self, row: int) -> tuple[Any, int]:
@@ -153,18 +156,18 @@ class StoreReader:
         return self._batches[batch], row - self._first_row[batch]
 
     def cut_short(self) -> list[str]:
-        """Files that end with a partial batch: cut by a crash, or still being written."""
+        """Return the files that end with an incomplete batch: truncated by a crash, or being written."""
         return [path.name for path, segment in self._segments.items() if segment.left_bytes() > 0]
 
 
 class Part(NamedTuple):
-    """A part of a store that is read at once.
+    """A part of a store, small enough to be read at once.
 
     Attributes:
-        first_s: Time of its first decision.
-        last_s: Time of its last decision; infinite for the part that still grows.
-        first: By table, name of its first segment; "": from the beginning.
-        last: By table, name of its last segment; "": to the end.
+        first_s: Time of the first decision in the part.
+        last_s: Time of the last decision in the part; infinite for the part that still grows.
+        first: Name of the part's first segment, by table; "": the first of the table.
+        last: Name of the part's last segment, by table; "": the last of the table.
     """
 
     first_s: float
@@ -173,7 +176,7 @@ class Part(NamedTuple):
     last: dict[str, str]
 
     def includes_segment(self, path: Path) -> bool:
-        """Whether a segment belongs to it. Events of nodes are few, and belong to every part."""
+        """Return whether a segment belongs to the part. The few events of nodes belong to every part."""
         table = path.name.partition("-")[0]
         if table == "nodes":
             return True
@@ -182,8 +185,10 @@ class Part(NamedTuple):
 
 
 def parts(folder: Path) -> list[Part]:
-    """The parts of a store, oldest first, each with at most `PART_BYTES` of decisions, or one larger segment;
-    empty for a store without any."""
+    """Return the parts of a store, oldest first; empty for a store without decisions.
+
+    A part has at most `PART_BYTES` of decisions, or one larger segment.
+    """
     groups: list[list[Path]] = []
     size = PART_BYTES + 1
     for path in reversed(segment_files(folder, "decisions")):
@@ -217,18 +222,18 @@ def parts(folder: Path) -> list[Part]:
 
 
 def _rows(batch: Any, kind: type[JobEvent | NodeChange | ForecastSeen]) -> Iterator[tuple[Any, ...]]:
-    """Fields of each event of a batch, in the struct's order; every file has all columns."""
+    """Yield the fields of each event of a batch, in the struct's order; every file has all columns."""
     return zip(*(batch.column(name).to_pylist() for name in kind.__struct_fields__), strict=True)
 
 
 def find_stores(folder: str | Path) -> dict[str, Path]:
-    """Every store at or below a folder, by its path there; `.` is the folder itself."""
+    """Find every store at or below a folder, by its path below the folder; `.` is the folder itself."""
     folder = Path(folder)
     return {str(path.parent.relative_to(folder)): path.parent for path in sorted(folder.rglob("store.json"))}
 
 
 def read_records(folder: str | Path) -> list[DecisionRecord]:
-    """All records of a store, in the order in which they were written.
+    """Read all records of a store, in the order of writing.
 
     Raises:
         InputError: there is no store, or a record is damaged.
@@ -243,7 +248,7 @@ def read_records(folder: str | Path) -> list[DecisionRecord]:
 
 
 def last_records(folder: str | Path, most: int) -> list[DecisionRecord]:
-    """The last records of a store, oldest first, without damaged ones."""
+    """Read the last `most` records of a store, oldest first. Damaged records are skipped."""
     found: list[DecisionRecord] = []
     for path in reversed(segment_files(Path(folder), "decisions")):
         records: list[DecisionRecord] = []
@@ -258,7 +263,7 @@ def last_records(folder: str | Path, most: int) -> list[DecisionRecord]:
 
 
 def last_forecasts(folder: str | Path, since_s: float) -> list[ForecastSeen]:
-    """Forecasts whose outcomes came since then, in the order in which they were written."""
+    """Read the forecasts with outcomes since a time, in the order of writing."""
     found = [
         ForecastSeen(**dict(zip(ForecastSeen.__struct_fields__, row, strict=True)))
         for path in segment_files(Path(folder), "forecasts")

@@ -1,4 +1,4 @@
-"""Content of a store of decisions: its tables, their columns, and the file that describes it."""
+"""Defines a store of decisions: its tables, their columns, and the file that describes the store."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Description of a store.
 
     Attributes:
-        version: `STORE_VERSION` of the rlsched that created it.
-        time: Whether its times are Unix seconds or seconds of a trace.
-        of: Its subject in words: a cluster's identity, or a policy on a trace.
+        version: `STORE_VERSION` of the rlsched that created the store.
+        time: Whether times in the store are Unix seconds or seconds of a trace.
+        of: Subject of the decisions as text: a cluster's identity, or a policy on a trace.
     """
 
     version: int = STORE_VERSION
@@ -35,13 +35,13 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         time_s: Time of the event.
-        kind: `submit`, `start` of an attempt, or `end` of one; a job that never started may end, too.
-        job: Its displayed ID: a broker's job number, a trace's job id.
-        name: Its name, "" if it has none.
-        user: Its owner.
-        vc: Its virtual cluster.
-        num_gpus: GPUs that it requests.
-        predicted_s: Predicted run time at submission; nan later, and if there is none.
+        kind: `submit`, or `start` or `end` of an attempt; a job that never started can have an `end`, too.
+        job: Displayed ID of the job: a broker's job number, or a trace's job id.
+        name: Name of the job, "" if it has none.
+        user: Owner of the job.
+        vc: Virtual cluster of the job.
+        num_gpus: Number of GPUs that the job requests.
+        predicted_s: Predicted run time at submission; nan in later events, and if there is no prediction.
         attempt: Number of the attempt, 0 before the first.
         nodes: Node of each GPU of the attempt.
         gpus: Number of each GPU on its node.
@@ -49,7 +49,7 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
         sm_clock_frac: SM clock, relative to the maximum.
         state: State after an `end`: `completed`, `failed`, `cancelled`, `rejected`, or `queued` if another
             attempt follows.
-        reason: The reason in words.
+        reason: The reason as text.
         run_s: Run time of the attempt, nan if it did not run.
         energy_j: Energy of the attempt, nan if not measured.
     """
@@ -74,15 +74,15 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A node came, or its state changed.
+    """A registration of a node, or a change of its state.
 
     Attributes:
         time_s: Time of the event.
-        node: Its name.
-        num_gpus: Number of its GPUs.
-        gpu_type: Their type, "" if unknown.
+        node: Name of the node.
+        num_gpus: Number of GPUs of the node.
+        gpu_type: Type of the GPUs, "" if unknown.
         state: `up`, `away`, `down`, `drained`, `asleep` or `removed`.
-        reason: The reason in words.
+        reason: The reason as text.
     """
 
     time_s: float
@@ -94,21 +94,21 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A forecast against the outcome. Times other than `time_s` and `said_s` are seconds after `said_s`.
+    """A forecast with its outcome. Times other than `time_s` and `said_s` are seconds after `said_s`.
 
     Attributes:
         time_s: Time of the outcome.
-        job: Displayed ID of its job.
-        num_gpus: Its size.
-        `what`: `start`; `end`, forecast while it waited; `end-running`, forecast while it ran.
-        said_s: Time of the forecast.
+        job: Displayed ID of the job.
+        num_gpus: Number of GPUs that the job requests.
+        `what`: `start`; `end`, forecast while the job waited; `end-running`, forecast while the job ran.
+        said_s: Time at which the forecast was made.
         low_s: 10 % quantile.
         median_s: 50 % quantile.
-        high_s: 90 % quantile; infinite: not within the horizon.
+        high_s: 90 % quantile; infinite: beyond the horizon.
         seen_s: The outcome.
         raw: The three quantiles before correction.
-        last_s: Forecast of a simple rule, the last outcome of this size class; nan: there was none.
-        week: 10, 50, 90 % of this size class in the week before, nan.
+        last_s: Forecast of a simple rule: the last outcome of this size class; nan: there was none.
+        week: 10, 50, 90 % quantiles of this size class in the week before; nan: there were none.
         list_s: Forecast of list scheduling.
     """
 
@@ -128,7 +128,7 @@ class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def schemas() -> dict[str, Any]:
-    """The Arrow schema of each table, by its name. Structs become columns of the same names."""
+    """Return the Arrow schema of each table by name. Struct fields become columns of the same names."""
     import pyarrow as pa
 
     text, whole, number = pa.string(), pa.int64(), pa.float64()
@@ -192,15 +192,15 @@ def schemas() -> dict[str, Any]:
 
 
 def is_store(folder: str | Path) -> bool:
-    """Whether a folder holds a store of decisions."""
+    """Return whether a folder is a store of decisions."""
     return (Path(folder) / STORE_FILE).is_file()
 
 
 def read_info(folder: str | Path) -> StoreInfo:
-    """Description of a store.
+    """Read the description of a store.
 
     Raises:
-        InputError: it is not a store, or has another version.
+        InputError: the folder is not a store, or the store has another version.
     """
     path = Path(folder) / STORE_FILE
     try:
@@ -223,20 +223,18 @@ def read_info(folder: str | Path) -> StoreInfo:
 
 
 def begin_store(folder: str | Path, info: StoreInfo) -> None:
-    """Create the folder and its description; an existing store stays.
+    """Create the folder and the description of a store; an existing store stays unchanged.
 
     Raises:
-        InputError: there is a store of another version, or of other times.
-        OSError: it cannot be written.
+        InputError: the folder has a store of another version, or with other times (see `StoreInfo.time`).
+        OSError: the description cannot be written.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if is_store(folder):
         known = read_info(folder)
         if known.time != info.time:
-            raise InputError(
-                f"{folder}: this store has {known.time} times, and {info.time} times were to be added"
-            )
+            raise InputError(f"{folder}: this store has {known.time} times, expected {info.time} times")
         return
     draft = folder / f"{STORE_FILE}.draft"
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(info)))

@@ -1,9 +1,9 @@
-"""One table of a store: append-only Arrow streams, one after another.
+"""Reads and writes one table of a store: a series of append-only Arrow streams (segments).
 
-A segment is a compressed Arrow IPC stream in its own file: `decisions-000001.arrow`. It can be read while it
-is written; a part that a crash or a full disk cut short follows its last whole batch. A writer starts its own
-segment, and another one when that is large enough. The oldest segments are removed when all of them together
-are too large.
+A segment is a compressed Arrow IPC stream in its own file, such as `decisions-000001.arrow`. A segment can be
+read while it is written. After a crash or on a full disk, a segment can end with an incomplete batch, which
+readers ignore. A writer starts a new segment at its start, and whenever the current one is large enough. If
+all segments together are too large, the oldest are removed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ SUFFIX: Final = ".arrow"
 
 
 def segment_files(folder: Path, table: str) -> list[Path]:
-    """The segments of a table, oldest first."""
+    """Return the segments of a table, oldest first."""
     return sorted(folder.glob(f"{table}-*{SUFFIX}"))
 
 
 def times_of(path: Path) -> tuple[float, float] | None:
-    """Times of the first and of the last row of a segment, without reading the rows between; None if it has
-    none."""
+    """Return the times of the first and the last row of a segment, None if the segment has no rows.
+
+    The rows between them are not read.
+    """
     import pyarrow as pa
 
     first = last = schema = None
@@ -55,8 +57,8 @@ class SegmentWriter:
     Args:
         folder: Folder of the segments.
         table: Name of the table.
-        schema: Its Arrow schema.
-        keep_bytes: The oldest segments are removed while all of them have more than this.
+        schema: Arrow schema of the table.
+        keep_bytes: Size limit of all segments together; the oldest are removed above it.
         segment_bytes: Size at which another segment starts.
     """
 
@@ -71,14 +73,14 @@ class SegmentWriter:
 
     @property
     def begins(self) -> bool:
-        """Whether the next rows are the first of a segment."""
+        """Return whether the next rows are the first of a segment."""
         return self._path is None
 
     def add(self, columns: dict[str, list[Any]]) -> None:
         """Append rows, given as columns, to the file.
 
         Raises:
-            OSError: the write failed, for example because the disk is full; the file is unchanged then.
+            OSError: the write failed, for example because the disk is full; the file stays unchanged.
             pyarrow.ArrowException: a value does not fit its column.
         """
         import pyarrow as pa
@@ -139,11 +141,11 @@ class SegmentWriter:
 
 @dataclass
 class SegmentReader:
-    """Reads a segment that may still be written to: each batch once, in several calls.
+    """Reads a segment that can still grow: each batch once, in several calls.
 
     Attributes:
         path: The file.
-        expected: Columns that it must have; it may have more.
+        expected: Columns that the file must have; more are allowed.
         at: Start of the next batch, bytes.
         schema: Columns of the file; None before its beginning has been read.
     """
@@ -154,8 +156,10 @@ class SegmentReader:
     schema: Any = field(default=None, repr=False)
 
     def batches(self) -> Iterator[Any]:
-        """Batches that were added since the last call. An invalid or partial batch, and everything after it,
-        is left for the next call."""
+        """Yield the batches added since the last call.
+
+        An invalid or incomplete batch, and everything after it, is left for the next call.
+        """
         import pyarrow as pa
 
         if self.left_bytes() <= 0:
@@ -179,7 +183,7 @@ class SegmentReader:
                 yield batch
 
     def left_bytes(self) -> int:
-        """Bytes at its end that are unread or unreadable."""
+        """Return the number of bytes at the end of the file that are not read yet or are unreadable."""
         try:
             return self.path.stat().st_size - self.at
         except FileNotFoundError:  # it was removed as the oldest

@@ -1,4 +1,4 @@
-"""Writes a store of decisions; rows are held for a moment, so that batches have more than one row."""
+"""Writes a store of decisions. Rows stay in memory for a moment, so that a batch has more than one row."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rlsched.wire.states import QUEUED
 
 HELD_ROWS: Final = 1024
 HELD_S: Final = 0.1
-"""A batch of a table costs the broker half a millisecond, with one row or with a hundred."""
+"""Seconds that rows stay in memory: writing a batch takes half a millisecond, with 1 row or with 100."""
 KEEP_BYTES: Final = 2 << 30
 """Size limit of all tables together; a decision takes about half a kilobyte."""
 _OF_JOBS: Final = 4
-"""Events of jobs may use this fraction (1 / n) of the limit."""
+"""Events of jobs can use this fraction (1 / n) of the limit."""
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -31,15 +31,15 @@ class DecisionStore:
     """Adds decisions and events to a store.
 
     Args:
-        folder: Its folder; created if missing.
-        info: Its description.
-        keep_bytes: The oldest rows are removed while the store has more than this.
-        held_s: Rows are `due` this many seconds after the last write.
+        folder: Folder of the store; created if missing.
+        info: Description of the store.
+        keep_bytes: Size limit of the store; the oldest rows are removed above it.
+        held_s: Seconds after the last write until the next write is due (`is_write_due`).
         clock: Monotonic seconds.
 
     Raises:
-        InputError: the folder has a store of another version, or of other times.
-        OSError: it cannot be created.
+        InputError: the folder has a store of another version, or with other times.
+        OSError: the store cannot be created.
     """
 
     def __init__(
@@ -71,22 +71,22 @@ class DecisionStore:
         self._written_s = -math.inf
 
     def add_decisions(self, records: Sequence[DecisionRecord]) -> None:
-        """Add decisions, in order; see `add_events`.
+        """Add decisions, in order. A large number of rows is written at once.
 
         Raises:
-            OSError, pyarrow.ArrowException: rows that were held could not be written, and are lost.
+            OSError, pyarrow.ArrowException: earlier rows could not be written, and are lost.
         """
         self.add_rows([decision_row(record) for record in records])
 
     def add_rows(self, rows: list[list[Any]]) -> None:
-        """Add decisions as rows (`decision_row`), likewise."""
+        """Add decisions that `decision_row` has converted to rows; raises the errors of `add_decisions`."""
         self._take("decisions", rows)
 
     def add_events(self, events: Sequence[JobEvent | NodeChange | ForecastSeen]) -> None:
         """Add events of jobs and nodes, and forecasts with known outcomes.
 
         Raises:
-            OSError, pyarrow.ArrowException: rows that were held could not be written, and are lost.
+            OSError, pyarrow.ArrowException: earlier rows could not be written, and are lost.
         """
         for name, kind in (("jobs", JobEvent), ("nodes", NodeChange), ("forecasts", ForecastSeen)):
             own = (event for event in events if isinstance(event, kind))
@@ -101,18 +101,18 @@ class DecisionStore:
             self.flush()
 
     def holds(self) -> bool:
-        """Whether there are unwritten rows."""
+        """Return whether there are rows that are not written yet."""
         return any(table.held for table in self._tables.values())
 
     def is_write_due(self) -> bool:
-        """Whether there are unwritten rows, and the next write is due."""
+        """Return whether there are rows to write, and the next write is due."""
         return self.holds() and self._clock() - self._written_s >= self._held_s
 
     def flush(self) -> int:
-        """Write the held rows. Returns their number.
+        """Write the rows in memory. Returns their number.
 
         Raises:
-            OSError, pyarrow.ArrowException: some could not be written, and are lost.
+            OSError, pyarrow.ArrowException: some rows could not be written, and are lost.
         """
         self._written_s = self._clock()
         written, failed = 0, list[Exception]()
@@ -127,7 +127,7 @@ class DecisionStore:
 
 
 class _Table:
-    """Unwritten rows of a table."""
+    """The rows of a table that are not written yet."""
 
     def __init__(self, writer: SegmentWriter, columns: list[str]) -> None:
         self._writer, self._columns = writer, columns
@@ -144,7 +144,10 @@ class _Table:
 
 
 class _Jobs(_Table):
-    """Events of jobs. A segment begins with the events of live jobs, so that it can be read independently."""
+    """The events of jobs that are not written yet.
+
+    Each segment begins with the events of live jobs, so that it can be read without earlier segments.
+    """
 
     def __init__(self, writer: SegmentWriter, columns: list[str]) -> None:
         super().__init__(writer, columns)
@@ -169,12 +172,12 @@ class _Jobs(_Table):
 
 
 def acted_on(action: Action) -> int:
-    """Number of the job that an action starts or stops, -1 if there is none."""
+    """Return the number of the job that an action starts or stops, -1 if there is none."""
     return action.seq if isinstance(action, Start | Preempt) else -1
 
 
 def decision_row(record: DecisionRecord) -> list[Any]:
-    """A decision as a row: the columns that are searched, and the record itself.
+    """Convert a decision to a row: the columns that are searched, and the record itself.
 
     Raises:
         Exception: any error of msgpack for a record that cannot be packed.

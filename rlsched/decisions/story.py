@@ -1,4 +1,4 @@
-"""The story of a job or a decision as data: printed by `rlsched explain` and shown by the board."""
+"""Returns the history of a job or a decision as data, for `rlsched explain` and the board."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ J_PER_KWH: Final = 3.6e6
 
 
 def when(reader: StoreReader, at_s: float) -> str:
-    """A time of a store for people: local time of day, or days and hours since a trace's beginning."""
+    """Format a time of a store: local time of day, or days and hours since the beginning of the trace."""
     return time_text(reader.info.time, at_s)
 
 
 def time_text(kind: str, at_s: float) -> str:
-    """The same, for a store with times of this kind: `unix` or `trace`."""
+    """Format a time as `when` does; `kind` is the kind of time in the store, `unix` or `trace`."""
     if not math.isfinite(at_s):
         return ""
     if kind == "unix":
@@ -38,12 +38,12 @@ def time_text(kind: str, at_s: float) -> str:
 
 
 def decision_at(reader: StoreReader, at_s: float) -> int | None:
-    """The row of the last decision at or before a time, None before the first."""
+    """Return the row of the last decision at or before a time, None before the first."""
     return next(iter(rows_around(reader, at_s)[0]), None)
 
 
 def decision(reader: StoreReader, row: int) -> dict[str, Any]:
-    """A decision: policy, action, plans or rows with their values, prices, and the state that it met."""
+    """Return a decision: policy, action, plans or rows with values, prices, and the cluster before it."""
     record = reader.record(row)
     return {
         "row": row,
@@ -74,7 +74,7 @@ def decision(reader: StoreReader, row: int) -> dict[str, Any]:
 
 
 def _rows(record: DecisionRecord) -> list[dict[str, Any]]:
-    """Rows of a network as text."""
+    """Return the rows that a network chose from, as text."""
     numbers = {half: numbers_of(record, half) for half in ("job", "how")}
     return [
         {"words": said, "outcome": what, "candidate": numbers[half].get(at)}
@@ -83,7 +83,7 @@ def _rows(record: DecisionRecord) -> list[dict[str, Any]]:
 
 
 def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
-    """Plans as data and text: the chosen one first, then the best."""
+    """Return the plans as data and text, the chosen one first, then the best first."""
     described, numbers = decision_text.ranked_plans(record), numbers_of(record, "plan")
     position = {id(plan): at for at, plan in enumerate(record.plans)}
     return [
@@ -113,13 +113,13 @@ def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
 
 
 def _met(reader: StoreReader, at_s: float) -> dict[str, float]:
-    """The queue and the GPUs just before a time."""
+    """Return the queue and the GPUs just before a time."""
     before = np.array([np.nextafter(at_s, -math.inf)])
     return {name: float(level[0]) for name, level in reader.timeline.curves(before).items()}
 
 
 def job_of(reader: StoreReader, job: str) -> JobSeen:
-    """The job with a displayed ID.
+    """Return the job with a displayed ID.
 
     Raises:
         InputError: the store has no such job.
@@ -139,12 +139,12 @@ def job_of(reader: StoreReader, job: str) -> JobSeen:
 
 
 def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> dict[str, Any]:
-    """A job since its submission, with the decision that began each attempt, and its alternatives.
+    """Return the history of a job, with the decision that began each attempt, and the alternatives.
 
     Args:
         reader: The store.
         job: The job.
-        at_s: Include the last decision about it at that time.
+        at_s: If given, add the last decision about the job at that time.
     """
     rows = reader.rows_of.get(job.job, [])
     story = {
@@ -170,7 +170,7 @@ def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> d
 
 
 def state_of(job: JobSeen) -> str:
-    """A job's state at the end of the store."""
+    """Return the state of a job at the end of the store."""
     if job.state:
         return job.state
     return RUNNING if job.attempts and job.attempts[-1].end_s == math.inf else QUEUED
@@ -211,7 +211,7 @@ def _row_of_start(reader: StoreReader, seen: AttemptSeen) -> int | None:
 
 
 def _stopped_by(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any] | None:
-    """The decision that preempted an attempt, None if there is none."""
+    """Return the decision that preempted an attempt, None if there is none."""
     found = None
     for row in reader.rows_of.get(seen.job.job, []):
         cells = reader.cells(row)
@@ -222,7 +222,7 @@ def _stopped_by(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any] | None
 
 
 def places(nodes: Iterable[str], gpus: Iterable[int]) -> str:
-    """GPUs for people: `n1[0,1] n0[0-3]`."""
+    """Format GPUs by node: `n1[0,1] n0[0-3]`."""
     by_node: dict[str, list[int]] = {}
     for node, gpu in zip(nodes, gpus, strict=True):
         by_node.setdefault(node, []).append(gpu)
@@ -230,8 +230,7 @@ def places(nodes: Iterable[str], gpus: Iterable[int]) -> str:
 
 
 def moment(reader: StoreReader, at_s: float) -> dict[str, Any]:
-    """Waiting and running jobs at a time, in the queue's order (`queue_at`), and the last decision by
-    then."""
+    """Return the waiting jobs (ordered as in `queue_at`), running jobs, and last decision at a time."""
     waiting = queue_at(reader, at_s)
     row = decision_at(reader, at_s)
     return {

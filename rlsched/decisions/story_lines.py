@@ -1,4 +1,4 @@
-"""Stories of jobs and decisions, line by line, for a terminal."""
+"""Formats the history of jobs and decisions as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from rlsched.wire.states import COMPLETED
 
 MOST_LISTED: Final = 12
 LEAST_S: Final = 0.5
-"""Smaller differences are shown as none, seconds."""
+"""Smallest difference that is shown as a difference, seconds."""
 
 
 def job_lines(story: dict[str, Any]) -> list[str]:
-    """A job's story for a terminal."""
+    """Return the history of a job (from `story.job_story`) as lines."""
     whose = " ".join(
         filter(None, (story["name"], f"of {story['user']}" if story["user"] else "", story["vc"]))
     )
@@ -58,7 +58,7 @@ def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[s
 
 
 def decision_lines(one: dict[str, Any]) -> list[str]:
-    """A decision for a terminal."""
+    """Return a decision (from `story.decision`) as lines."""
     met = one["met"]
     waiting = sum(int(value) for name, value in met.items() if name.startswith("waiting"))
     count = f"{waiting} waiting job{'' if waiting == 1 else 's'}"
@@ -84,13 +84,13 @@ def decision_lines(one: dict[str, Any]) -> list[str]:
 
 
 def _numbered(row: dict[str, Any]) -> str:
-    """A plan or row, with its number for `--instead`."""
+    """Return a plan or row as text, with its number for `--instead`."""
     number = f"[{row['candidate']}] " if row["candidate"] else ""
     return f"{number}{row['words']}" + (f" ({row['outcome']})" if row["outcome"] else "")
 
 
 def moment_lines(moment: dict[str, Any]) -> list[str]:
-    """A moment for a terminal: the queue, and the last decision before."""
+    """Return the queue at a time, and the last decision before it, as lines."""
     found = [f"at {moment['when']}: {moment['num_waiting']} jobs waited, {moment['num_running']} ran"]
     if moment["waiting"]:
         found.append(f"the queue, {_order(moment)}:")
@@ -116,7 +116,7 @@ def _order(moment: dict[str, Any]) -> str:
 
 
 def instead_lines(found: dict[str, Any]) -> list[str]:
-    """Consequences of another choice, for a terminal."""
+    """Return the consequences of another choice as lines."""
     until = f"until {found['until']}, when nothing is left" if found["whole"] else f"until {found['until']}"
     lines = [
         f"decision {found['number']}, {found['when']}: {found['did']}",
@@ -164,7 +164,7 @@ def _waits(row: dict[str, Any]) -> str:
 
 
 def change(seconds: float) -> str:
-    """A difference of times in words."""
+    """Return a difference of times as text."""
     if abs(seconds) < LEAST_S:
         return "as long"
     return f"{span(abs(seconds))} {'less' if seconds < 0 else 'more'}"

@@ -1,4 +1,4 @@
-"""State from a store's events: jobs with their attempts, nodes with their states, the queue at any time."""
+"""Rebuilds the state at any time from a store's events: jobs and attempts, states of nodes, the queue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlsched.decisions.schema import JobEvent, NodeChange
 from rlsched.wire.states import QUEUED
 
 SIZE_CLASSES: Final = (1.0, 8.0, math.inf)
-"""Largest number of GPUs of each class of jobs in the curves of the queue."""
+"""Largest number of GPUs of each size class of jobs, for the curves of the queue."""
 CLASS_NAMES: Final = ("up to 1 GPU", "2 to 8 GPUs", "more than 8")
 
 
@@ -26,17 +26,17 @@ class AttemptSeen:
     """One attempt of a job.
 
     Attributes:
-        job: Its job.
-        number: 1 for the first.
-        start_s: Time of its start.
-        end_s: Time of its end, infinite while it runs.
+        job: The job.
+        number: Number of the attempt, from 1.
+        start_s: Time of the start.
+        end_s: Time of the end, infinite while the attempt runs.
         nodes: Node of each GPU.
         gpus: Number of each GPU on its node.
         share_milli: Share of each GPU, thousandths.
         sm_clock_frac: SM clock, relative to the maximum.
-        state: State of the job after it, "" while it runs.
-        reason: The reason in words.
-        run_s: Run time, seconds, nan while it runs.
+        state: State of the job after the attempt, "" while the attempt runs.
+        reason: The reason as text.
+        run_s: Run time, seconds, nan while the attempt runs.
         energy_j: Energy, joules, nan if not measured.
     """
 
@@ -59,17 +59,17 @@ class JobSeen:
     """A job.
 
     Attributes:
-        job: Its displayed ID.
-        name: Its name.
-        user: Its owner.
-        vc: Its virtual cluster.
-        num_gpus: GPUs that it requests.
-        submit_s: Time of its submission, nan if the store begins later.
-        predicted_s: Its predicted run time at submission.
-        attempts: Its attempts, in order.
-        end_s: Time of its end, infinite before.
-        state: Its final state; "" before.
-        reason: The reason in words.
+        job: Displayed ID of the job.
+        name: Name of the job.
+        user: Owner of the job.
+        vc: Virtual cluster of the job.
+        num_gpus: Number of GPUs that the job requests.
+        submit_s: Time of the submission, nan if the store begins later.
+        predicted_s: Predicted run time at submission.
+        attempts: Attempts of the job, in order.
+        end_s: Time of the job's end, infinite before.
+        state: Final state of the job; "" before.
+        reason: The reason as text.
     """
 
     job: str
@@ -85,19 +85,19 @@ class JobSeen:
     reason: str = ""
 
     def waits_at(self, at_s: float) -> bool:
-        """Whether it is in the queue at a time."""
+        """Return whether the job is in the queue at a time."""
         if not self.submit_s <= at_s < self.end_s:
             return False
         return not any(one.start_s <= at_s < one.end_s for one in self.attempts)
 
     def waited_since_s(self, at_s: float) -> float:
-        """Start of its wait at a time at which it waits."""
+        """Return since when the job waits, for a time at which it waits."""
         return max([self.submit_s, *(one.end_s for one in self.attempts if one.end_s <= at_s)])
 
 
 @dataclass(slots=True)
 class NodeSeen:
-    """A node; `changes` are (time, state, reason), in order."""
+    """A node. `changes` lists its states as (time, state, reason), in order."""
 
     node: str
     num_gpus: int
@@ -105,7 +105,7 @@ class NodeSeen:
     changes: list[tuple[float, str, str]] = field(default_factory=list)
 
     def spans(self, until_s: float) -> list[tuple[float, float, str, str]]:
-        """Periods in a state other than `up`: (from, until, state, reason)."""
+        """Return the periods in states other than `up` as (from, until, state, reason)."""
         ends = [*(when_s for when_s, _, _ in self.changes[1:]), until_s]
         return [
             (when_s, max(when_s, end_s), state, reason)
@@ -120,7 +120,7 @@ class Timeline:
     Attributes:
         jobs: Jobs by displayed ID.
         attempts: Attempts in the order of their starts.
-        nodes: Nodes by name, in the order in which they came.
+        nodes: Nodes by name, in the order of their first events.
         first_s: Time of the first event, nan before there is one.
         last_s: Time of the last event.
     """
@@ -140,13 +140,13 @@ class Timeline:
         self.add_jobs(map(msgspec.structs.astuple, jobs))
 
     def add_nodes(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Add events of nodes, each the fields of a `NodeChange` in their order."""
+        """Add events of nodes. A row has the fields of a `NodeChange`, in their order."""
         for row in rows:
             self.saw(row[0])
             self._node(*row)
 
     def add_jobs(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Add events of jobs, each the fields of a `JobEvent` in their order: without an object for each."""
+        """Add events of jobs. A row has the fields of a `JobEvent`, in order; no objects are created."""
         first_s, last_s = math.inf, -math.inf
         happens = {"submit": self._submit, "start": self._start, "end": self._end}
         for row in rows:
@@ -160,7 +160,7 @@ class Timeline:
             self.saw(first_s, last_s)
 
     def saw(self, *times_s: float) -> None:
-        """Extend the known period to these times, whether or not there was an event."""
+        """Extend the period from `first_s` to `last_s` to these times, with or without an event."""
         self.first_s = min(times_s if math.isnan(self.first_s) else (self.first_s, *times_s))
         self.last_s = max(times_s if math.isnan(self.last_s) else (self.last_s, *times_s))
 
@@ -257,16 +257,16 @@ class Timeline:
         self._measured.extend((attempt.start_s, held, attempt.end_s, -held))
 
     def queue_at(self, at_s: float) -> list[JobSeen]:
-        """Jobs that wait at a time, the longest waiting first."""
+        """Return the jobs that wait at a time, the longest waiting first."""
         waiting = [job for job in self.jobs.values() if job.waits_at(at_s)]
         return sorted(waiting, key=lambda job: job.submit_s)
 
     def running_at(self, at_s: float) -> list[AttemptSeen]:
-        """Attempts that run at a time."""
+        """Return the attempts that run at a time."""
         return [one for one in self.attempts if one.start_s <= at_s < one.end_s]
 
     def sharing_with(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Attempts of other jobs that held one of its GPUs at the same time."""
+        """Return the attempts of other jobs that used one of the attempt's GPUs at the same time."""
         mine = set(zip(attempt.nodes, attempt.gpus, strict=True))
         return [
             other
@@ -278,7 +278,7 @@ class Timeline:
         ]
 
     def curves(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Waiting jobs by size, and busy and present GPUs, at these times (N,).
+        """Return waiting jobs by size class, and busy and present GPUs, at these times (N,).
 
         `busy_gpus` counts a shared GPU once for each full share that is in use.
         """
@@ -289,10 +289,10 @@ class Timeline:
         return found | {"busy_gpus": _level(self._busy, at_s), "gpus": _level(self._there, at_s)}
 
     def power(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]] | None:
-        """Power of attempts at these times (N,), each at its mean; None if no energy is known.
+        """Return the power of attempts at these times (N,), each at its mean; None if no energy is known.
 
-        The energy of an attempt is known after its end. `measured_gpus` is the part of `busy_gpus` whose
-        power is included: if it is less than `busy_gpus`, `power_w` is too low.
+        The energy of an attempt is known after its end. `measured_gpus` is the part of `busy_gpus` with known
+        power: if it is less than `busy_gpus`, `power_w` is too low.
         """
         if not self._power:
             return None
@@ -300,7 +300,7 @@ class Timeline:
 
 
 _THERE: Final = frozenset({"up", "drained", "unreachable", "asleep", "waking"})
-"""States of a node whose GPUs are part of the cluster."""
+"""States of a node in which its GPUs are part of the cluster."""
 
 
 def _held(attempt: AttemptSeen) -> float:
@@ -308,7 +308,7 @@ def _held(attempt: AttemptSeen) -> float:
 
 
 def _level(changes: array[float], at_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum of the changes up to each of these times."""
+    """Return the sum of the changes up to each of these times."""
     if not changes:
         return np.zeros(len(at_s))
     when_s, by = np.array(changes).reshape(-1, 2).T

@@ -1,19 +1,19 @@
 """External engines: a gateway lets the broker decide, and Slurm carry out the decisions.
 
 facts.py     state of a Slurm cluster: its jobs, nodes and partitions, without I/O
-reader.py    queries a Slurm, and never writes
+reader.py    queries a Slurm, and never writes to it
 writer.py    the only object that writes to a Slurm
 gateway.py   the state machine between Slurm and broker, without I/O; its parts share the desk:
   desk.py      the last facts, the attempts, and the outgoing messages
   offers.py    held jobs, offered to the broker and withdrawn
-  attempts.py  attempts that the broker ordered, followed until the broker has their end
+  attempts.py  attempts that the broker ordered, followed until the broker has received their ends
   placing.py   writes an attempt to Slurm, or stops it
   ordering.py  without placement: sets nices by the broker's queue, and reports the jobs that Slurm starts
-  nodes.py     registers nodes, sends heartbeats, and reports GPUs that other jobs hold
+  nodes.py     registers nodes, sends heartbeats, and reports GPUs that other jobs use
   silence.py   releases held jobs to Slurm's own order while no broker decides
 orders.py    the gateway's state of an attempt, and of an offered job
 steps.py     outputs of the gateway, and its times
-serve.py     socket and clock around it
-fallback.py  releases held jobs to Slurm's own order: no broker decides, or rlsched is removed
+serve.py     socket and clock of the gateway
+fallback.py  releases held jobs to Slurm's own order if no broker decides, or rlsched is removed
 job_submit.lua  holds jobs at their submission, inside slurmctld
 """

@@ -1,4 +1,4 @@
-"""Attempts of the broker and the Slurm jobs that carry them out, reconciled with the facts at every poll."""
+"""Follows the broker's attempts and their Slurm jobs; compares both at every poll."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched.wire.messages import EndedAck, Kill, Launch, Launched
 _log = logging.getLogger("rlsched.engine")
 VANISHED_EXIT_CODE = 137
 FOREIGN_EXIT_CODE = 126
-"""Exit code of a job that a user submitted directly to a Slurm cluster's broker: it cannot be executed."""
+"""Exit code of a job that a user submitted directly to the broker of a Slurm cluster: it cannot run."""
 
 
 class SlurmAttempts:
@@ -85,7 +85,7 @@ class SlurmAttempts:
             self._follow(number, known, now_s)
 
     def adopt_offered(self, key: str, now_s: float) -> None:
-        """Handle the broker's answer that one of its jobs stands for Slurm's job."""
+        """Handle the broker's answer to the offer of a Slurm job: follow the attempts of that job."""
         for number, attempt in list(self._desk.attempts.items()):
             if attempt.key == key and not attempt.is_sure and self._desk.facts and not self._desk.is_away:
                 self._follow(number, attempt, now_s)
@@ -106,7 +106,7 @@ class SlurmAttempts:
             self._placing.stop(attempt, self._desk.job(attempt.key), now_s, at_once=True)
 
     def record_ack(self, ack: EndedAck) -> None:
-        """Record that the broker has the end of a rank in its journal."""
+        """Record that the broker has written the end of a rank to its journal."""
         number = SlurmKey(ack.job, ack.attempt)
         attempt = self._desk.attempts.get(number)
         if attempt is None or attempt.end is None:
@@ -117,12 +117,12 @@ class SlurmAttempts:
             self._desk.forgotten.add(number)
 
     def follow(self, now_s: float) -> None:
-        """Reconcile all attempts with the state of their jobs in Slurm."""
+        """Update all attempts from the states of their jobs in Slurm."""
         for number, attempt in list(self._desk.attempts.items()):
             self._follow(number, attempt, now_s)
 
     def _follow(self, number: SlurmKey, attempt: SlurmAttempt, now_s: float) -> None:
-        """Reconcile an attempt with the state of its job in Slurm."""
+        """Update an attempt from the state of its job in Slurm."""
         if attempt.end is None:
             job = self._desk.job(attempt.key)
             if job is not None and "left" in (job.marks or {}):
@@ -136,7 +136,7 @@ class SlurmAttempts:
             self._desk.out += [Say(node, ended) for node, ended in attempt.ends(number)]
 
     def _end_lost(self, attempt: SlurmAttempt, now_s: float) -> None:
-        """End an attempt whose job Slurm does not know any more."""
+        """End an attempt of a job that Slurm no longer knows."""
         _log.warning("Slurm does not know job %s any more, which was running", attempt.key)
         code, reason = (KILLED_EXIT_CODE, "killed") if attempt.kill else (VANISHED_EXIT_CODE, "vanished")
         attempt.end = (code, reason, now_s)
@@ -191,11 +191,10 @@ class SlurmAttempts:
             self._placing.stop(attempt, job, now_s)
 
     def _runs_otherwise(self, job: SlurmJob) -> None:
-        """Handle a job that runs elsewhere than this attempt decided: as an earlier attempt, or released by a
-        user.
+        """Handle a job that runs, but not as this attempt: as an earlier attempt, or released by a user.
 
-        Writes of a gateway that was killed may come late. The job goes on, and its GPUs count as held by
-        others.
+        A gateway that was killed can have sent writes that arrive late. The job continues to run; its GPUs
+        count as used by other jobs.
         """
         started_as = (job.marks or {}).get("j", "")
         if not any(started_as == f"{one.job}.{one.attempt}" for one in self._desk.attempts):
@@ -217,7 +216,7 @@ class SlurmAttempts:
                 self._desk.queue_message(node, _launched(number, attempt, rank))
 
     def say_again(self) -> None:
-        """Repeat `Launched` of running ranks; ends are repeated until they are acknowledged."""
+        """Repeat `Launched` for running ranks. (Ends are repeated elsewhere, until they are acknowledged.)"""
         for number, attempt in self._desk.attempts.items():
             if attempt.end is None:
                 for rank in sorted(attempt.told):
@@ -234,7 +233,7 @@ class SlurmAttempts:
         attempt.end = (code, reason, job.end_s or None)
 
     def _requeued(self, attempt: SlurmAttempt, job: SlurmJob) -> None:
-        """Handle a job that waits again: by the gateway's order, or by a user's or Slurm's."""
+        """Handle a job that waits again: the gateway, a user or Slurm has requeued it."""
         if not job.is_held:
             self._desk.writer.hold(job.key)
             return
@@ -244,7 +243,7 @@ class SlurmAttempts:
 
 
 def _look_at_gpus(job: SlurmJob) -> None:
-    """Warn if Slurm chose other GPUs than the ordered ones."""
+    """Warn if Slurm chose GPUs other than the ordered ones."""
     told = numbers_of((job.marks or {}).get("i", "").replace("+", ","))
     if told and job.gpus and not job.is_exclusive and any(sorted(gpus) != told for gpus in job.gpus):
         _log.warning(

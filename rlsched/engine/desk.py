@@ -1,4 +1,4 @@
-"""State that the parts of a gateway share: the last facts of Slurm, the attempts, and outgoing messages."""
+"""The state that the parts of a gateway share: Slurm's last facts, the attempts, and outgoing messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched.wire.messages import NodeMessage
 
 
 class RememberedJobs(NamedTuple):
-    """State at the time when the broker was asked for its jobs; see `Desk`."""
+    """Jobs and attempts that were remembered when the broker was asked for its jobs; see `Desk`."""
 
     forgotten: set[SlurmKey]
     dead: set[SlurmKey]
@@ -22,35 +22,35 @@ class RememberedJobs(NamedTuple):
 
 
 class Desk:
-    """State that more than one part of a gateway reads or writes.
+    """The state that more than one part of a gateway reads or writes.
 
     Args:
-        name: Name of the gateway's key; its tokens begin with it.
+        name: Name of the gateway's key; the tokens of offers begin with this name.
         cluster: Slurm's ClusterName.
-        partitions: Partitions that are handed over.
+        partitions: Partitions that the broker schedules.
         writer: Sends all writes.
         times: The gateway's times.
-        preempts: Jobs that may be requeued are offered as preemptible.
-        places: The broker decides where jobs start, and they are held until then. If not, Slurm starts them
-            in the order of the broker's queue.
+        preempts: Whether jobs that Slurm may requeue are offered as preemptible.
+        places: Whether the broker decides where jobs start; they are held until then. If not, Slurm starts
+            the jobs in the order of the broker's queue.
         sm_clocks_mhz: SM clocks that Slurm can set on all of its GPUs, MHz, highest first; empty: none.
-        secret: Makes the tokens of offers unguessable; the same after a restart.
+        secret: Makes the tokens of offers unguessable; stays the same after a restart.
 
     Attributes:
         identity: Identity of the broker's journal, from its last welcome, or from a job's marks after a
             restart.
         epoch: The highest epoch of a welcome.
         facts: The last facts of Slurm; None before the first poll.
-        is_away: Slurm did not answer the last query.
-        offered: Slurm's job -> the broker's job that stands for it, from the answer to the offer.
-        attempts: Attempts whose end the broker does not have yet.
-        forgotten: Attempts that have ended for the broker, or that it does not know.
+        is_away: Whether Slurm failed to answer the last query.
+        offered: The broker's job number by the key of the Slurm job, from the answer to the offer.
+        attempts: Attempts whose ends the broker has not acknowledged yet.
+        forgotten: Attempts that the broker counts as ended, or does not know.
         dead: Attempts that never start.
         registered: Nodes that the broker has welcomed.
-        starting: Jobs that Slurm has started itself, and that are being reported to the broker.
-        limited_until_s: Jobs that a limit of Slurm keeps from starting: time until which they are not
+        starting: Jobs that Slurm itself has started, and that are being reported to the broker.
+        limited_until_s: By job that a limit of Slurm keeps from starting: time until which the job is not
             offered.
-        withdrawn: Jobs that the broker must forget: its orders for them end none of Slurm's jobs.
+        withdrawn: Jobs that the broker must forget: the broker's orders to end them do not end Slurm's jobs.
         out: Outgoing messages and questions.
     """
 
@@ -86,38 +86,39 @@ class Desk:
         self.out: list[Say | Ask] = []
 
     def nodes(self, facts: Facts | None = None) -> Iterator[tuple[SlurmNode, str]]:
-        """Each node that is handed over, with its partition; from the last facts by default."""
+        """Yield each node that the broker schedules, with its partition; from the last facts by default."""
         facts = facts or self.facts
         yield from nodes_with_gpus(facts, self.partitions).values() if facts is not None else ()
 
     def job(self, key: str) -> SlurmJob | None:
-        """A job in the last facts."""
+        """Return a job from the last facts, or None."""
         return self.facts.jobs.get(key) if self.facts is not None else None
 
     def is_ours(self, job: SlurmJob) -> bool:
-        """Whether a job is or was held for the broker."""
+        """Return whether a job is or was held for the broker."""
         return job.marks is not None and "s" in job.marks and job.partition in self.partitions
 
     def waits(self, job: SlurmJob) -> bool:
-        """Whether a job waits for a decision: held for the broker, or in Slurm's own queue."""
+        """Return whether a job waits for a decision: held for the broker, or in Slurm's own queue."""
         return job.state == "PENDING" and job.is_held == self.places
 
     def is_open(self, job: SlurmJob) -> bool:
-        """Whether the broker must have a job: it waits, or Slurm itself has started it."""
+        """Return whether the broker must know a job: it waits, or Slurm itself has started it."""
         return self.waits(job) or job.key in self.starting
 
     def at_work(self) -> set[str]:
-        """Keys of Slurm's jobs that have an attempt."""
+        """Return the keys of Slurm's jobs that have an attempt."""
         return {one.key for one in self.attempts.values() if one.end is None and one.is_sure}
 
     def asks_for_live(self) -> None:
-        """Save what is remembered now: the broker is being asked which jobs it has."""
+        """Save the present `forgotten`, `dead` and `withdrawn`: the broker is now asked which jobs it has."""
         self._asked_of = RememberedJobs(set(self.forgotten), set(self.dead), set(self.withdrawn))
 
     def has_live(self, live: Collection[int]) -> None:
-        """Forget attempts of jobs that the broker does not have any more; `live` are all jobs that it has.
+        """Forget attempts of jobs that the broker no longer has; `live` are all jobs that the broker has.
 
-        Attempts that marks of Slurm's jobs still name are kept, so that they are not adopted again.
+        An attempt that the marks of a Slurm job still name is not forgotten; otherwise it would be adopted
+        again.
         """
         jobs = self.facts.jobs.values() if self.facts is not None else ()
         named = {(job.marks or {}).get("j", "") for job in jobs}

@@ -1,4 +1,4 @@
-"""Facts of a Slurm cluster: jobs, nodes, partitions. Parsed from its JSON; no I/O."""
+"""Facts of a Slurm cluster: jobs, nodes, partitions. Parsed from Slurm's JSON; no I/O."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import msgspec
 from rlsched.errors import RlschedError
 
 MARK = "rlsched:"
-"""Start of the AdminComment of a job that job_submit.lua has held; `key=value` pairs follow, with `;`
-between."""
+"""Start of the AdminComment of a job held by job_submit.lua; `key=value` pairs follow, separated by `;`."""
 USER_HOLD = "[held]"
-"""Start of the Comment of a job that its user holds: in a handed-over partition, Priority is the
-gateway's."""
+"""Start of the Comment of a job that its user holds: the gateway uses Priority in its partitions."""
 UNLIMITED_MIN = 365 * 24 * 60
-"""A time limit of a year or more counts as none, minutes."""
+"""A time limit of this length or more (a year) counts as no limit, minutes."""
 LIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
 _OVER = {
     "COMPLETED": "",
@@ -50,23 +48,23 @@ _USED = re.compile(r"gpu(?::[^:,()]+)?:\d+\((?:S:[^,)]*,)?IDX:(?P<indices>[\d,-]
 
 
 class SlurmError(RlschedError):
-    """Slurm does not answer, or its answer cannot be read."""
+    """Slurm does not answer, or its answer cannot be parsed."""
 
 
 class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job, or one task of an array.
 
     Attributes:
-        key: Its ID for `scontrol`: JOB, or ARRAY_TASK.
-        marks: Content of its AdminComment after `MARK`; None: it has none, and is not rlsched's.
-        nodes: Nodes on which it runs.
+        key: ID of the job for `scontrol`: JOB, or ARRAY_TASK.
+        marks: Content of the AdminComment after `MARK`; None: the job is not rlsched's.
+        nodes: Nodes on which the job runs.
         gpus: GPU numbers on each of `nodes`, empty if Slurm does not report them.
-        is_commented: Its AdminComment has another content than rlsched's.
-        gpus_asked: Number of GPUs that it requests in total, of any type; 0: none.
+        is_commented: Whether the AdminComment has other content than rlsched's.
+        gpus_asked: Total number of GPUs that the job requests, of any type; 0: none.
         nice: As in `scontrol show job`.
-        submit_s: Time of its submission, or requeue, Unix seconds.
-        end_reason: One of `END_REASONS`, if it has ended.
-        num_nodes: Minimum number of nodes that it requests.
+        submit_s: Time of the submission, or requeue, Unix seconds.
+        end_reason: One of `END_REASONS`, if the job has ended.
+        num_nodes: Minimum number of nodes that the job requests.
         bound: Request that no broker supports, "" if there is none: only Slurm can place such a job.
     """
 
@@ -101,21 +99,21 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the job has ended."""
         return self.state in _OVER
 
     @property
     def end_reason(self) -> str:
-        """How it ended."""
+        """Reason of the job's end."""
         return _OVER.get(self.state, "")
 
     @property
     def runs(self) -> bool:
-        """Whether it has its nodes."""
+        """Whether the job has its nodes."""
         return self.state in LIVE
 
     def mark(self, name: str, default: int = 0) -> int:
-        """The number in one of its marks."""
+        """Return the number in one of the job's marks."""
         said = (self.marks or {}).get(name, "")
         return int(said) if said.isdecimal() else default
 
@@ -124,9 +122,9 @@ class SlurmNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node.
 
     Attributes:
-        gpus: Number of its GPUs.
-        types: GRES type of each GPU by its number, if each has its own type, which makes it selectable.
-        unusable: Why it gets no jobs, "" if it does.
+        gpus: Number of GPUs.
+        types: GRES type of each GPU by its number, if each GPU has its own type, which makes it selectable.
+        unusable: Reason why the node gets no jobs, "" if it gets jobs.
     """
 
     name: str
@@ -146,31 +144,34 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def jobs_of(text: bytes, said_by: str = "`squeue --json`") -> dict[str, SlurmJob]:
-    """The jobs of `squeue --json`, or of slurmrestd, each task of an array as one job.
+    """Parse the jobs of `squeue --json`, or of slurmrestd; each task of an array becomes a job.
 
     Raises:
-        SlurmError: it cannot be read.
+        SlurmError: the text cannot be parsed.
     """
     try:
         return {job.key: job for one in _said(text, "jobs") for job in _jobs(one)}
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SlurmError(f"{said_by} says what cannot be read: {type(error).__name__}: {error}") from error
+        raise SlurmError(f"{said_by}: cannot parse the output: {type(error).__name__}: {error}") from error
 
 
 def nodes_of(text: bytes, said_by: str = "`sinfo --json`") -> dict[str, SlurmNode]:
-    """The nodes of `sinfo --json`, or of slurmrestd.
+    """Parse the nodes of `sinfo --json`, or of slurmrestd.
 
     Raises:
-        SlurmError: it cannot be read.
+        SlurmError: the text cannot be parsed.
     """
     try:
         return {node.name: node for node in map(_node, _said(text, "nodes"))}
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SlurmError(f"{said_by} says what cannot be read: {type(error).__name__}: {error}") from error
+        raise SlurmError(f"{said_by}: cannot parse the output: {type(error).__name__}: {error}") from error
 
 
 def _said(text: bytes, what: str) -> list[dict[str, Any]]:
-    """A list in Slurm's JSON; without a controller it is empty, next to `errors`, with exit code 0."""
+    """Return a list from Slurm's JSON.
+
+    Without a controller, Slurm exits with code 0, and prints an empty list and `errors`.
+    """
     said = msgspec.json.decode(text)
     errors = said.get("errors") or []
     if errors:
@@ -180,7 +181,7 @@ def _said(text: bytes, what: str) -> list[dict[str, Any]]:
 
 
 def marks_of(comment: str) -> dict[str, str] | None:
-    """Marks in an AdminComment; None: it is not rlsched's."""
+    """Parse the marks in an AdminComment; None: the comment is not rlsched's."""
     if not comment.startswith(MARK):
         return None
     pairs = (one.partition("=") for one in comment.removeprefix(MARK).split(";"))
@@ -188,12 +189,12 @@ def marks_of(comment: str) -> dict[str, str] | None:
 
 
 def comment_of(marks: dict[str, str]) -> str:
-    """The AdminComment with these marks."""
+    """Return the AdminComment with these marks."""
     return MARK + ";".join(f"{name}={value}" for name, value in marks.items())
 
 
 def hosts_of(text: str) -> list[str]:
-    """The nodes of a list such as `n[1-3,07],login`."""
+    """Expand a list of nodes such as `n[1-3,07],login`."""
     found: list[str] = []
     for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", text):
         found += _hosts(part)
@@ -214,7 +215,7 @@ def _hosts(part: str) -> Iterator[str]:
 
 
 def numbers_of(text: str) -> list[int]:
-    """The numbers of a list such as `0,2-3,10-20:5`."""
+    """Expand a list of numbers such as `0,2-3,10-20:5`."""
     found: list[int] = []
     for one in filter(None, text.split(",")):
         among, _, step = one.partition(":")
@@ -301,20 +302,23 @@ def _gpus_asked(one: dict[str, Any]) -> int:
 
 
 def _nice(said: Any) -> int:
-    """It may be below 0, and 22.05 prints it modulo 2**32."""
+    """Parse a nice value. It can be negative; Slurm 22.05 prints it modulo 2**32."""
     nice = _number(said)
     return nice - (1 << 32) if nice >= 1 << 31 else nice
 
 
 def _number(said: Any) -> int:
-    """A number in Slurm's JSON; later versions print {"set": true, "number": 3}."""
+    """Parse a number in Slurm's JSON; later versions print {"set": true, "number": 3}."""
     if isinstance(said, dict):
         return int(said.get("number") or 0) if said.get("set", True) else 0
     return int(said or 0)
 
 
 def _exit_code(said: Any) -> int:
-    """0 to 255, 128 + signal if a signal ended it; from a wait status, or from its form in later versions."""
+    """Parse an exit code: 0 to 255, or 128 + signal if a signal ended the job.
+
+    The input is a wait status, or the form that later versions of Slurm print.
+    """
     if isinstance(said, dict) and "return_code" in said:
         signalled = _number((said.get("signal") or {}).get("id"))
         return 128 + signalled if signalled else _number(said["return_code"]) & 0xFF

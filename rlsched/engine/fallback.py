@@ -1,9 +1,9 @@
-"""Fallback without a broker: held jobs go back to Slurm's own order, at once or while no broker decides.
+"""Fallback without a broker: returns held jobs to Slurm's own order.
 
-There are three mechanisms. The gateway writes the time of the broker's last message to a file, and
-job_submit.lua holds no new job if that time is too long ago. The gateway itself releases held jobs if it
-receives no message from a broker for `--release-after`. If the gateway is dead too, `--release`, from cron or
-a timer, releases them.
+There are three mechanisms. First, the gateway writes the time of the broker's last message to a file, and
+job_submit.lua holds no new job if that time is too long ago. Second, the gateway releases held jobs if it
+receives no message from a broker for `--release-after`. Third, if the gateway is dead too, `--release`
+releases the held jobs; run it from cron or a timer.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _BATCH = 500
 
 
 class Alive:
-    """The file with the time of the last sign of a broker.
+    """The file with the time of the broker's last message.
 
     Args:
         directory: The gateway's directory.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the directory cannot be created.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -39,10 +39,12 @@ class Alive:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"{directory}: cannot be the gateway's directory: {error.strerror}") from error
+            raise InputError(
+                f"{directory}: cannot create the gateway's directory: {error.strerror}"
+            ) from error
 
     def write_time(self, now_s: float) -> None:
-        """Record that a broker decides; written atomically, once a second at most."""
+        """Record that a broker decides at this time; written atomically, at most once a second."""
         if int(now_s) == self._said_s:
             return
         self._said_s = int(now_s)
@@ -52,7 +54,7 @@ class Alive:
         draft.replace(self.path)
 
     def begin(self) -> None:
-        """Record the start of a gateway, which ends an earlier removal of rlsched."""
+        """Record the start of a gateway; this cancels an earlier removal of rlsched."""
         self._over.unlink(missing_ok=True)
 
     def mark_removed(self) -> None:
@@ -63,11 +65,11 @@ class Alive:
 
     @property
     def is_over(self) -> bool:
-        """Whether rlsched was removed."""
+        """Return whether rlsched was removed."""
         return self._over.exists()
 
     def age_s(self, now_s: float) -> float:
-        """Seconds since a broker decided last."""
+        """Return the seconds since a broker last decided."""
         try:
             return now_s - float(self.path.read_text(encoding="ascii"))
         except (OSError, ValueError):
@@ -77,7 +79,7 @@ class Alive:
 def plugin(
     partitions: tuple[str, ...], directory: Path, release_after_s: float, uid: int, *, exact: bool
 ) -> str:
-    """The text of job_submit.lua for a site."""
+    """Return the text of job_submit.lua for a site."""
     text = files("rlsched.engine").joinpath("job_submit.lua").read_text(encoding="utf-8")
     said = {
         "PARTITIONS": ", ".join(f'["{name}"] = true' for name in partitions),
@@ -92,11 +94,11 @@ def plugin(
 
 
 def release(reader: Reader, writer: Writer, wait_s: float = APART_S) -> int:
-    """Give every job that is held or ordered for the broker to Slurm's own order. Returns their number.
+    """Return every job that is held or ordered for the broker to Slurm's own order. Returns their number.
 
     Raises:
         SlurmError: Slurm does not answer.
-        InputError: some are still held after several tries.
+        InputError: some jobs are still held after several tries.
     """
     released: set[str] = set()
     for attempt in range(TRIES):
@@ -120,11 +122,11 @@ def release(reader: Reader, writer: Writer, wait_s: float = APART_S) -> int:
                 writer.leave(job.key, marks_of_left(job, "released"), asked_gres(job), again=job.restarts > 0)
             writer.flush()
     raise InputError(
-        f"{len(held) + len(ready) + len(ordered)} jobs are still rlsched's: may this user change jobs? "
-        "It takes Slurm's operator level, root or SlurmUser"
+        f"{len(held) + len(ready) + len(ordered)} jobs are still held or ordered by rlsched: can this user "
+        "change jobs? This needs Slurm's operator level, root or SlurmUser"
     )
 
 
 def own_uid() -> int:
-    """User ID of this process: the plugin permits its writes."""
+    """Return the user ID of this process: job_submit.lua permits this user's writes."""
     return os.getuid()

@@ -1,10 +1,10 @@
-"""The state machine between a Slurm and the broker: takes facts of Slurm and messages of the broker, returns
-messages and writes. No socket, process or clock.
+"""The state machine between a Slurm and the broker. No socket, process or clock.
 
-It has no storage of its own. A job's token is made of its number, of the stamp that job_submit.lua gave it,
-and of the gateway's secret. The job's AdminComment names the attempt that was decided. Both are read from
-Slurm after a restart. It carries out only jobs of the broker that it has offered itself. Any write may be
-lost: the next facts show it, and it is written again.
+The gateway handles facts of Slurm and messages of the broker, and returns messages and writes. It has no
+storage of its own. A job's token is made from the job's number, from the stamp that job_submit.lua gave the
+job, and from the gateway's secret. The job's AdminComment names the attempt that was decided. After a
+restart, both are read from Slurm. The gateway carries out only jobs of the broker that it has offered itself.
+Any write can be lost: the next facts show that, and the write is repeated.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _log = logging.getLogger("rlsched.engine")
 
 
 class Gateway:
-    """The state of a gateway, and its next messages and writes.
+    """The state of a gateway; each handler returns the next messages.
 
     Args:
-        name: Name of its key; its tokens begin with it.
+        name: Name of the gateway's key; the tokens of offers begin with this name.
         cluster: Slurm's ClusterName.
-        partitions: Partitions that are handed over.
+        partitions: Partitions that the broker schedules.
         writer: Sends all writes.
-        times: Its times.
-        preempts: Jobs that may be requeued are offered as preemptible.
+        times: The gateway's times.
+        preempts: Whether jobs that Slurm may requeue are offered as preemptible.
         sm_clocks_mhz: SM clocks that Slurm can set on all GPUs, MHz, highest first.
-        secret: Makes the tokens of offers unguessable; the same after a restart.
-        nices: Jobs are not held: they get nices between these two, and Slurm places them. None: the broker
-            places them.
+        secret: Makes the tokens of offers unguessable; stays the same after a restart.
+        nices: (lowest, highest) nice of jobs that are not held: Slurm places them. None: jobs are held, and
+            the broker places them.
 
     Attributes:
         nodes: The nodes, as the broker sees them.
@@ -92,7 +92,7 @@ class Gateway:
 
     @property
     def is_away(self) -> bool:
-        """Whether Slurm did not answer the last query."""
+        """Whether Slurm failed to answer the last query."""
         return self._desk.is_away
 
     # ---- inputs -----------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class Gateway:
         return self._done(facts.now_s)
 
     def cannot_look(self, why: str, now_s: float) -> list[Say | Ask]:
-        """Handle a failed query: nothing is lost meanwhile, and nothing starts."""
+        """Handle a failed query of Slurm: until the next facts, no job is started or counted as lost."""
         if not self._desk.is_away:
             _log.warning("Slurm does not answer: %s", why)
             self.nodes.beat_at_once()
@@ -123,11 +123,11 @@ class Gateway:
         return self._done(now_s)
 
     def tick(self, now_s: float) -> list[Say | Ask]:
-        """Handle time that passes between two queries."""
+        """Handle the time between two queries."""
         return self._done(now_s)
 
     def say_again(self, now_s: float) -> list[Say | Ask]:
-        """Repeat the messages that are sent only once, because messages may be lost."""
+        """Repeat messages that are otherwise sent only once, because messages can be lost."""
         self._attempts.say_again()
         if self._desk.facts is not None:
             self.nodes.report_changes(self._desk.facts, again=True)
@@ -173,20 +173,20 @@ class Gateway:
     # ---- outputs ----------------------------------------------------------------------------------
 
     def is_deciding(self, now_s: float) -> bool:
-        """Whether a broker has sent a message recently."""
+        """Return whether a broker has sent a message recently."""
         return self._silence.is_deciding(now_s)
 
     @property
     def decided_s(self) -> float:
-        """Time of its last message, Unix seconds."""
+        """Time of the broker's last message, Unix seconds."""
         return self._silence.decided_s
 
     def is_exact(self, facts: Facts) -> bool:
-        """Whether the broker can choose individual GPUs: each GPU of a node has its own GRES type."""
+        """Return whether the broker can choose individual GPUs: each GPU of a node has its own GRES type."""
         return self.nodes.is_exact(facts)
 
     def hellos(self) -> list[Hello]:
-        """The registration of every node."""
+        """Return the registration of every node."""
         return self.nodes.hellos()
 
     def _welcome(self, node: str, welcome: Welcome, now_s: float) -> None:

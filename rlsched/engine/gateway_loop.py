@@ -1,4 +1,4 @@
-"""The gateway's loop: socket, clock and Slurm's commands around its state machine."""
+"""The gateway's loop: connects the state machine with a socket, a clock and Slurm's commands."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from rlsched.transport.keys import KeyHome
 from rlsched.wire.messages import ForNode, Heartbeat, OfNode, Refused, decode, encode
 
 RENEW_S = 10.0
-"""Time without a message after which another socket is opened, at the next address, seconds."""
+"""Seconds without a message after which a new socket is opened, to the next address."""
 FORGET_S = 60.0
-"""Age of a question after which no answer is expected, seconds."""
+"""Age of a question after which no answer is expected any more, seconds."""
 SLOW_S = 5.0
-"""Duration of a query after which Slurm counts as away, until it answers, seconds."""
+"""Duration of a query after which Slurm counts as away until it answers, seconds."""
 WAIT_MS = 20
 Heard = tuple[list[ForNode], list[tuple[tuple[str, str], object]]]
 _log = logging.getLogger("rlsched.engine")
@@ -38,11 +38,11 @@ class Link:
 
     Args:
         addresses: Addresses of the broker and its standbys.
-        home: Keys.
+        home: The keys.
         name: Name of the engine's key.
 
     Attributes:
-        has_lost: A message that was sent may not arrive.
+        has_lost: Whether a message that was sent may not have arrived.
     """
 
     def __init__(self, addresses: Sequence[str], home: KeyHome, name: str) -> None:
@@ -59,7 +59,7 @@ class Link:
         self.socket = connect_dealer(self._context, address, self._pair, self._public)
 
     def renew(self) -> None:
-        """Open another socket, at the next address, if no message arrived for long."""
+        """Open a new socket, to the next address, if no message has arrived for `RENEW_S`."""
         if time.monotonic() - self._heard_s >= RENEW_S:
             self.socket.close(0)
             self.has_lost = True
@@ -88,7 +88,7 @@ class Link:
             self._asked = {n: one for n, one in self._asked.items() if now_s - one[0] < FORGET_S}
 
     def receive(self, timeout_ms: int) -> Heard:
-        """(orders for nodes, answers with the subject of their question)."""
+        """Return the received messages: (orders for nodes, answers with the subjects of their questions)."""
         orders: list[ForNode] = []
         answers: list[tuple[tuple[str, str], object]] = []
         if not self.socket.poll(timeout_ms):
@@ -125,7 +125,7 @@ def serve(
     stop: threading.Event,
     first: Facts | None = None,
 ) -> None:
-    """Serve until `stop`.
+    """Run the gateway until `stop` is set.
 
     Args:
         gateway: The state machine.
@@ -133,7 +133,7 @@ def serve(
         link: Connection to the broker.
         alive: Records for job_submit.lua whether a broker decides.
         poll_s: Seconds between two queries; a query that takes longer is followed by an equal pause.
-        stop: Set from a signal handler.
+        stop: Set by a signal handler.
         first: Facts that were queried already.
     """
     look_at_s = 0.0
@@ -184,10 +184,10 @@ def _handle_query(gateway: Gateway, asked: Future[Facts]) -> list[Say | Ask]:
 
 
 def locked(directory: Path) -> object:
-    """Lock the gateway's directory for one gateway, as long as the result lives.
+    """Lock the gateway's directory for one gateway; the lock lasts as long as the returned object.
 
     Raises:
-        InputError: another gateway holds it.
+        InputError: another gateway uses the directory.
     """
     file = (directory / "lock").open("w")
     try:

@@ -1,4 +1,4 @@
-"""A Slurm's nodes for the broker: registration, heartbeats, and GPUs that other jobs hold."""
+"""Reports Slurm's nodes to the broker: registrations, heartbeats, and GPUs that other jobs use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RETRY_S = 1.0
 
 
 class SlurmNodes:
-    """Registers the nodes, and reports changes.
+    """Registers the nodes with the broker, and reports changes.
 
     Args:
         desk: The gateway's desk.
@@ -30,11 +30,11 @@ class SlurmNodes:
         self._said: dict[str, tuple[str, list[Holding]]] = {}
 
     def is_exact(self, facts: Facts) -> bool:
-        """Whether the broker can choose individual GPUs: each GPU of a node has its own GRES type."""
+        """Return whether the broker can choose individual GPUs: each GPU of a node has its own GRES type."""
         return all(node.types for node, _ in self._desk.nodes(facts))
 
     def hellos(self) -> list[Hello]:
-        """The registration of every node."""
+        """Return the registration of every node."""
         assert self._desk.facts is not None
         can = Capabilities(
             exact_gpus=self._desk.places and self.is_exact(self._desk.facts),
@@ -89,11 +89,11 @@ class SlurmNodes:
         return found
 
     def foreign_holdings(self, facts: Facts) -> dict[str, list[Holding]]:
-        """GPUs of jobs that are not the broker's, by node."""
+        """Return the GPUs that jobs other than the broker's use, by node."""
         return held_by_others(facts, self._desk.at_work() | self._desk.starting)
 
     def report_changes(self, facts: Facts, *, again: bool = False) -> None:
-        """Report changes, or everything if `again`: which nodes may get jobs, which GPUs others hold."""
+        """Report which nodes may get jobs, and which GPUs other jobs use: only changes, or all if `again`."""
         if again:
             self._said.clear()
         held = self.foreign_holdings(facts)
@@ -122,7 +122,7 @@ class SlurmNodes:
         self._said.pop(node, None)
 
     def say_hello_again(self, node: str) -> None:
-        """Register a node again that the broker does not know any more."""
+        """Register a node again that the broker no longer knows."""
         self._desk.registered.discard(node)
         self._hello_s.pop(node, None)
 
@@ -143,7 +143,7 @@ class SlurmNodes:
         self._beat_s = -1e9
 
     def beat(self, now_s: float) -> None:
-        """Send heartbeats that this gateway is alive, and whether its engine is."""
+        """Send the nodes' heartbeats: this gateway is alive; they include whether Slurm is."""
         if now_s - self._beat_s < self._heartbeat_s / 2:
             return
         self._beat_s = now_s

@@ -1,4 +1,4 @@
-"""Jobs that are held for the broker: offered to it, withdrawn, and checked."""
+"""Offers held jobs to the broker, withdraws offers, and checks them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from rlsched.wire.states import CANCELLED, COMPLETED, LIVE, QUEUED
 
 _log = logging.getLogger("rlsched.engine")
 WITHDRAWN = "withdrawn by its engine"
-"""As in `rlsched.broker.machine.requests`."""
+"""Message of a withdrawal, as in `rlsched.broker.machine.requests`."""
 PROOF_DIGITS = 32
-"""Without proof, a user who guessed an offer's token could submit a job of another size before the
-gateway."""
+"""Hexadecimal digits of the proof in a token.
+
+Without the proof, a user could guess a token and submit a job of another size before the gateway does.
+"""
 
 
 def offer_secret(pair: KeyPair) -> bytes:
-    """A gateway's secret for tokens, from its own key pair: the same after a restart, and unique."""
+    """Return a gateway's secret for tokens, derived from its key pair: unique, the same after a restart."""
     return hashlib.sha256(b"tokens of offers" + pair.secret).digest()
 
 
@@ -79,7 +81,7 @@ class Offers:
         self._desk.limited_until_s = {key: at_s for key, at_s in limited.items() if facts.now_s < at_s}
 
     def _learn_of_cancelled(self, facts: Facts) -> None:
-        """Add jobs that were cancelled while no gateway ran: the broker may still have them in its queue."""
+        """Add jobs that were cancelled while no gateway ran: they can still be in the broker's queue."""
         for job in facts.jobs.values():
             if self._desk.is_ours(job) and job.state == "CANCELLED":
                 self._add(job)
@@ -104,7 +106,7 @@ class Offers:
         self._offers[job.key] = Offer(job.key, stamp, f"{said}-{proof}")
 
     def _mind(self, offer: Offer, facts: Facts, active: set[str], nodes: dict[str, SlurmNode]) -> None:
-        """Send an offer to the broker, or withdraw it."""
+        """Send an offer to the broker, or withdraw it, as the job's state requires."""
         job, now_s = facts.jobs.get(offer.key), facts.now_s
         if offer.key in active:
             return
@@ -147,7 +149,7 @@ class Offers:
             offer.not_before_s = now_s + self._desk.times.look_round_s
 
     def look_round(self, now_s: float) -> None:
-        """Ask the broker at an interval which jobs it has."""
+        """Ask the broker which jobs it has; at an interval."""
         if self._desk.registered and now_s - self._looked_round_s >= self._every_s:
             self._looked_round_s, self._live, self._queued, self._pages = now_s, set(), set(), {}
             self._desk.asks_for_live()
@@ -158,7 +160,7 @@ class Offers:
         return self._desk.times.look_round_s if self._desk.places else self._desk.times.order_s
 
     def accepted_offers(self) -> list[Offer]:
-        """Offers that the broker has accepted, and that are not being withdrawn."""
+        """Return the offers that the broker has accepted, without those being withdrawn."""
         return [offer for offer in self._offers.values() if offer.job is not None and not offer.withdrawn]
 
     def withdraw(self, key: str) -> None:
@@ -186,12 +188,12 @@ class Offers:
             self._over_there(offer, answer.jobs[0])
 
     def clear(self) -> None:
-        """Forget all offers, because of another broker's journal: all jobs are offered again."""
+        """Forget all offers because the broker has another journal: all jobs are offered again."""
         self._offers.clear()
         self._desk.offered.clear()
 
     def _listed(self, answer: Jobs, now_s: float) -> None:
-        """Handle a page of the broker's jobs: jobs that it no longer has are queried one by one."""
+        """Handle a page of the broker's jobs; after the last page, query each missing job separately."""
         self._live |= {job.job for job in answer.jobs if job.state in LIVE}
         self._queued |= {job.job for job in answer.jobs if job.state == QUEUED}
         self._pages.update((job.job, job.queue_key) for job in answer.jobs if job.queue_key is not None)

@@ -1,7 +1,8 @@
-"""Ordering without holding jobs: Slurm places and starts them, in the order of the broker's queue.
+"""Orders jobs without holding them: Slurm places and starts the jobs in the order of the broker's queue.
 
-A waiting job gets a `Nice` by its position in that queue, and Slurm's backfill does the rest. Starts by Slurm
-are reported to the broker (`Begin`), which follows such jobs like its own, and learns from their ends.
+A waiting job gets a `Nice` by its position in that queue, and Slurm's backfill does the rest. When Slurm
+starts a job, the gateway reports the start to the broker (`Begin`). The broker follows such a job like its
+own, and learns from its end.
 """
 
 from __future__ import annotations
@@ -21,20 +22,22 @@ from rlsched.wire.messages import Begin
 
 _log = logging.getLogger("rlsched.engine")
 TRIES = 4
-"""Number of times that a start is reported while the broker refuses it; then the job is Slurm's own."""
+"""Number of times that a start is reported if the broker refuses it; then the job is left to Slurm."""
 MOST_WRITES = 200
-"""Maximum writes per poll; the first jobs in the queue come first."""
+"""Maximum number of writes per poll; jobs at the front of the queue are written first."""
 NICES = {"priority/basic": (-60_000, -1_000), "priority/multifactor": (-1_000_000_000, -1_000_000)}
-"""By PriorityType: below 0, so that jobs without a nice of rlsched wait behind. Basic priorities begin at
-4294901760, and must stay below 2**32; multifactor priorities are sums of weights, which the nices must
-exceed."""
+"""Range of nices by PriorityType, below 0: jobs without a nice from rlsched wait behind the others.
+
+Basic priorities begin at 4294901760, and must stay below 2**32. Multifactor priorities are sums of weights;
+the nices must be larger than these sums.
+"""
 
 
 def nices_of(config: dict[str, str]) -> tuple[int, int]:
-    """The range of nices that fits a Slurm's priorities.
+    """Return the range of nices that fits Slurm's priorities.
 
     Raises:
-        InputError: its PriorityType is not known.
+        InputError: the PriorityType is not known.
     """
     kind = config.get("PriorityType", "priority/basic")
     if kind not in NICES:
@@ -45,7 +48,7 @@ def nices_of(config: dict[str, str]) -> tuple[int, int]:
 
 
 class Ordering:
-    """Sets the nices of waiting jobs, and reports starts by Slurm.
+    """Sets the nices of waiting jobs, and reports jobs that Slurm has started.
 
     Args:
         desk: The gateway's desk.
@@ -59,7 +62,7 @@ class Ordering:
         self._refusals: Counter[str] = Counter()
 
     def update_order(self, facts: Facts, offers: Offers, *, is_deciding: bool) -> None:
-        """Mark new jobs, find starts, and write changes of the order of waiting jobs."""
+        """Mark new jobs, find starts, and write changed positions of waiting jobs."""
         self._since_s = facts.now_s if self._since_s is None else self._since_s
         self._desk.starting = {job.key for job in facts.jobs.values() if self._is_starting(job)}
         if is_deciding:
@@ -86,14 +89,14 @@ class Ordering:
         return job.runs and self._desk.is_ours(job) and self._refusals[job.key] < TRIES
 
     def handle_refusal(self, key: str, why: str, offers: Offers) -> None:
-        """Handle a start that the broker refuses; it may need another job's end first."""
+        """Count a start that the broker refuses; the reason can pass when another job ends."""
         self._refusals[key] += 1
         if self._refusals[key] == TRIES:
             _log.warning("Slurm's job %s is Slurm's own: the broker does not take its start: %s", key, why)
             offers.withdraw(key)
 
     def begin(self, facts: Facts, offers: Offers) -> None:
-        """Report starts by Slurm, after the broker got the report of free GPUs."""
+        """Report starts by Slurm; call it after the free GPUs are reported to the broker."""
         at_work, found = self._desk.at_work(), set[str]()
         for offer in offers.accepted_offers():
             job = facts.jobs.get(offer.key)
@@ -127,7 +130,7 @@ class Ordering:
 
 
 def spaced(nices: Sequence[int | None], low: int, high: int) -> list[int]:
-    """Ascending nices within [low, high], changing as few as possible if there is room between them.
+    """Return ascending nices within [low, high]; change as few as possible if there is room between them.
 
     Args:
         nices: Present nices, in the desired order of the jobs; None: not set yet.
@@ -164,7 +167,7 @@ def spaced(nices: Sequence[int | None], low: int, high: int) -> list[int]:
 
 
 def _ascending(nices: Sequence[int | None]) -> list[int]:
-    """Positions of a longest strictly ascending subsequence."""
+    """Return the positions of a longest strictly ascending subsequence."""
     tails, ends, before = list[int](), list[int](), dict[int, int]()
     for place, nice in enumerate(nices):
         if nice is None:

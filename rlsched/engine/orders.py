@@ -1,4 +1,4 @@
-"""The gateway's state of the jobs that it has offered, and of the attempts that it was ordered to run."""
+"""The gateway's state of the jobs that it has offered, and of the attempts that the broker ordered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlsched.terminal.visible import visible
 from rlsched.wire.messages import Ended, Launch, Submit
 
 PROGRAM = "slurm"
-"""First word of the command of a job that Slurm must start; its key and its stamp follow."""
+"""First word of the command of a job that Slurm must start; the job's key and stamp follow."""
 _OF_THE_NODE = (
     "None",
     "Resources",
@@ -20,7 +20,7 @@ _OF_THE_NODE = (
     "PartitionDown",
     "BadConstraints",
 )
-"""Slurm's reasons for not starting a released job that are about its nodes and not about the job."""
+"""Slurm's reasons for not starting a released job that concern its nodes, not the job."""
 
 _LIMITS = (
     "Assoc",
@@ -32,11 +32,11 @@ _LIMITS = (
     "Licenses",
     "Reservation",
 )
-"""Slurm's reasons that are a limit or a right, which no node changes."""
+"""Slurm's reasons that are a limit or a missing right, on any node."""
 
 
 class SlurmKey(NamedTuple):
-    """Job and attempt number of the broker."""
+    """The broker's numbers of a job and an attempt."""
 
     job: int
     attempt: int
@@ -51,13 +51,13 @@ class Offer:
     """A held job that was offered to the broker.
 
     Attributes:
-        stamp: Stamp of its submission: Slurm may reuse a number.
-        token: Token of the broker's job; an offer after a withdrawal has another one.
-        job: The broker's number; None before it has answered.
+        stamp: Stamp of the submission: Slurm can reuse a job number.
+        token: Token of the broker's job; an offer after a withdrawal has another token.
+        job: The broker's job number; None before the broker has answered.
         asked_s: Time of the last question.
         not_before_s: Time at which the job is offered again after the broker has rejected it.
         withdrawn: The job must not start any more; the offer is being withdrawn.
-        was_cancelled: Cancelled while no gateway ran; the broker's number of the job is queried first.
+        was_cancelled: The job was cancelled while no gateway ran; the broker is first asked for its number.
     """
 
     key: str
@@ -75,24 +75,24 @@ class SlurmAttempt:
     """An attempt that the broker has ordered, or that was found in Slurm.
 
     Attributes:
-        key: Slurm's job.
-        stamp: Stamp of its submission.
+        key: Key of the Slurm job.
+        stamp: Stamp of the submission.
         nodes: Nodes by rank.
-        gpus: Numbers of its GPUs on each node; None: they differ by node, or Slurm chooses them.
-        sm_clock_mhz: Highest SM clock of its GPUs, MHz; 0: unchanged.
-        is_found: It was found in Slurm's marks after a restart, decided and written already.
-        is_sure: The broker's job stands for this Slurm job, by the answer to its offer.
+        gpus: GPU numbers on each node; None: the numbers differ by node, or Slurm chooses the GPUs.
+        sm_clock_mhz: Highest SM clock of the GPUs, MHz; 0: unchanged.
+        is_found: The attempt was found in Slurm's marks after a restart: it was decided and written before.
+        is_sure: The answer to the offer confirms that the broker's job is this Slurm job.
         orders: Orders by rank; an attempt that was found has none.
-        restarts: Number of requeues before it; a higher number means that this attempt has ended.
+        restarts: Number of requeues before the attempt; if Slurm counts more, the attempt has ended.
         placed_s: Time of the last write to Slurm; None: none yet.
         first_placed_s: Time of the first write.
-        has_run: It was seen running on its nodes.
-        kill: It must end; `again`: the job must wait afterwards, held.
-        giving_up: Slurm did not start it, for this reason: it is being held again.
-        end: How it ended: (exit code, reason, Unix seconds).
-        told: Ranks of which `Launched` was sent.
-        acknowledged: Ranks whose end the broker has in its journal.
-        said_s: Time at which ends were sent last.
+        has_run: The attempt was seen running on its nodes.
+        kill: The attempt must end; `again`: the job must wait afterwards, held.
+        giving_up: Reason why Slurm did not start the attempt: the job is being held again.
+        end: The attempt's end: (exit code, reason, Unix seconds).
+        told: Ranks for which `Launched` was sent.
+        acknowledged: Ranks whose ends the broker has written to its journal.
+        said_s: Time at which ends were last sent.
     """
 
     key: str
@@ -117,15 +117,15 @@ class SlurmAttempt:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all ranks are ordered."""
+        """Whether the orders of all ranks have arrived."""
         return self.is_found or len(self.orders) == len(self.nodes)
 
     def is_of_another(self, job: SlurmJob) -> bool:
-        """Whether the broker's job has another owner than Slurm's, as far as an order names one."""
+        """Return whether the broker's job has another owner than Slurm's job, if an order names the owner."""
         return any(order.person not in ("", job.user) for order in self.orders.values())
 
     def ends(self, number: SlurmKey) -> list[tuple[str, Ended]]:
-        """Messages of an end, by node; acknowledged ranks are left out."""
+        """Return the messages about the attempt's end, by node, without acknowledged ranks."""
         assert self.end is not None
         code, reason, ended_s = self.end
         return [
@@ -146,33 +146,33 @@ class SlurmAttempt:
 
 
 def is_about_node(reason: str) -> bool:
-    """Whether Slurm does not start a job because of its nodes."""
+    """Return whether the nodes are the reason why Slurm does not start a job."""
     return reason.startswith(_OF_THE_NODE)
 
 
 def is_about_limits(reason: str) -> bool:
-    """Whether a limit or a right keeps a job from starting, on any node."""
+    """Return whether a limit or a missing right keeps a job from starting, on any node."""
     return reason.startswith(_LIMITS) and not is_about_node(reason)
 
 
 def gres_of(types: list[str], gpus: list[int]) -> str:
-    """`TresPerNode` of exactly these GPUs."""
+    """Return the `TresPerNode` that selects exactly these GPUs."""
     return ",".join(f"gres:gpu:{types[gpu]}:1" for gpu in gpus)
 
 
 def asked_gres(job: SlurmJob) -> str:
-    """`TresPerNode` as submitted, "" if it is unchanged.
+    """Return the `TresPerNode` as submitted, "" if it is unchanged.
 
-    Slurm rejects a bare number for a job that has got GPUs by their types.
+    Slurm rejects a bare number for a job that was given GPUs by their types.
     """
     was_placed = "j" in (job.marks or {}) or job.mark("t")
     return "" if not job.mark("x") or was_placed else f"gres:gpu:{job.mark('g')}"
 
 
 def gpus_of(job: SlurmJob, node: SlurmNode | None) -> int:
-    """Number of GPUs that the broker must allocate for a job, 0 if it cannot: then Slurm does.
+    """Return the number of GPUs that the broker must allocate for a job, 0 if only Slurm can place the job.
 
-    A gang of several nodes fills them, as `--exclusive` does; the broker does not support other shapes.
+    A gang on several nodes uses whole nodes, as with `--exclusive`; the broker supports no other shapes.
     """
     per_node, count = job.mark("g"), job.mark("n", 1)
     if node is None or not 0 < per_node <= node.gpus:
@@ -198,7 +198,7 @@ def submission(job: SlurmJob, token: str, stamp: str, gpus: int, *, preempts: bo
 
 
 def is_held_for_us(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
-    """Whether a job waits for a broker's decision, and not for its user's."""
+    """Return whether a job waits for a broker's decision, and is not held by its user."""
     return (
         job.marks is not None
         and "s" in job.marks
@@ -210,7 +210,7 @@ def is_held_for_us(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 
 
 def is_ordered(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
-    """Whether a job waits in Slurm's own queue, at a position from the broker's queue."""
+    """Return whether a job waits in Slurm's own queue, at a position from the broker's queue."""
     return (
         "v" in (job.marks or {})
         and (not partitions or job.partition in partitions)
@@ -220,7 +220,7 @@ def is_ordered(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 
 
 def is_left(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
-    """Whether a job was given back to Slurm's own order, and must still be released."""
+    """Return whether a job was returned to Slurm's own order, and must still be released."""
     return (
         job.marks is not None
         and "left" in job.marks
@@ -232,6 +232,6 @@ def is_left(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 
 
 def marks_of_left(job: SlurmJob, why: str) -> dict[str, str]:
-    """Marks of a job that is Slurm's own from now on."""
+    """Return the marks of a job that is left to Slurm from now on."""
     kept = {name: value for name, value in (job.marks or {}).items() if name in ("g", "n", "x", "t")}
     return {**kept, "left": why}

@@ -1,4 +1,4 @@
-"""Nodes of partitions in the facts of a Slurm cluster, and GPUs that other jobs hold there. No I/O."""
+"""Finds the nodes of partitions in Slurm's facts, and the GPUs that other jobs use there. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONG_S = 300 * 86_400.0
 
 
 def nodes_with_gpus(facts: Facts, partitions: Sequence[str]) -> dict[str, tuple[SlurmNode, str]]:
-    """Nodes with GPUs, by name, each with the first of the partitions that it is in."""
+    """Return the nodes with GPUs by name, each with the first of `partitions` that the node is in."""
     found = {}
     for node in facts.nodes.values():
         partition = next((name for name in partitions if name in node.partitions), "")
@@ -22,12 +22,12 @@ def nodes_with_gpus(facts: Facts, partitions: Sequence[str]) -> dict[str, tuple[
 
 
 def unlike(facts: Facts, partitions: Sequence[str], do: str) -> list[str]:
-    """Reasons why these partitions cannot be decided for: unlike nodes in one, or a node in two of them.
+    """Return why the broker cannot schedule these partitions: unlike nodes, or a node in two partitions.
 
     Args:
-        facts: Facts of the Slurm.
-        partitions: Their names.
-        do: The action on the partitions, such as `hand over`.
+        facts: Facts of Slurm.
+        partitions: Names of the partitions.
+        do: The action on the partitions, for the text, such as `hand over`.
     """
     found, sizes = [], dict[str, SlurmNode]()
     for node, partition in nodes_with_gpus(facts, partitions).values():
@@ -44,7 +44,7 @@ def unlike(facts: Facts, partitions: Sequence[str], do: str) -> list[str]:
 
 
 def empty(facts: Facts, partitions: Sequence[str]) -> list[str]:
-    """Partitions without a node to follow, a line for each."""
+    """Return a line for each partition that has no usable node."""
     known = {partition for _, partition in nodes_with_gpus(facts, partitions).values()}
     return [
         f"partition {name}: no node with a GPU in it; `sinfo -o '%R %G'` lists them"
@@ -54,7 +54,7 @@ def empty(facts: Facts, partitions: Sequence[str]) -> list[str]:
 
 
 def held_by_others(facts: Facts, ours: Collection[str]) -> dict[str, list[Holding]]:
-    """GPUs of running jobs that are not among `ours`, by node."""
+    """Return the GPUs of running jobs that are not in `ours`, by node."""
     found: dict[str, list[Holding]] = {}
     for job in facts.jobs.values():
         if not job.runs or job.key in ours:

@@ -1,4 +1,4 @@
-"""Writes an attempt to Slurm: places it as the broker decided, or stops it."""
+"""Places an attempt in Slurm as the broker decided, or stops it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KILLED_EXIT_CODE = 143
 
 
 class Placing:
-    """Writes attempts to Slurm.
+    """Writes attempts to Slurm, and reports attempts that cannot start.
 
     Args:
         desk: The gateway's desk.
@@ -70,9 +70,9 @@ class Placing:
     def stop(
         self, attempt: SlurmAttempt, job: SlurmJob | None, now_s: float, *, at_once: bool = False
     ) -> None:
-        """End an attempt; repeated until the facts show it.
+        """End an attempt; the caller repeats this until the facts show the end.
 
-        Holding a job that was released before is not enough: it may have started since.
+        For a job that was released before, it is not enough to hold the job: it can have started since.
         """
         if job is None or job.is_over:
             return
@@ -110,7 +110,7 @@ class Placing:
             attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)
 
     def _refuse_or_end(self, number: SlurmKey, attempt: SlurmAttempt, why: str) -> None:
-        """Refuse an attempt, or end it if the broker counts it as running already."""
+        """Refuse an attempt, or end the attempt if the broker counts it as running already."""
         self._desk.dead.add(number)
         if attempt.told or not attempt.orders:
             attempt.end = (KILLED_EXIT_CODE, "node_stopped", None)
@@ -119,14 +119,14 @@ class Placing:
             self.refuse(attempt.nodes[0], attempt.orders[0], why, for_now=True)
 
     def refuse(self, node: str, order: Launch, why: str, *, for_now: bool = False) -> None:
-        """Report that an order cannot be obeyed."""
+        """Report that an order of the broker cannot be carried out."""
         refused = LaunchRefused(
             job=order.job, attempt=order.attempt, rank=order.rank, message=why, is_for_now=for_now
         )
         self._desk.queue_message(node, refused)
 
     def end_unstarted(self, order: Launch, reason: str) -> Ended:
-        """The end of a rank that never started."""
+        """Return the message that a rank ended without a start."""
         return Ended(
             job=order.job,
             attempt=order.attempt,
@@ -136,6 +136,6 @@ class Placing:
         )
 
     def say_never(self, node: str, job: int, attempt: int, rank: int) -> None:
-        """Report the end of an attempt that never started."""
+        """Report to the broker the end of an attempt that never started."""
         never = Ended(job=job, attempt=attempt, rank=rank, exit_code=KILLED_EXIT_CODE, reason="killed")
         self._desk.queue_message(node, never)

@@ -1,4 +1,4 @@
-"""Queries a Slurm, and never writes: the rights of a reader are enough."""
+"""Queries a Slurm, and never writes to it: a user with read access is enough."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from rlsched.errors import InputError
 
 PROGRAMS = ("squeue", "sinfo", "scontrol", "scancel")
 KNOWN = (21, 8), (25, 11)
-"""From the first version with `squeue --json` to the last whose JSON was checked."""
+"""Range of supported versions: the first with `squeue --json`, and the last whose JSON was checked."""
 TIMEOUT_S = 30.0
 _WHOLE = {"SLURM_BITSTR_LEN": "0"}
-"""Lists all waiting tasks of an array; by default Slurm truncates after 64 characters."""
+"""Makes Slurm list all waiting tasks of an array; by default Slurm truncates the list at 64 characters."""
 _log = logging.getLogger("rlsched.engine")
 
 
 class Reader:
-    """Queries one Slurm, selected by `SLURM_CONF` or of this machine.
+    """Queries one Slurm: the cluster that `SLURM_CONF` selects, or this machine's.
 
     Args:
-        partitions: Partitions that are handed over.
+        partitions: Partitions that the broker schedules.
         timeout_s: Time-out of a query.
-        rest: Address of a slurmrestd for jobs and nodes; "": commands are run.
+        rest: Address of a slurmrestd for jobs and nodes; "": Slurm's commands are run.
 
     Attributes:
         asked: Number of queries to the controller so far.
-        ran: The same by command, or by path of slurmrestd.
+        ran: Number of queries by command, or by path of slurmrestd.
 
     Raises:
         InputError: the address is invalid.
@@ -48,10 +48,10 @@ class Reader:
         self._rest_answers = True
 
     def check(self) -> dict[str, str]:
-        """Check that there is a Slurm, of a known version, with these partitions. Returns its configuration.
+        """Check that a Slurm of a supported version has these partitions. Returns its configuration.
 
         Raises:
-            InputError: a part is missing; names it in one line.
+            InputError: something is missing; the message is one line.
         """
         missing = [name for name in PROGRAMS if shutil.which(name) is None]
         if missing:
@@ -81,10 +81,10 @@ class Reader:
                 raise InputError(f"partition {name!r}: this Slurm has {', '.join(sorted(set(known)))}")
 
     def facts(self) -> Facts:
-        """Present jobs and nodes.
+        """Return the present jobs and nodes.
 
         Raises:
-            SlurmError: Slurm does not answer, or its answer cannot be read.
+            SlurmError: Slurm does not answer, or its answer cannot be parsed.
         """
         now_s = time.time()
         if self._rest is not None:
@@ -118,10 +118,10 @@ class Reader:
 
 
 def run(words: tuple[str, ...], said: bytes = b"", timeout_s: float = TIMEOUT_S) -> bytes:
-    """Output of one of Slurm's commands for this input.
+    """Run one of Slurm's commands with `said` as its input, and return the output.
 
     Raises:
-        SlurmError: it fails, or times out.
+        SlurmError: the command fails, or times out.
     """
     try:
         done = subprocess.run(
@@ -141,7 +141,7 @@ def check_plugin(config: dict[str, str]) -> None:
     """Check that slurmctld has rlsched's job_submit.lua.
 
     Raises:
-        InputError: it has not, as far as can be seen from this machine.
+        InputError: slurmctld does not have it, as far as this machine can detect.
     """
     plugins = config.get("JobSubmitPlugins", "")
     print_it = "`rlsched engine slurm --print-lua` prints it"
@@ -154,8 +154,8 @@ def check_plugin(config: dict[str, str]) -> None:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise InputError(f"{path}: not there, so that nothing is held; {print_it}") from error
+        raise InputError(f"{path}: no such file, no job is held; {print_it}") from error
     except OSError:
         return  # the controller is elsewhere, or its files are not readable
     if "rlsched" not in text:
-        raise InputError(f"{path}: this is not rlsched's plugin, so that nothing is held; {print_it}")
+        raise InputError(f"{path}: this is not rlsched's plugin, no job is held; {print_it}")

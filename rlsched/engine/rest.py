@@ -1,5 +1,4 @@
-"""Queries a slurmrestd for the JSON of `squeue --json` and `sinfo --json`, without a process for each
-query."""
+"""Queries a slurmrestd for the JSON of `squeue --json` and `sinfo --json`: no process for each query."""
 
 from __future__ import annotations
 
@@ -16,14 +15,14 @@ from rlsched.engine.facts import SlurmError
 from rlsched.errors import InputError
 
 KNOWN: Final = (0, 0, 37), (0, 0, 44)
-"""Versions of its interface whose jobs and nodes equal those in `squeue --json` and `sinfo --json`."""
+"""Range of supported interface versions: jobs and nodes as in `squeue --json` and `sinfo --json`."""
 MOST_BYTES: Final = 1 << 30
 _ADDRESS: Final = re.compile(r"unix:(?P<path>/.+)|http://(?P<host>[^/:]+):(?P<port>\d{1,5})/?")
 _JOBS: Final = re.compile(r"/slurm/v(\d+)\.(\d+)\.(\d+)/jobs/?")
 
 
 class SlurmRest:
-    """A slurmrestd, on a unix socket or by HTTP; sends the token of `SLURM_JWT` if it is set.
+    """A slurmrestd, on a unix socket or by HTTP. If `SLURM_JWT` is set, requests have this token.
 
     Args:
         address: unix:/PATH or http://HOST:PORT.
@@ -31,7 +30,7 @@ class SlurmRest:
 
     Attributes:
         address: As given.
-        version: Version of its interface, the newest known one; "" before `check`.
+        version: Interface version in use, the newest supported one; "" before `check`.
 
     Raises:
         InputError: the address is invalid.
@@ -45,40 +44,40 @@ class SlurmRest:
         self._at, self._timeout_s = found, timeout_s
 
     def check(self) -> str:
-        """Choose the newest known version of the interface. Returns it.
+        """Select the newest supported version of the interface, and return it.
 
         Raises:
-            InputError: no answer, or no known version.
+            InputError: slurmrestd does not answer, or has no supported version.
         """
         try:
             paths = msgspec.json.decode(self._get("/openapi"), type=_OpenApi).paths
         except (SlurmError, msgspec.MsgspecError) as error:
             raise InputError(
-                f"--slurmrestd {self.address}: {error}; is it up, and this its address?"
+                f"--slurmrestd {self.address}: {error}; check that slurmrestd runs at this address"
             ) from error
         spoken = sorted(tuple(map(int, found.groups())) for found in map(_JOBS.fullmatch, paths) if found)
         known = [one for one in spoken if KNOWN[0] <= one <= KNOWN[1]]
         if not known:
             first, last, has = (_dotted(one) for one in (*KNOWN, spoken[-1] if spoken else ()))
             raise InputError(
-                f"--slurmrestd {self.address}: it speaks {has or 'no version'}, expected v{first} to v{last}"
+                f"--slurmrestd {self.address}: it has {has or 'no version'}, expected v{first} to v{last}"
             )
         self.version = _dotted(known[-1])
         return self.version
 
     def jobs(self) -> bytes:
-        """The output of `squeue --json`.
+        """Return the jobs as `squeue --json` prints them.
 
         Raises:
-            SlurmError: it does not answer, or refuses.
+            SlurmError: slurmrestd does not answer, or refuses.
         """
         return self._get(f"/slurm/v{self.version}/jobs")
 
     def nodes(self) -> bytes:
-        """The output of `sinfo --json`.
+        """Return the nodes as `sinfo --json` prints them.
 
         Raises:
-            SlurmError: it does not answer, or refuses.
+            SlurmError: slurmrestd does not answer, or refuses.
         """
         return self._get(f"/slurm/v{self.version}/nodes")
 
@@ -135,7 +134,7 @@ def _headers() -> dict[str, str]:
 
 
 def _why(body: bytes) -> str:
-    """The description in an error's body."""
+    """Return the error description from the body of a response."""
     try:
         errors = msgspec.json.decode(body, type=_Errors).errors
     except msgspec.MsgspecError:

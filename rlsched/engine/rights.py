@@ -16,7 +16,7 @@ def check_rights(config: dict[str, str]) -> None:
     """Check that this user is root, SlurmUser, or an operator of the accounting.
 
     Raises:
-        InputError: it is not, as far as can be seen.
+        InputError: the user has none of these rights, as far as this process can detect.
     """
     user, level = _level(config)
     if level not in _WRITES:
@@ -27,10 +27,10 @@ def check_rights(config: dict[str, str]) -> None:
 
 
 def check_sight(config: dict[str, str]) -> None:
-    """Check that this user may read the jobs of other users, and all nodes.
+    """Check that this user can read the jobs of other users, and all nodes.
 
     Raises:
-        InputError: Slurm keeps them private, and this user has no special rights, as far as can be seen.
+        InputError: Slurm hides them from this user, as far as this process can detect.
     """
     private = {"jobs", "nodes"}.intersection(re.split(r"[,\s]+", config.get("PrivateData", "")))
     if not private:
@@ -44,7 +44,7 @@ def check_sight(config: dict[str, str]) -> None:
 
 
 def _level(config: dict[str, str]) -> tuple[str, str]:
-    """(this user, its admin level in lower case)."""
+    """Return (this user, the user's admin level in lower case)."""
     uid = os.getuid()
     match = re.search(r"\((\d+)\)", config.get("SlurmUser", ""))
     if uid == 0 or (match is not None and int(match[1]) == uid):

@@ -1,4 +1,4 @@
-"""Detects that no broker decides; then held jobs go to Slurm's own order."""
+"""Detects that no broker decides, and then returns held jobs to Slurm's own order."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _log = logging.getLogger("rlsched.engine")
 
 
 class Silence:
-    """Watches whether a broker is there (see `fallback` for a dead gateway).
+    """Watches for messages of a broker (see `fallback` for a dead gateway).
 
     Args:
         desk: The gateway's desk.
 
     Attributes:
-        has_released: No broker decided for too long: new jobs are not held.
+        has_released: No broker has decided for too long: new jobs are not held.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -32,11 +32,11 @@ class Silence:
 
     @property
     def decided_s(self) -> float:
-        """Time of the broker's last message, Unix seconds; before the first one, the start of this watch."""
+        """Time of the broker's last message, Unix seconds; at first, the start of this watch."""
         return self._decided_s or 0.0
 
     def is_deciding(self, now_s: float) -> bool:
-        """Whether a broker has sent a message recently."""
+        """Return whether a broker has sent a message recently."""
         if self._decided_s is None:
             self._decided_s = now_s
         return now_s - self._decided_s < self._desk.times.release_after_s

@@ -1,4 +1,4 @@
-"""Every write to a Slurm goes through a `Writer`: a shadow's counts the writes, and sends none."""
+"""Sends every write to a Slurm through a `Writer`; a shadow's `Writer` counts the writes, and sends none."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _scontrol(lines: Sequence[str]) -> None:
 class Writer:
     """Collects writes; `flush` sends all of them through one `scontrol`.
 
-    A write may be lost, so its caller checks the facts afterwards: each write may be repeated.
+    A write can be lost. Therefore the caller checks the facts afterwards, and each write can be repeated.
 
     Args:
         send: Receives the lines, in order.
@@ -83,16 +83,16 @@ class Writer:
     ) -> None:
         """Start a held job on these nodes, with this `TresPerNode`.
 
-        Marks and placement are one RPC: after a crash in between, the job's marks contain the decision, and
-        the job is still held.
+        Marks and placement are in one RPC: after a crash before the release, the job's marks contain the
+        decision, and the job is still held.
 
         Args:
             key: The job.
-            marks: Its AdminComment.
-            nodes: All of them.
-            gres: GPUs on each node; "": its request is unchanged.
-            freq: SM clock of its GPUs in the form of `--gpu-freq`; "": unchanged.
-            again: The job was requeued, and Slurm would delay it for two minutes.
+            marks: The job's AdminComment.
+            nodes: All nodes of the job.
+            gres: GPUs on each node; "": the job's request is unchanged.
+            freq: SM clock of the GPUs in the form of `--gpu-freq`; "": unchanged.
+            again: Whether the job was requeued: Slurm would delay it for two minutes.
         """
         count = f"NumNodes={len(nodes)}-{len(nodes)}"
         said = f"AdminComment={comment_of(marks)} {count} ReqNodeList={','.join(nodes)}"
@@ -106,7 +106,7 @@ class Writer:
         self._write("hold", f"hold {key}")
 
     def mark(self, key: str, marks: dict[str, str]) -> None:
-        """Change its AdminComment."""
+        """Change the job's AdminComment."""
         self._write("mark", f"update JobId={key} AdminComment={comment_of(marks)}")
 
     def order(self, key: str, nice: int, marks: dict[str, str] | None = None) -> None:
@@ -114,14 +114,14 @@ class Writer:
 
         Args:
             key: The job.
-            nice: The higher, the later.
-            marks: Its new AdminComment; None: unchanged, empty: removed.
+            nice: The job's nice; a higher nice means a later start.
+            marks: The job's new AdminComment; None: unchanged, empty: removed.
         """
         comment = "" if marks is None else f" AdminComment={comment_of(marks) if marks else ''}"
         self._write("order", f"update JobId={key} Nice={nice}{comment}")
 
     def requeue(self, key: str) -> None:
-        """Stop a running job and requeue it as held."""
+        """Stop a running job, requeue it, and hold it."""
         self._write("requeue", f"requeuehold {key}")
 
     def cancel(self, key: str) -> None:
@@ -129,7 +129,7 @@ class Writer:
         self._write("cancel", f"{CANCEL}{key}")
 
     def leave(self, key: str, marks: dict[str, str], gres: str, *, freq: str = "", again: bool) -> None:
-        """Restore the request of a held job; `release` it once its marks show that. As in `place`."""
+        """Restore the request of a held job; call `release` once its marks show that. Args as in `place`."""
         said = f"AdminComment={comment_of(marks)} ReqNodeList=" + (f" TresPerNode={gres}" if gres else "")
         said += f" TresFreq=gpu:{freq}" if freq else ""
         self._write("leave", f"update JobId={key} {said}{' StartTime=now' if again else ''}")
@@ -139,7 +139,7 @@ class Writer:
         self._write("release", f"{RELEASE}{key}")
 
     def flush(self) -> None:
-        """Send the collected writes; failures show in the next facts."""
+        """Send the collected writes; the next facts show whether a write failed."""
         lines, self._lines = self._lines, []
         if not lines:
             return

@@ -1,1 +1,1 @@
-"""Files and directories: private ones, locks, free disk space."""
+"""Helpers for files and directories: private files, locks, free disk space."""

@@ -1,4 +1,4 @@
-"""Lock file next to a journal: one broker at a time; the kernel releases it when its holder dies."""
+"""The lock file next to a journal, for one broker at a time; the kernel releases the lock at process exit."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rlsched.files.private import make_private, touch_private
 
 
 def lock_file(path: Path) -> FileIO:
-    """Open the file next to a journal whose lock is the journal's.
+    """Open the lock file next to a journal.
 
     Raises:
-        JournalError: it cannot be created.
+        JournalError: the file cannot be created.
     """
     try:
         touch_private(path.with_name(path.name + ".lock"))
@@ -27,7 +27,7 @@ def lock_file(path: Path) -> FileIO:
 
 
 def take_lock(lock: FileIO) -> bool:
-    """Lock it, and write the holder (`Holder`) into it; False: another process holds it."""
+    """Lock the file, and write its `Holder` into it. False: another process has locked the file."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -39,14 +39,14 @@ def take_lock(lock: FileIO) -> bool:
 
 
 class Holder(NamedTuple):
-    """Holder of a journal's lock, as it reports itself; "" and 0 if unknown."""
+    """The process that locked a journal, from the lock file; "" and 0 if unknown."""
 
     boot_id: str
     process: int
 
     @classmethod
     def read(cls, path: Path) -> Holder:
-        """Read the lock's file; a process that released the lock is still named there."""
+        """Read the lock file; it still names the last holder after that process released the lock."""
         try:
             boot, process = path.with_name(path.name + ".lock").read_text(encoding="ascii").split()
             return cls(boot, int(process))
@@ -54,7 +54,7 @@ class Holder(NamedTuple):
             return cls("", 0)
 
     def runs(self) -> bool:
-        """Whether a process with its number runs on this machine since this boot; no lock is touched."""
+        """Return whether a process with this number runs, in the same boot of this machine; takes no lock."""
         return bool(self.boot_id) and self.boot_id == boot_id() and Path(f"/proc/{self.process}").exists()
 
 
@@ -66,7 +66,7 @@ def boot_id() -> str:
 
 
 def locked(path: Path) -> FileIO:
-    """Take an exclusive lock next to the journal, released by the kernel if the broker dies."""
+    """Take the exclusive lock of a journal; the kernel releases it if the broker dies."""
     log = path.with_name(path.name + "-wal")
     if log.exists() and log.stat().st_size and not (path.exists() and path.stat().st_size):
         raise JournalError(f"{log}: a write-ahead log without its journal; put both back, or move both away")

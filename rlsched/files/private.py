@@ -1,4 +1,4 @@
-"""Directories and files that only their owner can read: 0700 and 0600 from their creation on."""
+"""Makes directories and files that only their owner can read: modes 0700 and 0600 from the start."""
 
 from __future__ import annotations
 

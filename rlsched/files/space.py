@@ -9,5 +9,5 @@ MIN_FREE_MIB = 256
 
 
 def low_disk_mib(min_free_mib: int) -> int:
-    """Free space, MiB, below which a broker is degraded: at least its limit for accepting new jobs."""
+    """Return the free space, MiB, below which a broker is degraded: at least its limit for new jobs."""
     return max(LOW_DISK_MIB, min_free_mib)

@@ -1,4 +1,4 @@
-"""Queries the site's own Slurm: runs its commands, and reports in one line why there is no answer."""
+"""Runs the commands of the site's own Slurm, and reports in one line why a command gave no output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched.errors import InputError
 
 DEADLINE_S: Final = 60.0
 SACCT_DEADLINE_S: Final = 1800.0
-"""Time-out of sacct, seconds: a year of jobs takes minutes."""
+"""Time-out of sacct, seconds: a query for a year of jobs takes minutes."""
 SACCT_FIELDS: Final = (
     *("JobID", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit", "Start", "End"),
     *("ElapsedRaw", "TimelimitRaw", "NNodes", "NodeList", "ReqTRES", "AllocTRES"),
@@ -24,11 +24,11 @@ _FORM: Final = "%Y-%m-%dT%H:%M:%S"
 
 
 def ask(command: Sequence[str], instead: str) -> str:
-    """The output of a Slurm command.
+    """Run a Slurm command and return its output.
 
     Args:
         command: The command and its arguments.
-        instead: The remedy if it cannot be run, for the error message.
+        instead: Remedy if the command cannot be run, for the error message.
 
     Raises:
         InputError: the command is missing, fails, or does not answer.
@@ -39,7 +39,9 @@ def ask(command: Sequence[str], instead: str) -> str:
 
 @contextmanager
 def answer(command: Sequence[str], instead: str) -> Iterator[Path]:
-    """The output in a file, which may be large. Times are Unix seconds, so that no time zone matters.
+    """Run a Slurm command and yield its output as a file, because the output can be large.
+
+    Times are Unix seconds, so that the time zone does not matter.
 
     Raises:
         InputError: as for `ask`.
@@ -68,12 +70,12 @@ def answer(command: Sequence[str], instead: str) -> Iterator[Path]:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         if done.returncode:
             why = said[-1] if said else f"exit code {done.returncode}"
-            raise InputError(f"{name} gives nothing: {why.strip()}; {instead}")
+            raise InputError(f"{name} failed: {why.strip()}; {instead}")
         yield path
 
 
 def sacct(since_s: float, until_s: float | None) -> list[str]:
-    """The command that lists the jobs of all users from one time to another (None: now), Unix seconds."""
+    """Return the command that lists the jobs of all users between two times (None: now), Unix seconds."""
     return [
         *("sacct", "--allusers", "--duplicates", "--parsable2"),
         *("--starttime", _time(since_s), "--endtime", "now" if until_s is None else _time(until_s)),
@@ -82,7 +84,7 @@ def sacct(since_s: float, until_s: float | None) -> list[str]:
 
 
 def sacctmgr_events(since_s: float) -> list[str]:
-    """The command that lists the times at which nodes were down or drained."""
+    """Return the command that lists the times at which nodes were down or drained."""
     return [
         *("sacctmgr", "--parsable2", "show", "event", f"start={_time(since_s)}"),
         f"format={','.join(EVENT_FIELDS)}",
@@ -90,7 +92,7 @@ def sacctmgr_events(since_s: float) -> list[str]:
 
 
 def _time(unix_s: float) -> str:
-    """A time in this machine's zone, in which these commands read times."""
+    """Format a time in this machine's time zone, which these commands expect."""
     from datetime import datetime
 
     return datetime.fromtimestamp(unix_s).strftime(_FORM)

@@ -1,4 +1,4 @@
-"""Times at which nodes were down or drained (`sacctmgr show event`), as node events of the simulator."""
+"""Converts the times at which nodes were down or drained (`sacctmgr show event`) to node events."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Downtimes:
     """Node events imported from a list.
 
     Attributes:
-        changes: (seconds of the trace, name of the node here, event) in order of time.
+        changes: (seconds of the trace, name of the node in the cluster file, event), in order of time.
         skipped: Number of events left out, by reason.
     """
 
@@ -41,7 +41,7 @@ class Downtimes:
     skipped: dict[str, int]
 
     def write(self, path: Path) -> None:
-        """Write them as the `node_events` file of a cluster.
+        """Write the events as the `node_events` file of a cluster.
 
         Raises:
             InputError: the file cannot be written.
@@ -58,14 +58,14 @@ class Downtimes:
 def downtimes(
     text: str, names: Mapping[str, str], origin_s: float, clock: TimeParser, where: str
 ) -> Downtimes:
-    """Node events from the output of `sacctmgr show event --parsable2`.
+    """Convert the output of `sacctmgr show event --parsable2` to node events.
 
     Args:
         text: The output.
         names: Name of a node in the cluster file, by its name in Slurm.
-        origin_s: Second 0 of the trace, by the clock.
-        clock: Reads its times.
-        where: Source named in messages.
+        origin_s: Time of second 0 of the trace, as `clock` returns it.
+        clock: Parses the times in the output.
+        where: Source to name in messages.
 
     Raises:
         InputError: a column is missing, or a value is malformed.
@@ -110,7 +110,7 @@ def downtimes(
 
 
 def _joined(changes: list[_Change]) -> list[_Change]:
-    """Without an `up` of a node that the next event takes out of service in the same second."""
+    """Remove each `up` of a node that the next event takes out of service in the same second."""
     again = {(one.time_s, one.node) for one in changes if one.event != "up"}
     return [one for one in changes if one.event != "up" or (one.time_s, one.node) not in again]
 

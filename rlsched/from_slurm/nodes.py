@@ -1,4 +1,4 @@
-"""The nodes in the output of `scontrol show node` or `sinfo`, as a cluster."""
+"""Converts the nodes in the output of `scontrol show node` or `sinfo` to a cluster."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class _Node(NamedTuple):
 
 @dataclass(frozen=True)
 class Imported:
-    """A cluster, and the names of its nodes.
+    """A cluster imported from Slurm, and the names of its nodes.
 
     Attributes:
         cluster: The cluster.
-        names: Name of a node here, such as `n3`, by its name in Slurm.
-        notes: Differences from Slurm, a sentence each.
+        names: Name of a node in the cluster, such as `n3`, by its name in Slurm.
+        notes: Differences from Slurm, one sentence each.
     """
 
     cluster: ClusterSpec
@@ -51,18 +51,18 @@ class Imported:
 
 
 def imported(text: str, name: str, where: str) -> Imported:
-    """A cluster from Slurm's list of its nodes.
+    """Make a cluster from Slurm's list of its nodes.
 
-    A partition becomes a VC if its nodes are in no other partition. Nodes of several partitions serve every
+    A partition becomes a VC if its nodes are in no other partition. Nodes in several partitions serve every
     VC.
 
     Args:
         text: Output of `scontrol show node`, or of `sinfo -N -h -o '%N|%R|%c|%m|%G|%T'`.
         name: Name of the cluster.
-        where: Source named in messages.
+        where: Source to name in messages.
 
     Raises:
-        InputError: it is neither, a value is malformed, or no node has a GPU.
+        InputError: the text is neither, a value is malformed, or no node has a GPU.
     """
     nodes = _of_scontrol(text, where) if "NodeName=" in text else _of_sinfo(text, where)
     there = [node for node in nodes if not any(word in node.state for word in _GONE)]
@@ -181,7 +181,7 @@ def _of_sinfo(text: str, where: str) -> list[_Node]:
 
 
 def _whole(text: str, what: str, at: str) -> int:
-    """A whole number; sinfo writes `64+` if the nodes of a line differ; 0 if unknown."""
+    """Parse a whole number; 0 if unknown. sinfo writes `64+` if the nodes of a line differ."""
     plain = text.removesuffix("+")
     if plain and not plain.isdecimal():
         raise InputError(f"{at}: {what}: expected a whole number, got {text[:40]!r}")
@@ -189,7 +189,7 @@ def _whole(text: str, what: str, at: str) -> int:
 
 
 def _gpus(gres: str, at: str) -> tuple[int, str]:
-    """GPUs of a node and their type, from `gpu:a100:8(S:0-1),shard:16`."""
+    """Parse the number and the type of a node's GPUs, from `gpu:a100:8(S:0-1),shard:16`."""
     counts: Counter[str] = Counter()
     for part in re.split(r",(?![^()]*\))", gres):
         if part.partition(":")[0].partition("(")[0] != "gpu":

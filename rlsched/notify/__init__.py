@@ -1,1 +1,1 @@
-"""`rlsched notify`: notices about jobs that asked for them, sent by a process that reads the journal."""
+"""`rlsched notify`: sends the notices that jobs requested; a process that reads the journal."""

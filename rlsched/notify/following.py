@@ -1,4 +1,4 @@
-"""Follows a journal and sends its notices in order; a cursor on disk keeps the position over restarts."""
+"""Follows a journal and sends its notices in order; a cursor on disk stores the position across restarts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE_ROWS: Final = 500
 FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 60.0
 TRIES: Final = 3
-"""Tries of a notice that its receiver rejects, before the notice is skipped."""
+"""Number of times that a notice is sent if the receiver rejects it; then the notice is skipped."""
 _log = logging.getLogger("rlsched.notify")
 
 
@@ -30,10 +30,11 @@ class Cursor(msgspec.Struct, kw_only=True):
     """Position in a journal up to which notices were sent.
 
     Attributes:
-        entry: Number of the last entry whose notice is delivered, or that has none; 0: before the first.
-        crc: Checksum of that entry, which tells this journal from others.
-        since: First entry to read again for the live jobs that asked for notices.
-        restored: Number of the last `Restored` before it, 0: none.
+        entry: Number of the last entry that needs no further notice (delivered, or none to send); 0: before
+            the first entry.
+        crc: Checksum of that entry; distinguishes this journal from others.
+        since: First entry to read again for the live jobs with requested notices.
+        restored: Number of the last `Restored` entry before `entry`, 0: none.
     """
 
     entry: int = 0
@@ -43,10 +44,10 @@ class Cursor(msgspec.Struct, kw_only=True):
 
 
 class CursorFile:
-    """A cursor on disk, held by one process at a time.
+    """A cursor on disk; only one process can use it at a time.
 
     Raises:
-        InputError: another process holds it, it is damaged, or it cannot be written.
+        InputError: another process uses the file, the file is damaged, or it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,7 +76,7 @@ class CursorFile:
             ) from error
 
     def write(self, cursor: Cursor, *, durably: bool) -> None:
-        """Write it, whole or not at all."""
+        """Write the cursor atomically."""
         partial = self.path.with_name(self.path.name + ".partial")
         with partial.open("wb") as file:
             file.write(msgspec.json.encode(cursor) + b"\n")
@@ -85,23 +86,25 @@ class CursorFile:
         os.replace(partial, self.path)
 
     def close(self) -> None:
-        """Let another process hold it."""
+        """Close the file, so that another process can use it."""
         self._lock.close()
 
 
 class NoticeFollower:
     """Sends the notices of a journal in order, each at least once.
 
-    A notice whose receiver is not available is retried until it is accepted; later notices wait in the
-    journal. A notice that its receiver rejects is tried `TRIES` times and skipped, with a line in the log.
+    If a receiver is not available, the notice is retried until it is accepted; later notices wait in the
+    journal. If a receiver rejects a notice, the notice is tried `TRIES` times and skipped, with a line in the
+    log.
 
     Args:
         journal: The broker's journal.
-        cursor: Position to start from, updated on disk; a new cursor starts at the journal's end, or at the
+        cursor: Position to start from, updated on disk. A new cursor starts at the journal's end, or at the
             start of a journal that does not exist yet.
         send: Sends one notice.
-        stop: Set to make `run` and every wait return.
-        first_delay_s: Delay before the second try, seconds; it doubles with each, up to `LONGEST_DELAY_S`.
+        stop: If set, `run` and every wait return.
+        first_delay_s: Delay before the second try, seconds; the delay doubles with each try, up to
+            `LONGEST_DELAY_S`.
     """
 
     def __init__(
@@ -120,7 +123,7 @@ class NoticeFollower:
         self._away = ""
 
     def run(self, poll_s: float) -> None:
-        """Follow the journal until stopped."""
+        """Follow the journal until `stop` is set."""
         while not self._stop.is_set():
             try:
                 more = self.step()
@@ -138,10 +141,10 @@ class NoticeFollower:
                 self._stop.wait(poll_s)
 
     def step(self, *, patiently: bool = True) -> bool:
-        """Send the notices of the next page of the journal. Returns whether there may be more.
+        """Send the notices of the next page of the journal. Returns whether there may be more pages.
 
         Args:
-            patiently: Wait for a receiver that is not available; else raise its error.
+            patiently: Wait for a receiver that is not available; otherwise raise the receiver's error.
 
         Raises:
             JournalError: the journal cannot be read, or is damaged.
@@ -171,7 +174,7 @@ class NoticeFollower:
         return len(rows) == PAGE_ROWS
 
     def _start_reading(self, journal: Reading, last: int) -> tuple[Cursor, JobWatch]:
-        """Return the cursor in this journal, and the live jobs up to it."""
+        """Return the cursor in this journal, and the live jobs up to the cursor."""
         cursor = self._cursor
         if cursor is None:
             found = next(journal.rows_after(last - 1, 1), None) if last else None
@@ -199,10 +202,10 @@ class NoticeFollower:
         return cursor, watch
 
     def _after_restore(self, journal: Reading, cursor: Cursor) -> Cursor:
-        """Return where to continue if this is no longer the journal that the cursor was in.
+        """Return where to continue if the journal has changed since the cursor was written.
 
-        A restored backup has the same entries up to its `Restored`; later entries are new. A journal without
-        a `Restored` that is new to the cursor is another journal, and is sent from its start.
+        A restored backup has the same entries up to its `Restored` entry; later entries are new. A journal
+        without a new `Restored` entry is another journal, and is sent from its start.
         """
         found = [
             row.n
@@ -217,7 +220,7 @@ class NoticeFollower:
         return Cursor(entry=before, crc=journal.crc_of(before) or 0, restored=cursor.restored)
 
     def _deliver(self, notice: Notice, patiently: bool) -> bool:
-        """Send a notice, or skip it; False: stopped before that."""
+        """Send a notice, or skip it. Returns False if stopped before."""
         delay_s, tries, about = self._first_delay_s, 0, {"job": notice.job, "notice": notice.id}
         named = f"notice {notice.id} of job {notice.called}"
         while not self._stop.is_set():

@@ -1,4 +1,4 @@
-"""Notices about entries of the journal, for jobs that asked for them."""
+"""Makes notices from entries of the journal, for jobs with requested notices."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from rlsched.wire.states import CANCELLED, FAILED, QUEUED, RUNNING
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """An event to notify of.
+    """A notice about an event of a job.
 
     Attributes:
         id: Identifier; the same each time the notice is sent.
         event: `start`, `requeue`, `end`, or `fail` for an end with state `failed`.
         cluster: Cluster of the journal.
         job: Job number.
-        called: Number as users see it; `17_3` for task 3 of array 17.
+        called: Number as displayed to users; `17_3` for task 3 of array 17.
         name, user, vc, num_gpus: As submitted.
-        attempt: Number of the attempt that started, ended or was the last; 0: there was none.
+        attempt: Number of the attempt that started or ended, or of the last attempt; 0: there was none.
         state: New state of the job.
         exit_code: Exit code of the job, if it has one.
         reason: Reason of the event; "": none.
@@ -64,7 +64,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def body(self) -> bytes:
-        """Return one line of JSON in ASCII; no text of a user can end the line."""
+        """Return the notice as one line of JSON in ASCII; text from users cannot break the line."""
         return json.dumps(msgspec.to_builtins(self)).encode("ascii") + b"\n"
 
 
@@ -74,7 +74,7 @@ def _small(submitted: JobSubmitted) -> JobSubmitted:
 
 @dataclass(slots=True)
 class _Watched:
-    """A live job that asked for notices; `since`: number of the entry that submitted it."""
+    """A live job with requested notices; `since`: number of the journal entry that submitted the job."""
 
     submitted: JobSubmitted
     since: int
@@ -83,7 +83,7 @@ class _Watched:
 
 @dataclass(slots=True)
 class _WatchedArray:
-    """An array that asked for notices; `come`: number of its tasks that are jobs, or never will be."""
+    """An array with requested notices; `come`: number of its tasks that are jobs, or never will be."""
 
     head: Head
     since: int
@@ -91,7 +91,7 @@ class _WatchedArray:
 
 
 class JobWatch:
-    """Tracks the live jobs that asked for notices.
+    """Tracks the live jobs with requested notices.
 
     Attributes:
         cluster: Cluster of the journal, "" before its first entry.
@@ -112,11 +112,11 @@ class JobWatch:
                 self._jobs[one.submitted.job] = _Watched(_small(one.submitted), n, attempt)
 
     def since(self, now: int) -> int:
-        """Return the first entry to read again to know these jobs; `now`: the next entry."""
+        """Return the first journal entry to read again for these jobs; `now`: number of the next entry."""
         return min(next((one.since for one in some.values()), now) for some in (self._jobs, self._arrays))
 
     def apply(self, row: CheckedRow) -> Notice | None:
-        """Process an entry, and return its notice, if any."""
+        """Process a journal entry, and return its notice, if any."""
         match row.entry:
             case BrokerStarted(cluster=cluster):
                 self.cluster = cluster

@@ -1,4 +1,4 @@
-"""Receivers of notices: a URL, or a program of the operator. Errors tell whether a retry can help."""
+"""Sends notices to a URL, or to a program of the operator. Errors distinguish whether a retry can help."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from rlsched.terminal.visible import visible
 EX_TEMPFAIL: Final = 75
 """Exit code of sysexits.h that asks for a later retry."""
 _ITS_OWN_FAULT: Final = (400, 413, 422)
-"""Status codes of a receiver that will never accept this notice; other errors may be fixed there."""
+"""Status codes of a receiver that will never accept this notice; after other codes, a retry can succeed."""
 _MOST_SAID: Final = 300
 
 
 class NotDeliveredError(Exception):
-    """A notice was not accepted, for a reason in one line.
+    """A notice was not accepted; the message is the reason in one line.
 
     Attributes:
-        is_passing: Whether a retry can help, however late. Otherwise a few tries are enough.
+        is_passing: Whether a retry can help, even much later. Otherwise a few tries are enough.
     """
 
     def __init__(self, why: str, *, is_passing: bool) -> None:
@@ -96,7 +96,7 @@ class Webhook:
             error.close()
             if error.code != 409:  # the receiver has it already
                 raise NotDeliveredError(
-                    f"it answers {error.code}", is_passing=error.code not in _ITS_OWN_FAULT
+                    f"the receiver answered {error.code}", is_passing=error.code not in _ITS_OWN_FAULT
                 ) from None
         except (OSError, HTTPException, ValueError) as error:
             why = error.reason if isinstance(error, urllib.error.URLError) else error
@@ -106,7 +106,7 @@ class Webhook:
 class Command:
     """Runs a program with the JSON of a notice on its standard input, without a shell.
 
-    Exit code 0 means delivered, 75 (`EX_TEMPFAIL`) asks for a later retry. A program that takes too long is
+    Exit code 0 means delivered; 75 (`EX_TEMPFAIL`) means retry later. A program that exceeds the time-out is
     killed with all processes that it started, and is retried later.
 
     Args:
@@ -114,7 +114,7 @@ class Command:
         timeout_s: Time-out of the program, seconds.
 
     Raises:
-        InputError: there are no words, or the quotes do not match.
+        InputError: there are no words, or a quote is not closed.
     """
 
     def __init__(self, words: str, timeout_s: float) -> None:
@@ -141,7 +141,9 @@ class Command:
             try:
                 code = process.wait(self._timeout_s)
             except subprocess.TimeoutExpired:
-                raise NotDeliveredError(f"not done in {self._timeout_s:g} s", is_passing=True) from None
+                raise NotDeliveredError(
+                    f"the program did not end within {self._timeout_s:g} s", is_passing=True
+                ) from None
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""Puts idle nodes to sleep: node states, the service that decides, replays on demand series.
+"""Puts idle nodes to sleep: states of nodes, the service that decides, and replays of demand series.
 
-`NodeStates` (module `states`) has the possible changes of a node; `PowerDownService` (module `service`)
-decides how many to keep; `replay_states` (module `minutes`) measures both on a series of `NodeDemand` (module
-`series`).
+`NodeStates` (module `states`) defines the possible changes of a node; `PowerDownService` (module `service`)
+decides how many nodes to keep awake; `replay_states` (module `minutes`) measures both on a series of
+`NodeDemand` (module `series`).
 """
 
 from rlsched.power_down.service import KeepRule, PowerDown, PowerDownService

@@ -1,4 +1,4 @@
-"""Number of further nodes that waiting jobs would fill, by sets of interchangeable nodes."""
+"""Computes how many further nodes the waiting jobs would fill, by sets of interchangeable nodes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def node_sets(state: ClusterState, among: Sequence[int] | None = None) -> list[N
 
 
 def nodes_filled(demand: Demand, node: NodeSpec) -> float:
-    """Return the idle nodes of this kind that a job fills, a fraction if several fit; 0: it cannot run."""
+    """Return how many idle nodes of this kind a job fills: a fraction if several fit, 0 if it cannot run."""
     places = demand.places_on_node(node)
     if places == 0:
         return 0.0
@@ -58,11 +58,12 @@ def nodes_filled(demand: Demand, node: NodeSpec) -> float:
 
 
 class NodeNeed:
-    """Counts for one cluster; K sets of nodes.
+    """Counts the needed nodes of one cluster with K sets of nodes.
 
-    A job is counted where it can run: on nodes of its VC before shared ones; on one node if the largest
-    holds it, the smallest such first, else on the largest nodes first, as the rule *consolidate* places it.
-    Jobs that do not fit next to the busy nodes of a set are counted in the next set.
+    A job is counted where it can run. Nodes of the job's VC are used before shared nodes. If the largest node
+    can hold the job, it is counted on one node, of the smallest kind that can; else on the largest nodes
+    first, as the rule *consolidate* places it. Jobs that do not fit next to the busy nodes of a set are
+    counted in the next set.
     """
 
     def __init__(self, sets: Sequence[NodeSet]) -> None:
@@ -72,7 +73,7 @@ class NodeNeed:
     def waiting_nodes(
         self, state: StateArrays, demands: Sequence[Demand], busy_nodes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return (K,) nodes that waiting jobs would fill besides the (K,) busy ones, at most all nodes."""
+        """Return (K,) nodes that waiting jobs would fill in addition to the (K,) busy ones, at most all."""
         needed = np.zeros(len(self._sets))
         room = np.array([len(one.nodes) for one in self._sets]) - busy_nodes.astype(np.float64)
         slots = np.flatnonzero(state.job.status == WAITING)
@@ -104,7 +105,7 @@ class NodeNeed:
         return self._options[key]
 
     def _within(self, partition: int, demand: Demand) -> list[tuple[int, float]]:
-        """Return the sets of a partition that the demand can use, and nodes of each that a job fills."""
+        """Return the sets of a partition that the demand can use, and the nodes that a job fills in each."""
         places = {
             at: demand.places_on_node(one.spec)
             for at, one in enumerate(self._sets)

@@ -1,4 +1,4 @@
-"""Settings for putting the idle nodes of a cluster to sleep, and the services that they define."""
+"""Settings that put the idle nodes of a cluster to sleep, and the services made from them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from rlsched.workload.predict.node_demand import SLOT_S, DemandForecast, Persist
 CHOSEN_FOR_NODES: Final = 420
 """Number of nodes for which the defaults of `KeepRule` were chosen."""
 _WAKE_SHARE: Final = 1.6
-"""Buffer after a wake-up over buffer, in these defaults: 40 and 25 nodes."""
+"""Buffer after a wake-up, divided by the normal buffer, in these defaults (40 and 25 nodes)."""
 
 
 class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How nodes sleep: one service for each set of interchangeable nodes.
+    """Settings for putting nodes to sleep; each set of interchangeable nodes gets its own service.
 
     Numbers of nodes are for the whole cluster. A setting that is not given has the default of `KeepRule`,
-    scaled from the `CHOSEN_FOR_NODES` nodes for which it was chosen.
+    scaled from the `CHOSEN_FOR_NODES` nodes for which the default was chosen.
 
     Attributes:
         forecast: Forecast of the highest demand ahead. `trailing`: the recent maximum; `persistence`: the
             current demand.
         over: Time span of `trailing`, a multiple of `slot`.
-        slot: Time span whose highest demand counts; nodes are put to sleep at its end.
-        falling: Nodes sleep only while demand is below its mean over this time, a multiple of `slot`; 0: at
+        slot: Time span of one value of demand, its maximum; nodes are put to sleep at the end of a slot.
+        falling: Nodes sleep only while demand is below its mean in this time, a multiple of `slot`; 0: at
             any time.
-        idle: Idle time after which a node may sleep.
-        buffer_nodes: Nodes awake above the forecast.
-        wake_buffer_nodes: Nodes awake above demand after a wake-up; None: 1.6 times the buffer.
-        ramp_nodes: Most nodes to put to sleep per review; 0: no limit.
-        headroom_nodes: Wake nodes as soon as fewer awake nodes are free, before jobs wait.
+        idle: Idle time after which a node can sleep.
+        buffer_nodes: Number of nodes to keep awake above the forecast.
+        wake_buffer_nodes: Number of nodes to keep awake above demand after a wake-up; None: 1.6 times the
+            buffer.
+        ramp_nodes: Maximum number of nodes to put to sleep per review; 0: no limit.
+        headroom_nodes: Wake nodes as soon as fewer awake nodes than this are free, before jobs wait.
         review: Time between two reviews of the nodes. Demand is reported at once; nodes sleep by slots.
     """
 
@@ -52,7 +53,7 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     review: Seconds = Seconds(60.0)
 
     def check(self, where: str) -> None:
-        """Check that the settings go together.
+        """Check that the settings are consistent.
 
         Raises:
             InputError: a setting is invalid; the message names it.
@@ -102,11 +103,11 @@ class PowerDownPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return [self.service(size, sum(sizes)) for size in sizes]
 
     def service(self, size: int, total: int) -> PowerDownService:
-        """Return the service of a set of `size` of `total` nodes."""
+        """Return the service of a set of `size` nodes, in a cluster of `total` nodes."""
         return PowerDownService(self.rule_for(size, total), self.demand_forecast, float(self.slot))
 
     def rule_for(self, size: int, total: int) -> KeepRule:
-        """Return the rule of a set of `size` of `total` nodes."""
+        """Return the rule of a set of `size` nodes, in a cluster of `total` nodes."""
         of = CHOSEN_FOR_NODES if self.buffer_nodes is None else max(total, 1)
         return _scaled(self.rule, size / of)
 

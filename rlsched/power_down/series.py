@@ -1,4 +1,4 @@
-"""Node demand over time: number of busy nodes."""
+"""Node demand over time: the number of busy nodes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class NodeDemand:
 
     Attributes:
         time_s: (N,) seconds.
-        busy: (N,) nodes that ran a job.
-        nodes: Nodes in total.
+        busy: (N,) number of nodes that ran a job.
+        nodes: Total number of nodes.
     """
 
     time_s: NDArray[np.float64]
@@ -27,11 +27,12 @@ class NodeDemand:
 
     @classmethod
     def of_spans(cls, spans: Mapping[str, Sequence[tuple[float, float]]], nodes: int) -> NodeDemand:
-        """Return the busy nodes, sampled every minute, from the spans in which something ran on each node.
+        """Make a series of busy nodes, one row per minute, from the time spans in which nodes were busy.
 
         Args:
-            spans: (start, end) of everything that ran on a node, seconds, by node name; at least one in all.
-            nodes: Nodes in total.
+            spans: (start, end) of everything that ran on a node, seconds, by node name; at least one span in
+                total.
+            nodes: Total number of nodes.
         """
         first_s = min(start for some in spans.values() for start, _ in some) // 60 * 60
         last_s = max(end for some in spans.values() for _, end in some)
@@ -51,7 +52,7 @@ class NodeDemand:
         return NodeDemand(self.time_s[rows], self.busy[rows], self.nodes)
 
     def slots(self) -> NDArray[np.float64]:
-        """Return (M,) the highest demand of each ten-minute slot; one without a row repeats the previous."""
+        """Return (M,) the highest demand of each ten-minute slot; a slot without rows repeats the last."""
         number = np.floor(self.time_s / SLOT_S).astype(np.int64)
         slot = number - number[0]
         busy = np.full(int(slot[-1]) + 1, -1.0)

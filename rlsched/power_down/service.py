@@ -1,8 +1,8 @@
-"""Decides how many nodes to keep awake, and which ones to wake and to put to sleep.
+"""Decides how many nodes to keep awake, which nodes to wake, and which to put to sleep.
 
-The rule follows Helios' CES (Hu et al., SC'21, and its published code): keep the forecast and a buffer; put
-nodes to sleep only while demand falls; wake when jobs wait. Added: a larger buffer after a wake-up, and a
-limit on the nodes put to sleep per review, so that a dip does not empty the cluster.
+The rule follows Helios' CES (Hu et al., SC'21, and its published code): keep the forecast and a buffer awake;
+put nodes to sleep only while demand falls; wake nodes when jobs wait. Two additions prevent that a dip
+empties the cluster: a larger buffer after a wake-up, and a limit on the nodes put to sleep per review.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ Floats = NDArray[np.float64]
 
 
 class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many nodes to keep awake, given a forecast.
+    """The number of nodes to keep awake, given a forecast.
 
-    The defaults are for the trailing maximum of three hours: chosen on Philly before December 2017, for 420
-    nodes and half a wake-up a day. Scale the nodes with the cluster.
+    The defaults are for the trailing maximum of three hours. They were chosen on Philly before December 2017,
+    for 420 nodes and half a wake-up a day. Scale the numbers of nodes with the cluster.
 
     Raises:
         InputError: a value is out of its range.
     """
 
     buffer_nodes: int = 25
-    """Nodes awake above the forecast."""
+    """Number of nodes to keep awake above the forecast."""
     wake_buffer_nodes: int = 40
-    """Nodes awake above demand after a wake-up; larger, so that a continued rise is one event, not three."""
+    """Nodes to keep awake above demand after a wake-up; larger, so that a rise is one event, not three."""
     ramp_nodes: int = 2
-    """Most nodes to put to sleep per review; 0: no limit."""
+    """Maximum number of nodes to put to sleep per review; 0: no limit."""
     falling_slots: int = 6
-    """Nodes sleep only while demand is below its mean over these last slots; 0: at any time."""
+    """Nodes sleep only while demand is below its mean in this many last slots; 0: at any time."""
     headroom_nodes: int = 0
     """Wake nodes as soon as fewer than this many awake nodes are free, before jobs wait."""
     min_idle_s: float = 0.0
-    """Idle time after which a node may sleep, seconds."""
+    """Idle time after which a node can sleep, seconds."""
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:
@@ -52,10 +52,10 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 )
 
     def kept(self, awake: int, peak: float, last: float, falling: bool) -> int:
-        """Return how many nodes stay awake.
+        """Return the number of nodes that stay awake.
 
         Args:
-            awake: Nodes awake now.
+            awake: Number of nodes awake now.
             peak: Forecast of the highest demand.
             last: Demand of the last slot.
             falling: Whether demand is below its recent mean, as `is_falling` returns it.
@@ -68,8 +68,8 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def is_falling(self, demand: Floats) -> bool:
         """Return whether the last slot of `demand` (N,) is below the mean of the last `falling_slots`.
 
-        The mean includes the slot; the least difference of a tenth of a node is from Helios' code. False if
-        fewer slots are known.
+        The mean includes the last slot. The minimum difference of a tenth of a node is from Helios' code.
+        Returns False if fewer slots are known.
         """
         if self.falling_slots == 0:
             return True
@@ -78,7 +78,7 @@ class KeepRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class PowerDown(Protocol):
-    """Decides about nodes; an engine or a broker asks it every minute, or every ten."""
+    """Decides which nodes sleep and wake; an engine or a broker calls `review` every minute, or every ten."""
 
     def review(
         self, now_s: float, busy_nodes: NDArray[np.bool_], waiting_nodes: int, states: NodeStates
@@ -98,15 +98,15 @@ class PowerDown(Protocol):
 
 
 class PowerDownService:
-    """`PowerDown` by a forecast and a `KeepRule`, for N interchangeable nodes.
+    """Implements `PowerDown` with a forecast and a `KeepRule`, for N interchangeable nodes.
 
-    A cluster with several kinds of nodes (virtual clusters, GPU types) gets one service per kind. Demand is
-    busy and waiting nodes; of several reviews in a slot, the highest counts.
+    A cluster with several kinds of nodes (virtual clusters, GPU types) has one service per kind. Demand is
+    the number of busy and waiting nodes; of several reviews in a slot, the highest demand counts.
 
     Args:
         rule: Rule for the number of nodes awake.
-        forecast: Forecast of the highest demand ahead; default: three hours' trailing maximum.
-        slot_s: Length of a slot of demand, seconds; nodes are put to sleep at its end.
+        forecast: Forecast of the highest demand ahead; default: the trailing maximum of three hours.
+        slot_s: Length of a slot of demand, seconds; nodes are put to sleep at the end of a slot.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class PowerDownService:
     ) -> list[Command]:
         """See `PowerDown.review`. Draining nodes that are idle are put to sleep.
 
-        Nodes are taken in order of number: the lowest wakes first, the highest idle one sleeps first.
+        The node with the lowest number wakes first; the idle node with the highest number sleeps first.
         """
         demand = int(busy_nodes.sum()) + waiting_nodes
         ended = self._observe(now_s, float(demand))
@@ -151,7 +151,7 @@ class PowerDownService:
         return done
 
     def _observe(self, now_s: float, demand: float) -> bool:
-        """Record demand; return whether a slot has ended. Slots without a review repeat the previous one."""
+        """Record demand. Returns whether a slot has ended. Slots without a review repeat the last slot."""
         slot = int(now_s // self._slot_s)
         if self._slot is None or slot == self._slot:
             self._highest = max(self._highest, demand) if self._slot is not None else demand

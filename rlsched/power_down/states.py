@@ -4,7 +4,8 @@
     ON ------> DRAINING -----------------> ASLEEP ------> BOOTING ---------------------> ON
        <------ wake (at once)
 
-A node that runs a job never sleeps: a draining node gets no new jobs, and sleeps when its last job has ended.
+A node that runs a job never sleeps: a draining node gets no new jobs, and sleeps after its last job has
+ended.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Sleep(msgspec.Struct, frozen=True):
 
 
 class Wake(msgspec.Struct, frozen=True):
-    """Power this node up, or, if it still drains, let jobs start on it again."""
+    """Power this node up; if the node is still draining, let jobs start on it again."""
 
     node: int
 
@@ -50,9 +51,10 @@ Command = Drain | Sleep | Wake
 
 
 class NodeStates:
-    """The states of N nodes, all ON and idle at `now_s`.
+    """The states of N nodes; at `now_s`, all are ON and idle.
 
-    Invariants: no ASLEEP or BOOTING node is busy; `ready_s` is finite where BOOTING, and infinite elsewhere.
+    Invariants: no ASLEEP or BOOTING node is busy; `ready_s` is finite for BOOTING nodes, and infinite for
+    others.
     """
 
     def __init__(self, num_nodes: int, power: PowerByState | None = None, now_s: float = 0.0) -> None:
@@ -60,17 +62,17 @@ class NodeStates:
         self.state: NDArray[np.int8] = np.full(num_nodes, NodeState.ON, dtype=np.int8)
         """(N,) `NodeState`."""
         self.busy: NDArray[np.bool_] = np.zeros(num_nodes, dtype=np.bool_)
-        """(N,) whether it runs a job."""
+        """(N,) whether the node runs a job."""
         self.since_s: NDArray[np.float64] = np.full(num_nodes, now_s)
-        """(N,) when the state began."""
+        """(N,) time at which the node's state began, seconds."""
         self.idle_since_s: NDArray[np.float64] = np.full(num_nodes, now_s)
-        """(N,) when it last ran a job, or came up."""
+        """(N,) time at which the node last ran a job, or became ON, seconds."""
         self.ready_s: NDArray[np.float64] = np.full(num_nodes, np.inf)
-        """(N,) when a BOOTING node will be ON; inf elsewhere."""
+        """(N,) time at which a BOOTING node becomes ON, seconds; inf for other nodes."""
         self.energy_j = 0.0
         """Energy of all nodes without jobs, J, up to the latest `now_s`: `idle_w`, `asleep_w`, `boot_w`."""
         self.nodes_booted = 0
-        """Number of wakes of sleeping nodes."""
+        """Number of times that a sleeping node was woken."""
         self.wake_up_events = 0
         """Number of times at which sleeping nodes were woken; nodes woken at the same time count once."""
         self._now_s = now_s
@@ -82,11 +84,11 @@ class NodeStates:
         return sum(int((self.state == state).sum()) for state in states)
 
     def next_due_s(self) -> float:
-        """Return when the next booting node comes up; inf if none boots. Call `advance` then, or later."""
+        """Return when the next BOOTING node becomes ON, inf if none boots. Call `advance` at that time."""
         return self._due_s
 
     def advance(self, now_s: float) -> list[int]:
-        """Advance the time: nodes that have booted by `now_s` are ON. Returns them, in order of number.
+        """Advance the time: nodes that have booted by `now_s` become ON. Returns these nodes by number.
 
         Raises:
             NodeStateError: `now_s` is in the past.
@@ -115,7 +117,7 @@ class NodeStates:
         self.busy[node] = True
 
     def finish_last_job(self, node: int, now_s: float) -> list[Command]:
-        """Record that the last job of this node has ended. Returns what follows: a draining node sleeps."""
+        """Record that this node's last job has ended. Returns the command: a draining node sleeps."""
         self.advance(now_s)
         self.busy[node], self.idle_since_s[node] = False, now_s
         if self.state[node] != NodeState.DRAINING:
@@ -125,7 +127,7 @@ class NodeStates:
         return [command]
 
     def keep_busy(self, busy: NDArray[np.bool_], now_s: float) -> None:
-        """Record (N,) which nodes run jobs now; nodes that no longer run one are idle from now on."""
+        """Record which nodes run jobs now, (N,); other nodes are idle from now on."""
         self.idle_since_s[self.busy & ~busy] = now_s
         self.busy[:] = busy
 
@@ -133,8 +135,8 @@ class NodeStates:
         """Carry out a command.
 
         Raises:
-            NodeStateError: the node's state does not allow it, or the node runs a job and would sleep;
-                nothing is changed.
+            NodeStateError: the node's state does not allow the command, or the node would sleep while it runs
+                a job; nothing is changed.
         """
         self.advance(now_s)
         node = command.node
@@ -178,7 +180,7 @@ class NodeStates:
             )
 
     def _energy_until(self, now_s: float) -> float:
-        """Return the energy of all nodes from the last known time to `now_s`, with states as they are, J."""
+        """Return the energy of all nodes from the last known time to `now_s`, with the present states, J."""
         power, state, span_s = self.power, self.state, now_s - self._now_s
         awake = (state == NodeState.ON) | (state == NodeState.DRAINING)
         boot_s = np.clip(np.minimum(self.ready_s, now_s) - self._now_s, 0.0, span_s)[

@@ -1,1 +1,1 @@
-"""The characterisation of a trace as one self-contained page."""
+"""Renders the characterisation of a trace as one self-contained HTML page."""

@@ -1,4 +1,4 @@
-"""Plots as SVG inside a page: their text stays text, and their colours are variables of the page."""
+"""Draws plots as SVG inside a page: text stays text, and colours are CSS variables of the page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlsched.terminal.show import in_words
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
 COLOURS = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05", "#0a0a06")
 GAIN_COLOURS = ("#0b0b01", "#0b0b02", "#0b0b03")
-"""Better, equal, worse; distinct from the colours of policies."""
+"""Colours of better, equal and worse; distinct from the colours of policies."""
 VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
@@ -82,7 +82,7 @@ class Series(NamedTuple):
 
     Attributes:
         label: Name in the legend.
-        values: A value per position.
+        values: One value per position.
         dashed: Whether the line is dashed.
     """
 
@@ -104,7 +104,7 @@ class Plot(NamedTuple):
 
 
 class Canvas:
-    """Draws the plots of one page; the ids of each plot are made from its number."""
+    """Draws the plots of one page; each plot has its own number, which makes its ids unique."""
 
     def __init__(self) -> None:
         self._drawn = 0
@@ -144,7 +144,7 @@ class Canvas:
     def time_bars(self, labels: Sequence[str], series: Sequence[Series], caption: str, x_label: str) -> Plot:
         """Draw durations in seconds as bars on a linear axis, each with its value.
 
-        The unit of the axis is the largest, of seconds to days, that the longest bar reaches.
+        The unit of the axis, from seconds to days, is the largest one that the longest bar reaches.
         """
         with rc_context(STYLE):
             figure, axes = _axes()
@@ -182,7 +182,7 @@ class Canvas:
             return self._finish(figure, caption)
 
     def shares(self, x_frac: Values, series: Series, caption: str, x_label: str, y_label: str) -> Plot:
-        """Draw a cumulative share over another share, both between 0 and 1, next to an even split."""
+        """Draw a cumulative share against another share, both between 0 and 1, and an even split."""
         with rc_context(STYLE):
             figure, axes = _axes()
             axes.plot(
@@ -232,7 +232,7 @@ class Canvas:
     ) -> Plot:
         """Draw 7 rows of 24 hours as a heat map: higher values in stronger colour, unknown values as gaps.
 
-        The scale begins at 0, or at the lowest value if that is above half of the highest.
+        The scale begins at 0, or at the lowest value if that is above half of the highest value.
         """
         with rc_context(STYLE):
             figure, axes = _axes()
@@ -302,7 +302,7 @@ def _time_ticks(axes: Axes) -> None:
 
 
 def _inline(svg: str, prefix: str, title: str) -> str:
-    """Return an SVG document as an element of a page: unique ids, the page's colours, an accessible title."""
+    """Return an SVG document as an element of a page: with unique ids, the page's colours, and a title."""
     body = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     body = re.sub(r"<[^>]*>", lambda tag: _own(tag[0], prefix), body)
     box = re.search(r'viewBox="([^"]+)"', body)

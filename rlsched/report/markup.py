@@ -1,4 +1,4 @@
-"""Parts of the page as HTML; text is escaped here, and nowhere else."""
+"""Renders the parts of the page as HTML. Text is escaped in this module, and nowhere else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlsched.report.figures import Plot
 
 
 class Section(NamedTuple):
-    """A subject of the page.
+    """A section of the page.
 
     Attributes:
         key: Id in the page.
@@ -42,7 +42,7 @@ def figure(plot: Plot) -> str:
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], folded: bool = True) -> str:
-    """Return a table whose first column has the headings of the rows; folded away by default."""
+    """Return a table; the first column has the headings of the rows. The table is collapsed by default."""
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join(_row(row) for row in rows)
     inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
@@ -60,13 +60,13 @@ def _row(row: Sequence[str]) -> str:
 
 
 def cards(facts: Iterable[tuple[str, str]]) -> str:
-    """Return headline figures: (name, value)."""
+    """Return headline figures as HTML, from (name, value) pairs."""
     items = "".join(f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd></div>" for what, value in facts)
     return f'<dl class="cards">{items}</dl>'
 
 
 def document(title: str, subtitle: str, lead: str, sections: Sequence[Section], foot: str) -> str:
-    """Return the whole page. It loads nothing from the network; a content security policy forbids it, too."""
+    """Return the whole page. Its content security policy forbids loads from the network."""
     style = files("rlsched.report").joinpath("page.css").read_text(encoding="utf-8")
     links = "".join(f'<li><a href="#{one.key}">{escape(one.title)}</a></li>' for one in sections)
     body = "".join(
@@ -96,7 +96,7 @@ def document(title: str, subtitle: str, lead: str, sections: Sequence[Section], 
 
 
 def write(text: str, path: Path) -> None:
-    """Write a page, whole or not at all.
+    """Write a page atomically: on an error, no part of the page is written.
 
     Raises:
         InputError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""The page of `rlsched trace describe --html`: the figures of `workload.describe` as HTML."""
+"""Makes the page of `rlsched trace describe --html`: the figures of `workload.describe` as HTML."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sections(report: Report) -> list[Section]:
 
 
 def page(report: Report, made: list[Section]) -> str:
-    """Return the page as HTML; the same report gives the same text.
+    """Return the page as HTML; equal reports give equal pages.
 
     Args:
         report: Report of `workload.describe.describe`.
@@ -53,7 +53,7 @@ def page(report: Report, made: list[Section]) -> str:
 
 
 def write_page(report: Report, path: Path) -> list[Section]:
-    """Write the page, whole or not at all, and return its sections.
+    """Write the page atomically, and return its sections.
 
     Raises:
         InputError: the file cannot be written.

@@ -1,4 +1,4 @@
-"""Sections on the jobs themselves: sizes, run times, submissions, users, repeated jobs."""
+"""Makes the sections on the jobs themselves: sizes, run times, submissions, users, repeated jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _QUANTILES = ("p10_s", "p50_s", "p90_s", "p99_s", "max_s")
 
 
 def sizes(report: Report, canvas: Canvas) -> Section:
-    """Jobs and GPU-time by number of GPUs."""
+    """Make the section on jobs and GPU-time by number of GPUs."""
     rows = report["sizes"]
     most, heaviest = max(rows, key=_jobs), max(rows, key=lambda row: or_nan(row["gpu_time_frac"], 0.0))
     say = (
@@ -42,7 +42,7 @@ def sizes(report: Report, canvas: Canvas) -> Section:
 
 
 def durations(report: Report, canvas: Canvas) -> Section:
-    """Run times of jobs, overall and by size."""
+    """Make the section on run times of jobs, in total and by size."""
     all_jobs, curves = report["durations"], report["duration_curves"]
     say = (
         f"Half of the jobs run for at most {in_words(all_jobs['p50_s'])}, one in ten for more than "
@@ -81,7 +81,7 @@ def durations(report: Report, canvas: Canvas) -> Section:
 
 
 def arrivals(report: Report, canvas: Canvas) -> Section:
-    """Submission times of jobs, and the demand that results."""
+    """Make the section on submission times of jobs, and the resulting demand."""
     rate, week, days = report["arrivals"], report["week"], report["clock"]["days"]
     bursts = report["bursts"]
     say = (
@@ -127,7 +127,7 @@ def arrivals(report: Report, canvas: Canvas) -> Section:
 
 
 def users(report: Report, canvas: Canvas) -> Section:
-    """Shares of users in the GPU-time."""
+    """Make the section on the users' shares of the GPU-time."""
     found = report["by_user"]
     if (lacks := within("users", "Users", found)) is not None:
         return lacks
@@ -168,7 +168,7 @@ def users(report: Report, canvas: Canvas) -> Section:
 
 
 def repeats(report: Report, canvas: Canvas) -> Section:
-    """Jobs of one name that are submitted repeatedly."""
+    """Make the section on jobs that are submitted repeatedly under one name."""
     found = report["repeats"]
     if (lacks := within("repeats", "Repeated jobs", found)) is not None:
         return lacks
@@ -211,7 +211,7 @@ def repeats(report: Report, canvas: Canvas) -> Section:
 
 
 def virtual_clusters(report: Report, canvas: Canvas) -> list[str]:
-    """Return the parts on virtual clusters that jobs name, for the section on clusters."""
+    """Return the parts of the section on clusters about the virtual clusters that jobs name."""
     found, most = report["by_vc"], 20
     if "missing" in found:
         return [paragraph(f"{found['say']} That would need the column vc.", "missing")]

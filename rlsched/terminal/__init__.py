@@ -1,1 +1,1 @@
-"""Output on terminals: text made harmless, tables, layouts, progress bars."""
+"""Output on terminals: escaped text, tables, layouts, progress bars."""

@@ -1,4 +1,4 @@
-"""Lines that fit a width: tables, cells side by side, and the lines of a page divided among its parts."""
+"""Fits lines to a width: tables, cells side by side, and lines of a page divided among its parts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ class Column(NamedTuple):
 
     Attributes:
         title: Heading.
-        max_width: Cut wider cells, if a table width is given, characters.
-        is_right: Align right, for numbers.
-        shrinks: Cut, the widest first, if a line would be too long. The last column is always cut.
+        max_width: Maximum width, characters; wider cells are cut if the table has a maximum width.
+        is_right: Whether to align right, for numbers.
+        shrinks: Whether to cut the column if a line would be too long; the widest first. The last column is
+            always cut.
     """
 
     title: str
@@ -33,7 +34,7 @@ class Column(NamedTuple):
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str | Text]], width: int | None, gap: int = GAP
 ) -> list[Text]:
-    """Return a line of titles, then a line per row, none longer than `width`; None: nothing is cut."""
+    """Return a line of titles and a line per row, none longer than `width` (None: nothing is cut)."""
     cells = [[_text(cell) for cell in row] for row in rows]
     widths = [
         max([len(column.title), *(row[at].cell_len for row in cells)]) for at, column in enumerate(columns)
@@ -95,7 +96,7 @@ def side_by_side(cells: Sequence[Text], width: int) -> list[Text]:
 
 
 def joined(parts: Iterable[str | Text], width: int, between: str = "  ") -> Text:
-    """Join the parts in a line; parts that no longer fit are omitted."""
+    """Join the parts in a line; parts that do not fit are omitted."""
     line = Text()
     for part in map(_text, parts):
         used = len(between) if line else 0
@@ -107,7 +108,7 @@ def joined(parts: Iterable[str | Text], width: int, between: str = "  ") -> Text
 
 
 def shares(wanted: Sequence[int], lines: int) -> list[int]:
-    """Divide lines among parts: each gets its request; if that is too much, all get nearly as many."""
+    """Divide lines among parts: each gets its request; if lines are too few, all get nearly as many."""
     given = [0] * len(wanted)
     for _ in range(max(lines, 0)):
         hungry = [at for at, want in enumerate(wanted) if given[at] < want]
@@ -118,7 +119,7 @@ def shares(wanted: Sequence[int], lines: int) -> list[int]:
 
 
 def window(count: int, room: int, at: int | None) -> tuple[int, int]:
-    """Return (first, last + 1) of the rows to show if `room` rows fit; row `at` is among them."""
+    """Return (first, last + 1) of the rows to show if only `room` rows fit; row `at` is one of them."""
     if count <= room:
         return 0, count
     first = 0 if at is None else min(max(at - room // 2, 0), count - room)

@@ -1,4 +1,4 @@
-"""Progress on standard error: bars on a terminal, and a line now and then elsewhere."""
+"""Shows progress on standard error: bars on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ LINES_EVERY_S: Final = 10.0
 
 
 class Progress:
-    """Bars on a terminal, removed at the end. Elsewhere the first line at once, then a line every ten seconds
-    at most, so that a log shows activity.
+    """Progress bars on a terminal, removed at the end; elsewhere, lines that show a log that work continues.
+
+    Without a terminal, the first line is printed at once, then at most one line every ten seconds.
 
     Args:
         shown: Whether to print anything.
@@ -66,7 +67,7 @@ class Progress:
             self._line(f"{self._what[bar]}: {said}")
 
     def print_line(self, line: str) -> None:
-        """Print a line of its own; a log gets it regardless of the interval."""
+        """Print a separate line; without a terminal, at once and regardless of the interval."""
         if self._has_bars:
             self._bars.console.print(line, markup=False)
         elif self._has_lines:

@@ -1,4 +1,4 @@
-"""Output of reports: rich tables for users, JSON for programs, durations in words."""
+"""Prints reports: tables for users, JSON for programs, durations as text."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 MOST_SKEWED = 5
-"""Most nodes with skewed clocks to print on a line of their own."""
+"""Maximum number of nodes with skewed clocks that are printed on a line each."""
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def console() -> Console:
-    """Return the console for tables; of unlimited width without a terminal, so that pipes cut no columns."""
+    """Return the console for tables. Without a terminal its width is unlimited, so that no column is cut."""
     import sys
 
     from rich.console import Console
@@ -29,7 +29,7 @@ def console() -> Console:
 
 
 def print_lines(lines: Callable[[int | None], list[Text]]) -> None:
-    """Print lines made for a width: the terminal's, or None without a terminal."""
+    """Print the lines that `lines` returns for a width: the terminal's, or None without a terminal."""
     out = console()
     for line in lines(out.width if out.is_terminal else None):
         out.print(line, soft_wrap=True)
@@ -51,7 +51,7 @@ def print_sentences(lines: Iterable[str], indent: int = 2) -> None:
 
 
 def folded(line: str, width: int, indent: int) -> str:
-    """Return a line wrapped between words to `width`; continuation lines are indented further."""
+    """Return a line wrapped between words to `width`; continuation lines have `indent` more spaces."""
     from textwrap import wrap
 
     begin = line[: len(line) - len(line.lstrip())]
@@ -70,7 +70,7 @@ def folded(line: str, width: int, indent: int) -> str:
 def print_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str = "", *, whole: bool = False
 ) -> None:
-    """Print a table: the first column left, all others right; `note` is printed below.
+    """Print a table: the first column left-aligned, all others right-aligned; `note` is printed below.
 
     With `whole`, the figures of a row stay on one line, and the first column is cut.
     """
@@ -102,7 +102,7 @@ def finite(value: Any) -> Any:
 
 
 def in_words(seconds: float | None) -> str:
-    """Format a duration for users: `45 s`, `12.5 min`, `3.2 h`, `6.1 d`; `-` where unknown."""
+    """Format a duration for users: `45 s`, `12.5 min`, `3.2 h`, `6.1 d`; `-` if unknown."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
     for size, unit in _UNITS:
@@ -112,7 +112,7 @@ def in_words(seconds: float | None) -> str:
 
 
 def clock_skew(skew_s: float) -> str:
-    """Format how far a node's clock is ahead, seconds: `75 s ahead of`, `6.5 s behind`."""
+    """Format the skew of a node's clock, seconds (positive: ahead): `75 s ahead of`, `6.5 s behind`."""
     size_s = abs(skew_s)
     return f"{size_s:,.{1 if size_s < 10.0 else 0}f} s {'ahead of' if skew_s > 0 else 'behind'}"
 
@@ -121,7 +121,7 @@ def skewed_nodes(skews_s: Mapping[str, float], nodes: int) -> list[str]:
     """Return a line for each of the first nodes with a skewed clock, and a line for the others.
 
     Args:
-        skews_s: Skewed nodes, and how far their clock is ahead, seconds.
+        skews_s: Seconds that the clocks of skewed nodes are ahead, by node.
         nodes: Total number of skewed nodes.
     """
     lines = [
@@ -136,7 +136,7 @@ def skewed_nodes(skews_s: Mapping[str, float], nodes: int) -> list[str]:
 
 
 def count(number: int, what: str) -> str:
-    """`1 GPU`, `2 GPUs`."""
+    """Format a number with its noun, in the plural if needed: `1 GPU`, `2 GPUs`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
@@ -151,7 +151,7 @@ def brief(seconds: float) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """Format a fraction as per cent; `-` where unknown."""
+    """Format a fraction as per cent; `-` if unknown."""
     return "-" if fraction is None or not math.isfinite(fraction) else f"{100 * fraction:.1f} %"
 
 

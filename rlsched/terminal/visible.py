@@ -1,4 +1,4 @@
-"""Makes text from other sources safe for a terminal."""
+"""Makes text from other sources safe to print on a terminal."""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ def test_unknown_run_times_are_predicted_and_marked(tmp_path: Path) -> None:
         assert begins_s == was.timeline.jobs[str(first)].end_s  # within its limit, from predictions
         assert begins_s <= record.now_s + 7200.0
         (store / "policies.jsonl").unlink()
-        with pytest.raises(InputError, match="it is not known which policy decided"):
+        with pytest.raises(InputError, match="cannot read which policy decided"):
             instead(reader, reader.rows_of[str(first)][0], str(later.number), hours=1.0)
     finally:
         cluster.close()

@@ -73,7 +73,7 @@ def test_rest_answers_equal_those_of_the_commands(place: Path, monkeypatch: pyte
         assert by_rest.ran["squeue"] == 0
         slurm.running[REST].kill()
         slurm.running[REST].wait(30.0)
-        with pytest.raises(InputError, match="is it up, and this its address"):
+        with pytest.raises(InputError, match="check that slurmrestd runs at this address"):
             Reader(("gpu",), rest=by_rest_address(slurm)).check()
     finally:
         slurm.close()

@@ -1,4 +1,4 @@
-"""A Slurm in memory, for tests of code that uses the gateway: it obeys the lines for `scontrol`."""
+"""A Slurm in memory, for tests of code that uses the gateway: it obeys lines for `scontrol`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class FakeJob:
     """A job of a `FakeSlurm`.
 
     Attributes:
-        runs_s: Run time of its script, seconds.
-        code: Exit code of its script.
-        starts: (nodes, GPU numbers, time) of each start of its script.
+        runs_s: Run time of the job's script, seconds.
+        code: Exit code of the script.
+        starts: (nodes, GPU numbers, time) of each start of the script.
     """
 
     key: str
@@ -41,18 +41,19 @@ class FakeJob:
 
 
 class FakeSlurm:
-    """Jobs and nodes of one partition, `gpu`, whose GPUs have a type each; its users set its clock.
+    """Jobs and nodes of one partition, `gpu`. Each GPU of a node has its own type. Tests set the clock.
 
     Args:
-        nodes: Names.
+        nodes: Names of the nodes.
         gpus: Number of GPUs on each node.
-        holds: Jobs are held at their submission; if not, it starts them on free GPUs, by their nices.
+        holds: Whether jobs are held at their submission. If not, `FakeSlurm` starts them on free GPUs, in the
+            order of their nices.
 
     Attributes:
-        lines: Every write that it obeyed or refused.
-        loses: Number of the next lines that are lost, as with a crash in between.
-        why: Node -> why it gets no jobs.
-        limits: Job -> the limit that keeps it from starting.
+        lines: Every write that was obeyed or refused.
+        loses: Number of the next lines that are lost, as in a crash.
+        why: By node, the reason why the node gets no jobs.
+        limits: By job, the limit that keeps the job from starting.
     """
 
     def __init__(self, nodes: Sequence[str] = ("n1", "n2"), gpus: int = 4, *, holds: bool = True) -> None:
@@ -65,7 +66,7 @@ class FakeSlurm:
         self.limits: dict[str, str] = {}
 
     def sbatch(self, gpus: int, runs_s: float = 1.0, code: int = 0, nodes: int = 1) -> str:
-        """Submit a job, held as by job_submit.lua if `holds`. Returns its number."""
+        """Submit a job; held as by job_submit.lua if `holds`. Returns the number of the job."""
         key = str(len(self.jobs) + 1)
         marks = {"g": str(gpus), "n": str(nodes), "s": f"s{key}", "x": "1"}
         comment = comment_of(marks) if self.holds else ""
@@ -152,7 +153,7 @@ class FakeSlurm:
         )
 
     def facts(self) -> Facts:
-        """Its facts."""
+        """Return the present facts."""
         return Facts(
             now_s=self.now_s,
             jobs={key: self._said(job) for key, job in self.jobs.items()},

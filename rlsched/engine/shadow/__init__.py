@@ -1,1 +1,1 @@
-"""A shadow follows a Slurm, makes and records its own decisions, and writes nothing to the Slurm."""
+"""A shadow follows a Slurm: it makes and records its own decisions, and writes nothing to the Slurm."""

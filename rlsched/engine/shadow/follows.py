@@ -1,7 +1,8 @@
-"""The scheduler of a shadow's broker: returns the starts that Slurm made, and records what its policy wants.
+"""The scheduler of a shadow's broker: returns the starts that Slurm made, and records the policy's choices.
 
-The broker calls it at every change, like any scheduler. It first lets the policy decide on a copy of the
-state, by the same loop, and then returns the starts that Slurm has made since.
+The broker calls this scheduler at every change, like any scheduler. The scheduler first lets the policy
+decide on a copy of the state, in the same loop as a broker's, and then returns the starts that Slurm has made
+since.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from rlsched.errors import AllocationError
 from rlsched.wire.states import QUEUED
 
 AUTOMATIC: Final = "automatic"
-"""Source of Slurm's own starts in the journal, which no policy here decided."""
+"""Source of Slurm's own starts in the journal; no policy of rlsched decided them."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ class Wish:
 
     Attributes:
         gpus: Global GPU numbers.
-        since_s: Time since which it has wanted the job to start without a break.
-        before: Number of starts that it wants before this one.
+        since_s: Time since which the policy has wanted this start without interruption.
+        before: Number of starts that the policy wants before this start.
         guard: Why the guard intervened.
     """
 
@@ -66,11 +67,11 @@ class Wish:
 
 @dataclass
 class AskedDecisions:
-    """Decisions of the policy since they were last taken.
+    """Decisions of the policy since the previous `take_decisions`.
 
     Attributes:
         decisions: Number of decisions.
-        guard: Number of decisions of the guard among them, by the word before the colon.
+        guard: Number of these decisions that the guard made, by the word before the colon.
         records: Records of decisions that are new.
         compared: Slurm's starts compared with the policy's wishes.
     """
@@ -82,7 +83,7 @@ class AskedDecisions:
 
 
 class Follows(Scheduler):
-    """Returns Slurm's starts, and keeps the wishes of a policy.
+    """Returns Slurm's starts, and stores the wishes of a policy.
 
     Args:
         policy: The policy, guarded.
@@ -90,12 +91,12 @@ class Follows(Scheduler):
         number: Number of the first record.
 
     Attributes:
-        begun: Starts that the broker must adopt; adopted ones are removed.
-        watches_from_s: The policy decides from this time on; before, the state is incomplete.
+        begun: Starts that the broker must adopt; adopted starts are removed.
+        watches_from_s: Time from which the policy decides; before, the state is incomplete.
         standing: Present wishes, by a job's number in the state.
-        known_gpus: GPUs that Slurm is known to have given to jobs, by node: a job whose GPUs it does not
-            report has other ones.
-        lately: Former wishes for waiting jobs, with the time of the last decision that had them.
+        known_gpus: GPUs that Slurm is known to have given to jobs, by node: a job without reported GPUs must
+            have other GPUs.
+        lately: Former wishes for waiting jobs, with the time of the last decision that had the wish.
     """
 
     def __init__(self, policy: Scheduler, state: BrokerState, number: int) -> None:
@@ -115,24 +116,24 @@ class Follows(Scheduler):
         self._asked_s = 0.0
 
     def replaced_by_fallback(self) -> str:
-        """As for the policy."""
+        """See `Scheduler`; the value of the policy."""
         return self._policy.replaced_by_fallback()
 
     def network_rows(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
-        """As for the policy."""
+        """See `Scheduler`; the rows of the policy."""
         return self._policy.network_rows(state, partition, now_s)
 
     def drift(self) -> Drift | None:
-        """As for the policy."""
+        """See `Scheduler`; the drift of the policy."""
         return self._policy.drift()
 
     def take_decisions(self) -> AskedDecisions:
-        """Returns and clears the decisions of the policy since the last call."""
+        """Return the decisions of the policy since the last call, and clear them."""
         asked, self._asked = self._asked, AskedDecisions()
         return asked
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Let the policy decide on a copy: the events of the instant have happened, but no start by Slurm."""
+        """Let the policy decide on a copy of the state: after the instant's events, before Slurm's starts."""
         self._policy.begin_instant(state, now_s)
         self._until_s = {}
         if now_s < self.watches_from_s:
@@ -167,7 +168,7 @@ class Follows(Scheduler):
         self.standing, self._leaves, self._asked_s = wanted, stopped, now_s
 
     def _is_news(self, partition: int, record: DecisionRecord) -> bool:
-        """Whether a decision differs from the standing one: the policy wants the same at every change."""
+        """Return whether a decision is new: the policy repeats its present wishes at every change."""
         match record.action:
             case Start(seq=seq, gpus=gpus):
                 known = self.standing.get(seq)
@@ -180,7 +181,7 @@ class Follows(Scheduler):
         return True
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """The next start by Slurm that is possible in this state, else a wait; without a record."""
+        """Return the next start by Slurm that is possible in this state, else a wait; without a record."""
         del record
         for place, begun in enumerate(self.begun):
             known = self._state.job_of_token(begun.token)
@@ -204,7 +205,7 @@ class Follows(Scheduler):
         return "of others" if held else key_of(self._state.job_of_seq[seq].spec.token)
 
     def _gpus_of(self, state: ClusterState, job: SlurmJob, wanted: int) -> tuple[int, ...]:
-        """Global numbers of the GPUs that Slurm has given; free GPUs if Slurm does not report them.
+        """Return the global numbers of the job's GPUs in Slurm; free GPUs if Slurm does not report them.
 
         Raises:
             KeyError: a node is not known.
@@ -250,6 +251,6 @@ class Follows(Scheduler):
 
 
 def places_of(state: ClusterState, gpus: Sequence[int]) -> list[tuple[str, int]]:
-    """Node name, and number on that node, of each GPU."""
+    """Return the name of the node and the number on the node, for each GPU."""
     node, first = state.arrays.gpu.node, state.arrays.node.first_gpu
     return [(state.node_names[int(node[gpu])], gpu - int(first[int(node[gpu])])) for gpu in gpus]

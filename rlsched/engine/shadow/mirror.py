@@ -1,6 +1,6 @@
-"""New events in a Slurm cluster's facts: jobs that came, began or ended, at the times that Slurm reports.
+"""Finds new events in a Slurm cluster's facts: jobs that came, began or ended, with Slurm's times.
 
-No I/O. It reads the followed jobs from the broker's book, so a restarted shadow continues.
+No I/O. The followed jobs are read from the broker's book; therefore a restarted shadow continues.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from rlsched.wire.messages import AttemptReport, Capabilities, Hello, Holding, S
 
 Kind = Literal["ended", "came", "left", "began"]
 _ORDER: Final[dict[str, int]] = {"ended": 0, "left": 1, "came": 2, "began": 3}
-"""Order within one instant: as in every decision cycle, with Slurm's starts last."""
+"""Order of events within one instant: as in every decision cycle, with Slurm's starts last."""
 KILLED_EXIT_CODE: Final = 143
 STEP_S: Final = 0.001
 BEHIND_S: Final = 1.0
-"""Facts may miss events of the second in which they were queried, seconds."""
+"""Facts can miss events this long before their query, seconds."""
 AGAIN_S: Final = 1.0
-"""A job that began this much later than recorded has begun again, seconds: Slurm's times are whole
-seconds."""
+"""A job that began this much later than recorded was requeued, seconds. Slurm's times are whole seconds."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class News:
         at_s: Time of the event in Slurm, Unix seconds.
         kind: The job can start (`came`), can no longer start (`left`), `began`, or `ended`.
         key: Slurm's number of the job.
-        job: The job in Slurm's facts; None: Slurm does not know it any more.
+        job: The job in Slurm's facts; None: Slurm no longer knows the job.
         end: Exit code and reason of an end.
     """
 
@@ -55,8 +54,8 @@ class Followed:
     """A job that the broker has.
 
     Attributes:
-        token: Token of its submission.
-        start_s: Time of its start, None while it waits.
+        token: Token of the job's submission.
+        start_s: Time of the job's start, None while it waits.
     """
 
     token: str
@@ -69,14 +68,14 @@ class Mirror:
     Args:
         name: Start of the tokens.
         cluster: Slurm's ClusterName.
-        partitions: Partitions that are followed.
+        partitions: Partitions that the shadow follows.
         state: The broker's book.
-        preempts: Jobs that may be requeued may be preempted.
+        preempts: Whether jobs that Slurm may requeue count as preemptible.
 
     Attributes:
         followed: Jobs that have not ended, by Slurm's number.
         unfit: Jobs that the ledger cannot represent as Slurm runs them, with the reason.
-        left: Number of jobs that only Slurm can place, by reason, since it was last cleared.
+        left: Number of jobs that only Slurm can place, by reason, since `left` was last cleared.
     """
 
     def __init__(
@@ -102,11 +101,11 @@ class Mirror:
     # ---- nodes ------------------------------------------------------------------------------------
 
     def nodes(self, facts: Facts) -> dict[str, tuple[SlurmNode, str]]:
-        """Nodes with GPUs of the followed partitions, with the partition that each serves."""
+        """Return the nodes with GPUs of the followed partitions, with the partition of each node."""
         return nodes_with_gpus(facts, self.partitions)
 
     def hello(self, node: SlurmNode, partition: str, reports: list[AttemptReport]) -> Hello:
-        """The registration of a node, with its attempts."""
+        """Return the registration of a node, with the node's attempts."""
         can = Capabilities(per_node_indices=False, preempts=self._preempts, clocks=False)
         return Hello(
             name=node.name,
@@ -120,7 +119,7 @@ class Mirror:
         )
 
     def unfollowed_holdings(self, facts: Facts, news: Sequence[News]) -> dict[str, list[Holding]]:
-        """GPUs of running jobs that are not followed, also not by these events, by node."""
+        """Return by node the GPUs of running jobs that are neither followed nor begun by these events."""
         known = {one.key for one in news} | {job.key for job in facts.jobs.values() if is_done(job)}
         known |= self.followed.keys() - self.unfit.keys()
         return held_by_others(facts, known)
@@ -128,7 +127,7 @@ class Mirror:
     # ---- jobs -------------------------------------------------------------------------------------
 
     def news(self, facts: Facts, since_s: float) -> list[News]:
-        """Events since `since_s`, in order. Jobs that came and ended before are left out."""
+        """Return the events since `since_s`, in order. Jobs that ended before `since_s` are left out."""
         sizes = {partition: node.gpus for node, partition in self.nodes(facts).values()}
         found: list[News] = []
         in_array = Counter(facts.jobs[key].array for key in self.followed if key in facts.jobs)
@@ -185,11 +184,11 @@ class Mirror:
             self._over.add(job.key)
 
     def vc_of(self, job: SlurmJob) -> str:
-        """The partition under which a job is followed; a job may name several."""
+        """Return the partition under which a job is followed; a job can name several."""
         return next((name for name in job.partition.split(",") if name in self.partitions), "")
 
     def _has_followed(self, job: SlurmJob) -> bool:
-        """Whether this job has begun in the book, for example before this shadow was restarted."""
+        """Return whether this job has begun in the book, for example before this shadow was restarted."""
         for again in count():
             known = self._state.job_of_token(self._token(job, again))
             if known is None or known.attempt is not None:
@@ -209,7 +208,7 @@ class Mirror:
         return not why
 
     def submission(self, job: SlurmJob, node_gpus: int) -> Submit:
-        """The submission of a job to the broker; with another token if the job had come and left before."""
+        """Return the submission of a job to the broker; with a new token if the job came and left before."""
         tokens = (self._token(job, again) for again in count())
         return Submit(
             token=next(token for token in tokens if not self._state.knows_token(token)),
@@ -224,40 +223,42 @@ class Mirror:
         )
 
     def forget(self, key: str, *, is_over: bool) -> None:
-        """Stop following a job, permanently if it has ended."""
+        """Stop following a job; permanently if the job has ended."""
         self.followed.pop(key, None)
         if is_over:
             self._over.add(key)
 
     def is_known_over(self, key: str) -> bool:
-        """Whether a job has ended, or is not followed any longer."""
+        """Return whether a job has ended, or is no longer followed."""
         return key in self._over or key in self.unfit
 
     def give_up(self, key: str, why: str) -> None:
-        """Stop following a job that the ledger cannot represent: its GPUs count as held, and it is not
-        compared."""
+        """Stop following a job that the ledger cannot represent.
+
+        The job's GPUs then count as used by other jobs, and the job is not compared.
+        """
         self.followed.pop(key, None)
         self.unfit[key] = why
         self.left[why] = self.left.get(why, 0) + 1
 
 
 def key_of(token: str) -> str:
-    """Slurm's number of a job, from its token."""
+    """Return Slurm's number of a job, from the job's token."""
     return token.rsplit("-", 3)[1]
 
 
 def is_first_offer(token: str) -> bool:
-    """Whether this is the first time that a job came."""
+    """Return whether a token is the job's first: the job has not come and left before."""
     return token.endswith("-0")
 
 
 def is_done(job: SlurmJob) -> bool:
-    """Whether a job has freed its GPUs: it has ended, or only its epilog has not."""
+    """Return whether a job has freed its GPUs: the job has ended, or only its epilog still runs."""
     return job.is_over or (job.state == "COMPLETING" and job.end_s > 0.0)
 
 
 def may_start(job: SlurmJob, now_s: float) -> bool:
-    """Whether a waiting job waits for nodes, and not for its user, other jobs, a time, or a limit."""
+    """Return whether a waiting job waits for nodes, and not for its user, other jobs, a time, or a limit."""
     return (
         not (job.is_held or job.is_held_by_user or job.depends)
         and 0.0 < job.eligible_s <= now_s
@@ -266,8 +267,10 @@ def may_start(job: SlurmJob, now_s: float) -> bool:
 
 
 def shape_of(job: SlurmJob, node_gpus: int) -> int:
-    """Number of GPUs that the broker must allocate for a job, 0 if it cannot: part of the GPUs of several
-    nodes."""
+    """Return the number of GPUs that the broker must allocate for a job.
+
+    0: the broker cannot represent the job, which uses part of the GPUs of several nodes.
+    """
     nodes, asked = job.num_nodes, job.gpus_asked
     if job.is_exclusive:
         return max(nodes, -(-asked // node_gpus)) * node_gpus
@@ -277,7 +280,7 @@ def shape_of(job: SlurmJob, node_gpus: int) -> int:
 
 
 def end_of(job: SlurmJob) -> tuple[int, str]:
-    """(exit code, reason) of an ended job."""
+    """Return (exit code, reason) of an ended job."""
     code, reason = job.exit_code, job.end_reason
     if job.state == "COMPLETED":
         return 0, ""

@@ -1,7 +1,7 @@
 """Notes of a shadow, in addition to journal and decisions: Slurm's starts compared with the policy's wishes.
 
-One JSON object per line, appended to `shadow.jsonl`. A start is noted before it is journalled: after a crash
-in between it is noted a second time, and the first note counts.
+One JSON object per line, appended to `shadow.jsonl`. A start is noted before it is journalled. If the shadow
+crashes in between, the start is noted a second time, and the first note counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, tag="shadow_began"):
     Attributes:
         at_s: Time of the start, Unix seconds.
         cluster: Slurm's ClusterName.
-        partitions: Partitions that it follows.
+        partitions: Partitions that the shadow follows.
         policy: Name of the policy.
         toml: Settings of the policy.
         poll_s: Seconds between two queries.
@@ -39,22 +39,24 @@ class Began(msgspec.Struct, frozen=True, kw_only=True, tag="shadow_began"):
 
 
 class StartComparison(msgspec.Struct, frozen=True, kw_only=True, tag="compared"):
-    """A start by Slurm, and what the policy wanted at that instant, in the state before it.
+    """A start by Slurm, compared with the policy's wish at that instant, in the state before the start.
 
     Attributes:
         at_s: Time at which Slurm started the job, Unix seconds.
-        job: Slurm's number of it.
-        partition: Its partition.
-        num_gpus: Number of its GPUs.
-        submit_s: Earliest time at which it could have started.
+        job: Slurm's number of the job.
+        partition: Partition of the job.
+        num_gpus: Number of GPUs of the job.
+        submit_s: Earliest time at which the job could have started.
         nodes: Node of each GPU in Slurm.
-        gpus: Number of each GPU on its node; empty if Slurm does not report it: it had ended by then.
-        wanted_nodes: The same for the policy's last wish; empty: it had not wanted to start the job at all.
-        wanted_gpus: Likewise.
-        wanted_since_s: Time since which it had wanted that without a break; None without `wanted_nodes`.
-        wanted_until_s: End of that time: Slurm takes a second or more to start a job, and a job that the
-            policy prefers may have come meanwhile. None: it wanted it at that instant.
-        before: Number of other jobs that it would have started before this one.
+        gpus: Number of each GPU on its node; empty if the job had ended before Slurm reported its GPUs.
+        wanted_nodes: Node of each GPU in the policy's last wish; empty: the policy never wanted to start the
+            job.
+        wanted_gpus: Number of each GPU on its node, in the policy's last wish.
+        wanted_since_s: Time since which the policy had that wish without interruption; None without
+            `wanted_nodes`.
+        wanted_until_s: Time at which the wish ended; None: the policy had the wish at that instant. Slurm
+            takes a second or more to start a job; meanwhile, a job that the policy prefers can have come.
+        before: Number of other jobs that the policy would have started before this job.
         guard: Why the guard intervened, "" if it did not.
     """
 
@@ -74,20 +76,20 @@ class StartComparison(msgspec.Struct, frozen=True, kw_only=True, tag="compared")
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True, tag="watched"):
-    """Activity of a shadow since the previous line of this kind.
+    """Activity of a shadow since the previous `Watched` line.
 
     Attributes:
         since_s: Start of the period, Unix seconds.
         until_s: End of the period, Unix seconds.
-        looks: Queries of Slurm.
-        failed: Queries that Slurm did not answer.
+        looks: Number of queries of Slurm.
+        failed: Number of queries that Slurm did not answer.
         ran: Number of runs of each Slurm command.
-        asked: Decisions of the policy.
-        guard: Decisions of the guard among them, by reason.
-        outside: Features outside the trained range at the end.
-        drifts: Whether the guard counted that as drift then.
+        asked: Number of decisions of the policy.
+        guard: Number of these decisions that the guard made, by reason.
+        outside: Features outside the trained range at the end of the period.
+        drifts: Whether the guard counted `outside` as drift.
         note: Why no features are watched, "" if they are.
-        left: Jobs that are not compared, by reason: only Slurm can place them.
+        left: Number of jobs that are not compared because only Slurm can place them, by reason.
         standing: Jobs that the policy wants to start and Slurm has not started, with the time since when.
     """
 
@@ -111,10 +113,10 @@ _decoder: msgspec.json.Decoder[Note] = msgspec.json.Decoder(Note)
 
 
 class Notes:
-    """Adds notes to the file of a directory.
+    """Appends notes to the file in a directory.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the file cannot be written.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -128,7 +130,7 @@ class Notes:
             raise InputError(f"{self.path}: cannot be written: {error.strerror}; give --dir") from error
 
     def add(self, notes: Iterable[Note]) -> None:
-        """Write notes; they are in the kernel's buffers when this returns."""
+        """Write notes; they are in the kernel's buffers when the call returns."""
         for note in notes:
             self._file.write(_encoder.encode(note) + b"\n")
         self._file.flush()
@@ -139,7 +141,7 @@ class Notes:
 
 
 def read_notes(directory: Path) -> Sequence[Note]:
-    """All notes of a shadow, each start once; also of a running shadow.
+    """Read all notes of a shadow, also of a running one; each start occurs once.
 
     Raises:
         InputError: there are none.

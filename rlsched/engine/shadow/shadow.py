@@ -1,7 +1,6 @@
-"""A shadow's step from one set of a Slurm cluster's facts to the next: feeds the events, by instants, to the
-machine.
+"""Advances a shadow from one set of Slurm's facts to the next: passes the events to the machine in order.
 
-The machine is a broker's. Its engine carries out nothing, and starts and ends are Slurm's. No I/O but through
+The machine is a broker's. Its engine carries out no orders; starts and ends are Slurm's. The only I/O is in
 `commit`.
 """
 
@@ -26,7 +25,7 @@ class Shadow:
     """Follows a Slurm.
 
     Args:
-        machine: A broker's machine, whose scheduler is `follows`.
+        machine: A broker's machine with `follows` as its scheduler.
         follows: Returns the starts by Slurm.
         mirror: Finds the events in facts.
         commit: Performs the machine's effects; decisions are durable when it returns.
@@ -51,8 +50,8 @@ class Shadow:
 
         Args:
             facts: The facts.
-            forgets_after_s: Time for which Slurm keeps ended jobs: events in a longer break are unknown, and
-                the policy makes no decisions for it.
+            forgets_after_s: Time for which Slurm keeps ended jobs. After a longer break, events of the break
+                are unknown, and the policy makes no decisions for that time.
         """
         has_gap = facts.now_s - self._since_s > forgets_after_s
         since_s = facts.now_s if not self._since_s else self._since_s
@@ -70,7 +69,7 @@ class Shadow:
     # ---- nodes ------------------------------------------------------------------------------------
 
     def _nodes_before(self, facts: Facts, news: Sequence[News]) -> list[Event]:
-        """New nodes, nodes that may get jobs again, and GPUs of jobs that are not followed."""
+        """Return events of new nodes, nodes that may get jobs again, and GPUs of jobs not followed."""
         said: list[Event] = []
         held = self._mirror.unfollowed_holdings(facts, news)
         for name, (node, partition) in self._mirror.nodes(facts).items():
@@ -85,7 +84,7 @@ class Shadow:
         return said
 
     def _reports(self, name: str) -> list[AttemptReport]:
-        """Attempts on a node, as recorded before this shadow was restarted."""
+        """Return the attempts on a node that were recorded before this shadow was restarted."""
         state = self._machine.state
         known = state.nodes.get(name)
         jobs = [state.jobs[number] for number in sorted(known.live_jobs)] if known is not None else []
@@ -98,8 +97,10 @@ class Shadow:
         ]
 
     def _nodes_after(self, facts: Facts) -> list[Event]:
-        """Heartbeats of all nodes; some get no jobs from now on. Jobs that Slurm started there before
-        stay."""
+        """Return heartbeats of all nodes; they also close nodes to new jobs.
+
+        Jobs that Slurm started on a closed node before stay.
+        """
         nodes = self._mirror.nodes(facts)
         said = [
             Heartbeat(name=name, unhealthy=nodes[name][0].unusable if name in nodes else "not in Slurm")
@@ -110,7 +111,7 @@ class Shadow:
     # ---- jobs -------------------------------------------------------------------------------------
 
     def _adopt(self, news: Sequence[News], facts: Facts) -> None:
-        """Process events at their instants: ends, arrivals, the policy's decisions, Slurm's starts."""
+        """Process events in order of their times: ends, arrivals, the policy's decisions, Slurm's starts."""
         sizes = {partition: node.gpus for node, partition in self._mirror.nodes(facts).values()}
         left = list(news)
         while left:
@@ -120,7 +121,7 @@ class Shadow:
             self._step(events, at_s)
 
     def _events(self, one: News, sizes: dict[str, int], at_s: float) -> Iterator[Event]:
-        """The machine's events for an event in Slurm; a start is passed to `Follows`."""
+        """Yield the machine's events for an event in Slurm; a start is passed to `Follows` instead."""
         followed = self._mirror.followed.get(one.key)
         if one.kind == "came" and one.job is not None:
             submit = self._mirror.submission(one.job, sizes[self._mirror.vc_of(one.job)])
@@ -157,13 +158,13 @@ class Shadow:
             yield ClientAsked(b"", 0, Cancel(job=job.number), self._peer)
 
     def _give_up(self) -> None:
-        """Stop following starts that the ledger could not represent at the second query either."""
+        """Stop following starts that the ledger could not represent at two queries."""
         waiting, self._late = self._late, {begun.job.key for begun in self._follows.begun}
         events: list[Event] = []
         for key in sorted(self._late & waiting):
             followed = self._mirror.followed.get(key)
             job = None if followed is None else self._machine.state.job_of_token(followed.token)
-            _log.info("Slurm's job %s is not compared: it was started where it cannot be", key)
+            _log.info("Slurm's job %s is not compared: the ledger cannot represent its placement", key)
             self._mirror.give_up(key, "started otherwise than it had asked, or where others are")
             self._follows.begun = [begun for begun in self._follows.begun if begun.job.key != key]
             if job is not None and job.live:
@@ -178,7 +179,7 @@ class Shadow:
     # ---- time -------------------------------------------------------------------------------------
 
     def _time(self, wanted_s: float) -> float:
-        """A time after the machine's present one."""
+        """Return `wanted_s`, or the next possible time if the machine's clock has reached `wanted_s`."""
         return round(max(wanted_s, self._machine.now_s + STEP_S), 3)
 
     def _step(self, events: Sequence[Event], wanted_s: float) -> None:
@@ -211,7 +212,7 @@ def _known_gpus(facts: Facts) -> dict[str, set[int]]:
 
 
 def _due(news: list[News], at_s: float) -> tuple[list[News], list[News]]:
-    """(events at an instant, the rest): a job's end is not at the instant of its start."""
+    """Return (events at an instant, the rest); a job's end is never at the instant of its start."""
     began: set[str] = set()
     for place, one in enumerate(news):
         if one.at_s > at_s or (one.kind == "ended" and one.key in began):

@@ -49,7 +49,7 @@ def test_replay_starts_with_its_options_and_reports_its_result(tmp_path: Path) -
     ]
     again = replays.start(tmp_path, 12, 0, 0.5)
     assert settled(lambda: replays.replay_state(again["ticket"]))["found"][7] == "rule"
-    with pytest.raises(InputError, match="is known any more"):
+    with pytest.raises(InputError, match="a later replay has replaced it"):
         replays.replay_state(began["ticket"])
 
 

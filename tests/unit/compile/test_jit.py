@@ -181,9 +181,9 @@ def test_template_is_compiled_for_its_open_parameters() -> None:
 
 
 def test_open_parameters_are_named() -> None:
-    with pytest.raises(TypeError, match="summed leaves open: DOUBLES, step"):
+    with pytest.raises(TypeError, match="summed has open names without a value: DOUBLES, step"):
         specialise(summed)
-    with pytest.raises(TypeError, match="leaves open: DEEPER"):
+    with pytest.raises(TypeError, match="has open names without a value: DEEPER"):
         specialise(summed, DOUBLES=False, step=by_one)
     with pytest.raises(TypeError, match="DOUBLES is open"):
         bool(DOUBLES)

@@ -137,7 +137,7 @@ def test_stores_of_other_versions_and_folders_without_one_are_reported(tmp_path:
         StoreReader(tmp_path)
     (tmp_path / STORE_FILE).unlink()
     store(tmp_path)
-    with pytest.raises(InputError, match="has trace times, and unix times were to be added"):
+    with pytest.raises(InputError, match="has trace times, expected unix times"):
         DecisionStore(tmp_path, StoreInfo(time="unix", of="a broker"))
 
 

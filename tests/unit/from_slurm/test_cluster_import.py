@@ -149,7 +149,7 @@ def test_missing_output_has_a_reason(
     out = ["-o", str(tmp_path / "c.toml")]
     on_path(tmp_path, "scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1", monkeypatch)
     assert run(["cluster", "import", *out]) == 2
-    assert "scontrol gives nothing: Unable to contact slurm controller; run it" in capsys.readouterr().err
+    assert "scontrol failed: Unable to contact slurm controller; run it" in capsys.readouterr().err
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     assert run(["cluster", "import", *out]) == 2
     assert "scontrol: no such command on this machine" in capsys.readouterr().err

@@ -258,12 +258,12 @@ def test_permanently_refused_notice_is_skipped(
         broker.ask(submit(notify="end"))
         broker.says("n0", launched(number))
         broker.says("n0", ended(number))
-    odd = NotDeliveredError("it answers 400", is_passing=False)
+    odd = NotDeliveredError("the receiver answered 400", is_passing=False)
     receiver.refuses = lambda notice: odd if notice.job == 1 else None
     follow().step()
     assert receiver.tries == 4
     assert receiver.notices == [(2, "end", "completed")]
-    assert "of job 1 is skipped: it answers 400" in caplog.text
+    assert "of job 1 is skipped: the receiver answered 400" in caplog.text
 
 
 def test_restored_journal_is_notified_from_where_it_differs(
@@ -396,7 +396,7 @@ def test_webhook_gets_json_with_an_id(server: Server) -> None:
 )
 def test_status_of_a_webhook_decides_about_a_retry(server: Server, answer: int, passing: bool) -> None:
     server.answer = answer
-    with pytest.raises(NotDeliveredError, match=f"it answers {answer}") as error:
+    with pytest.raises(NotDeliveredError, match=f"the receiver answered {answer}") as error:
         Webhook(server.url, 5.0)(NOTICE)
     assert error.value.is_passing == passing
     assert len(server.heard) == 1, "a redirect is not followed"
@@ -444,7 +444,7 @@ def test_command_gets_json_on_standard_input_and_no_shell(tmp_path: Path) -> Non
         ("sh -c 'exit 75'", True, "exit code 75"),
         ("sh -c 'echo no such user >&2; exit 67'", False, "exit code 67: no such user"),
         ("/no/such/program", True, "cannot be run"),
-        ("sleep 60", True, "not done in 0.2 s"),
+        ("sleep 60", True, "the program did not end within 0.2 s"),
     ],
 )
 def test_exit_code_of_a_command_decides_about_a_retry(words: str, passing: bool, why: str) -> None:

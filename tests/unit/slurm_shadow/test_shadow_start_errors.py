@@ -68,7 +68,7 @@ def test_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             "echo 'slurm_load_ctl_conf error: Unable to contact controller' >&2; exit 1",
             "Unable to contact controller; is slurmctld up",
         ),
-        ("squeue", "echo not JSON", "`squeue --json` says what cannot be read"),
+        ("squeue", "echo not JSON", "`squeue --json`: cannot parse the output"),
     ],
     ids=["unreachable-controller", "invalid-json"],
 )
