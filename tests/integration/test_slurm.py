@@ -282,6 +282,35 @@ def test_without_placement_slurm_starts_jobs_in_the_policys_order(place: Path, s
         system.close()
 
 
+def test_preempted_job_is_requeued_and_ends_later(place: Path, script: Path) -> None:
+    gittins = ("--policy", "gittins", "--prediction", "running-mean")
+    system = OnSlurm(place, nodes=2, exact=False, broker_options=gittins, gateway_options=("--preempt",))
+
+    def sbatch(gpus: int, *options: str, arguments: tuple[str, ...]) -> str:
+        return system.slurm.sbatch(f"--gres=gpu:{gpus}", *options, script=script, arguments=arguments)
+
+    try:
+        with system.client() as client:
+            stays = sbatch(4, "--no-requeue", arguments=("20", "5"))
+            yields = sbatch(4, "--requeue", arguments=("8", "3"))
+            until(lambda: state(system, stays) == state(system, yields) == "RUNNING", "both nodes are full")
+            short = [sbatch(2, "-t", "1", arguments=("1",)) for _ in range(2)]
+            keys = (stays, yields, *short)
+            until(
+                lambda: all(state(system, key) in ("COMPLETED", "FAILED") for key in keys), "all have ended"
+            )
+            jobs = system.slurm.jobs()
+            assert [jobs[key].restarts for key in keys] == [0, 1, 0, 0]
+            assert [jobs[key].exit_code for key in keys] == [5, 3, 0, 0]
+            assert max(jobs[key].end_s for key in short) <= jobs[yields].start_s
+            assert jobs[short[0]].nodes == jobs[short[1]].nodes, "a job that must not be requeued goes on"
+            until(lambda: not client.jobs(), "all have ended in the broker")
+            told = {job.exit_code: job.preemptions for job in client.jobs(finished=True)}
+            assert told == {5: 0, 3: 1, 0: 0}
+    finally:
+        system.close()
+
+
 def test_every_error_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slurm = RealSlurm(tmp_path / "slurm", nodes=1)
     monkeypatch.setenv("SLURM_CONF", str(slurm.config))
