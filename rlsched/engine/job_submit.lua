@@ -106,13 +106,16 @@ end
 
 function slurm_job_modify(job, record, part_list, uid)
   if uid == 0 or uid == GATEWAY_UID then return slurm.SUCCESS end
-  if string.match(record.admin_comment or "", "^rlsched:.*s=") == nil then return slurm.SUCCESS end
+  local ours = string.match(record.admin_comment or "", "^rlsched:.*s=") ~= nil
+  local left = string.match(record.admin_comment or "", "^rlsched:.*left=") ~= nil
+  if not ours and not left then return slurm.SUCCESS end
   if set(job.priority) then
     local comment = string.gsub(record.comment or "", "^%[%l+%]", "")
     comment = (job.priority == 0 and HELD or FREE) .. comment   -- Slurm ignores an empty comment
     job.comment = comment
-    job.priority = slurm.NO_VAL
+    if ours then job.priority = slurm.NO_VAL end
   end
+  if left then return slurm.SUCCESS end
   if (job.tres_per_node or "") ~= "" or (job.tres_per_job or "") ~= "" or (job.req_nodes or "") ~= "" then
     slurm.log_user("rlsched decides where this job runs: cancel it, and submit it as it should be")
     return slurm.ERROR

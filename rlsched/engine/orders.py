@@ -220,10 +220,13 @@ def is_ordered(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 
 
 def is_left(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
-    """Whether a job was given back to Slurm's own order, and must still be released."""
+    """Whether a job was given back to Slurm's own order, and must still be released.
+
+    A job without `g` was never held for a broker: its user holds it.
+    """
     return (
         job.marks is not None
-        and "left" in job.marks
+        and {"left", "g"} <= job.marks.keys()
         and (not partitions or job.partition in partitions)
         and job.state == "PENDING"
         and job.is_held

@@ -200,6 +200,29 @@ def test_release_and_remove_without_a_gateway_leave_no_held_job(system: OnSlurm,
     assert marks(system, again) == {}
 
 
+def test_holds_of_users_stay_on_jobs_that_are_slurms_own(system: OnSlurm, script: Path) -> None:
+    slurm = system.slurm
+
+    def sbatch(*options: str, seconds: str = "0") -> str:
+        return slurm.sbatch(*options, script=script, arguments=(seconds,), uid=USER)
+
+    def held() -> dict[str, bool]:
+        return {key: job.is_held for key, job in slurm.jobs().items() if not job.is_over}
+
+    full = [sbatch("--gres=gpu:4", seconds="8") for _ in range(2)]
+    until(lambda: [state(system, key) for key in full] == ["RUNNING"] * 2, "both nodes are full")
+    never = sbatch("--gres=gpu:1", "-w", "n2", "-H")
+    odd = sbatch("-N2", "--gres=gpu:1")
+    until(lambda: marks(system, odd).get("left") == "shape" and not held()[odd], "it is given back")
+    slurm.ask("scontrol", "hold", odd, uid=USER)
+    probe = sbatch("--gres=gpu:1")
+    until(lambda: state(system, probe) == "COMPLETED", "the gateway goes on")
+    assert held() == {never: True, odd: True}
+    for key in (never, odd):
+        slurm.ask("scontrol", "release", key, uid=USER)
+        until(lambda key=key: state(system, key) == "COMPLETED", "its user has released it")  # type: ignore[misc]
+
+
 def test_jobs_that_slurm_would_refuse_are_not_offered(system: OnSlurm, script: Path) -> None:
     slurm = system.slurm
 

@@ -453,6 +453,18 @@ def test_held_jobs_are_left_to_slurm_without_a_broker(bench: Bench) -> None:
     assert "left=released" in bench.slurm.jobs[key].comment
 
 
+def test_user_s_hold_of_a_job_that_is_slurm_s_own_stays(bench: Bench) -> None:
+    never, given_back = bench.slurm.sbatch(1), bench.slurm.sbatch(1)
+    bench.slurm.jobs[never].comment = "rlsched:left=features"  # by job_submit.lua, of `sbatch --hold`
+    bench.slurm.jobs[given_back].comment = "rlsched:g=1;n=1;left=shape"
+    bench.slurm.jobs[given_back].is_held_by_user = True
+    bench.poll()
+    assert [bench.slurm.jobs[key].is_held for key in (never, given_back)] == [True, True]
+    bench.slurm.jobs[given_back].is_held_by_user = False
+    bench.poll()
+    assert [bench.slurm.jobs[key].is_held for key in (never, given_back)] == [True, False]
+
+
 def queued(job: int, key: float) -> JobInfo:
     return JobInfo(
         job=job,
