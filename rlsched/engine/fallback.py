@@ -13,7 +13,7 @@ import time
 from importlib.resources import files
 from pathlib import Path
 
-from rlsched.engine.orders import asked_gres, is_held_for_us, is_left, is_ordered, marks_of_left
+from rlsched.engine.orders import asked_gres, is_held_for_us, is_left, is_ordered, lacks_gpus, marks_of_left
 from rlsched.engine.reader import Reader
 from rlsched.engine.writer import Writer
 from rlsched.errors import InputError
@@ -102,7 +102,9 @@ def release(reader: Reader, writer: Writer, wait_s: float = APART_S) -> int:
     for attempt in range(TRIES):
         jobs = list(reader.facts().jobs.values())
         held = [job for job in jobs if is_held_for_us(job, reader.partitions)]
-        ready = [job.key for job in jobs if is_left(job, reader.partitions)]
+        left = [job for job in jobs if is_left(job, reader.partitions)]
+        held += [job for job in left if lacks_gpus(job)]
+        ready = [job.key for job in left if not lacks_gpus(job)]
         ordered = [job for job in jobs if is_ordered(job, reader.partitions)]
         if not held and not ready and not ordered:
             return len(released)

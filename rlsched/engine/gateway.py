@@ -100,6 +100,8 @@ class Gateway:
     def handle_facts(self, facts: Facts) -> list[Say | Ask]:
         """Handle new facts of Slurm."""
         self._desk.facts, self._desk.is_away = facts, False
+        cleared_s = self._desk.cleared_s
+        self._desk.cleared_s = {key: at_s for key, at_s in cleared_s.items() if facts.now_s <= at_s}
         self._attempts.adopt(facts)
         self._attempts.follow(facts.now_s)
         self._silence.look_up(facts)

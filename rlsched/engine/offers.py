@@ -9,7 +9,7 @@ from collections import Counter
 
 from rlsched.engine.desk import Desk
 from rlsched.engine.facts import Facts, SlurmJob, SlurmNode
-from rlsched.engine.orders import Offer, gpus_of, is_left, submission
+from rlsched.engine.orders import Offer, gpus_of, is_left, lacks_gpus, submission
 from rlsched.engine.steps import Ask
 from rlsched.transport.keys import KeyPair
 from rlsched.wire.messages import Cancel, JobInfo, Jobs, ListJobs, Refused, Submitted
@@ -61,7 +61,9 @@ class Offers:
                 in_array[job.array] += 1
         nodes = {partition: node for node, partition in self._desk.nodes(facts)}
         for job in facts.jobs.values():
-            if is_left(job, self._desk.partitions):
+            if is_left(job, self._desk.partitions) and lacks_gpus(job):
+                self._desk.leave(job, (job.marks or {})["left"])
+            elif is_left(job, self._desk.partitions):
                 self._desk.writer.release(job.key)
             if not self._desk.is_ours(job) or job.key in active or not self._desk.is_open(job):
                 continue

@@ -85,6 +85,7 @@ class SlurmAttempt:
         orders: Orders by rank; an attempt that was found has none.
         restarts: Number of requeues before it; a higher number means that this attempt has ended.
         placed_s: Time of the last write to Slurm; None: none yet.
+        cleared_s: Time at which its earlier GPU request was removed last.
         first_placed_s: Time of the first write.
         has_run: It was seen running on its nodes.
         kill: It must end; `again`: the job must wait afterwards, held.
@@ -106,6 +107,7 @@ class SlurmAttempt:
     restarts: int = 0
     placed_s: float | None = None
     first_placed_s: float = 0.0
+    cleared_s: float = -1e9
     has_run: bool = False
     kill: bool = False
     again: bool = False
@@ -165,7 +167,7 @@ def asked_gres(job: SlurmJob) -> str:
 
     Slurm rejects a bare number for a job that has got GPUs by their types.
     """
-    was_placed = "j" in (job.marks or {}) or job.mark("t")
+    was_placed = ("j" in (job.marks or {}) or job.mark("t")) and job.gpus_asked
     return "" if not job.mark("x") or was_placed else f"gres:gpu:{job.mark('g')}"
 
 
@@ -232,6 +234,11 @@ def is_left(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
         and job.is_held
         and not job.is_held_by_user
     )
+
+
+def lacks_gpus(job: SlurmJob) -> bool:
+    """Whether its GPU request is removed, and it must not start before it has one."""
+    return bool(job.mark("x")) and not job.gpus_asked
 
 
 def marks_of_left(job: SlurmJob, why: str) -> dict[str, str]:

@@ -101,6 +101,13 @@ class Writer:
         said += " StartTime=now" if again else ""
         self._write("place", f"update JobId={key} {said}", f"{RELEASE}{key}")
 
+    def clear(self, key: str) -> None:
+        """Remove the GPU request of a held job: Slurm adds GPUs by type to an earlier request.
+
+        It also holds the job: a write that arrives late must not let it start without GPUs.
+        """
+        self._write("clear", f"update JobId={key} Priority=0 TresPerNode=")
+
     def hold(self, key: str) -> None:
         """Hold a waiting job."""
         self._write("hold", f"hold {key}")

@@ -305,9 +305,32 @@ def test_without_placement_slurm_starts_jobs_in_the_policys_order(place: Path, s
         system.close()
 
 
-def test_preempted_job_is_requeued_and_ends_later(place: Path, script: Path) -> None:
+def test_requeued_job_starts_on_other_gpus(system: OnSlurm, place: Path) -> None:
+    slurm, ran = system.slurm, place / "ran"
+    script = place / "shown.sh"
+    script.write_text(f'#!/bin/sh\necho "$SLURM_JOB_ID $CUDA_VISIBLE_DEVICES" >> {ran}\nsleep $1\n')
+    script.chmod(0o755)
+    full = slurm.sbatch("--gres=gpu:4", script=script, arguments=("60",))
+    first = slurm.sbatch("--gres=gpu:2", script=script, arguments=("3",))
+    until(lambda: state(system, first) == "RUNNING", "the first half is taken")
+    moved = slurm.sbatch("--gres=gpu:2", script=script, arguments=("6",))
+    until(lambda: state(system, first) == "COMPLETED", "the first half is free")
+    slurm.ask("scontrol", "requeue", moved)
+    until(lambda: state(system, moved) == "COMPLETED", "it has run again")
+    assert slurm.jobs()[moved].restarts == 1
+    with system.client() as client:
+        until(lambda: len(client.jobs()) == 1, "the broker knows both ends")
+        told = {tuple(job.gpus[0]) for job in client.jobs(finished=True) if job.attempt == 2}
+    slurm.ask("scancel", full)
+    began = [line.split()[1] for line in ran.read_text().splitlines() if line.split()[0] == moved]
+    assert began == ["2,3", "0,1"]
+    assert told == {(0, 1)}
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["nodes", "gpus"])
+def test_preempted_job_is_requeued_and_ends_later(place: Path, script: Path, exact: bool) -> None:
     gittins = ("--policy", "gittins", "--prediction", "running-mean")
-    system = OnSlurm(place, nodes=2, exact=False, broker_options=gittins, gateway_options=("--preempt",))
+    system = OnSlurm(place, nodes=2, exact=exact, broker_options=gittins, gateway_options=("--preempt",))
 
     def sbatch(gpus: int, *options: str, arguments: tuple[str, ...]) -> str:
         return system.slurm.sbatch(f"--gres=gpu:{gpus}", *options, script=script, arguments=arguments)

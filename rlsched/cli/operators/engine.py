@@ -64,7 +64,7 @@ def engine() -> None:
     metavar="SECONDS",
     help="Seconds without a decision after which held jobs are released to Slurm's own order.",
 )
-@click.option("--preempt", is_flag=True, help="Preempt jobs that Slurm may requeue. Not with exact GPUs.")
+@click.option("--preempt", is_flag=True, help="Preempt jobs that Slurm may requeue.")
 @click.option(
     "--sm-clocks-mhz",
     default="",
@@ -231,11 +231,6 @@ def slurm(
     elif any(is_held_for_us(job, partitions) for job in first.jobs.values()):
         raise InputError(
             "jobs are held for a gateway that places them: run `rlsched engine slurm --remove` first"
-        )
-    if preempt and gateway.is_exact(first):
-        raise InputError(
-            "--preempt: not possible if each GPU has a GRES type of its own: a job that had GPUs by their "
-            "types cannot get other GPUs from Slurm later"
         )
     for line in unlike(first, partitions, "hand over") if not priority_only else ():
         raise InputError(line)

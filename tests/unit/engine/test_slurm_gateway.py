@@ -256,7 +256,7 @@ def test_job_blocked_by_a_slurm_limit_is_offered_later(bench: Bench) -> None:
 
 
 def test_job_never_gets_more_gpus_than_requested(bench: Bench) -> None:
-    """Slurm adds GPUs by type to the earlier request: a second placement on another node is left to Slurm."""
+    """Slurm adds GPUs by type to the earlier request, which is removed before a second placement."""
     key = bench.slurm.sbatch(1, runs_s=100.0)
     bench.poll()
     bench.launch(key, 0)
@@ -265,8 +265,47 @@ def test_job_never_gets_more_gpus_than_requested(bench: Bench) -> None:
     bench.poll()
     assert bench.slurm.jobs[key].state == "PENDING"
     bench.launch(key, 2, attempt=2)
+    assert bench.slurm.jobs[key].request == "", "the next poll shows that it is removed"
+    assert bench.slurm.jobs[key].is_held
+    bench.poll()
+    bench.poll()
+    assert [gpus for _, gpus, _ in bench.slurm.jobs[key].starts] == [[0], [2]]
+
+
+def test_job_whose_request_slurm_keeps_is_left_to_slurm(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = bench.slurm.sbatch(1, runs_s=100.0)
+    bench.poll()
+    bench.launch(key, 0)
+    bench.poll()
+    bench.send("n1", Kill(epoch=1, job=17, attempt=1, rank=0, again=True))
+    bench.poll()
+    monkeypatch.setattr(Writer, "clear", lambda *_: None)
+    bench.launch(key, 2, attempt=2)
+    for _ in range(5):
+        bench.poll(5.0)
     assert "left=placed" in bench.slurm.jobs[key].comment
-    assert bench.slurm.jobs[key].wanted_gpus != [2]
+    assert bench.slurm.jobs[key].request == "gres:gpu:i0:1", "its earlier GPUs, not more"
+
+def test_job_is_never_released_without_its_gpus(bench: Bench) -> None:
+    key = bench.slurm.sbatch(2, runs_s=100.0)
+    bench.poll()
+    bench.launch(key, 0, 1)
+    bench.poll()
+    bench.send("n1", Kill(epoch=1, job=17, attempt=1, rank=0, again=True))
+    bench.poll()
+    bench.launch(key, 2, 3, attempt=2)
+    assert bench.slurm.jobs[key].request == ""
+    bench.restart()  # between the removal of the request and the next one
+    for _ in range(4):
+        bench.poll(30.0)  # no broker
+    assert (bench.slurm.jobs[key].request, bench.slurm.jobs[key].is_held) == ("gres:gpu:2", False)
+    bench.slurm.obey([f"update JobId={key} Priority=0 TresPerNode="])  # of the killed gateway, late
+    assert bench.slurm.jobs[key].is_held
+    bench.poll()
+    bench.poll()
+    assert (bench.slurm.jobs[key].request, bench.slurm.jobs[key].is_held) == ("gres:gpu:2", False)
 
 
 def test_user_cannot_control_slurm_jobs_of_others_by_naming_them(bench: Bench) -> None:
@@ -566,9 +605,9 @@ def test_kill_between_two_polls_cancels_no_job_that_may_have_started(bench: Benc
         bench.poll()
     marks, starts = marks_of(bench.slurm.jobs[key].comment), bench.slurm.jobs[key].starts
     assert marks is not None
-    assert marks.get("left") == "placed", "it now has GPUs by type"
-    assert not [one for one in bench.of(Launched) if one.attempt == 2]  # type: ignore[attr-defined]
-    assert [gpus for _, gpus, _ in starts] == [[0, 1]] * has_started
+    assert "left" not in marks
+    assert [one for one in bench.of(Launched) if one.attempt == 2]  # type: ignore[attr-defined]
+    assert [gpus for _, gpus, _ in starts] == [*([[0, 1]] * has_started), [2, 3]]
 
 
 def test_run_counts_only_for_the_attempt_in_its_marks(bench: Bench) -> None:
