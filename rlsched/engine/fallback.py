@@ -13,7 +13,15 @@ import time
 from importlib.resources import files
 from pathlib import Path
 
-from rlsched.engine.orders import asked_gres, is_held_for_us, is_left, is_ordered, lacks_gpus, marks_of_left
+from rlsched.engine.orders import (
+    RELEASED,
+    asked_gres,
+    is_held_for_us,
+    is_left,
+    is_ordered,
+    lacks_gpus,
+    marks_of_left,
+)
 from rlsched.engine.reader import Reader
 from rlsched.engine.writer import Writer
 from rlsched.errors import InputError
@@ -91,8 +99,14 @@ def plugin(
     return text
 
 
-def release(reader: Reader, writer: Writer, wait_s: float = APART_S) -> int:
+def release(reader: Reader, writer: Writer, wait_s: float = APART_S, *, why: str = RELEASED) -> int:
     """Give every job that is held or ordered for the broker to Slurm's own order. Returns their number.
+
+    Args:
+        reader: Queries Slurm.
+        writer: Writes to it.
+        wait_s: Pause between two tries, seconds.
+        why: For the AdminComment; a gateway takes back only jobs that were `RELEASED`.
 
     Raises:
         SlurmError: Slurm does not answer.
@@ -119,7 +133,7 @@ def release(reader: Reader, writer: Writer, wait_s: float = APART_S) -> int:
         for start in range(0, len(held), _BATCH):
             for job in held[start : start + _BATCH]:
                 released.add(job.key)
-                writer.leave(job.key, marks_of_left(job, "released"), asked_gres(job), again=job.restarts > 0)
+                writer.leave(job.key, marks_of_left(job, why), asked_gres(job), again=job.restarts > 0)
             writer.flush()
     raise InputError(
         f"{len(held) + len(ready) + len(ordered)} jobs are still rlsched's: may this user change jobs? "

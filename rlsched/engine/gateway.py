@@ -108,6 +108,8 @@ class Gateway:
         if self._ordering is not None:
             self._ordering.update_order(facts, self._offers, is_deciding=not self._silence.has_released)
         self._offers.update_offers(facts)
+        if self._desk.places and self._desk.registered and self._silence.is_deciding(facts.now_s):
+            self._offers.take_back(facts)
         said, self._desk.out = self._desk.out, []
         self.nodes.report_changes(facts)  # reports GPUs that others hold before jobs that would get them
         self._desk.out += said

@@ -42,6 +42,10 @@ class SlurmKey(NamedTuple):
     attempt: int
 
 
+RELEASED = "released"
+"""Why a job was left to Slurm's own order: no broker decided."""
+REMOVED = "removed"
+"""The same: rlsched was removed, for good."""
 HIGHEST = "high"
 """Name of the highest clock for `--gpu-freq`."""
 
@@ -243,5 +247,28 @@ def lacks_gpus(job: SlurmJob) -> bool:
 
 def marks_of_left(job: SlurmJob, why: str) -> dict[str, str]:
     """Marks of a job that is Slurm's own from now on."""
-    kept = {name: value for name, value in (job.marks or {}).items() if name in ("g", "n", "x", "t")}
+    marks = job.marks or {}
+    kept = {name: value for name, value in marks.items() if name in ("g", "n", "x", "t")}
+    if why == RELEASED and "s" in marks:
+        count = job.mark("o") + ("j" in marks)  # the broker may have ended the decided one
+        kept |= {"b": marks["s"], "o": str(count)}
     return {**kept, "left": why}
+
+
+def may_be_taken_back(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
+    """Whether a job waits in Slurm's own order only because no broker decided."""
+    marks = job.marks or {}
+    return (
+        marks.get("left") == RELEASED
+        and "b" in marks
+        and job.partition in partitions
+        and job.state == "PENDING"
+        and not job.is_held
+        and not job.is_held_by_user
+    )
+
+
+def marks_of_taken_back(job: SlurmJob, more: int) -> dict[str, str]:
+    """Marks of a job that is held for a broker again; `more` offers of it do not count any more."""
+    kept = {name: value for name, value in (job.marks or {}).items() if name in ("g", "n", "x", "t")}
+    return {**kept, "s": (job.marks or {})["b"], "o": str(job.mark("o") + more)}

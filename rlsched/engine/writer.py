@@ -112,6 +112,10 @@ class Writer:
         """Hold a waiting job."""
         self._write("hold", f"hold {key}")
 
+    def take_back(self, key: str, marks: dict[str, str]) -> None:
+        """Hold a job of Slurm's own order, and change its AdminComment, at once."""
+        self._write("take_back", f"update JobId={key} Priority=0 AdminComment={comment_of(marks)}")
+
     def mark(self, key: str, marks: dict[str, str]) -> None:
         """Change its AdminComment."""
         self._write("mark", f"update JobId={key} AdminComment={comment_of(marks)}")

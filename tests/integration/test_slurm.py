@@ -175,6 +175,31 @@ def test_held_jobs_are_left_to_slurm_without_a_broker_and_taken_back(system: OnS
         until(lambda: not client.jobs(), "in the broker too")
 
 
+def test_released_jobs_are_taken_back_when_a_broker_decides_again(system: OnSlurm, script: Path) -> None:
+    slurm = system.slurm
+
+    def sbatch(seconds: str) -> str:
+        return slurm.sbatch("--gres=gpu:2", script=script, arguments=(seconds, "3"))
+
+    full = [sbatch("600") for _ in range(4)]
+    until(lambda: all(state(system, key) == "RUNNING" for key in full), "both nodes are full")
+    waiting = [sbatch("0") for _ in range(3)]
+    with system.client() as client:
+        until(lambda: len(client.jobs()) == 7, "all are offered")
+    system.kill("broker")
+    until(lambda: all(marks(system, key).get("left") == "released" for key in waiting), "no broker decides")
+    system.start("broker")
+    until(lambda: all("s" in marks(system, key) for key in waiting), "they are taken back", 60.0)
+    assert all(slurm.jobs()[key].is_held for key in waiting)
+    slurm.ask("scancel", full[2])
+    until(lambda: all(state(system, key) == "FAILED" for key in waiting), "they are decided", 60.0)
+    assert all("j" in marks(system, key) for key in waiting)
+    with system.client() as client:
+        until(lambda: len(client.jobs()) == 3, "the broker knows their ends")
+        assert [job.exit_code for job in client.jobs(finished=True)].count(3) == 3
+    slurm.ask("scancel", *full, check=False)
+
+
 def test_release_and_remove_without_a_gateway_leave_no_held_job(system: OnSlurm, script: Path) -> None:
     slurm = system.slurm
     jobs = [slurm.sbatch("--gres=gpu:4", script=script, arguments=("2",)) for _ in range(4)]

@@ -157,7 +157,7 @@ def slurm(
     from rlsched.engine.gateway import Gateway
     from rlsched.engine.offers import offer_secret
     from rlsched.engine.ordering import nices_of
-    from rlsched.engine.orders import is_held_for_us
+    from rlsched.engine.orders import RELEASED, REMOVED, is_held_for_us
     from rlsched.engine.partitions import unlike
     from rlsched.engine.reader import Reader, check_plugin
     from rlsched.engine.steps import Times
@@ -192,7 +192,7 @@ def slurm(
         if remove:
             alive.mark_removed()
             time.sleep(WRITTEN_S)
-        count = give_back(reader, writer)
+        count = give_back(reader, writer, why=REMOVED if remove else RELEASED)
         click.echo(f"{count} waiting jobs were released to Slurm's own order")
         if remove:
             click.echo("no new jobs are held, and the gateway exits; remove lua from JobSubmitPlugins")
