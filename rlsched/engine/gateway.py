@@ -10,6 +10,7 @@ lost: the next facts show it, and it is written again.
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager
 
 from rlsched.engine.attempts import SlurmAttempts
 from rlsched.engine.desk import Desk
@@ -173,6 +174,10 @@ class Gateway:
     def heard_of_broker(self, now_s: float) -> None:
         """Record that the broker has sent a message."""
         self._silence.note_message(now_s)
+
+    def writing_together(self) -> AbstractContextManager[None]:
+        """Send the writes of several messages to Slurm at once."""
+        return self._desk.writer.together()
 
     # ---- outputs ----------------------------------------------------------------------------------
 
