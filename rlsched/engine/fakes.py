@@ -17,6 +17,7 @@ class FakeJob:
         runs_s: Run time of its script, seconds.
         code: Exit code of its script.
         starts: (nodes, GPU numbers, time) of each start of its script.
+        requeued_s: Time of the end of each start but the last.
     """
 
     key: str
@@ -40,6 +41,7 @@ class FakeJob:
     end_s: float = 0.0
     exit_code: int = 0
     starts: list[tuple[list[str], list[int], float]] = field(default_factory=list)
+    requeued_s: list[float] = field(default_factory=list)
 
 
 class FakeSlurm:
@@ -116,6 +118,7 @@ class FakeSlurm:
         elif verb == "requeuehold" and not waits:
             job.state, job.is_held, job.on = "PENDING", True, []
             job.restarts += 1
+            job.requeued_s.append(self.now_s)
         elif verb == "cancel":
             self.scancel(job.key)
 
