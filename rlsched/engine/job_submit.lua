@@ -85,6 +85,9 @@ function slurm_job_submit(job, part_list, uid)
   end
   if not is_ours(partition) or not somebody_decides() then return slurm.SUCCESS end
   local per_node, nodes, why = shape(job)
+  if EXACT and why == nil and per_node > 1 and (job.script or "") == "" then
+    why = "interactive"   -- Slurm refuses the step of `srun --gres=gpu:2` in a job whose GPUs have types
+  end
   if why ~= nil then
     job.admin_comment = "rlsched:left=" .. why   -- Slurm's own order: rlsched does not support its request
     return slurm.SUCCESS
@@ -95,6 +98,9 @@ function slurm_job_submit(job, part_list, uid)
   if EXACT then
     job.tres_per_node, job.tres_per_job, job.tres_per_task = "", "", ""
     table.insert(marks, "x=1")
+    if job.environment ~= nil and job.environment["SLURM_GPUS_PER_NODE"] ~= nil then
+      job.environment["SLURM_GPUS_PER_NODE"] = ""   -- a plain srun in the script gets the job's GPUs
+    end
   end
   if job.priority == 0 then
     job.comment = HELD .. (job.comment or "")    -- sbatch --hold: until its user runs `scontrol release`

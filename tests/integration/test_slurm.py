@@ -330,6 +330,32 @@ def test_without_placement_slurm_starts_jobs_in_the_policys_order(place: Path, s
         system.close()
 
 
+def test_srun_works_alone_and_in_scripts(system: OnSlurm, place: Path) -> None:
+    slurm, ran = system.slurm, place / "ran"
+    script = place / "steps.sh"
+    script.write_text(f'#!/bin/sh\nsrun sh -c "echo $SLURM_JOB_ID \\$CUDA_VISIBLE_DEVICES >> {ran}"\n')
+    script.chmod(0o755)
+    ran.touch()
+    ran.chmod(0o666)
+
+    def srun(*options: str) -> tuple[int, list[str]]:
+        words = ["srun", *options, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exit 3"]
+        done = subprocess.run(
+            words, env=slurm.environment, capture_output=True, text=True, user=USER, cwd="/tmp", timeout=60.0
+        )
+        return done.returncode, done.stdout.split()
+
+    assert srun("--gres=gpu:1") == (3, ["0"])
+    assert srun("--gres=gpu:2") == (3, ["0,1"])
+    assert srun("-N2", "--gres=gpu:4") == (3, ["0,1,2,3"] * 2)
+    assert [(job.marks or {}).get("left") for job in slurm.jobs().values()] == [None, *["interactive"] * 2]
+    forms = ("--gres=gpu:2", "--gpus=2", "--gpus-per-node=2")
+    keys = [slurm.sbatch(form, script=script, uid=USER) for form in forms]
+    until(lambda: all(state(system, key) == "COMPLETED" for key in keys), "all steps run")
+    began = dict(line.split() for line in ran.read_text().splitlines())
+    assert began == {key: (marks(system, key)["i"]).replace("+", ",") for key in keys}
+
+
 def test_requeued_job_starts_on_other_gpus(system: OnSlurm, place: Path) -> None:
     slurm, ran = system.slurm, place / "ran"
     script = place / "shown.sh"
