@@ -2,6 +2,9 @@
 
 facts.py     state of a Slurm cluster: its jobs, nodes and partitions, without I/O
 reader.py    queries a Slurm, and never writes to it
+rest.py      the same by its slurmrestd
+rights.py    checks whether this user may write to it
+partitions.py  its nodes, and GPUs that other jobs hold
 writer.py    the only object that writes to a Slurm
 gateway.py   the state machine between Slurm and broker, without I/O; its parts share the desk:
   desk.py      the last facts, the attempts, and the outgoing messages
@@ -13,7 +16,7 @@ gateway.py   the state machine between Slurm and broker, without I/O; its parts 
   silence.py   releases held jobs to Slurm's own order while no broker decides
 orders.py    the gateway's state of an attempt, and of an offered job
 steps.py     outputs of the gateway, and its times
-serve.py     socket and clock of the gateway
+gateway_loop.py  socket and clock of the gateway
 fallback.py  releases held jobs to Slurm's own order if no broker decides, or rlsched is removed
 job_submit.lua  holds jobs at their submission, inside slurmctld
 """

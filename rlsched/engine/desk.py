@@ -50,6 +50,7 @@ class Desk:
         starting: Jobs that Slurm itself has started, and that are being reported to the broker.
         limited_until_s: By job that a limit of Slurm keeps from starting: time until which the job is not
             offered.
+        cleared_s: Jobs whose GPU request was removed to set another one: time of that write.
         withdrawn: Jobs that the broker must forget: the broker's orders to end them do not end Slurm's jobs.
         out: Outgoing messages and questions.
     """
@@ -81,6 +82,7 @@ class Desk:
         self._asked_of = RememberedJobs(set(), set(), set())
         self.registered: set[str] = set()
         self.starting: set[str] = set()
+        self.cleared_s: dict[str, float] = {}
         self.withdrawn: set[int] = set()
         self.limited_until_s: dict[str, float] = {}
         self.out: list[Say | Ask] = []
@@ -131,7 +133,9 @@ class Desk:
         self.out.append(Say(node, message))
 
     def leave(self, job: SlurmJob, why: str) -> None:
-        """Give a held job to Slurm's own order permanently."""
+        """Give a held job to Slurm's own order permanently; later if its GPU request may not be known."""
+        if self.facts is not None and self.facts.now_s <= self.cleared_s.get(job.key, -1e9):
+            return
         if self.places:
             freq = HIGHEST if job.mark("f") else ""
             self.writer.leave(

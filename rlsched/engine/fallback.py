@@ -13,7 +13,15 @@ import time
 from importlib.resources import files
 from pathlib import Path
 
-from rlsched.engine.orders import asked_gres, is_held_for_us, is_left, is_ordered, marks_of_left
+from rlsched.engine.orders import (
+    RELEASED,
+    asked_gres,
+    is_held_for_us,
+    is_left,
+    is_ordered,
+    lacks_gpus,
+    marks_of_left,
+)
 from rlsched.engine.reader import Reader
 from rlsched.engine.writer import Writer
 from rlsched.errors import InputError
@@ -93,8 +101,14 @@ def plugin(
     return text
 
 
-def release(reader: Reader, writer: Writer, wait_s: float = APART_S) -> int:
+def release(reader: Reader, writer: Writer, wait_s: float = APART_S, *, why: str = RELEASED) -> int:
     """Return every job that is held or ordered for the broker to Slurm's own order. Returns their number.
+
+    Args:
+        reader: Queries Slurm.
+        writer: Writes to it.
+        wait_s: Pause between two tries, seconds.
+        why: For the AdminComment; a gateway takes back only jobs that were `RELEASED`.
 
     Raises:
         SlurmError: Slurm does not answer.
@@ -104,7 +118,9 @@ def release(reader: Reader, writer: Writer, wait_s: float = APART_S) -> int:
     for attempt in range(TRIES):
         jobs = list(reader.facts().jobs.values())
         held = [job for job in jobs if is_held_for_us(job, reader.partitions)]
-        ready = [job.key for job in jobs if is_left(job, reader.partitions)]
+        left = [job for job in jobs if is_left(job, reader.partitions)]
+        held += [job for job in left if lacks_gpus(job)]
+        ready = [job.key for job in left if not lacks_gpus(job)]
         ordered = [job for job in jobs if is_ordered(job, reader.partitions)]
         if not held and not ready and not ordered:
             return len(released)
@@ -119,7 +135,7 @@ def release(reader: Reader, writer: Writer, wait_s: float = APART_S) -> int:
         for start in range(0, len(held), _BATCH):
             for job in held[start : start + _BATCH]:
                 released.add(job.key)
-                writer.leave(job.key, marks_of_left(job, "released"), asked_gres(job), again=job.restarts > 0)
+                writer.leave(job.key, marks_of_left(job, why), asked_gres(job), again=job.restarts > 0)
             writer.flush()
     raise InputError(
         f"{len(held) + len(ready) + len(ordered)} jobs are still held or ordered by rlsched: can this user "

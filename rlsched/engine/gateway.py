@@ -10,6 +10,7 @@ Any write can be lost: the next facts show that, and the write is repeated.
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager
 
 from rlsched.engine.attempts import SlurmAttempts
 from rlsched.engine.desk import Desk
@@ -100,12 +101,16 @@ class Gateway:
     def handle_facts(self, facts: Facts) -> list[Say | Ask]:
         """Handle new facts of Slurm."""
         self._desk.facts, self._desk.is_away = facts, False
+        cleared_s = self._desk.cleared_s
+        self._desk.cleared_s = {key: at_s for key, at_s in cleared_s.items() if facts.now_s <= at_s}
         self._attempts.adopt(facts)
         self._attempts.follow(facts.now_s)
         self._silence.look_up(facts)
         if self._ordering is not None:
             self._ordering.update_order(facts, self._offers, is_deciding=not self._silence.has_released)
         self._offers.update_offers(facts)
+        if self._desk.places and self._desk.registered and self._silence.is_deciding(facts.now_s):
+            self._offers.take_back(facts)
         said, self._desk.out = self._desk.out, []
         self.nodes.report_changes(facts)  # reports GPUs that others hold before jobs that would get them
         self._desk.out += said
@@ -169,6 +174,10 @@ class Gateway:
     def heard_of_broker(self, now_s: float) -> None:
         """Record that the broker has sent a message."""
         self._silence.note_message(now_s)
+
+    def writing_together(self) -> AbstractContextManager[None]:
+        """Send the writes of several messages to Slurm at once."""
+        return self._desk.writer.together()
 
     # ---- outputs ----------------------------------------------------------------------------------
 

@@ -170,10 +170,11 @@ def _hear(gateway: Gateway, link: Link, heard: Heard, now_s: float) -> None:
     orders, answers = heard
     if orders or answers:
         gateway.heard_of_broker(now_s)
-    for told in orders:
-        link.send(gateway.handle_message(told.node, told.message, now_s))
-    for about, answer in answers:
-        link.send(gateway.handle_answer(about, answer, now_s))
+    with gateway.writing_together():
+        for told in orders:
+            link.send(gateway.handle_message(told.node, told.message, now_s))
+        for about, answer in answers:
+            link.send(gateway.handle_answer(about, answer, now_s))
 
 
 def _handle_query(gateway: Gateway, asked: Future[Facts]) -> list[Say | Ask]:

@@ -85,6 +85,9 @@ function slurm_job_submit(job, part_list, uid)
   end
   if not is_ours(partition) or not somebody_decides() then return slurm.SUCCESS end
   local per_node, nodes, why = shape(job)
+  if EXACT and why == nil and per_node > 1 and (job.script or "") == "" then
+    why = "interactive"   -- Slurm refuses the step of `srun --gres=gpu:2` in a job whose GPUs have types
+  end
   if why ~= nil then
     job.admin_comment = "rlsched:left=" .. why   -- Slurm's own order: rlsched does not support its request
     return slurm.SUCCESS
@@ -95,6 +98,9 @@ function slurm_job_submit(job, part_list, uid)
   if EXACT then
     job.tres_per_node, job.tres_per_job, job.tres_per_task = "", "", ""
     table.insert(marks, "x=1")
+    if job.environment ~= nil and job.environment["SLURM_GPUS_PER_NODE"] ~= nil then
+      job.environment["SLURM_GPUS_PER_NODE"] = ""   -- a plain srun in the script gets the job's GPUs
+    end
   end
   if job.priority == 0 then
     job.comment = HELD .. (job.comment or "")    -- sbatch --hold: until its user runs `scontrol release`
@@ -106,13 +112,16 @@ end
 
 function slurm_job_modify(job, record, part_list, uid)
   if uid == 0 or uid == GATEWAY_UID then return slurm.SUCCESS end
-  if string.match(record.admin_comment or "", "^rlsched:.*s=") == nil then return slurm.SUCCESS end
+  local ours = string.match(record.admin_comment or "", "^rlsched:.*s=") ~= nil
+  local left = string.match(record.admin_comment or "", "^rlsched:.*left=") ~= nil
+  if not ours and not left then return slurm.SUCCESS end
   if set(job.priority) then
     local comment = string.gsub(record.comment or "", "^%[%l+%]", "")
     comment = (job.priority == 0 and HELD or FREE) .. comment   -- Slurm ignores an empty comment
     job.comment = comment
-    job.priority = slurm.NO_VAL
+    if ours then job.priority = slurm.NO_VAL end
   end
+  if left then return slurm.SUCCESS end
   if (job.tres_per_node or "") ~= "" or (job.tres_per_job or "") ~= "" or (job.req_nodes or "") ~= "" then
     slurm.log_user("rlsched decides where this job runs: cancel it, and submit it as it should be")
     return slurm.ERROR

@@ -9,7 +9,15 @@ from collections import Counter
 
 from rlsched.engine.desk import Desk
 from rlsched.engine.facts import Facts, SlurmJob, SlurmNode
-from rlsched.engine.orders import Offer, gpus_of, is_left, submission
+from rlsched.engine.orders import (
+    Offer,
+    gpus_of,
+    is_left,
+    lacks_gpus,
+    marks_of_taken_back,
+    may_be_taken_back,
+    submission,
+)
 from rlsched.engine.steps import Ask
 from rlsched.transport.keys import KeyPair
 from rlsched.wire.messages import Cancel, JobInfo, Jobs, ListJobs, Refused, Submitted
@@ -63,7 +71,9 @@ class Offers:
                 in_array[job.array] += 1
         nodes = {partition: node for node, partition in self._desk.nodes(facts)}
         for job in facts.jobs.values():
-            if is_left(job, self._desk.partitions):
+            if is_left(job, self._desk.partitions) and lacks_gpus(job):
+                self._desk.leave(job, (job.marks or {})["left"])
+            elif is_left(job, self._desk.partitions):
                 self._desk.writer.release(job.key)
             if not self._desk.is_ours(job) or job.key in active or not self._desk.is_open(job):
                 continue
@@ -79,6 +89,13 @@ class Offers:
             self._mind(offer, facts, active, nodes)
         limited = self._desk.limited_until_s
         self._desk.limited_until_s = {key: at_s for key, at_s in limited.items() if facts.now_s < at_s}
+
+    def take_back(self, facts: Facts) -> None:
+        """Hold jobs again that were released while no broker decided."""
+        for job in facts.jobs.values():
+            if may_be_taken_back(job, self._desk.partitions):
+                marks = marks_of_taken_back(job, more=job.key in self._offers)
+                self._desk.writer.take_back(job.key, marks)
 
     def _learn_of_cancelled(self, facts: Facts) -> None:
         """Add jobs that were cancelled while no gateway ran: they can still be in the broker's queue."""

@@ -42,6 +42,10 @@ class SlurmKey(NamedTuple):
     attempt: int
 
 
+RELEASED = "released"
+"""Why a job was left to Slurm's own order: no broker decided."""
+REMOVED = "removed"
+"""The same: rlsched was removed, for good."""
 HIGHEST = "high"
 """Name of the highest clock for `--gpu-freq`."""
 
@@ -85,6 +89,7 @@ class SlurmAttempt:
         orders: Orders by rank; an attempt that was found has none.
         restarts: Number of requeues before the attempt; if Slurm counts more, the attempt has ended.
         placed_s: Time of the last write to Slurm; None: none yet.
+        cleared_s: Time at which its earlier GPU request was removed last.
         first_placed_s: Time of the first write.
         has_run: The attempt was seen running on its nodes.
         kill: The attempt must end; `again`: the job must wait afterwards, held.
@@ -106,6 +111,7 @@ class SlurmAttempt:
     restarts: int = 0
     placed_s: float | None = None
     first_placed_s: float = 0.0
+    cleared_s: float = -1e9
     has_run: bool = False
     kill: bool = False
     again: bool = False
@@ -165,7 +171,7 @@ def asked_gres(job: SlurmJob) -> str:
 
     Slurm rejects a bare number for a job that was given GPUs by their types.
     """
-    was_placed = "j" in (job.marks or {}) or job.mark("t")
+    was_placed = ("j" in (job.marks or {}) or job.mark("t")) and job.gpus_asked
     return "" if not job.mark("x") or was_placed else f"gres:gpu:{job.mark('g')}"
 
 
@@ -220,10 +226,13 @@ def is_ordered(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
 
 
 def is_left(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
-    """Return whether a job was returned to Slurm's own order, and must still be released."""
+    """Return whether a job was returned to Slurm's own order, and must still be released.
+
+    A job without `g` was never held for a broker: its user holds it.
+    """
     return (
         job.marks is not None
-        and "left" in job.marks
+        and {"left", "g"} <= job.marks.keys()
         and (not partitions or job.partition in partitions)
         and job.state == "PENDING"
         and job.is_held
@@ -231,7 +240,35 @@ def is_left(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
     )
 
 
+def lacks_gpus(job: SlurmJob) -> bool:
+    """Whether its GPU request is removed, and it must not start before it has one."""
+    return bool(job.mark("x")) and not job.gpus_asked
+
+
 def marks_of_left(job: SlurmJob, why: str) -> dict[str, str]:
     """Return the marks of a job that is left to Slurm from now on."""
-    kept = {name: value for name, value in (job.marks or {}).items() if name in ("g", "n", "x", "t")}
+    marks = job.marks or {}
+    kept = {name: value for name, value in marks.items() if name in ("g", "n", "x", "t")}
+    if why == RELEASED and "s" in marks:
+        count = job.mark("o") + ("j" in marks)  # the broker may have ended the decided one
+        kept |= {"b": marks["s"], "o": str(count)}
     return {**kept, "left": why}
+
+
+def may_be_taken_back(job: SlurmJob, partitions: tuple[str, ...]) -> bool:
+    """Whether a job waits in Slurm's own order only because no broker decided."""
+    marks = job.marks or {}
+    return (
+        marks.get("left") == RELEASED
+        and "b" in marks
+        and job.partition in partitions
+        and job.state == "PENDING"
+        and not job.is_held
+        and not job.is_held_by_user
+    )
+
+
+def marks_of_taken_back(job: SlurmJob, more: int) -> dict[str, str]:
+    """Marks of a job that is held for a broker again; `more` offers of it do not count any more."""
+    kept = {name: value for name, value in (job.marks or {}).items() if name in ("g", "n", "x", "t")}
+    return {**kept, "s": (job.marks or {})["b"], "o": str(job.mark("o") + more)}

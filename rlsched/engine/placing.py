@@ -34,9 +34,8 @@ class Placing:
         types = nodes[0].types if nodes[0] is not None else []
         exact = bool(job.mark("x")) and bool(types)
         numbers = "+".join(map(str, gpus))
-        if exact and (job.marks or {}).get("i", numbers) != numbers:
-            attempt.placed_s = now_s
-            self._desk.leave(job, "placed")  # Slurm would add these GPUs to the earlier ones
+        if exact and job.gpus_asked and (job.marks or {}).get("i") != numbers:
+            self._clear(attempt, job, now_s)
             return
         why = ""
         if any(node is None for node in nodes):
@@ -57,6 +56,17 @@ class Placing:
         if attempt.sm_clock_mhz:
             freq = marks["f"] = str(attempt.sm_clock_mhz)
         self._desk.writer.place(job.key, marks, attempt.nodes, gres, freq=freq, again=job.restarts > 0)
+
+    def _clear(self, attempt: SlurmAttempt, job: SlurmJob, now_s: float) -> None:
+        """Remove an earlier GPU request, to which Slurm would add these GPUs; then the facts show it."""
+        assert self._desk.facts is not None
+        last_s = max(attempt.cleared_s, attempt.placed_s or attempt.cleared_s)
+        if now_s - attempt.first_placed_s >= self._desk.times.start_s:
+            attempt.placed_s = now_s
+            self._desk.leave(job, "placed")
+        elif self._desk.facts.now_s > last_s:
+            attempt.cleared_s = self._desk.cleared_s[job.key] = now_s
+            self._desk.writer.clear(job.key)
 
     def mark(self, number: SlurmKey, attempt: SlurmAttempt, job: SlurmJob) -> None:
         """Record the attempt in the marks of a job that Slurm has started itself."""

@@ -6,7 +6,7 @@ import logging
 
 from rlsched.engine.desk import Desk
 from rlsched.engine.facts import Facts
-from rlsched.engine.orders import is_held_for_us, is_ordered
+from rlsched.engine.orders import RELEASED, is_held_for_us, is_ordered
 
 _log = logging.getLogger("rlsched.engine")
 
@@ -54,7 +54,7 @@ class Silence:
             if is_ordered(job, self._desk.partitions):
                 self._desk.writer.order(job.key, job.mark("v"), {})
             if is_held_for_us(job, self._desk.partitions) and job.key not in running:
-                self._desk.leave(job, "released")
+                self._desk.leave(job, RELEASED)
 
     def look_up(self, facts: Facts) -> None:
         """Hold new jobs again if a broker decides again."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from rlsched.engine.facts import SlurmError, comment_of
 from rlsched.engine.reader import run
@@ -70,6 +71,8 @@ class Writer:
         self.written: dict[str, int] = {}
         self._send = send
         self._lines: list[str] = []
+        self._keys: set[str] = set()
+        self._collects = False
 
     def place(
         self,
@@ -99,15 +102,26 @@ class Writer:
         said += f" TresPerNode={gres}" if gres else ""
         said += f" TresFreq=gpu:{freq}" if freq else ""
         said += " StartTime=now" if again else ""
-        self._write("place", f"update JobId={key} {said}", f"{RELEASE}{key}")
+        self._write("place", key, f"update JobId={key} {said}", f"{RELEASE}{key}")
+
+    def clear(self, key: str) -> None:
+        """Remove the GPU request of a held job: Slurm adds GPUs by type to an earlier request.
+
+        It also holds the job: a write that arrives late must not let it start without GPUs.
+        """
+        self._write("clear", key, f"update JobId={key} Priority=0 TresPerNode=")
 
     def hold(self, key: str) -> None:
         """Hold a waiting job."""
-        self._write("hold", f"hold {key}")
+        self._write("hold", key, f"hold {key}")
+
+    def take_back(self, key: str, marks: dict[str, str]) -> None:
+        """Hold a job of Slurm's own order, and change its AdminComment, at once."""
+        self._write("take_back", key, f"update JobId={key} Priority=0 AdminComment={comment_of(marks)}")
 
     def mark(self, key: str, marks: dict[str, str]) -> None:
         """Change the job's AdminComment."""
-        self._write("mark", f"update JobId={key} AdminComment={comment_of(marks)}")
+        self._write("mark", key, f"update JobId={key} AdminComment={comment_of(marks)}")
 
     def order(self, key: str, nice: int, marks: dict[str, str] | None = None) -> None:
         """Move a job that is not held to another position in Slurm's own queue.
@@ -118,29 +132,44 @@ class Writer:
             marks: The job's new AdminComment; None: unchanged, empty: removed.
         """
         comment = "" if marks is None else f" AdminComment={comment_of(marks) if marks else ''}"
-        self._write("order", f"update JobId={key} Nice={nice}{comment}")
+        self._write("order", key, f"update JobId={key} Nice={nice}{comment}")
 
     def requeue(self, key: str) -> None:
         """Stop a running job, requeue it, and hold it."""
-        self._write("requeue", f"requeuehold {key}")
+        self._write("requeue", key, f"requeuehold {key}")
 
     def cancel(self, key: str) -> None:
         """End a job without requeueing it."""
-        self._write("cancel", f"{CANCEL}{key}")
+        self._write("cancel", key, f"{CANCEL}{key}")
 
     def leave(self, key: str, marks: dict[str, str], gres: str, *, freq: str = "", again: bool) -> None:
         """Restore the request of a held job; call `release` once its marks show that. Args as in `place`."""
         said = f"AdminComment={comment_of(marks)} ReqNodeList=" + (f" TresPerNode={gres}" if gres else "")
         said += f" TresFreq=gpu:{freq}" if freq else ""
-        self._write("leave", f"update JobId={key} {said}{' StartTime=now' if again else ''}")
+        self._write("leave", key, f"update JobId={key} {said}{' StartTime=now' if again else ''}")
 
     def release(self, key: str) -> None:
         """Let a job wait in Slurm's own order."""
-        self._write("release", f"{RELEASE}{key}")
+        self._write("release", key, f"{RELEASE}{key}")
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Send the writes of several messages at once; earlier only if a job has two of them."""
+        self._collects = True
+        try:
+            yield
+        finally:
+            self._collects = False
+            self.flush()
 
     def flush(self) -> None:
         """Send the collected writes; the next facts show whether a write failed."""
+        if not self._collects:
+            self._flush()
+
+    def _flush(self) -> None:
         lines, self._lines = self._lines, []
+        self._keys.clear()
         if not lines:
             return
         try:
@@ -148,6 +177,9 @@ class Writer:
         except SlurmError as error:
             _log.info("a write to Slurm failed, and is checked at the next query: %s", error)
 
-    def _write(self, kind: str, *lines: str) -> None:
+    def _write(self, kind: str, key: str, *lines: str) -> None:
+        if self._collects and key in self._keys:
+            self._flush()
+        self._keys.add(key)
         self.written[kind] = self.written.get(kind, 0) + 1
         self._lines += lines

@@ -198,6 +198,9 @@ class OnSlurm:
         self._steps += self._gateway.handle_facts(self.slurm.facts())
 
     def die(self, rng: random.Random) -> None:
+        running = [job for job in self.slurm.jobs.values() if job.state == "RUNNING"]
+        if running and rng.random() < 0.5:  # an admin requeues a job
+            self.slurm.obey([f"requeuehold {rng.choice(running).key}"])
         self.slurm.loses = rng.choice((0, 0, 1, 2))  # writes in progress
         self._steps += self._gateway.handle_facts(self.slurm.facts())
         self.slurm.loses = 0
@@ -205,12 +208,14 @@ class OnSlurm:
         self._gateway = self._new()
 
     def starts(self) -> list[tuple[str, str, tuple[int, ...], float, float]]:
-        return [
-            (f"{job.key} after {restarts} restarts", node, tuple(gpus), began_s, job.end_s or float("inf"))
-            for job in self.slurm.jobs.values()
-            for restarts, (nodes, gpus, began_s) in enumerate(job.starts)
-            for node in nodes
-        ]
+        found = []
+        for job in self.slurm.jobs.values():
+            for restarts, (nodes, gpus, began_s) in enumerate(job.starts):
+                assert len(gpus) == job.gpus, "no start without its GPUs, none with more"
+                ended_s = [*job.requeued_s, job.end_s or float("inf")][restarts]
+                name = f"{job.key} after {restarts} restarts"
+                found += [(name, node, tuple(gpus), began_s, ended_s) for node in nodes]
+        return found
 
     def hellos(self) -> Sequence[Hello]:
         return self._gateway.hellos()

@@ -175,6 +175,31 @@ def test_held_jobs_are_left_to_slurm_without_a_broker_and_taken_back(system: OnS
         until(lambda: not client.jobs(), "in the broker too")
 
 
+def test_released_jobs_are_taken_back_when_a_broker_decides_again(system: OnSlurm, script: Path) -> None:
+    slurm = system.slurm
+
+    def sbatch(seconds: str) -> str:
+        return slurm.sbatch("--gres=gpu:2", script=script, arguments=(seconds, "3"))
+
+    full = [sbatch("600") for _ in range(4)]
+    until(lambda: all(state(system, key) == "RUNNING" for key in full), "both nodes are full")
+    waiting = [sbatch("0") for _ in range(3)]
+    with system.client() as client:
+        until(lambda: len(client.jobs()) == 7, "all are offered")
+    system.kill("broker")
+    until(lambda: all(marks(system, key).get("left") == "released" for key in waiting), "no broker decides")
+    system.start("broker")
+    until(lambda: all("s" in marks(system, key) for key in waiting), "they are taken back", 60.0)
+    assert all(slurm.jobs()[key].is_held for key in waiting)
+    slurm.ask("scancel", full[2])
+    until(lambda: all(state(system, key) == "FAILED" for key in waiting), "they are decided", 60.0)
+    assert all("j" in marks(system, key) for key in waiting)
+    with system.client() as client:
+        until(lambda: len(client.jobs()) == 3, "the broker knows their ends")
+        assert [job.exit_code for job in client.jobs(finished=True)].count(3) == 3
+    slurm.ask("scancel", *full, check=False)
+
+
 def test_release_and_remove_without_a_gateway_leave_no_held_job(system: OnSlurm, script: Path) -> None:
     slurm = system.slurm
     jobs = [slurm.sbatch("--gres=gpu:4", script=script, arguments=("2",)) for _ in range(4)]
@@ -198,6 +223,29 @@ def test_release_and_remove_without_a_gateway_leave_no_held_job(system: OnSlurm,
     until(lambda: all(state(system, job) == "COMPLETED" for job in last), "no held job is left")
     again = slurm.sbatch("--gres=gpu:1", script=script, arguments=("0",))
     assert marks(system, again) == {}
+
+
+def test_holds_of_users_stay_on_jobs_that_are_slurms_own(system: OnSlurm, script: Path) -> None:
+    slurm = system.slurm
+
+    def sbatch(*options: str, seconds: str = "0") -> str:
+        return slurm.sbatch(*options, script=script, arguments=(seconds,), uid=USER)
+
+    def held() -> dict[str, bool]:
+        return {key: job.is_held for key, job in slurm.jobs().items() if not job.is_over}
+
+    full = [sbatch("--gres=gpu:4", seconds="8") for _ in range(2)]
+    until(lambda: [state(system, key) for key in full] == ["RUNNING"] * 2, "both nodes are full")
+    never = sbatch("--gres=gpu:1", "-w", "n2", "-H")
+    odd = sbatch("-N2", "--gres=gpu:1")
+    until(lambda: marks(system, odd).get("left") == "shape" and not held()[odd], "it is given back")
+    slurm.ask("scontrol", "hold", odd, uid=USER)
+    probe = sbatch("--gres=gpu:1")
+    until(lambda: state(system, probe) == "COMPLETED", "the gateway goes on")
+    assert held() == {never: True, odd: True}
+    for key in (never, odd):
+        slurm.ask("scontrol", "release", key, uid=USER)
+        until(lambda key=key: state(system, key) == "COMPLETED", "its user has released it")  # type: ignore[misc]
 
 
 def test_jobs_that_slurm_would_refuse_are_not_offered(system: OnSlurm, script: Path) -> None:
@@ -278,6 +326,84 @@ def test_without_placement_slurm_starts_jobs_in_the_policys_order(place: Path, s
         left = [job for job in slurm.jobs().values() if job.state == "PENDING"]
         assert left
         assert [(job.nice, job.marks) for job in left] == [(0, None)] * len(left), "no trace is left"
+    finally:
+        system.close()
+
+
+def test_srun_works_alone_and_in_scripts(system: OnSlurm, place: Path) -> None:
+    slurm, ran = system.slurm, place / "ran"
+    script = place / "steps.sh"
+    script.write_text(f'#!/bin/sh\nsrun sh -c "echo $SLURM_JOB_ID \\$CUDA_VISIBLE_DEVICES >> {ran}"\n')
+    script.chmod(0o755)
+    ran.touch()
+    ran.chmod(0o666)
+
+    def srun(*options: str) -> tuple[int, list[str]]:
+        words = ["srun", *options, "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exit 3"]
+        done = subprocess.run(
+            words, env=slurm.environment, capture_output=True, text=True, user=USER, cwd="/tmp", timeout=60.0
+        )
+        return done.returncode, done.stdout.split()
+
+    assert srun("--gres=gpu:1") == (3, ["0"])
+    assert srun("--gres=gpu:2") == (3, ["0,1"])
+    assert srun("-N2", "--gres=gpu:4") == (3, ["0,1,2,3"] * 2)
+    assert [(job.marks or {}).get("left") for job in slurm.jobs().values()] == [None, *["interactive"] * 2]
+    forms = ("--gres=gpu:2", "--gpus=2", "--gpus-per-node=2")
+    keys = [slurm.sbatch(form, script=script, uid=USER) for form in forms]
+    until(lambda: all(state(system, key) == "COMPLETED" for key in keys), "all steps run")
+    began = dict(line.split() for line in ran.read_text().splitlines())
+    assert began == {key: (marks(system, key)["i"]).replace("+", ",") for key in keys}
+
+
+def test_requeued_job_starts_on_other_gpus(system: OnSlurm, place: Path) -> None:
+    slurm, ran = system.slurm, place / "ran"
+    script = place / "shown.sh"
+    script.write_text(f'#!/bin/sh\necho "$SLURM_JOB_ID $CUDA_VISIBLE_DEVICES" >> {ran}\nsleep $1\n')
+    script.chmod(0o755)
+    full = slurm.sbatch("--gres=gpu:4", script=script, arguments=("60",))
+    first = slurm.sbatch("--gres=gpu:2", script=script, arguments=("3",))
+    until(lambda: state(system, first) == "RUNNING", "the first half is taken")
+    moved = slurm.sbatch("--gres=gpu:2", script=script, arguments=("6",))
+    until(lambda: state(system, first) == "COMPLETED", "the first half is free")
+    slurm.ask("scontrol", "requeue", moved)
+    until(lambda: state(system, moved) == "COMPLETED", "it has run again")
+    assert slurm.jobs()[moved].restarts == 1
+    with system.client() as client:
+        until(lambda: len(client.jobs()) == 1, "the broker knows both ends")
+        told = {tuple(job.gpus[0]) for job in client.jobs(finished=True) if job.attempt == 2}
+    slurm.ask("scancel", full)
+    began = [line.split()[1] for line in ran.read_text().splitlines() if line.split()[0] == moved]
+    assert began == ["2,3", "0,1"]
+    assert told == {(0, 1)}
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["nodes", "gpus"])
+def test_preempted_job_is_requeued_and_ends_later(place: Path, script: Path, exact: bool) -> None:
+    gittins = ("--policy", "gittins", "--prediction", "running-mean")
+    system = OnSlurm(place, nodes=2, exact=exact, broker_options=gittins, gateway_options=("--preempt",))
+
+    def sbatch(gpus: int, *options: str, arguments: tuple[str, ...]) -> str:
+        return system.slurm.sbatch(f"--gres=gpu:{gpus}", *options, script=script, arguments=arguments)
+
+    try:
+        with system.client() as client:
+            stays = sbatch(4, "--no-requeue", arguments=("20", "5"))
+            yields = sbatch(4, "--requeue", arguments=("8", "3"))
+            until(lambda: state(system, stays) == state(system, yields) == "RUNNING", "both nodes are full")
+            short = [sbatch(2, "-t", "1", arguments=("1",)) for _ in range(2)]
+            keys = (stays, yields, *short)
+            until(
+                lambda: all(state(system, key) in ("COMPLETED", "FAILED") for key in keys), "all have ended"
+            )
+            jobs = system.slurm.jobs()
+            assert [jobs[key].restarts for key in keys] == [0, 1, 0, 0]
+            assert [jobs[key].exit_code for key in keys] == [5, 3, 0, 0]
+            assert max(jobs[key].end_s for key in short) <= jobs[yields].start_s
+            assert jobs[short[0]].nodes == jobs[short[1]].nodes, "a job that must not be requeued goes on"
+            until(lambda: not client.jobs(), "all have ended in the broker")
+            told = {job.exit_code: job.preemptions for job in client.jobs(finished=True)}
+            assert told == {5: 0, 3: 1, 0: 0}
     finally:
         system.close()
 

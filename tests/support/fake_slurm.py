@@ -13,9 +13,11 @@ class FakeJob:
     """A job of a `FakeSlurm`.
 
     Attributes:
+        request: Its `TresPerNode` since job_submit.lua has removed it.
         runs_s: Run time of the job's script, seconds.
         code: Exit code of the script.
         starts: (nodes, GPU numbers, time) of each start of the script.
+        requeued_s: Time of the end of each start but the last.
     """
 
     key: str
@@ -31,6 +33,7 @@ class FakeJob:
     comment: str = ""
     nice: int = 0
     restarts: int = 0
+    request: str = ""
     wanted: list[str] = field(default_factory=list)
     wanted_gpus: list[int] = field(default_factory=list)
     on: list[str] = field(default_factory=list)
@@ -38,6 +41,7 @@ class FakeJob:
     end_s: float = 0.0
     exit_code: int = 0
     starts: list[tuple[list[str], list[int], float]] = field(default_factory=list)
+    requeued_s: list[float] = field(default_factory=list)
 
 
 class FakeSlurm:
@@ -95,14 +99,19 @@ class FakeSlurm:
         if job is None or job.state not in ("PENDING", "RUNNING"):
             return
         waits = job.state == "PENDING"
-        if verb == "update" and "ReqNodeList" in said and not waits:
+        request = said.get("TresPerNode", job.request)
+        if verb == "update" and {"ReqNodeList", "TresPerNode"} & said.keys() and not waits:
             return  # Slurm refuses the whole line for a running job
+        if verb == "update" and request and job.request and (":i" in request) != (":i" in job.request):
+            return  # GPUs with and without types
         if verb == "update":
             job.comment, job.nice = said.get("AdminComment", job.comment), int(said.get("Nice", job.nice))
+            job.is_held = job.is_held or said.get("Priority") == "0"
+            earlier, job.request = job.request, request
             if "ReqNodeList" in said:
                 job.wanted = [node for node in said["ReqNodeList"].split(",") if node]
-                types = said.get("TresPerNode", "").split(",")
-                job.wanted_gpus = [int(one.split(":")[2][1:]) for one in types if one.count(":") == 3]
+                types = {*earlier.split(","), *request.split(",")}  # Slurm adds them
+                job.wanted_gpus = sorted(int(one.split(":")[2][1:]) for one in types if one.count(":") == 3)
         elif verb == "release" and waits:
             job.is_held = False
         elif verb == "hold" and waits:
@@ -110,6 +119,7 @@ class FakeSlurm:
         elif verb == "requeuehold" and not waits:
             job.state, job.is_held, job.on = "PENDING", True, []
             job.restarts += 1
+            job.requeued_s.append(self.now_s)
         elif verb == "cancel":
             self.scancel(job.key)
 
@@ -185,7 +195,7 @@ class FakeSlurm:
             restarts=job.restarts,
             marks=marks_of(job.comment),
             is_commented=bool(job.comment) and marks_of(job.comment) is None,
-            gpus_asked=job.gpus * job.nodes,
+            gpus_asked=job.gpus * job.nodes if job.request or not self.holds else 0,
             nice=job.nice,
             submit_s=1_000.0 + int(job.key),
             array=0,

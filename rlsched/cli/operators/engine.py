@@ -64,7 +64,7 @@ def engine() -> None:
     metavar="SECONDS",
     help="Seconds without a decision after which held jobs are released to Slurm's own order.",
 )
-@click.option("--preempt", is_flag=True, help="Preempt jobs that Slurm may requeue. Not with exact GPUs.")
+@click.option("--preempt", is_flag=True, help="Preempt jobs that Slurm may requeue.")
 @click.option(
     "--sm-clocks-mhz",
     default="",
@@ -157,7 +157,7 @@ def slurm(
     from rlsched.engine.gateway import Gateway
     from rlsched.engine.offers import offer_secret
     from rlsched.engine.ordering import nices_of
-    from rlsched.engine.orders import is_held_for_us
+    from rlsched.engine.orders import RELEASED, REMOVED, is_held_for_us
     from rlsched.engine.partitions import unlike
     from rlsched.engine.reader import Reader, check_plugin
     from rlsched.engine.steps import Times
@@ -192,7 +192,7 @@ def slurm(
         if remove:
             alive.mark_removed()
             time.sleep(WRITTEN_S)
-        count = give_back(reader, writer)
+        count = give_back(reader, writer, why=REMOVED if remove else RELEASED)
         click.echo(f"{count} waiting jobs were released to Slurm's own order")
         if remove:
             click.echo("no new jobs are held, and the gateway exits; remove lua from JobSubmitPlugins")
@@ -231,11 +231,6 @@ def slurm(
     elif any(is_held_for_us(job, partitions) for job in first.jobs.values()):
         raise InputError(
             "jobs are held for a gateway that places them: run `rlsched engine slurm --remove` first"
-        )
-    if preempt and gateway.is_exact(first):
-        raise InputError(
-            "--preempt: not possible if each GPU has a GRES type of its own: a job that had GPUs by their "
-            "types cannot get other GPUs from Slurm later"
         )
     for line in unlike(first, partitions, "hand over") if not priority_only else ():
         raise InputError(line)

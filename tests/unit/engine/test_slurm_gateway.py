@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from rlsched.broker.machine.submissions import wrong
 from rlsched.engine.attempts import FOREIGN_EXIT_CODE
-from rlsched.engine.facts import marks_of
+from rlsched.engine.facts import Facts, marks_of
+from rlsched.engine.fallback import release
 from rlsched.engine.gateway import Gateway
 from rlsched.engine.offers import PROOF_DIGITS, offer_secret
 from rlsched.engine.ordering import spaced
-from rlsched.engine.orders import submission
+from rlsched.engine.orders import REMOVED, submission
 from rlsched.engine.partitions import empty, unlike
+from rlsched.engine.reader import Reader
 from rlsched.engine.steps import Ask, Say, Times
 from rlsched.engine.writer import Writer
 from rlsched.transport.keys import KeyPair
@@ -256,7 +258,7 @@ def test_job_blocked_by_a_slurm_limit_is_offered_later(bench: Bench) -> None:
 
 
 def test_job_never_gets_more_gpus_than_requested(bench: Bench) -> None:
-    """Slurm adds GPUs by type to the earlier request: a second placement on another node is left to Slurm."""
+    """Slurm adds GPUs by type to the earlier request, which is removed before a second placement."""
     key = bench.slurm.sbatch(1, runs_s=100.0)
     bench.poll()
     bench.launch(key, 0)
@@ -265,8 +267,48 @@ def test_job_never_gets_more_gpus_than_requested(bench: Bench) -> None:
     bench.poll()
     assert bench.slurm.jobs[key].state == "PENDING"
     bench.launch(key, 2, attempt=2)
+    assert bench.slurm.jobs[key].request == "", "the next poll shows that it is removed"
+    assert bench.slurm.jobs[key].is_held
+    bench.poll()
+    bench.poll()
+    assert [gpus for _, gpus, _ in bench.slurm.jobs[key].starts] == [[0], [2]]
+
+
+def test_job_whose_request_slurm_keeps_is_left_to_slurm(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = bench.slurm.sbatch(1, runs_s=100.0)
+    bench.poll()
+    bench.launch(key, 0)
+    bench.poll()
+    bench.send("n1", Kill(epoch=1, job=17, attempt=1, rank=0, again=True))
+    bench.poll()
+    monkeypatch.setattr(Writer, "clear", lambda *_: None)
+    bench.launch(key, 2, attempt=2)
+    for _ in range(5):
+        bench.poll(5.0)
     assert "left=placed" in bench.slurm.jobs[key].comment
-    assert bench.slurm.jobs[key].wanted_gpus != [2]
+    assert bench.slurm.jobs[key].request == "gres:gpu:i0:1", "its earlier GPUs, not more"
+
+
+def test_job_is_never_released_without_its_gpus(bench: Bench) -> None:
+    key = bench.slurm.sbatch(2, runs_s=100.0)
+    bench.poll()
+    bench.launch(key, 0, 1)
+    bench.poll()
+    bench.send("n1", Kill(epoch=1, job=17, attempt=1, rank=0, again=True))
+    bench.poll()
+    bench.launch(key, 2, 3, attempt=2)
+    assert bench.slurm.jobs[key].request == ""
+    bench.restart()  # between the removal of the request and the next one
+    for _ in range(4):
+        bench.poll(30.0)  # no broker
+    assert (bench.slurm.jobs[key].request, bench.slurm.jobs[key].is_held) == ("gres:gpu:2", False)
+    bench.slurm.obey([f"update JobId={key} Priority=0 TresPerNode="])  # of the killed gateway, late
+    assert bench.slurm.jobs[key].is_held
+    bench.poll()
+    bench.poll()
+    assert (bench.slurm.jobs[key].request, bench.slurm.jobs[key].is_held) == ("gres:gpu:2", False)
 
 
 def test_user_cannot_control_slurm_jobs_of_others_by_naming_them(bench: Bench) -> None:
@@ -453,6 +495,74 @@ def test_held_jobs_are_left_to_slurm_without_a_broker(bench: Bench) -> None:
     assert "left=released" in bench.slurm.jobs[key].comment
 
 
+def test_user_s_hold_of_a_job_that_is_slurm_s_own_stays(bench: Bench) -> None:
+    never, given_back = bench.slurm.sbatch(1), bench.slurm.sbatch(1)
+    bench.slurm.jobs[never].comment = "rlsched:left=features"  # by job_submit.lua, of `sbatch --hold`
+    bench.slurm.jobs[given_back].comment = "rlsched:g=1;n=1;left=shape"
+    bench.slurm.jobs[given_back].is_held_by_user = True
+    bench.poll()
+    assert [bench.slurm.jobs[key].is_held for key in (never, given_back)] == [True, True]
+    bench.slurm.jobs[given_back].is_held_by_user = False
+    bench.poll()
+    assert [bench.slurm.jobs[key].is_held for key in (never, given_back)] == [True, False]
+
+
+def test_released_jobs_are_taken_back_by_a_broker(bench: Bench) -> None:
+    key, held = bench.slurm.sbatch(1, runs_s=5.0), bench.slurm.sbatch(1)
+    bench.poll()
+    bench.answer(17)
+    for _ in range(4):
+        bench.poll(30.0)
+    assert [bench.slurm.jobs[one].is_held for one in (key, held)] == [False, False]
+    bench.slurm.jobs[held].is_held_by_user = True
+    bench.asked.clear()
+    bench.gateway.heard_of_broker(bench.slurm.now_s)
+    bench.poll()
+    bench.poll(5.0)
+    assert [bench.slurm.jobs[one].is_held for one in (key, held)] == [True, False]
+    marks = marks_of(bench.slurm.jobs[key].comment)
+    assert marks is not None
+    assert (marks["s"], marks["o"], "left" in marks) == (f"s{key}", "1", False)
+    ask = next(one for one in bench.asked if one.message == Cancel(job=17))
+    bench._take(bench.gateway.handle_answer(ask.about, Ok(), bench.slurm.now_s))
+    bench.poll()
+    assert bench.submitted()[-1].token.rpartition("-")[0] == "slurm-c-1-s1-1"
+    bench.launch(key, 2, job=18)
+    bench.poll()
+    bench.poll()
+    assert [gpus for _, gpus, _ in bench.slurm.jobs[key].starts] == [[2]]
+
+
+def test_job_that_is_still_queued_at_the_broker_keeps_its_offer(bench: Bench) -> None:
+    key = bench.slurm.sbatch(1)
+    bench.poll()
+    (offer,) = bench.submitted()
+    released = FakeReader(bench.slurm)
+    assert release(released, Writer(bench.slurm.obey), 0.0) == 1  # by --release, while the gateway is dead
+    assert not bench.slurm.jobs[key].is_held
+    bench.restart()
+    bench.register()
+    bench.poll()
+    assert bench.slurm.jobs[key].is_held
+    bench.asked.clear()
+    bench.poll()
+    assert [one.token for one in bench.submitted()] == [offer.token]
+    assert release(released, Writer(bench.slurm.obey), 0.0, why=REMOVED) == 1
+    bench.poll()
+    assert not bench.slurm.jobs[key].is_held, "a removal is final"
+
+
+class FakeReader(Reader):
+    """Facts of a Slurm in memory."""
+
+    def __init__(self, slurm: FakeSlurm) -> None:
+        super().__init__(("gpu",))
+        self.slurm = slurm
+
+    def facts(self) -> Facts:
+        return self.slurm.facts()
+
+
 def queued(job: int, key: float) -> JobInfo:
     return JobInfo(
         job=job,
@@ -554,9 +664,9 @@ def test_kill_between_two_polls_cancels_no_job_that_may_have_started(bench: Benc
         bench.poll()
     marks, starts = marks_of(bench.slurm.jobs[key].comment), bench.slurm.jobs[key].starts
     assert marks is not None
-    assert marks.get("left") == "placed", "it now has GPUs by type"
-    assert not [one for one in bench.of(Launched) if one.attempt == 2]  # type: ignore[attr-defined]
-    assert [gpus for _, gpus, _ in starts] == [[0, 1]] * has_started
+    assert "left" not in marks
+    assert [one for one in bench.of(Launched) if one.attempt == 2]  # type: ignore[attr-defined]
+    assert [gpus for _, gpus, _ in starts] == [*([[0, 1]] * has_started), [2, 3]]
 
 
 def test_run_counts_only_for_the_attempt_in_its_marks(bench: Bench) -> None:

@@ -8,41 +8,16 @@ from pathlib import Path
 import pytest
 
 from rlsched.cli.operators.engine import slurm
-from rlsched.engine.reader import PROGRAMS
 from rlsched.errors import InputError
-
-CONFIG = {
-    "SLURM_VERSION": "22.05.8",
-    "ClusterName": "c",
-    "SlurmUser": "slurm(64030)",
-    "PrivateData": "none",
-    "MinJobAge": "300 sec",
-}
+from tests.support.online.scripted_slurm import ScriptedSlurm
 
 
 @pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ScriptedSlurm:
     """Slurm's commands in a PATH of only them; each can be rewritten."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in PROGRAMS:
-        _write(folder, name, "exit 0")
-    _configure(folder)
-    _write(folder, "sinfo", 'case "$1" in -h) echo gpu; echo cpu;; *) echo \'{"nodes": []}\';; esac')
-    _write(folder, "squeue", "echo '{\"jobs\": []}'")
-    monkeypatch.setenv("PATH", str(folder))
-    return folder
-
-
-def _write(folder: Path, name: str, script: str) -> None:
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-
-
-def _configure(folder: Path, **changes: str) -> None:
-    lines = "".join(f"{name} = {value}\n" for name, value in (CONFIG | changes).items())
-    _write(folder, "scontrol", f"echo '{lines}'")
+    commands = ScriptedSlurm(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return commands
 
 
 def refused(directory: Path, *options: str) -> str:
@@ -72,13 +47,15 @@ def test_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["unreachable-controller", "invalid-json"],
 )
-def test_failed_command(tmp_path: Path, commands: Path, command: str, script: str, error: str) -> None:
-    _write(commands, command, script)
+def test_failed_command(
+    tmp_path: Path, commands: ScriptedSlurm, command: str, script: str, error: str
+) -> None:
+    commands.write(command, script)
     assert error in refused(tmp_path)
 
 
-def test_unknown_version(tmp_path: Path, commands: Path) -> None:
-    _configure(commands, SLURM_VERSION="19.05.1")
+def test_unknown_version(tmp_path: Path, commands: ScriptedSlurm) -> None:
+    commands.configure(SLURM_VERSION="19.05.1")
     assert refused(tmp_path) == "Slurm 19.05.1: expected 21.08 to 25.11, whose JSON is known"
 
 
@@ -88,10 +65,10 @@ def test_unknown_partition(tmp_path: Path) -> None:
 
 
 def test_no_rights_to_see_the_jobs_of_others(
-    tmp_path: Path, commands: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, commands: ScriptedSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 1)
-    _configure(commands, PrivateData="accounts,jobs,usage")
+    commands.configure(PrivateData="accounts,jobs,usage")
     assert refused(tmp_path).startswith("user daemon sees no jobs of others (PrivateData of this Slurm)")
 
 
@@ -111,7 +88,7 @@ def test_no_nodes_with_gpus(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("policy", "why"), [("nobody", "nobody"), ("pack", "only with --share")])
-def test_policy_that_cannot_decide(tmp_path: Path, commands: Path, policy: str, why: str) -> None:
+def test_policy_that_cannot_decide(tmp_path: Path, commands: ScriptedSlurm, policy: str, why: str) -> None:
     node = '{"name": "n1", "gres": "gpu:4", "partitions": ["gpu"], "state": "idle"}'
-    _write(commands, "sinfo", f'case "$1" in -h) echo gpu;; *) echo \'{{"nodes": [{node}]}}\';; esac')
+    commands.write("sinfo", f'case "$1" in -h) echo gpu;; *) echo \'{{"nodes": [{node}]}}\';; esac')
     assert why in refused(tmp_path, "--policy", policy)

@@ -159,6 +159,21 @@ def test_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said["verdict"] in text or said["policies"][0]["policy"] == "qssf-backfill"
 
 
+def test_energy_is_reported_with_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, spec = easy_history(600, 0.9, 64)
+    trace.write(tmp_path / "h.csv")
+    spec.write(tmp_path / "c.toml")
+    asked = ["whatif", str(tmp_path / "h.csv"), "--cluster", str(tmp_path / "c.toml"), "--policy", "easy"]
+    assert run([*asked, "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out)["site"]["energy_kwh"] is None
+    assert run([*asked, "--models", "--json", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    measured = trace.submit_s >= found["since_s"]
+    gpu_hours = float(trace.duration_s[measured] @ trace.num_gpus[measured]) / 3600.0
+    energies_kwh = [found["site"]["energy_kwh"], found["policies"][0]["energy_kwh"]]
+    assert all(0.05 < energy_kwh / gpu_hours < 0.7 for energy_kwh in energies_kwh), "kW per busy GPU"
+
+
 def test_verb_claims_nothing_about_another_cluster(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
