@@ -177,14 +177,14 @@ def restore(file: Path, directory: Path | None, as_json: bool) -> None:
     "--keep-days",
     type=click.FloatRange(min=1.0),
     metavar="DAYS",
-    help="Replace entries older than this by a summary, days. Finished jobs stay in the table.",
+    help="Replace entries older than this number of days by a summary. Finished jobs stay in their table.",
 )
 @shown(
     "--fair-share",
     "half_life",
     default="off",
     metavar="HALF_LIFE",
-    help="With --keep-days: the broker's --fair-share, such as 7d.",
+    help="With --keep-days: the value of --fair-share with which the broker runs, such as 7d.",
 )
 @_DIR
 @JSON

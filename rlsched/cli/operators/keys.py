@@ -39,15 +39,18 @@ def keys() -> None:
 
 @keys.command()
 @click.argument("name")
-@click.option("--role", type=_ROLE, required=True, help="Role, which sets the key's permissions.")
+@click.option("--role", type=_ROLE, required=True, help="Role of the key, which defines its permissions.")
 @click.option(
-    "--person", default="", help="User whose jobs the key submits, for a further key.  [default: NAME]"
+    "--person",
+    default="",
+    help="User in whose name the key submits jobs, if a user has several keys.  [default: NAME]",
 )
 @shown(
     "--nodes",
     metavar="NAMES",
     default="*",
-    help="With --role engine: names of the nodes that it may report, separated by commas; `gpu-*`: a prefix.",
+    help="With --role engine: names of the nodes that the gateway can report, separated by commas; "
+    "`gpu-*`: all names that begin with gpu-.",
 )
 @shown("--expires", default="15m", help="How long the token is valid.")
 @click.option(

@@ -34,7 +34,7 @@ STATES: Final = ("up", "drained", "unreachable", "down", "asleep", "waking", "fo
 @click.option(
     "--since",
     metavar="WHEN",
-    help="Only nodes with a heartbeat since: 30min, 12h, 7d, 2w ago, or 2026-11-01.",
+    help="Only nodes with a heartbeat since this time: 30min, 12h, 7d, 2w (ago), or 2026-11-01.",
 )
 @listing
 @JSON
@@ -93,7 +93,7 @@ def _states(text: str) -> set[str]:
     return states
 
 
-_REASON = click.option("--reason", default="", metavar="TEXT", help="Reason, which `rlsched nodes` shows.")
+_REASON = click.option("--reason", default="", metavar="TEXT", help="Reason that `rlsched nodes` shows.")
 _NAMES = click.argument("names", nargs=-1, required=True, metavar="NAME...")
 
 
@@ -103,7 +103,8 @@ _NAMES = click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(
     "--requeue",
     is_flag=True,
-    help="End the jobs there, with the grace of a preemption, and requeue them. [default: they continue]",
+    help="Stop the jobs on these nodes, with the grace time of a preemption, and requeue them. [default: "
+    "the jobs continue]",
 )
 @asking
 def drain(names: tuple[str, ...], reason: str, requeue: bool, at: BrokerAt) -> None:

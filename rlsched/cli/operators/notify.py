@@ -13,9 +13,14 @@ from rlsched.logs import LogFormat, set_up
 
 
 @click.command()
-@click.option("--webhook", metavar="URL", help="URL to POST each notice to, as JSON; http or https.")
 @click.option(
-    "--webhook-token-file", type=PATH, metavar="FILE", help="File with a bearer token to send with a notice."
+    "--webhook", metavar="URL", help="URL (http or https) to which each notice is sent as JSON, by POST."
+)
+@click.option(
+    "--webhook-token-file",
+    type=PATH,
+    metavar="FILE",
+    help="File with the bearer token to send with each notice.",
 )
 @click.option(
     "--command",
@@ -35,7 +40,7 @@ from rlsched.logs import LogFormat, set_up
     "--send-timeout-s",
     default=10.0,
     type=click.FloatRange(min=0, min_open=True, max=3600),
-    help="Time-out of sending a notice, seconds.",
+    help="Time-out for sending one notice, seconds.",
 )
 @shown(
     "--poll-s",

@@ -24,7 +24,9 @@ def policy() -> None:
 @click.argument("name", metavar="NAME|FILE", shell_complete=complete_policy)
 @setting
 @click.option(
-    "--fallback", metavar="NAME|FILE", help="Rule if the policy fails. [default: the rule that it follows]"
+    "--fallback",
+    metavar="NAME|FILE",
+    help="Rule that decides if the policy fails. [default: the rule that the policy follows]",
 )
 @asking
 def set_policy(name: str, changes: Sequence[str], fallback: str | None, at: BrokerAt) -> None:

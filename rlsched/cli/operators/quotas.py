@@ -32,7 +32,12 @@ class _Limit(click.ParamType[float]):
 
 
 _PERSON = click.option(
-    "--user", "persons", multiple=True, required=True, metavar="PERSON", help="User; may be repeated."
+    "--user",
+    "persons",
+    multiple=True,
+    required=True,
+    metavar="PERSON",
+    help="Name of a user; may be repeated.",
 )
 
 
@@ -50,15 +55,23 @@ def quota() -> None:
 @quota.command(name="set")
 @click.argument("kind", type=click.Choice(["user", "account", "vc"]))
 @click.argument("name")
-@click.option("--gpus", type=_Limit(int), metavar="N|none", help="GPUs at once; further jobs wait.")
 @click.option(
-    "--jobs", type=_Limit(int), metavar="N|none", help="Waiting and running jobs; further ones are rejected."
+    "--gpus",
+    type=_Limit(int),
+    metavar="N|none",
+    help="Maximum number of GPUs in use at once; further jobs wait.",
+)
+@click.option(
+    "--jobs",
+    type=_Limit(int),
+    metavar="N|none",
+    help="Maximum number of waiting and running jobs; further jobs are rejected.",
 )
 @click.option(
     "--gpu-hours",
     type=_Limit(float),
     metavar="H|none",
-    help="GPU-hours in a calendar month, UTC; further jobs wait.",
+    help="Maximum GPU-hours in a calendar month (UTC); further jobs wait.",
 )
 @asking
 def set_quota(

@@ -26,7 +26,11 @@ TIMES: Final = ("submit_s", "start_s", "end_s", "last_seen_s")
 _SORT: Final = "Sort by this column of --json; -COLUMN: in reverse."
 _OPTIONS: Final = (
     click.option(
-        "-o", "--format", "columns", metavar="COLUMN,...", help="Show these columns of --json, as text."
+        "-o",
+        "--format",
+        "columns",
+        metavar="COLUMN,...",
+        help="Show these columns, named as in --json, as text; separate several by commas.",
     ),
     click.option(
         "-i",

@@ -75,13 +75,13 @@ MODELS = click.option(
     is_flag=False,
     flag_value="default",
     metavar="[FILE]",
-    help="Model speed and power (sharing, clocks, cores, energy), with the settings of this TOML file.",
+    help="TOML file with models of speed and power (sharing, clocks, cores, energy) to simulate with.",
 )
 HTML = click.option(
-    "--html", "html_path", type=PATH, metavar="FILE", help="Write the report as a page with plots."
+    "--html", "html_path", type=PATH, metavar="FILE", help="HTML file to write the report to, with plots."
 )
 TRACE_OUT = click.option(
-    "-o", "--out", type=PATH, required=True, help="Trace to write: .csv, .csv.gz or .parquet."
+    "-o", "--out", type=PATH, required=True, help="Trace file to write: .csv, .csv.gz or .parquet."
 )
 SCALED_NODES = click.option(
     "--nodes", type=click.IntRange(min=1), help="Scale the cluster to this many nodes."
@@ -95,7 +95,7 @@ _ASKING = (
         "--timeout-s",
         default=5.0,
         type=click.FloatRange(min=0, min_open=True, max=3600),
-        help="Time-out of reaching the broker, seconds.",
+        help="Time-out for reaching the broker, seconds.",
     ),
 )
 

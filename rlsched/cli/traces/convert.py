@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 @click.option(
     "--since",
     metavar="TIME",
-    help="Query sacct for jobs since this time: 90d, 2024-01-01. Without IN, with --from sacct.",
+    help="Query sacct for jobs since this time, such as 90d or 2024-01-01. Needs --from sacct; no IN is "
+    "given.",
 )
 @click.option(
     "--until", metavar="TIME", help="Query sacct for jobs until this time; with --since. [default: now]"
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 @click.option(
     "--timezone",
     metavar="NAME",
-    help="Time zone of times without one, such as Europe/Berlin. [default: philly America/Los_Angeles; sacct "
-    "as written]",
+    help="Time zone of times that are written without a zone, such as Europe/Berlin. [default: philly "
+    "America/Los_Angeles; sacct as written]",
 )
 @shown(
     "--processors",

@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", metavar="TRACE", type=PATH)
-@click.option("--cluster", type=PATH, help="Cluster file (TOML) on which fifo-backfill makes the history.")
+@click.option(
+    "--cluster",
+    type=PATH,
+    help="Cluster file (TOML); fifo-backfill is simulated on this cluster to determine when jobs end.",
+)
 @SCALED_NODES
 @click.option(
-    "--as-recorded", is_flag=True, help="Take the ends of jobs from the trace; no cluster is needed."
+    "--as-recorded", is_flag=True, help="Read the end times of jobs from the trace; no cluster is needed."
 )
 @TRACE_OUT
 @shown(

@@ -32,11 +32,17 @@ trace.add_command(predict)
 
 @trace.command()
 @click.argument("file", metavar="TRACE", type=PATH)
-@click.option("--cluster", type=PATH, help="Cluster file (TOML), for the load, and jobs that can never run.")
+@click.option(
+    "--cluster", type=PATH, help="Cluster file (TOML), to report the load and the jobs that can never run."
+)
 @SCALED_NODES
-@click.option("--load", type=float, help="Scale the cluster until the offered load is about this.")
+@click.option("--load", type=float, help="Scale the cluster until the offered load is about this value.")
 @json_option("Print JSON: all figures of the page, and more.")
-@click.option("--html", type=PATH, help="Write one self-contained page with plots (needs rlsched[report]).")
+@click.option(
+    "--html",
+    type=PATH,
+    help="HTML file to write: one self-contained page with plots (needs rlsched[report]).",
+)
 @click.option(
     "--origin",
     type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]),
@@ -100,7 +106,7 @@ trace.add_command(convert)
     "--like",
     type=click.Choice(["helios", "philly", "itp", "acme"]),
     default="helios",
-    help="Workload to imitate; acme: an LLM cluster, a few jobs of hundreds of GPUs.",
+    help="Workload to imitate; acme: an LLM cluster with a few jobs of hundreds of GPUs.",
 )
 @shown("--jobs", type=click.IntRange(2, 100_000_000), default=5000, help="Number of jobs.")
 @shown("--load", type=float, default=0.9, help="Offered load: sum of duration x GPUs / (GPUs x span).")

@@ -28,23 +28,25 @@ DEFAULT_HOURS: Final = 24.0
     "--run",
     metavar="DIR",
     type=PATH,
-    help="Decision store, or a folder that has one. [default: that of this machine's broker]",
+    help="Decision store, or a folder that contains one. [default: the store of this machine's broker]",
 )
 @click.option(
-    "--at", metavar="WHEN", help="State at this time: 14:02, 2026-11-01T14:02, 2h (ago), or trace seconds."
+    "--at",
+    metavar="WHEN",
+    help="Explain the state at this time: 14:02, 2026-11-01T14:02, 2h (ago), or seconds of the trace.",
 )
 @click.option("--decision", type=click.IntRange(min=0), metavar="N", help="Explain decision number N.")
 @click.option(
     "--instead",
     metavar="CANDIDATE",
-    help="With --decision: replay with another choice, by its number in the decision, or `rule`.",
+    help="With --decision: replay with another choice: its number in the decision, or `rule`.",
 )
 @shown(
     "--hours",
     type=click.FloatRange(min=0.0, min_open=True),
     default=DEFAULT_HOURS,
     metavar="H",
-    help="With --instead: hours to compare; inf: to the end.",
+    help="With --instead: hours of the replays to compare; inf: until the end of the trace.",
 )
 @click.option(
     "--within",

@@ -37,18 +37,18 @@ _SINCE = click.option(
     "--since",
     "--starttime",
     metavar="WHEN",
-    help="Only jobs that ended since: 30min, 12h, 7d, 2w ago, or 2026-11-01.",
+    help="Only jobs that ended since this time: 30min, 12h, 7d, 2w (ago), or 2026-11-01.",
 )
 _UNTIL = click.option(
     "-E",
     "--until",
     "--endtime",
     metavar="WHEN",
-    help="Only jobs that ended before: as for --since, or 2026-11-01T13:30.",
+    help="Only jobs that ended before this time: as for --since, or 2026-11-01T13:30.",
 )
 _USER = click.option("-u", "--user", metavar="NAME", help="Only jobs of this user.")
 _VC = selecting_by(("vc",))
-_CSV = click.option("--csv", "as_csv", is_flag=True, help="CSV on standard output; times are Unix seconds.")
+_CSV = click.option("--csv", "as_csv", is_flag=True, help="Print CSV; times are Unix seconds.")
 _JSON = json_option("JSON on standard output; times are Unix seconds.")
 
 
@@ -70,7 +70,7 @@ _JSON = json_option("JSON on standard output; times are Unix seconds.")
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only the newest N jobs.  [default: 100; with --since all]",
+    help="Only the newest N jobs.  [default: 100; all with --since]",
 )
 @partial(listing, sort=("--sort",))
 @_CSV

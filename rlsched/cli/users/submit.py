@@ -25,22 +25,27 @@ INTERRUPTED = 130
 @job_options
 @click.option("--wrap", metavar="COMMAND", help="Shell command line to run, instead of COMMAND.")
 @click.option(
-    "-W", "--wait", "wait_for_it", is_flag=True, help="Wait, and exit with the job's own exit code."
+    "-W",
+    "--wait",
+    "wait_for_it",
+    is_flag=True,
+    help="Wait until the job has finished, and exit with its exit code.",
 )
 @click.option("--parsable", is_flag=True, help="Print only the job number.")
 @click.option(
     "--dry-run",
     "--test-only",
     is_flag=True,
-    help="Queue nothing: print when the job would start and end, and likewise for similar requests: for its "
-    "GPUs, their type, cores, memory, VC, time limit, --preemptible and --workload.",
+    help="Queue nothing: print the predicted start and end of the job, and of similar requests. Considers "
+    "GPUs and their type, cores, memory, VC, time limit, --preemptible and --workload.",
 )
 @click.option(
     "--from",
     "table",
     metavar="FILE",
-    help="CSV file with a job per row (-: standard input): the first line names options, such as "
-    "name,gpus,time,command; all are queued, or none. Other options apply to empty cells.",
+    help="CSV file with one job per row (-: standard input). The first line names options, such as "
+    "name,gpus,time,command. Either all jobs are queued or none. Other options of the command line "
+    "apply to empty cells.",
 )
 @json_option("With --dry-run or --from: JSON on standard output.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

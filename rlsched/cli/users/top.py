@@ -9,7 +9,11 @@ from rlsched.terminal.show import print_json
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print the page once, as plain text. [default without a terminal]")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Print the screen once, as plain text. [default if standard output is no terminal]",
+)
 @json_option("Print the page once, as JSON.")
 @shown(
     "--every",
