@@ -15,7 +15,7 @@ from rlsched.logs import LogFormat, set_up
 _DIRECTORY = Path("/var/lib/rlsched/slurm")
 _SHADOW_DIRECTORY = Path("/var/lib/rlsched/shadow")
 WRITTEN_S = 0.5
-"""Seconds to wait until a running gateway has written its last changes and exited."""
+"""Pause after `--remove`, in which a running gateway writes its last changes and exits, seconds."""
 _SECONDS = click.FloatRange(min=0.05, max=86_400)
 
 
@@ -146,10 +146,10 @@ def slurm(
     log_format: LogFormat,
     keys: Path | None,
 ) -> int:
-    """Schedule the jobs of a Slurm cluster: the policy decides order, nodes and GPUs, Slurm runs the jobs.
+    """Schedule the jobs of a Slurm cluster: the policy decides order, nodes and GPUs; Slurm runs the jobs.
 
-    Runs as a separate process, on a machine with Slurm's commands, with the rights of an operator. Users keep
-    sbatch, squeue and scancel. See docs/how-to/slurm.md.
+    Runs as a separate process on a machine with Slurm's commands, with the rights of a Slurm operator. Users
+    still use sbatch, squeue and scancel. See docs/how-to/slurm.md.
 
     \b
     Example:
@@ -279,7 +279,7 @@ def slurm(
 
 
 def _clocks(text: str) -> tuple[int, ...]:
-    """SM clocks, highest first.
+    """Parse `--sm-clocks-mhz`: return the SM clocks in MHz, highest first.
 
     Raises:
         InputError: a clock is not a number of MHz.

@@ -1,4 +1,4 @@
-"""The verbs about nodes: list them, take them out of service and put them back."""
+"""`rlsched nodes` and `rlsched node`: list nodes, take nodes out of service and put them back."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def drain(names: tuple[str, ...], reason: str, requeue: bool, at: BrokerAt) -> N
 def resume(names: tuple[str, ...], at: BrokerAt) -> None:
     """Let drained nodes get jobs again, and wake sleeping nodes.
 
-    A drained node that sleeps is woken when jobs need it. A second resume, or the resume of a node that is
-    down, wakes it at once, if the broker has a --resume-cmd.
+    A drained node that sleeps is woken when jobs need it. If the broker has a --resume-cmd, a second resume,
+    or the resume of a node that is down, wakes the node at once.
 
     \b
     Example:
@@ -147,8 +147,8 @@ def resume(names: tuple[str, ...], at: BrokerAt) -> None:
 def down(names: tuple[str, ...], reason: str, at: BrokerAt) -> None:
     """Declare unreachable nodes down; their jobs are requeued.
 
-    Only for nodes whose daemon does not answer. First make sure that no job still runs there: it would run
-    twice. A node that comes back ends the jobs that were requeued, and gets jobs again.
+    Only for nodes whose daemon does not answer. First make sure that no job still runs on the node: the job
+    would run twice. When the node is back, it ends the jobs that were requeued, and gets jobs again.
 
     \b
     Example:
@@ -165,10 +165,10 @@ def down(names: tuple[str, ...], reason: str, at: BrokerAt) -> None:
 @_REASON
 @asking
 def remove(names: tuple[str, ...], reason: str, at: BrokerAt) -> None:
-    """Remove nodes from the list; jobs that wait for them are requeued.
+    """Remove nodes from the list of nodes; jobs that wait for these nodes are requeued.
 
-    Only for nodes whose daemon is not running. First make sure that none of their jobs still runs. A node
-    that registers again is listed again.
+    Only for nodes whose daemon is not running. First make sure that no job still runs on the nodes. A
+    node that registers again is listed again.
 
     \b
     Example:

@@ -65,9 +65,10 @@ def notify(
 ) -> int:
     """Send notices about jobs submitted with --notify, until Ctrl-C.
 
-    Runs as a separate process that reads the broker's journal, as the broker's user on the broker's machine,
-    so that no receiver delays the broker. Every notice is sent at least once, in order, across restarts of
-    any process. Its id lets a receiver detect duplicates. A first start begins at the journal's end.
+    Runs as a separate process, so that no receiver delays the broker. The process reads the broker's journal,
+    as the broker's user on the broker's machine. Every notice is sent at least once, in order, even if a
+    process restarts. A receiver can detect duplicates by the id of a notice. The first start begins at the
+    end of the journal.
 
     \b
     Example:

@@ -233,13 +233,13 @@ def broker(
 ) -> None:
     """Run the broker, which schedules the jobs.
 
-    Jobs continue when the broker stops; restarted on the same directory, it recovers all of them.
+    Jobs continue when the broker stops. A broker that is restarted on the same directory recovers all jobs.
 
     \b
     Example:
       rlsched broker --policy ppo --logdir runs/broker
       rlsched node --name n0 --gpus 4 --simulated      # in another terminal
-      rlsched broker --policy ppo --standby            # takes over when the first one ends
+      rlsched broker --policy ppo --standby            # takes over when the first broker ends
     """
     announce = set_up(log_format, level=logging.WARNING, timed=False)
     lost_after_s, lease_s = lost_after_time_s(lost_after), asked["lease_s"]
@@ -325,12 +325,12 @@ def broker(
 
 
 def _with(kind: type[S], asked: Mapping[str, Any], **settings: Any) -> S:
-    """Return settings: the options that are called like its fields, and others."""
+    """Return settings of a class, from the options with the names of its fields and from `settings`."""
     return kind(**{name: asked[name] for name in kind.__struct_fields__ if name in asked} | settings)
 
 
 def time_s(option: str, text: str) -> float:
-    """Parse a time above 0, seconds; `off`: infinite."""
+    """Parse a time above 0; return seconds, infinite for `off`."""
     if text == "off":
         return math.inf
     try:
@@ -343,7 +343,7 @@ def time_s(option: str, text: str) -> float:
 
 
 def _days(option: str, text: str) -> float:
-    """Parse a number of days, 1 or more; `all`: infinite."""
+    """Parse a number of days, 1 or more; return days, infinite for `all`."""
     if text == "all":
         return math.inf
     try:
@@ -356,7 +356,7 @@ def _days(option: str, text: str) -> float:
 
 
 def _forecaster(name: str | None) -> str:
-    """Return the name of an installed forecaster, "" for none; None: the default.
+    """Return the name of the installed forecaster to run; "": no forecasts. `name` None: the default.
 
     Raises:
         InputError: there is no forecaster of this name.

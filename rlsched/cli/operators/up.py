@@ -45,9 +45,9 @@ def up(
     keys: Path | None,
     **decided: Any,
 ) -> int:
-    """Start a whole local cluster in the foreground; Ctrl-C stops it, jobs included.
+    """Start a whole local cluster in the foreground. Ctrl-C stops the cluster and its jobs.
 
-    Restarted on the same directory, it continues with the jobs that waited or were ended by the stop.
+    Started again on the same directory, the cluster continues with the jobs that waited or were stopped.
 
     \b
     Example:
