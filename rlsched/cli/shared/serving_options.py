@@ -116,7 +116,7 @@ _DECIDING = (
 
 
 def listening(command: Command) -> Command:
-    """Add the options of a listening broker, and its keys: `address`, `keys`."""
+    """Add the options of a verb that listens as a broker: `address` and `keys`."""
     return with_options(_LISTENING, command)
 
 
@@ -126,7 +126,7 @@ def deciding(command: Command) -> Command:
 
 
 def as_words(ctx: click.Context, decided: Mapping[str, Any]) -> list[str]:
-    """Return the options of `deciding` as words for another process, with absolute paths.
+    """Return the options of `deciding` as command-line words for another process, with absolute paths.
 
     Raises:
         InputError: the policy cannot be read.

@@ -29,7 +29,7 @@ def memory_mib(asked: Mapping[str, Any], num_gpus: int) -> int:
     """Return the host memory of the whole job of `num_gpus` GPUs, MiB; 0: not requested.
 
     Raises:
-        InputError: two options give it, or it is per core and no cores are requested.
+        InputError: two options request memory, or memory is per core and no cores are requested.
     """
     given = [name for name in ("mem", "mem_per_gpu", "mem_per_cpu") if asked[name]]
     if len(given) > 1:
