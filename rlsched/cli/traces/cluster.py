@@ -70,8 +70,8 @@ def import_(
     """Write a cluster file from the nodes of a Slurm cluster.
 
     IN is the output of `scontrol show node`, or of `sinfo -N -h -o '%N|%R|%c|%m|%G|%T'`. Without IN, scontrol
-    is run on this machine. A partition that shares no nodes becomes a virtual cluster; nodes of several
-    partitions run jobs of each of them.
+    is run on this machine. A partition that shares no nodes with others becomes a virtual cluster. Nodes
+    of several partitions run jobs of all these partitions.
 
     \b
     Example:

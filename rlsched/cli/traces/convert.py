@@ -64,10 +64,11 @@ def convert(
     """Convert a published trace to the normal form, or check a trace and write it in another file format.
 
     IN is a file or a publisher's folder. Without IN, `--from sacct --since 90d` runs sacct on this machine.
-    Several exports of sacct may be given, such as one per month; a line in two of them counts once.
-    docs/reference/traces.md lists the content of each format, and what is lost. OUT is .csv, .csv.gz or
-    .parquet. Jobs are sorted by submission; jobs of the same second keep their order. Malformed lines of a
-    published trace are skipped and counted, with line numbers; a trace in the normal form must have none.
+    Several exports of sacct can be given, such as one per month; a line in two exports counts once.
+    docs/reference/traces.md lists the content of each format, and the data that is lost. OUT is .csv, .csv.gz
+    or .parquet. Jobs are sorted by submission; jobs of the same second keep their order. Malformed lines of a
+    published trace are skipped and counted, with line numbers; a trace in the normal form must have no such
+    lines.
 
     \b
     Example:
@@ -85,7 +86,7 @@ def convert(
 def _source(
     files: tuple[Path, ...], name: str | None, since: str | None, until: str | None
 ) -> Iterator[tuple[tuple[Path, ...], Path]]:
-    """Return the inputs (each IN, or the output of sacct) and OUT."""
+    """Yield the inputs (each IN, or the output of sacct) and OUT."""
     import time
 
     from rlsched.cli.shared.when import span_s
@@ -182,7 +183,7 @@ def _summary(
 
 
 def _of_exports(accounts: tuple[Account, ...]) -> dict[str, Any]:
-    """Return the sums over several exports; the table of each export has its lines."""
+    """Return the sums of several exports, without the entries of single exports."""
     from rlsched.workload.formats.account import summed
 
     return {

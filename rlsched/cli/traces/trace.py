@@ -57,9 +57,9 @@ def describe(
     html: Path | None,
     origin: datetime | None,
 ) -> None:
-    """Characterise a trace: sizes, durations, arrivals, GPU-time, waiting, failures, load against a cluster.
+    """Describe a trace: sizes, durations, arrivals, GPU-time, waiting, failures, and load on a cluster.
 
-    If the trace lacks the data of a section, the section names the missing column.
+    If the trace lacks data for a section, the section names the missing column.
 
     \b
     Example:
@@ -139,10 +139,10 @@ def synth(
     out: Path,
     cluster_out: Path | None,
 ) -> None:
-    """Draw a synthetic trace, and the cluster on which it has the requested load.
+    """Generate a synthetic trace, and the cluster on which the trace has the requested load.
 
     The parameters are fitted to real traces, or match published figures. docs/explanation/workload.md lists
-    which, how close the match is, and the assumptions.
+    the sources, the accuracy of the match, and the assumptions.
 
     \b
     Example:
@@ -236,7 +236,7 @@ def _print_report(report: dict[str, Any]) -> None:
 
 
 def _when(at_s: float, origin: str | None) -> str:
-    """Format a second of the trace: by the wall clock if its origin is known, else in days from it."""
+    """Format a time of the trace: as wall-clock time if the origin is known, else in days from second 0."""
     if origin is None:
         return f"day {at_s / 86400:.2f}"
     return f"{datetime.fromisoformat(origin) + timedelta(seconds=at_s):%a %Y-%m-%d %H:%M}"

@@ -1,4 +1,4 @@
-"""The verbs `history` and `account`: finished jobs, one by one and as sums."""
+"""The verbs `history` and `account`: lists of finished jobs, and sums of their resource use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlsched.client.sums import By, Sums
 
 LATEST = 100
-"""Jobs listed if neither a number nor a time is given."""
+"""Number of jobs that are listed if neither a limit nor a time is given."""
 SUM_COLUMNS = (
     "jobs",
     "gpu_hours",
@@ -155,9 +155,9 @@ def account(
     as_json: bool,
     at: BrokerAt,
 ) -> None:
-    """Sum up finished jobs: GPU-hours, energy, waiting, outcomes. The default is this month.
+    """Sum up finished jobs: GPU-hours, energy, waiting times, outcomes. Default: jobs of this month.
 
-    A job counts when it has finished, with all that it used. Energy is blank where no node has measured it.
+    A job counts in full at its end. Energy is blank if no node has measured it.
 
     \b
     Example:

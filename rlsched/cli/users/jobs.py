@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 LAST_LINES = 10
-"""Output lines of a failed job that `why` shows."""
+"""Number of output lines of a failed job that `why` shows."""
 
 
 @click.command()
@@ -141,7 +141,7 @@ def why(job: JobName, as_json: bool, at: BrokerAt) -> None:
 @click.option("--rank", type=click.IntRange(min=0), help="Only this rank of the job.  [default: all]")
 @asking
 def logs(job: JobName, follow: bool, rank: int | None, at: BrokerAt) -> None:
-    """Show the output of a job; lines of a gang begin with the number of their rank.
+    """Show the output of a job. If the job has several ranks, each line begins with its rank.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`rlsched submit --from jobs.csv`: a job per row, in columns named like the options."""
+"""`rlsched submit --from jobs.csv`: one job per row, with columns that are named like the options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlsched.client.submitting import JobRefusedError
 
 COMMAND: Final = "command"
-"""Column with the program and its arguments, quoted as in a shell; `wrap` has a line for the shell."""
+"""Column with a program and its arguments, quoted as in a shell; column `wrap` has a shell command line."""
 _NOT_HERE: Final = ("from", "wait", "parsable", "dry-run", "json", "broker", "keys", "timeout-s", "help")
 _YES, _NO = ("1", "yes", "true", "x"), ("", "0", "no", "false")
 
@@ -30,8 +30,8 @@ class JobRow(NamedTuple):
     """A job of the file.
 
     Attributes:
-        line: Number of its first line, from 1.
-        asked: Values by option of `submit`.
+        line: Number of the first line of the row, from 1.
+        asked: Values of the options of `submit`, by option.
     """
 
     line: int
@@ -87,7 +87,7 @@ def _options(path: str, header: list[str], ctx: click.Context) -> dict[str, clic
     """Return the option of each column.
 
     Raises:
-        InputError: a column has the name of no option, or occurs twice.
+        InputError: a column is not named like an option, or occurs twice.
     """
     known = {
         name.lstrip("-"): option
@@ -184,7 +184,7 @@ def queue_all(client: Client, path: str, jobs: list[RowSubmission]) -> list[int]
 
 
 def _refused(error: JobRefusedError, jobs: list[RowSubmission]) -> str:
-    """Return why a row is rejected, and which jobs are queued nevertheless."""
+    """Return an error text: why a row is rejected, and which jobs were queued before."""
     if not error.queued:
         return f"{error.why}; nothing is queued"
     last = jobs[len(error.queued) - 1].line

@@ -1,4 +1,4 @@
-"""The verbs that start jobs: `submit` queues a job, `run` also shows its output until it has finished."""
+"""The verbs that start jobs: `submit` queues a job; `run` also shows the job's output until its end."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def submit(
     at: BrokerAt,
     **asked: Any,
 ) -> int:
-    """Submit a job. The job number is printed once the job is on disk.
+    """Submit a job. The job number is printed when the broker has written the job to disk.
 
-    COMMAND is a program with its arguments, or a script with options in its lines `#RLSCHED` and `#SBATCH`.
+    COMMAND is a program with its arguments, or a script with options in `#RLSCHED` or `#SBATCH` lines.
 
     \b
     Example:
@@ -130,9 +130,9 @@ def _submit_table(ctx: click.Context, table: str, at: BrokerAt, *, parsable: boo
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @asking
 def run(*, command: tuple[str, ...], at: BrokerAt, **asked: Any) -> int:
-    """Run a job as if it were local: its output as it comes, its exit code, and Ctrl-C ends it.
+    """Run a job as if it were local: show its output live, return its exit code; Ctrl-C ends the job.
 
-    Closing the terminal ends it too, except under `nohup`.
+    Closing the terminal also ends the job, except under `nohup`.
 
     \b
     Example:
@@ -160,7 +160,7 @@ def run(*, command: tuple[str, ...], at: BrokerAt, **asked: Any) -> int:
 
 @contextlib.contextmanager
 def _as_ctrl_c() -> Iterator[None]:
-    """Let SIGHUP (terminal closed) and SIGTERM end the block as Ctrl-C does; `nohup` prevents it."""
+    """End the block at SIGHUP (terminal closed) or SIGTERM, as at Ctrl-C; under `nohup`, ignore SIGHUP."""
     import signal
 
     from rlsched.signals import on_signals

@@ -27,8 +27,8 @@ from rlsched.terminal.show import print_json
 def top(once: bool, as_json: bool, every_s: float, at: BrokerAt) -> None:
     """Show the cluster: nodes and the users of their GPUs, users, running jobs, the queue, energy.
 
-    On a terminal, it is a live screen. Arrow keys choose a job; w shows why it waits or runs, l its output, c
-    cancels it after a question, q leaves.
+    On a terminal, the screen is live. Arrow keys choose a job; w shows why the job waits or runs, l shows its
+    output, c cancels it after a question, q quits.
 
     \b
     Example:
