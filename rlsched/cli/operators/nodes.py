@@ -89,7 +89,7 @@ def nodes(
 def _states(text: str) -> set[str]:
     states = set(text.lower().split(","))
     for state in sorted(states.difference(STATES)):
-        raise InputError(f"--state {state!r}: expected some of {', '.join(STATES)}, with commas between")
+        raise InputError(f"--state {state!r}: expected some of {', '.join(STATES)}, separated by commas")
     return states
 
 

@@ -87,7 +87,7 @@ def notify(
     if (webhook is None) == (words is None):
         raise InputError("expected either --webhook or --command; for both, run two processes")
     if webhook_token_file is not None and webhook is None:
-        raise InputError("--webhook-token-file goes with --webhook")
+        raise InputError("--webhook-token-file: expected with --webhook")
     send: Sends
     if webhook is not None:
         send, kind = Webhook(webhook, send_timeout_s, _token(webhook_token_file)), "webhook"

@@ -122,7 +122,7 @@ def dependencies(text: str) -> tuple[list[DependsOn], bool]:
         else:
             raise InputError(
                 f"--dependency {part!r}: expected {', '.join(_DEPENDENCY_KINDS)} with job numbers, such as "
-                "afterok:17:18, or singleton; several with commas in between, and all of them have to be met"
+                "afterok:17:18, or singleton; separate several by commas, all must be met"
             )
     return found, singleton
 
@@ -145,7 +145,7 @@ def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
             found = _text_of(own) | found
         elif not name or " " in name:
             raise InputError(
-                f"--export {text!r}: expected ALL, NONE, or names and NAME=VALUE with commas between"
+                f"--export {text!r}: expected ALL, NONE, or names and NAME=VALUE, separated by commas"
             )
         elif equals:
             found[name] = value

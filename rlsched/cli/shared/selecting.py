@@ -121,7 +121,7 @@ def of_numbers(jobs: list[JobInfo], text: str | None) -> list[JobInfo]:
     wanted = text.split(",")
     odd = [one for one in wanted if not one.replace("_", "", 1).isdecimal()]
     if odd:
-        raise InputError(f"--jobs {odd[0]!r}: expected numbers of jobs, with commas between")
+        raise InputError(f"--jobs {odd[0]!r}: expected numbers of jobs, separated by commas")
     return [
         job
         for job in jobs
@@ -141,6 +141,6 @@ def states_of(text: str | None, known: Sequence[str] = STATES) -> set[str] | Non
     for word in text.lower().split(","):
         state = _SLURMS.get(word, word)
         if state not in known:
-            raise InputError(f"--state {word!r}: expected some of {', '.join(known)}, with commas between")
+            raise InputError(f"--state {word!r}: expected some of {', '.join(known)}, separated by commas")
         found.add(state)
     return found

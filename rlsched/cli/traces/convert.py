@@ -100,11 +100,11 @@ def _source(
     split_suffix(files[-1])
     if not asks:
         if until is not None:
-            raise click.UsageError("--until goes with --since")
+            raise click.UsageError("--until: expected with --since")
         yield files[:-1], files[-1]
         return
     if name != "sacct":
-        raise click.UsageError("--since runs sacct: add --from sacct, or name a file")
+        raise click.UsageError("--since runs sacct: add --from sacct, or give IN instead of --since")
     since_s, until_s = span_s(since, until, time.time())
     assert since_s is not None
     instead = "run sacct on the cluster and give its output as IN (docs/reference/traces.md, sacct)"

@@ -74,7 +74,7 @@ def predict(
     from rlsched.workload.trace import Trace
 
     if (cluster is None) == (not as_recorded):
-        raise click.UsageError("give --cluster or --as-recorded, the source of the jobs' ends")
+        raise click.UsageError("expected --cluster or --as-recorded, which give the end times of jobs")
     if nodes is not None and cluster is None:
         raise click.UsageError("--nodes scales a cluster: give one with --cluster")
     jobs = Trace.read(file)

@@ -215,7 +215,7 @@ def _grouping(by: str) -> list[By]:
     names = [name.strip() for name in by.split(",")]
     found = [one for name in names for one in known if one == name]
     if len(found) < len(names) or len(set(found)) < len(found):
-        raise InputError(f"--by {by!r}: expected some of {', '.join(known)}, each once, with commas between")
+        raise InputError(f"--by {by!r}: expected some of {', '.join(known)}, each once, separated by commas")
     return found
 
 

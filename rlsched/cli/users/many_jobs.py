@@ -74,13 +74,13 @@ def _rows(path: str, file: TextIO, ctx: click.Context) -> Iterator[JobRow]:
         any_row = True
         try:
             if len(cells) != len(header):
-                raise InputError(f"expected {len(header)} values, as the first line says, got {len(cells)}")
+                raise InputError(f"expected {len(header)} values, as in the first line, got {len(cells)}")
             given = dict(zip(header, (cell.strip() for cell in cells), strict=True))
             yield JobRow(line, _asked(given, options, ctx))
         except (InputError, click.UsageError) as error:
             raise _at(path, line, error) from error
     if not any_row:
-        raise InputError(f"{path}: expected a line of column names, then a job a line")
+        raise InputError(f"{path}: expected a line of column names, then one job per line")
 
 
 def _options(path: str, header: list[str], ctx: click.Context) -> dict[str, click.Option]:

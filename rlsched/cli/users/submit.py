@@ -78,7 +78,7 @@ def submit(
       rlsched submit --from jobs.csv --priority low
     """
     if as_json and not dry_run and table is None:
-        raise click.UsageError("expected --dry-run or --from with --json")
+        raise click.UsageError("--json: expected with --dry-run or --from")
     if table is not None:
         odd = [
             name
@@ -141,9 +141,7 @@ def run(*, command: tuple[str, ...], at: BrokerAt, **asked: Any) -> int:
     """
     words = command_of(command, None)
     if asked["array"]:
-        raise click.UsageError(
-            "--array: the tasks of an array have outputs of their own: `rlsched submit` it"
-        )
+        raise click.UsageError("--array: each task has its own output; use `rlsched submit` for arrays")
     with at.reach(is_patient=True) as client, _as_ctrl_c():
         job = client.submit(words, **submission(asked))
         try:
