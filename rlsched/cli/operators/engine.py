@@ -67,7 +67,7 @@ def engine() -> None:
 @click.option(
     "--preempt",
     is_flag=True,
-    help="Preempt jobs that Slurm can requeue. Not possible if each GPU has a GRES type of its own.",
+    help="Preempt jobs that Slurm can requeue. Not possible if each GPU has a type of its own in Slurm.",
 )
 @click.option(
     "--sm-clocks-mhz",

@@ -78,7 +78,11 @@ MODELS = click.option(
     help="TOML file with models of speed and power (sharing, clocks, cores, energy) to simulate with.",
 )
 HTML = click.option(
-    "--html", "html_path", type=PATH, metavar="FILE", help="HTML file to write the report to, with plots."
+    "--html",
+    "html_path",
+    type=PATH,
+    metavar="FILE",
+    help="File to write the report to, as a web page with plots.",
 )
 TRACE_OUT = click.option(
     "-o", "--out", type=PATH, required=True, help="Trace file to write: .csv, .csv.gz or .parquet."

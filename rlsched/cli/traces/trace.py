@@ -41,7 +41,7 @@ trace.add_command(predict)
 @click.option(
     "--html",
     type=PATH,
-    help="HTML file to write: one self-contained page with plots (needs rlsched[report]).",
+    help="File to write: one self-contained web page with plots (needs rlsched[report]).",
 )
 @click.option(
     "--origin",
