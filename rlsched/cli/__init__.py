@@ -1,4 +1,4 @@
-"""The command `rlsched`: one module a group of verbs, each imported only when its verb is used."""
+"""The command `rlsched`: one module per group of verbs, imported only when one of its verbs is used."""
 
 from rlsched.collector import imported
 

@@ -1,4 +1,4 @@
-"""The command `rlsched`: finds its verbs by entry point, turns errors into one line and an exit code."""
+"""The command `rlsched`: finds its verbs by entry point, and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Example:
 
 
 class VerbGroup(click.Group):
-    """A group whose commands are the entry points `rlsched.commands`; each is imported on use."""
+    """Group of the commands in the entry points `rlsched.commands`. A command is imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return known verbs in the order of the sections, then verbs of other packages by name."""
@@ -36,7 +36,7 @@ class VerbGroup(click.Group):
         return [verb for verb in SUMMARIES if verb in installed] + sorted(set(installed) - set(SUMMARIES))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a verb.
+        """Import a verb and return its command; None: there is no such verb.
 
         Raises:
             RlschedError: the verb needs an extra that is not installed, or its package is missing.
@@ -57,7 +57,7 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a verb; for an unknown one, suggest the nearest verb, or the one for that Slurm command."""
+        """Find a verb; for an unknown verb, suggest the nearest, or the one that replaces a Slurm command."""
         wanted = bool(args) and not args[0].startswith("-") and not ctx.resilient_parsing
         if not wanted:
             return super().resolve_command(ctx, args)
@@ -70,7 +70,7 @@ class VerbGroup(click.Group):
         return args[0], command, args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs by section, without importing the known ones."""
+        """Write the verbs by section, without importing the verbs of this project."""
         installed = self.list_commands(ctx)
         for section, verbs in SECTIONS.items():
             rows = [(verb, line) for verb, line in verbs.items() if verb in installed]
@@ -90,7 +90,7 @@ class VerbGroup(click.Group):
 )
 @click.version_option(rlsched.__version__, prog_name="rlsched", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Schedule jobs on GPU clusters: simulate, train, compare, and run them for real."""
+    """Schedule jobs on GPU clusters: simulate, train and compare policies, and run real clusters."""
 
 
 def main() -> None:

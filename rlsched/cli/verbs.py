@@ -1,4 +1,4 @@
-"""Verbs of the command line, known without importing them: a summary, and the extra they need."""
+"""Summaries of the verbs and the extras that they need, known without importing the verbs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "status": "Report whether the broker is healthy; an exit code for monitoring.",
     },
 }
-"""Verbs of this project by section, in the order of the help page; other installed verbs follow."""
+"""Summaries of this project's verbs by section, in the order of the help page; other verbs follow."""
 
 SUMMARIES: dict[str, str] = {verb: line for section in SECTIONS.values() for verb, line in section.items()}
 
@@ -100,6 +100,6 @@ _EXTRA_OF_VERB = {
 
 
 def extra_for(module: str, verb: str) -> str | None:
-    """Return the extra to install when `verb` misses `module`; None: the module belongs to no extra."""
+    """Return the extra to install if `verb` lacks `module`; None: the module belongs to no extra."""
     extra = _EXTRA_OF_MODULE.get(module.partition(".")[0])
     return extra and _EXTRA_OF_VERB.get(verb, extra)

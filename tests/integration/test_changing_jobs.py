@@ -66,7 +66,7 @@ def test_one_job_per_row(place: Place) -> None:
         ("time,command\n,true\nnoon,true\n", "jobs.csv, line 3: --time 'noon': expected minutes"),
         ("gpus,command\n1,true\n99,true\n", "jobs.csv, line 3: 99 GPUs"),
         ("dependency,command\n,true\nafterok:9999,true\n", "jobs.csv, line 3: there is no job 9999"),
-        ("name,command\n", "expected a line of column names, then a job a line"),
+        ("name,command\n", "expected a line of column names, then one job per line"),
     ],
 )
 def test_faulty_row_is_named_and_no_job_is_queued(place: Place, text: str, said: str) -> None:

@@ -29,7 +29,7 @@ class Finding(NamedTuple):
 
     Attributes:
         `what`: Subject, a word or two.
-        state: `ok`; `note`: something is missing that only some users need; `wrong`.
+        state: `ok`; `note`: something that only some users need is missing; `wrong`: needs to be fixed.
         line: Result, and how to fix it.
     """
 
@@ -42,10 +42,10 @@ class Finding(NamedTuple):
 @JSON
 @asking
 def doctor(as_json: bool, at: BrokerAt) -> int:
-    """Check this machine for problems, and print how to fix them.
+    """Check this machine for problems of rlsched, and print how to fix them.
 
-    Checks keys, the broker, the disk, GPUs, control groups, compiled kernels. Changes nothing. The exit code
-    is 1 if something is wrong.
+    Checks keys, the broker, the disk, GPUs, control groups and compiled kernels. Changes nothing. The exit
+    code is 1 if something is wrong.
 
     \b
     Example:
@@ -76,7 +76,7 @@ def doctor(as_json: bool, at: BrokerAt) -> int:
 
 
 def _looked_at(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Yield the findings of a check; an error of the check is a finding itself, and hides no other."""
+    """Yield the findings of a check. If the check raises, its error is one more finding."""
     try:
         yield from check()
     except OSError as error:
@@ -88,7 +88,7 @@ def _looked_at(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Fi
 
 
 def _starting(home: Path) -> str:
-    """Describe the broker of these keys that is starting; "" if none is."""
+    """Describe the broker that is starting with the keys in `home`; "" if no broker is starting."""
     if find_spec("zmq") is None:
         return ""
     from rlsched.transport.starting import is_starting, starting_in
@@ -212,7 +212,7 @@ WITHOUT_CONTROLLER = {
     "memory": "memory: limited per process, and only for a job that requests memory",
     "pids": "processes: limited per user, and not for root",
 }
-"""How a node limits its jobs if its control groups lack this controller."""
+"""How a node limits its jobs without a controller of control groups, by the controller's name."""
 
 
 def _cgroups() -> Iterator[Finding]:

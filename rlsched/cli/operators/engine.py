@@ -15,7 +15,7 @@ from rlsched.logs import LogFormat, set_up
 _DIRECTORY = Path("/var/lib/rlsched/slurm")
 _SHADOW_DIRECTORY = Path("/var/lib/rlsched/shadow")
 WRITTEN_S = 0.5
-"""Seconds to wait until a running gateway has written its last changes and exited."""
+"""Pause after `--remove`, in which a running gateway writes its last changes and exits, seconds."""
 _SECONDS = click.FloatRange(min=0.05, max=86_400)
 
 
@@ -46,15 +46,15 @@ def engine() -> None:
 @click.option(
     "--poll-s",
     type=_SECONDS,
-    help="Seconds between two polls of Slurm; its controller is never queried more often. [default: 1; 10 "
-    "with --shadow]",
+    help="Interval between two polls of Slurm, seconds; slurmctld is never queried more often. [default: "
+    "1; 10 with --shadow]",
 )
 @click.option(
     "--slurmrestd",
     default="",
     metavar="ADDRESS",
-    help="slurmrestd to query for jobs and nodes: unix:/PATH or http://HOST:PORT, with the token in "
-    "$SLURM_JWT if it is set.  [default: run squeue and sinfo]",
+    help="Address of slurmrestd, which is queried for jobs and nodes: unix:/PATH or http://HOST:PORT. The "
+    "token in $SLURM_JWT is sent if it is set.  [default: run squeue and sinfo]",
 )
 @shown(
     "--release-after",
@@ -64,20 +64,22 @@ def engine() -> None:
     metavar="SECONDS",
     help="Seconds without a decision after which held jobs are released to Slurm's own order.",
 )
-@click.option("--preempt", is_flag=True, help="Preempt jobs that Slurm may requeue.")
+@click.option("--preempt", is_flag=True, help="Preempt jobs that Slurm can requeue.")
 @click.option(
     "--sm-clocks-mhz",
     default="",
     metavar="MHZ,...",
-    help="SM clocks that Slurm can set by --gpu-freq on all GPUs, MHz; jobs start at the clock that the "
-    "policy chooses.  [default: clocks are not set]",
+    help="SM clocks that Slurm can set with --gpu-freq on all GPUs, MHz, separated by commas. Jobs start "
+    "at the clock that the policy chooses.  [default: clocks are not set]",
 )
 @click.option(
     "--priority-only",
     is_flag=True,
-    help="Only set nice values in the policy's order; hold and place no jobs, Slurm does the rest.",
+    help="Only set the nice values of jobs, in the policy's order. Jobs are not held; Slurm places them.",
 )
-@click.option("--print-lua", is_flag=True, help="Print job_submit.lua for these partitions, and exit.")
+@click.option(
+    "--print-lua", is_flag=True, help="Print job_submit.lua for the partitions of --partition, and exit."
+)
 @click.option(
     "--gateway-user",
     metavar="USER",
@@ -86,15 +88,19 @@ def engine() -> None:
 @click.option(
     "--release",
     is_flag=True,
-    help="Release held jobs to Slurm's own order after --release-after without a decision. For use in cron.",
+    help="Release held jobs to Slurm's own order if there was no decision for --release-after seconds, and "
+    "exit. For use in cron.",
 )
 @click.option(
-    "--remove", is_flag=True, help="Release all held jobs to Slurm's own order, hold no others, and exit."
+    "--remove",
+    is_flag=True,
+    help="Release all held jobs to Slurm's own order, hold no further jobs, and exit.",
 )
 @click.option(
     "--shadow",
     is_flag=True,
-    help="Write nothing to Slurm: follow it, let a policy decide in parallel, and record its decisions.",
+    help="Write nothing to Slurm: follow its jobs, let a policy decide in parallel, and record the "
+    "policy's decisions.",
 )
 @shown(
     "--policy",
@@ -107,7 +113,8 @@ def engine() -> None:
     "--history",
     metavar="FILE",
     type=PATH,
-    help="With --shadow: output of sacct for earlier jobs, from which predictions start.",
+    help="With --shadow: file with the output of sacct for earlier jobs, on which the first predictions "
+    "are based.",
 )
 @LOG_FORMAT
 @HOME
@@ -135,10 +142,10 @@ def slurm(
     log_format: LogFormat,
     keys: Path | None,
 ) -> int:
-    """Schedule the jobs of a Slurm cluster: the policy decides order, nodes and GPUs, Slurm runs the jobs.
+    """Schedule the jobs of a Slurm cluster: the policy decides order, nodes and GPUs; Slurm runs the jobs.
 
-    Runs as a separate process, on a machine with Slurm's commands, with the rights of an operator. Users keep
-    sbatch, squeue and scancel. See docs/how-to/slurm.md.
+    Runs as a separate process on a machine with Slurm's commands, with the rights of a Slurm operator. Users
+    still use sbatch, squeue and scancel. See docs/how-to/slurm.md.
 
     \b
     Example:
@@ -263,7 +270,7 @@ def slurm(
 
 
 def _clocks(text: str) -> tuple[int, ...]:
-    """SM clocks, highest first.
+    """Parse `--sm-clocks-mhz`: return the SM clocks in MHz, highest first.
 
     Raises:
         InputError: a clock is not a number of MHz.

@@ -42,7 +42,7 @@ def journal() -> None:
     \b
     Example:
       rlsched journal backup /backups/journal-$(date +%F).sqlite     # while the broker runs
-      rlsched journal restore /backups/journal-2026-11-01.sqlite     # while it does not
+      rlsched journal restore /backups/journal-2026-11-01.sqlite     # while it is stopped
     """
 
 
@@ -51,7 +51,7 @@ def journal() -> None:
 @_DIR
 @JSON
 def check(file: Path | None, directory: Path | None, as_json: bool) -> int:
-    """Read a journal, or the backup FILE, to its end and report whether it is whole. Exit code 1: it is not.
+    """Read the journal, or the backup FILE, to its end, and check it. Exit code 1: the journal is damaged.
 
     \b
     Example:
@@ -90,7 +90,7 @@ def _replaced(count: int) -> str:
 @click.option("-o", "--output", metavar="FILE", type=PATH, help="File to write. [default: stdout]")
 @_DIR
 def export(file: Path | None, output: Path | None, directory: Path | None) -> None:
-    """Write a journal, or the backup FILE, as JSON lines: n, now_s, and the entry. Contains job environments.
+    """Write the journal, or the backup FILE, as JSON lines: n, now_s, entry. Contains job environments.
 
     \b
     Example:
@@ -117,7 +117,7 @@ def export(file: Path | None, output: Path | None, directory: Path | None) -> No
 @_DIR
 @JSON
 def backup(target: Path, directory: Path | None, as_json: bool) -> None:
-    """Copy the journal to the new file TARGET; the broker may run.
+    """Copy the journal to the new file TARGET. The broker can be running.
 
     \b
     Example:
@@ -137,10 +137,10 @@ def backup(target: Path, directory: Path | None, as_json: bool) -> None:
 @_DIR
 @JSON
 def restore(file: Path, directory: Path | None, as_json: bool) -> None:
-    """Restore the backup FILE. The broker must not run. The old journal is kept next to it.
+    """Restore the backup FILE. The broker must not be running. The old journal is kept in the same directory.
 
-    Job numbers continue far above the numbers already given. Running jobs continue; nodes get no new jobs
-    until all nodes of the backup have registered or are declared down, or until `rlsched node resume`.
+    New job numbers are far above all numbers that were given before. Running jobs continue; nodes get no new
+    jobs until all nodes of the backup have registered or are declared down, or until `rlsched node resume`.
 
     \b
     Example:
@@ -177,21 +177,21 @@ def restore(file: Path, directory: Path | None, as_json: bool) -> None:
     "--keep-days",
     type=click.FloatRange(min=1.0),
     metavar="DAYS",
-    help="Replace entries older than this by a summary, days. Finished jobs stay in the table.",
+    help="Replace entries older than this number of days by a summary. Finished jobs stay in their table.",
 )
 @shown(
     "--fair-share",
     "half_life",
     default="off",
     metavar="HALF_LIFE",
-    help="With --keep-days: the broker's --fair-share, such as 7d.",
+    help="With --keep-days: the value of --fair-share with which the broker runs, such as 7d.",
 )
 @_DIR
 @JSON
 def compact(
     remake_ended: bool, keep_days: float | None, half_life: str, directory: Path | None, as_json: bool
 ) -> None:
-    """Return unused space of the journal to the disk. The broker must not run.
+    """Return unused space of the journal to the file system. The broker must not be running.
 
     \b
     Example:
@@ -232,7 +232,7 @@ def compact(
 
 
 def _replace(journal: Journal, keep_days: float, half_life_s: float) -> int:
-    """Replace older entries by a base; return their number."""
+    """Replace entries older than `keep_days` by a summary; return the number of replaced entries."""
     from rlsched.broker.compaction.compaction import DAY_S, made, put
 
     first = journal.first

@@ -1,4 +1,4 @@
-"""`rlsched keys`: keys that may connect to the broker, and tokens with which other machines get one."""
+"""`rlsched keys`: keys that can connect to the broker, and tokens with which other machines get a key."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_EXPIRES_S = 7 * 86400.0
 JOBS_DIRECTORY = "/var/lib/rlsched-jobs"
-"""Directory that a root daemon keeps for jobs, in printed and documented commands; jobs can enter it."""
+"""Job directory of a daemon that runs as root, in printed and documented commands; jobs can enter it."""
 _YES = ("1", "true", "t", "yes", "y", "on")
 _ROLE = click.Choice(["user", "admin", "node", "engine"])
 
 
 @click.group()
 def keys() -> None:
-    """Create, list and revoke the keys of a broker, or join a broker from another machine.
+    """Create, list and revoke the keys of a broker, or join the broker from another machine.
 
     \b
     Example:
@@ -39,15 +39,18 @@ def keys() -> None:
 
 @keys.command()
 @click.argument("name")
-@click.option("--role", type=_ROLE, required=True, help="Role, which sets the key's permissions.")
+@click.option("--role", type=_ROLE, required=True, help="Role of the key, which defines its permissions.")
 @click.option(
-    "--person", default="", help="User whose jobs the key submits, for a further key.  [default: NAME]"
+    "--person",
+    default="",
+    help="User in whose name the key submits jobs, if a user has several keys.  [default: NAME]",
 )
 @shown(
     "--nodes",
     metavar="NAMES",
     default="*",
-    help="With --role engine: names of the nodes that it may report, separated by commas; `gpu-*`: a prefix.",
+    help="With --role engine: names of the nodes that the gateway can report, separated by commas; "
+    "`gpu-*`: all names that begin with gpu-.",
 )
 @shown("--expires", default="15m", help="How long the token is valid.")
 @click.option(
@@ -60,7 +63,7 @@ def keys() -> None:
 def new(
     name: str, role: Role, person: str, nodes: str, expires: str, broker: str | None, keys: Path | None
 ) -> None:
-    """Print a token with which another machine joins as NAME. The token can be used once.
+    """Print a token with which another machine joins the broker as NAME. The token can be used once.
 
     \b
     Example:
@@ -99,7 +102,7 @@ def new(
 def join(token: str, timeout_s: float, keys: Path | None) -> None:
     """Create a key for this machine, and register it with the broker that issued the TOKEN.
 
-    With `-` the token is read from standard input, so that other processes cannot see it.
+    If TOKEN is `-`, it is read from standard input, so that other processes cannot see it.
 
     \b
     Example:
@@ -127,9 +130,10 @@ def join(token: str, timeout_s: float, keys: Path | None) -> None:
 
 
 def _node_lines(address: str, name: str, keys: Path | None) -> list[str]:
-    """Return the command that starts this node as the current user, and the meaning of its options.
+    """Return lines with the command that starts this node as the current user, and the meaning of its option.
 
-    A root daemon has to name the user to run jobs as, who cannot enter a directory below the daemon's keys.
+    A daemon that runs as root must name the user that jobs run as. This user cannot enter a directory below
+    the daemon's keys.
     """
     words = ["rlsched", "node", "--broker", address, "--name", name]
     if keys is not None:
@@ -148,7 +152,7 @@ def _node_lines(address: str, name: str, keys: Path | None) -> list[str]:
 @JSON
 @HOME
 def list_(as_json: bool, keys: Path | None) -> None:
-    """List the keys that may connect to the broker, and unused tokens.
+    """List the keys that can connect to the broker, and unused tokens.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""The verbs about nodes: list them, take them out of service and put them back."""
+"""`rlsched nodes` and `rlsched node`: list nodes, take nodes out of service and put them back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STATES: Final = ("up", "drained", "unreachable", "down", "asleep", "waking", "fo
 @click.option(
     "--since",
     metavar="WHEN",
-    help="Only nodes with a heartbeat since: 30min, 12h, 7d, 2w ago, or 2026-11-01.",
+    help="Only nodes with a heartbeat since this time: 30min, 12h, 7d, 2w (ago), or 2026-11-01.",
 )
 @listing
 @JSON
@@ -89,11 +89,11 @@ def nodes(
 def _states(text: str) -> set[str]:
     states = set(text.lower().split(","))
     for state in sorted(states.difference(STATES)):
-        raise InputError(f"--state {state!r}: expected some of {', '.join(STATES)}, with commas between")
+        raise InputError(f"--state {state!r}: expected some of {', '.join(STATES)}, separated by commas")
     return states
 
 
-_REASON = click.option("--reason", default="", metavar="TEXT", help="Reason, which `rlsched nodes` shows.")
+_REASON = click.option("--reason", default="", metavar="TEXT", help="Reason that `rlsched nodes` shows.")
 _NAMES = click.argument("names", nargs=-1, required=True, metavar="NAME...")
 
 
@@ -103,7 +103,8 @@ _NAMES = click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option(
     "--requeue",
     is_flag=True,
-    help="End the jobs there, with the grace of a preemption, and requeue them. [default: they continue]",
+    help="Stop the jobs on these nodes, with the grace time of a preemption, and requeue them. [default: "
+    "the jobs continue]",
 )
 @asking
 def drain(names: tuple[str, ...], reason: str, requeue: bool, at: BrokerAt) -> None:
@@ -126,8 +127,8 @@ def drain(names: tuple[str, ...], reason: str, requeue: bool, at: BrokerAt) -> N
 def resume(names: tuple[str, ...], at: BrokerAt) -> None:
     """Let drained nodes get jobs again, and wake sleeping nodes.
 
-    A drained node that sleeps is woken when jobs need it. A second resume, or the resume of a node that is
-    down, wakes it at once, if the broker has a --resume-cmd.
+    A drained node that sleeps is woken when jobs need it. If the broker has a --resume-cmd, a second resume,
+    or the resume of a node that is down, wakes the node at once.
 
     \b
     Example:
@@ -146,8 +147,8 @@ def resume(names: tuple[str, ...], at: BrokerAt) -> None:
 def down(names: tuple[str, ...], reason: str, at: BrokerAt) -> None:
     """Declare unreachable nodes down; their jobs are requeued.
 
-    Only for nodes whose daemon does not answer. First make sure that no job still runs there: it would run
-    twice. A node that comes back ends the jobs that were requeued, and gets jobs again.
+    Only for nodes whose daemon does not answer. First make sure that no job still runs on the node: the job
+    would run twice. When the node is back, it ends the jobs that were requeued, and gets jobs again.
 
     \b
     Example:
@@ -164,10 +165,10 @@ def down(names: tuple[str, ...], reason: str, at: BrokerAt) -> None:
 @_REASON
 @asking
 def remove(names: tuple[str, ...], reason: str, at: BrokerAt) -> None:
-    """Remove nodes from the list; jobs that wait for them are requeued.
+    """Remove nodes from the list of nodes; jobs that wait for these nodes are requeued.
 
-    Only for nodes whose daemon is not running. First make sure that none of their jobs still runs. A node
-    that registers again is listed again.
+    Only for nodes whose daemon is not running. First make sure that no job still runs on the nodes. A
+    node that registers again is listed again.
 
     \b
     Example:

@@ -13,9 +13,14 @@ from rlsched.logs import LogFormat, set_up
 
 
 @click.command()
-@click.option("--webhook", metavar="URL", help="URL to POST each notice to, as JSON; http or https.")
 @click.option(
-    "--webhook-token-file", type=PATH, metavar="FILE", help="File with a bearer token to send with a notice."
+    "--webhook", metavar="URL", help="URL (http or https) to which each notice is sent as JSON, by POST."
+)
+@click.option(
+    "--webhook-token-file",
+    type=PATH,
+    metavar="FILE",
+    help="File with the bearer token to send with each notice.",
 )
 @click.option(
     "--command",
@@ -35,7 +40,7 @@ from rlsched.logs import LogFormat, set_up
     "--send-timeout-s",
     default=10.0,
     type=click.FloatRange(min=0, min_open=True, max=3600),
-    help="Time-out of sending a notice, seconds.",
+    help="Time-out for sending one notice, seconds.",
 )
 @shown(
     "--poll-s",
@@ -60,9 +65,10 @@ def notify(
 ) -> int:
     """Send notices about jobs submitted with --notify, until Ctrl-C.
 
-    Runs as a separate process that reads the broker's journal, as the broker's user on the broker's machine,
-    so that no receiver delays the broker. Every notice is sent at least once, in order, across restarts of
-    any process. Its id lets a receiver detect duplicates. A first start begins at the journal's end.
+    Runs as a separate process, so that no receiver delays the broker. The process reads the broker's journal,
+    as the broker's user on the broker's machine. Every notice is sent at least once, in order, even if a
+    process restarts. A receiver can detect duplicates by the id of a notice. The first start begins at the
+    end of the journal.
 
     \b
     Example:
@@ -81,7 +87,7 @@ def notify(
     if (webhook is None) == (words is None):
         raise InputError("expected either --webhook or --command; for both, run two processes")
     if webhook_token_file is not None and webhook is None:
-        raise InputError("--webhook-token-file goes with --webhook")
+        raise InputError("--webhook-token-file: expected with --webhook")
     send: Sends
     if webhook is not None:
         send, kind = Webhook(webhook, send_timeout_s, _token(webhook_token_file)), "webhook"

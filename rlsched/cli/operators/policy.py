@@ -24,16 +24,18 @@ def policy() -> None:
 @click.argument("name", metavar="NAME|FILE", shell_complete=complete_policy)
 @setting
 @click.option(
-    "--fallback", metavar="NAME|FILE", help="Rule if the policy fails. [default: the rule that it follows]"
+    "--fallback",
+    metavar="NAME|FILE",
+    help="Rule that decides if the policy fails. [default: the rule that the policy follows]",
 )
 @asking
 def set_policy(name: str, changes: Sequence[str], fallback: str | None, at: BrokerAt) -> None:
-    """Switch to another policy now. Jobs continue; for admins.
+    """Switch the broker to another policy at once; jobs continue. For admins.
 
-    The policy is stored in the journal: a restarted broker keeps it, until another one is set or its --policy
-    is changed. The strategy and the checkpoint that a policy names are sent with it, up to 960 KiB; Python
-    files are not. If the broker cannot serve a policy, it rejects it in one line and keeps the current one.
-    The first use of a policy compiles it, which can take a minute: raise --timeout-s.
+    The policy is stored in the journal: a restarted broker uses it until another policy is set or the
+    broker's --policy changes. The strategy and the checkpoint that a policy names are sent with it, up to 960
+    KiB; Python files are not. If the broker cannot serve the policy, the verb fails with one line and the
+    current policy stays. The first use of a policy compiles code, which can take a minute: raise --timeout-s.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`rlsched quota`: limits of users, accounts and VCs, and the users who may charge to accounts."""
+"""`rlsched quota`: limits of users, accounts and VCs, and the users who can charge jobs to accounts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class _Limit(click.ParamType[float]):
-    """A number, or `none`, which is -1 here, because click uses None for an option that is not given."""
+    """Type of a limit: a number, or `none`, parsed as -1 (for click, None is an option that is not given)."""
 
     def __init__(self, number: type[int] | type[float]) -> None:
         self.number, self.name = number, "N|none"
@@ -32,13 +32,18 @@ class _Limit(click.ParamType[float]):
 
 
 _PERSON = click.option(
-    "--user", "persons", multiple=True, required=True, metavar="PERSON", help="User; may be repeated."
+    "--user",
+    "persons",
+    multiple=True,
+    required=True,
+    metavar="PERSON",
+    help="Name of a user; may be repeated.",
 )
 
 
 @click.group()
 def quota() -> None:
-    """Limit the resources of users, accounts and VCs, and show their use.
+    """Limit the resources of users, accounts and virtual clusters (VCs), and show their use.
 
     \b
     Example:
@@ -50,23 +55,31 @@ def quota() -> None:
 @quota.command(name="set")
 @click.argument("kind", type=click.Choice(["user", "account", "vc"]))
 @click.argument("name")
-@click.option("--gpus", type=_Limit(int), metavar="N|none", help="GPUs at once; further jobs wait.")
 @click.option(
-    "--jobs", type=_Limit(int), metavar="N|none", help="Waiting and running jobs; further ones are rejected."
+    "--gpus",
+    type=_Limit(int),
+    metavar="N|none",
+    help="Maximum number of GPUs in use at once; further jobs wait.",
+)
+@click.option(
+    "--jobs",
+    type=_Limit(int),
+    metavar="N|none",
+    help="Maximum number of waiting and running jobs; further jobs are rejected.",
 )
 @click.option(
     "--gpu-hours",
     type=_Limit(float),
     metavar="H|none",
-    help="GPU-hours in a calendar month, UTC; further jobs wait.",
+    help="Maximum GPU-hours in a calendar month (UTC); further jobs wait.",
 )
 @asking
 def set_quota(
     kind: PartyKind, name: str, gpus: int | None, jobs: int | None, gpu_hours: float | None, at: BrokerAt
 ) -> None:
-    """Set limits; for admins. NAME `default`: all of this kind that have no limit of their own.
+    """Set limits. For admins. NAME `default` stands for all of this kind that have no limit of their own.
 
-    Options that are not given keep their limit, and `none` removes a limit. No running job is ended.
+    A limit whose option is not given stays; `none` removes a limit. No running job is ended.
 
     \b
     Example:
@@ -88,7 +101,7 @@ def set_quota(
 @JSON
 @asking
 def list_quotas(as_json: bool, at: BrokerAt) -> None:
-    """Show all limits, with current use next to each.
+    """Show all limits with the current use of each.
 
     \b
     Example:
@@ -125,7 +138,7 @@ def _print(rows: list[QuotaInfo]) -> None:
 
 
 def _cell(row: QuotaInfo, name: str, limit: float | None, has: float) -> str:
-    """Return the use and the limit; for the default only the limit."""
+    """Return the cell of a limit: the use and the limit; for `default` only the limit."""
     most = "-" if limit is None else f"{limit:,.10g}"
     if row.name == "default":
         return most
@@ -136,7 +149,7 @@ def _cell(row: QuotaInfo, name: str, limit: float | None, has: float) -> str:
 
 @quota.group()
 def account() -> None:
-    """Set which users may charge jobs to an account. An account exists while it has members.
+    """Define which users can charge jobs to an account. An account exists while it has members.
 
     \b
     Example:

@@ -34,35 +34,36 @@ _log = logging.getLogger("rlsched.broker")
     "--history",
     metavar="FILE",
     type=PATH,
-    help="Output of sacct for earlier jobs: predictions start from the last 10,000 of them. Must be the same "
-    "at every start.",
+    help="File with the output of sacct for earlier jobs: the first predictions are based on the last "
+    "10,000 of these jobs. Must be the same file at every start.",
 )
 @shown(
     "--lease-s",
     default=20.0,
     type=click.FloatRange(min=1.0),
-    help="Seconds without a heartbeat after which a node is unreachable: it keeps its jobs and gets no new "
-    "jobs.",
+    help="Seconds without a heartbeat after which a node is unreachable: its jobs continue, and it gets no "
+    "new jobs.",
 )
 @shown(
     "--lost-after",
     default="never",
     metavar="TIME",
-    help="Default of `rlsched submit --lost-after`: time a node of a job may be unreachable before the node "
-    "ends the job and the broker requeues it (10m). never: jobs continue until the node is back, or is "
-    "declared down with `rlsched node down`.",
+    help="Default of `rlsched submit --lost-after`: if a node of a job is unreachable for this time (10m), "
+    "the node ends the job and the broker requeues it. never: the job continues until the node is "
+    "back, or is declared down with `rlsched node down`.",
 )
 @shown(
     "--launch-timeout-s",
     default=30.0,
     type=click.FloatRange(min=0.1),
-    help="Time within which all ranks of a job must have started, seconds.",
+    help="Time-out for the start of all ranks of a job, seconds.",
 )
 @shown(
     "--min-free-mib",
     default=MIN_FREE_MIB,
     type=click.IntRange(min=0),
-    help="Reject new jobs while the journal's disk has less free space, MiB; running jobs continue.",
+    help="Reject new jobs while the journal's disk has less free space than this, MiB; running jobs "
+    "continue.",
 )
 @click.option(
     "--keep-days",
@@ -79,39 +80,42 @@ _log = logging.getLogger("rlsched.broker")
 @click.option(
     "--new-cluster",
     is_flag=True,
-    help="Give up the jobs of a lost journal, and start with an empty one. Nodes that run jobs keep them, "
-    "see `rlsched node --forget-cluster`. Refused if the journal is intact.",
+    help="Give up the jobs of a lost journal, and start with an empty journal. Nodes join when "
+    "their jobs have ended, or with `rlsched node --forget-cluster`. Refused if the journal is intact.",
 )
 @shown(
     "--ended-s",
     default=3600.0,
     type=click.FloatRange(min=0.0),
-    help="Seconds that finished jobs stay in memory (at most 10,000); older ones are read from the journal.",
+    help="Seconds that finished jobs stay in memory (at most 10,000 jobs); older jobs are read from the "
+    "journal.",
 )
 @shown(
     "--messages-per-s",
     default=10_000.0,
     type=click.FloatRange(min=1.0),
-    help="Most messages per second from one key; further ones are dropped, and clients retry.",
+    help="Maximum messages per second from one key; further messages are dropped, and clients retry.",
 )
 @shown(
     "--refusals-per-s",
     default=100.0,
     type=click.FloatRange(min=1.0),
-    help="Rejected messages per second from one key, above which its messages are ignored for a while.",
+    help="Maximum rejected messages per second from one key; above it, all messages from the key are "
+    "ignored for a while.",
 )
 @shown(
     "--fair-share",
     "half_life",
     default="off",
     metavar="HALF_LIFE",
-    help="Jobs of users with high usage go behind others; half-life of the usage, such as 7d.",
+    help="Start jobs of users with high usage after jobs of other users; half-life of the usage, such as 7d.",
 )
 @shown(
     "--priority-age",
     default="off",
     metavar="TIME",
-    help="Raise the priority of a job by one each time it has waited this long, at most to high: 1d.",
+    help="Raise the priority of a waiting job by one level after each such period, such as 1d, at most to "
+    "high.",
 )
 @shown(
     "--user-priority",
@@ -122,56 +126,57 @@ _log = logging.getLogger("rlsched.broker")
 @click.option(
     "--preemptible-priority",
     type=click.Choice(get_args(Priority)),
-    help="Jobs of this priority and below may be preempted, even without --preemptible. Policies preempt by "
-    "cost too; --set preempt.by=priority: only for a higher priority. [default: none]",
+    help="Jobs of this priority and below can be preempted, even without --preemptible. Policies can also "
+    "preempt by cost; with --set preempt.by=priority only for jobs of a higher priority. [default: "
+    "none]",
 )
 @click.option(
     "--forecaster",
     metavar="NAME",
-    help="Forecaster of job starts and ends, run in a separate niced process; an entry point of "
-    "rlsched.forecasters; none: no forecasts.  [default: futures]",
+    help="Forecaster of job starts and ends, which runs in a separate process at low CPU priority: a name "
+    "from the entry points rlsched.forecasters; none: no forecasts.  [default: futures]",
 )
 @click.option(
     "--suspend-cmd",
     metavar="COMMAND",
-    help="Command that powers an idle node down, run with the node's name. Needs --resume-cmd. [default: "
-    "nodes do not sleep]",
+    help="Command that powers an idle node down; its argument is the node's name. Needs --resume-cmd. "
+    "[default: nodes do not sleep]",
 )
 @click.option(
-    "--resume-cmd", metavar="COMMAND", help="Command that powers a node up, run with the node's name."
+    "--resume-cmd", metavar="COMMAND", help="Command that powers a node up; its argument is the node's name."
 )
 @shown("--suspend-idle", default="10m", metavar="TIME", help="Idle time after which a node sleeps.")
 @shown(
     "--suspend-timeout",
     default="60s",
     metavar="TIME",
-    help="Time from the start of --suspend-cmd after which a node is off.",
+    help="Time from the start of --suspend-cmd after which a node is assumed to be off.",
 )
 @shown(
     "--resume-timeout",
     default="15m",
     metavar="TIME",
-    help="Time from the start of --resume-cmd after which a node that has not registered is down.",
+    help="Time from the start of --resume-cmd after which a node that has not registered is marked down.",
 )
 @shown(
     "--keep-awake",
     default=0,
     metavar="N",
     type=click.IntRange(min=0),
-    help="Number of nodes that stay awake, whichever they are.",
+    help="Minimum number of nodes that stay awake.",
 )
 @click.option(
     "--suspend-exclude",
     multiple=True,
     metavar="PATTERN",
-    help="Nodes that never sleep, as a glob pattern; may be repeated.",
+    help="Glob pattern of the names of nodes that never sleep; may be repeated.",
 )
 @click.option(
     "--suspend-plan",
     metavar="FILE",
     type=PATH,
-    help="Models file whose table power_down sets how many nodes stay awake for jobs to come, instead of "
-    "--suspend-idle.",
+    help="Models file (TOML). Its table power_down defines how many nodes stay awake for future jobs, "
+    "instead of --suspend-idle.",
 )
 @click.option(
     "--standby",
@@ -182,14 +187,15 @@ _log = logging.getLogger("rlsched.broker")
 @click.option(
     "--of",
     metavar="tcp://HOST:PORT",
-    help="With --standby on another machine: copy the journal of this broker; both must have the same keys.",
+    help="With --standby on another machine: address of the broker whose journal is copied. Both brokers "
+    "must have the same keys.",
 )
 @click.option(
     "--take-over-after-s",
     type=click.FloatRange(min=3.0),
     metavar="SECONDS",
-    help="With --of: take over if that broker has not answered for this time, seconds. [default: only at "
-    "SIGUSR1]",
+    help="With --of: take over if the other broker has not answered for this number of seconds. [default: "
+    "only at SIGUSR1]",
 )
 @shown("--seed", default=0, help="Random seed of the policy.")
 @LOG_FORMAT
@@ -227,13 +233,13 @@ def broker(
 ) -> None:
     """Run the broker, which schedules the jobs.
 
-    Jobs continue when the broker stops; restarted on the same directory, it recovers all of them.
+    Jobs continue when the broker stops. A broker that is restarted on the same directory recovers all jobs.
 
     \b
     Example:
       rlsched broker --policy ppo --logdir runs/broker
       rlsched node --name n0 --gpus 4 --simulated      # in another terminal
-      rlsched broker --policy ppo --standby            # takes over when the first one ends
+      rlsched broker --policy ppo --standby            # takes over when the first broker ends
     """
     announce = set_up(log_format, level=logging.WARNING, timed=False)
     lost_after_s, lease_s = lost_after_time_s(lost_after), asked["lease_s"]
@@ -319,12 +325,12 @@ def broker(
 
 
 def _with(kind: type[S], asked: Mapping[str, Any], **settings: Any) -> S:
-    """Return settings: the options that are called like its fields, and others."""
+    """Return settings of a class, from the options with the names of its fields and from `settings`."""
     return kind(**{name: asked[name] for name in kind.__struct_fields__ if name in asked} | settings)
 
 
 def time_s(option: str, text: str) -> float:
-    """Parse a time above 0, seconds; `off`: infinite."""
+    """Parse a time above 0; return seconds, infinite for `off`."""
     if text == "off":
         return math.inf
     try:
@@ -337,7 +343,7 @@ def time_s(option: str, text: str) -> float:
 
 
 def _days(option: str, text: str) -> float:
-    """Parse a number of days, 1 or more; `all`: infinite."""
+    """Parse a number of days, 1 or more; return days, infinite for `all`."""
     if text == "all":
         return math.inf
     try:
@@ -350,7 +356,7 @@ def _days(option: str, text: str) -> float:
 
 
 def _forecaster(name: str | None) -> str:
-    """Return the name of an installed forecaster, "" for none; None: the default.
+    """Return the name of the installed forecaster to run; "": no forecasts. `name` None: the default.
 
     Raises:
         InputError: there is no forecaster of this name.

@@ -1,4 +1,4 @@
-"""`rlsched engine slurm --shadow`."""
+"""`rlsched engine slurm --shadow`: follow a Slurm cluster without writing to it."""
 
 from __future__ import annotations
 

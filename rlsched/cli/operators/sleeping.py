@@ -1,4 +1,4 @@
-"""Parses options of `rlsched broker` about nodes that sleep."""
+"""Parse the options of `rlsched broker` about nodes that sleep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def power_settings(suspend_cmd: str | None, resume_cmd: str | None, sleep: SleepPlan) -> PowerSettings | None:
-    """Return the power commands and their times; None if no node sleeps.
+    """Return the commands that power nodes down and up, with their times; None if no node sleeps.
 
     Raises:
         InputError: only one command is given, a command is empty, or a time is infinite.
@@ -41,7 +41,7 @@ def power_settings(suspend_cmd: str | None, resume_cmd: str | None, sleep: Sleep
 
 
 def sleep_plan(path: Path | None, idle: str) -> PowerDownPlan:
-    """Return how many nodes sleep: by a models file, else all nodes idle for the given time.
+    """Return the plan of which nodes sleep: from a models file, else all nodes idle for the given time.
 
     Raises:
         InputError: the file or the time is invalid.

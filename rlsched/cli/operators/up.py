@@ -14,20 +14,20 @@ from rlsched.terminal.show import count
 
 
 @click.command(cls=PolicyCommand)
-@shown("--nodes", default=2, type=click.IntRange(min=1, max=64), help="Nodes.")
+@shown("--nodes", default=2, type=click.IntRange(min=1, max=64), help="Number of nodes.")
 @shown("--gpus", default=4, type=click.IntRange(min=1, max=64), help="Simulated GPUs per node.")
 @shown(
     "--gpu-type",
     default="generic",
     metavar="TYPE,...",
-    help="GPU model, which jobs may request; several are given to the nodes in turn.",
+    help="GPU model of the nodes; several, separated by commas, are assigned to the nodes in turn.",
 )
 @click.option(
     "--simulated-truth",
     type=PATH,
     metavar="FILE",
     hidden=True,
-    help="Behaviour of the GPUs that differs from the catalogue (TOML), for tests.",
+    help="TOML file with behaviour of the simulated GPUs that differs from the catalogue, for tests.",
 )
 @deciding
 @listening
@@ -45,9 +45,9 @@ def up(
     keys: Path | None,
     **decided: Any,
 ) -> int:
-    """Start a whole local cluster in the foreground; Ctrl-C stops it, jobs included.
+    """Start a whole local cluster in the foreground. Ctrl-C stops the cluster and its jobs.
 
-    Restarted on the same directory, it continues with the jobs that waited or were ended by the stop.
+    Started again on the same directory, the cluster continues with the jobs that waited or were stopped.
 
     \b
     Example:

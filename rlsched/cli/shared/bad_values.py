@@ -1,4 +1,4 @@
-"""Errors of option values in plain words: `--gpus: expected a whole number from 1 to 64, got 'x'`."""
+"""Plain error texts for bad option values: `--gpus: expected a whole number from 1 to 64, got 'x'`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import click
 from click.types import FloatParamType, IntParamType
 
 _GOT: Final = re.compile(r"('.*'|\".*\"|\S+) (?:is not|does not match) .*", re.DOTALL)
-"""Messages of click about a value."""
+"""Pattern of click's messages about a bad value; the group is the value."""
 
 
 def message_of(error: click.UsageError) -> str:
-    """Return the error of a command line: for a bad value its option, the expected values, and the value."""
+    """Return the text of a usage error; for a bad value: the option, the expected values, and the value."""
     param = error.param if isinstance(error, click.BadParameter) else None
     if param is None or isinstance(error, click.MissingParameter):
         return error.format_message()
@@ -24,7 +24,7 @@ def message_of(error: click.UsageError) -> str:
 
 
 def expected_by(kind: click.ParamType[Any]) -> str:
-    """Return the values that a type accepts, "" if its own errors name them."""
+    """Describe the values that a type accepts; "" if the errors of the type describe these values already."""
     if isinstance(kind, click.Choice):
         *others, last = [str(one) for one in kind.choices]
         return f"{', '.join(others)} or {last}" if others else last

@@ -17,14 +17,14 @@ _NUMBER: Final[click.ParamType[Any]] = click.IntRange(1, MAX_GANG_GPUS)
 
 
 class _Gpus(NamedTuple):
-    """GPUs as typed: a number, or Slurm's `a100:2` with a type."""
+    """Requested GPUs as typed: a number, or a number with a type as in Slurm (`a100:2`)."""
 
     number: int
     gpu_type: str = ""
 
 
 class GpusParam(click.ParamType[_Gpus]):
-    """Number of GPUs, of a type as in Slurm (`a100:2`) or of any type."""
+    """Parameter type of requested GPUs: a number, or a number with a type as in Slurm (`a100:2`)."""
 
     name = "gpus"
     expected = f"[TYPE:]COUNT, such as 2 or a100:2, with a COUNT from 1 to {MAX_GANG_GPUS:,}"
@@ -39,16 +39,16 @@ class GpusParam(click.ParamType[_Gpus]):
 
 
 def total_gpus(asked: Mapping[str, Any]) -> int:
-    """Return the GPUs of the gang, counted as `sbatch` does.
+    """Return the number of GPUs of the whole job, counted as `sbatch` does.
 
     Raises:
-        InputError: `--gres` requests something else.
+        InputError: `--gres` requests something other than GPUs.
     """
     return _counted(asked).number
 
 
 def gpu_types(asked: Mapping[str, Any]) -> list[str]:
-    """Return the accepted GPU types: of `--gpu-type`, else `--constraint`, else the GPU count; empty: any.
+    """Return the accepted GPU types: from `--gpu-type`, else `--constraint`, else `--gpus`; empty: any type.
 
     Raises:
         InputError: the types cannot be determined.
@@ -64,7 +64,7 @@ def types_named(text: str, option: str) -> list[str]:
     """Return the GPU types of a list separated by `,` or `|`; `any`: an empty list.
 
     Raises:
-        InputError: the text is another expression, or a type is empty.
+        InputError: the text is not such a list, or a type in it is empty.
     """
     if text.strip().lower() == "any":
         return []

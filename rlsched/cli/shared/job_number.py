@@ -1,4 +1,4 @@
-"""Jobs as users name them: a number, or ARRAY_TASK for a task of an array."""
+"""Job names on the command line: a number, or ARRAY_TASK for a task of an array."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JobName(NamedTuple):
     tasks: str = ""
     """Several tasks, such as `5-9`."""
     waiting: bool = False
-    """Only the part that waits; of an array, its waiting tasks."""
+    """Select only what waits: of an array, only its waiting tasks."""
 
     def __str__(self) -> str:
         """Return the name as it was typed."""
@@ -31,7 +31,7 @@ class JobName(NamedTuple):
         return str(self.number) if self.task is None else f"{self.number}_{self.task}"
 
     def ranges(self) -> list[Tasks]:
-        """Return the ranges of tasks, for an order; empty: the job or the whole array."""
+        """Return the ranges of tasks that an order applies to; empty: the job or the whole array."""
         from rlsched.client.array_text import ranges_of
 
         return ranges_of(self.tasks or ("" if self.task is None else str(self.task)))
@@ -46,7 +46,7 @@ class JobName(NamedTuple):
 
 
 class JobParam(click.ParamType[JobName]):
-    """`17`, or `17_3`."""
+    """Parameter type of one job: `17`, or `17_3`."""
 
     name = "JOB"
 
@@ -59,7 +59,7 @@ class JobParam(click.ParamType[JobName]):
 
 
 class TasksParam(click.ParamType[JobName]):
-    """`17`, `17_3`, or several tasks: `17_[3,5-9]`."""
+    """Parameter type of jobs and tasks: `17`, `17_3`, or several tasks, `17_[3,5-9]`."""
 
     name = "JOB"
 
@@ -77,7 +77,7 @@ class TasksParam(click.ParamType[JobName]):
 
 
 def called(job: JobInfo | PastJob) -> str:
-    """Return a job's number as text; of a task `17_3`, and of an array `17_[4-99%8]`."""
+    """Return a job's number as text; for a task `17_3`, and for an array `17_[4-99%8]`."""
     if job.array:
         return f"{job.array}_{job.task}"
     tasks = getattr(job, "tasks", "")  # the history has tasks, not arrays

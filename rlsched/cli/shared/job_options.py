@@ -1,4 +1,4 @@
-"""Options of `submit` and `run` that describe a job, also by their names in `sbatch`."""
+"""Options of `submit` and `run` that describe a job, with their own names and the names in `sbatch`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNIT_S: Final = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0}
 _DAYS: Final = r"(\d+)-(\d+)(?::(\d+))?(?::(\d+))?"
 _DEPENDENCY_KINDS: Final[tuple[DependencyKind, ...]] = get_args(DependencyKind)
 _TAKEN: Final = ("-t",)
-"""Names that mean another option in `rlsched update`."""
+"""Option names of `submit` that have another meaning in `rlsched update`."""
 _CLOCK: Final = {"midnight": "00:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00"}
 _MAIL: Final = {"BEGIN": "start", "END": "end", "FAIL": "fail", "REQUEUE": "requeue"}
 
@@ -106,7 +106,7 @@ def begin_s(text: str, now_s: float) -> float:
 
 
 def dependencies(text: str) -> tuple[list[DependsOn], bool]:
-    """Parse `--dependency`, such as `afterok:17:18,singleton`: the jobs to wait for, and whether singleton.
+    """Parse `--dependency`, such as `afterok:17:18,singleton`; return the jobs to wait for, and if singleton.
 
     Raises:
         InputError: the text is something else.
@@ -122,16 +122,16 @@ def dependencies(text: str) -> tuple[list[DependsOn], bool]:
         else:
             raise InputError(
                 f"--dependency {part!r}: expected {', '.join(_DEPENDENCY_KINDS)} with job numbers, such as "
-                "afterok:17:18, or singleton; several with commas in between, and all of them have to be met"
+                "afterok:17:18, or singleton; separate several by commas, all must be met"
             )
     return found, singleton
 
 
 def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of `own` that `--export` takes: `ALL`, `NONE`, or a list of NAME and `NAME=VALUE`.
+    """Return the variables that `--export` selects: `ALL`, `NONE`, or a list of NAME and `NAME=VALUE`.
 
-    `ALL` may stand in the list. It omits variables that a launcher has set for this process
-    (`describes_a_process`), unless they are named.
+    The list can contain `ALL`. `ALL` omits variables that a launcher has set for this process
+    (`describes_a_process`), unless the list names them.
 
     Raises:
         InputError: a name is missing.
@@ -145,7 +145,7 @@ def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
             found = _text_of(own) | found
         elif not name or " " in name:
             raise InputError(
-                f"--export {text!r}: expected ALL, NONE, or names and NAME=VALUE with commas between"
+                f"--export {text!r}: expected ALL, NONE, or names and NAME=VALUE, separated by commas"
             )
         elif equals:
             found[name] = value
@@ -251,7 +251,7 @@ def changes_asked(asked: Mapping[str, Any], now_s: float) -> Changes:
 
 
 def _value(one: Declared, asked: Mapping[str, Any], now_s: float) -> Any:
-    """Return the value of a setting: parsed from several options or from text, else as click has read it."""
+    """Return the value of a setting: parsed by `_PARSED`, else the value of its option as click parsed it."""
     if one.name == "begin_s":
         return begin_s(asked["begin"], now_s) if asked["begin"] else None
     parse = _PARSED.get(one.name)
@@ -291,21 +291,21 @@ _PARSED: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     ),
     "notify": lambda asked: notices(asked["notify"], asked["mail_type"]),
 }
-"""Values of settings that several options give, or a text that has to be parsed."""
+"""Parsers by setting, for settings with several options or with a text that click does not parse."""
 
 
 def job_options(command: Command) -> Command:
-    """Add the options that describe a job; `submission` makes keywords of `Client.submit` from them."""
+    """Add the options that describe a job; `submission` converts them to keywords of `Client.submit`."""
     return with_options(_options(lambda option: option.help), command)
 
 
 def change_options(command: Command) -> Command:
-    """Add the options that change a job; `changes_asked` makes keywords of `Client.update` from them."""
+    """Add the options that change a job; `changes_asked` converts them to keywords of `Client.update`."""
     return with_options(_options(lambda option: option.update, given=False), command)
 
 
 def _options(help_of: Callable[[Option], str], *, given: bool = True) -> list[Callable[[Command], Command]]:
-    """Return the options of settings with a help text; `given`: with the defaults of the settings."""
+    """Return the options that have a help text; `given`: with the defaults of their settings."""
     return [
         click.option(
             *(name for name in option.names if given or name not in _TAKEN),
@@ -320,7 +320,7 @@ def _options(help_of: Callable[[Option], str], *, given: bool = True) -> list[Ca
 
 
 def _read_as(one: Declared, option: Option, *, given: bool) -> dict[str, Any]:
-    """Return how click reads the text of an option."""
+    """Return the keywords of `click.option` that define the type and default of an option."""
     setting, choices = one.setting, get_args(one.type)
     if option.kind == "number" and setting.least is not None:
         kind: Any = click.FloatRange if float in choices else click.IntRange

@@ -19,7 +19,7 @@ from rlsched.wire.messages import MAX_CLOCK_SKEW_S, Explanation, JobInfo, NodeIn
 from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, LAUNCHING, QUEUED, REJECTED, RUNNING
 
 NARROW = 100
-"""Width of a terminal, in columns, below which tables omit something."""
+"""Width of a terminal below which tables omit columns or shorten names, in columns."""
 COLOURS = {
     QUEUED: "yellow",
     LAUNCHING: "cyan",
@@ -54,13 +54,13 @@ _JOBS: Final = {
     )
 }
 USED: Final = ("gpu", "gpu memory", "cores", "memory")
-"""Columns of resource usage: time in which the GPUs work, and the peak of each memory."""
+"""Columns of resource usage: GPU utilization, and peak memory use."""
 NARROW_NAME: Final = 14
 """Width of a name, a user or a VC in a narrow table, characters."""
 
 
 def job_lines(jobs: list[JobInfo], width: int | None, now_s: float | None = None) -> list[Text]:
-    """Return a table of jobs; a narrow one omits a user or a VC that all share. `width` None: uncut."""
+    """Return a table of jobs. A narrow table omits a user or VC that all jobs share. `width` None: uncut."""
     now_s = time.time() if now_s is None else now_s
     if not jobs:
         return [Text("no jobs; `rlsched queue --all` lists finished jobs")]
@@ -78,7 +78,7 @@ def named_table(
     hidden: Container[str],
     width: int | None,
 ) -> list[Text]:
-    """Return a table of rows without the hidden columns; a narrow one has short names and gaps."""
+    """Return a table of rows without the hidden columns; a narrow table has short names and small gaps."""
     shown = [name for name in rows[0] if name not in hidden]
     narrow = width is not None and width < NARROW
     named = [
@@ -91,7 +91,7 @@ def named_table(
 
 
 def _narrow_cells(job: JobInfo, now_s: float) -> dict[str, str | Text]:
-    """Return a job's row with one column for place and reason; few jobs have both."""
+    """Return a job's row with one column for both place and reason; few jobs have both."""
     cells = _cells(job, now_s)
     both = [str(cells.pop("where")), str(cells.pop("reason"))]
     return cells | {"where, reason": "  ".join(filter(None, both))}
@@ -117,7 +117,7 @@ def _cells(job: JobInfo, now_s: float) -> dict[str, str | Text]:
 
 
 def _when(job: JobInfo, now_s: float, *, starts: bool) -> str:
-    """Return the forecast start or end, from now: median and 10 to 90 %."""
+    """Return the forecast time until a job starts or ends: the median, and the range from 10 to 90 %."""
     if job.forecast is None:
         return ""
     times = job.forecast.start_s if starts else job.forecast.end_s
@@ -186,7 +186,7 @@ def _node_cells(node: NodeInfo) -> dict[str, str | Text]:
 
 
 def _skew(node: NodeInfo) -> list[str]:
-    """Return a note if a node's clock is off by more than a user would accept."""
+    """Return a note if a node's clock differs too much from the broker's clock, else nothing."""
     skew_s = node.clock_skew_s
     if skew_s is None or abs(skew_s) <= MAX_CLOCK_SKEW_S:
         return []
@@ -194,7 +194,7 @@ def _skew(node: NodeInfo) -> list[str]:
 
 
 def explanation_as_data(explanation: Explanation) -> dict[str, Any]:
-    """Return an explanation for JSON, the record unpacked (features as base64)."""
+    """Return an explanation as data for JSON, with its record unpacked (features as base64)."""
     data: dict[str, Any] = msgspec.to_builtins(explanation)
     data["record"] = None
     if explanation.record is not None:
@@ -212,7 +212,7 @@ def _where(job: JobInfo) -> str:
 
 
 def beside(job: JobInfo) -> list[str]:
-    """Return the jobs that share its GPUs, and its predicted speed next to them."""
+    """Return a text with the jobs that share a job's GPUs and the job's predicted speed; empty if none do."""
     if not job.beside:
         return []
     speed = "" if job.speed_frac is None else f" at {job.speed_frac:.0%}"
@@ -224,7 +224,7 @@ def _settable(node: NodeInfo) -> str:
 
 
 def _clock(job: JobInfo) -> str:
-    """Return its SM clock if that is not the highest: as its nodes have set it, else as decided."""
+    """Return a job's SM clock if it is below the highest: as set by the job's nodes, else as decided."""
     if job.state == QUEUED or job.sm_clock_frac is None or job.sm_clock_frac >= 1.0:
         return ""
     said = {f"{mhz} MHz" if mhz else f"{job.sm_clock_frac:.0%} clock" for mhz in job.sm_clocks_mhz}
@@ -232,13 +232,13 @@ def _clock(job: JobInfo) -> str:
 
 
 def _span(job: JobInfo, now_s: float) -> str:
-    """Return the time in the queue of a waiting job, else the time since its start, H:MM:SS."""
+    """Return a waiting job's time in the queue, or another job's time since its start, H:MM:SS."""
     began = job.submit_s if job.start_s is None or job.state == QUEUED else job.start_s
     return clock((job.end_s or now_s) - began)
 
 
 def clock(seconds: float) -> str:
-    """Format a duration: `1:05:00`, from a day on `2d 03:00:00`."""
+    """Format a duration: `1:05:00`; a day or longer: `2d 03:00:00`."""
     whole = max(0, int(seconds))
     hours, rest = divmod(whole % 86_400, 3600)
     of_a_day = f"{rest // 60:02d}:{rest % 60:02d}"

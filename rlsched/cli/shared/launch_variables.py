@@ -1,4 +1,4 @@
-"""Variables that a launcher sets for one process, and that have no meaning in a job submitted from it."""
+"""Variables that a launcher sets for one process. They have no meaning in a job that it submits."""
 
 from __future__ import annotations
 

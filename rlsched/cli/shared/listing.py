@@ -22,11 +22,15 @@ if TYPE_CHECKING:
     Row = TypeVar("Row", bound=Struct)
 
 TIMES: Final = ("submit_s", "start_s", "end_s", "last_seen_s")
-"""Columns that are Unix seconds; lists show them as local times."""
+"""Columns with times in Unix seconds, which lists show as local times."""
 _SORT: Final = "Sort by this column of --json; -COLUMN: in reverse."
 _OPTIONS: Final = (
     click.option(
-        "-o", "--format", "columns", metavar="COLUMN,...", help="Show these columns of --json, as text."
+        "-o",
+        "--format",
+        "columns",
+        metavar="COLUMN,...",
+        help="Show these columns, named as in --json, as text; separate several by commas.",
     ),
     click.option(
         "-i",
@@ -40,9 +44,9 @@ _OPTIONS: Final = (
 
 
 def listing(command: Command, sort: Sequence[str] = ("-S", "--sort")) -> Command:
-    """Add the options `sort`, `columns` and `watch`, for `sorted_by`, `in_columns` and `listed`.
+    """Add the options `sort`, `columns` and `watch`, which `sorted_by`, `in_columns` and `listed` use.
 
-    `sort`: names of that option; `sacct` uses `-S` for another one.
+    `sort`: names of the option `sort`; `-S` has another meaning in `sacct`.
     """
     option: Callable[[Command], Command]
     for option in reversed((click.option(*sort, metavar="COLUMN", help=_SORT), *_OPTIONS)):
@@ -116,7 +120,7 @@ def sorted_by(rows: list[Row], column: str | None, kind: type[Row]) -> list[Row]
 
 
 def in_columns(rows: Sequence[Row], columns: str) -> list[Text]:
-    """Return a line of names and a line per row, readable by `awk` too: two spaces between columns."""
+    """Return a line of column names and a line per row, with two spaces between columns, for `awk` too."""
     from rich.text import Text
 
     names = columns.split(",")

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 SILENT_S = 1.0
-"""Wait for the broker after which a message is shown, seconds."""
+"""Time without an answer of the broker after which a message is shown, seconds."""
 
 
 class _PathGiven(click.Path):
-    """A path as in `click.Path(path_type=Path)`; `pathlib` is imported only if one is given."""
+    """Path type like `click.Path(path_type=Path)`; `pathlib` is imported only if a path is given."""
 
     def coerce_path_result(self, value: str | os.PathLike[str]) -> Path:
         from pathlib import Path
@@ -53,7 +53,7 @@ def shown(*names: str, **settings: Any) -> Callable[[Command], Command]:
 
 
 def directory_option(help: str) -> Callable[[Command], Command]:
-    """Return the option `--dir` (`directory`) of a verb with a directory of its own."""
+    """Return the option `--dir` (`directory`) of a verb that has its own directory."""
     return click.option("--dir", "directory", metavar="DIR", type=PATH, help=help)
 
 
@@ -63,7 +63,7 @@ def json_option(help: str) -> Callable[[Command], Command]:
 
 
 def seed_option(help: str) -> Callable[[Command], Command]:
-    """Return the option `--seed` of a verb that draws numbers."""
+    """Return the option `--seed` of a verb that draws random numbers."""
     return shown("--seed", default=0, type=click.IntRange(min=0), metavar="K", help=help)
 
 
@@ -75,13 +75,17 @@ MODELS = click.option(
     is_flag=False,
     flag_value="default",
     metavar="[FILE]",
-    help="Model speed and power (sharing, clocks, cores, energy), with the settings of this TOML file.",
+    help="TOML file with models of speed and power (sharing, clocks, cores, energy) to simulate with.",
 )
 HTML = click.option(
-    "--html", "html_path", type=PATH, metavar="FILE", help="Write the report as a page with plots."
+    "--html",
+    "html_path",
+    type=PATH,
+    metavar="FILE",
+    help="File to write the report to, as a web page with plots.",
 )
 TRACE_OUT = click.option(
-    "-o", "--out", type=PATH, required=True, help="Trace to write: .csv, .csv.gz or .parquet."
+    "-o", "--out", type=PATH, required=True, help="Trace file to write: .csv, .csv.gz or .parquet."
 )
 SCALED_NODES = click.option(
     "--nodes", type=click.IntRange(min=1), help="Scale the cluster to this many nodes."
@@ -95,18 +99,18 @@ _ASKING = (
         "--timeout-s",
         default=5.0,
         type=click.FloatRange(min=0, min_open=True, max=3600),
-        help="Time-out of reaching the broker, seconds.",
+        help="Time-out for reaching the broker, seconds.",
     ),
 )
 
 
 class BrokerAt(NamedTuple):
-    """The broker that a verb asks: options `--broker`, `--keys`, `--timeout-s`.
+    """The broker to connect to: options `--broker`, `--keys`, `--timeout-s`.
 
     Attributes:
-        address: Its address; None: the default.
+        address: Address of the broker; None: the default.
         keys: Key directory; None: the default.
-        timeout_s: Time-out of reaching it, seconds.
+        timeout_s: Time-out for reaching the broker, seconds.
     """
 
     address: str | None
@@ -114,7 +118,7 @@ class BrokerAt(NamedTuple):
     timeout_s: float
 
     def client(self, timeout_s: float | None = None, **settings: Any) -> Client:
-        """Return a client that waits silently. `settings`: as for `Client`."""
+        """Return a client that shows nothing while it waits. `settings`: as for `Client`."""
         imported("rlsched.client.client")
         from rlsched.client.client import Client
 
@@ -122,7 +126,7 @@ class BrokerAt(NamedTuple):
         return Client(self.address, home=self.keys, timeout_s=timeout_s, **settings)
 
     def reach(self, *, is_patient: bool = False) -> Client:
-        """Return a client that shows that it waits; a patient one keeps waiting for a broker that starts."""
+        """Return a client that shows when it waits; `is_patient`: also wait for a broker that is starting."""
         is_seen = sys.stderr.isatty()
         waits = None
         if is_seen or is_patient:
@@ -164,7 +168,7 @@ class _WaitingLine:
 
 
 def asking(command: Command) -> Command:
-    """Add the options for reaching the broker; the verb gets them as `at`, a `BrokerAt`."""
+    """Add the options for reaching the broker; the verb gets their values as `at`, a `BrokerAt`."""
 
     @wraps(command)
     def asks(*args: Any, broker: str | None, keys: Path | None, timeout_s: float, **others: Any) -> Any:
@@ -174,7 +178,7 @@ def asking(command: Command) -> Command:
 
 
 def with_options(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
-    """Add these options, in the order in which help shows them."""
+    """Add options to a command, in the order in which help shows them."""
     for option in reversed(options):
         command = option(command)
     return command

@@ -24,7 +24,7 @@ class PolicyArgument(NamedTuple):
     Attributes:
         option: `--policy` or `--fallback`.
         text: Text that `Policy.of` parses.
-        changes: `--set` options that belong to it.
+        changes: `--set` options that belong to the policy.
     """
 
     option: str
@@ -45,7 +45,7 @@ class PolicyArgument(NamedTuple):
 
 
 class PolicyCommand(click.Command):
-    """A verb with `--policy` and `--set`: a setting belongs to the policy before it."""
+    """A verb with `--policy` and `--set`: each `--set` changes the policy before it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, and record the order of policies and settings."""
@@ -57,7 +57,7 @@ class PolicyCommand(click.Command):
 def given_policies(ctx: click.Context) -> list[PolicyArgument]:
     """Return the policies of a command line, in order, each with its settings.
 
-    If a verb takes an option once, the last one counts, as for any other option.
+    If a verb accepts only one policy, the last one counts, as for any other option.
 
     Raises:
         UsageError: a setting comes before any policy.
@@ -86,7 +86,7 @@ def given_policies(ctx: click.Context) -> list[PolicyArgument]:
 
 
 def complete_policy(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Return presets that begin with `begun`, for shell completion; files if there is none."""
+    """Return presets that begin with `begun`, for shell completion; files if there is no such preset."""
     from rlsched.decide.policies.presets import PRESETS
 
     named = [CompletionItem(name) for name in PRESETS if name.startswith(begun)]
@@ -119,7 +119,7 @@ def policies_option(help: str, *, required: bool = False) -> Callable[[Command],
 @JSON
 @click.pass_context
 def policies(ctx: click.Context, as_json: bool) -> None:
-    """List the named policies; `show` prints one as a TOML file to start your own from.
+    """List the named policies. `show` prints a policy as a TOML file, from which to make your own.
 
     \b
     Example:

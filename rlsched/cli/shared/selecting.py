@@ -49,16 +49,16 @@ _OPTIONS: Final = {
     "vc": click.option("-p", "--vc", "--partition", metavar="VC", help="Only jobs of this virtual cluster."),
 }
 BY: Final = tuple(_OPTIONS)
-"""Options that select jobs."""
+"""Names of the options that select jobs."""
 
 
 def selecting(command: Command) -> Command:
-    """Add the options `user`, `state`, `me`, `name`, `vc`, for `of_whom` and `selected`."""
+    """Add the options `user`, `state`, `me`, `name`, `vc`, which `of_whom` and `selected` use."""
     return selecting_by(BY)(command)
 
 
 def selecting_by(names: Sequence[str]) -> Callable[[Command], Command]:
-    """Return a decorator that adds some of these options."""
+    """Return a decorator that adds the options with these names to a command."""
 
     def add(command: Command) -> Command:
         for name in reversed(names):
@@ -69,7 +69,7 @@ def selecting_by(names: Sequence[str]) -> Callable[[Command], Command]:
 
 
 def waits(job: JobInfo) -> bool:
-    """Return whether a job waits; for an array, whether tasks are still to come, even if others run."""
+    """Return whether a job waits; for an array, whether some tasks have not started yet."""
     return job.state == QUEUED or (bool(job.tasks) and job.end_s is None)
 
 
@@ -79,7 +79,7 @@ def selected(jobs: Iterable[JobInfo], wanted: dict[str, Any], *, arrays_wait: bo
     Args:
         jobs: Jobs to select from.
         wanted: Values of the options.
-        arrays_wait: Count an array with tasks still to come as queued, even if others run.
+        arrays_wait: Count an array as queued if some of its tasks have not started yet.
 
     Raises:
         InputError: there is no such state.
@@ -121,7 +121,7 @@ def of_numbers(jobs: list[JobInfo], text: str | None) -> list[JobInfo]:
     wanted = text.split(",")
     odd = [one for one in wanted if not one.replace("_", "", 1).isdecimal()]
     if odd:
-        raise InputError(f"--jobs {odd[0]!r}: expected numbers of jobs, with commas between")
+        raise InputError(f"--jobs {odd[0]!r}: expected numbers of jobs, separated by commas")
     return [
         job
         for job in jobs
@@ -130,7 +130,7 @@ def of_numbers(jobs: list[JobInfo], text: str | None) -> list[JobInfo]:
 
 
 def states_of(text: str | None, known: Sequence[str] = STATES) -> set[str] | None:
-    """Return the states that an option names, also in Slurm's words; None: all states.
+    """Return the states that an option names, by rlsched's or Slurm's names; None: all states.
 
     Raises:
         InputError: there is no such state.
@@ -141,6 +141,6 @@ def states_of(text: str | None, known: Sequence[str] = STATES) -> set[str] | Non
     for word in text.lower().split(","):
         state = _SLURMS.get(word, word)
         if state not in known:
-            raise InputError(f"--state {word!r}: expected some of {', '.join(known)}, with commas between")
+            raise InputError(f"--state {word!r}: expected some of {', '.join(known)}, separated by commas")
         found.add(state)
     return found

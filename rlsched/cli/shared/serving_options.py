@@ -17,7 +17,7 @@ LOG_FORMAT = shown(
     default="text",
     envvar="RLSCHED_LOG_FORMAT",
     type=click.Choice(FORMATS),
-    help="Format of logs on standard error; json: an object per line.",
+    help="Format of logs on standard error; json: one object per line.",
 )
 _LISTENING = (
     click.option(
@@ -47,20 +47,21 @@ _DECIDING = (
         "--decision-budget-ms",
         default=100.0,
         type=click.FloatRange(min=0.001),
-        help="Time-out of a decision, ms; after it the fallback decides.",
+        help="Time-out for one decision, ms; if the policy takes longer, the fallback decides.",
     ),
     shown(
         "--grace-s",
         default=30.0,
         type=click.FloatRange(min=0, max=3600),
-        help="Time between SIGTERM and SIGKILL, seconds: at the time limit of a job, when it is cancelled, "
-        "preempted or requeued. `submit --grace` requests another time.",
+        help="Time between SIGTERM and SIGKILL, seconds, when a job reaches its time limit or is "
+        "cancelled, preempted or requeued. `submit --grace` requests another time.",
     ),
     click.option(
         "--max-grace-s",
         type=click.FloatRange(min=0, max=86_400),
         metavar="SECONDS",
-        help="Longest grace that a job may request, seconds.  [default: 300, or --grace-s if that is longer]",
+        help="Longest grace time that a job can request, seconds.  [default: 300, or --grace-s if that is "
+        "longer]",
     ),
     click.option(
         "--speed-energy",
@@ -68,35 +69,37 @@ _DECIDING = (
         type=click.FloatRange(min=0, max=1),
         envvar="RLSCHED_SPEED_ENERGY",
         metavar="W",
-        help="Weight of energy against time for jobs without their own: 0 only speed, 1 only energy. SM "
-        "clocks are set by it, on nodes that allow it. [default: $RLSCHED_SPEED_ENERGY, else 0]",
+        help="Weight of energy against time, for jobs without a weight of their own: 0 only speed, 1 only "
+        "energy. It determines the SM clocks, on nodes that allow setting them. [default: "
+        "$RLSCHED_SPEED_ENERGY, else 0]",
     ),
     click.option(
         "--share",
         "shares",
         is_flag=True,
-        help="Let jobs share GPUs, if they allow it (rlsched submit --share), the policy shares, and the "
-        "models predict that none of them gets too slow.",
+        help="Let jobs share GPUs if the jobs allow it (rlsched submit --share), the policy shares GPUs, "
+        "and the models predict that no job gets too slow.",
     ),
     shown(
         "--on-slow-sharing",
         default="warn",
         type=click.Choice(["warn", "unshare"]),
-        help="Handling of a job that runs, next to its co-tenants, for a minute below share.min_speed or "
-        "its prediction. warn: log it; unshare: it shares no more from its next start on, and is requeued at "
-        "once if it is preemptible.",
+        help="Reaction to a job on shared GPUs that is slower than share.min_speed or its predicted "
+        "speed for a minute. warn: log it; unshare: share its GPUs no more from its next start on, "
+        "and requeue it at once if it is preemptible.",
     ),
     click.option(
         "--no-learning",
         is_flag=True,
-        help="Predictions of jobs that share GPUs do not follow their observed speeds.",
+        help="Do not adapt the predicted speeds of jobs that share GPUs to their observed speeds.",
     ),
     click.option(
         "--sharing-watch-s",
         default=300.0,
         type=click.FloatRange(min=1.0),
         hidden=True,
-        help="Measured time next to the same co-tenant before a speed is learnt, seconds.",
+        help="Time for which a job must be measured next to the same co-tenant before its speed is learnt, "
+        "seconds.",
     ),
     click.option(
         "--prediction",
@@ -113,7 +116,7 @@ _DECIDING = (
 
 
 def listening(command: Command) -> Command:
-    """Add the options of a listening broker, and its keys: `address`, `keys`."""
+    """Add the options of a verb that listens as a broker: `address` and `keys`."""
     return with_options(_LISTENING, command)
 
 
@@ -123,7 +126,7 @@ def deciding(command: Command) -> Command:
 
 
 def as_words(ctx: click.Context, decided: Mapping[str, Any]) -> list[str]:
-    """Return the options of `deciding` as words for another process, with absolute paths.
+    """Return the options of `deciding` as command-line words for another process, with absolute paths.
 
     Raises:
         InputError: the policy cannot be read.

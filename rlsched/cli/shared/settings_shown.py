@@ -21,7 +21,7 @@ _READ_BY: Final = {
     "search": ("ppo",),
     "samples": ("rollout", "clairvoyant"),
 }
-"""Settings that only some rules read."""
+"""Settings that only some rules use, and these rules."""
 _GIVES_WAY: Final = {
     "gittins": "jobs with a higher Gittins index give way to jobs with a lower one",
     "service": "jobs with more service so far give way to jobs with less",
@@ -31,7 +31,7 @@ _GIVES_WAY: Final = {
 
 
 def meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """Return the meaning of each setting of a table, from its entry under `Attributes`.
+    """Return the meaning of each setting of a class, from its entry under `Attributes` in the docstring.
 
     The meaning is the first sentence, or the whole entry if it describes the values one by one.
     """
@@ -44,7 +44,7 @@ def meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def sentences(policy: Policy) -> Iterator[str]:
-    """Yield what a policy does in sentences: queue, jobs that do not fit, running jobs, GPUs and clocks."""
+    """Yield sentences on what a policy does: queue, jobs that do not fit, running jobs, GPUs and clocks."""
     settings = policy.settings
     if settings.rule:
         yield f"The deciding rule is {settings.rule}; it reads the settings below."
@@ -102,7 +102,7 @@ def shown(policy: Policy) -> str:
 
 
 def _table(name: str, part: msgspec.Struct, meaning: str) -> Iterator[str]:
-    """Yield a table of settings: changed settings, then the others as comments."""
+    """Yield the lines of a TOML table: changed settings, and other settings as comments."""
     said, words = as_table(part), meanings(type(part))
     yield f"[{name}]" + (f"  # {meaning}" if meaning else "")
     for field in msgspec.structs.fields(part):
@@ -114,14 +114,14 @@ def _table(name: str, part: msgspec.Struct, meaning: str) -> Iterator[str]:
 
 
 def _line(entry: dict[str, Any], meaning: str) -> str:
-    """Return one setting, followed by its meaning."""
+    """Return the line of one setting, followed by its meaning as a comment."""
     ((name, value),) = entry.items()
     text = f"{name} = none" if value is None else as_toml(entry).rstrip("\n")
     return f"{text}  # {meaning}" if meaning else text
 
 
 def _resolved(policy: Policy, name: str) -> Any:
-    """Return the effective value of a setting that is not given."""
+    """Return the effective value of a setting that the policy does not set."""
     if name == "order" and not policy.settings.rule:
         return policy.rule.order.name
     value = getattr(policy.settings, name)
@@ -129,7 +129,7 @@ def _resolved(policy: Policy, name: str) -> Any:
 
 
 def _concerns(name: str, rule: str) -> bool:
-    """Return whether a setting that is not given may matter under such a rule."""
+    """Return whether a setting that the policy does not set can matter under a rule."""
     if name == "own":
         return ".py" in rule
     return bool(rule) if name == "rule" else rule in _READ_BY.get(name, (rule,))

@@ -21,7 +21,7 @@ def size_mib(text: str, option: str) -> int:
     """
     found = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
     if found is None:
-        raise InputError(f"{option} {text!r}: expected a size such as 64G, 500M or 1.5T; MiB where bare")
+        raise InputError(f"{option} {text!r}: expected a size such as 64G, 500M or 1.5T, or a number of MiB")
     return math.ceil(float(found[1]) * _MIB_OF[(found[2] or "M").upper()])
 
 
@@ -29,7 +29,7 @@ def memory_mib(asked: Mapping[str, Any], num_gpus: int) -> int:
     """Return the host memory of the whole job of `num_gpus` GPUs, MiB; 0: not requested.
 
     Raises:
-        InputError: two options give it, or it is per core and no cores are requested.
+        InputError: two options request memory, or memory is per core and no cores are requested.
     """
     given = [name for name in ("mem", "mem_per_gpu", "mem_per_cpu") if asked[name]]
     if len(given) > 1:
@@ -43,5 +43,5 @@ def memory_mib(asked: Mapping[str, Any], num_gpus: int) -> int:
     }[given[0]]
     option = "--" + given[0].replace("_", "-")
     if not times:
-        raise InputError(f"{option} needs -c: it is for each core that the job asks for")
+        raise InputError(f"{option}: expected with -c, because it is the memory per core")
     return size_mib(asked[given[0]], option) * times

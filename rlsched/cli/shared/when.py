@@ -18,7 +18,7 @@ def unix_s(option: str, text: str, now_s: float) -> float:
 
     Args:
         option: Name of the option, for errors.
-        text: As above; a time with a zone, such as `2026-11-01T13:30+00:00`, is in that zone.
+        text: `7d` (ago), a day, or a time; local unless it has a zone, as in `2026-11-01T13:30+00:00`.
         now_s: Unix seconds.
 
     Raises:

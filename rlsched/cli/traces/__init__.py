@@ -1,1 +1,1 @@
-"""Verbs without a broker: traces, cluster files, models, training runs."""
+"""Verbs that need no broker: traces, cluster files, models, training runs."""

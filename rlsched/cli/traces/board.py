@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def board(folder: str | None, port: int, host: str, summary: bool, as_json: bool) -> None:
     """Show decisions and training curves in TensorBoard.
 
-    DIR is a folder written by `rlsched train --logdir`, `rlsched evaluate --records` or `--logdir`, a store
-    of decisions, or a broker's directory.  [default: directory of this machine's broker]
+    DIR is a folder that `rlsched train --logdir` or `rlsched evaluate` (--records or --logdir) has written, a
+    store of decisions, or a broker's directory.  [default: directory of this machine's broker]
 
     \b
     Example:

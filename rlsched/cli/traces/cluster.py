@@ -38,7 +38,7 @@ def cluster() -> None:
     "form",
     type=click.Choice(["scontrol", "sinfo"]),
     default="scontrol",
-    help="Slurm command to run if IN is not given. The format of IN is detected.",
+    help="Slurm command to run if IN is not given. If IN is given, its format is detected.",
 )
 @click.option("--name", metavar="NAME", help="Name of the cluster. [default: name of the file]")
 @click.option(
@@ -46,14 +46,14 @@ def cluster() -> None:
     is_flag=False,
     flag_value=_ASK,
     metavar="[FILE]",
-    help="Downtimes, as `sacctmgr --parsable2 show event` prints them. Without FILE, sacctmgr is run. They "
-    "are written next to the cluster file. Needs --origin.",
+    help="File with downtimes, as `sacctmgr --parsable2 show event` prints them. Without FILE, sacctmgr is "
+    "run. The downtimes are written next to the cluster file. Needs --origin.",
 )
 @click.option(
     "--origin",
     metavar="TIME|TRACE",
-    help="Time of second 0 of the trace, from which downtimes count: as `rlsched trace convert` prints it, "
-    "or the trace that it wrote.",
+    help="Time of second 0 of the trace, from which downtimes count: a time as `rlsched trace convert` "
+    "prints it, or the trace file that it wrote.",
 )
 @click.option("--timezone", metavar="NAME", help="Time zone of the event file; the same as for the trace.")
 @JSON
@@ -70,8 +70,8 @@ def import_(
     """Write a cluster file from the nodes of a Slurm cluster.
 
     IN is the output of `scontrol show node`, or of `sinfo -N -h -o '%N|%R|%c|%m|%G|%T'`. Without IN, scontrol
-    is run on this machine. A partition that shares no nodes becomes a virtual cluster; nodes of several
-    partitions run jobs of each of them.
+    is run on this machine. A partition that shares no nodes with others becomes a virtual cluster. Nodes
+    of several partitions run jobs of all these partitions.
 
     \b
     Example:

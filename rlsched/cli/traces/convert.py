@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 @click.option(
     "--since",
     metavar="TIME",
-    help="Query sacct for jobs since this time: 90d, 2024-01-01. Without IN, with --from sacct.",
+    help="Query sacct for jobs since this time, such as 90d or 2024-01-01. Needs --from sacct; no IN is "
+    "given.",
 )
 @click.option(
     "--until", metavar="TIME", help="Query sacct for jobs until this time; with --since. [default: now]"
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 @click.option(
     "--timezone",
     metavar="NAME",
-    help="Time zone of times without one, such as Europe/Berlin. [default: philly America/Los_Angeles; sacct "
-    "as written]",
+    help="Time zone of times that are written without a zone, such as Europe/Berlin. [default: philly "
+    "America/Los_Angeles; sacct as written]",
 )
 @shown(
     "--processors",
@@ -63,10 +64,11 @@ def convert(
     """Convert a published trace to the normal form, or check a trace and write it in another file format.
 
     IN is a file or a publisher's folder. Without IN, `--from sacct --since 90d` runs sacct on this machine.
-    Several exports of sacct may be given, such as one per month; a line in two of them counts once.
-    docs/reference/traces.md lists the content of each format, and what is lost. OUT is .csv, .csv.gz or
-    .parquet. Jobs are sorted by submission; jobs of the same second keep their order. Malformed lines of a
-    published trace are skipped and counted, with line numbers; a trace in the normal form must have none.
+    Several exports of sacct can be given, such as one per month; a line in two exports counts once.
+    docs/reference/traces.md lists the content of each format, and the data that is lost. OUT is .csv, .csv.gz
+    or .parquet. Jobs are sorted by submission; jobs of the same second keep their order. Malformed lines of a
+    published trace are skipped and counted, with line numbers; a trace in the normal form must have no such
+    lines.
 
     \b
     Example:
@@ -84,7 +86,7 @@ def convert(
 def _source(
     files: tuple[Path, ...], name: str | None, since: str | None, until: str | None
 ) -> Iterator[tuple[tuple[Path, ...], Path]]:
-    """Return the inputs (each IN, or the output of sacct) and OUT."""
+    """Yield the inputs (each IN, or the output of sacct) and OUT."""
     import time
 
     from rlsched.cli.shared.when import span_s
@@ -98,11 +100,11 @@ def _source(
     split_suffix(files[-1])
     if not asks:
         if until is not None:
-            raise click.UsageError("--until goes with --since")
+            raise click.UsageError("--until: expected with --since")
         yield files[:-1], files[-1]
         return
     if name != "sacct":
-        raise click.UsageError("--since runs sacct: add --from sacct, or name a file")
+        raise click.UsageError("--since runs sacct: add --from sacct, or give IN instead of --since")
     since_s, until_s = span_s(since, until, time.time())
     assert since_s is not None
     instead = "run sacct on the cluster and give its output as IN (docs/reference/traces.md, sacct)"
@@ -181,7 +183,7 @@ def _summary(
 
 
 def _of_exports(accounts: tuple[Account, ...]) -> dict[str, Any]:
-    """Return the sums over several exports; the table of each export has its lines."""
+    """Return the sums of several exports, without the entries of single exports."""
     from rlsched.workload.formats.account import summed
 
     return {

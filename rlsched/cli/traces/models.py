@@ -1,4 +1,4 @@
-"""`rlsched models`: known figures of workloads, and how many of them are measured."""
+"""`rlsched models`: known figures of workloads, and how many of these figures are measured."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _UNITS = {"memory_mib": ".0f", "dynamic_w": ".0f", "checkpoint_s": ".0f", "cores
 @JSON
 @click.pass_context
 def models(ctx: click.Context, gpu_type: str, workload: str | None, as_json: bool) -> None:
-    """List the workloads of the catalogue and their known figures.
+    """List the workloads of the catalogue, with their known figures on a GPU type.
 
     \b
     Example:
@@ -58,7 +58,7 @@ def models(ctx: click.Context, gpu_type: str, workload: str | None, as_json: boo
 @click.option("--gpu-type", metavar="NAME", help="Only this GPU type.")
 @JSON
 def share(gpu_type: str | None, as_json: bool) -> None:
-    """Print how many cells are measured or fitted, not assumed, by field and GPU type.
+    """Print how many figures are measured or fitted instead of assumed, by field and GPU type.
 
     \b
     Example:
@@ -95,10 +95,10 @@ def _given(ctx: click.Context, option: str) -> Any:
 
 
 def _type(name: str) -> str:
-    """Return the catalogue's GPU type.
+    """Return the catalogue's name of a GPU type.
 
     Raises:
-        InputError: the name stands for no type; `generic` has to be requested explicitly.
+        InputError: no type has this name; `generic` must be requested explicitly.
     """
     from rlsched.errors import InputError
     from rlsched.models.catalogue.catalogue import catalogue_type

@@ -1,4 +1,4 @@
-"""`rlsched trace predict`: add predictions to a trace, as they were possible at each arrival."""
+"""`rlsched trace predict`: add predictions to a trace, from the data known at the arrival of each job."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", metavar="TRACE", type=PATH)
-@click.option("--cluster", type=PATH, help="Cluster file (TOML) on which fifo-backfill makes the history.")
+@click.option(
+    "--cluster",
+    type=PATH,
+    help="Cluster file (TOML); fifo-backfill is simulated on this cluster to determine when jobs end.",
+)
 @SCALED_NODES
 @click.option(
-    "--as-recorded", is_flag=True, help="Take the ends of jobs from the trace; no cluster is needed."
+    "--as-recorded", is_flag=True, help="Read the end times of jobs from the trace; no cluster is needed."
 )
 @TRACE_OUT
 @shown(
@@ -49,11 +53,11 @@ def predict(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Predict every run time from the data at the job's arrival, and write it to the trace.
+    """Predict the run time of every job from the data known at its arrival, and write a trace with it.
 
     Writes predicted_duration, predicted_spread, x_predicted_median_s, and x_p_longer_10min, _1h, _4h, _1d.
-    Jobs that had ended by then come from a run of the trace by fifo-backfill on the cluster. Predictions in
-    the trace are replaced.
+    Which jobs had ended by then is simulated with fifo-backfill on the cluster. Existing predictions are
+    replaced.
 
     \b
     Example:
@@ -70,7 +74,7 @@ def predict(
     from rlsched.workload.trace import Trace
 
     if (cluster is None) == (not as_recorded):
-        raise click.UsageError("give --cluster or --as-recorded, the source of the jobs' ends")
+        raise click.UsageError("expected --cluster or --as-recorded, which give the end times of jobs")
     if nodes is not None and cluster is None:
         raise click.UsageError("--nodes scales a cluster: give one with --cluster")
     jobs = Trace.read(file)
@@ -98,7 +102,7 @@ def predict(
 
 
 def _with_bar(jobs: Trace, end_s: Any, model: str, seed: int) -> AtSubmission:
-    """Predict the trace, with a progress bar."""
+    """Return the predictions for the jobs of a trace; show a progress bar."""
     from rlsched.terminal.progress import Progress
     from rlsched.workload.predict.at_submission import predict_at_submission
 

@@ -32,11 +32,17 @@ trace.add_command(predict)
 
 @trace.command()
 @click.argument("file", metavar="TRACE", type=PATH)
-@click.option("--cluster", type=PATH, help="Cluster file (TOML), for the load, and jobs that can never run.")
+@click.option(
+    "--cluster", type=PATH, help="Cluster file (TOML), to report the load and the jobs that can never run."
+)
 @SCALED_NODES
-@click.option("--load", type=float, help="Scale the cluster until the offered load is about this.")
+@click.option("--load", type=float, help="Scale the cluster until the offered load is about this value.")
 @json_option("Print JSON: all figures of the page, and more.")
-@click.option("--html", type=PATH, help="Write one self-contained page with plots (needs rlsched[report]).")
+@click.option(
+    "--html",
+    type=PATH,
+    help="File to write: one self-contained web page with plots (needs rlsched[report]).",
+)
 @click.option(
     "--origin",
     type=click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]),
@@ -51,9 +57,9 @@ def describe(
     html: Path | None,
     origin: datetime | None,
 ) -> None:
-    """Characterise a trace: sizes, durations, arrivals, GPU-time, waiting, failures, load against a cluster.
+    """Describe a trace: sizes, durations, arrivals, GPU-time, waiting, failures, and load on a cluster.
 
-    If the trace lacks the data of a section, the section names the missing column.
+    If the trace lacks data for a section, the section names the missing column.
 
     \b
     Example:
@@ -100,7 +106,7 @@ trace.add_command(convert)
     "--like",
     type=click.Choice(["helios", "philly", "itp", "acme"]),
     default="helios",
-    help="Workload to imitate; acme: an LLM cluster, a few jobs of hundreds of GPUs.",
+    help="Workload to imitate; acme: an LLM cluster with a few jobs of hundreds of GPUs.",
 )
 @shown("--jobs", type=click.IntRange(2, 100_000_000), default=5000, help="Number of jobs.")
 @shown("--load", type=float, default=0.9, help="Offered load: sum of duration x GPUs / (GPUs x span).")
@@ -133,10 +139,10 @@ def synth(
     out: Path,
     cluster_out: Path | None,
 ) -> None:
-    """Draw a synthetic trace, and the cluster on which it has the requested load.
+    """Generate a synthetic trace, and the cluster on which the trace has the requested load.
 
     The parameters are fitted to real traces, or match published figures. docs/explanation/workload.md lists
-    which, how close the match is, and the assumptions.
+    the sources, the accuracy of the match, and the assumptions.
 
     \b
     Example:
@@ -230,7 +236,7 @@ def _print_report(report: dict[str, Any]) -> None:
 
 
 def _when(at_s: float, origin: str | None) -> str:
-    """Format a second of the trace: by the wall clock if its origin is known, else in days from it."""
+    """Format a time of the trace: as wall-clock time if the origin is known, else in days from second 0."""
     if origin is None:
         return f"day {at_s / 86400:.2f}"
     return f"{datetime.fromisoformat(origin) + timedelta(seconds=at_s):%a %Y-%m-%d %H:%M}"

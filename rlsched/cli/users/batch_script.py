@@ -30,7 +30,7 @@ _FLAGS: Final = (
 )
 _SLURMS: Final = re.compile(r"(?:^[^\S\n]*(?:exec |time )?|[$]\(\s*|`)(srun|scontrol|sbcast)\s(?!\()")
 NO_MEANING: Final = frozenset((*_VALUED, *_FLAGS))
-"""Options of `sbatch` and `srun` that rlsched ignores; the policy decides where and when the job runs."""
+"""Options of `sbatch` and `srun` that rlsched ignores, because the policy decides where and when jobs run."""
 
 
 class Script(NamedTuple):
@@ -38,7 +38,7 @@ class Script(NamedTuple):
 
     Attributes:
         command: Command that runs the script.
-        arguments: Options that its directives give.
+        arguments: Options in the directives of the script.
         left_out: Options that rlsched ignores.
         is_slurms: It has `#SBATCH` lines, so its job gets variables of Slurm.
         calls: Commands of Slurm in it that a job cannot call, such as `line 9: srun`.
@@ -52,11 +52,11 @@ class Script(NamedTuple):
 
 
 def read_script(words: list[str], command: click.Command) -> Script | None:
-    """Return the script that a job's command names; None if it names a program.
+    """Return the script that a job's command names; None if the command is another program.
 
     Args:
         words: The job's command.
-        command: The verb; directives may give its options.
+        command: The verb whose options the directives can set.
 
     Raises:
         InputError: a directive has an unknown option or an unclosed quote.
@@ -82,7 +82,7 @@ def piped_script(command: click.Command) -> Script | None:
     """Return the script on standard input; None if standard input is a terminal or empty.
 
     Raises:
-        InputError: the text is not a shell script, or as in `read_script`.
+        InputError: the text is not a shell script, or a directive is invalid as in `read_script`.
     """
     text = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
     if not text:
@@ -116,7 +116,7 @@ def _by_shell(text: str, words: list[str]) -> list[str] | None:
 
 
 def directives(where: str, lines: list[str], command: click.Command) -> tuple[list[str], list[str]]:
-    """Return the options that the lines of a script give, and the options that rlsched ignores.
+    """Return the options in the directives of a script, and the options that rlsched ignores.
 
     Raises:
         InputError: a line has an unknown option or an unclosed quote.
@@ -147,7 +147,7 @@ def directives(where: str, lines: list[str], command: click.Command) -> tuple[li
 
 
 class _Taken(NamedTuple):
-    """Sorted words: options of the verb, ignored options, and the rest from the first other word on."""
+    """Words by kind: options of the verb, ignored options, and everything from the first other word on."""
 
     arguments: list[str]
     left_out: list[str]
@@ -155,7 +155,7 @@ class _Taken(NamedTuple):
 
 
 def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Taken:
-    """Sort words into options and the rest; `left_out`: accept options of Slurm that rlsched ignores."""
+    """Separate options from other words; `left_out`: accept options of Slurm that rlsched ignores."""
     known = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts)}
     taken = _Taken([], [], list(words))
     while taken.odd:
@@ -183,7 +183,7 @@ def _slurms_variables(asked: Mapping[str, Any]) -> list[str]:
 
 
 class BatchCommand(click.Command):
-    """A verb whose command may be a job script with directives, also on standard input."""
+    """A verb whose command can be a job script with directives, also on standard input."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse; if there is a script, parse again with its options before the given ones."""
@@ -220,7 +220,7 @@ class BatchCommand(click.Command):
         return rest
 
     def _takes_stdin(self, ctx: click.Context) -> bool:
-        """Return whether a script may come on standard input: only if no option gives another source."""
+        """Return whether a script can come from standard input: only if no option names another source."""
         others = ("wrap", "table", "dry_run")
         return (
             "wrap" in ctx.params

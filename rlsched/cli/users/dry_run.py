@@ -21,7 +21,7 @@ def tonight_s(now_s: float) -> float:
 
 
 def print_dry_run(client: Client, asked: dict[str, Any], *, as_json: bool) -> None:
-    """Ask the broker, and print a table or JSON. `asked`: keywords of `Client.submit`."""
+    """Print the broker's predictions as a table or JSON. `asked`: keywords of `Client.submit`."""
     from rlsched.terminal.show import in_words, print_json, print_table
     from rlsched.wire.messages.job_settings import JobNeeds
 

@@ -1,4 +1,4 @@
-"""`rlsched explain`: why a job was placed where it is, and which alternatives there were."""
+"""`rlsched explain`: why a job was placed on its GPUs, and which alternatives the policy had."""
 
 from __future__ import annotations
 
@@ -28,23 +28,25 @@ DEFAULT_HOURS: Final = 24.0
     "--run",
     metavar="DIR",
     type=PATH,
-    help="Decision store, or a folder that has one. [default: that of this machine's broker]",
+    help="Decision store, or a folder that contains one. [default: the store of this machine's broker]",
 )
 @click.option(
-    "--at", metavar="WHEN", help="State at this time: 14:02, 2026-11-01T14:02, 2h (ago), or trace seconds."
+    "--at",
+    metavar="WHEN",
+    help="Explain the state at this time: 14:02, 2026-11-01T14:02, 2h (ago), or seconds of the trace.",
 )
 @click.option("--decision", type=click.IntRange(min=0), metavar="N", help="Explain decision number N.")
 @click.option(
     "--instead",
     metavar="CANDIDATE",
-    help="With --decision: replay with another choice, by its number in the decision, or `rule`.",
+    help="With --decision: replay with another choice: its number in the decision, or `rule`.",
 )
 @shown(
     "--hours",
     type=click.FloatRange(min=0.0, min_open=True),
     default=DEFAULT_HOURS,
     metavar="H",
-    help="With --instead: hours to compare; inf: to the end.",
+    help="With --instead: hours of the replays to compare; inf: until the end of the trace.",
 )
 @click.option(
     "--within",
@@ -65,7 +67,7 @@ def explain(
     within_s: float,
     as_json: bool,
 ) -> None:
-    """Explain why a job was placed where it is, which alternatives there were, and at which prices.
+    """Explain why a job was placed on its GPUs, the alternatives of the policy, and their prices.
 
     Without JOB, --at shows the queue at that time and the last decision before it.
 
@@ -118,7 +120,7 @@ def explain(
 
 
 def _above(name: str) -> Any:
-    """Return an object of a package above this one, by its entry point."""
+    """Return an object of a package that this package cannot import, by its entry point."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="rlsched.interface", name=name):
@@ -129,8 +131,10 @@ def _above(name: str) -> Any:
 
 
 def own_broker(kept: str = STORE_FOLDER) -> Path:
-    """Return the directory of this machine's broker, of `rlsched broker` or of `up`: of the two, the one that
-    runs, else the one that wrote last. Prints which one on standard error if both have `kept`.
+    """Return the directory of this machine's broker, started by `rlsched broker` or `up`.
+
+    If both directories have `kept`, return the one of a running broker, else the one written last, and print
+    the choice on standard error.
 
     Args:
         kept: File or folder that the directory must contain.
@@ -157,7 +161,7 @@ def own_broker(kept: str = STORE_FOLDER) -> Path:
 
 
 def _part_that(folder: Path, has: Callable[[StoreReader], bool]) -> StoreReader:
-    """Return the latest part of a store for which `has` is true; the last part if there is none."""
+    """Return the latest part of a store for which `has` is true; the last part if it is true for none."""
     from rlsched.decisions.reading import StoreReader, parts
 
     last: StoreReader | None = None
@@ -197,7 +201,7 @@ def _numbers(reader: StoreReader) -> str:
 
 
 def _when(folder: Path, text: str) -> float:
-    """Parse a time of the store, seconds: trace seconds, a time as for `--since`, or a time of today."""
+    """Parse a time of a store, seconds: seconds of the trace, a time as for `--since`, or a time of today."""
     import re
     import time
 

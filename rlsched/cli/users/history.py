@@ -1,4 +1,4 @@
-"""The verbs `history` and `account`: finished jobs, one by one and as sums."""
+"""The verbs `history` and `account`: lists of finished jobs, and sums of their resource use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlsched.client.sums import By, Sums
 
 LATEST = 100
-"""Jobs listed if neither a number nor a time is given."""
+"""Number of jobs that are listed if neither a limit nor a time is given."""
 SUM_COLUMNS = (
     "jobs",
     "gpu_hours",
@@ -37,18 +37,18 @@ _SINCE = click.option(
     "--since",
     "--starttime",
     metavar="WHEN",
-    help="Only jobs that ended since: 30min, 12h, 7d, 2w ago, or 2026-11-01.",
+    help="Only jobs that ended since this time: 30min, 12h, 7d, 2w (ago), or 2026-11-01.",
 )
 _UNTIL = click.option(
     "-E",
     "--until",
     "--endtime",
     metavar="WHEN",
-    help="Only jobs that ended before: as for --since, or 2026-11-01T13:30.",
+    help="Only jobs that ended before this time: as for --since, or 2026-11-01T13:30.",
 )
 _USER = click.option("-u", "--user", metavar="NAME", help="Only jobs of this user.")
 _VC = selecting_by(("vc",))
-_CSV = click.option("--csv", "as_csv", is_flag=True, help="CSV on standard output; times are Unix seconds.")
+_CSV = click.option("--csv", "as_csv", is_flag=True, help="Print CSV; times are Unix seconds.")
 _JSON = json_option("JSON on standard output; times are Unix seconds.")
 
 
@@ -70,7 +70,7 @@ _JSON = json_option("JSON on standard output; times are Unix seconds.")
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only the newest N jobs.  [default: 100; with --since all]",
+    help="Only the newest N jobs.  [default: 100; all with --since]",
 )
 @partial(listing, sort=("--sort",))
 @_CSV
@@ -155,9 +155,9 @@ def account(
     as_json: bool,
     at: BrokerAt,
 ) -> None:
-    """Sum up finished jobs: GPU-hours, energy, waiting, outcomes. The default is this month.
+    """Sum up finished jobs: GPU-hours, energy, waiting times, outcomes. Default: jobs of this month.
 
-    A job counts when it has finished, with all that it used. Energy is blank where no node has measured it.
+    A job counts in full at its end. Energy is blank if no node has measured it.
 
     \b
     Example:
@@ -215,7 +215,7 @@ def _grouping(by: str) -> list[By]:
     names = [name.strip() for name in by.split(",")]
     found = [one for name in names for one in known if one == name]
     if len(found) < len(names) or len(set(found)) < len(found):
-        raise InputError(f"--by {by!r}: expected some of {', '.join(known)}, each once, with commas between")
+        raise InputError(f"--by {by!r}: expected some of {', '.join(known)}, each once, separated by commas")
     return found
 
 

@@ -44,7 +44,7 @@ _HISTORY: Final = {
 
 
 def history_lines(jobs: list[PastJob], width: int | None, now_s: float | None = None) -> list[Text]:
-    """Return a table of jobs; a narrow one omits places, and columns that all share. `width` None: uncut."""
+    """Return a table of jobs; a narrow table omits places and values that all share. `width` None: uncut."""
     if not jobs:
         return [Text("no jobs; try another --since, or fewer conditions")]
     narrow = width is not None and width < NARROW
@@ -124,7 +124,7 @@ def _figures(row: Sums) -> dict[str, str]:
 
 
 def local_time(when_s: float, now_s: float) -> str:
-    """Format a local time, with its day if that is not today."""
+    """Format a local time, with the day if it is not today."""
     then, now = time.localtime(when_s), time.localtime(now_s)
     return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%F %H:%M", then)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 Order = Callable[["Client", JobName], None]
-"""Carries out an order for one job, an array, or some of its tasks."""
+"""Function that carries out an order for one job, an array, or some tasks of an array."""
 _WAITING: Final = (QUEUED,)
 _SCONTROL: Final = {
     word: one.setting.options[0].name
@@ -35,7 +35,7 @@ _LIST: Final = re.compile(r"\d[\d_]*(?:,\d[\d_]*)+")
 
 
 class OrderCommand(click.Command):
-    """A verb about jobs; jobs may also be named as in Slurm: `7,8`, `JobId=7`."""
+    """A verb about jobs; jobs can also be named as in Slurm: `7,8`, `JobId=7`."""
 
     words: Mapping[str, str] = {}
     """Options by their words in `scontrol update`; any case."""
@@ -66,7 +66,7 @@ class OrderCommand(click.Command):
 
 
 class UpdateCommand(OrderCommand):
-    """A verb about jobs that also takes changes as in `scontrol update`: `JobId=7 TimeLimit=2:00:00`."""
+    """A verb about jobs that also accepts changes as in `scontrol update`: `JobId=7 TimeLimit=2:00:00`."""
 
     words = _SCONTROL
 
@@ -79,14 +79,14 @@ def order_verb(
     cls: type[OrderCommand] = OrderCommand,
     waits_alone: bool = False,
 ) -> Callable[[Callable[..., Order]], click.Command]:
-    """Return a decorator for a verb that gives many jobs one order: by number, user, state, name, VC, or all.
+    """Return a decorator for a verb that applies an order to jobs: by number, user, state, name, VC, or all.
 
     Args:
         done: Word printed for each job afterwards.
         states: States that are selected if no numbers are given.
         by: Options that select jobs if no numbers are given.
         cls: Class of the verb.
-        waits_alone: The order can be carried out for only the waiting tasks of an array.
+        waits_alone: Whether the order can apply to only the waiting tasks of an array.
     """
 
     def verb(make: Callable[..., Order]) -> click.Command:
@@ -122,7 +122,7 @@ def order_verb(
 
 
 def _those_that_wait(jobs: Sequence[JobName], state: str) -> tuple[JobName, ...]:
-    """Return the jobs, restricted to the parts that wait.
+    """Return the job names, restricted to waiting jobs and waiting tasks of arrays.
 
     Raises:
         InputError: another state is given.
@@ -137,9 +137,9 @@ def _those_that_wait(jobs: Sequence[JobName], state: str) -> tuple[JobName, ...]
 def _chosen(
     client: Client, wanted: dict[str, Any], states: Sequence[str], *, waits_alone: bool
 ) -> tuple[JobName, ...]:
-    """Return the selected jobs; an array that is selected as a whole stands for its tasks.
+    """Return the selected jobs. If an array is selected as a whole, its tasks are not listed one by one.
 
-    If running jobs are selected and waiting ones are not, the running tasks of an array stand for it.
+    If running jobs are selected and waiting jobs are not, an array is replaced by its running tasks.
     """
     asked = states_of(wanted["state"])
     found = [
@@ -225,10 +225,10 @@ def requeue() -> Order:
 @order_verb("updated", LIVE, by=("user", "state", "me", "vc"), cls=UpdateCommand)
 @change_options
 def update(**asked: Any) -> Order:
-    """Change submitted jobs: waiting jobs in all of these ways, running jobs in name, priority, time limit.
+    """Change submitted jobs. Of running jobs, only name, priority and time limit can change.
 
-    Users may lower the time limit of a running job; admins may raise it. For an array, the change applies to
-    all tasks that are still to come. If something cannot be changed, nothing is, and an error is printed.
+    Users can lower the time limit of a running job; admins can also raise it. For an array, the change
+    applies to all tasks that have not started. If one change is not possible, no change is made.
 
     \b
     Example:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 LAST_LINES = 10
-"""Output lines of a failed job that `why` shows."""
+"""Number of output lines of a failed job that `why` shows."""
 
 
 @click.command()
@@ -29,18 +29,26 @@ LAST_LINES = 10
     "--limit",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Only the latest N jobs.  [default: all; with --all 2000]",
+    help="Only the latest N jobs.  [default: all; 2000 with --all]",
 )
 @selecting
 @click.option(
-    "--since", metavar="WHEN", help="Only jobs submitted since: 30min, 12h, 7d, 2w ago, or 2026-11-01."
+    "--since",
+    metavar="WHEN",
+    help="Only jobs submitted since this time: 30min, 12h, 7d, 2w (ago), or 2026-11-01.",
 )
 @click.option(
-    "-j", "--jobs", "numbers", metavar="JOB,...", help="Only these jobs; of an array also its tasks."
+    "-j",
+    "--jobs",
+    "numbers",
+    metavar="JOB,...",
+    help="Only the jobs with these numbers, separated by commas; for an array, also its tasks.",
 )
 @click.option("-l", "--long", "_long", is_flag=True, hidden=True)
 @listing
-@click.option("--before", type=click.IntRange(min=1), metavar="JOB", help="Only jobs older than this one.")
+@click.option(
+    "--before", type=click.IntRange(min=1), metavar="JOB", help="Only jobs with a lower number than this job."
+)
 @JSON
 @asking
 def queue(
@@ -125,12 +133,15 @@ def why(job: JobName, as_json: bool, at: BrokerAt) -> None:
 @click.command()
 @click.argument("job", type=JobParam())
 @click.option(
-    "-f", "--follow", is_flag=True, help="Follow until the job has finished; it need not have started."
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Follow the output until the job has finished. The job need not have started.",
 )
 @click.option("--rank", type=click.IntRange(min=0), help="Only this rank of the job.  [default: all]")
 @asking
 def logs(job: JobName, follow: bool, rank: int | None, at: BrokerAt) -> None:
-    """Show the output of a job; lines of a gang begin with the number of their rank.
+    """Show the output of a job. If the job has several ranks, each line begins with its rank.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`rlsched submit --from jobs.csv`: a job per row, in columns named like the options."""
+"""`rlsched submit --from jobs.csv`: one job per row, with columns that are named like the options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlsched.client.submitting import JobRefusedError
 
 COMMAND: Final = "command"
-"""Column with the program and its arguments, quoted as in a shell; `wrap` has a line for the shell."""
+"""Column with a program and its arguments, quoted as in a shell; column `wrap` has a shell command line."""
 _NOT_HERE: Final = ("from", "wait", "parsable", "dry-run", "json", "broker", "keys", "timeout-s", "help")
 _YES, _NO = ("1", "yes", "true", "x"), ("", "0", "no", "false")
 
@@ -30,8 +30,8 @@ class JobRow(NamedTuple):
     """A job of the file.
 
     Attributes:
-        line: Number of its first line, from 1.
-        asked: Values by option of `submit`.
+        line: Number of the first line of the row, from 1.
+        asked: Values of the options of `submit`, by option.
     """
 
     line: int
@@ -74,20 +74,20 @@ def _rows(path: str, file: TextIO, ctx: click.Context) -> Iterator[JobRow]:
         any_row = True
         try:
             if len(cells) != len(header):
-                raise InputError(f"expected {len(header)} values, as the first line says, got {len(cells)}")
+                raise InputError(f"expected {len(header)} values, as in the first line, got {len(cells)}")
             given = dict(zip(header, (cell.strip() for cell in cells), strict=True))
             yield JobRow(line, _asked(given, options, ctx))
         except (InputError, click.UsageError) as error:
             raise _at(path, line, error) from error
     if not any_row:
-        raise InputError(f"{path}: expected a line of column names, then a job a line")
+        raise InputError(f"{path}: expected a line of column names, then one job per line")
 
 
 def _options(path: str, header: list[str], ctx: click.Context) -> dict[str, click.Option]:
     """Return the option of each column.
 
     Raises:
-        InputError: a column has the name of no option, or occurs twice.
+        InputError: a column is not named like an option, or occurs twice.
     """
     known = {
         name.lstrip("-"): option
@@ -184,7 +184,7 @@ def queue_all(client: Client, path: str, jobs: list[RowSubmission]) -> list[int]
 
 
 def _refused(error: JobRefusedError, jobs: list[RowSubmission]) -> str:
-    """Return why a row is rejected, and which jobs are queued nevertheless."""
+    """Return an error text: why a row is rejected, and which jobs were queued before."""
     if not error.queued:
         return f"{error.why}; nothing is queued"
     last = jobs[len(error.queued) - 1].line

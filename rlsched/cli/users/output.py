@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def show_output(client: Client, job: int, *, to_its_end: bool) -> bool:
-    """Show the output of all ranks of a job, of a gang line by line; return whether there was any.
+    """Show the output of all ranks of a job; return whether the job has output.
 
     Args:
         client: Client of the broker.
         job: Job number; the job need not have started.
-        to_its_end: Follow until the job has finished, with a line for each state; else print what there is
-            now. If the job has already finished, its state is printed unless it is completed.
+        to_its_end: Follow until the job has finished, with a line for each state; else print the output
+            so far. If the job has already finished, its state is printed unless it is completed.
     """
     said, silent = "", True
     for piece in client.output(job, to_its_end=to_its_end):
@@ -46,7 +46,7 @@ def print_status(line: str) -> None:
 
 
 def state_line(info: JobInfo) -> str:
-    """Return a job's state in one line, which is the same as long as nothing has happened."""
+    """Return a job's state in one line. The line changes if the state, place or reason changes."""
     from rlsched.terminal.visible import visible
 
     more = ""
@@ -64,7 +64,7 @@ def place(job: JobInfo) -> str:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """`0-3,6`."""
+    """Return sorted numbers as ranges: `0-3,6`."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][-1] + 1:

@@ -44,7 +44,7 @@ def status(as_json: bool, at: BrokerAt) -> int:
 
 
 def problems(report: StatsReport) -> list[str]:
-    """Return the problems, a line each."""
+    """Return the broker's problems, one line each."""
     found = [
         "1 node is " + state if count == 1 else f"{count:,} nodes are {state}"
         for state, count in _nodes(report)
@@ -108,14 +108,14 @@ def _decisions_line(report: StatsReport) -> str:
 
 
 def _share_lines(report: StatsReport) -> list[str]:
-    """Return a line if GPUs are shared, else nothing."""
+    """Return a line on shared GPUs if jobs share or can share GPUs, else nothing."""
     if not report.shares and not report.sharing:
         return []
     return [f"jobs may share GPUs: {report.sharing:,} of {report.running:,} running jobs do"]
 
 
 def _clock_lines(report: StatsReport) -> list[str]:
-    """Return lines if energy counts for any job, else nothing."""
+    """Return a line on SM clocks if energy has a weight for any job, else nothing."""
     if report.speed_energy == 0.0 and not report.clocked:
         return []
     return [
@@ -141,8 +141,8 @@ def _connections_line(counts: dict[str, int]) -> str:
 
 
 def queued(report: StatsReport) -> str:
-    """Return the number of waiting jobs, of jobs that the policy does not see, by reason, and of tasks still
-    to come: `30 queued (12 Quota), 8 tasks to come`."""
+    """Return the number of waiting jobs, with the jobs that the policy does not see, by reason, and of tasks
+    that have not started: `30 queued (12 Quota), 8 tasks to come`."""
     by_reason = ", ".join(f"{jobs:,} {reason}" for reason, jobs in sorted(report.ineligible.items()))
     waiting = f"{report.queued:,} queued" + (f" ({by_reason})" if by_reason else "")
     return waiting + (f", {count(report.tasks_to_come, 'task')} to come" if report.tasks_to_come else "")
@@ -157,7 +157,7 @@ def guard_line(guard: GuardReport) -> str:
 
 
 def drift_lines(guard: GuardReport) -> list[str]:
-    """Return how far the policy's inputs are from its training; nothing for a policy without training."""
+    """Return lines on how far the policy's inputs are from its training; none for an untrained policy."""
     drift = guard.drift
     if drift is None:
         return []
@@ -181,7 +181,7 @@ def _drift_state(drift: DriftReport) -> str:
 
 
 def records_line(records: RecordsReport) -> str:
-    """Return the numbers of kept and lost decision records."""
+    """Return a line with the numbers of stored and lost decision records."""
     lost = ", ".join(f"{count:,} not {kind}" for kind, count in sorted(records.lost.items()))
     return f"records: {records.kept:,} kept" + (f", {lost}" if lost else "")
 

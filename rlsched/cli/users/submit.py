@@ -1,4 +1,4 @@
-"""The verbs that start jobs: `submit` queues a job, `run` also shows its output until it has finished."""
+"""The verbs that start jobs: `submit` queues a job; `run` also shows the job's output until its end."""
 
 from __future__ import annotations
 
@@ -25,22 +25,27 @@ INTERRUPTED = 130
 @job_options
 @click.option("--wrap", metavar="COMMAND", help="Shell command line to run, instead of COMMAND.")
 @click.option(
-    "-W", "--wait", "wait_for_it", is_flag=True, help="Wait, and exit with the job's own exit code."
+    "-W",
+    "--wait",
+    "wait_for_it",
+    is_flag=True,
+    help="Wait until the job has finished, and exit with its exit code.",
 )
 @click.option("--parsable", is_flag=True, help="Print only the job number.")
 @click.option(
     "--dry-run",
     "--test-only",
     is_flag=True,
-    help="Queue nothing: print when the job would start and end, and likewise for similar requests: for its "
-    "GPUs, their type, cores, memory, VC, time limit, --preemptible and --workload.",
+    help="Queue nothing: print the predicted start and end of the job, and of similar requests. Considers "
+    "GPUs and their type, cores, memory, VC, time limit, --preemptible and --workload.",
 )
 @click.option(
     "--from",
     "table",
     metavar="FILE",
-    help="CSV file with a job per row (-: standard input): the first line names options, such as "
-    "name,gpus,time,command; all are queued, or none. Other options apply to empty cells.",
+    help="CSV file with one job per row (-: standard input). The first line names options, such as "
+    "name,gpus,time,command. Either all jobs are queued or none. Other options of the command line "
+    "apply to empty cells.",
 )
 @json_option("With --dry-run or --from: JSON on standard output.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
@@ -60,9 +65,9 @@ def submit(
     at: BrokerAt,
     **asked: Any,
 ) -> int:
-    """Submit a job. The job number is printed once the job is on disk.
+    """Submit a job. The job number is printed when the broker has written the job to disk.
 
-    COMMAND is a program with its arguments, or a script with options in its lines `#RLSCHED` and `#SBATCH`.
+    COMMAND is a program with its arguments, or a script with options in `#RLSCHED` or `#SBATCH` lines.
 
     \b
     Example:
@@ -73,7 +78,7 @@ def submit(
       rlsched submit --from jobs.csv --priority low
     """
     if as_json and not dry_run and table is None:
-        raise click.UsageError("expected --dry-run or --from with --json")
+        raise click.UsageError("--json: expected with --dry-run or --from")
     if table is not None:
         odd = [
             name
@@ -125,9 +130,9 @@ def _submit_table(ctx: click.Context, table: str, at: BrokerAt, *, parsable: boo
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @asking
 def run(*, command: tuple[str, ...], at: BrokerAt, **asked: Any) -> int:
-    """Run a job as if it were local: its output as it comes, its exit code, and Ctrl-C ends it.
+    """Run a job as if it were local: show its output live, return its exit code; Ctrl-C ends the job.
 
-    Closing the terminal ends it too, except under `nohup`.
+    Closing the terminal also ends the job, except under `nohup`.
 
     \b
     Example:
@@ -136,9 +141,7 @@ def run(*, command: tuple[str, ...], at: BrokerAt, **asked: Any) -> int:
     """
     words = command_of(command, None)
     if asked["array"]:
-        raise click.UsageError(
-            "--array: the tasks of an array have outputs of their own: `rlsched submit` it"
-        )
+        raise click.UsageError("--array: each task has its own output; use `rlsched submit` for arrays")
     with at.reach(is_patient=True) as client, _as_ctrl_c():
         job = client.submit(words, **submission(asked))
         try:
@@ -155,7 +158,7 @@ def run(*, command: tuple[str, ...], at: BrokerAt, **asked: Any) -> int:
 
 @contextlib.contextmanager
 def _as_ctrl_c() -> Iterator[None]:
-    """Let SIGHUP (terminal closed) and SIGTERM end the block as Ctrl-C does; `nohup` prevents it."""
+    """End the block at SIGHUP (terminal closed) or SIGTERM, as at Ctrl-C; under `nohup`, ignore SIGHUP."""
     import signal
 
     from rlsched.signals import on_signals

@@ -9,7 +9,11 @@ from rlsched.terminal.show import print_json
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print the page once, as plain text. [default without a terminal]")
+@click.option(
+    "--once",
+    is_flag=True,
+    help="Print the screen once, as plain text. [default if standard output is no terminal]",
+)
 @json_option("Print the page once, as JSON.")
 @shown(
     "--every",
@@ -23,8 +27,8 @@ from rlsched.terminal.show import print_json
 def top(once: bool, as_json: bool, every_s: float, at: BrokerAt) -> None:
     """Show the cluster: nodes and the users of their GPUs, users, running jobs, the queue, energy.
 
-    On a terminal, it is a live screen. Arrow keys choose a job; w shows why it waits or runs, l its output, c
-    cancels it after a question, q leaves.
+    On a terminal, the screen is live. Arrow keys choose a job; w shows why the job waits or runs, l shows its
+    output, c cancels it after a question, q quits.
 
     \b
     Example:

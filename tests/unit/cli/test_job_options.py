@@ -339,7 +339,7 @@ def test_memory_has_slurms_syntax(options: dict[str, object], mib: int) -> None:
         ({"mem": "much"}, r"--mem 'much': expected a size such as 64G"),
         ({"mem": "-1"}, r"--mem '-1': expected a size"),
         ({"mem": "1G", "mem_per_gpu": "1G"}, "expected one of --mem, --mem-per-gpu and --mem-per-cpu"),
-        ({"mem_per_cpu": "1G"}, "--mem-per-cpu needs -c"),
+        ({"mem_per_cpu": "1G"}, "--mem-per-cpu: expected with -c"),
     ],
 )
 def test_invalid_memory_is_refused(options: dict[str, object], said: str) -> None:

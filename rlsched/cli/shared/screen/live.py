@@ -1,4 +1,4 @@
-"""The loop of a live screen: a view is drawn with each new answer, and keys open other views."""
+"""The loop of a live screen: draws a view at each new answer; keys open other views."""
 
 from __future__ import annotations
 

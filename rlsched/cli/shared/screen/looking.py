@@ -1,4 +1,4 @@
-"""Queries to the broker behind a screen, repeated, with orders in between."""
+"""Repeated queries to the broker for a screen, and orders to the broker between them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 SLOW_S: Final = 2.0
-"""Duration of a query from which the screen reports that the broker does not answer, seconds."""
+"""Duration of a query after which the screen reports that the broker does not answer, seconds."""
 REST: Final = 10.0
 """Pause after a query, as a multiple of its duration, so that queries take little of the broker's time."""
 Fetch = Callable[["Client"], Any]
 
 
 class Looking:
-    """Queries the broker in a thread, so that a broker that does not answer delays no key.
+    """Querier of the broker in a thread, so that keys work even if the broker does not answer.
 
     Args:
         reach: Creates the client, which only that thread uses.
@@ -29,7 +29,7 @@ class Looking:
         news: Called in that thread when there is a new answer.
 
     Attributes:
-        trouble: Reason why there is no new answer, in a line; "" if there is one.
+        trouble: Reason why there is no new answer, in a line; "" if there is an answer.
         said: Result of the last order.
     """
 
@@ -56,7 +56,7 @@ class Looking:
         self._thread.join(0.2)
 
     def last_answer(self, fetch: Fetch) -> tuple[Any, float] | None:
-        """Return the last answer to this query and its time, Unix seconds; None: none yet."""
+        """Return the last answer to this query and its time, Unix seconds; None: no answer yet."""
         if self._failure is not None:
             raise self._failure
         if fetch != self._fetch:
@@ -65,13 +65,13 @@ class Looking:
         return self._found[1:] if self._found is not None and self._found[0] == fetch else None
 
     def order(self, order: Callable[[Client], str]) -> None:
-        """Carry out an order, then query again."""
+        """Carry out an order in the thread, then query again."""
         self._orders.append(order)
         self._asked.set()
 
     @property
     def trouble(self) -> str:
-        """Return why there is no new answer, in a line; "" if there is one."""
+        """Reason why there is no new answer, in a line; "" if there is an answer."""
         since = self._out_since
         if not self._trouble and since is not None and time.monotonic() - since > SLOW_S:
             return f"the broker has not answered for {time.monotonic() - since:.0f} s"

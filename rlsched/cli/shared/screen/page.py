@@ -1,4 +1,4 @@
-"""A page of text that may be longer than the screen, and is refreshed."""
+"""Pages of text that can be longer than the screen and are refreshed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Page(ABC):
     Args:
         title: The first line.
         back: View that `q` opens; None: close the screen.
-        from_end: Show the end first, and follow it.
+        from_end: Show the end first, and follow the end as the text grows.
     """
 
     def __init__(self, title: str, back: View | None, *, from_end: bool = False) -> None:

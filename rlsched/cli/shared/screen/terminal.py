@@ -33,7 +33,7 @@ _KEYS: Final = {
 _TYPED: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO.|\x1b|[^\x1b]")
 _BEGUN: Final = re.compile(r"\x1b(\[[0-9;]*|O)?\Z")
 _REST_S: Final = 0.05
-"""Maximum time between the characters of a key's code, seconds; after it, the key was Escape."""
+"""Maximum time between the characters of a key's code, seconds; after a longer time, the key was Escape."""
 _STOPPED = 128
 
 

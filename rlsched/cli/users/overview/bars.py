@@ -15,7 +15,7 @@ from rlsched.wire.messages import JobInfo, NodeInfo
 
 FREE, ABSENT, OTHERS = "·", "×", "#"
 MAX_BAR: Final = 32
-"""Most GPUs of a node to draw one by one."""
+"""Maximum number of GPUs of a node that are drawn one by one."""
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _HUES: Final = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 _NO_USER: Final = "(no user)"
@@ -28,7 +28,7 @@ class Marks:
         self._letters: dict[str, str] = {}
 
     def letter_of(self, user: str) -> Text:
-        """Return the user's letter: the first free one of the name. If none is free, letters are reused."""
+        """Return the user's letter: the first free letter of the name. If none is free, reuse a letter."""
         letter = self._letters.get(user)
         if letter is None:
             taken = set(self._letters.values())
@@ -55,7 +55,7 @@ def node_cells(picture: Picture, marks: Marks) -> list[Text]:
 
 
 def _node(node: NodeInfo, held: dict[int, JobInfo], marks: Marks, width: int) -> Text:
-    """Return a node and its GPUs, a character each: of jobs, free, absent, or held by others."""
+    """Return a node's name and one character per GPU: a user's letter, free, absent, or held by others."""
     is_up = node.state == "up"
     away = "blue" if node.state in ("asleep", "waking") else "red"
     text = Text(visible(node.name).ljust(width + 1), style="" if is_up else away)
@@ -83,7 +83,7 @@ def _of_job(job: JobInfo, marks: Marks) -> Text:
 
 
 def _counted(signs: Sequence[Text]) -> Text:
-    """Return `a12 b4 ·16`, for nodes whose bar would be too long."""
+    """Return the number of GPUs per character, `a12 b4 ·16`, for nodes with too many GPUs for a bar."""
     found: dict[str, tuple[Text, int]] = {}
     for sign in signs:
         found[sign.plain] = (sign, found.get(sign.plain, (sign, 0))[1] + 1)

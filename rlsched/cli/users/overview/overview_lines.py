@@ -22,7 +22,7 @@ from rlsched.wire.messages import JobInfo
 from rlsched.wire.states import RUNNING
 
 WIDE: Final = 110
-"""Width from which a forecast is shown with its interval, columns."""
+"""Minimum width of a screen to show forecasts with their intervals, columns."""
 
 
 def overview(
@@ -41,7 +41,7 @@ def overview(
         height: Maximum number of lines; None: no limit.
         now_s: Unix seconds.
         marks: Letters of users.
-        chosen: Job at the cursor.
+        chosen: Number of the job at the cursor; None: no cursor.
     """
     head = _head(picture, columns)
     for owner in picture.owners:  # users with most GPUs get their letters first
@@ -161,7 +161,7 @@ def _running_row(job: JobInfo, now_s: float, is_wide: bool) -> list[str | Text]:
 
 
 def remaining_text(job: JobInfo, now_s: float) -> str:
-    """Return the remaining time of a job: the forecast's median, else `~` and the submission's prediction."""
+    """Return a job's remaining time: the forecast's median, else `~` and the prediction at submission."""
     if job.forecast is not None:
         end_s = job.forecast.end_s[1]
         return ">7d" if end_s is None else brief(max(end_s - now_s, 0.0))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WhyPage(Page):
-    """The text of `rlsched why`."""
+    """Page with the text of `rlsched why`."""
 
     def __init__(self, job: JobInfo, back: View) -> None:
         super().__init__(visible(f"why: job {title(job)}"), back)
@@ -40,7 +40,7 @@ class WhyPage(Page):
 
 
 class LogsPage(Page):
-    """The end of the output of all ranks, updated as it grows."""
+    """Page with the end of the output of all ranks, updated as the output grows."""
 
     def __init__(self, job: JobInfo, back: View) -> None:
         super().__init__(visible(f"output: job {title(job)}"), back, from_end=True)

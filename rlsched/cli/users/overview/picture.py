@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 LEARNT = ("prediction", "forecasts")
-"""Fields of the broker's report that `rlsched predictor` shows, and `top` does not."""
+"""Fields of the broker's report that `top --json` omits, because `rlsched predictor` shows them."""
 
 
 @dataclass
@@ -41,7 +41,7 @@ class UserSummary:
 
 @dataclass(frozen=True)
 class Picture:
-    """Answers of the broker.
+    """State of a cluster: answers of the broker.
 
     Attributes:
         at_s: Time of the answers, Unix seconds.
@@ -57,13 +57,13 @@ class Picture:
 
     @cached_property
     def running(self) -> list[JobInfo]:
-        """Jobs that have GPUs, by number; an array has none of its own."""
+        """Jobs that have GPUs, by number; tasks of an array are included, arrays are not."""
         return [job for job in self.jobs if job.state != QUEUED and not job.num_tasks]
 
     @cached_property
     def queue(self) -> list[JobInfo]:
-        """Waiting jobs, and arrays with waiting tasks, in the order of the queue; then jobs that are kept out
-        of it, by number."""
+        """Waiting jobs, and arrays with waiting tasks, in queue order; then jobs that have no place in it, by
+        number."""
         waiting = [job for job in self.jobs if waits(job)]
         return sorted(
             waiting, key=lambda job: (math.inf if job.queue_key is None else job.queue_key, job.job)
@@ -71,7 +71,7 @@ class Picture:
 
     @cached_property
     def owners(self) -> list[UserSummary]:
-        """Users, by number of GPUs, most first."""
+        """Users and their GPUs; users with the most GPUs come first."""
         found: dict[str, UserSummary] = {}
         for job in self.running:
             owner = found.setdefault(job.user, UserSummary(job.user))
@@ -85,7 +85,7 @@ class Picture:
 
     @cached_property
     def jobs_by_gpu(self) -> dict[str, dict[int, JobInfo]]:
-        """Jobs by node and GPU, of the GPUs that jobs hold."""
+        """Jobs by node name and GPU index; free GPUs are absent."""
         found: dict[str, dict[int, JobInfo]] = {}
         for job in self.running:
             for node, gpus in zip(job.nodes, job.gpus, strict=True):

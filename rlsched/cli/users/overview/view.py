@@ -90,7 +90,7 @@ class Overview:
 
 
 def _all_of(job: JobInfo) -> str:
-    """Name the job to cancel; for an array, all tasks, also tasks with a row of their own."""
+    """Return the name of the job to cancel; for an array, the name of all tasks."""
     return f"array {job.job} ({job.name}) with all its tasks" if job.num_tasks else f"job {title(job)}"
 
 
