@@ -17,7 +17,7 @@ from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats, read_of
 
 @kernel
 def bins_outlived(age_s: float) -> int:
-    """Number of bins that a job of this age has outlived, 0 to BINS."""
+    """Return the number of bins that a job of this age has outlived, 0 to BINS."""
     outlived = 0
     while outlived < BINS and EDGES_S[outlived + 1] <= age_s:
         outlived += 1
