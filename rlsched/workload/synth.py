@@ -29,7 +29,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Bursts:
-    """B bursts; all jobs of a burst have the same values, except their submission times.
+    """B bursts; the values of a burst apply to all its jobs.
 
     Attributes:
         gpus: (B,) GPUs of each job of the burst.
