@@ -1,4 +1,4 @@
-"""Future arrivals: the arrivals of earlier hours and days are repeated."""
+"""Future arrivals, made by repeating the arrivals of earlier hours and days."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DAY_S: Final = 86_400.0
 DAYS: Final = 7
 KEPT_S: Final = (DAYS + 1) * DAY_S
 LEAST_S: Final = 600.0
-"""A shorter past is not used, seconds."""
+"""Minimum length of the known past, seconds; a shorter past is not repeated."""
 MOST: Final = 50_000
 """Maximum number of arrivals that are kept."""
 
@@ -31,14 +31,14 @@ CAME: Final = np.dtype(
         ("pinned", np.int32),  # 1: must not be preempted
     ]
 )
-"""A job that came. Its partitions are looked up when it is repeated: nodes may have been added."""
+"""Fields of an arrived job. Partitions are looked up at repetition, because nodes may have been added."""
 
 
 class RecentJobs:
-    """The jobs of the last days.
+    """Jobs that arrived in the last days.
 
     Attributes:
-        since_s: Time since which all of them are known; infinite before the first.
+        since_s: Time since which all arrivals are known; infinite before the first arrival.
     """
 
     def __init__(self) -> None:
@@ -52,11 +52,11 @@ class RecentJobs:
 
     @property
     def rows(self) -> NDArray[np.void]:
-        """(N,) CAME, in the order in which they came."""
+        """Return the recent jobs in order of arrival, (N,) CAME."""
         return self._rows[self._first : self._end]
 
     def add(self, row: tuple[float, ...]) -> None:
-        """Add a job: the fields of CAME."""
+        """Add a job, given as a tuple of the fields of `CAME`."""
         if self._end == len(self._rows):
             self._make_room()
         self._rows[self._end] = row
@@ -72,12 +72,12 @@ class RecentJobs:
             self._rows["run_s"][at] = run_s
 
     def unfinished(self) -> list[int]:
-        """Numbers of jobs with unknown run times."""
+        """Return the numbers of the jobs with unknown run times."""
         numbers: list[int] = self.rows["number"][np.isnan(self.rows["run_s"])].tolist()
         return numbers
 
     def places(self, numbers: Sequence[int]) -> NDArray[np.int64]:
-        """(L,) positions in `rows` of the jobs with these numbers, -1: not kept any more."""
+        """Return the (L,) positions in `rows` of jobs by their numbers; -1: the job is no longer stored."""
         at = np.array([self._at.get(number, -1) for number in numbers], np.int64)
         return np.where(at >= self._first, at - self._first, -1)
 
@@ -96,14 +96,14 @@ class RecentJobs:
         self._first, self._end = 0, len(kept)
 
     def next_block(self, now_s: float, block: int, draws: np.random.Generator) -> tuple[slice, float]:
-        """Arrivals of a block of a future: the slice of `rows` to repeat, and the offset of their times.
+        """Choose the arrivals of one block of a future: the slice of `rows` to repeat, and their time offset.
 
-        The first block repeats the last hours or these hours of an earlier day, with equal probability; later
-        blocks repeat an earlier day, if one is known.
+        The first block repeats either the most recent hours or the same hours of an earlier day, with equal
+        probability. Later blocks repeat an earlier day, if one is known.
 
         Args:
             now_s: Present time.
-            block: Number of the block, 0: from now on.
+            block: Number of the block; block 0 begins now.
             draws: Random numbers.
         """
         known_s = now_s - self.since_s

@@ -33,34 +33,33 @@ MOST_SHARE: Final = 0.9
 _U: Final = np.linspace(-4.0, 4.0, 81)
 _HALF: Final = 0.5 * (_U[1] - _U[0])
 MOST_HEARD: Final = 1.0
-"""Maximum weight of the running jobs of a burst together, in jobs: they are less independent than they
-look."""
+"""Maximum total weight of the running jobs of a burst, in jobs, because these jobs are not independent."""
 _MOST: Final = 5.0
-"""Bound of scores."""
+"""Maximum absolute value of a score."""
 _Z: Final = np.linspace(-12.0, 12.0, 4801)
 _OVER: Final = np.array([0.5 * math.erfc(z / math.sqrt(2.0)) for z in _Z.tolist()])
 _LN_OVER: Final = np.log(_OVER)
 
 
 def normal_score(share: Floats) -> Floats:
-    """Normal quantile of each share, at most 5 from 0."""
+    """Return the normal quantile of each share, limited to the range -5 to 5."""
     return np.clip(np.interp(share, 1.0 - _OVER, _Z), -_MOST, _MOST)
 
 
 def _ln_over(score: Floats) -> Floats:
-    """Logarithm of the share above each score."""
+    """Return the logarithm of the normal probability above each score."""
     return np.asarray(np.interp(score, _Z, _LN_OVER))
 
 
 class Bursts:
-    """Bursts of the N jobs that came recently.
+    """Bursts among N recent jobs.
 
     Args:
         vc: (N,) number of each job's VC.
-        demand: (N,) its demand class.
-        submit_s: (N,) its submission time.
-        gpus: (N,) its GPUs.
-        score: (N,) normal score of its run time, nan: unknown.
+        demand: (N,) demand class of each job.
+        submit_s: (N,) submission time of each job.
+        gpus: (N,) GPUs of each job.
+        score: (N,) normal score of each job's run time, nan: unknown.
 
     Attributes:
         shares: (SIZES,) common share of the variance of scores, by size class.
@@ -84,7 +83,7 @@ class Bursts:
 
     @classmethod
     def of_past(cls, past: NDArray[np.void], gpus: Floats, like: Lengths) -> Bursts:
-        """From past jobs, (N,) CAME, with their (N,) GPUs and the recent run times of such jobs."""
+        """Find the bursts of past jobs, (N,) CAME, from their (N,) GPUs and the recent run times."""
         run_s, predicted_s, spread = past["run_s"], past["predicted_s"], past["spread"]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             plain = np.log(run_s / predicted_s) / spread
@@ -95,7 +94,7 @@ class Bursts:
         return cls(vc, demand, past["submit_s"], gpus, np.where(tells, score, np.nan))
 
     def _learned(self, square: Floats, gpus: Floats) -> Floats:
-        """The intraclass correlation of ended jobs."""
+        """Return the intraclass correlation of ended jobs, by size class."""
         several = self._ended > 1.0
         ended, total = self._ended[several], self._sum[several]
         size = size_classes(gpus[several])
@@ -105,13 +104,13 @@ class Bursts:
         return np.asarray(np.clip(share, 0.0, MOST_SHARE))
 
     def places(self, rows: Whole, seqs: Whole, gpus: Floats, outlived: Floats, samples: int) -> Floats:
-        """(L, samples) position of each run time in the distribution of the remaining time, 0 to 1.
+        """Return (L, samples) positions, 0 to 1, of run times in the distributions of the remaining times.
 
         Args:
-            rows: (L,) position of each job among the N, -1: it is not among them, and in no burst.
-            seqs: (L,) their own numbers.
-            gpus: (L,) their GPUs.
-            outlived: (L,) share of its predicted distribution that each job has outlived, 0: it waits.
+            rows: (L,) position of each job among the N jobs; -1: the job is not among them, and in no burst.
+            seqs: (L,) number of each job.
+            gpus: (L,) GPUs of each job.
+            outlived: (L,) share of its predicted distribution that each job has outlived; 0: the job waits.
             samples: Number of futures.
         """
         burst = -1 - np.arange(len(rows), dtype=np.int64)
@@ -136,7 +135,7 @@ class Bursts:
     def _believed(
         self, ids: Whole, share: Floats, member: Whole, outlived: Floats, root: Floats, rest: Floats
     ) -> Floats:
-        """(B, U) probability that the common part of each burst is below each value."""
+        """Return the (B, U) probability that the common part of each burst is below each value."""
         ended, total = np.zeros((2, len(ids)))
         known = ids >= 0
         ended[known], total[known] = self._ended[ids[known]], self._sum[ids[known]]

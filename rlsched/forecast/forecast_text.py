@@ -9,11 +9,11 @@ from rlsched.wire.messages import JobForecast
 
 NOT_WITHIN = "not within 7 days"
 AGED_S = 30.0
-"""Older forecasts are shown with their age, seconds."""
+"""Age in seconds above which a forecast is shown with its age."""
 
 
 def in_words(forecast: JobForecast, now_s: float) -> str:
-    """A forecast as one line: start and end, and its age."""
+    """Return a forecast as one line: start, end and age of the forecast."""
     said = []
     if forecast.start_s is not None:
         said.append(f"starts {times_in_words(forecast.start_s, now_s)}")
@@ -23,7 +23,7 @@ def in_words(forecast: JobForecast, now_s: float) -> str:
 
 
 def times_in_words(times: Sequence[float | None], now_s: float) -> str:
-    """The median from now on, and 10 to 90 %."""
+    """Return the median and the 10 to 90 % range as text, counted from now."""
     low, median, high = (None if time is None else max(time - now_s, 0.0) for time in times)
     if low is None:
         return NOT_WITHIN
@@ -34,7 +34,7 @@ def times_in_words(times: Sequence[float | None], now_s: float) -> str:
 
 
 def cell(times: Sequence[float | None] | None, now_s: float, said_s: float) -> str:
-    """Median and 10 to 90 %, short; with the age of an old forecast."""
+    """Return the median and the 10 to 90 % range as short text, with the age of an old forecast."""
     if times is None:
         return ""
     low, median, high = (None if time is None else max(time - now_s, 0.0) for time in times)

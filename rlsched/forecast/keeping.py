@@ -1,4 +1,4 @@
-"""Open forecasts, kept until their outcomes are known."""
+"""Open forecasts, stored until their outcomes are known."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class When(NamedTuple):
 
 
 class Keeping:
-    """Forecasts, and the record of their outcomes.
+    """Open forecasts, and the record of the outcomes of earlier forecasts.
 
-    A job's first forecast of each kind is scored: of start and end while it waits, and of the end only if it
-    was first seen running. Later forecasts are corrected in the same way, and not scored.
+    Only a job's first forecast of each kind is scored. A waiting job has forecasts of its start and end; a
+    job that was first seen running has only a forecast of its end. Later forecasts are corrected, not scored.
     """
 
     def __init__(self) -> None:
@@ -58,17 +58,17 @@ class Keeping:
         self._came: dict[str, tuple[float, float]] = {}
 
     def has_new(self, live: Mapping[int, LiveJob]) -> bool:
-        """Whether there is a live job without a forecast."""
+        """Return whether any live job has no forecast yet."""
         return any(one.job not in self._met for one in live.values())
 
     def open_jobs(self) -> list[str]:
-        """Jobs with unknown outcomes."""
+        """Return the jobs with unknown outcomes."""
         return list(self._open)
 
     def correct(
         self, ahead: Ahead, listed: Ahead, live: Mapping[int, LiveJob], now_s: float
     ) -> dict[str, When]:
-        """Correct the simulated times, remember new forecasts, and return all forecasts by job."""
+        """Correct the simulated times, store new forecasts, and return all forecasts by job."""
         by_list = dict(
             zip(
                 listed.seqs.tolist(),
@@ -118,15 +118,17 @@ class Keeping:
     def corrected(
         self, what: What, num_gpus: float, times: Floats, list_s: float, now_s: float
     ) -> tuple[float, ...]:
-        """Quantiles of one more job, from (1, S) times of the clock and the time of list scheduling,
-        corrected."""
+        """Return the corrected quantiles of one more job.
+
+        `times` are (1, S) simulated times of the clock; `list_s` is the time of list scheduling.
+        """
         late = self._late(now_s).get((what, size_class(num_gpus)))
         by = self.record.correction(what, num_gpus, late)
         said = self.record.corrected(_quantiles(times - now_s)[0], max(list_s - now_s, 0.0), by)
         return tuple(now_s + time for time in said)
 
     def _late(self, now_s: float) -> dict[tuple[What, int], Floats]:
-        """By kind and size class, open forecasts that teach, in the form of `Record.correction`."""
+        """Return open forecasts for `Record.correction`, by kind and size class."""
         found: dict[tuple[What, int], list[tuple[float, ...]]] = {}
         for some in self._open.values():
             for said in some:
@@ -144,12 +146,12 @@ class Keeping:
             self._came[job] = (start_s, end_s)
 
     def drop_job(self, job: str) -> None:
-        """Drop a job whose end is no outcome of a forecast, or whose outcome will not be known."""
+        """Drop a job whose end does not count as an outcome, or whose outcome will stay unknown."""
         self._open.pop(job, None)
         self._met.discard(job)
 
     def take_outcomes(self) -> list[Seen]:
-        """Outcomes since the last call, in the order in which they came; they are in the record, too."""
+        """Return the outcomes since the last call, oldest first; the record contains these outcomes too."""
         found: list[tuple[Seen, bool]] = []
         for job, (start_s, end_s) in self._came.items():
             left = []
@@ -190,7 +192,7 @@ def _seen(said: OpenForecast, came_s: float) -> Seen:
 
 
 def _quantiles(times: Floats) -> list[tuple[float, ...]]:
-    """(L, S) -> 10, 50 and 90 % of each row, which may have infinite times; none is below 0."""
+    """Return the 10, 50 and 90 % quantiles of each row of (L, S) times, at least 0; times may be infinite."""
     ordered = np.sort(np.maximum(times, 0.0), axis=1)
     count = times.shape[1]
     picks = [min(int(at * count), count - 1) for at in QUANTILES]

@@ -14,14 +14,14 @@ from rlsched.forecast.record import SIZES, size_classes
 Floats = NDArray[np.float64]
 
 FEWEST: Final = 30
-"""With fewer ended jobs of a size, all sizes are used; with fewer of all sizes, none."""
+"""Minimum number of ended jobs of a size; with fewer, all sizes are used; with fewer of all sizes, none."""
 OUTLIVED: Final = 5
-"""For a job that outlives all but this many ended jobs, only its age is known."""
+"""If at most this many ended jobs ran longer than a job's age, only the age is used for this job."""
 LEAST_SPREAD: Final = 0.05
-"""A prediction with less spread counts as certain, and has no shape."""
+"""Minimum spread of a prediction; a prediction with less spread counts as certain, and has no shape."""
 _KNOTS: Final = 512
 _BEYOND: Final = 0.5
-"""Mean excess of run times beyond the longest ended job, as a part of it."""
+"""Mean excess of run times beyond the longest ended job, as a fraction of that job's run time."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +67,18 @@ class Lengths:
         spread: Floats,
         ended: NDArray[np.bool_],
     ) -> Lengths:
-        """From (N,) run times so far, and their predictions; nan: it has not run."""
+        """Estimate distributions from (N,) run times so far and their predictions; nan: not started."""
         counts = (run_s > 0.0) & (predicted_s > 0.0) & (spread >= LEAST_SPREAD)
         z = np.log(run_s[counts] / predicted_s[counts]) / spread[counts]
         return cls(gpus[counts], z, ended[counts])
 
     def totals(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats, at: Floats) -> Floats:
-        """(L, S) total run times at (L, S) positions in the remaining time; rows of nan if nothing is known.
+        """Return (L, S) total run times at (L, S) positions in the remaining time; rows of nan if unknown.
 
         Args:
             gpus: (L,) GPUs of the jobs.
             predicted_s: (L,) predicted median.
-            spread: (L,) standard deviation of its logarithm.
+            spread: (L,) standard deviation of the logarithm of the run time.
             age_s: (L,) age of each job.
             at: (L, S) position in the distribution, 0 to 1.
         """
@@ -94,7 +94,7 @@ class Lengths:
         return found
 
     def outlived(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats) -> Floats:
-        """(L,) share of such jobs that ended at each age or before, nan if unknown."""
+        """Return the (L,) share of jobs of the same size that ended at each age or before, nan if unknown."""
         found = np.full(len(gpus), np.nan)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             aged = np.where(age_s > 0.0, np.log(age_s / predicted_s) / spread, -np.inf)
@@ -104,7 +104,7 @@ class Lengths:
         return found
 
     def shares(self, gpus: Floats, z: Floats) -> Floats:
-        """(N,) position of each ended job among such jobs, as a share, nan if unknown.
+        """Return the (N,) position of each ended job among jobs of the same size, as a share, nan if unknown.
 
         Args:
             gpus: (N,) GPUs of the jobs.
@@ -118,7 +118,7 @@ class Lengths:
     def _by_shape(
         self, gpus: Floats, counts: NDArray[np.bool_]
     ) -> Iterator[tuple[_Shape, NDArray[np.bool_]]]:
-        """Each shape, with the counted jobs of its sizes."""
+        """Yield each shape, and a mask of the counted jobs that use the shape."""
         size = size_classes(gpus)
         for number, shape in enumerate(self._shapes):
             mine = counts & (size == number)

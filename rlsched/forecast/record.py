@@ -26,31 +26,30 @@ RULES: Final = ("last", "week", "list")
 RECENT: Final = 300
 """Number of forecasts of a size class from which corrections are made."""
 OF_ONE: Final = 8
-"""Maximum number of forecasts that teach per refresh and size class: they share their future and its
-errors."""
+"""Maximum number of forecasts per refresh and size class used for corrections: their errors are shared."""
 FEWEST: Final = 30
 """With fewer forecasts of a class, forecasts of all other classes fill up the weight."""
 BLENDS: Final = np.linspace(0.0, 1.0, 5)
-"""Candidate weights of the futures in a forecast; list scheduling has the rest."""
+"""Candidate weights of the futures in a forecast; list scheduling has the remaining weight."""
 BLEND_TRUST: Final = 10.0
-"""Inverse of the excess loss, relative to the best, at which a candidate weight counts 1 / e as much."""
+"""A candidate weight with an excess loss of 1 / this, relative to the best, counts 1 / e as much."""
 _END_S: Final = HORIZON_S * (1.0 - 1e-9)
 _UNIT_S: Final = 60.0
 """Times are compared as ln(1 + time / unit): a minute more or less counts little, at any length."""
 
 
 def size_class(num_gpus: float) -> int:
-    """Position in `SIZES`."""
+    """Return the position in `SIZES` of a job's size class."""
     return max(sum(num_gpus >= least for least in SIZES) - 1, 0)
 
 
 def size_classes(gpus: Floats) -> NDArray[np.int64]:
-    """(N,) positions in `SIZES`."""
+    """Return the (N,) positions in `SIZES` of the jobs' size classes."""
     return np.maximum(np.searchsorted(SIZES, gpus, side="right") - 1, 0)
 
 
 def size_words(position: int) -> str:
-    """A size class as text."""
+    """Return a size class as text."""
     least = SIZES[position]
     if position + 1 == len(SIZES):
         return f"{least}+"
@@ -83,7 +82,7 @@ def _unln(value: float) -> float:
 
 
 def teaching(count: int) -> NDArray[np.int64]:
-    """Indices of the forecasts that teach, of `count` in one refresh and size class, evenly spread."""
+    """Choose, evenly spread, which of `count` forecasts of a refresh and size class correct others."""
     return np.unique(np.linspace(0.0, count - 1.0, min(count, OF_ONE)).round().astype(np.int64))
 
 
@@ -107,7 +106,7 @@ def _levels(said_s: Floats, weights: Floats) -> Floats:
 
 
 def _quantiles(values: Floats, weights: Floats, levels: Sequence[float] = QUANTILES) -> Floats:
-    """(N, 3) -> (3,) weighted quantile of each column, with weights (N, 3)."""
+    """Return the (3,) weighted quantiles of the columns of (N, 3) values, with (N, 3) weights."""
     found = np.empty(len(QUANTILES))
     for k, at in enumerate(levels):
         order = np.argsort(values[:, k])
@@ -169,7 +168,7 @@ class Record:
             self.add(one, at in teach)
 
     def add(self, seen: Seen, teaches: bool = True) -> None:
-        """Add an outcome; without `teaches` it counts only in scores and simple rules."""
+        """Add an outcome; without `teaches`, the outcome counts only in scores and simple rules."""
         mine = self._class(seen.what, seen.num_gpus)
         if teaches:
             list_s = seen.raw[1] if math.isnan(seen.list_s) else seen.list_s
@@ -242,7 +241,7 @@ class Record:
         return tuple(made)
 
     def rules(self, what: What, num_gpus: float, now_s: float) -> tuple[float, list[float]]:
-        """The last outcome of this class, and 10, 50 and 90 % of its last week; nan: unknown."""
+        """Return the last outcome of this size class, and 10, 50 and 90 % of its last week; nan: unknown."""
         mine = self._class(what, num_gpus)
         while mine.came and mine.came[0][0] < now_s - WEEK_S:
             mine.came.popleft()
@@ -256,12 +255,12 @@ _LOGS: Final = len(QUANTILES) + 2
 
 
 def _blended(logs: Floats, share: float | Floats) -> Floats:
-    """(N, 5) -> (N, 3) logarithms of the blended quantiles of futures and list scheduling."""
+    """Blend the quantiles of futures and list scheduling: (N, 5) -> (N, 3) logarithms."""
     return np.asarray(share * logs[:, : len(QUANTILES)] + (1.0 - share) * logs[:, len(QUANTILES) : -1])
 
 
 def _share_of(known: Floats, weights: Floats) -> float:
-    """Weight of the futures: the mean of candidates weighted by their loss after correction."""
+    """Return the weight of the futures: the mean of candidates weighted by their loss after correction."""
     truth_s = np.expm1(known[:, -1]) * _UNIT_S
     losses, counts = np.empty(len(BLENDS)), np.tile(weights[:, None], len(QUANTILES))
     for place, share in enumerate(BLENDS.tolist()):
@@ -293,19 +292,19 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _pinball_s(said: Floats, truth: Floats) -> Floats:
-    """(N, 3), (N,) -> (N,) pinball losses, seconds. Infinite counts as the horizon."""
+    """Return the (N,) pinball losses of (N, 3) quantiles, seconds. Infinite counts as the horizon."""
     off = np.minimum(truth, HORIZON_S)[:, None] - np.minimum(said, HORIZON_S)
     at = np.array(QUANTILES)[None, :]
     return np.asarray(np.maximum(at * off, (at - 1.0) * off).mean(axis=1))
 
 
 def pinball_s(said: Floats, truth: Floats) -> float:
-    """(N, 3), (N,) -> mean pinball loss, seconds. Infinite counts as the horizon."""
+    """Return the mean pinball loss of (N, 3) quantiles, seconds. Infinite counts as the horizon."""
     return float(_pinball_s(said, truth).mean())
 
 
 def score(seen: Sequence[Seen]) -> Score | None:
-    """Score of forecasts of one kind; None: there are none."""
+    """Return the score of forecasts of one kind; None if there are no forecasts."""
     if not seen:
         return None
     truth = np.array([one.seen_s for one in seen])

@@ -19,7 +19,7 @@ _BELOW: Final = np.array([0.5 * math.erfc(-z / math.sqrt(2.0)) for z in _Z.tolis
 _GONE: Final = 1e-6
 """A job has outlived its prediction if a smaller share of the distribution remains."""
 _BEYOND: Final = 0.5
-"""Mean remaining time of a job that has outlived its prediction, as a part of its age."""
+"""Mean remaining time of a job that has outlived its prediction, as a fraction of its age."""
 EVERY: Final = (16, 4, 2, 1)
 """Strides of futures; futures at a longer stride reach further into the time; the longest first."""
 _LAST: Final = np.uint64(2**64 - 1)
@@ -103,7 +103,7 @@ def outlived(
     age_s: Floats,
     like: tuple[Lengths, Floats] | None = None,
 ) -> Floats:
-    """(L,) share of its distribution that each job has outlived; arguments as for `run_times`."""
+    """Return the (L,) share of its distribution that each job has outlived; arguments as for `run_times`."""
     binned = np.isfinite(chances[:, 0]) if chances.size else np.zeros(len(age_s), bool)
     found = _outlived_lognormal(predicted_s, spread, age_s)
     if like is not None:

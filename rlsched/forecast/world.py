@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 GROUP: Final = "rlsched.forecasters"
-"""Entry points `NAME = MODULE:FACTORY`, called without arguments."""
+"""Entry point group; each entry point is `NAME = MODULE:FACTORY`, and FACTORY is called without arguments."""
 DEFAULT: Final = "futures"
 FUTURES: Final = 64
 HORIZON_S: Final = 7 * 86_400.0
@@ -53,7 +53,7 @@ class HypotheticalJob(NamedTuple):
 
     @property
     def num_gpus(self) -> int:
-        """Whole GPUs."""
+        """Number of whole GPUs."""
         return self.demand.gpus
 
 
@@ -80,7 +80,7 @@ class World:
 
     @cached_property
     def served(self) -> NDArray[np.int32]:
-        """(1 + VCs, 2) own and shared partition by VC number plus one; row 0 is for no VC."""
+        """Own and shared partition, (1 + VCs, 2), by VC number plus one; row 0 is for jobs without a VC."""
         names = ["", *self.state.vc_names]
         return np.array([self.state.partitions_of(name) for name in names], np.int32).reshape(-1, 2)
 
@@ -113,23 +113,22 @@ class Forecaster(Protocol):
     futures: int
 
     def play(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
-        """Futures of all live jobs, or of only the hypothetical job."""
+        """Simulate futures of all live jobs, or of only the hypothetical job."""
 
     def list_schedule(self, world: World, asked: HypotheticalJob | None = None) -> Ahead:
-        """The single future without arrivals in which all jobs run for their predicted times: list
-        scheduling."""
+        """Simulate list scheduling: the one future without arrivals, with predicted run times."""
 
 
 def forecaster_names() -> list[str]:
-    """Names of all installed forecasters."""
+    """Return the names of all installed forecasters."""
     return sorted(point.name for point in entry_points(group=GROUP))
 
 
 def load_forecaster(name: str = DEFAULT) -> Forecaster:
-    """A forecaster by its name.
+    """Load a forecaster by its name.
 
     Raises:
-        InputError: there is none of this name, or it cannot be loaded.
+        InputError: No forecaster has this name, or the forecaster cannot be loaded.
     """
     for point in entry_points(group=GROUP):
         if point.name == name:

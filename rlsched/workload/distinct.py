@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ROWS: Final = 1 << 14
-"""Number of texts processed in one step; they fit the second-level cache."""
+"""Number of texts processed in one step, chosen to fit the second-level cache."""
 _SMALL: Final = 1 << 16
 """Whole numbers below this are counted in a table."""
 
@@ -29,9 +29,10 @@ def distinct_rows(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArra
 
 
 def fingerprints(column: NDArray[np.str_]) -> NDArray[np.uint64]:
-    """(J,) a number for each text: equal for equal texts, and almost always different for different texts.
+    """Return a (J,) number for each text: equal for equal texts, almost always different for others.
 
-    The sum of the code points, each multiplied by an odd number that depends on its position, modulo 2^64.
+    The number is the sum of the code points, each multiplied by an odd number that depends on its position,
+    modulo 2^64.
     """
     wide = column.dtype.itemsize // 4
     factors = np.random.default_rng(0).integers(1 << 63, size=wide, dtype=np.uint64) * 2 + 1
@@ -43,13 +44,13 @@ def fingerprints(column: NDArray[np.str_]) -> NDArray[np.uint64]:
 
 
 def surely_differ(column: NDArray[np.str_]) -> bool:
-    """Whether every text surely differs from every other; False also if two fingerprints coincide."""
+    """Return whether all texts surely differ from each other; False also if two fingerprints coincide."""
     ordered = np.sort(fingerprints(column))
     return not bool((ordered[1:] == ordered[:-1]).any())
 
 
 def _numbered(column: NDArray[Any]) -> tuple[NDArray[np.intp], int]:
-    """(J,) the number of each value among the distinct ones, ascending, and their count."""
+    """Return the (J,) number of each value among the distinct values, ascending, and their count."""
     if column.dtype.kind == "U":
         return _numbered_texts(column)
     whole = np.fmin(column, _SMALL).astype(np.intp)  # a nan is the largest
@@ -62,7 +63,7 @@ def _numbered(column: NDArray[Any]) -> tuple[NDArray[np.intp], int]:
 
 
 def _numbered_texts(column: NDArray[np.str_]) -> tuple[NDArray[np.intp], int]:
-    """As `_numbered`, for texts: sorted by fingerprint, and the few distinct texts by their content."""
+    """Number texts as `_numbered` does: sorts by fingerprint, and only the few distinct texts by content."""
     _, first, number = np.unique(fingerprints(column), return_index=True, return_inverse=True)
     texts = column[first]
     for row in range(0, len(column), _ROWS):

@@ -33,7 +33,7 @@ class Runnable(NamedTuple):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of jobs that can never run, by reason, most frequent first."""
+        """Count the jobs that can never run, by reason, most frequent first."""
         return dict(Counter(self.reasons[~self.mask].tolist()).most_common())
 
 
@@ -61,7 +61,7 @@ _demands_of: WeakKeyDictionary[Trace, tuple[list[Demand], NDArray[np.intp]]] = W
 
 
 def trace_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
-    """The distinct demands of a trace, and the demand of each job (J,)."""
+    """Return the distinct demands of a trace, and the (J,) number of each job's demand."""
     known = _demands_of.get(trace)
     if known is None:
         known = _demands_of[trace] = _find_demands(trace)
@@ -99,7 +99,7 @@ def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
 
 
 def _holds(groups: list[NodeGroup], demand: Demand) -> bool:
-    """Whether a job fits these nodes when all of them are free."""
+    """Return whether a job fits these nodes when all of them are free."""
     sizes: Counter[int] = Counter()
     for group in groups:
         sizes[demand.places_on_node(group)] += group.count
@@ -142,12 +142,12 @@ def _too_large(vc: str, demand: Demand) -> str:
 
 
 def span_s(trace: Trace) -> float:
-    """Seconds from the first submission to the last."""
+    """Return the seconds from the first submission to the last."""
     return float(trace.submit_s[-1] - trace.submit_s[0]) if len(trace) else 0.0
 
 
 def offered_load(trace: Trace, spec: ClusterSpec) -> float:
-    """Offered load, a fraction of the cluster; nan if all jobs are submitted at once.
+    """Return the offered load, a fraction of the cluster; nan if all jobs are submitted at once.
 
     load = sum of duration x GPUs of the jobs that can run / (GPUs x (last - first submission))
     """

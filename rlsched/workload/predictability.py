@@ -45,7 +45,7 @@ def parse_predictability(text: str) -> Predictability:
     """Parse a named level, or a number: the standard deviation of ln(true / predicted).
 
     Raises:
-        InputError: it is neither.
+        InputError: The text is neither a named level nor such a number.
     """
     for level in LEVELS:
         if text == level:

@@ -29,15 +29,15 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Bursts:
-    """B bursts; the jobs of one burst share all of this.
+    """B bursts; the values of a burst apply to all its jobs.
 
     Attributes:
-        gpus: (B,) GPUs of each of its jobs.
-        size_class: (B,) position of its size class in the profile.
+        gpus: (B,) GPUs of each job of the burst.
+        size_class: (B,) position of the burst's size class in the profile.
         jobs: (B,) number of jobs.
         user: (B,) number of the user.
         name: (B,) number of the name among the names of this user and number of GPUs.
-        start_s: (B,) submission of its first job, seconds.
+        start_s: (B,) submission of the first job of the burst, seconds.
     """
 
     gpus: Ints

@@ -46,7 +46,7 @@ def split_suffix(path: Path) -> tuple[str, str]:
     """Return the file's name without its suffix, and the suffix: one of `SUFFIXES`.
 
     Raises:
-        TraceError: the suffix is another one.
+        TraceError: The suffix is not one of `SUFFIXES`.
     """
     for suffix in sorted(SUFFIXES, key=len, reverse=True):
         if path.name.lower().endswith(suffix) and len(path.name) > len(suffix):
@@ -197,14 +197,14 @@ def _pyarrow_parquet() -> ModuleType:
 
 
 LONGEST: Final = 1000
-"""Most bytes in a cell; a file with a longer one is not plain."""
+"""Maximum number of bytes in a cell; a file with a longer cell is not plain."""
 
 _COMMA, _LF, _POINT, _ZERO = (ord(sign) for sign in ",\n.0")
 _NOT_PLAIN: Final = (b'"', b"\r", b"\0", b"\n\n")
 _NUMBER_SIGNS: Final = frozenset(b"0123456789.+-eE")
 """Characters of a plainly written number; `float` decides whether it is one."""
 _EXACT_DIGITS: Final = 15
-"""Most digits of an integer that float64 always holds exactly."""
+"""Maximum number of digits of an integer that float64 always stores exactly."""
 _POWERS: Final = 10.0 ** np.arange(_EXACT_DIGITS + 1)
 _SPLIT_BYTES, _DECODE_BYTES = 1 << 18, 1 << 20
 """Bytes processed in one step; they fit the second-level cache."""
@@ -283,7 +283,7 @@ class PlainCells(Sequence[str]):
         return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.str_)
 
     def numbers(self) -> NDArray[np.float64] | None:
-        """(J,) all cells as parsed by `float`, nan if blank; None: some are not plainly written."""
+        """Return all (J,) cells as parsed by `float`, nan if blank; None: some are not plainly written."""
         found = np.empty(len(self))
         for block in self._blocks():
             values, plain = _as_numbers(block)

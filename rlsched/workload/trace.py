@@ -164,7 +164,7 @@ class Trace:
         return Trace(name=self.name, extra=extra, origin=self.origin, **arrays)
 
     def _is_all(self, index: NDArray[Any] | slice) -> bool:
-        """Whether a slice or a mask selects all jobs."""
+        """Return whether a slice or a mask selects all jobs."""
         if isinstance(index, slice):
             return index.indices(len(self)) == (0, len(self), 1)
         return index.dtype == np.bool_ and len(index) == len(self) and bool(index.all())
@@ -208,7 +208,7 @@ def _anything_known(cells: NDArray[Any]) -> bool:
 
 
 def dependencies(trace: Trace) -> dict[int, list[int]]:
-    """Rows of the jobs that each row waits for; jobs outside this (part of a) trace are left out."""
+    """Return the rows of the jobs that each row waits for, without jobs outside this (part of a) trace."""
     cells = trace.extra.get("depends_on")
     if cells is None or not (cells != "").any():
         return {}
@@ -222,7 +222,7 @@ def dependencies(trace: Trace) -> dict[int, list[int]]:
 
 
 def failures(trace: Trace) -> dict[int, list[float]]:
-    """By row: seconds of running after which it fails, for the first time, for the second, ..."""
+    """Return, by row, the seconds of running after which a job fails the first time, the second, ..."""
     cells = trace.extra.get("fail_after_s")
     if cells is None:
         return {}
@@ -231,7 +231,7 @@ def failures(trace: Trace) -> dict[int, list[float]]:
 
 
 def flags(trace: Trace, name: str) -> NDArray[np.int8]:
-    """(J,) a flag column: 1 true, 0 false, -1 blank."""
+    """Return a flag column, (J,): 1 true, 0 false, -1 blank."""
     cells = trace.extra.get(name)
     if cells is None:
         return np.full(len(trace), -1, np.int8)
@@ -239,7 +239,10 @@ def flags(trace: Trace, name: str) -> NDArray[np.int8]:
 
 
 def reject_dependents(trace: Trace, reasons: NDArray[np.str_]) -> NDArray[np.str_]:
-    """Why each job can never run, also because it waits for a job that never will. (J,) "" if it can."""
+    """Return why each job, (J,), can never run, "" if the job can run.
+
+    A job that waits for a job that can never run cannot run either.
+    """
     found = dependencies(trace)
     if not found or not (reasons != "").any():
         return reasons

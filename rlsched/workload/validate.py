@@ -96,12 +96,12 @@ def column_of(name: str) -> TraceColumn | None:
 
 
 def known_names() -> str:
-    """All headers, for a message."""
+    """Return all headers as text, for a message."""
     return ", ".join([*KNOWN, PASS_THROUGH + "*"])
 
 
 MAX_TEXT = 1000
-"""Most characters in one cell; numpy pads every cell of a column to the longest."""
+"""Maximum number of characters in one cell; numpy pads every cell of a column to the longest cell."""
 
 _TEXT = f"text of at most {MAX_TEXT} characters without NUL"
 _NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")

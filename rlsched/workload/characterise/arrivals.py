@@ -11,7 +11,9 @@ from rlsched.workload.trace import Trace
 
 
 def arrivals(trace: Trace, clock: WeekClock, gpu_s: Floats) -> Report:
-    """Submissions: per day, the gaps, by hour of the day, and the five busiest hours since the first one.
+    """Report the submissions: per day, their gaps, by hour of the day, and the five busiest hours.
+
+    The busiest hours are counted from the first submission.
 
     Args:
         trace: J jobs.

@@ -11,12 +11,12 @@ from rlsched.workload.trace import Trace
 
 
 def against(trace: Trace, spec: ClusterSpec, runnable: Runnable, gpu_s: Floats) -> Report:
-    """Load and capacity.
+    """Report the offered load and the capacity of a cluster for a trace.
 
     Args:
         trace: J jobs.
         spec: The cluster.
-        runnable: From `load.runnable_mask` of both.
+        runnable: Result of `load.runnable_mask` for the trace and the cluster.
         gpu_s: (J,) GPU-time, GPU-seconds.
     """
     work = np.where(runnable.mask, gpu_s, 0.0)

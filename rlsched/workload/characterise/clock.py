@@ -13,7 +13,7 @@ WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", 
 DAYS = tuple(f"day {number}" for number in range(1, 8))
 SLOTS = 7 * 24
 MOST_HOURS = 2_000_000
-"""Most hours of a trace, about 228 years; a longer trace contains a wrong time."""
+"""Maximum hours of a trace, about 228 years; a longer trace contains a wrong time."""
 MOST_BINS = 200
 _BINS_S = (HOUR_S, 6 * HOUR_S, DAY_S, 7 * DAY_S, 28 * DAY_S, 364 * DAY_S)
 
@@ -33,7 +33,7 @@ class WeekClock(NamedTuple):
 
     @property
     def offset_s(self) -> float:
-        """Seconds from the Monday midnight before the origin to the origin; 0 if that is unknown."""
+        """Seconds from the Monday midnight before the origin to the origin; 0 if the origin is unknown."""
         if self.origin is None:
             return 0.0
         at = self.origin
@@ -45,7 +45,7 @@ class WeekClock(NamedTuple):
         return DAYS if self.origin is None else WEEKDAYS
 
     def hour(self, at_s: Floats) -> Ints:
-        """Number of the clock hour of each time; hour 0 begins at the midnight of `offset_s`."""
+        """Return the number of the clock hour of each time; hour 0 begins at the midnight of `offset_s`."""
         return np.floor((at_s + self.offset_s) / HOUR_S).astype(np.int64)
 
     def hours_in_slots(self) -> Ints:
@@ -81,5 +81,5 @@ class WeekClock(NamedTuple):
         return np.concatenate([[self.first_s], inside, [self.last_s]])
 
     def report(self) -> Report:
-        """Meaning of hours and days in the report."""
+        """Report the meaning of the hours and days."""
         return {"origin": None if self.origin is None else self.origin.isoformat(), "days": list(self.days)}

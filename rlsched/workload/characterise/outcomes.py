@@ -34,22 +34,22 @@ def outcome_of(status: str) -> str:
 
 
 def status_counts(trace: Trace) -> dict[str, int]:
-    """Number of jobs by publisher's status, most frequent first; blank statuses are left out."""
+    """Count the jobs by publisher's status, most frequent first; blank statuses are left out."""
     return dict(Counter(trace.status[trace.status != ""].tolist()).most_common())
 
 
 def outcomes(trace: Trace, counts: dict[str, int], gpu_s: Floats, classes: Ints) -> Report:
-    """Jobs and GPU-time by outcome, by status, and by outcome in each size class.
+    """Report jobs and GPU-time by outcome, by status, and by outcome in each size class.
 
     Args:
         trace: J jobs.
-        counts: From `status_counts`.
+        counts: Result of `status_counts`.
         gpu_s: (J,) GPU-time, GPU-seconds.
-        classes: (J,) from `sizes.size_class`.
+        classes: (J,) result of `sizes.size_class`.
 
     Returns:
-        Shares are of the jobs with a known status. `sizes`: by class the share of its jobs that ended in each
-        outcome (`jobs_frac`) and of its GPU-time (`gpu_time_frac`).
+        Shares are of the jobs with a known status. `sizes` has, for each class, the share of its jobs
+        (`jobs_frac`) and of its GPU-time (`gpu_time_frac`) by outcome.
     """
     known = trace.status != ""
     if not counts:

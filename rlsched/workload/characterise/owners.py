@@ -22,16 +22,16 @@ _CURVE_POINTS = 100
 
 
 def users(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
-    """Number of users, the share of the largest of them, and the largest by name.
+    """Report the number of users, the shares of the largest users, and these users by name.
 
     Args:
         trace: J jobs.
-        keys: Of the column `user`.
+        keys: Numbered cells of the column `user`.
         gpu_s: (J,) GPU-time, GPU-seconds.
 
     Returns:
-        `top`: for the first 1, 5, ... % of the users by GPU-time (at least one user) their shares of jobs and
-        GPU-time. `curve`: the share of GPU-time of the first `users_frac`. `largest`: up to 20 rows. Shares
+        `top`: shares of jobs and GPU-time of the first 1, 5, ... % of the users by GPU-time (at least one
+        user). `curve`: the share of GPU-time of the first `users_frac`. `largest`: up to 20 rows. Shares
         are of the jobs with a known user.
     """
     if not keys.names:
@@ -73,11 +73,11 @@ def users(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
 
 
 def virtual_clusters(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
-    """A row for each virtual cluster of the jobs, largest GPU-time first.
+    """Return a row for each virtual cluster of the jobs, largest GPU-time first.
 
     Args:
         trace: J jobs.
-        keys: Of the column `vc`.
+        keys: Numbered cells of the column `vc`.
         gpu_s: (J,) GPU-time, GPU-seconds; shares are of the jobs with a known VC.
     """
     if not keys.names:
@@ -101,7 +101,7 @@ def virtual_clusters(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
 
 
 def _rows_of(keys: Keys) -> list[Ints]:
-    """Positions of the jobs of each name."""
+    """Return the positions of the jobs of each name."""
     order = np.argsort(keys.code, kind="stable")
     return np.split(order, np.searchsorted(keys.code[order], np.arange(len(keys.names))))[1:]
 

@@ -28,15 +28,15 @@ def missing(say: str, *columns: str) -> Report:
 
 
 def is_missing(section: Report) -> bool:
-    """Whether this section was made by `missing`."""
+    """Return whether `missing` made this section."""
     return "missing" in section
 
 
 class Keys(NamedTuple):
-    """Text cells as numbers.
+    """Text cells of a column as numbers.
 
     Attributes:
-        code: (J,) number of each cell's text, in order of first appearance; -1 if it is blank.
+        code: (J,) number of each cell's text, in order of first appearance; -1 if the cell is blank.
         names: The texts, by number.
     """
 
@@ -57,7 +57,7 @@ def keyed(cells: NDArray[np.str_]) -> Keys:
 
 
 def quantiles(seconds: Floats) -> Report:
-    """Mean, some quantiles and the maximum of one or more values, seconds."""
+    """Return the mean, some quantiles and the maximum of one or more values, seconds."""
     at = np.quantile(seconds, [q for _, q in QUANTILES])
     return {
         "mean_s": float(seconds.mean()),
@@ -72,11 +72,11 @@ def quotient(numerator: float, denominator: float) -> float | None:
 
 
 def total_by(code: Ints, weights: Floats, kinds: int) -> Floats:
-    """(kinds,) sum of the weights by number 0 ... kinds - 1."""
+    """Sum the weights by number 0 ... kinds - 1; returns (kinds,) sums."""
     total: Floats = np.bincount(code, weights=weights, minlength=kinds).astype(np.float64)
     return total
 
 
 def gpu_seconds(duration_s: Floats, num_gpus: Floats) -> Floats:
-    """(J,) GPU-time of each job: duration x GPUs, GPU-seconds."""
+    """Return the (J,) GPU-time of each job: duration x GPUs, GPU-seconds."""
     return duration_s * num_gpus

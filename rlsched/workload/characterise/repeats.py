@@ -1,4 +1,4 @@
-"""Repeated jobs: jobs with the same name of one user, and bursts of submissions."""
+"""Repeated jobs: jobs of one user with the same name, and bursts of submissions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rlsched.workload.trace import Trace
 BURST_GAP_S = 60.0
 """Longest gap between two submissions of one burst."""
 RUNS: tuple[tuple[str, int], ...] = (("1", 1), ("2-4", 2), ("5-9", 5), ("10-49", 10), ("50 or more", 50))
-"""(label, fewest jobs of one name)."""
+"""Groups of names by number of jobs: (label, minimum number of jobs of one name)."""
 
 
 def bursts(vc: Ints, num_gpus: Floats, submit_s: Floats, gap_s: float = BURST_GAP_S) -> Ints:
-    """(J,) number of the burst that each job belongs to, 0, 1, ...
+    """Return the (J,) number of each job's burst, 0, 1, ...
 
-    A burst is a run of jobs of one VC and one number of GPUs, each at most `gap_s` after the one before.
+    A burst is a run of jobs of one VC with one number of GPUs, each at most `gap_s` after the previous job.
 
     Args:
-        vc: (J,) number of its VC, any number if it is unknown.
+        vc: (J,) number of each job's VC, any number if the VC is unknown.
         num_gpus: (J,) GPUs.
         submit_s: (J,) submissions, ascending, seconds.
         gap_s: Longest gap within a burst, seconds.
@@ -34,7 +34,7 @@ def bursts(vc: Ints, num_gpus: Floats, submit_s: Floats, gap_s: float = BURST_GA
 
 
 def in_bursts(trace: Trace, vcs: Keys) -> Report:
-    """Number of jobs in bursts, and the size of the bursts; `jobs_frac` is of bursts of two jobs or more."""
+    """Report the jobs in bursts and the sizes of bursts; `jobs_frac` counts bursts of two jobs or more."""
     count = np.bincount(bursts(vcs.code, trace.num_gpus, trace.submit_s))
     return {
         "gap_s": BURST_GAP_S,
@@ -93,7 +93,7 @@ def _by_runs(runs: Ints, code: Ints, work: Floats) -> list[Report]:
 
 
 def _likeness(duration_s: Floats, code: Ints, runs: Ints) -> Report:
-    """Standard deviation of ln(duration) over the jobs, and around the mean of their name."""
+    """Return the standard deviation of ln(duration) of all jobs, and around the mean of each name."""
     if not len(duration_s):
         return {"ln_duration_sd": None, "ln_duration_sd_within": None}
     x = np.log(np.maximum(duration_s, 1.0))

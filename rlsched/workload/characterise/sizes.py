@@ -19,12 +19,12 @@ SIZE_CLASSES: tuple[tuple[str, float], ...] = (
     ("33-64", 33),
     ("over 64", 65),
 )
-"""(label, fewest GPUs); a class ends where the next begins."""
+"""(label, minimum number of GPUs); a class ends where the next class begins."""
 POINTS_A_DECADE = 20
 
 
 def size_class(num_gpus: Floats) -> Ints:
-    """(J,) position of each job's class in `SIZE_CLASSES`."""
+    """Return the (J,) position of each job's class in `SIZE_CLASSES`."""
     fewest = [low for _, low in SIZE_CLASSES]
     return np.searchsorted(fewest, num_gpus, side="right").astype(np.int64) - 1
 

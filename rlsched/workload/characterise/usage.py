@@ -31,14 +31,14 @@ class HeldGpus:
         self._down = _Ramp(start_s - self._zero_s + duration_s, num_gpus)
 
     def gpu_seconds(self, edges_s: Floats) -> Floats:
-        """(E - 1,) GPU-seconds held between each of E edges and the next."""
+        """Return the (E - 1,) GPU-seconds held between each of E edges and the next edge."""
         at_s = edges_s - self._zero_s
         held: Floats = np.diff(self._up.values_at(at_s) - self._down.values_at(at_s))
         return np.maximum(held, 0.0)  # the difference of two large sums may be a little below 0
 
 
 class _Ramp:
-    """sum of weight x max(0, t - since), for any t."""
+    """Sum of ramps: the sum of weight x max(0, t - since), for any t."""
 
     def __init__(self, since_s: Floats, weight: Floats) -> None:
         order = np.argsort(since_s, kind="stable")
@@ -53,16 +53,16 @@ class _Ramp:
 
 
 def demand(trace: Trace) -> HeldGpus:
-    """GPUs that the jobs would hold if each started at its submission."""
+    """Return the GPUs that the jobs would hold if each job started at its submission."""
     return HeldGpus(trace.submit_s, trace.duration_s, trace.num_gpus)
 
 
 def in_use(trace: Trace, wait_s: Floats) -> HeldGpus | None:
-    """GPUs that the jobs held, by their recorded waits; None: no wait is recorded.
+    """Return the GPUs that the jobs held, from their recorded waits; None: no wait is recorded.
 
     Args:
         trace: J jobs.
-        wait_s: (J,) column `queue_s`, nan if unknown; such jobs are left out.
+        wait_s: (J,) column `queue_s`; jobs with an unknown wait (nan) are left out.
     """
     known = ~np.isnan(wait_s)
     if not known.any():
@@ -72,7 +72,7 @@ def in_use(trace: Trace, wait_s: Floats) -> HeldGpus | None:
 
 
 def by_hour_of_week(held: HeldGpus, clock: WeekClock) -> tuple[Floats, Floats] | None:
-    """(168,) GPU-seconds held and (168,) seconds, by hour of the week, from first to last submission."""
+    """Return (168,) GPU-seconds held and (168,) seconds by hour of the week, first to last submission."""
     edges = clock.hour_edges()
     if edges is None:
         return None
@@ -181,7 +181,7 @@ def over_time(
 
 
 def _means(total: NDArray[np.generic], count: NDArray[np.generic]) -> NDArray[np.object_]:
-    """Return quotients, None if the count is 0; (168,) becomes 7 rows of 24."""
+    """Return the quotients, None where the count is 0; (168,) becomes 7 rows of 24."""
     shape = (7, 24) if total.shape == (SLOTS,) else total.shape
     pairs = zip(total.ravel().tolist(), count.ravel().tolist(), strict=True)
     return np.array([quotient(part, whole) for part, whole in pairs], dtype=object).reshape(shape)

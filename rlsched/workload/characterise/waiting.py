@@ -10,17 +10,17 @@ from rlsched.workload.trace import Trace
 
 
 def waits(trace: Trace) -> Floats:
-    """(J,) recorded wait of each job (column `queue_s`), seconds, nan if unknown."""
+    """Return the (J,) recorded wait of each job (column `queue_s`), seconds, nan if unknown."""
     known: Floats | None = trace.extra.get("queue_s")
     return np.full(len(trace), np.nan) if known is None else known
 
 
 def waiting(wait_s: Floats, classes: Ints) -> Report:
-    """Queueing delay of all jobs, and a row per size class.
+    """Report the queueing delay of all jobs, with a row per size class.
 
     Args:
-        wait_s: (J,) from `waits`.
-        classes: (J,) from `sizes.size_class`.
+        wait_s: (J,) result of `waits`.
+        classes: (J,) result of `sizes.size_class`.
     """
     known = ~np.isnan(wait_s)
     if not known.any():

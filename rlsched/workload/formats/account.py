@@ -1,4 +1,4 @@
-"""The account of every converter: rows read, rows kept, and rows skipped, by reason."""
+"""Row counts of every converter: rows read, rows kept, and rows skipped, by reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 from rlsched.errors import TraceError
 
 LINES_KEPT = 10
-"""Most lines that an account remembers for each reason."""
+"""Maximum number of line numbers that an account stores for each reason."""
 
 AGAIN = "the same line again, field for field"
 """Reason for a duplicate row: in one file, or in exports whose times overlap."""
@@ -41,8 +41,8 @@ class Tally:
 
     Attributes:
         count: Number of rows.
-        lines: Lines of the first `LINES_KEPT` of them.
-        example: Values expected and found in the first of them; "" if the reason is sufficient.
+        lines: Line numbers of the first `LINES_KEPT` rows.
+        example: Values expected and found in the first row; "" if the reason is sufficient.
     """
 
     count: int = 0
@@ -80,7 +80,7 @@ class Account:
     noted: dict[str, Tally] = field(default_factory=dict)
     seen: set[bytes] = field(default_factory=set, repr=False)
     _remarks: list[tuple[int, str]] | None = field(default=None, repr=False)
-    """Remarks on the current row, which count once it is kept."""
+    """Remarks on the current row; they count only if the row is kept."""
 
     def read(
         self,
@@ -123,10 +123,10 @@ class Account:
         self.seen.add(digest)
 
     def use_later(self, line: int, use: Callable[[], object]) -> None:
-        """Process a kept row after all others have been read; skip it if that fails.
+        """Process a kept row after all other rows have been read; skip the row if processing fails.
 
         Raises:
-            TraceError: the row is malformed, if `strict`.
+            TraceError: The row is malformed, if `strict`.
         """
         try:
             use()

@@ -159,7 +159,7 @@ class JobFrame:
             column.append(value)
 
     def has_job(self, job_id: str) -> bool:
-        """Whether a job of this id has been added."""
+        """Return whether a job with this id has been added."""
         return job_id in self._ids
 
     def trace(
@@ -248,7 +248,7 @@ def node_gpus(gpus: float) -> int:
     """Check the number of GPUs of one node.
 
     Raises:
-        MalformedError: it is not a whole number from 0 to the maximum of a node.
+        MalformedError: The number is not a whole number from 0 to the maximum of a node.
     """
     if gpus != int(gpus) or not 0 <= gpus <= MAX_GPUS_PER_NODE:
         raise MalformedError("GPUs", f"expected 0 to {MAX_GPUS_PER_NODE} whole GPUs on a node, got {gpus:g}")

@@ -66,7 +66,7 @@ def convert(request: Request) -> Conversion:
 
 
 def _cluster(request: Request, day: str) -> tuple[Account, ClusterSpec]:
-    """The VCs on this day, or on the nearest day in the table."""
+    """Read the VCs on this day, or on the nearest day in the table."""
     path = beside(request.path, NODES)
     account = Account(path, request.strict)
     days: dict[str, dict[str, float]] = {}

@@ -23,10 +23,10 @@ Rows = Iterator[tuple[int, "TextRow | MalformedError"]]
 
 
 class TextRow(NamedTuple):
-    """The fields of one line, by the name of their column.
+    """The fields of one line, by column name.
 
     Attributes:
-        line: Its number in the file, from 1.
+        line: Line number in the file, from 1.
         cells: The fields.
         places: Position of each column.
     """
@@ -55,14 +55,14 @@ class TextRow(NamedTuple):
         return self.text(column, *missing).strip()
 
     def fields(self) -> bytes:
-        """All fields, in the order of the names of their columns: equal bytes mean equal rows."""
+        """Return all fields as bytes, ordered by column name: equal bytes mean equal rows."""
         return "\0".join([self.cells[self.places[name]] for name in sorted(self.places)]).encode()
 
     def number(self, column: str) -> float | None:
-        """Return the field as a number of 0 or more; None if it is unknown.
+        """Return the field as a number of 0 or more; None if the number is unknown.
 
         Raises:
-            MalformedError: it is anything else.
+            MalformedError: The field is neither such a number nor an unknown value.
         """
         text = self.word(column)
         if text in UNKNOWN:
@@ -75,7 +75,7 @@ class TextRow(NamedTuple):
         """Return the field as a required number.
 
         Raises:
-            MalformedError: it is not a number of 0 or more.
+            MalformedError: The field is not a number of 0 or more.
         """
         value = self.number(column)
         if value is None:

@@ -71,7 +71,7 @@ def convert(request: Request) -> Conversion:
 
 
 def _gpus(row: TextRow) -> float:
-    """Whole GPUs, or the share of one: `gpu_milli` is per GPU, and is relevant only if `num_gpu` is 1."""
+    """Return whole GPUs, or the share of one GPU: `gpu_milli` is per GPU, used only if `num_gpu` is 1."""
     count, milli = row.need("num_gpu"), row.need("gpu_milli")
     if count == 0:
         return 0.0

@@ -123,7 +123,7 @@ def _take_job(row: TextRow, found: dict[str, _PaiJob]) -> None:
 
 
 def _time(row: TextRow, column: str) -> float | None:
-    """Seconds of the publisher's clock; 0 means unknown, as in the publisher's own analysis."""
+    """Return seconds of the publisher's clock; 0 means unknown, as in the publisher's own analysis."""
     return row.number(column) or None
 
 

@@ -97,7 +97,7 @@ def _items(path: Path) -> Iterator[tuple[int, tuple[int, Any] | MalformedError]]
 
 
 def _fields(item: tuple[int, Any]) -> bytes:
-    """A job as bytes, independent of the order of its keys."""
+    """Return a job as bytes, independent of the order of its keys."""
     return json.dumps(item[1], sort_keys=True).encode()
 
 
@@ -182,7 +182,7 @@ def _text(job: dict[str, Any], key: str) -> str:
 
 
 def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
-    """Machines of `cluster_machine_list`; the memory of a GPU is used as its type."""
+    """Read the machines of `cluster_machine_list`; the memory of a GPU is used as its type."""
     path = beside(request.path, NODES)
     account = Account(path, request.strict)
     nodes: list[Node] = []

@@ -21,7 +21,7 @@ def title(path: Path) -> str:
 
 
 def named(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Files of this folder with one of these names (`*`: any text), compressed or not, in order of name."""
+    """Return the files of this folder with one of these names (`*`: any text), compressed or not, by name."""
     found = {
         path for name in names for ending in _ENDINGS for path in folder.glob(name + ending) if path.is_file()
     }
@@ -32,7 +32,7 @@ def beside(path: Path, names: Sequence[str]) -> Path:
     """Return the first file with one of these names in the folder of `path`.
 
     Raises:
-        InputError: there is none.
+        InputError: The folder has no such file.
     """
     for name in names:
         found = named(path.parent, (name,))

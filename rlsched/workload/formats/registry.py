@@ -18,9 +18,9 @@ from rlsched.workload.trace import Trace
 from rlsched.workload.validate import KNOWN
 
 _LOOKED_AT = 50
-"""Most lines read: a workload log may begin with that many comments."""
+"""Maximum number of lines read: a workload log can begin with that many comments."""
 _ONE_LINE = 4096
-"""Most characters read of each line."""
+"""Maximum number of characters read of each line."""
 
 
 @dataclass(frozen=True)

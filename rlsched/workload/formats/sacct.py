@@ -205,7 +205,7 @@ def _attempt(row: TextRow, clock: _Times, account: Account) -> _SacctLine:
 
 
 def _elapsed(row: TextRow) -> float | None:
-    """Seconds that the job ran, without suspended time; None: no such column."""
+    """Return the seconds that the job ran, without suspended time; None: no such column."""
     raw = row.number("ElapsedRaw")
     return raw if raw is not None else _seconds(row.word("Elapsed"), "Elapsed")
 
@@ -290,7 +290,7 @@ def _limit(row: TextRow) -> float | None:
 
 
 def _resources(row: TextRow) -> tuple[float, float | None, float | None, str, str]:
-    """GPUs, CPU cores, MiB, the GPU type requested, and the GPU type allocated."""
+    """Return GPUs, CPU cores, MiB, the GPU type requested, and the GPU type allocated."""
     given, asked = _tres(row, "AllocTRES"), _tres(row, "ReqTRES")
     held = given or asked
     typed = {key.partition(":")[2]: value for key, value in held.items() if key.startswith("gres/gpu:")}

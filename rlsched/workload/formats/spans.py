@@ -47,7 +47,7 @@ def read_span(row: TextRow, clock: TimeParser, account: Account) -> Span:
 
 
 def queueing(submit_s: float, start_s: float | None, line: int, account: Account) -> float | None:
-    """Seconds from submission to start; None if the start is unknown, or before the submission."""
+    """Return the seconds from submission to start; None if the start is unknown, or before the submission."""
     if start_s is None:
         return None
     if start_s < submit_s:

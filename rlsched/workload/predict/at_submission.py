@@ -143,7 +143,7 @@ class _EventBatches:
         self._fits = 0
 
     def run(self) -> AtSubmission:
-        """Go through all events."""
+        """Process all events, and return the predictions."""
         predictor = self._predictor
         for count, (now_s, kind, row) in enumerate(self._events):
             if predictor.fit_due():

@@ -30,7 +30,7 @@ LATEST_JOBS: Final = 14000
 OLDER_JOBS: Final = 6000
 """A fit uses the latest jobs, and as many of the older ones at equal distances."""
 MIN_ENDED: Final = 200
-"""Fewest ended jobs of a fit: with fewer, boosting is no better than the running mean."""
+"""Minimum number of ended jobs of a fit: with fewer, boosting is no better than the running mean."""
 
 
 def require_sklearn() -> type[HistGradientBoostingClassifier]:
@@ -82,7 +82,7 @@ def one_thread() -> AbstractContextManager[object]:
 
 
 def sklearn_installed() -> bool:
-    """Whether scikit-learn is installed, without importing it (a second and a half of CPU time)."""
+    """Return whether scikit-learn is installed, without importing it (a second and a half of CPU time)."""
     if "sklearn.ensemble" in sys.modules:
         return sys.modules["sklearn.ensemble"] is not None
     return find_spec("sklearn") is not None
@@ -97,7 +97,7 @@ def _pools() -> ThreadpoolController:
 
 
 def chosen_rows(jobs: int) -> NDArray[np.intp]:
-    """Positions, in order of submission, of the jobs that a fit uses."""
+    """Return the positions, in order of submission, of the jobs that a fit uses."""
     latest = np.arange(max(jobs - LATEST_JOBS, 0), jobs)
     older = max(jobs - LATEST_JOBS, 0)
     if older <= OLDER_JOBS:

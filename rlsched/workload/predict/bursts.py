@@ -23,7 +23,7 @@ LOOK_BACK: Final = (1, 2, 5, 20)
 """The rhythm is the gaps to these earlier submissions of the key."""
 NEIGHBOURS: Final = 24
 MEMORY: Final = 600
-"""Most started jobs of a key that are compared."""
+"""Maximum number of started jobs of a key that are compared."""
 CONTEXT: Final = len(LOOK_BACK) + 3
 _LOOK_BACK: Final = np.array(LOOK_BACK)
 _PULL: Final = 4.0
@@ -57,13 +57,13 @@ class Rhythm:
         self._count += 1
 
     def _burst(self, now_s: float) -> int:
-        """Number of jobs in the burst of a job that is submitted now."""
+        """Return the number of jobs in the burst of a job that is submitted now."""
         going_on = self._count and now_s - self._at_s[self._count - 1] <= BURST_GAP_S
         return self._in_burst + 1 if going_on else 1
 
 
 class _Past:
-    """The started jobs of one key, the latest `MEMORY` of them."""
+    """The latest `MEMORY` started jobs of one key."""
 
     def __init__(self) -> None:
         self.context = np.zeros((MEMORY, CONTEXT))

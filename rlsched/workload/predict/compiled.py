@@ -17,7 +17,7 @@ from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats, read_of
 
 @kernel
 def bins_outlived(age_s: float) -> int:
-    """Number of bins that a job of this age has outlived, 0 to BINS."""
+    """Return the number of bins that a job of this age has outlived, 0 to BINS."""
     outlived = 0
     while outlived < BINS and EDGES_S[outlived + 1] <= age_s:
         outlived += 1
@@ -204,7 +204,7 @@ def become(
 
 @kernel
 def _kept(times_s: Floats, count: int, now_s: float, lag_s: float) -> int:
-    """Number of consecutive submissions at now - lag, now - 2 lags, ..., 1 to 4."""
+    """Count the consecutive submissions at now - lag, now - 2 lags, ..., 1 to 4."""
     kept, tolerance_s = 1, max(2.0, 0.005 * lag_s)
     while kept < 4:
         target_s = now_s - (kept + 1) * lag_s

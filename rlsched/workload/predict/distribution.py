@@ -39,11 +39,11 @@ _MEAN_S: Final = np.diff(EDGES_S) / np.diff(_LN)
 _THRESHOLD_BINS: Final = np.searchsorted(EDGES_S, THRESHOLDS_S)
 _THRESHOLDS: Final = tuple(_THRESHOLD_BINS.tolist())
 SAID: Final = 1 + len(THRESHOLDS_S)
-"""Number of quantities that `read_off` gives."""
+"""Number of quantities that `read_off` returns."""
 
 
 def clip(values: NDArray[Any], low: float, high: float) -> NDArray[Any]:
-    """As `np.clip`, ten times as fast for a few values."""
+    """Limit values as `np.clip` does, ten times as fast for a few values."""
     return np.asarray(np.minimum(np.maximum(values, low), high))
 
 
@@ -53,7 +53,7 @@ def bin_of(duration_s: float) -> int:
 
 
 def lognormal(median_s: float, spread: float) -> Floats:
-    """(BINS,) the lognormal distribution of this median and standard deviation of the logarithm."""
+    """Return the (BINS,) lognormal distribution of this median and standard deviation of the logarithm."""
     out = np.empty(BINS)
     _lognormal(median_s, spread, out)
     return out
@@ -157,7 +157,7 @@ def shortfall(probabilities: Floats, duration_s: Floats) -> Floats:
 
 
 def given_age(probabilities: Floats, age_s: float) -> Floats:
-    """(BINS,) the distribution of the total run time of a job of this age.
+    """Return the (BINS,) distribution of the total run time of a job of this age.
 
     The bin of the age is split by the uniform logarithm; its remainder counts as that whole bin, so use
     `remaining_s` for a time. A job older than the grid keeps the last bin.
@@ -174,7 +174,7 @@ def given_age(probabilities: Floats, age_s: float) -> Floats:
 
 
 def remaining_s(probabilities: Floats, age_s: float) -> float:
-    """Expected remaining run time of a job of this age, s: E(run time | run time > age) - age."""
+    """Return the expected remaining run time of a job of this age, s: E(run time | run time > age) - age."""
     left = given_age(probabilities, age_s)
     bin_ = bin_of(age_s)
     means = _MEAN_S.copy()
@@ -184,7 +184,7 @@ def remaining_s(probabilities: Floats, age_s: float) -> float:
 
 
 def remaining_median_s(probabilities: Floats, age_s: float) -> float:
-    """Median remaining run time of a job of this age, s; the mean is far longer in heavy tails."""
+    """Return the median remaining run time of a job of this age, s; the mean is far longer in heavy tails."""
     left = given_age(probabilities, age_s)
     bin_ = bin_of(age_s)
     if left[bin_] < 0.5:
@@ -232,5 +232,5 @@ class Forecast:
         )
 
     def remaining_s(self, age_s: float) -> float:
-        """Expected remaining time of the job, once it has run for `age_s`, s."""
+        """Return the expected remaining time of the job once it has run for `age_s`, s."""
         return remaining_s(self.probabilities, age_s)

@@ -178,11 +178,11 @@ class EventHistory:
         self.survival.drop(job_id, live.keys)
 
     def knows(self, job_id: str) -> bool:
-        """Whether this job has been submitted, and has not ended."""
+        """Return whether this job has been submitted and has not ended."""
         return job_id in self._live
 
     def age_s(self, job_id: str, now_s: float) -> float | None:
-        """Run time of a job so far; None: it does not run."""
+        """Return the run time of a job so far; None if the job does not run."""
         live = self._live.get(job_id)
         return None if live is None or math.isnan(live.start_s) else now_s - live.start_s
 

@@ -52,7 +52,7 @@ def words(text: str) -> str:
 
 
 def keys_of(job: JobFacts) -> tuple[Key | None, ...]:
-    """(LEVELS,) the job's key at every level; None: its facts add nothing to a wider level."""
+    """Return the (LEVELS,) keys of a job; None if the job's facts add nothing to a wider level."""
     return _keys(job.gpus, job.vc, job.user, job.name, job.command)
 
 

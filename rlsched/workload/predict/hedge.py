@@ -25,7 +25,7 @@ MEMORY: Final = 600.0
 RATE: Final = 0.25
 """Weights are exp(-RATE x discounted loss in nats)."""
 FLOOR: Final = 0.01
-"""The least weight of a predictor."""
+"""Minimum weight of a predictor."""
 SIZES: Final = {"1": 1.0, "2-7": 2.0, "8+": 8.0}
 """Job sizes with separate weights, each with a representative number of GPUs."""
 _LEAST: Final = 1e-4
@@ -55,14 +55,14 @@ class Hedge:
         self._due: list[tuple[float, str]] = []
 
     def weights(self, gpus: float) -> Floats:
-        """(E,) the weights for a job of this size; they sum to 1."""
+        """Return the (E,) weights for a job of this size; the weights sum to 1."""
         out = np.empty(self._loss.shape[1])
         weigh(self._loss[_group(gpus)], RATE, FLOOR, out)
         return out
 
     @property
     def losses(self) -> Floats:
-        """(SIZES, E) current discounted losses."""
+        """Return the (SIZES, E) current discounted losses."""
         return self._loss.copy()
 
     def restore_losses(self, losses: Floats) -> None:

@@ -82,7 +82,7 @@ class Informed:
         return cls(TraceQuantiles(size_class, ln_s), size_class, normal_scores(size_class, ln_s), burst)
 
     def rows(self, kept: slice | Ints) -> Informed:
-        """Select some of its jobs; quantiles and scores remain relative to all jobs."""
+        """Select some of the jobs; quantiles and scores remain relative to all jobs."""
         return Informed(self.quantiles, self.size_class[kept], self.score[kept], self.burst[kept])
 
     def draw(self, known: float, rng: np.random.Generator) -> tuple[Floats, Floats]:

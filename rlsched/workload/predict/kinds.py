@@ -55,7 +55,7 @@ def require(kind: str) -> None:
     """Check that a predictor can be used, before slow work is done for it.
 
     Raises:
-        InputError: it is the hedge, and scikit-learn is missing.
+        InputError: The predictor is the hedge, and scikit-learn is missing.
     """
     if kind == HEDGE and not sklearn_installed():
         raise InputError(
@@ -78,7 +78,7 @@ def kind_for(trace: Trace, kind: str | None = None) -> str:
 
 
 def _told(trace: Trace) -> tuple[NDArray[np.str_], ...]:
-    """Users, names and commands of its jobs."""
+    """Return the users, names and commands of the jobs of a trace."""
     return trace.user, trace.job_name, trace.extra.get("x_command", np.full(len(trace), ""))
 
 

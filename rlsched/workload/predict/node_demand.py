@@ -27,7 +27,7 @@ class DemandForecast(ABC):
 
     @abstractmethod
     def peak(self, demand: Floats) -> float:
-        """The forecast after the last slot of `demand` (N,), nodes, N >= 1."""
+        """Return the forecast after the last slot of `demand` (N,), nodes, N >= 1."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ REFIT_JOBS: Final = 5000
 """Refit when the number of ended jobs has grown by this factor, or by this many."""
 
 MAX_SEEN: Final = 200_000
-"""Most ended jobs remembered for fits."""
+"""Maximum number of ended jobs stored for fits."""
 _FORGET_EVERY: Final = 20_000
 
 
@@ -169,10 +169,10 @@ class Predictor:
         self._ended = ended
 
     def remaining_s(self, job_id: str, now_s: float) -> float | None:
-        """Expected remaining time of a job, given its age; None: it does not run.
+        """Return the expected remaining time of a job, given its age; None if the job does not run.
 
-        Uses the distribution of its arrival, conditioned on its age: predictors that considered such a long
-        run likely get more weight.
+        Uses the distribution at the job's submission, conditioned on its age: predictors that considered such
+        a long run likely get more weight.
         """
         age_s = self.history.age_s(job_id, now_s)
         return None if age_s is None else remaining_s(self._said[job_id], age_s)
@@ -212,7 +212,7 @@ class Predictor:
         self._boosting = fitted
 
     def withdraw(self) -> None:
-        """Mark the fit of the last `training` as failed: another one is due."""
+        """Mark the fit of the last `training` as failed, so that another fit is due."""
         self._ended_at_fit = self._ended_at_last
 
     # Steps of `predict` and the observers: models of history first, then boosting for many jobs at once, then

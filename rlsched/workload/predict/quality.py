@@ -19,10 +19,10 @@ from rlsched.workload.predict.distribution import (
 )
 
 LARGE_GPUS = 8
-"""Fewest GPUs of gangs that are reported separately."""
+"""Minimum number of GPUs of the gangs that are reported separately."""
 INTERVAL = (0.1, 0.9)
 MIN_JOBS = 20
-"""Fewest jobs for which a figure is given."""
+"""Minimum number of jobs for which a figure is given."""
 
 
 def area_under_curve(longer: NDArray[np.bool_], score: Floats) -> float | None:

@@ -13,7 +13,7 @@ from rlsched.workload.predict.quality import MIN_JOBS, quality
 LAST_JOBS: Final = 200
 WEEK_S: Final = 7 * 86400.0
 MAX_JOBS: Final = 5000
-"""Most of the latest jobs that count, even if a week has more."""
+"""Maximum number of latest jobs that count, even if a week has more jobs."""
 
 
 class _Ended(NamedTuple):

@@ -54,7 +54,7 @@ class JobsInOrder:
         self._count += 1
 
     def set_start(self, job_id: str, at_s: float) -> None:
-        """Set the start of a job; nan: it does not run."""
+        """Set the start of a job; nan if the job does not run."""
         block, at = self._place(self._row_of[job_id])
         block.start_s[at] = at_s
 

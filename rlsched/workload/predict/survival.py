@@ -105,7 +105,7 @@ class Survival:
         count_end(self._counts, np.array(rows), np.array(weights), _NARROW_FROM, near, bin_)
 
     def ages_s(self, key: Key, now_s: float) -> list[float]:
-        """Ages of the key's running jobs, the latest to start first."""
+        """Return the ages of the key's running jobs, the latest to start first."""
         running = self._running.get(key)
         return [now_s - s for s, _ in islice(reversed(running.values()), MAX_RUNNING)] if running else []
 
