@@ -88,7 +88,7 @@ def test_plugin_is_missing(
     plugin.write_text("-- of the site")
     assert f"{plugin}: this is not rlsched's plugin" in refused(tmp_path, commands, capsys)
     plugin.unlink()
-    assert f"{plugin}: not there, so that nothing is held" in refused(tmp_path, commands, capsys)
+    assert f"{plugin}: no such file, no job is held" in refused(tmp_path, commands, capsys)
 
 
 @pytest.mark.parametrize(
