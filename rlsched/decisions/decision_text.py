@@ -30,7 +30,8 @@ def done(record: DecisionRecord) -> str:
                     return f"start {job(seq)} on {count}: {in_words(plan, job)}"
             return f"start {job(seq)} on {count}" + (f", clock {clock:.2f}" if clock != 1.0 else "")
         case Preempt(seq=seq, moved_for=other):
-            return f"preempt {job(seq)}" + (f" for {job(other)}" if other >= 0 else "")
+            gains = other if other >= 0 else record.turn
+            return f"preempt {job(seq)}" + (f" for {job(gains)}" if gains >= 0 else "")
         case Wait(until_s=until_s):
             return "wait" if until_s is None else f"wait for {span(until_s - record.now_s)} at most"
 

@@ -94,6 +94,86 @@ def test_every_attempt_of_a_replay_has_its_decision(replay: Path) -> None:
     assert moment["num_waiting"] == len(waiting)
 
 
+@pytest.fixture(scope="module")
+def preempting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stores of two rules that preempt; only `gittins` names the job that gains."""
+    folder = tmp_path_factory.mktemp("preempting")
+    trace, spec = synthesize("helios", jobs=60, load=1.3, gpus=16, seed=3)
+    rs.simulate(trace, spec, ["tiresias", "gittins"], records=folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["tiresias", "gittins"])
+def test_preemption_is_in_the_histories_of_both_jobs(preempting: Path, rule: str) -> None:
+    reader = StoreReader(preempting / rule)
+    reader.refresh()
+    stories = {
+        job.job: json.loads(explained(job.job, "--run", str(preempting / rule), "--json"))
+        for job in reader.timeline.jobs.values()
+    }
+    stopped = [
+        (name, attempt["stopped_by"])
+        for name, one in stories.items()
+        for attempt in one["attempts"]
+        if attempt["stopped_by"]
+    ]
+    made = {
+        (other["number"], name)
+        for name, one in stories.items()
+        for attempt in one["attempts"]
+        for other in attempt["made_room"]
+    }
+    preempts = [row for row in range(len(reader)) if reader.cells(row)["kind"] == "preempt"]
+    assert len(stopped) == len(preempts) > 10
+    for row in preempts:
+        turn = reader.cells(row)["turn"]
+        assert (turn != "") == (rule == "gittins")
+        if turn:
+            assert (int(reader.numbers[row]), turn) in made
+    took = {(one["number"], job) for _, one in stopped for job in one["gained"]}
+    assert took, "no preempted GPUs were used at once"
+    assert took <= made
+    job, one = next((job, one) for job, one in stopped if one["gained"])
+    number, gainer = one["number"], one["gained"][0]
+    said = explained(job, "--run", str(preempting / rule))
+    assert f"stopped by decision {number}: {one['did']}, by the rule {one['by'].split()[-1]}" in said
+    assert f"; its GPUs went to job {gainer}" in said
+    assert f"decision {number} made room for it: preempt job {job}" in explained(
+        gainer, "--run", str(preempting / rule)
+    )
+
+
+@pytest.mark.slow
+def test_free_gpus_after_a_start_are_those_of_the_simulator(preempting: Path) -> None:
+    reader = StoreReader(preempting / "gittins")
+    reader.refresh()
+    free = {node.node: set(range(node.num_gpus)) for node in reader.timeline.nodes.values()}
+    held: dict[str, list[tuple[str, int]]] = {}
+    checked = 0
+    for row in range(len(reader)):  # the ledger again, from the decisions and the ends before each
+        cells, now_s = reader.cells(row), float(reader.times_s[row])
+        ended = [
+            one.job.job
+            for one in reader.timeline.attempts
+            if one.job.job in held and one.end_s <= now_s and one.start_s < now_s and one.state == "completed"
+        ]
+        for job in [*ended, *([cells["job"]] if cells["kind"] == "preempt" else [])]:
+            for node, gpu in held.pop(job):
+                free[node].add(gpu)
+        if cells["kind"] == "start":
+            seen = next(
+                one for one in reader.timeline.jobs[cells["job"]].attempts if one.start_s == cells["time_s"]
+            )
+            held[seen.job.job] = [*zip(seen.nodes, seen.gpus, strict=True)]
+            for node, gpu in held[seen.job.job]:
+                free[node].remove(gpu)
+            left = {node: len(free[node]) for node in seen.nodes}
+            assert {node: found for node, (found, _) in reader.timeline.left_free(seen).items()} == left
+            checked += any(left.values())
+    assert checked > 10
+
+
 def test_queue_at_a_time_is_in_the_policys_order(replay: Path) -> None:
     reader = StoreReader(replay / "qssf")
     reader.refresh()

@@ -194,7 +194,21 @@ def test_output_fits_a_screen_and_errors_are_one_line(runs: Path, tmp_path: Path
     for file in folder.iterdir():
         if not file.name.startswith("made_with"):
             (bare / file.name).write_bytes(file.read_bytes())
+    job = next(job for job in reader.timeline.jobs.values() if job.attempts)
+    last = next(
+        k
+        for k in range(len(reader))
+        if reader.cells(k)["kind"] == "start"
+        and reader.cells(k)["job"] == job.job
+        and reader.times_s[k] == job.attempts[-1].start_s
+    )
+    choice = next(one for one in candidates(reader.record(last)) if one.taken)
+    of_job = (job.job, "--run", str(folder), "--instead", str(choice.number))
+    result = CliRunner().invoke(explain, of_job, catch_exceptions=False)
+    assert result.output.startswith(f"decision {reader.numbers[last]}, ")
+    early = (*of_job[:3], "--at", "-1", *of_job[3:])
     for arguments, said in (
+        (early, f"no decision about job {job.job} in this store"),
         ((*asked, "rule"), f"decision {record.number} is the rule's own"),
         ((*asked, "99"), "expected 'rule' or the number of a candidate"),
         ((*asked, "yes"), "expected 'rule' or the number of a candidate"),

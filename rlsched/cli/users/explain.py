@@ -37,7 +37,8 @@ DEFAULT_HOURS: Final = 24.0
 @click.option(
     "--instead",
     metavar="CANDIDATE",
-    help="With --decision: replay with another choice, by its number in the decision, or `rule`.",
+    help="With --decision or JOB (the decision of its last start): replay with another choice, by its number "
+    "in the decision, or `rule`.",
 )
 @shown(
     "--hours",
@@ -74,14 +75,15 @@ def explain(
       rlsched explain 123
       rlsched explain --at 14:02
       rlsched explain 123 --run runs/records/tuned --json
+      rlsched explain 123 --instead rule
       rlsched explain --decision 1000 --instead 2 --hours 48 --run runs/records/tuned
     """
     from rlsched.decisions import story, story_lines
     from rlsched.errors import InputError
     from rlsched.terminal.visible import visible
 
-    if instead is not None and decision is None:
-        raise InputError("--instead: expected together with --decision N, the decision to change")
+    if instead is not None and decision is None and job is None:
+        raise InputError("--instead: expected together with --decision N or JOB, the decision to change")
     if job is None and at is None and decision is None:
         raise InputError("expected a JOB, --at WHEN or --decision N; see rlsched explain --help")
     folder = _store(run)
@@ -97,6 +99,8 @@ def explain(
     reader = _part_that(folder, has)
     told: dict[str, Any]
     lines: Callable[[dict[str, Any]], list[str]]
+    if instead is not None and decision is None and job is not None:
+        decision = story.last_start(reader, story.job_of(reader, job), at_s)
     if decision is not None:
         row = reader.row_of(decision)
         if row is None:
