@@ -39,8 +39,10 @@ def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[s
     found = [f"attempt {attempt['number']}: started {attempt['started']}{waited}, on {where}"]
     if attempt["left"]:
         found.append(f"  it left {left_words(attempt['left'])} free")
-    for one in attempt["made_room"]:
-        found.append(f"  decision {one['number']} made room for it: {one['did']}, by {one['by']}")
+    found += [
+        f"  decision {one['number']} made room for it: {one['did']}, by {one['by']}"
+        for one in attempt["made_room"]
+    ]
     if attempt["why"] is not None:
         found += [f"  {line}" for line in decision_lines(attempt["why"])]
     shared = attempt["shared_with"]
