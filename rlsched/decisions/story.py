@@ -170,7 +170,7 @@ def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> d
 
 
 def last_start(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> int:
-    """Number of the decision that started a job's last attempt, else of the last decision about it.
+    """Row of the decision that started a job's last attempt, else of the last decision about it.
 
     Args:
         reader: The store.
@@ -184,11 +184,11 @@ def last_start(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> 
     for seen in reversed(job.attempts):
         row = _row_of_start(reader, seen) if seen.start_s <= by_s else None
         if row is not None:
-            return int(reader.numbers[row])
+            return row
     rows = [row for row in reader.rows_of.get(job.job, []) if reader.times_s[row] <= by_s]
     if not rows:
         raise InputError(f"{reader.folder}: no decision about job {job.job} in this store; see --decision N")
-    return int(reader.numbers[rows[-1]])
+    return rows[-1]
 
 
 def state_of(job: JobSeen) -> str:

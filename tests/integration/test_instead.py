@@ -205,7 +205,9 @@ def test_output_fits_a_screen_and_errors_are_one_line(runs: Path, tmp_path: Path
     choice = next(one for one in candidates(reader.record(last)) if one.taken)
     of_job = (job.job, "--run", str(folder), "--instead", str(choice.number))
     result = CliRunner().invoke(explain, of_job, catch_exceptions=False)
-    assert result.output.startswith(f"decision {reader.numbers[last]}, ")
+    history = CliRunner().invoke(explain, of_job[:3], catch_exceptions=False).output
+    assert result.output.startswith(history)
+    assert result.output[len(history) :].startswith(f"decision {reader.numbers[last]}, ")
     early = (*of_job[:3], "--at", "-1", *of_job[3:])
     for arguments, said in (
         (early, f"no decision about job {job.job} in this store"),

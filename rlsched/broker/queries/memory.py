@@ -61,8 +61,8 @@ class RecordMemory:
         if isinstance(action, Preempt):
             last = self._last.get(action.seq)
             start = None if last is None else last.action
-            starts = isinstance(start, Start) and start.seq == action.seq
-            self._preempted.append((record, set(start.gpus) if starts else set()))
+            gpus = set(start.gpus) if isinstance(start, Start) and start.seq == action.seq else set()
+            self._preempted.append((record, gpus))
         elif isinstance(action, Start):
             made = [
                 one

@@ -37,8 +37,8 @@ DEFAULT_HOURS: Final = 24.0
 @click.option(
     "--instead",
     metavar="CANDIDATE",
-    help="With --decision or JOB (the decision of its last start): replay with another choice, by its number "
-    "in the decision, or `rule`.",
+    help="With --decision, or with JOB for its last start: replay with another choice, by its number in the "
+    "decision, or `rule`.",
 )
 @shown(
     "--hours",
@@ -99,9 +99,16 @@ def explain(
     reader = _part_that(folder, has)
     told: dict[str, Any]
     lines: Callable[[dict[str, Any]], list[str]]
-    if instead is not None and decision is None and job is not None:
-        decision = story.last_start(reader, story.job_of(reader, job), at_s)
-    if decision is not None:
+    if job is not None and instead is not None and decision is None:
+        found = story.job_of(reader, job)
+        started = story.last_start(reader, found, at_s)
+        told = story.job_story(reader, found, at_s)
+        told["instead"] = _above("instead")(reader, started, instead, hours=hours, within_s=within_s)
+
+        def lines(told: dict[str, Any]) -> list[str]:
+            return [*story_lines.job_lines(told), *story_lines.instead_lines(told["instead"])]
+
+    elif decision is not None:
         row = reader.row_of(decision)
         if row is None:
             raise InputError(f"{reader.folder}: no decision {decision} in this store; {_numbers(reader)}")
