@@ -73,6 +73,29 @@ def decision(reader: StoreReader, row: int) -> dict[str, Any]:
     }
 
 
+def with_features(reader: StoreReader, told: dict[str, Any]) -> dict[str, Any]:
+    """A story, decision or moment in which every decision of a network has `features`.
+
+    Features are by half, `job` or `how`, and by row: the row in words, and the values of its columns by name.
+    """
+    found = dict(told)
+    for name, value in told.items():
+        if isinstance(value, dict):
+            found[name] = with_features(reader, value)
+        elif isinstance(value, list):
+            found[name] = [with_features(reader, one) if isinstance(one, dict) else one for one in value]
+    if told.get("rows") and "row" in told:
+        record = reader.record(told["row"])
+        found["features"] = {
+            half.kind: [
+                {"words": decision_text.row_in_words(record, half, at), "values": values}
+                for at, values in enumerate(decision_text.features_of(record, half))
+            ]
+            for half in record.halves
+        }
+    return found
+
+
 def _rows(record: DecisionRecord) -> list[dict[str, Any]]:
     """Rows of a network as text."""
     numbers = {half: numbers_of(record, half) for half in ("job", "how")}

@@ -24,6 +24,7 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import job_candidates, start_action
 from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.schema import NUM_FEATURES
 from rlsched.decisions.decision_text import done
 from rlsched.wire.messages import (
     MAX_MESSAGE_BYTES,
@@ -261,6 +262,8 @@ def test_hold_by_the_policy_shows_probability_alternatives_and_reference(journal
     assert told.summary.startswith("it would fit, but the last decision (decision ")
     assert ") was: wait, by the policy holder, at " in told.summary
     assert "probability 0.58" in told.summary
+    half = explanation_as_data(told)["record"]["halves"][0]
+    assert [len(row) for row in half["features_by_name"]] == [NUM_FEATURES] * len(half["seqs"])
     assert "best alternatives: start job 2 0.21; start job 3 0.21" in told.details
     assert "the reference rule would have chosen: start job 2" in told.details
     assert "decision 1" in told.summary, "the wait that holds this job, not a later wait"
