@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
+CLUSTER_TAGS: Final = (
+    "cluster/waiting_1_gpu_jobs",
+    "cluster/waiting_2_to_8_gpus_jobs",
+    "cluster/waiting_over_8_gpus_jobs",
+    "cluster/busy_frac",
+    "cluster/wait_mean_s",
+    "cluster/power_w",
+)
+"""Curves of the cluster: first waiting jobs, in the order of the size classes of a timeline."""
+
 DESCRIPTIONS: Final = {
+    "cluster/waiting_1_gpu_jobs": "Waiting jobs of up to 1 GPU.",
+    "cluster/waiting_2_to_8_gpus_jobs": "Waiting jobs of 2 to 8 GPUs.",
+    "cluster/waiting_over_8_gpus_jobs": "Waiting jobs of more than 8 GPUs.",
+    "cluster/busy_frac": "GPUs in use, as a share of the cluster's.",
+    "cluster/wait_mean_s": "Mean time in the queue of jobs that started since the point before, seconds.",
+    "cluster/power_w": "Power of jobs, while it is known for all of them, watts.",
     "decisions/source_policy_count": "Decisions of the policy's network.",
     "decisions/source_rule_count": "Decisions of a rule.",
     "decisions/source_search_count": "Decisions in which look-ahead found a better action.",
@@ -37,6 +53,12 @@ DESCRIPTIONS: Final = {
 """By regular expression of whole tags; the first match counts."""
 
 LAYOUT: Final = {
+    "Cluster": {
+        "waiting jobs, by size": ["cluster/waiting_.*_jobs"],
+        "time in the queue, s": ["cluster/wait_mean_s"],
+        "GPUs in use, share": ["cluster/busy_frac"],
+        "power of jobs, W": ["cluster/power_w"],
+    },
     "Decisions": {
         "decisions per point, by source": ["decisions/source_.*_count"],
         "decisions per point, by kind": ["decisions/kind_.*_count"],
