@@ -40,6 +40,9 @@ DESCRIPTIONS: Final = {
     "(policy|distribution)/entropy_nats": "Entropy of the network's choice of a job: 0 is certain.",
     "(policy|distribution)/value_return": "Return that the critic expects.",
     "distribution/decision_us": "Time from the state to the action, microseconds.",
+    "forecast/.*_inside_frac": "Share of outcomes of the last 7 days within 10 to 90 % of their forecasts.",
+    "forecast/.*_loss_s_(last|week|list)": "The same of a simple rule, as a baseline.",
+    "forecast/.*_loss_s": "Mean pinball loss of the forecasts of the last 7 days, seconds.",
     "prediction/.*_running_mean": "The same for a running mean of the user's jobs, as a baseline.",
     "prediction/median_abs_ln": "Median of |ln(true / predicted run time)| of the last jobs; 0 is best.",
     "prediction/spearman_mean": "Rank correlation of predicted with true run times; 1 is best.",
@@ -63,6 +66,11 @@ LAYOUT: Final = {
         "decisions per point, by source": ["decisions/source_.*_count"],
         "decisions per point, by kind": ["decisions/kind_.*_count"],
         "time of a decision, us": ["time/decision_p(50|99)_us"],
+    },
+    "Forecasts": {
+        "outcomes within 10 to 90 %, share": ["forecast/.*_inside_frac"],
+        "loss of starts, and simple rules', s": ["forecast/start_loss_s.*"],
+        "loss of ends, and simple rules', s": ["forecast/end_loss_s.*"],
     },
     "Predictions": {
         "rank correlation, and a running mean's": ["prediction/spearman_mean.*"],
