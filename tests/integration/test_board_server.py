@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 import time
@@ -57,6 +58,16 @@ def address(tmp_path: Path) -> Iterator[str]:
     store.add_decisions([a_record(number) for number in range(5)])
     store.flush()
     draw_run(tmp_path / "log" / "fifo", tmp_path / "log" / "fifo")
+    for name, damage in (("newer", "version"), ("torn", "cut"), ("garbled", "description")):
+        folder = tmp_path / "log" / name
+        shutil.copytree(tmp_path / "log" / "fifo", folder)
+        (info,), (segment,) = folder.glob("store.json"), folder.glob("decisions-*.arrow")
+        if damage == "version":
+            info.write_text(info.read_text().replace('"version": 1', '"version": 99'))
+        elif damage == "cut":
+            segment.write_bytes(segment.read_bytes() + segment.read_bytes()[:-40][-400:])
+        else:
+            info.write_bytes(b"\x00\xff")
     out = tmp_path / "stdout"
     with out.open("w") as stdout, (tmp_path / "stderr").open("w") as stderr:
         server = subprocess.Popen(
@@ -117,7 +128,12 @@ def test_tensorboard_serves_curves_and_decisions(address: str) -> None:
     assert [point[1:] for point in points] == [[5, 5.0]]
 
     plugin = address + "data/plugin/decisions/"
-    (run,) = get(plugin + "runs")
+    runs = {one["run"]: one for one in get(plugin + "runs")}
+    run = runs["fifo"]
+    assert "a store of version 99, this rlsched reads version 1" in runs["newer"]["error"]
+    assert "expected the description of a store of decisions, as JSON" in runs["garbled"]["error"]
+    assert (runs["torn"]["decisions"], len(runs["torn"]["cut_short"])) == (5, 1)
+    assert "version 99" in refused(plugin + "overview?run=newer")[1]
     assert (run["run"], run["of"], run["decisions"]) == ("fifo", "fifo on a trace", 5)
     one = get(plugin + "decision?run=fifo&row=4")
     assert (one["number"], one["did"], one["by"]) == (4, "start job 4 on 1 GPU", "the rule p")

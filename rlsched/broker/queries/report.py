@@ -208,7 +208,7 @@ def cluster_curves(cluster: ClusterState) -> dict[str, float]:
 
 def forecast_curves(report: ForecastReport | None) -> dict[str, float]:
     """Return the accuracy of the forecasts of the last week, of all sizes, as scalars for TensorBoard."""
-    found = {}
+    found = dict[str, float]()
     for one in report.scores if report is not None else ():
         if one.size == "all":
             name = f"forecast/{one.what.replace('-', '_')}"
