@@ -19,6 +19,8 @@ from rlsched.errors import InputError
 from rlsched.wire.states import QUEUED, RUNNING
 
 MOST_QUEUED: Final = 200
+MOST_BEFORE: Final = 256
+"""Decisions that are searched for a change of prices."""
 J_PER_KWH: Final = 3.6e6
 
 
@@ -67,10 +69,39 @@ def decision(reader: StoreReader, row: int) -> dict[str, Any]:
             {"number": one.number, "words": one.words, "taken": one.taken} for one in candidates(record)
         ],
         "prices": dict(decision_text.prices_in_words(record)),
+        "price_change": _price_change(reader, row, record),
         "plans_failed": record.plans_failed,
         "met": _met(reader, record.now_s),
         "digest": record.state_digest,
     }
+
+
+def _price_change(reader: StoreReader, row: int, record: DecisionRecord) -> dict[str, Any] | None:
+    """The decision from which on a partition had these prices, the state that it met, and the prices before.
+
+    None: there are no prices, or none of the `MOST_BEFORE` decisions before had others.
+    """
+    if not record.prices:
+        return None
+    first = row
+    for before in range(row - 1, max(row - 1 - MOST_BEFORE, -1), -1):
+        try:
+            other = reader.record(before)
+        except InputError:  # a damaged one
+            continue
+        if other.partition != record.partition or not other.prices:
+            continue
+        if other.prices != record.prices:
+            at_s = float(reader.times_s[first])
+            return {
+                "row": first,
+                "number": int(reader.numbers[first]),
+                "when": when(reader, at_s),
+                "met": _met(reader, at_s),
+                "before": dict(decision_text.prices_in_words(other)),
+            }
+        first = before
+    return None
 
 
 def with_features(reader: StoreReader, told: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,8 @@ function decisionParts(one) {
       fact("it met", `${waiting} waiting jobs, ${number(one.met.busy_gpus, 1)} of ${one.met.gpus} GPUs in use`),
       fact("the rule would have taken", one.rule_would),
       fact("prices then", Object.entries(one.prices).map(([name, value]) => `${name} ${value}`).join(", ")),
+      fact("prices since", one.price_change ? make("span", {}, decisionLink(one.price_change.row, `decision ${one.price_change.number}`),
+        `, ${one.price_change.when}; before: ${Object.entries(one.price_change.before).map(([name, value]) => `${name} ${value}`).join(", ")}`) : ""),
       fact("took", `${(one.took_us / 1000).toFixed(2)} ms`)),
     one.plans.length ? table(["plan", "outcome", compared ? "worth" : "", "speed", "run time", "power"],
       one.plans.map((plan) => ({mark: plan.chosen ? "taken" : plan.open ? "" : "shut", cells: [
