@@ -100,9 +100,9 @@ def decision_lines(one: dict[str, Any]) -> list[str]:
         )
     moved = one["price_change"]
     if moved is not None:
-        count = sum(int(value) for name, value in moved["met"].items() if name.startswith("waiting"))
+        queued = sum(int(value) for name, value in moved["met"].items() if name.startswith("waiting"))
         found.append(
-            f"since decision {moved['number']} at {moved['when']}, with {count} waiting and "
+            f"since decision {moved['number']} at {moved['when']}, with {queued} waiting and "
             f"{moved['met']['busy_gpus']:.4g} of {moved['met']['gpus']:g} GPUs in use; before: "
             + ", ".join(f"{name} {value:g}" for name, value in moved["before"].items())
         )
