@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import rlsched as rs
+from rlsched.board.views import overview
 from rlsched.broker.journal.replay import records_by_number
 from rlsched.cli.users.explain import explain
+from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.actions import Start
 from rlsched.decide.record import Names
 from rlsched.decisions.decision_text import done
@@ -92,6 +95,28 @@ def test_every_attempt_of_a_replay_has_its_decision(replay: Path) -> None:
     )
     waiting = [job for job in reader.timeline.jobs.values() if job.waits_at(reader.timeline.last_s / 2)]
     assert moment["num_waiting"] == len(waiting)
+
+
+def test_nodes_that_were_down_or_drained_in_a_replay_are_in_the_chart(tmp_path: Path) -> None:
+    trace, _ = synthesize("helios", jobs=60, load=1.0, gpus=16, seed=3)
+    first_s = float(trace.submit_s[0])
+    later_s = [first_s + hours * 3600.0 for hours in (1.0, 2.0, 3.0, 4.0, 1e6)]
+    names = ("n0", "n0", "n1", "n1", "n0")
+    events = zip(later_s, names, ("down", "up", "drain", "up", "down"), strict=True)
+    file = tmp_path / "events.csv"
+    file.write_text("time,node,event\n" + "".join(f"{at_s},{node},{what}\n" for at_s, node, what in events))
+    spec = msgspec.structs.replace(ClusterSpec.uniform(2, 8), node_events=str(file))
+    rs.simulate(trace, spec, "fifo-backfill", records=tmp_path / "records")
+    reader = StoreReader(tmp_path / "records" / "fifo-backfill")
+    reader.refresh()
+    shown = overview(reader, reader.timeline.first_s, reader.timeline.last_s)
+    assert [
+        (node["node"], [(one["from_s"], one["to_s"], one["state"]) for one in node["spans"]])
+        for node in shown["nodes"]
+    ] == [("n0", [(*later_s[:2], "down")]), ("n1", [(*later_s[2:4], "drained")])]
+    assert reader.timeline.last_s < later_s[4], "not after the last job"
+    at_s = np.array([sum(later_s[:2]) / 2, sum(later_s[2:4]) / 2])
+    assert reader.timeline.curves(at_s)["gpus"].tolist() == [8.0, 16.0], "drained GPUs are present"
 
 
 @pytest.fixture(scope="module")
