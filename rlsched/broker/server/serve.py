@@ -148,7 +148,12 @@ class Broker:
                 self._journal, self._disk, self._wait_for_space, self._soft_errors.log_line
             )
             self._commits = TimedCommits(patient)
-            self._log = RecordLog(settings.directory / STORE_FOLDER, settings.logdir, self._soft_errors)
+            self._log = RecordLog(
+                settings.directory / STORE_FOLDER,
+                settings.logdir,
+                self._soft_errors,
+                settings.keep_decisions_mib << 20,
+            )
             opened.callback(self._log.close)
             self._forecasting = self._new_forecasting(settings)
             if self._forecasting is not None:
