@@ -1,15 +1,29 @@
-"""Converts a store of decisions to curves for TensorBoard."""
+"""Converts a store of decisions, and the states of its cluster, to curves for TensorBoard."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
+import numpy as np
+
+from rlsched.board.curves import Curves
+from rlsched.board.tags import CLUSTER_TAGS, DESCRIPTIONS, LAYOUT
 from rlsched.board.writer import DecisionWriter
-from rlsched.decisions.reading import read_records
+from rlsched.decisions.reading import StoreReader, parts, read_records
+from rlsched.decisions.timeline import CLASS_NAMES, Timeline
+
+POINTS: Final = 400
+"""Points of each curve of the cluster, by part of a store."""
 
 
 def draw_run(store: str | Path, folder: str | Path) -> int:
-    """Write the decisions of a store as the TensorBoard run `folder`; remove older event files there.
+    """Write a store as the TensorBoard run `folder`; remove older event files there.
+
+    Each point has the time of the store as its wall time: Unix seconds, or seconds of the trace. The step of
+    a decision's curve is a number of decisions, that of a cluster's curve is seconds since the first event.
 
     Returns:
         The number of decisions.
@@ -20,7 +34,46 @@ def draw_run(store: str | Path, folder: str | Path) -> int:
     records = read_records(store)
     for old in Path(folder).glob("events.out.tfevents.*"):
         old.unlink()
-    with DecisionWriter(folder) as writer:
+    time_s = 0.0
+    with DecisionWriter(folder, wall_time=lambda: time_s) as writer:
         for record in records:
+            time_s = record.now_s
             writer.add(record)
+    curves = Curves(Path(folder), DESCRIPTIONS, LAYOUT, lambda: time_s)
+    first_s: float | None = None
+    for part in parts(Path(store)):
+        reader = StoreReader(store, part)
+        reader.refresh()
+        for point_s, values in _course(reader.timeline):
+            time_s, first_s = point_s, point_s if first_s is None else first_s
+            curves.add(round(point_s - first_s), values)
+    curves.close()
     return len(records)
+
+
+def _course(timeline: Timeline) -> Iterator[tuple[float, dict[str, float]]]:
+    """Times, and the values of the cluster's curves then.
+
+    Power is left out while it is not known for all jobs, and the waiting time if no job has started since the
+    point before.
+    """
+    if not timeline.first_s < timeline.last_s:
+        return
+    at_s = np.linspace(timeline.first_s, timeline.last_s, POINTS)
+    levels, power = timeline.curves(at_s), timeline.power(at_s)
+    first_starts = [(job.attempts[0].start_s, job.submit_s) for job in timeline.jobs.values() if job.attempts]
+    starts = np.array([start_s for start_s, submit_s in first_starts if math.isfinite(submit_s)])
+    waits = np.array([start_s - submit_s for start_s, submit_s in first_starts if math.isfinite(submit_s)])
+    bins = np.searchsorted(at_s, starts)
+    for k, point_s in enumerate(at_s.tolist()):
+        values = {
+            tag: float(levels[f"waiting {name}"][k])
+            for tag, name in zip(CLUSTER_TAGS[:3], CLASS_NAMES, strict=True)
+        }
+        gpus = float(levels["gpus"][k])
+        values["cluster/busy_frac"] = float(levels["busy_gpus"][k]) / gpus if gpus else 0.0
+        if np.any(bins == k):
+            values["cluster/wait_mean_s"] = float(waits[bins == k].mean())
+        if power is not None and levels["busy_gpus"][k] - power["measured_gpus"][k] <= 0.01:
+            values["cluster/power_w"] = float(power["power_w"][k])
+        yield point_s, values

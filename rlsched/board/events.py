@@ -40,7 +40,7 @@ class EventFile:
             raise InputError(
                 "writing for TensorBoard needs tensorboard, which is not installed; install rlsched[board]"
             ) from error
-        who = f"{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
+        who = f"{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS):06}"
         self.path = logdir / f"events.out.tfevents.{int(wall_time()):010d}.{who}"
         try:
             logdir.mkdir(parents=True, exist_ok=True)

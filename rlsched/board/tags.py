@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
+CLUSTER_TAGS: Final = (
+    "cluster/waiting_1_gpu_jobs",
+    "cluster/waiting_2_to_8_gpus_jobs",
+    "cluster/waiting_over_8_gpus_jobs",
+    "cluster/busy_frac",
+    "cluster/wait_mean_s",
+    "cluster/power_w",
+)
+"""Curves of the cluster: first waiting jobs, in the order of the size classes of a timeline."""
+
 DESCRIPTIONS: Final = {
+    "cluster/waiting_1_gpu_jobs": "Waiting jobs of up to 1 GPU.",
+    "cluster/waiting_2_to_8_gpus_jobs": "Waiting jobs of 2 to 8 GPUs.",
+    "cluster/waiting_over_8_gpus_jobs": "Waiting jobs of more than 8 GPUs.",
+    "cluster/busy_frac": "GPUs in use, as a share of the cluster's.",
+    "cluster/wait_mean_s": "Mean time in the queue of jobs that started since the point before, seconds.",
+    "cluster/power_w": "Power of jobs, while it is known for all of them, watts.",
     "decisions/source_policy_count": "Decisions of the policy's network.",
     "decisions/source_rule_count": "Decisions of a rule.",
     "decisions/source_search_count": "Decisions in which look-ahead found a better action.",
@@ -24,6 +40,9 @@ DESCRIPTIONS: Final = {
     "(policy|distribution)/entropy_nats": "Entropy of the network's choice of a job: 0 is certain.",
     "(policy|distribution)/value_return": "Return that the critic expects.",
     "distribution/decision_us": "Time from the state to the action, microseconds.",
+    "forecast/.*_inside_frac": "Share of outcomes of the last 7 days within 10 to 90 % of their forecasts.",
+    "forecast/.*_loss_s_(last|week|list)": "The same of a simple rule, as a baseline.",
+    "forecast/.*_loss_s": "Mean pinball loss of the forecasts of the last 7 days, seconds.",
     "prediction/.*_running_mean": "The same for a running mean of the user's jobs, as a baseline.",
     "prediction/median_abs_ln": "Median of |ln(true / predicted run time)| of the last jobs; 0 is best.",
     "prediction/spearman_mean": "Rank correlation of predicted with true run times; 1 is best.",
@@ -37,10 +56,21 @@ DESCRIPTIONS: Final = {
 """Descriptions by regular expression of the whole tag; the first match counts."""
 
 LAYOUT: Final = {
+    "Cluster": {
+        "waiting jobs, by size": ["cluster/waiting_.*_jobs"],
+        "time in the queue, s": ["cluster/wait_mean_s"],
+        "GPUs in use, share": ["cluster/busy_frac"],
+        "power of jobs, W": ["cluster/power_w"],
+    },
     "Decisions": {
         "decisions per point, by source": ["decisions/source_.*_count"],
         "decisions per point, by kind": ["decisions/kind_.*_count"],
         "time of a decision, us": ["time/decision_p(50|99)_us"],
+    },
+    "Forecasts": {
+        "outcomes within 10 to 90 %, share": ["forecast/.*_inside_frac"],
+        "loss of starts, and simple rules', s": ["forecast/start_loss_s.*"],
+        "loss of ends, and simple rules', s": ["forecast/end_loss_s.*"],
     },
     "Predictions": {
         "rank correlation, and a running mean's": ["prediction/spearman_mean.*"],

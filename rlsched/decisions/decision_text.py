@@ -10,6 +10,7 @@ from rlsched.decide.actions import Preempt, Start, Wait
 from rlsched.decide.plans.plan_text import in_words, outcome, span
 from rlsched.decide.record import DecisionRecord, Half, PlanSeen
 from rlsched.decide.rows.reasons import REASON_TEXT
+from rlsched.decide.schema import SCHEMA
 
 MOST_ROWS: Final = 6
 PRICE_NAMES: Final = {
@@ -30,7 +31,8 @@ def done(record: DecisionRecord) -> str:
                     return f"start {job(seq)} on {count}: {in_words(plan, job)}"
             return f"start {job(seq)} on {count}" + (f", clock {clock:.2f}" if clock != 1.0 else "")
         case Preempt(seq=seq, moved_for=other):
-            return f"preempt {job(seq)}" + (f" for {job(other)}" if other >= 0 else "")
+            gains = other if other >= 0 else record.turn
+            return f"preempt {job(seq)}" + (f" for {job(gains)}" if gains >= 0 else "")
         case Wait(until_s=until_s):
             return "wait" if until_s is None else f"wait for {span(until_s - record.now_s)} at most"
 
@@ -97,6 +99,19 @@ def row_in_words(record: DecisionRecord, half: Half, row: int) -> str:
     node = half.nodes[row]
     where = f" on {record.names.node(node)}" if node >= 0 else ""
     return f"{record.names.job(seq)}{where}"
+
+
+def features_of(record: DecisionRecord, half: Half) -> list[dict[str, float]]:
+    """The values that the network received, of each row of a half, by the names of the columns.
+
+    Columns of a record with another feature schema have numbers: `column 0`, ...
+    """
+    if not half.features or not half.seqs:
+        return []
+    values = np.frombuffer(half.features, dtype=np.float32).reshape(len(half.seqs), -1)
+    names = [name for name, _ in SCHEMA.features] if record.schema_hash == SCHEMA.hash else []
+    named = names if len(names) == values.shape[1] else [f"column {k}" for k in range(values.shape[1])]
+    return [dict(zip(named, row, strict=True)) for row in values.tolist()]
 
 
 def probabilities(half: Half, temperature: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -11,6 +11,8 @@ from rlsched.errors import InputError
 
 STORE_VERSION: Final = 1
 STORE_FILE: Final = "store.json"
+KEEP_MIB: Final = 2048
+"""Default size limit of a broker's store, MiB; a decision takes about half a kilobyte."""
 
 JobKind = Literal["submit", "start", "end"]
 TimeKind = Literal["unix", "trace"]

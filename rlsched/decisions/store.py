@@ -12,15 +12,23 @@ import msgspec
 
 from rlsched.decide.actions import Action, Preempt, Start
 from rlsched.decide.record import DecisionRecord
-from rlsched.decisions.schema import ForecastSeen, JobEvent, NodeChange, StoreInfo, begin_store, schemas
+from rlsched.decisions.schema import (
+    KEEP_MIB,
+    ForecastSeen,
+    JobEvent,
+    NodeChange,
+    StoreInfo,
+    begin_store,
+    schemas,
+)
 from rlsched.decisions.segments import SEGMENT_BYTES, SegmentWriter
 from rlsched.wire.states import QUEUED
 
 HELD_ROWS: Final = 1024
 HELD_S: Final = 0.1
 """Seconds that rows stay in memory: writing a batch takes half a millisecond, with 1 row or with 100."""
-KEEP_BYTES: Final = 2 << 30
-"""Size limit of all tables together; a decision takes about half a kilobyte."""
+KEEP_BYTES: Final = KEEP_MIB << 20
+"""Size limit of all tables together."""
 _OF_JOBS: Final = 4
 """Events of jobs can use this fraction (1 / n) of the limit."""
 

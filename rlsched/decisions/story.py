@@ -19,6 +19,8 @@ from rlsched.errors import InputError
 from rlsched.wire.states import QUEUED, RUNNING
 
 MOST_QUEUED: Final = 200
+MOST_BEFORE: Final = 256
+"""Decisions that are searched for a change of prices."""
 J_PER_KWH: Final = 3.6e6
 
 
@@ -67,10 +69,62 @@ def decision(reader: StoreReader, row: int) -> dict[str, Any]:
             {"number": one.number, "words": one.words, "taken": one.taken} for one in candidates(record)
         ],
         "prices": dict(decision_text.prices_in_words(record)),
+        "price_change": _price_change(reader, row, record),
         "plans_failed": record.plans_failed,
         "met": _met(reader, record.now_s),
         "digest": record.state_digest,
     }
+
+
+def _price_change(reader: StoreReader, row: int, record: DecisionRecord) -> dict[str, Any] | None:
+    """The decision from which on a partition had these prices, the state that it met, and the prices before.
+
+    None: there are no prices, or none of the `MOST_BEFORE` decisions before had others.
+    """
+    if not record.prices:
+        return None
+    first = row
+    for before in range(row - 1, max(row - 1 - MOST_BEFORE, -1), -1):
+        try:
+            other = reader.record(before)
+        except InputError:  # a damaged one
+            continue
+        if other.partition != record.partition or not other.prices:
+            continue
+        if other.prices != record.prices:
+            at_s = float(reader.times_s[first])
+            return {
+                "row": first,
+                "number": int(reader.numbers[first]),
+                "when": when(reader, at_s),
+                "met": _met(reader, at_s),
+                "before": dict(decision_text.prices_in_words(other)),
+            }
+        first = before
+    return None
+
+
+def with_features(reader: StoreReader, told: dict[str, Any]) -> dict[str, Any]:
+    """A story, decision or moment in which every decision of a network has `features`.
+
+    Features are by half, `job` or `how`, and by row: the row in words, and the values of its columns by name.
+    """
+    found = dict(told)
+    for name, value in told.items():
+        if isinstance(value, dict):
+            found[name] = with_features(reader, value)
+        elif isinstance(value, list):
+            found[name] = [with_features(reader, one) if isinstance(one, dict) else one for one in value]
+    if told.get("rows") and "row" in told:
+        record = reader.record(told["row"])
+        found["features"] = {
+            half.kind: [
+                {"words": decision_text.row_in_words(record, half, at), "values": values}
+                for at, values in enumerate(decision_text.features_of(record, half))
+            ]
+            for half in record.halves
+        }
+    return found
 
 
 def _rows(record: DecisionRecord) -> list[dict[str, Any]]:
@@ -169,6 +223,28 @@ def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> d
     return story
 
 
+def last_start(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> int:
+    """Row of the decision that started a job's last attempt, else of the last decision about it.
+
+    Args:
+        reader: The store.
+        job: The job.
+        at_s: Ignore later decisions.
+
+    Raises:
+        InputError: the store has no decision about it.
+    """
+    by_s = math.inf if at_s is None else at_s
+    for seen in reversed(job.attempts):
+        row = _row_of_start(reader, seen) if seen.start_s <= by_s else None
+        if row is not None:
+            return row
+    rows = [row for row in reader.rows_of.get(job.job, []) if reader.times_s[row] <= by_s]
+    if not rows:
+        raise InputError(f"{reader.folder}: no decision about job {job.job} in this store; see --decision N")
+    return rows[-1]
+
+
 def state_of(job: JobSeen) -> str:
     """Return the state of a job at the end of the store."""
     if job.state:
@@ -197,7 +273,9 @@ def _attempt(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any]:
         "run_s": run_s,
         "energy_kwh": _finite(seen.energy_j / J_PER_KWH),
         "shared_with": sorted({other.job.job for other in others}),
+        "left": reader.timeline.left_free(seen),
         "why": None if row is None else decision(reader, row),
+        "made_room": _made_room(reader, seen),
         "stopped_by": _stopped_by(reader, seen),
     }
 
@@ -210,15 +288,55 @@ def _row_of_start(reader: StoreReader, seen: AttemptSeen) -> int | None:
     return None
 
 
+def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
+    """The decisions that preempted other jobs for this attempt, oldest first.
+
+    They name it, or took one of its GPUs from another job at the time of its start.
+    """
+    job, since_s = seen.job.job, seen.job.waited_since_s(math.nextafter(seen.start_s, -math.inf))
+    rows = [
+        row
+        for row in reader.rows_of.get(job, [])
+        if reader.cells(row)["turn"] == job != reader.cells(row)["job"]
+        and not reader.cells(row)["time_s"] < since_s
+    ]
+    for other in reader.timeline.before_on(seen):
+        rows += [
+            row
+            for row in reader.rows_of.get(other.job.job, [])
+            if reader.cells(row)["time_s"] == seen.start_s and reader.cells(row)["job"] == other.job.job
+        ]
+    found = []
+    for row in sorted(set(rows)):
+        cells = reader.cells(row)
+        if cells["kind"] == "preempt" and cells["time_s"] <= seen.start_s:
+            record = reader.record(row)
+            found.append(
+                {
+                    "row": row,
+                    "number": record.number,
+                    "time_s": record.now_s,
+                    "when": when(reader, record.now_s),
+                    "job": cells["job"],
+                    "did": decision_text.done(record),
+                    "by": decision_text.decided_by(record),
+                }
+            )
+    return found
+
+
 def _stopped_by(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any] | None:
-    """Return the decision that preempted an attempt, None if there is none."""
-    found = None
+    """Return the decision that preempted an attempt, and the jobs that got its GPUs; None: it was not preempted."""
+    found, first = None, _row_of_start(reader, seen)
     for row in reader.rows_of.get(seen.job.job, []):
         cells = reader.cells(row)
-        inside = seen.start_s <= cells["time_s"] <= seen.end_s
+        inside = seen.start_s <= cells["time_s"] <= seen.end_s and (first is None or row > first)
         if cells["kind"] == "preempt" and cells["job"] == seen.job.job and inside:
             found = row
-    return None if found is None else decision(reader, found)
+    if found is None:
+        return None
+    taken = reader.timeline.started_on(seen, reader.cells(found)["time_s"])
+    return decision(reader, found) | {"gained": [other.job.job for other in taken]}
 
 
 def places(nodes: Iterable[str], gpus: Iterable[int]) -> str:

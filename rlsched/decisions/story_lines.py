@@ -8,6 +8,7 @@ from rlsched.decide.plans.plan_text import span
 from rlsched.wire.states import COMPLETED
 
 MOST_LISTED: Final = 12
+MOST_NODES: Final = 4
 LEAST_S: Final = 0.5
 """Smallest difference that is shown as a difference, seconds."""
 
@@ -36,6 +37,12 @@ def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[s
     waited = "" if attempt["waited_s"] is None else f" after {span(attempt['waited_s'])} in the queue"
     where = attempt["where"] or "no GPU"
     found = [f"attempt {attempt['number']}: started {attempt['started']}{waited}, on {where}"]
+    if attempt["left"]:
+        found.append(f"  it left {left_words(attempt['left'])} free")
+    found += [
+        f"  decision {one['number']} made room for it: {one['did']}, by {one['by']}"
+        for one in attempt["made_room"]
+    ]
     if attempt["why"] is not None:
         found += [f"  {line}" for line in decision_lines(attempt["why"])]
     shared = attempt["shared_with"]
@@ -53,8 +60,19 @@ def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[s
         seen += f", {attempt['energy_kwh']:.3g} kWh"
     found.append(seen)
     if attempt["stopped_by"] is not None:
-        found.append(f"  stopped by: {attempt['stopped_by']['did']}, by {attempt['stopped_by']['by']}")
+        stopped = attempt["stopped_by"]
+        line = f"  stopped by decision {stopped['number']}: {stopped['did']}, by {stopped['by']}"
+        gained = stopped["gained"]
+        if gained:
+            line += f"; its GPUs went to job{'s' if len(gained) > 1 else ''} {', '.join(gained)}"
+        found.append(line)
     return found
+
+
+def left_words(left: dict[str, tuple[int, int]]) -> str:
+    """Free GPUs by node in words, of the first nodes."""
+    said = [f"{free} of {count} GPUs of {node}" for node, (free, count) in left.items()]
+    return ", ".join([*said[:MOST_NODES], *(["..."] if len(said) > MOST_NODES else [])])
 
 
 def decision_lines(one: dict[str, Any]) -> list[str]:
@@ -79,6 +97,14 @@ def decision_lines(one: dict[str, Any]) -> list[str]:
     if one["prices"]:
         found.append(
             "prices then: " + ", ".join(f"{name} {value:g}" for name, value in one["prices"].items())
+        )
+    moved = one["price_change"]
+    if moved is not None:
+        queued = sum(int(value) for name, value in moved["met"].items() if name.startswith("waiting"))
+        found.append(
+            f"since decision {moved['number']} at {moved['when']}, with {queued} waiting and "
+            f"{moved['met']['busy_gpus']:.4g} of {moved['met']['gpus']:g} GPUs in use; before: "
+            + ", ".join(f"{name} {value:g}" for name, value in moved["before"].items())
         )
     return found
 

@@ -277,6 +277,41 @@ class Timeline:
             and not mine.isdisjoint(zip(other.nodes, other.gpus, strict=True))
         ]
 
+    def before_on(self, attempt: AttemptSeen) -> list[AttemptSeen]:
+        """Attempts that held one of its GPUs, and had not ended before its start."""
+        return [
+            other
+            for other in self.attempts
+            if other.start_s < attempt.start_s <= other.end_s and _share_gpus(other, attempt)
+        ]
+
+    def started_on(self, attempt: AttemptSeen, at_s: float) -> list[AttemptSeen]:
+        """Attempts of other jobs that started on one of its GPUs at this time."""
+        return [
+            other
+            for other in self.attempts
+            if other.start_s == at_s and other.job is not attempt.job and _share_gpus(other, attempt)
+        ]
+
+    def left_free(self, attempt: AttemptSeen) -> dict[str, tuple[int, int]]:
+        """The free GPUs of each node of an attempt just after its start, and all of them, by node.
+
+        Later starts at the same time do not count. A node whose number of GPUs is unknown is left out.
+        """
+        held = {node: set[int]() for node in attempt.nodes}
+        for other in self.attempts:
+            if other.start_s <= attempt.start_s < other.end_s or other is attempt:
+                for node, gpu in zip(other.nodes, other.gpus, strict=True):
+                    if node in held:
+                        held[node].add(gpu)
+            if other is attempt:
+                break
+        return {
+            node: (self.nodes[node].num_gpus - len(gpus), self.nodes[node].num_gpus)
+            for node, gpus in held.items()
+            if node in self.nodes
+        }
+
     def curves(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Return waiting jobs by size class, and busy and present GPUs, at these times (N,).
 
@@ -301,6 +336,11 @@ class Timeline:
 
 _THERE: Final = frozenset({"up", "drained", "unreachable", "asleep", "waking"})
 """States of a node in which its GPUs are part of the cluster."""
+
+
+def _share_gpus(one: AttemptSeen, other: AttemptSeen) -> bool:
+    mine = set(zip(one.nodes, one.gpus, strict=True))
+    return not mine.isdisjoint(zip(other.nodes, other.gpus, strict=True))
 
 
 def _held(attempt: AttemptSeen) -> float:

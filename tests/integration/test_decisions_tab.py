@@ -6,30 +6,40 @@ import math
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import rlsched as rs
 from rlsched.board import views
 from rlsched.board.comparing import compare
+from rlsched.broker.journal.replay import journal_events, redecide
+from rlsched.cli.users.explain import explain
+from rlsched.decide.actions import Start
+from rlsched.decide.plans.plan_text import in_words
+from rlsched.decide.registry import load_scheduler
 from rlsched.decisions import story
 from rlsched.decisions.candidates import candidates
 from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.schema import ForecastSeen, JobEvent, StoreInfo
 from rlsched.decisions.store import DecisionStore
+from rlsched.decisions.timeline import AttemptSeen
 from rlsched.workload.synth import synthesize
 from rlsched_agents.whatif.instead import instead
-from tests.support.online.cluster import until
+from tests.support.online.cluster import Cluster, all_up, until
 
 pytestmark = pytest.mark.slow
 CHROMIUM = shutil.which("chromium")
 LAUNCH = "from rlsched.cli.traces.board import board; board()"
 WAIT_MS = 60_000
 JOB = "40"
+ONLINE = ("--policy", "ppo", "--prediction", "running-mean")
 
 REPLAY_MS = 240_000
 """A replay may have to compile kernels first."""
@@ -74,9 +84,9 @@ def forecasts(reader: StoreReader) -> list[ForecastSeen]:
     return found
 
 
-@pytest.fixture(scope="module")
-def address(folder: Path) -> Iterator[str]:
-    """A TensorBoard on these stores, started as by `rlsched board`."""
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """Address of a TensorBoard on the stores below a folder, started as by `rlsched board`."""
     out = folder.with_name("stdout")
     with out.open("w") as stdout:
         server = subprocess.Popen(
@@ -92,8 +102,8 @@ def address(folder: Path) -> Iterator[str]:
         server.wait(timeout=60)
 
 
-@pytest.fixture
-def page(address: str) -> Iterator[Any]:
+@contextmanager
+def tab(address: str) -> Iterator[Any]:
     """The tab's own frame; the console must have no errors."""
     if CHROMIUM is None:
         pytest.skip("chromium is not installed")
@@ -111,6 +121,18 @@ def page(address: str) -> Iterator[Any]:
         yield frame
         browser.close()
         assert wrong == []
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    with served(folder) as found:
+        yield found
+
+
+@pytest.fixture
+def page(address: str) -> Iterator[Any]:
+    with tab(address) as frame:
+        yield frame
 
 
 def choose(page: Any, run: str) -> None:
@@ -327,3 +349,102 @@ def test_rows_added_to_a_followed_store_are_shown(page: Any, folder: Path) -> No
     page.locator("#q").fill("a-new-one")
     page.locator("#q").press("Enter")
     page.wait_for_function("document.querySelector('#panel h2')?.textContent === 'Job a-new-one'")
+
+
+def contested(folder: Path) -> tuple[StoreReader, str, int]:
+    """A store, a job of it whose start the network chose from several rows, and the row of that start."""
+    reader = StoreReader(folder)
+    reader.refresh()
+    for row in range(len(reader)):
+        cells, record = reader.cells(row), reader.record(row)
+        job = reader.timeline.jobs.get(cells["job"])
+        if cells["kind"] == "start" and record.halves and job is not None and len(job.attempts) == 1:
+            return reader, job.job, row
+    raise AssertionError("no start was contested")
+
+
+def test_operators_question_is_answered_next_to_a_running_broker(tmp_path: Path) -> None:
+    """Why was the job placed there, what else was possible, what would the rule have done, was it right?
+
+    In two clicks of the tab and in one command, each part against the journal.
+    """
+    cluster = Cluster(tmp_path, nodes=["n0"], broker_options=ONLINE)
+    directory = cluster.directory / "broker"
+    try:
+        with cluster.client() as client:
+            all_up(client, 1)
+            jobs = [
+                client.submit(["sleep", str(seconds)], num_gpus=gpus, name=f"train-{gpus}")
+                for gpus, seconds in ((4, 2.0), (3, 1.0), (2, 1.5), (1, 1.0), (2, 1.0))
+            ]
+            for one in jobs:
+                assert client.wait(one).state == "completed"
+            until(lambda: all_ended(directory / "decisions", len(jobs)), "the store is written")
+            reader, job, row = contested(directory / "decisions")
+            made = {one.number: one for one in redecide(journal_events(directory), load_scheduler("ppo"))}
+            record = made[reader.record(row).number]  # from the journal's facts, not from the store
+            assert isinstance(record.action, Start)
+            info = client.job(int(job))
+            (half, *_) = record.halves
+            offered = [record.names.jobs[seq] for seq in half.seqs if seq >= 0]
+            would = half.seqs[half.reference]
+            parts = [
+                f"n0[{','.join(map(str, info.gpus[0]))}]",  # where
+                time.strftime("%F %T", time.localtime(record.now_s)),  # when
+                *(f"job {other}" for other in offered),  # what else was possible
+                "wait" if would < 0 else f"job {record.names.jobs[would]}",  # what the rule would have taken
+                *(in_words(plan, record.names.job) for plan in record.plans),
+            ]
+            assert len(offered) > 1
+            found = instead(reader, row, "rule", hours=24.0)
+            asked = [job, "--instead", "rule", "--run", str(directory)]
+            said = CliRunner().invoke(explain, asked, catch_exceptions=False).output
+            for part in parts:
+                assert part in said
+            assert f"instead: {found['instead']}; then the same policy" in said
+            assert ("no change: " if found["same"] else f"of {found['jobs']} jobs ") in said
+
+            with served(directory) as address, tab(address) as page:
+                shown = views.overview(reader, reader.timeline.first_s, reader.timeline.last_s)
+                attempt = reader.timeline.jobs[job].attempts[0]
+                page.locator("#chart canvas").click(position=spot_of(page, shown, attempt))  # click 1
+                page.wait_for_function(f"document.querySelector('#panel h2')?.textContent === 'Job {job}'")
+                panel = page.locator("#panel").inner_text()
+                for part in (*parts, info.name, "the rule would have taken"):
+                    assert part in panel
+                page.locator(".instead button.replay").get_by_text(found["instead"], exact=True).click()  # 2
+                page.wait_for_function("document.querySelector('.outcome .verdict')", timeout=REPLAY_MS)
+                verdict = page.locator(".outcome .verdict").inner_text()
+                assert verdict.startswith("No change: " if found["same"] else f"Of {found['jobs']} jobs ")
+
+                page.locator("#live").check()  # a job that the running broker starts now appears
+                later = client.submit(["true"], num_gpus=1, name="a-later-job")
+                assert client.wait(later).state == "completed"
+                page.wait_for_function(
+                    f"document.querySelector('#note').textContent.includes('{len(jobs) + 1} jobs')"
+                )
+                page.locator("#q").fill("a-later-job")
+                page.locator("#q").press("Enter")
+                page.wait_for_function(f"document.querySelector('#panel h2')?.textContent === 'Job {later}'")
+    finally:
+        cluster.close()
+
+
+def all_ended(folder: Path, jobs: int) -> bool:
+    """Whether a store has the ends of this many jobs."""
+    reader = StoreReader(folder)
+    reader.refresh()
+    return sum(bool(job.state) for job in reader.timeline.jobs.values()) == jobs
+
+
+def spot_of(page: Any, shown: dict[str, Any], attempt: AttemptSeen) -> dict[str, float]:
+    """Where the middle of an attempt's bar is in the chart that shows everything."""
+    box = page.locator("#chart canvas").bounding_box()
+    panels = 2 + bool(shown["power"]) + bool(shown["forecasts"]["count"])
+    below = panels * (min(70.0, box["height"] / 2 / panels - 10) + 10) + 22
+    row = next(node["row"] for node in shown["nodes"] if node["node"] == attempt.nodes[0]) + attempt.gpus[0]
+    x = (attempt.start_s + attempt.end_s) / 2 - shown["first_s"]
+    return {
+        "x": 90 + x / (shown["last_s"] - shown["first_s"]) * (box["width"] - 98),
+        "y": 4 + (row + 0.5) * (box["height"] - below - 4) / shown["rows"],
+    }

@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import rlsched as rs
+from rlsched.board.views import overview
 from rlsched.broker.journal.replay import records_by_number
 from rlsched.cli.users.explain import explain
+from rlsched.cluster.spec import ClusterSpec
 from rlsched.decide.actions import Start
 from rlsched.decide.record import Names
 from rlsched.decisions.decision_text import done
@@ -92,6 +95,108 @@ def test_every_attempt_of_a_replay_has_its_decision(replay: Path) -> None:
     )
     waiting = [job for job in reader.timeline.jobs.values() if job.waits_at(reader.timeline.last_s / 2)]
     assert moment["num_waiting"] == len(waiting)
+
+
+def test_nodes_that_were_down_or_drained_in_a_replay_are_in_the_chart(tmp_path: Path) -> None:
+    trace, _ = synthesize("helios", jobs=60, load=1.0, gpus=16, seed=3)
+    first_s = float(trace.submit_s[0])
+    later_s = [first_s + hours * 3600.0 for hours in (1.0, 2.0, 3.0, 4.0, 1e6)]
+    names = ("n0", "n0", "n1", "n1", "n0")
+    events = zip(later_s, names, ("down", "up", "drain", "up", "down"), strict=True)
+    file = tmp_path / "events.csv"
+    file.write_text("time,node,event\n" + "".join(f"{at_s},{node},{what}\n" for at_s, node, what in events))
+    spec = msgspec.structs.replace(ClusterSpec.uniform(2, 8), node_events=str(file))
+    rs.simulate(trace, spec, "fifo-backfill", records=tmp_path / "records")
+    reader = StoreReader(tmp_path / "records" / "fifo-backfill")
+    reader.refresh()
+    shown = overview(reader, reader.timeline.first_s, reader.timeline.last_s)
+    assert [
+        (node["node"], [(one["from_s"], one["to_s"], one["state"]) for one in node["spans"]])
+        for node in shown["nodes"]
+    ] == [("n0", [(*later_s[:2], "down")]), ("n1", [(*later_s[2:4], "drained")])]
+    assert reader.timeline.last_s < later_s[4], "not after the last job"
+    at_s = np.array([sum(later_s[:2]) / 2, sum(later_s[2:4]) / 2])
+    assert reader.timeline.curves(at_s)["gpus"].tolist() == [8.0, 16.0], "drained GPUs are present"
+
+
+@pytest.fixture(scope="module")
+def preempting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stores of two rules that preempt; only `gittins` names the job that gains."""
+    folder = tmp_path_factory.mktemp("preempting")
+    trace, spec = synthesize("helios", jobs=60, load=1.3, gpus=16, seed=3)
+    rs.simulate(trace, spec, ["tiresias", "gittins"], records=folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["tiresias", "gittins"])
+def test_preemption_is_in_the_histories_of_both_jobs(preempting: Path, rule: str) -> None:
+    reader = StoreReader(preempting / rule)
+    reader.refresh()
+    stories = {
+        job.job: json.loads(explained(job.job, "--run", str(preempting / rule), "--json"))
+        for job in reader.timeline.jobs.values()
+    }
+    stopped = [
+        (name, attempt["stopped_by"])
+        for name, one in stories.items()
+        for attempt in one["attempts"]
+        if attempt["stopped_by"]
+    ]
+    made = {
+        (other["number"], name)
+        for name, one in stories.items()
+        for attempt in one["attempts"]
+        for other in attempt["made_room"]
+    }
+    preempts = [row for row in range(len(reader)) if reader.cells(row)["kind"] == "preempt"]
+    assert len(stopped) == len(preempts) > 10
+    for row in preempts:
+        turn = reader.cells(row)["turn"]
+        assert (turn != "") == (rule == "gittins")
+        if turn:
+            assert (int(reader.numbers[row]), turn) in made
+    took = {(one["number"], job) for _, one in stopped for job in one["gained"]}
+    assert took, "no preempted GPUs were used at once"
+    assert took <= made
+    job, one = next((job, one) for job, one in stopped if one["gained"])
+    number, gainer = one["number"], one["gained"][0]
+    said = explained(job, "--run", str(preempting / rule))
+    assert f"stopped by decision {number}: {one['did']}, by the rule {one['by'].split()[-1]}" in said
+    assert f"; its GPUs went to job {gainer}" in said
+    assert f"decision {number} made room for it: preempt job {job}" in explained(
+        gainer, "--run", str(preempting / rule)
+    )
+
+
+@pytest.mark.slow
+def test_free_gpus_after_a_start_are_those_of_the_simulator(preempting: Path) -> None:
+    reader = StoreReader(preempting / "gittins")
+    reader.refresh()
+    free = {node.node: set(range(node.num_gpus)) for node in reader.timeline.nodes.values()}
+    held: dict[str, list[tuple[str, int]]] = {}
+    checked = 0
+    for row in range(len(reader)):  # the ledger again, from the decisions and the ends before each
+        cells, now_s = reader.cells(row), float(reader.times_s[row])
+        ended = [
+            one.job.job
+            for one in reader.timeline.attempts
+            if one.job.job in held and one.end_s <= now_s and one.start_s < now_s and one.state == "completed"
+        ]
+        for job in [*ended, *([cells["job"]] if cells["kind"] == "preempt" else [])]:
+            for node, gpu in held.pop(job):
+                free[node].add(gpu)
+        if cells["kind"] == "start":
+            seen = next(
+                one for one in reader.timeline.jobs[cells["job"]].attempts if one.start_s == cells["time_s"]
+            )
+            held[seen.job.job] = [*zip(seen.nodes, seen.gpus, strict=True)]
+            for node, gpu in held[seen.job.job]:
+                free[node].remove(gpu)
+            left = {node: len(free[node]) for node in seen.nodes}
+            assert {node: found for node, (found, _) in reader.timeline.left_free(seen).items()} == left
+            checked += any(left.values())
+    assert checked > 10
 
 
 def test_queue_at_a_time_is_in_the_policys_order(replay: Path) -> None:

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -22,7 +23,9 @@ from rlsched.decide.policies.policy import Policy
 from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.schema import SCHEMA
 from rlsched.decisions.candidates import Candidate, candidates
+from rlsched.decisions.decision_text import features_of
 from rlsched.decisions.difference import waiting_s
 from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.timeline import Timeline
@@ -175,6 +178,31 @@ def test_rows_of_a_network_and_the_choice_of_a_rule_can_be_taken(more: Path) -> 
     assert taken >= {"rule", "plan", "job"}
 
 
+@pytest.mark.slow
+def test_json_of_a_networks_decision_has_its_features_by_name(more: Path) -> None:
+    reader = opened(more / "ppo")
+    row = next(row for row in range(len(reader)) if reader.record(row).halves)
+    record = reader.record(row)
+    asked = ("--run", str(more / "ppo"), "--decision", str(record.number), "--json")
+    told = json.loads(CliRunner().invoke(explain, asked, catch_exceptions=False).output)
+    half = record.halves[0]
+    values = np.frombuffer(half.features, np.float32).reshape(len(half.seqs), -1)
+    rows = told["features"][half.kind]
+    assert len(rows) == len(half.seqs)
+    names = [name for name, _ in SCHEMA.features]
+    for at, one in enumerate(rows):
+        assert [*one["values"]] == names
+        assert [*one["values"].values()] == pytest.approx(values[at].tolist())
+    assert ("wait" in [one["words"] for one in rows]) == (-1 in half.seqs)
+    job = reader.cells(row)["job"] or reader.cells(row)["turn"]
+    asked = (job, "--run", str(more / "ppo"), "--json")
+    story = json.loads(CliRunner().invoke(explain, asked, catch_exceptions=False).output)
+    shown = [one["why"] for one in story["attempts"] if one["why"] and one["why"]["rows"]]
+    assert all(any(one["features"].values()) for one in shown)
+    other = msgspec.structs.replace(record, schema_hash="of another version")
+    assert [*features_of(other, half)[0]] == [f"column {k}" for k in range(values.shape[1])]
+
+
 def test_output_fits_a_screen_and_errors_are_one_line(runs: Path, tmp_path: Path) -> None:
     folder = runs / "qssf"
     reader = opened(folder)
@@ -194,7 +222,23 @@ def test_output_fits_a_screen_and_errors_are_one_line(runs: Path, tmp_path: Path
     for file in folder.iterdir():
         if not file.name.startswith("made_with"):
             (bare / file.name).write_bytes(file.read_bytes())
+    job = next(job for job in reader.timeline.jobs.values() if job.attempts)
+    last = next(
+        k
+        for k in range(len(reader))
+        if reader.cells(k)["kind"] == "start"
+        and reader.cells(k)["job"] == job.job
+        and reader.times_s[k] == job.attempts[-1].start_s
+    )
+    choice = next(one for one in candidates(reader.record(last)) if one.taken)
+    of_job = (job.job, "--run", str(folder), "--instead", str(choice.number))
+    result = CliRunner().invoke(explain, of_job, catch_exceptions=False)
+    history = CliRunner().invoke(explain, of_job[:3], catch_exceptions=False).output
+    assert result.output.startswith(history)
+    assert result.output[len(history) :].startswith(f"decision {reader.numbers[last]}, ")
+    early = (*of_job[:3], "--at", "-1", *of_job[3:])
     for arguments, said in (
+        (early, f"no decision about job {job.job} in this store"),
         ((*asked, "rule"), f"decision {record.number} is the rule's own"),
         ((*asked, "99"), "expected 'rule' or the number of a candidate"),
         ((*asked, "yes"), "expected 'rule' or the number of a candidate"),

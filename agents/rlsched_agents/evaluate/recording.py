@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
+from rlsched.cluster.arrays import NODE_DOWN, NODE_DRAINED, NODE_UP
 from rlsched.decide.record import DecisionRecord
 from rlsched.decisions.schema import STORE_FILE, JobEvent, NodeChange, StoreInfo
 from rlsched.decisions.segments import SUFFIX
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 
     from rlsched_agents.evaluate.task import Task
     from rlsched_envs.sim.job_table import JobTable
+    from rlsched_envs.sim.node_events import NodeEvent
 
 BATCH: Final = 128
 """Maximum number of buffered records; thousands of live records prolong garbage collection, and the p99."""
 KEEP_BYTES: Final = 1 << 50
 """Size limit of the store, bytes: in effect none, since the user requested all records."""
 _NEVER_S: Final = math.inf
+_STATES: Final = {NODE_DOWN: "down", NODE_DRAINED: "drained", NODE_UP: "up"}
 
 
 class RunStore:
@@ -45,6 +48,7 @@ class RunStore:
     def __init__(self, folder: Path, of: str) -> None:
         self.folder, self._of = folder, of
         self._held: list[DecisionRecord] = []
+        self._changes: Sequence[NodeEvent] = ()
 
     def __enter__(self) -> RunStore:
         try:
@@ -63,6 +67,7 @@ class RunStore:
 
     def made_with(self, task: Task) -> None:
         """Write the inputs of the replay, so that it can be repeated."""
+        self._changes = task.rules.node_events
         try:
             keep_origin(task, self.folder)
         except OSError as error:
@@ -76,7 +81,7 @@ class RunStore:
             predicted_s: (J,) predicted run time of each job at its submission.
         """
         try:
-            self._store.add_events([*node_events(table), *job_events(table, predicted_s)])
+            self._store.add_events([*node_events(table, self._changes), *job_events(table, predicted_s)])
         except OSError as error:
             raise self._cannot(error) from error
 
@@ -128,11 +133,24 @@ def put_store(files: dict[str, bytes], folder: Path) -> None:
         raise InputError(f"{folder}: cannot write a store of decisions here: {error.strerror}") from error
 
 
-def node_events(table: JobTable) -> Iterator[NodeChange]:
-    """Yield the nodes at the start of a replay."""
+def node_events(table: JobTable, changes: Sequence[NodeEvent] = ()) -> Iterator[NodeChange]:
+    """Yield the nodes at the start of a replay, and the changes of their states until the last end of a job."""
     start_s = float(table.trace.submit_s[0]) if len(table.trace) else 0.0
-    for node in table.spec.expand():
+    nodes = table.spec.expand()
+    for node in nodes:
         yield NodeChange(time_s=start_s, node=node.name, num_gpus=node.gpus, gpu_type=node.gpu_type)
+    ends_s = table.end_s[np.isfinite(table.end_s)]
+    last_s = float(ends_s.max()) if len(ends_s) else start_s
+    for change in changes:
+        if change.time_s <= last_s:
+            node = nodes[change.node]
+            yield NodeChange(
+                time_s=max(change.time_s, start_s),
+                node=node.name,
+                num_gpus=node.gpus,
+                gpu_type=node.gpu_type,
+                state=_STATES[change.status],
+            )
 
 
 def job_events(table: JobTable, predicted_s: NDArray[np.float64]) -> Iterator[JobEvent]:

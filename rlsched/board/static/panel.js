@@ -32,6 +32,8 @@ function decisionParts(one) {
       fact("it met", `${waiting} waiting jobs, ${number(one.met.busy_gpus, 1)} of ${one.met.gpus} GPUs in use`),
       fact("the rule would have taken", one.rule_would),
       fact("prices then", Object.entries(one.prices).map(([name, value]) => `${name} ${value}`).join(", ")),
+      fact("prices since", one.price_change ? make("span", {}, decisionLink(one.price_change.row, `decision ${one.price_change.number}`),
+        `, ${one.price_change.when}; before: ${Object.entries(one.price_change.before).map(([name, value]) => `${name} ${value}`).join(", ")}`) : ""),
       fact("took", `${(one.took_us / 1000).toFixed(2)} ms`)),
     one.plans.length ? table(["plan", "outcome", compared ? "worth" : "", "speed", "run time", "power"],
       one.plans.map((plan) => ({mark: plan.chosen ? "taken" : plan.open ? "" : "shut", cells: [
@@ -53,15 +55,24 @@ export function showJob(panel, job) {
     const ratio = job.predicted_s && one.state === "completed" ? `, ${number(one.run_s / job.predicted_s)} times the prediction` : "";
     parts.push(make("section", {}, make("h3", {}, `Attempt ${one.number}: ${one.started}`),
       make("dl", {}, fact("waited", span(one.waited_s)), fact("on", one.where || "no GPU"),
+        fact("left free", leftFree(one.left)),
+        fact("made room", one.made_room.length ? make("span", {}, ...one.made_room.flatMap((other) => [decisionLink(other.row, `decision ${other.number}`), `: ${other.did} `])) : ""),
         fact("share", one.share_milli < 1000 ? number(one.share_milli / 1000) : ""), fact("clock", one.sm_clock_frac < 1 ? number(one.sm_clock_frac) : ""),
         fact("shared with", one.shared_with.length ? make("span", {}, ...one.shared_with.flatMap((other) => [jobLink(other), " "])) : ""),
         fact(one.end_s === null ? "runs for" : "ran", span(one.run_s) + ratio), fact("then", one.state + (one.reason ? `: ${one.reason}` : "")),
         fact("energy", one.energy_kwh === null ? "" : `${one.energy_kwh.toPrecision(3)} kWh`)),
       one.why ? make("div", {}, make("h4", {}, "Why there"), ...decisionParts(one.why)) : make("p", {}, "The decision that started it is no longer kept."),
-      one.stopped_by ? make("div", {}, make("h4", {}, "Why it was stopped"), ...decisionParts(one.stopped_by)) : ""));
+      one.stopped_by ? make("div", {}, make("h4", {}, "Why it was stopped"),
+        one.stopped_by.gained.length ? make("p", {}, "Its GPUs went to ", ...one.stopped_by.gained.flatMap((other) => [jobLink(other), " "])) : "", ...decisionParts(one.stopped_by)) : ""));
   }
   if (job.decision) parts.push(make("section", {}, make("h3", {}, "The last decision about it"), ...decisionParts(job.decision)));
   panel.replaceChildren(...parts.filter(Boolean));
+}
+
+// Free GPUs of each node of an attempt after its start, of the first nodes.
+function leftFree(left) {
+  const nodes = Object.entries(left), said = nodes.slice(0, 4).map(([node, [free, count]]) => `${free} of ${count} GPUs of ${node}`);
+  return said.join(", ") + (nodes.length > 4 ? ", ..." : "");
 }
 
 export function showFound(panel, found, text) {

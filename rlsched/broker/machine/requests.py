@@ -277,6 +277,7 @@ class Requests:
                     grace_s=self._limits.grace_of(job.spec.grace_s),
                     outside_mps=metered.outside_mps(job, now_s),
                     seen=metered.speeds.of(job, now_s),
+                    made_room=self._memory.made_room(job.seq, job.attempt.decision) if job.attempt else (),
                 )
                 self._out.reply(asked.peer, asked.request, said)
             case ReadLog(job=number) as wanted if number in self._state.numbers:

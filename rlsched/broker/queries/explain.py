@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 
 import msgspec
@@ -72,6 +73,7 @@ def explain(
     grace_s: float | None = None,
     outside_mps: Sequence[str] = (),
     seen: SeenSpeed | None = None,
+    made_room: Sequence[DecisionRecord] = (),
 ) -> Explanation:
     """Return the explanation of a job's state.
 
@@ -87,11 +89,12 @@ def explain(
         grace_s: Time between SIGTERM and SIGKILL, seconds; None: left out.
         outside_mps: Nodes on which the job should use MPS, and does not.
         seen: Observed speed of the job next to its co-tenants.
+        made_room: Decisions that preempted other jobs for its last start.
     """
     if job.state == QUEUED:
         lines = _waiting(state, job, record, now_s)
     else:
-        lines = _started(state, job, record, now_s, seen)
+        lines = _started(state, job, record, now_s, seen, made_room)
         lines += _seen_clock(state, job, usage, now_s)
         lines[1:1] = _limit(job, now_s, late)
     if outside_mps:
@@ -325,8 +328,14 @@ def _row_then(record: DecisionRecord, seq: int) -> list[str]:
 def _last_decision(record: DecisionRecord) -> str:
     chance = _chance(record.halves[0]) if record.halves else ""
     return (
-        f"the last decision (decision {record.number}{chance}) was: {done(record)}, by {decided_by(record)}"
+        f"the last decision (decision {record.number}{chance}) was: {done(record)}, by {decided_by(record)}, "
+        f"at {_clock_text(record.now_s)}"
     )
+
+
+def _clock_text(at_s: float) -> str:
+    """A time by the clock of the broker's machine, with its time zone."""
+    return time.strftime("%F %T %Z", time.localtime(at_s))
 
 
 def _chance(half: Half) -> str:
@@ -394,7 +403,12 @@ def _grace(state: BrokerState, job: Job, grace_s: float) -> list[str]:
 
 
 def _started(
-    state: BrokerState, job: Job, record: DecisionRecord | None, now_s: float, seen: SeenSpeed | None
+    state: BrokerState,
+    job: Job,
+    record: DecisionRecord | None,
+    now_s: float,
+    seen: SeenSpeed | None,
+    made_room: Sequence[DecisionRecord],
 ) -> list[str]:
     attempt = job.attempt
     if attempt is None:
@@ -414,8 +428,12 @@ def _started(
     is_first = job.stopped is None and not job.preemptions
     lines.append(
         f"started {f'after {after} in the queue' if is_first else f'{after} after its submission'} "
-        f"as attempt {attempt.number}, {who} (decision {attempt.decision})"
+        f"as attempt {attempt.number}, {who} (decision {attempt.decision}) at "
+        f"{_clock_text(attempt.start_s)}"
     )
+    lines += [
+        f"decision {one.number} made room for it: {done(one)}, by {decided_by(one)}" for one in made_room
+    ]
     if job.stopped is not None:
         waited = span(attempt.start_s - job.stopped.end_s)
         lines.append(f"{_stopped(job.stopped)}; it then waited {waited} in the queue")

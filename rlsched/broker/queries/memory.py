@@ -26,12 +26,15 @@ class RecordMemory:
     def __init__(self, records: Iterable[DecisionRecord] = ()) -> None:
         self._last: OrderedDict[int, DecisionRecord] = OrderedDict()
         self._latest: dict[str, DecisionRecord] = {}
+        self._preempted: list[tuple[DecisionRecord, set[int]]] = []  # of one instant, with their GPUs
+        self._made_room: dict[int, tuple[int, list[DecisionRecord]]] = {}
         for record in records:
             with contextlib.suppress(Exception):  # an invalid record is left out
                 self.add(record)
 
     def add(self, record: DecisionRecord) -> None:
         """Store a decision's record. A job kept back by an earlier *wait* keeps the record of that wait."""
+        self._note_room(record)
         seqs = {record.turn}
         self._latest[record.partition] = record
         if record.halves:
@@ -47,9 +50,39 @@ class RecordMemory:
             self._last[seq] = record
             self._last.move_to_end(seq)
         while len(self._last) > MAX_JOBS:
-            self._last.popitem(last=False)
+            seq, _ = self._last.popitem(last=False)
+            self._made_room.pop(seq, None)
+
+    def _note_room(self, record: DecisionRecord) -> None:
+        """Keep preemptions until the start, at the same time, of the job that they made room for."""
+        action = record.action
+        if self._preempted and self._preempted[-1][0].now_s != record.now_s:
+            self._preempted.clear()
+        if isinstance(action, Preempt):
+            last = self._last.get(action.seq)
+            start = None if last is None else last.action
+            gpus = set(start.gpus) if isinstance(start, Start) and start.seq == action.seq else set()
+            self._preempted.append((record, gpus))
+        elif isinstance(action, Start):
+            made = [
+                one
+                for one, gpus in self._preempted
+                if action.seq in (one.turn, _moved_for(one)) or not gpus.isdisjoint(action.gpus)
+            ]
+            self._made_room.pop(action.seq, None)
+            if made:
+                self._made_room[action.seq] = record.number, made
+
+    def made_room(self, seq: int, number: int) -> list[DecisionRecord]:
+        """Return the decisions that preempted other jobs for this job's start by decision `number`."""
+        start, made = self._made_room.get(seq, (-1, []))
+        return made if start == number else []
 
     def last_record(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
         """Return the last record of this job; if it has none, the last record of these partitions."""
         found = [self._latest[name] for name in partitions if name in self._latest]
         return self._last.get(seq) or max(found, key=lambda record: record.number, default=None)
+
+
+def _moved_for(record: DecisionRecord) -> int:
+    return record.action.moved_for if isinstance(record.action, Preempt) else -1

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import islice
 
 import msgspec
+import numpy as np
 
 from rlsched.broker.base.entries import BrokerStarted
 from rlsched.broker.base.shortened import MAX_REASON_CHARS, shortened
@@ -18,7 +19,7 @@ from rlsched.broker.queries.loop_metrics import LoopMetrics
 from rlsched.broker.queries.views import out_of_service
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.nodes import Node
-from rlsched.cluster.arrays import NODE_UP
+from rlsched.cluster.arrays import NODE_UP, WAITING
 from rlsched.cluster.state import ClusterState
 from rlsched.decide.drift import unlike
 from rlsched.decide.record import DecisionRecord
@@ -27,6 +28,7 @@ from rlsched.decide.scheduler import Scheduler
 from rlsched.wire.messages import (
     MAX_CLOCK_SKEW_S,
     DriftReport,
+    ForecastReport,
     GpusReport,
     GuardReport,
     OutsideReport,
@@ -189,6 +191,30 @@ def drift_curves(scheduler: Scheduler) -> dict[str, float]:
         **{f"drift/outside_{one.column}_frac": one.share_frac for one in drift.outside},
         **{f"drift/value_{one.column}": one.value for one in drift.outside},
     }
+
+
+def cluster_curves(cluster: ClusterState) -> dict[str, float]:
+    """Return waiting jobs by size, and the share of GPUs in use, as scalars for TensorBoard."""
+    sizes = cluster.arrays.job.gpus[cluster.arrays.job.status == WAITING]
+    gpus = gpus_by_type(cluster).values()
+    total = sum(of.total for of in gpus)
+    return {
+        "cluster/waiting_1_gpu_jobs": float(np.count_nonzero(sizes <= 1)),
+        "cluster/waiting_2_to_8_gpus_jobs": float(np.count_nonzero((sizes > 1) & (sizes <= 8))),
+        "cluster/waiting_over_8_gpus_jobs": float(np.count_nonzero(sizes > 8)),
+        "cluster/busy_frac": sum(of.held for of in gpus) / total if total else 0.0,
+    }
+
+
+def forecast_curves(report: ForecastReport | None) -> dict[str, float]:
+    """Return the accuracy of the forecasts of the last week, of all sizes, as scalars for TensorBoard."""
+    found = dict[str, float]()
+    for one in report.scores if report is not None else ():
+        if one.size == "all":
+            name = f"forecast/{one.what.replace('-', '_')}"
+            found |= {f"{name}_inside_frac": one.covered_frac, f"{name}_loss_s": one.loss_s}
+            found |= {f"{name}_loss_s_{rule}": loss for rule, loss in one.rules.items() if loss is not None}
+    return found
 
 
 def gpus_by_type(cluster: ClusterState) -> dict[str, GpusReport]:

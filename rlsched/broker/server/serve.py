@@ -39,7 +39,7 @@ from rlsched.broker.machine.store_events import as_it_stands
 from rlsched.broker.queries.forecasts import NO_FORECASTS
 from rlsched.broker.queries.loop_metrics import LoopMetrics, TimedCommits, journal_report
 from rlsched.broker.queries.memory import RecordMemory
-from rlsched.broker.queries.report import drift_curves
+from rlsched.broker.queries.report import cluster_curves, drift_curves, forecast_curves
 from rlsched.broker.server.disk import RETRY_S, Disk, PatientCommits
 from rlsched.broker.server.holding import DeferredMessages
 from rlsched.broker.server.performing import perform
@@ -116,6 +116,7 @@ class Broker:
         self._later_epoch = 0
         self._up_since_s: float | None = None
         self._ticked_s = self._flushed_s = 0.0
+        self._drawn_decisions = 0
         self._decisions, self._turns = Histogram(), Histogram()
         self._disk = Disk(settings.directory, settings.min_free_mib, self._soft_errors.log_line)
         self._disk.make_room()
@@ -147,7 +148,12 @@ class Broker:
                 self._journal, self._disk, self._wait_for_space, self._soft_errors.log_line
             )
             self._commits = TimedCommits(patient)
-            self._log = RecordLog(settings.directory / STORE_FOLDER, settings.logdir, self._soft_errors)
+            self._log = RecordLog(
+                settings.directory / STORE_FOLDER,
+                settings.logdir,
+                self._soft_errors,
+                settings.keep_decisions_mib << 20,
+            )
             opened.callback(self._log.close)
             self._forecasting = self._new_forecasting(settings)
             if self._forecasting is not None:
@@ -468,7 +474,7 @@ class Broker:
             self._flushed_s = time.monotonic()
             self._warn_unlike()
             if self.settings.logdir is not None:
-                self._draw_predictions(now_s)
+                self._draw_curves(now_s)
             self._log.flush()
 
     def _warn_unlike(self) -> None:
@@ -483,12 +489,17 @@ class Broker:
                 f"policy {scheduler.name} was not trained on such a cluster: {'; '.join(found)}"
             )
 
-    def _draw_predictions(self, now_s: float) -> None:
+    def _draw_curves(self, now_s: float) -> None:
+        """Add a point to the curves that are not of decisions. The cluster's have none without a decision."""
         state = self._machine.state
         try:
             curves = state.predictions.curves(now_s) | drift_curves(self._machine.scheduler)
+            if state.cluster.decisions != self._drawn_decisions:
+                self._drawn_decisions = state.cluster.decisions
+                curves |= cluster_curves(state.cluster)
+                curves |= forecast_curves((self._forecasting or NO_FORECASTS).report())
         except Exception as error:  # a curve that cannot be drawn is left out
-            self._soft_errors.count("drawn", "the curves of predictions and drift", error)
+            self._soft_errors.count("drawn", "the curves of predictions, drift and the cluster", error)
         else:
             self._log.add_scalars(state.cluster.decisions, curves)
 

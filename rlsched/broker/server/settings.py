@@ -18,6 +18,7 @@ from rlsched.broker.server.power_commands import PowerSettings
 from rlsched.broker.standby.warm import Warm
 from rlsched.broker.state.priorities import PriorityRules
 from rlsched.decide.policies.policy import Policy
+from rlsched.decisions.schema import KEEP_MIB
 from rlsched.files.space import MIN_FREE_MIB
 from rlsched.forecast.world import DEFAULT
 from rlsched.transport.budgets import SenderLimits
@@ -42,6 +43,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         senders: Message limits per key.
         ranks: Priorities and fair share.
         min_free_mib: New jobs are refused while the journal's disk has less free space, MiB.
+        keep_decisions_mib: Size above which the oldest decisions of the store are removed, MiB.
         new_cluster: Begin a new cluster if the journal of the earlier one is lost.
         keeps: Retention of the journal.
         seed: Seed of the policy's random draws.
@@ -67,6 +69,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     senders: SenderLimits = SenderLimits()
     ranks: PriorityRules = PriorityRules()
     min_free_mib: int = MIN_FREE_MIB
+    keep_decisions_mib: int = KEEP_MIB
     new_cluster: bool = False
     keeps: Keeps = Keeps()
     seed: int = 0

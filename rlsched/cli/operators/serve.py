@@ -16,6 +16,7 @@ from rlsched.cli.shared.job_options import lost_after_time_s
 from rlsched.cli.shared.options import PATH, directory_option, shown
 from rlsched.cli.shared.policies import PolicyCommand, given_policies
 from rlsched.cli.shared.serving_options import LOG_FORMAT, deciding, listening
+from rlsched.decisions.schema import KEEP_MIB
 from rlsched.errors import InputError
 from rlsched.files.space import MIN_FREE_MIB
 from rlsched.logs import LogFormat, set_up
@@ -76,6 +77,12 @@ _log = logging.getLogger("rlsched.broker")
     default=f"{KEEP_ENDED_DAYS:g}",
     metavar="DAYS|all",
     help="Time that `history` and `account` keep finished jobs, days.",
+)
+@shown(
+    "--keep-decisions-mib",
+    default=KEEP_MIB,
+    type=click.IntRange(min=16),
+    help="Size of the store of decisions, MiB: above it the oldest decisions are removed.",
 )
 @click.option(
     "--new-cluster",

@@ -39,7 +39,8 @@ DEFAULT_HOURS: Final = 24.0
 @click.option(
     "--instead",
     metavar="CANDIDATE",
-    help="With --decision: replay with another choice: its number in the decision, or `rule`.",
+    help="With --decision, or with JOB for its last start: replay with another choice: its number in the "
+    "decision, or `rule`.",
 )
 @shown(
     "--hours",
@@ -76,14 +77,15 @@ def explain(
       rlsched explain 123
       rlsched explain --at 14:02
       rlsched explain 123 --run runs/records/tuned --json
+      rlsched explain 123 --instead rule
       rlsched explain --decision 1000 --instead 2 --hours 48 --run runs/records/tuned
     """
     from rlsched.decisions import story, story_lines
     from rlsched.errors import InputError
     from rlsched.terminal.visible import visible
 
-    if instead is not None and decision is None:
-        raise InputError("--instead: expected together with --decision N, the decision to change")
+    if instead is not None and decision is None and job is None:
+        raise InputError("--instead: expected together with --decision N or JOB, the decision to change")
     if job is None and at is None and decision is None:
         raise InputError("expected a JOB, --at WHEN or --decision N; see rlsched explain --help")
     folder = _store(run)
@@ -99,7 +101,16 @@ def explain(
     reader = _part_that(folder, has)
     told: dict[str, Any]
     lines: Callable[[dict[str, Any]], list[str]]
-    if decision is not None:
+    if job is not None and instead is not None and decision is None:
+        found = story.job_of(reader, job)
+        started = story.last_start(reader, found, at_s)
+        told = story.job_story(reader, found, at_s)
+        told["instead"] = _above("instead")(reader, started, instead, hours=hours, within_s=within_s)
+
+        def lines(told: dict[str, Any]) -> list[str]:
+            return [*story_lines.job_lines(told), *story_lines.instead_lines(told["instead"])]
+
+    elif decision is not None:
         row = reader.row_of(decision)
         if row is None:
             raise InputError(f"{reader.folder}: no decision {decision} in this store; {_numbers(reader)}")
@@ -114,7 +125,7 @@ def explain(
         assert at_s is not None
         told, lines = story.moment(reader, at_s), story_lines.moment_lines
     if as_json:
-        print_json(told)
+        print_json(story.with_features(reader, told))
         return
     print_sentences(visible(line) for line in lines(told))
 

@@ -210,6 +210,15 @@ def test_steps_continue_after_a_restart_of_the_broker(tmp_path: Path) -> None:
     assert read_runs(tmp_path)["."].scalars["decisions/kind_start_count"] == [(3, 3.0), (5, 2.0)]
 
 
+def test_files_of_one_second_are_read_in_the_order_of_their_creation(tmp_path: Path) -> None:
+    for number in range(12):
+        with DecisionWriter(tmp_path) as writer:
+            writer.add(make_record(number))
+    steps = [step for step, _ in read_runs(tmp_path)["."].scalars["decisions/kind_start_count"]]
+    assert steps == sorted(steps)
+    assert len(steps) == 12
+
+
 def test_flush_without_new_records_writes_nothing(tmp_path: Path) -> None:
     with DecisionWriter(tmp_path, window=100) as writer:
         writer.add(make_record())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 from tensorboard.plugins.custom_scalar import layout_pb2
@@ -16,6 +17,7 @@ from rlsched.board.curves import Curves, description_of
 from rlsched.board.reader import read_runs
 from rlsched.board.tags import DESCRIPTIONS
 from rlsched.broker.state import predictions
+from rlsched.decisions.reading import StoreReader
 from rlsched.workload.synth import synthesize
 from tests.support.event_files import assert_all_are_described_and_none_is_always_0, event_values
 
@@ -30,6 +32,39 @@ def test_curves_of_decisions_are_described_and_none_is_always_0(tmp_path: Path) 
         assert "decisions/kind_start_count" in run
         assert ("policy/entropy_nats" in run) == (policy == "ppo")
         assert "decisions/source_engine_count" not in run
+
+
+def test_course_of_the_cluster_is_drawn_at_the_traces_times(tmp_path: Path) -> None:
+    trace, spec = synthesize("helios", jobs=120, load=1.2, gpus=16, seed=2)
+    rs.simulate(trace, spec, "fifo-backfill", models=rs.Models(), records=tmp_path / "records")
+    draw_run(tmp_path / "records" / "fifo-backfill", tmp_path / "log")
+    loaded = EventMultiplexer()
+    loaded.AddRunsFromDirectory(str(tmp_path / "log")).Reload()
+
+    def curve(name: str) -> tuple[np.ndarray, np.ndarray]:
+        points = loaded.Tensors(".", f"cluster/{name}")
+        assert [one.wall_time - points[0].wall_time for one in points] == pytest.approx(
+            [one.step - points[0].step for one in points], abs=1.0
+        )
+        return np.array([one.wall_time for one in points]), np.array(
+            [float(tensor_util.make_ndarray(one.tensor_proto)) for one in points]
+        )
+
+    reader = StoreReader(tmp_path / "records" / "fifo-backfill")
+    reader.refresh()
+    jobs, attempts = [*reader.timeline.jobs.values()], reader.timeline.attempts
+    for name, least, most in (("1_gpu", 0, 1), ("2_to_8_gpus", 2, 8)):
+        for at_s, value in zip(*curve(f"waiting_{name}_jobs"), strict=True):
+            assert value == sum(job.waits_at(at_s) for job in jobs if least <= job.num_gpus <= most)
+    for at_s, value in zip(*curve("busy_frac"), strict=True):
+        held = sum(
+            len(one.gpus) * one.share_milli / 1000 for one in attempts if one.start_s <= at_s < one.end_s
+        )
+        assert value == pytest.approx(held / 16, abs=1e-6)
+    times_s, waits_s = curve("wait_mean_s")
+    assert waits_s.max() > 0.0
+    assert times_s.max() <= reader.timeline.last_s
+    assert curve("power_w")[1].max() > 100.0
 
 
 @pytest.mark.parametrize("name", predictions._CURVES)

@@ -15,7 +15,16 @@ from rlsched.cli.users.overview.overview_lines import overview, remaining_text
 from rlsched.cli.users.overview.picture import Picture
 from rlsched.terminal.layout import Column, shares, side_by_side, table, window
 from rlsched.terminal.show import brief
-from rlsched.wire.messages import GpusReport, GuardReport, JobForecast, JobInfo, NodeInfo, StatsReport
+from rlsched.wire.messages import (
+    ForecastReport,
+    ForecastScore,
+    GpusReport,
+    GuardReport,
+    JobForecast,
+    JobInfo,
+    NodeInfo,
+    StatsReport,
+)
 from tests.support.listed import job
 
 NOW_S = 10_000.0
@@ -175,6 +184,27 @@ def test_deciding_fallback_is_a_line() -> None:
     )
 
 
+def test_accuracy_of_forecasts_is_a_line_each_next_to_simple_rules() -> None:
+    score = ForecastScore(
+        what="start", size="all", jobs=1_200, covered_frac=0.784, loss_s=341.6,
+        rules={"last": 905.0, "week": None, "list": 502.0},
+    )  # fmt: skip
+    scores = [
+        score,
+        msgspec.structs.replace(score, size="1"),
+        msgspec.structs.replace(score, what="end-running", jobs=7),
+    ]
+    stats = msgspec.structs.replace(STATS, forecasts=ForecastReport(note="", scores=scores))
+    lines = page(Picture(NOW_S, stats, NODES, JOBS), 120)
+    assert lines[2] == "forecast starts: 78.4 % of 1,200 in 10 to 90 % · loss 342 s · last 905 · list 502"
+    assert lines[3].startswith("forecast ends (running): 78.4 % of 7 in 10 to 90 % · ")
+    assert len(lines) == len(page(columns=120)) + 2
+    told = Picture(NOW_S, stats, NODES, JOBS).as_data()["broker"]["forecasts"]
+    assert told["scores"][0]["rules"] == score.rules
+    new = msgspec.structs.replace(STATS, forecasts=ForecastReport(note="no outcome yet"))
+    assert len(page(Picture(NOW_S, new, NODES, JOBS))) == len(page())
+
+
 def test_json_has_everything_except_predictors() -> None:
     told = json.loads(json.dumps(PICTURE.as_data()))
     assert set(told) == {"at_s", "broker", "power_w", "nodes", "running", "queue", "users"}
@@ -184,7 +214,7 @@ def test_json_has_everything_except_predictors() -> None:
         {"gpu": 1, "job": 2, "called": "2", "user": "bob"},
     ]
     assert told["users"][0] == {"user": "ada", "gpus": 4, "running": 2, "waiting": 1, "wanted_gpus": 2}
-    assert not {"prediction", "forecasts"} & set(told["broker"])
+    assert "prediction" not in told["broker"]
 
 
 def test_escape_sequences_of_users_are_removed() -> None:

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from rlsched.cli.users.explain import explain
 from rlsched.decide.actions import Action, Preempt, Start, Wait
 from rlsched.decide.draws import draw
-from rlsched.decisions import reading
+from rlsched.decisions import reading, story, story_lines
 from rlsched.decisions import store as store_module
 from rlsched.decisions.reading import StoreReader, last_records, parts, read_records
 from rlsched.decisions.schema import STORE_FILE, JobEvent, NodeChange, StoreInfo
@@ -214,3 +214,26 @@ def test_large_store_is_read_in_parts_with_their_running_jobs(
     explained = CliRunner().invoke(explain, ["j5", "--run", str(tmp_path), "--json"])
     assert json.loads(explained.output)["submit_s"] == 5.0  # of the first part
     assert CliRunner().invoke(explain, ["j1999", "--run", str(tmp_path), "--json"]).exit_code == 0
+
+
+def test_change_of_prices_is_shown_with_the_state_that_it_met(tmp_path: Path) -> None:
+    prices = [{"gpu_time": 1.0}, {"gpu_time": 1.0}, {"gpu_time": 1.5}, {"gpu_time": 1.5}, {}]
+    made = [
+        msgspec.structs.replace(record(k), number=k, now_s=10.0 * k, prices=priced, partition="a")
+        for k, priced in enumerate(prices)
+    ]
+    made.insert(3, msgspec.structs.replace(made[0], number=9, now_s=25.0, partition="b"))
+    kept = store(tmp_path)
+    kept.add_decisions(made)
+    kept.add_events([JobEvent(time_s=15.0, kind="submit", job="w", num_gpus=2.0)])
+    kept.flush()
+    reader = StoreReader(tmp_path)
+    reader.refresh()
+    told = [story.decision(reader, row) for row in range(len(made))]
+    changes = [one["price_change"] for one in told]
+    assert [change and (change["number"], change["when"]) for change in changes] == [
+        None, None, (2, "day 0 00:00:20"), None, (2, "day 0 00:00:20"), None,
+    ]  # fmt: skip
+    assert changes[4]["before"] == {"a GPU-second": 1.0}
+    line = "since decision 2 at day 0 00:00:20, with 1 waiting and 0 of 0 GPUs in use; before: a GPU-second 1"
+    assert line in story_lines.decision_lines(told[4])

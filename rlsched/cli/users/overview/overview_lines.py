@@ -16,11 +16,12 @@ from rlsched.cli.users.overview.picture import Picture
 from rlsched.cli.users.status import queued
 from rlsched.forecast.forecast_text import cell
 from rlsched.terminal.layout import Column, joined, shares, side_by_side, table, window
-from rlsched.terminal.show import brief, count, in_words
+from rlsched.terminal.show import brief, count, in_words, percent
 from rlsched.terminal.visible import visible
 from rlsched.wire.messages import JobInfo
 from rlsched.wire.states import RUNNING
 
+_FORECAST: Final = {"start": "starts", "end": "ends", "end-running": "ends (running)"}
 WIDE: Final = 110
 """Minimum width of a screen to show forecasts with their intervals, columns."""
 
@@ -95,9 +96,27 @@ def _head(picture: Picture, columns: int) -> list[Text]:
         joined([Text("rlsched top", style="bold"), *counts], columns),
         joined([*(gpus or ["no GPUs yet"]), *_energy(picture)], columns, between=" · "),
     ]
+    lines += [joined(parts, columns, between=" · ") for parts in _forecasts(picture)]
     if stats.guard is not None and stats.guard.now:
         lines.append(Text(visible(f"the fallback {stats.fallback} decides: {stats.guard.now}"), style="red"))
     return lines
+
+
+def _forecasts(picture: Picture) -> list[list[str]]:
+    """Return the accuracy of the forecasts of the last week, of all sizes; empty before the first outcome."""
+    report, told = picture.stats.forecasts, []
+    for one in report.scores if report is not None else ():
+        if one.size == "all":
+            rules = (f"{name} {loss:,.0f}" for name, loss in one.rules.items() if loss is not None)
+            share = f"{percent(one.covered_frac)} of {one.jobs:,} in 10 to 90 %"
+            told.append(
+                [
+                    f"forecast {_FORECAST.get(one.what, one.what)}: {share}",
+                    f"loss {one.loss_s:,.0f} s",
+                    *rules,
+                ]
+            )
+    return told
 
 
 def _energy(picture: Picture) -> list[str]:

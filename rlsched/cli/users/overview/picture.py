@@ -16,7 +16,7 @@ from rlsched.wire.states import QUEUED
 if TYPE_CHECKING:
     from rlsched.client.client import Client
 
-LEARNT = ("prediction", "forecasts")
+LEARNT = ("prediction",)
 """Fields of the broker's report that `top --json` omits, because `rlsched predictor` shows them."""
 
 

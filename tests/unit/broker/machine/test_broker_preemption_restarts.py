@@ -135,6 +135,9 @@ def test_why_names_preempted_job_and_successor(journal: Journal) -> None:
     why = f"preempted by decision {number} for job 2"
     assert f"it is being ended: {why}" in why_text(broker, 1)
     assert "it waits until job 1, preempted, has left its GPUs" in why_text(broker, 2)
+    made_room = f"decision {number} made room for it: preempt job 1, by the rule "
+    assert made_room in why_text(broker, 2)
+    assert "made room" not in why_text(broker, 1)
     info = listed(broker, 1)
     assert (info.preemptible, info.preemptions, info.reason) == (True, 0, f"being ended: {why}")  # type: ignore[attr-defined]
     assert listed(broker, 2).reason == "waits until job 1, preempted, has left its GPUs"  # type: ignore[attr-defined]
@@ -146,6 +149,8 @@ def test_why_names_preempted_job_and_successor(journal: Journal) -> None:
     assert info.reason.endswith(f"; queued again: {why}")  # type: ignore[attr-defined]
     broker.says("n0", launched(2))
     broker.says("n0", ended(2))
+    assert made_room in why_text(broker, 2), "also after its end"
+    assert "made room" not in why_text(broker, 1), "it took no GPUs of a preempted job"
     assert "it was preempted before: 1 of its 2 attempts" in why_text(broker, 1)
     assert "after its submission as attempt 2, decided by rule" in why_text(broker, 1)
     assert not listed(broker, 2).preemptible  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.registry import load_scheduler
 from rlsched.decide.rows.candidates import job_candidates, start_action
 from rlsched.decide.scheduler import Decision, Scheduler
+from rlsched.decide.schema import NUM_FEATURES
 from rlsched.decisions.decision_text import done
 from rlsched.wire.messages import (
     MAX_MESSAGE_BYTES,
@@ -167,6 +169,8 @@ def test_started_job_shows_place_time_and_policy(journal: Journal) -> None:
     told = why(broker, 1)
     assert told.summary.startswith("launching on n0[0,1,2,3] n1[0,1] for 0 s")
     assert "decided by rule (decision 0)" in told.details[0]
+    started = time.strftime("%F %T %Z", time.localtime(broker.now_s))
+    assert told.details[0].endswith(f" at {started}")
     assert told.record is not None
     assert msgspec.msgpack.decode(told.record, type=DecisionRecord).number == 0
 
@@ -203,7 +207,7 @@ def test_start_without_alternatives_is_marked(journal: Journal) -> None:
     broker = HandBroker(Forced(), journal)
     broker.says("n0", Hello(name="n0", gpus=4))
     submit(broker, 1)
-    assert why(broker, 1).details[0].endswith("as attempt 1, with no alternative (decision 0)")
+    assert "as attempt 1, with no alternative (decision 0) at " in why(broker, 1).details[0]
 
 
 def test_ended_job_shows_its_end(journal: Journal) -> None:
@@ -256,8 +260,10 @@ def test_hold_by_the_policy_shows_probability_alternatives_and_reference(journal
     submit(broker, 1)
     told = why(broker, 2)
     assert told.summary.startswith("it would fit, but the last decision (decision ")
-    assert ") was: wait, by the policy holder" in told.summary
+    assert ") was: wait, by the policy holder, at " in told.summary
     assert "probability 0.58" in told.summary
+    half = explanation_as_data(told)["record"]["halves"][0]
+    assert [len(row) for row in half["features_by_name"]] == [NUM_FEATURES] * len(half["seqs"])
     assert "best alternatives: start job 2 0.21; start job 3 0.21" in told.details
     assert "the reference rule would have chosen: start job 2" in told.details
     assert "decision 1" in told.summary, "the wait that holds this job, not a later wait"
@@ -329,6 +335,29 @@ def test_reason_names_a_node_that_refused_and_why(journal: Journal) -> None:
     assert (
         "node n0 gets no new jobs for 30 s: it refused to start a rank: GPU 0 is in use by process 7"
     ) in why(broker, 1).details
+
+
+def test_jobs_preempted_for_a_start_are_named(journal: Journal) -> None:
+    """`gittins` names the job that gains; a restarted broker knows it from its records."""
+    broker = HandBroker(load_scheduler("gittins"), journal)
+    broker.says("n0", Hello(name="n0", gpus=4))
+    for job in (1, 2):
+        broker.ask(Submit(token=f"p{job}", command=["x"], num_gpus=2, preemptible=True))
+        broker.says("n0", Launched(job=job, attempt=1, rank=0, pid=job))
+    for _ in range(20):
+        broker.wait(15.0, "n0")
+    broker.ask(Submit(token="big", command=["x"], num_gpus=4, time_limit_s=30.0))
+    records = [record for kept in broker.records for record in kept.records]
+    lines = [line for line in why(broker, 3).details if "made room for it" in line]
+    assert [line.partition(": ")[2] for line in lines] == [
+        "preempt job 1 for job 3, by the rule gittins",
+        "preempt job 2 for job 3, by the rule gittins",
+    ]
+    job = broker.state.jobs[3]
+    assert job.attempt is not None
+    again = RecordMemory(records)
+    assert again.made_room(job.seq, job.attempt.decision) == records[-3:-1]
+    assert again.made_room(job.seq, 0) == []
 
 
 def test_last_record_of_each_job_is_kept(journal: Journal) -> None:

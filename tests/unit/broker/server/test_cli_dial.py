@@ -1,4 +1,4 @@
-"""The weight of energy, from the command line and the environment to the broker."""
+"""The weight of energy and the size of the store, from the command line and the environment to the broker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlsched.broker.server import running
+from rlsched.broker.server import running, serve
 from rlsched.broker.server.serve import Broker
 from rlsched.broker.server.settings import BrokerSettings
 from rlsched.cli.main import run
@@ -90,3 +90,24 @@ def test_broker_refuses_a_value_that_is_not_a_number(tmp_path: Path) -> None:
     settings = BrokerSettings(address="tcp://127.0.0.1:0", directory=tmp_path, keys=tmp_path)
     with pytest.raises(InputError, match="--speed-energy nan: expected 0"):
         Broker(msgspec.structs.replace(settings, speed_energy=float("nan")))
+
+
+def test_size_of_the_store_of_decisions_reaches_the_store(
+    brokers: list[BrokerSettings], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class MadeError(Exception):
+        pass
+
+    def log(*arguments: object) -> None:
+        raise MadeError(arguments[-1])
+
+    assert run(["broker"]) == 0
+    assert run(["broker", "--keep-decisions-mib", "100"]) == 0
+    assert [one.keep_decisions_mib for one in brokers] == [2048, 100]
+    monkeypatch.setattr(serve, "RecordLog", log)
+    settings = BrokerSettings(
+        address="tcp://127.0.0.1:0", directory=tmp_path / "broker", keys=tmp_path, keep_decisions_mib=100
+    )
+    with pytest.raises(MadeError, match=str(100 << 20)):
+        Broker(settings)
+    assert run(["broker", "--keep-decisions-mib", "0"]) == 2
