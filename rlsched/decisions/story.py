@@ -326,7 +326,7 @@ def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
 
 
 def _stopped_by(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any] | None:
-    """Return the decision that preempted an attempt, and the jobs that got its GPUs; None: it was not preempted."""
+    """Return the decision that preempted an attempt, and the jobs that got its GPUs; None: no preemption."""
     found, first = None, _row_of_start(reader, seen)
     for row in reader.rows_of.get(seen.job.job, []):
         cells = reader.cells(row)

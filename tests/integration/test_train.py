@@ -267,7 +267,7 @@ def test_saved_training_of_another_shape_is_one_line(
     of = Training(lesson, SMOKE, 4, state, workers=1)._of
     state.write_text(json.dumps({"seed": 4, "of": of, "stages": stages}))
     with pytest.raises(
-        InputError, match=rf"state\.json: expected a training .*{said}.* --overwrite$"
+        InputError, match=rf"state\.json: expected the state of a training .*{said}.* --overwrite$"
     ) as found:
         Training(lesson, SMOKE, 4, state, workers=1).run(lambda *_: None, resume=True)
     assert "\n" not in str(found.value)

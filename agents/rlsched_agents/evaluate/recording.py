@@ -134,7 +134,7 @@ def put_store(files: dict[str, bytes], folder: Path) -> None:
 
 
 def node_events(table: JobTable, changes: Sequence[NodeEvent] = ()) -> Iterator[NodeChange]:
-    """Yield the nodes at the start of a replay, and the changes of their states until the last end of a job."""
+    """Yield the nodes at the start of a replay, and changes of their states until the last end of a job."""
     start_s = float(table.trace.submit_s[0]) if len(table.trace) else 0.0
     nodes = table.spec.expand()
     for node in nodes:

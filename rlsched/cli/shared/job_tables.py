@@ -194,7 +194,7 @@ def _skew(node: NodeInfo) -> list[str]:
 
 
 def explanation_as_data(explanation: Explanation) -> dict[str, Any]:
-    """Return an explanation as data for JSON, with its record unpacked; its features as base64, and by name."""
+    """Return an explanation as data for JSON: its record unpacked, its features as base64 and by name."""
     from rlsched.decisions.decision_text import features_of
 
     data: dict[str, Any] = msgspec.to_builtins(explanation)
