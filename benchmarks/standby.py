@@ -153,7 +153,7 @@ def standby(brokers: Brokers) -> float:
 def copy(brokers: Brokers) -> float:
     """Measure kill -9 and SIGUSR1, with a copy."""
     first = brokers.start("a", "ready at")
-    second = brokers.start("b", "copied as far", "--standby", "--of", brokers.places["a"][0])
+    second = brokers.start("b", "the copy is complete", "--standby", "--of", brokers.places["a"][0])
 
     def change() -> None:
         first.kill()
@@ -167,7 +167,7 @@ def copying(brokers: Brokers) -> None:
     brokers.start("a", "ready at")
     print("submissions without a standby: p50 {:.1f}, p99 {:.1f} ms".format(*submissions_ms(brokers)))
     began_s = time.monotonic()
-    brokers.start("b", "copied as far", "--standby", "--of", brokers.places["a"][0])
+    brokers.start("b", "the copy is complete", "--standby", "--of", brokers.places["a"][0])
     print(f"a standby is ready, its copy complete, {time.monotonic() - began_s:.1f} s after its start")
     print(
         "submissions with a standby that copies: p50 {:.1f}, p99 {:.1f} ms".format(*submissions_ms(brokers))

@@ -98,7 +98,7 @@ def test_array_has_no_output_of_its_own() -> None:
     running = msgspec.structs.replace(array, state="running", reason="8 tasks wait, 2 run")
     assert state_line(running).endswith("running: 8 tasks wait, 2 run")
     done = CliRunner().invoke(run, ["--array", "0-2", "--", "true"])
-    assert (done.exit_code, "`rlsched submit` it" in done.output) == (2, True)
+    assert (done.exit_code, "use `rlsched submit` for arrays" in done.output) == (2, True)
 
 
 def test_current_output_of_a_running_or_waiting_job() -> None:
