@@ -1,7 +1,7 @@
-"""Access list: the key files of HOME/authorised/, read once and again when they change.
+"""The access list: the key files in HOME/authorised/, which are read once, and again when they change.
 
-It is queried for every message and every handshake, so a query must be cheap: it reads a directory's time
-stamp each time, the files' own once a second, and a file only after its stamp changed.
+Every message and every handshake queries the list, so a query must be cheap. It reads the time stamp of the
+directory each time, the time stamps of the files once a second, and a file only after its time stamp changed.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _ROLES: dict[str, Role] = {
 
 
 class AccessEntry(msgspec.Struct, frozen=True):
-    """A file of the access list: ROLE-NAME.public, the key in its first line, then lines `field value`."""
+    """A file of the access list: ROLE-NAME.public. Its first line is the key; `field value` lines follow."""
 
     file: str
     key: str
     """Public half, z85."""
     peer: Peer
     joins_as: Role | None = None
-    """Role of the key that a one-time key is exchanged for."""
+    """Role of the permanent key for which a one-time key is exchanged."""
     expires_s: float | None = None
     """Expiry of a one-time key, Unix seconds."""
 
@@ -60,12 +60,15 @@ class AccessEntry(msgspec.Struct, frozen=True):
     def new(
         cls, peer: Peer, key: bytes, joins_as: Role | None = None, expires_s: float | None = None
     ) -> AccessEntry:
-        """Return a new member, to be written as a file."""
+        """Return an entry for a new key, to be written as a file."""
         return cls(f"{peer.role}-{peer.name}.public", key.decode(), peer, joins_as, expires_s)
 
     @classmethod
     def parse(cls, file: str, text: str) -> AccessEntry | None:
-        """Parse a file; None if it is damaged. Without a person, a user key's person is the key's name."""
+        """Parse a file of the access list; return None if the file is damaged.
+
+        A user key without a person belongs to the person with the name of the key.
+        """
         prefix, _, name = file.removesuffix(".public").partition("-")
         key, *lines = text.strip().splitlines() or [""]
         fields = dict(line.split(None, 1) for line in lines if len(line.split()) >= 2)
@@ -90,10 +93,10 @@ class _MemberFile(NamedTuple):
 
 
 class AccessList:
-    """Access list of a broker.
+    """The access list of a broker.
 
     Args:
-        directory: HOME/authorised; it need not exist.
+        directory: HOME/authorised; the directory need not exist.
         elapsed: A monotonic clock, seconds.
 
     Attributes:
@@ -111,7 +114,7 @@ class AccessList:
         self._peers: dict[bytes, Peer] = {}
 
     def peers(self) -> dict[bytes, Peer]:
-        """Public key (z85) -> owner. A damaged file authorises no key."""
+        """Return the owner of each public key (z85). A damaged file authorises no key."""
         try:
             stamp = self.directory.stat().st_mtime_ns
         except OSError:
@@ -123,7 +126,7 @@ class AccessList:
         return self._peers
 
     def members(self) -> dict[bytes, AccessEntry]:
-        """Members by key, from files read now."""
+        """Read all files now, and return their entries by key."""
         self._scan()
         return self._members
 
@@ -145,7 +148,7 @@ class AccessList:
             self._peers = {key: member.peer for key, member in self._members.items()}
 
     def _look(self, entry: os.DirEntry[str]) -> _MemberFile | None:
-        """Return a file from the cache, or read it again if it has changed."""
+        """Return a file from the cache, or read the file again if it has changed."""
         try:
             stat = entry.stat()
             stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size)

@@ -1,10 +1,10 @@
 """Limits of each sender's use of the broker's loop: a rate, and a share of each turn.
 
-A sender is a key, with any number of connections. Its budget refills with time. An accepted message costs
-little; a refused one costs much more, because checking it and answering takes the loop longest. A message
-that submits many jobs costs as many messages. A sender without budget is not read until its budget has
-refilled; clients retry by themselves. Messages beyond a key's share of a turn wait for later turns, behind
-the messages of other keys.
+A sender is a key, with any number of connections. The budget of a sender refills with time. An accepted
+message costs little. A refused message costs much more, because the check and the answer take the loop
+longest. A message that submits many jobs costs as many messages. The broker reads nothing from a sender
+without budget until the budget has refilled; clients retry by themselves. Messages beyond a key's share of a
+turn wait for later turns, behind the messages of other keys.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ import msgspec
 
 T = TypeVar("T")
 MAX_KNOWN = 10_000
-"""Maximum of budgets kept; a key that has been silent for longest starts with a full budget again."""
+"""Maximum number of budgets in memory. Beyond it, the budget of the longest silent key is dropped, and that
+key starts with a full budget again.
+"""
 
 
 class SenderLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one key.
 
     Attributes:
-        messages_per_s: Messages per second in the long run; a table of jobs counts once for each job ...
-        refusals_per_s: ... and refused messages per second.
-        burst_s: Capacity of the budget: messages of this many seconds may arrive at once.
-        a_turn: Messages in one turn of the loop, counted likewise; more wait for the next turn.
-        waiting: Messages that may wait for a turn; more are dropped.
-        handshakes_a_turn: Handshakes of all peers together in one turn.
+        messages_per_s: Long-term rate of messages, 1/s; a table of jobs counts as one message per job.
+        refusals_per_s: Long-term rate of refused messages, 1/s.
+        burst_s: Capacity of the budget, in seconds of messages at the long-term rate.
+        a_turn: Maximum number of messages read in one turn of the loop; the next turn reads further ones. A
+            table of jobs counts as one message per job.
+        waiting: Maximum number of messages that wait for a turn; further messages are dropped.
+        handshakes_a_turn: Maximum number of handshakes of all peers together in one turn.
     """
 
     messages_per_s: float = 10_000.0
@@ -56,15 +59,15 @@ class Budgets:
         self._left: dict[bytes, tuple[float, float]] = {}  # budget left, and the time of that
 
     def has_budget(self, key: bytes) -> bool:
-        """Whether the key has budget left."""
+        """Return whether a key has budget left."""
         return key not in self._left or self._now(key) > 0.0
 
     def spend(self, key: bytes, messages: int = 1) -> None:
-        """Charge a message of the key, as this number of messages."""
+        """Charge a message to its key, as this number of messages."""
         self._take(key, float(messages))
 
     def charge_refusal(self, key: bytes) -> None:
-        """Charge the refusal of the key's message."""
+        """Charge a refused message to its key."""
         self._take(key, self._refusal)
 
     def _now(self, key: bytes) -> float:
@@ -80,7 +83,7 @@ class Budgets:
 
 
 class Turns(Generic[T]):
-    """Messages of keys beyond their share of a turn.
+    """Messages that wait because their keys have used their share of a turn.
 
     Args:
         limits: Limits of one key.
@@ -95,7 +98,7 @@ class Turns(Generic[T]):
         return bool(self._waiting)
 
     def begin(self) -> Iterator[T]:
-        """Begin another turn: yields the messages that waited for it, up to each key's share."""
+        """Begin the next turn. Yield the messages that waited for it, up to the share of each key."""
         self._taken = {}
         for key, waiting in list(self._waiting.items()):
             while waiting and self._taken.get(key, 0) < self._limits.a_turn:
@@ -105,11 +108,11 @@ class Turns(Generic[T]):
                 del self._waiting[key]
 
     def add(self, key: bytes, messages: int) -> None:
-        """Count the key's latest message as this number of further messages."""
+        """Count the latest message of a key as this number of further messages."""
         self._taken[key] = self._taken.get(key, 0) + messages
 
     def is_due(self, key: bytes) -> bool:
-        """Whether the key may send one more message in this turn, which counts it."""
+        """Count another message of a key in this turn. Return whether it is within the key's share."""
         taken = self._taken.get(key, 0)
         if key in self._waiting or taken >= self._limits.a_turn:
             return False
@@ -117,7 +120,7 @@ class Turns(Generic[T]):
         return True
 
     def wait(self, key: bytes, said: T) -> bool:
-        """Queue a message for the next turn. False: dropped, because too many wait already."""
+        """Queue a message for the next turn. Return False if too many messages wait: it is dropped."""
         waiting = self._waiting.setdefault(key, deque())
         if len(waiting) >= self._limits.waiting:
             return False

@@ -1,4 +1,4 @@
-"""A client's connection: a request is repeated until there is an answer, and a silence is explained."""
+"""A client's connection: it repeats a request until an answer comes, and explains why no answer comes."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 RESEND_S = 2.0
 RENEW_S = 10.0
-"""Time without an answer, or of a whole call, after which the socket is replaced, seconds."""
+"""Time without an answer, or duration of a whole call, after which the socket is replaced, seconds."""
 MANY_HANG_UPS = 3
 WAITS_S = 0.25
 APART_S = 0.05
-"""Pause between two connection attempts where nothing listens, seconds."""
+"""Pause between two connection attempts to an address without a listener, seconds."""
 
 
 class Connection:
-    """One socket to a broker, replaced if it does not reconnect on its own.
+    """One socket to a broker. The connection replaces the socket if it does not reconnect on its own.
 
     Args:
-        address: tcp://HOST:PORT of the broker; then the standbys, separated by commas.
+        address: Address of the broker, tcp://HOST:PORT; addresses of standbys follow, separated by commas.
         pair: Key pair of this client.
-        broker_public: The broker's public key, z85.
+        broker_public: Public key of the broker, z85.
         keys: Source of the keys, for messages.
-        epochs: Epochs of known brokers; with several addresses, a broker of an earlier epoch is not asked.
-        starting: Describes the broker of these addresses that is starting; "" if none is.
-        is_patient: Keep waiting while a broker is starting, however long it takes.
+        epochs: Epochs of known brokers. With several addresses, a broker of an earlier epoch gets no request.
+        starting: Returns a description of a broker that is starting at these addresses, or "".
+        is_patient: Wait without a time-out while a broker is starting.
         waits: Called a few times a second while a call waits, with the address, the time waited and the
             maximum waiting time, both in seconds. The time waited is 0 when the wait ends.
 
     Attributes:
-        is_refused: The last call failed because the broker does not accept this key.
+        is_refused: Whether the last call failed because the broker does not accept this key.
     """
 
     def __init__(
@@ -81,13 +81,14 @@ class Connection:
         self._context.destroy(linger=0)
 
     def ask(self, message: ClientRequest | Join, kind: type[msgspec.Struct], timeout_s: float) -> object:
-        """Send until there is an answer, which may be a `Refused`; the message may arrive twice.
+        """Send a request until an answer comes, which may be a `Refused`.
 
-        With several addresses, the next one is asked if there is no answer.
+        The broker can receive the request twice.
+        With several addresses, the next address is tried if no answer comes.
 
         Args:
             message: The request.
-            kind: Expected answer; another one may come.
+            kind: Type of the expected answer; the answer can be of another type.
             timeout_s: Time-out, seconds.
 
         Raises:
@@ -144,11 +145,11 @@ class Connection:
 
     @property
     def _patience_s(self) -> float:
-        """Return how long to ask an address before the socket is replaced, seconds."""
+        """Return the time to wait for an answer from one address before the socket is replaced, seconds."""
         return RENEW_S if len(self._addresses) == 1 else RESEND_S
 
     def _judge(self, serving: Serving) -> None:
-        """Check that the answering broker is the last known one, or a later one.
+        """Check that the broker that answers is the last known broker, or a later one.
 
         A standby reports epoch 0.
         """
@@ -169,7 +170,7 @@ class Connection:
             self._send_at = self._give_up_at
 
     def _poll(self, seconds: float, deadline: float, events: zmq.PollEvent) -> bool:
-        """Wait for the socket or an event of its connection; return whether the socket is ready."""
+        """Wait for the socket or for an event of its connection. Return whether the socket is ready."""
         now = time.monotonic()
         until = min(now + seconds, deadline, self._give_up_at)
         if self._waits is not None:
@@ -178,7 +179,7 @@ class Connection:
         return self._socket in ready
 
     def _watch(self) -> bool:
-        """Record events of the connection; return whether to try the next address soon."""
+        """Record events of the connection. Return whether to try the next address soon."""
         has_gone = False
         while self._monitor.poll(0):
             from zmq.utils.monitor import recv_monitor_message  # loads asyncio, and is rarely needed
@@ -237,16 +238,16 @@ class Connection:
         self._socket.close(linger=0)
 
     def _next(self) -> None:
-        """Replace the socket, with the next address: libzmq does not reconnect after every disconnect."""
+        """Replace the socket, and use the next address: libzmq does not reconnect after every disconnect."""
         self._hang_up()
         self._at = (self._at + 1) % len(self._addresses)
         self._dial()
 
     def _silence(self) -> str:
-        """Explain why nothing came, from the events of the connection since the last answer.
+        """Explain why no answer came, from the events of the connection since the last answer.
 
-        A listener that cannot decrypt our messages disconnects at once, so handshakes fail repeatedly; a
-        broker that is killed or slow fails a handshake or two.
+        A listener that cannot decrypt our messages disconnects at once, so handshakes fail repeatedly. A
+        broker that was killed or is slow causes one or two failed handshakes.
         """
         failures, self._failed = self._failed, []
         outdated, self._outdated = self._outdated, ""
@@ -269,7 +270,7 @@ class Connection:
 
 
 def nobody_answers(address: str) -> str:
-    """Return the message that no broker is reachable."""
+    """Return the error message for an address without a reachable broker."""
     return f"no broker answers at {address}; start one with `rlsched up` or `rlsched broker`"
 
 
@@ -280,7 +281,7 @@ def _frame(message: ClientRequest | Join, request: int) -> bytes:
 
 @contextmanager
 def what_cannot_be_sent() -> Iterator[None]:
-    """Turn encoding errors into one line.
+    """Raise encoding errors as errors of one line.
 
     Raises:
         InputError: a text is not valid UTF-8, a number has too many digits, or a message is too long.

@@ -28,7 +28,7 @@ def broker_address(option: str | None = None) -> str:
     """Return the broker's address: the option, else `RLSCHED_BROKER`, else `DEFAULT_ADDRESS`.
 
     Raises:
-        InputError: it is not `tcp://HOST:PORT`.
+        InputError: the address is not `tcp://HOST:PORT`.
     """
     address = option or os.environ.get("RLSCHED_BROKER") or DEFAULT_ADDRESS
     match = _ADDRESS.fullmatch(address)
@@ -40,10 +40,12 @@ def broker_address(option: str | None = None) -> str:
 
 
 def broker_addresses(option: str | None = None) -> tuple[str, ...]:
-    """Return the addresses of a broker and its standbys, comma-separated, in the order of attempts.
+    """Return the addresses of a broker and its standbys, in the order of attempts.
+
+    The option separates them by commas.
 
     Raises:
-        InputError: one of them is not `tcp://HOST:PORT`.
+        InputError: one of the addresses is not `tcp://HOST:PORT`.
     """
     addresses = option or os.environ.get("RLSCHED_BROKER") or DEFAULT_ADDRESS
     return tuple(
@@ -52,13 +54,13 @@ def broker_addresses(option: str | None = None) -> tuple[str, ...]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether this address can be reached only from this machine."""
+    """Return whether an address can be reached only from this machine."""
     match = _ADDRESS.fullmatch(address)
     return match is not None and re.fullmatch(_LOOPBACK, match["host"]) is not None
 
 
 def own_host(address: str) -> str:
-    """Return the address of this machine from which it reaches another; "" if it has no route."""
+    """Return this machine's own address on the route to another address; "" without a route."""
     match = _ADDRESS.fullmatch(address)
     if match is None or is_loopback(address):
         return "127.0.0.1"
@@ -75,8 +77,10 @@ def own_host(address: str) -> str:
 
 
 def dial_address(address: str) -> str:
-    """Return the address at which this machine reaches a broker that listens at `address`: loopback for all
-    interfaces."""
+    """Return the address at which this machine reaches a broker that listens at `address`.
+
+    That is the loopback address if the broker listens on all interfaces.
+    """
     match = _ADDRESS.fullmatch(address)
     loopback = _EVERY_INTERFACE.get(match["host"]) if match is not None else None
     return f"tcp://{loopback}:{match['port']}" if match is not None and loopback else address
@@ -85,8 +89,8 @@ def dial_address(address: str) -> str:
 def set_limits(socket: zmq.Socket[bytes]) -> None:
     """Set the limits of both ends: bounded queues and messages, and detection of a dead peer within seconds.
 
-    Each end sends its own heartbeats, and does not make the other keep a timer for each heartbeat
-    (`HEARTBEAT_TTL`): to cancel such a timer, libzmq searches the timers of all connections.
+    Each end sends heartbeats of its own. `HEARTBEAT_TTL` is not set, because the other end would then keep a
+    timer for each heartbeat, and libzmq searches the timers of all connections to cancel one.
     """
     import zmq
 
@@ -119,8 +123,11 @@ def connect_dealer(
 def connect_watched_dealer(
     context: zmq.Context[zmq.Socket[bytes]], address: str, pair: KeyPair, broker_public: bytes, events: int
 ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-    """Return a connected DEALER, and a monitor socket of these events. The monitor starts before the socket
-    connects: a handshake may finish before this thread runs again, and its event would be lost."""
+    """Return a connected DEALER, and a monitor socket of these events.
+
+    The monitor starts before the socket connects. Otherwise a handshake could finish before this thread runs
+    again, and its event would be lost.
+    """
     socket = _dealer(context, address, pair, broker_public)
     monitor = socket.get_monitor_socket(events)
     socket.connect(address)

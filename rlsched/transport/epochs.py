@@ -1,4 +1,4 @@
-"""The highest epoch of each cluster that clients of a key directory have seen."""
+"""The highest epoch of each cluster that the clients of a key directory have received."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 
 EPOCHS_FILE = "epochs.json"
 MOST = 64
-"""Clusters to remember, the latest."""
+"""Maximum number of clusters to remember, the latest first."""
 
 
 class Epochs:
-    """Epochs seen by the clients of a key directory; kept in memory if the directory is not writable.
+    """Epochs received by the clients of a key directory; kept in memory if the directory is not writable.
 
     Args:
         directory: The key directory.
@@ -24,7 +24,7 @@ class Epochs:
         self._met: dict[str, int] = {}
 
     def highest(self, cluster: str, epoch: int) -> int:
-        """Return the highest epoch seen of a cluster's brokers, `epoch` included, and remember it."""
+        """Record an epoch of a cluster, and return the highest recorded epoch of that cluster."""
         known = self._read()
         highest = max(epoch, known.get(cluster, 0), self._met.get(cluster, 0))
         self._met[cluster] = highest

@@ -1,6 +1,6 @@
-"""Join tokens: a one-time key for another machine, exchanged for a key that the machine made itself.
+"""Join tokens: one-time keys for other machines. A machine exchanges the one-time key for a key that it made.
 
-`invite` puts the one-time key on the access list; the token holds its secret half. `admit` answers `Join`:
+`invite` puts the one-time key on the access list; the token contains the secret half. `admit` answers `Join`:
 the new public key is on disk before the one-time key is removed.
 """
 
@@ -24,13 +24,13 @@ from rlsched.wire.messages import Join, Joined, Refused
 
 PREFIX = "rlsched-join-"
 FORGET_S = 86400.0
-"""Time after its expiry at which a token is forgotten, seconds."""
+"""Time from the expiry of a token until its removal, seconds."""
 _ANOTHER = "make another with `rlsched keys new` where the broker runs"
 _Z85 = re.compile(rb"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
 
 class Token(msgspec.Struct, frozen=True, array_like=True):
-    """Data for the other machine. Its role and name are informational; the broker uses its own record."""
+    """Content of a join token. Role and name are for display only; the broker uses its own record."""
 
     address: str
     broker_public: bytes
@@ -47,7 +47,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
         """Parse a token.
 
         Raises:
-            InputError: it is not a token.
+            InputError: the text is not a token.
         """
         body = text.strip().removeprefix(PREFIX)
         try:
@@ -64,7 +64,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
         return token
 
     def pair(self) -> KeyPair:
-        """Return the one-time pair."""
+        """Return the pair of the one-time key."""
         import zmq
 
         return KeyPair(zmq.curve_public(self.secret), self.secret)
@@ -125,7 +125,7 @@ def invite(
 
 
 def admit(home: KeyHome, one_time: bytes, join: Join, now_s: float) -> Joined | Refused:
-    """Answer a `Join` that came under this one-time key (z85); `now_s` in Unix seconds."""
+    """Answer a `Join` that was sent with this one-time key (z85); `now_s` in Unix seconds."""
     public = join.public.encode()
     with home.locked():
         members = home.access.members()
@@ -147,10 +147,10 @@ def admit(home: KeyHome, one_time: bytes, join: Join, now_s: float) -> Joined | 
 
 
 def revoke(home: KeyHome, name: str, role: Role | None = None) -> list[AccessEntry]:
-    """Remove all keys of this name from the access list, including tokens; the broker obeys at once.
+    """Remove all keys of this name from the access list, including tokens. The broker applies this at once.
 
     Raises:
-        InputError: there is none, or several roles have one and `role` is not given.
+        InputError: there is no such key, or keys of several roles have this name and `role` is not given.
     """
     with home.locked():
         found = [
