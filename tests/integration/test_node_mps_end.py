@@ -15,10 +15,10 @@ import pytest
 
 from rlsched.wire.messages import AttemptKey, Launch
 from rlsched_node.isolation.user import JobUser
-from rlsched_node.mps.commands import TERMINATE_S
 from rlsched_node.mps.control import PIPES
 from rlsched_node.mps.sharing import MpsSharing
 from rlsched_node.processes import shim
+from rlsched_node.processes.mps_commands import TERMINATE_S
 from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.shims import Shims
 from rlsched_node.processes.steps import Exited

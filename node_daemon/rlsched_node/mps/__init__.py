@@ -1,6 +1,5 @@
 """Sharing of GPUs by NVIDIA's Multi-Process Service (MPS).
 
-commands.py   commands to a control daemon, for the node daemon and the shims
 control.py    one control daemon: its processes, its commands and its log
 sharing.py    the control daemons of a node, and the ranks that are their clients
 """

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from rlsched.errors import RlschedError
 from rlsched_node.isolation.user import JobUser
-from rlsched_node.mps.commands import PROGRAM, Account, CommandError, numbers, run
 from rlsched_node.processes import shim
+from rlsched_node.processes.mps_commands import PROGRAM, Account, CommandError, numbers, run
 from rlsched_node.processes.store import MpsTerms
 
 SERVER: Final = "nvidia-cuda-mps-server"

@@ -25,7 +25,6 @@ from rlsched.files.private import make_directory, make_private
 from rlsched.wire.messages import MPS_FAULT, MPS_NEIGHBOUR_FAULT, AttemptKey, Launch
 from rlsched_node import records
 from rlsched_node.isolation.user import JobUser
-from rlsched_node.mps.commands import PROGRAM
 from rlsched_node.mps.control import (
     LONGEST_SOCKET,
     MOST_SOCKET_BYTES,
@@ -38,6 +37,7 @@ from rlsched_node.mps.control import (
 )
 from rlsched_node.processes import shim
 from rlsched_node.processes.leftovers import attempt_directory_of, processes_by_directory
+from rlsched_node.processes.mps_commands import PROGRAM
 from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import LaunchRecord, MpsTerms, ProcessId
 

@@ -39,7 +39,7 @@ if __name__ == "__main__":  # the isolated interpreter's path lacks this directo
 from rlsched_node import records
 from rlsched_node.isolation.cgroup import Cgroup
 from rlsched_node.lease_file import Fence, since_boot_s
-from rlsched_node.mps.commands import TERMINATE_S, CommandError, terminate_clients
+from rlsched_node.processes.mps_commands import TERMINATE_S, CommandError, terminate_clients
 from rlsched_node.processes.output import OutputBound, tells_of_gpu_memory
 from rlsched_node.records import claim, exit_record, write_exit
 
