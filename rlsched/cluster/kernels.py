@@ -264,10 +264,10 @@ def _uses_more_than_gpus(s: StateArrays, slot: int) -> bool:
 
 @kernel
 def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int, share_milli: int) -> int:
-    """Make a slot a tenant of these GPUs of partition `p`; changes nothing else.
+    """Allocate these GPUs of partition `p` to the job in a slot; change nothing else.
 
-    `gpus` is grouped by node, the first on `host`; a job without GPUs uses cores and memory of `host`.
-    Returns the first place of the allocation, -1 without GPUs.
+    `gpus` is grouped by node, and the first group is on `host`. A job without GPUs gets cores and memory of
+    `host`. Return the index of the allocation's first entry, -1 without GPUs.
     """
     gpu, counted = s.gpu, _uses_more_than_gpus(s, slot)
     head = last = -1

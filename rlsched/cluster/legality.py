@@ -113,7 +113,9 @@ def check_cores(state: ClusterShape, slot: int, n: int, places: int, cpu_milli_e
     node, job = columns(state.arrays.node), columns(state.arrays.job)
     seq = int(job["seq"][slot])
     if cpu_milli_each == 0 and columns(state.arrays.demand)["cpu_milli_each"][job["demand"][slot]] > 0:
-        raise AllocationError(f"job {seq} asked for cores: expected more than 0 for each GPU, got 0")
+        raise AllocationError(
+            f"job {seq} requests cores: expected more than 0 cores for each GPU in the action, got 0"
+        )
     if node["cpu_milli"][n] < UNCOUNTED and node["cpu_free_milli"][n] < places * cpu_milli_each:
         raise AllocationError(
             f"job {seq}: node {state.node_names[n]} has fewer cores free than {places} x "

@@ -26,10 +26,11 @@ def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
     """Return the jobs that wait at a time, each with the partition of its queue, "" if unknown.
 
     Between two decisions of a partition, jobs are submitted and cancelled, but none starts. Therefore the
-    queue is the one recorded by the later decision, without jobs submitted since, and with jobs that were
-    cancelled before that decision. The partitions follow one another. Jobs without a recorded position are
-    last, the longest waiting first: jobs far behind in a long queue, jobs submitted after the last decision,
-    and jobs from records that have no queue yet.
+    queue at a time is the queue recorded by the next decision, without jobs submitted after the time, and
+    with jobs cancelled between the time and that decision. The list has one partition after another.
+
+    Jobs without a recorded position are last, the longest waiting first: jobs far behind in a long queue,
+    jobs submitted after the last decision, and jobs from records that have no queue yet.
     """
     left = {job.job: job for job in reader.timeline.queue_at(at_s)}
     before, after = (_queues(reader, rows) if left else {} for rows in rows_around(reader, at_s))

@@ -143,7 +143,7 @@ class SlurmNodes:
         self._beat_s = -1e9
 
     def beat(self, now_s: float) -> None:
-        """Send the nodes' heartbeats: this gateway is alive; they include whether Slurm is."""
+        """Send the nodes' heartbeats, which also report whether Slurm answers."""
         if now_s - self._beat_s < self._heartbeat_s / 2:
             return
         self._beat_s = now_s

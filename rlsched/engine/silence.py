@@ -12,13 +12,13 @@ _log = logging.getLogger("rlsched.engine")
 
 
 class Silence:
-    """Watches for messages of a broker (see `fallback` for a dead gateway).
+    """Detects that no broker sends messages (see `fallback` for a dead gateway).
 
     Args:
         desk: The gateway's desk.
 
     Attributes:
-        has_released: No broker has decided for too long: new jobs are not held.
+        has_released: Whether new jobs are no longer held, because no broker has decided for too long.
     """
 
     def __init__(self, desk: Desk) -> None:

@@ -41,8 +41,9 @@ LAST = "last.toml"
     required=True,
     type=PATH,
     metavar="POLICY",
-    help="Policy file to write (.toml), with a card (.md) and, if it sets dials, a strategy (.json) of the "
-    "same name. Written only if the policy is confirmed to be better.",
+    help="Policy file to write (.toml). A card (.md) of the same name is written too, and a strategy (.json) "
+    "if the policy sets dials. Nothing is written unless the policy is confirmed to be better than its "
+    "reference.",
 )
 @click.option(
     "--logdir",

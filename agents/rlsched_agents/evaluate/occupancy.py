@@ -199,7 +199,7 @@ def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _by_node(placed: Placements, gpu_node: Small) -> tuple[Ints, Small, Small]:
-    """Group placed GPUs by node: index of the placement, node, and number of GPUs.
+    """Group placed GPUs by node. Return each group's placement index, node, and number of GPUs.
 
     GPUs given to a job on one node in several steps may form several groups.
     """

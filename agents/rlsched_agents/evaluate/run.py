@@ -246,7 +246,9 @@ def _replay(
     records: RunStore | None,
     progress: Callable[[float], None] | None,
 ) -> JobTable:
-    """Replay the trace until the jobs of the warm-up and the window have started, with all arrivals by then.
+    """Replay the trace until the jobs of the warm-up and the window have started.
+
+    The replay includes all jobs that arrive until then.
 
     The start of a job cannot depend on later jobs, and its start determines its end. If jobs can be
     interrupted, the replay continues until these jobs have ended.

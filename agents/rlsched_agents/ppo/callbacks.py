@@ -51,7 +51,7 @@ class Best:
 
 
 class ScheduleLog(BaseCallback):
-    """Logs the episodes that ended in a rollout: means by name, and queueing relative to the reference."""
+    """Logs mean metrics of the episodes that ended in a rollout, and their queueing over the reference's."""
 
     def __init__(self, normalizer: ReturnNormalizer) -> None:
         super().__init__()

@@ -52,9 +52,10 @@ def strategy_of(network: ActorCriticPolicy, path: str | Path) -> Strategy:
     if not fits:
         found = ", ".join(" ".join(str(one).split()) for one in parts)[:200]
         raise CheckpointError(
-            f"{path}: expected a policy network of two hidden layers with tanh, as MlpPolicy has "
-            f"(net_arch=[64, 64]), or of none, got {found or type(network.pi_features_extractor).__name__}; "
-            "serve such a network by a class of your own: FILE.py:NAME"
+            f"{path}: expected a policy network with two hidden tanh layers, as MlpPolicy has "
+            "(net_arch=[64, 64]), or without hidden layers, got "
+            f"{found or type(network.pi_features_extractor).__name__}; to serve another network, write a "
+            "class and name it as FILE.py:NAME"
         )
     matrices = [_matrix(one) for one in (*layers, network.action_net)]
     made = Strategy.from_layers(*matrices, output="tanh" if network.squash_output else "clip")

@@ -318,7 +318,9 @@ class Engine:
             )
             self.arrays = self.arrays._replace(state=self.state.arrays)
         if rule.needs_models and self._models is None:
-            raise ValueError("the rule shares GPUs or sets clocks: this engine has no models")
+            raise ValueError(
+                "the rule shares GPUs or sets clocks: expected an engine with models, got one without"
+            )
         if self.log is not None:
             profiled = self.arrays.truth.gpus <= rule.profile_max_gpus
             self.log.jobs.profile_s[:] = np.where(profiled, rule.profile_s, 0.0)

@@ -133,7 +133,7 @@ class ProgressArrays(NamedTuple):
 
 @by_reference
 class SimArrays(NamedTuple):
-    """A run."""
+    """State of one simulated run, as arrays."""
 
     state: StateArrays
     truth: Records  # (T,) TRUTH

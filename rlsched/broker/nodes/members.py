@@ -423,9 +423,9 @@ class Members:
         )
 
     def _missing(self, name: str, reported: set[tuple[int, int]], *, rebooted: bool) -> None:
-        """Handle ranks that should be on this node but were not reported: launch, end or give up each.
+        """Launch, end or give up each rank that should be on this node but was not reported.
 
-        After a reboot it is not known whether ranks that were being started ran.
+        If the node rebooted during the start of a rank, it is not known whether the rank ran.
         """
         gone = "was rebooted" if rebooted else "came back without it"
         for number in sorted(self._state.nodes[name].live_jobs):

@@ -3,10 +3,11 @@
 Nodes that registered before the backup, and nodes added since, may run attempts that are not in the journal.
 The broker ends none of them without an order, and starts no attempt that may already run:
 
-- An attempt that a node runs and the journal did not start continues. Its node is drained until the attempt
-  has ended because its GPUs are not known. An admin's `cancel` ends the attempt sooner.
+- An attempt that runs on a node without being in the journal continues. Its GPUs are not known, so its node
+  is drained until the attempt ends. An admin's `cancel` ends the attempt sooner.
 - All nodes are drained until each node of the journal that may run jobs has registered, or until an operator
-  has declared it down or removed it. So a queued job of the backup cannot start while an attempt of it runs.
+  has declared it down or removed it. So a queued job of the backup cannot
+  start while one of its attempts still runs.
 - If the job of such an attempt is in the journal, and waits or runs elsewhere, the job ends in the journal:
   the attempt continues on its node.
 - New numbers of jobs and attempts begin far above all numbers that may have been assigned since the backup.

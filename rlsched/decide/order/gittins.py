@@ -172,7 +172,10 @@ def next_step_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def job_index(s: StateArrays, slot: int, now_s: float) -> float:
-    """ln(cost) of a live job, in GPU-seconds if `gpus_power` is 1, or its level; the least is first."""
+    """Return the sort key of a live job, the least first: its level, or ln(cost) without levels.
+
+    The cost is in GPU-seconds if `gpus_power` is 1.
+    """
     job, c, table = s.job, s.order.code[0], s.order.cost
     if c.threshold_gpu_s < math.inf:
         return 1.0 if attained_gpu_s(s, slot, now_s) > c.threshold_gpu_s else 0.0

@@ -28,11 +28,11 @@ class Format:
     """A publisher's format.
 
     Attributes:
-        convert: Reads it.
-        main: Names of its main file, by which it is found in a folder; none: the file must be named.
-        header: Columns that only this format has together.
-        nodes: Names of the file next to it that describes its nodes; (): the main file does; None: no file
-            does.
+        convert: Reads a file of this format.
+        main: Names by which the main file is found in a folder; empty: the user must name the file.
+        header: Columns that identify the format: no other format has all of them.
+        nodes: Names of the file in the same folder that describes the nodes; (): the main file describes
+            them; None: no file describes them.
         zone: Whether times are in local time, so that a zone can be given.
         exports: Whether several files may be exports of one list of jobs.
         gpus: Advice if no job has GPUs.

@@ -126,7 +126,7 @@ def test_unavailable_cores_are_refused() -> None:
     state = modelled(node("n0", 2, cpus=8))
     first, second, third = (add(state, LIGHT, cores=4) for _ in range(3))
     both(state, first, [0], "fewer cores free than 1 x 8.001", cpu_milli_each=8001)
-    both(state, first, [0], "asked for cores", cpu_milli_each=0)
+    both(state, first, [0], "requests cores", cpu_milli_each=0)
     state.start(first, [0], 0.0, cpu_milli_each=1000)
     both(state, third, [0], "fewer cores to spare", share_with=first, cpu_milli_each=3001)
     state.start(second, [1], 0.0, cpu_milli_each=7000)
