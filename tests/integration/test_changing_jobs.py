@@ -59,7 +59,7 @@ def test_one_job_per_row(place: Place) -> None:
         ("name,gpus\nx,1\n", "jobs.csv, line 1: expected column names, one of them command or wrap"),
         (
             "name,gpus,command\nx,1,true\ny,0,true\n",
-            "jobs.csv, line 3: --gpus: expected a whole number from 1",
+            "jobs.csv, line 3: --gpus: expected [TYPE:]COUNT",
         ),
         ("name,gpus,command\nx,1,true\ny,2\n", "jobs.csv, line 3: expected 3 values"),
         ("hold,command\nmaybe,true\n", "jobs.csv, line 2: hold: expected yes or no, got 'maybe'"),
