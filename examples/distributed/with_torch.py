@@ -9,6 +9,7 @@ Both launchers start one process per GPU and set all variables that `init_proces
 import os
 
 import torch
+import torch.distributed.nn  # before `init_process_group`: if DDP imports it later, it keeps the group
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
@@ -17,9 +18,18 @@ STEPS = 50
 
 def main() -> None:
     """Train, and print the number of processes and the loss, from the first process only."""
-    has_gpus = torch.cuda.is_available()
-    distributed.init_process_group("nccl" if has_gpus else "gloo")
+    distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank, count = distributed.get_rank(), distributed.get_world_size()
+    losses = train(rank)
+    if rank == 0:
+        print(f"{count} processes, loss {losses[0]:.4f} to {losses[-1]:.4f}")
+    # Joins the threads of the group, which nothing else refers to: a thread that outlived Python would abort.
+    distributed.destroy_process_group()
+
+
+def train(rank: int) -> list[float]:
+    """Fit the line in this process. The loss before each step."""
+    has_gpus = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if has_gpus else torch.device("cpu")
     torch.manual_seed(rank)  # each process draws its own part of the data
     x = torch.rand(64, 1, device=device)
@@ -33,9 +43,7 @@ def main() -> None:
         loss.backward()  # averages the gradients of all processes
         optimizer.step()
         losses.append(loss.item())
-    if rank == 0:
-        print(f"{count} processes, loss {losses[0]:.4f} to {losses[-1]:.4f}")
-    distributed.destroy_process_group()
+    return losses
 
 
 if __name__ == "__main__":
