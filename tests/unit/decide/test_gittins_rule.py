@@ -148,7 +148,7 @@ class TestSettings:
         trace, able = trace_of([(0, 10, 1)]), load_scheduler(Policy("gittins", share={}))
         assert able.rule is not None
         for run in (lambda engine: engine.run(able), lambda engine: engine.run_rule(able.rule)):
-            with pytest.raises(ValueError, match=r"the rule shares GPUs .* has no models"):
+            with pytest.raises(ValueError, match=r"the rule shares GPUs .* expected an engine with models"):
                 run(Engine(trace, ClusterSpec.uniform(1, 1), order=Order(by="index")))
 
 

@@ -206,7 +206,7 @@ def test_unsupported_models_are_refused(env: gymnasium.Env[Any, Any], model: Pat
         ("flat", {"net_arch": [8]}),
     ):
         saved(env, tmp_path / f"{name}.zip", policy_kwargs=kwargs)
-        refused(tmp_path / f"{name}.zip", r"expected a policy network of two hidden layers .* FILE\.py:NAME")
+        refused(tmp_path / f"{name}.zip", r"expected a policy network with two hidden tanh .* FILE\.py:NAME")
     SAC("MlpPolicy", env, device="cpu", buffer_size=10).save(tmp_path / "sac.zip")
     refused(tmp_path / "sac.zip", r"expected a model of PPO \(stable_baselines3\), got one .* SACPolicy")
     path = altered(model, tmp_path / "code.zip", policy_kwargs=pickled(pickle.dumps(print)))
