@@ -2,7 +2,7 @@
 
 The daemon creates the instances of `--mig-create` before it opens its GPUs, and destroys them when it ends,
 if no job runs. Jobs outlive the daemon, and so do their instances: the next daemon takes them over. It
-destroys those that its option does not name. All other instances of the machine are never changed.
+destroys each one that its option does not name. All other instances of the machine are never changed.
 """
 
 from __future__ import annotations
@@ -207,8 +207,7 @@ class MigInstances:
                 self._create(gpu, profile, place)
 
     def destroy_all(self) -> None:
-        """Destroy all instances that this node has created; one that cannot be destroyed is left to the next
-        daemon."""
+        """Destroy all instances that this node has created; the next daemon retries after an error."""
         if not self.created:
             return
         from rlsched_node.gpu.mig import mig_gpus
@@ -336,7 +335,7 @@ def _wanted(layout: Layout, gpus: Sequence[MigGpu]) -> dict[str, Counter[str]]:
 
 
 def _choose(gpu: MigGpu, names: Sequence[str]) -> list[tuple[Profile, Place]]:
-    """Profiles and places of new instances between those that exist."""
+    """Profiles and places of new instances between the existing ones."""
     if not names:
         return []
     from rlsched_node.gpu.mig import find_places

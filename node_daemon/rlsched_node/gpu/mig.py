@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from rlsched_node.gpu.device import GpuError, GpuNotSupportedError
+from rlsched_node.gpu.device import GpuError, GpuLostError, GpuNotSupportedError, GpuUnavailableError
 from rlsched_node.gpu.nvml import by_index, count_gpus, gpu_instance_id, mig_devices, mig_mode, typed_errors
 
 _ABSENT = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)
@@ -77,7 +77,12 @@ class MigGpu:
 
     @cached_property
     def _board(self) -> Any:
-        return by_index(self.number)
+        try:
+            return by_index(self.number)
+        except GpuUnavailableError:
+            raise
+        except GpuError as error:
+            raise GpuLostError(str(error)) from error
 
     @cached_property
     @typed_errors

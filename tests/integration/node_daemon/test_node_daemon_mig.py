@@ -24,7 +24,7 @@ DESTROY, DESTROY_COMPUTE = "nvmlGpuInstanceDestroy", "nvmlComputeInstanceDestroy
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The instances of the fake driver: one that rlsched did not create."""
+    """The file of the fake driver's instances; it has an instance of the operator's."""
     source = Path(__file__).parents[2] / "support" / "fake_nvml.c"
     library, driver = tmp_path / "libnvidia-ml.so.1", tmp_path / "driver"
     subprocess.run(["gcc", "-shared", "-fPIC", "-DGPUS=1", "-o", library, source], check=True)

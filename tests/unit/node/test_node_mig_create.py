@@ -208,11 +208,19 @@ def test_failed_call_destroys_what_was_created_before(
     assert not (directory / MIG_FILE).exists()
 
 
+@pytest.mark.parametrize(
+    ("function", "code"), [(b"*", GPU_IS_LOST), (b"nvmlDeviceGetHandleByIndex_v2", UNKNOWN)]
+)
 def test_lost_gpu_does_not_prevent_the_start(
-    nvml: ctypes.CDLL, tmp_path: Path, directory: Path, caplog: pytest.LogCaptureFixture
+    function: bytes,
+    code: int,
+    nvml: ctypes.CDLL,
+    tmp_path: Path,
+    directory: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     arrange(directory, "0:1g.18gb", "1:1g.18gb")
-    nvml.fake_fail(b"*", 1, GPU_IS_LOST, -1)
+    nvml.fake_fail(function, 1, code, -1)
     with caplog.at_level(logging.WARNING):
         arrange(directory, "0:1g.18gb", "1:1g.18gb")
         arrange(directory).destroy_all()
