@@ -43,9 +43,7 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: LiveRanks) -> LocalRan
         known = record or ExitRecord(EXIT_VANISHED)
         return LocalRank(key, exit_code=known.exit_code, reason=known.reason, is_acknowledged=True)
     process = directory.process()
-    if record is None and process is None and directory.abandon():
-        _log.info("attempt %s was never started: it is dropped, the broker may send it again", key)
-        directory.drop()
+    if record is None and process is None and _drop_unclaimed(key, directory):
         return None
     process = process or directory.process()  # its shim may have claimed it first
     launch = directory.launch()
@@ -69,6 +67,28 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: LiveRanks) -> LocalRan
         ran_s=record.ran_s,
         usage=kept_usage(directory.usage()),
     )
+
+
+def _drop_unclaimed(key: AttemptKey, directory: AttemptDir) -> bool:
+    """Claim an attempt instead of its shim, and drop it. False: the shim was first."""
+    if not directory.abandon():
+        return False
+    _log.info("attempt %s was never started: it is dropped, the broker may send it again", key)
+    directory.drop()
+    return True
+
+
+def has_running_attempts(store: AttemptStore) -> bool:
+    """Whether the shim of any attempt on disk runs, while no daemon does; drops unclaimed attempts."""
+    for key, directory in store.scan().items():
+        if directory.is_acknowledged or directory.exit() is not None:
+            continue
+        process = directory.process()
+        if process is None and not _drop_unclaimed(key, directory):
+            process = directory.process()
+        if process is not None and process.is_alive():
+            return True
+    return False
 
 
 def _limit_s(directory: AttemptDir) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ EPILOG = """\b
 Example:
   rlsched node --name n0 --gpus 4 --simulated
   rlsched node --broker tcp://127.0.0.1:7461 --name gpu-a --gpu-type h200 --vc research
+  rlsched node --name gpu-b --mig-create 0:1g.10gb,1g.10gb,3g.40gb
   rlsched node drain gpu-a --reason "new driver"
 """
 
@@ -60,6 +62,13 @@ Example:
     metavar="TYPE",
     help="GPU model that jobs request; default: the model that NVML reports. MODEL/PROFILE "
     "(h100-80gb/1g.10gb): offer the MIG instances of this profile.",
+)
+@click.option(
+    "--mig-create",
+    multiple=True,
+    metavar="GPU:PROFILE,...",
+    help="Create these MIG instances on a GPU in MIG mode (all: on each GPU), and destroy them at the end, "
+    "if no job runs; may be repeated; needs root. Default: only existing instances are used.",
 )
 @shown(
     "--sharing",
@@ -174,6 +183,7 @@ def node(
     replay_gpus: Path | None,
     no_gpm: bool,
     gpu_type: str | None,
+    mig_create: tuple[str, ...],
     directory: Path | None,
     keys: Path | None,
     users: Path | None,
@@ -200,27 +210,34 @@ def node(
     from rlsched_node.daemon import NodeDaemon, run_until_signalled
     from rlsched_node.gpu import open_gpus, type_of
     from rlsched_node.isolation.user import read_users
+    from rlsched_node.mig import created_instances, parse_layout
 
+    is_nvml = not is_simulated and replay_gpus is None
+    if mig_create and not is_nvml:
+        raise InputError("--mig-create: expected without --simulated and --replay-gpus: needs NVIDIA GPUs")
+    layout = parse_layout(mig_create)
     home = keys if keys is not None else default_home()
     address = ",".join(broker_addresses(broker))
     key_home = KeyHome(home)
     pair, broker_public = key_home.node(name), key_home.broker_public()
-    opened = open_gpus(
-        gpus,
-        is_simulated=is_simulated,
-        node=name,
-        gpu_type=gpu_type or GENERIC,
-        replayed=replay_gpus,
-        gpm=not no_gpm,
-        truth=simulated_truth,
-    )
-    settings = NodeConfig(
-        name=name,
-        broker=address,
-        directory=(directory or home / "nodes" / name).absolute(),
-        gpu_type=type_of(opened, gpu_type or ""),
-        accounts=None if users is None else read_users(users),
-        gpm=not no_gpm,
-        **config,
-    )
-    run_until_signalled(NodeDaemon(settings, opened, pair, broker_public))
+    at = (directory or home / "nodes" / name).absolute()
+    with created_instances(at, name, layout) if is_nvml else nullcontext() as locked:
+        opened = open_gpus(
+            gpus,
+            is_simulated=is_simulated,
+            node=name,
+            gpu_type=gpu_type or GENERIC,
+            replayed=replay_gpus,
+            gpm=not no_gpm,
+            truth=simulated_truth,
+        )
+        settings = NodeConfig(
+            name=name,
+            broker=address,
+            directory=at,
+            gpu_type=type_of(opened, gpu_type or ""),
+            accounts=None if users is None else read_users(users),
+            gpm=not no_gpm,
+            **config,
+        )
+        run_until_signalled(NodeDaemon(settings, opened, pair, broker_public, locked))

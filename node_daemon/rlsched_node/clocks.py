@@ -164,8 +164,5 @@ class ClockLocks:
         if not by_uuid:
             self._path.unlink(missing_ok=True)
             return
-        draft = self._path.with_suffix(".tmp")
-        draft.unlink(missing_ok=True)
-        records.write_synced(str(draft), msgspec.json.encode(_Locked(shim.boot_id(), by_uuid)) + b"\n")
-        draft.rename(self._path)
-        records.sync_directory(str(self._path.parent))
+        data = msgspec.json.encode(_Locked(shim.boot_id(), by_uuid)) + b"\n"
+        records.replace_synced(str(self._path), data)

@@ -95,12 +95,26 @@ _log = logging.getLogger("rlsched.node")
 class NodeDaemon:
     """One node. `run()` returns after `stop()` was called, for example from a signal handler.
 
+    Args:
+        config: The node's options.
+        gpus: The GPUs that it offers.
+        pair: The node's keys.
+        broker_public: The broker's public key.
+        home: The node's directory, which the caller has locked and closes; None: the daemon does both.
+
     Raises:
         InputError: the directory is in use or belongs to another node, or jobs would run as root without
             permission.
     """
 
-    def __init__(self, config: NodeConfig, gpus: GpuSet, pair: KeyPair, broker_public: bytes) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        gpus: GpuSet,
+        pair: KeyPair,
+        broker_public: bytes,
+        home: NodeHome | None = None,
+    ) -> None:
         self._config = config
         self._gpus = gpus
         self._users = JobUsers(
@@ -116,7 +130,7 @@ class NodeDaemon:
             for name, value in os.environ.items()
             if not (has_mps and name.startswith("CUDA_MPS_"))  # of a control daemon that is not this node's
         }
-        self._home = NodeHome(config.directory, config.name)
+        self._home, self._closes_home = home or NodeHome(config.directory, config.name), home is None
         self._store = AttemptStore(config.directory)
         self._terms = Terms(str(self._home.lease), config.max_output_mib)
         self._mishaps = Mishaps(_log)
@@ -265,7 +279,8 @@ class NodeDaemon:
         self._mps.close()
         if self._usage.close():
             self._gpus.close()
-        self._home.close()
+        if self._closes_home:
+            self._home.close()
 
     def _serve(self, is_done: Callable[[], bool]) -> None:
         poller = self._poller()

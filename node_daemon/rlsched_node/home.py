@@ -108,8 +108,4 @@ class NodeHome:
         return state
 
     def _write_state(self) -> None:
-        draft = self.path / "state.json.tmp"
-        draft.unlink(missing_ok=True)
-        records.write_synced(str(draft), msgspec.json.encode(self.state) + b"\n")
-        draft.rename(self.path / "state.json")
-        records.sync_directory(str(self.path))
+        records.replace_synced(str(self.path / "state.json"), msgspec.json.encode(self.state) + b"\n")

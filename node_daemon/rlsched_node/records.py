@@ -70,6 +70,20 @@ def write_whole(path: str, data: bytes) -> None:
     os.rename(draft, path)
 
 
+def replace_synced(path: str, data: bytes) -> None:
+    """Write a file under a temporary name, rename it over the existing one, and force both to disk.
+
+    Raises:
+        OSError: the disk is full or missing; the existing file is unchanged.
+    """
+    draft = f"{path}.tmp"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(draft)
+    write_synced(draft, data)
+    os.rename(draft, path)
+    sync_directory(os.path.dirname(path) or ".")
+
+
 def reserve(path: str) -> None:
     """Reserve the space of an exit record.
 

@@ -3,6 +3,7 @@
  *
  * Every function begins with FAIL: `fake_fail`, or the file that FAKE_NVML_FAIL names, makes it return an error.
  * A line of the file is `FUNCTION GPU CODE`; GPU -1: of all GPUs, and of none; FUNCTION `*`: all that name the GPU. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,8 @@
 
 enum { POWER, ENERGY, UUID, INIT, UTILISATION, MEMORY, CLOCKS, LOCK, PERSISTENCE,
        REASONS, TEMPERATURE, PCIE, PROCESS_UTILISATION, GPM, GPM_SAMPLE, GPM_METRICS, PROCESSES, CALLS };
-enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, GPU_IS_LOST = 15 };
+enum { SUCCESS = 0, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+       GPU_IS_LOST = 15, IN_USE = 19, INSUFFICIENT_RESOURCES = 23 };
 typedef unsigned long long u64;
 
 static int error_of[CALLS];
@@ -43,9 +45,66 @@ static int mig_of(int gpu, int *first, int *last) {
     return text != NULL;
 }
 static int has_mig(const void *device) { int first, last; return mig_of(gpu_of(device), &first, &last); }
+/* FAKE_NVML_MIG_STATE names a file of instances that calls create and destroy, in place of those of FAKE_NVML_MIG: a
+ * line for each GPU instance, with its compute instance (-1: none), profile (its number in `shapes`) and memory
+ * slices. Instances outlive the process, as the driver's do. The serial number goes into the UUID. */
+struct made { int gpu, instance, profile, start, compute, serial; };
+enum { MOST_MADE = 64 };
+static const char *state_path(void) { return getenv("FAKE_NVML_MIG_STATE"); }
+static int read_made(struct made *made) {
+    FILE *file = state_path() ? fopen(state_path(), "r") : NULL;
+    int count = 0;
+    while (file && count < MOST_MADE) {
+        struct made *one = &made[count];
+        if (fscanf(file, "%d %d %d %d %d %d", &one->gpu, &one->instance, &one->profile, &one->start, &one->compute,
+                   &one->serial) != 6) break;
+        count++;
+    }
+    if (file) fclose(file);
+    return count;
+}
+static void write_made(const struct made *made, int count) {
+    char draft[512];
+    snprintf(draft, sizeof draft, "%s.%d", state_path(), (int)getpid());
+    FILE *file = fopen(draft, "w");
+    if (!file) abort();
+    for (int i = 0; i < count; i++)
+        fprintf(file, "%d %d %d %d %d %d\n", made[i].gpu, made[i].instance, made[i].profile, made[i].start,
+                made[i].compute, made[i].serial);
+    fclose(file);
+    if (rename(draft, state_path())) abort();
+}
+/* The GPU instance with this number on a GPU, of `made`; NULL: there is none. */
+static struct made *find_made(struct made *made, int count, int gpu, int instance) {
+    for (int i = 0; i < count; i++)
+        if (made[i].gpu == gpu && made[i].instance == instance) return &made[i];
+    return NULL;
+}
+/* Only a GPU instance with a compute instance is a MIG device. */
 static int has_instance(int gpu, int instance) {
     int first, last;
-    return mig_of(gpu, &first, &last) && first <= instance && instance <= last;
+    struct made made[MOST_MADE], *found;
+    if (!mig_of(gpu, &first, &last)) return 0;
+    if (!state_path()) return first <= instance && instance <= last;
+    found = find_made(made, read_made(made), gpu, instance);
+    return found && found->compute >= 0;
+}
+/* Profiles of an H200, by NVML_GPU_INSTANCE_PROFILE_*: ID, compute and memory slices, instances, possible starts. */
+struct shape { unsigned id, compute, memory, most; const char *name; int starts[8]; };
+static const struct shape shapes[] = {
+    [0] = {19, 1, 1, 7, "1g.18gb", {0, 1, 2, 3, 4, 5, 6, -1}},
+    [1] = {14, 2, 2, 3, "2g.35gb", {0, 2, 4, -1}},
+    [2] = {9, 3, 4, 2, "3g.71gb", {0, 4, -1}},
+    [3] = {5, 4, 4, 1, "4g.71gb", {0, -1}},
+    [4] = {0, 7, 8, 1, "7g.141gb", {0, -1}},
+    [7] = {20, 1, 1, 1, "1g.18gb+me", {0, 1, 2, 3, 4, 5, 6, -1}},
+    [9] = {15, 1, 2, 4, "1g.35gb", {0, 2, 4, 6, -1}},
+};
+enum { PROFILES = sizeof shapes / sizeof *shapes };
+static int profile_by_id(unsigned id) {
+    for (int i = 0; i < PROFILES; i++)
+        if (shapes[i].name && shapes[i].id == id) return i;
+    return -1;
 }
 
 struct failure { char function[64]; int gpu, code, times; };
@@ -63,7 +122,19 @@ static int is_meant(const char *meant, int gpu_meant, const char *function, int 
     if (!strcmp(meant, "*")) return gpu >= 0 && (gpu_meant < 0 || gpu_meant == gpu);
     return !strcmp(meant, function) && (gpu_meant < 0 || gpu_meant == gpu);
 }
+/* FAKE_NVML_KILL is `FUNCTION N` or `FUNCTION+ N`: kill -9 of this process at the Nth call, before it has an effect or
+ * after it. */
+static void killing(const char *function, const char *when) {
+    static int calls;
+    char wanted[96], at[96];
+    int number;
+    const char *text = getenv("FAKE_NVML_KILL");
+    if (!text || sscanf(text, "%95s %d", wanted, &number) != 2) return;
+    snprintf(at, sizeof at, "%s%s", function, when);
+    if (!strcmp(wanted, at) && ++calls == number) kill(getpid(), SIGKILL);
+}
 static int failing(const char *function, int gpu) {
+    killing(function, "");
     for (unsigned i = 0; i < sizeof failures / sizeof *failures; i++) {
         struct failure *one = &failures[i];
         if (one->times && is_meant(one->function, one->gpu, function, gpu)) {
@@ -122,7 +193,10 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
 }
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
     FAIL_ANY(device);
-    if (is_instance(device)) snprintf(uuid, length, "MIG-fake-%d-%d", gpu_of(device), instance_of(device));
+    struct made made[MOST_MADE], *found = NULL;
+    if (is_instance(device)) found = find_made(made, read_made(made), gpu_of(device), instance_of(device));
+    if (found) snprintf(uuid, length, "MIG-fake-%d-%d-%d", found->gpu, found->instance, found->serial);
+    else if (is_instance(device)) snprintf(uuid, length, "MIG-fake-%d-%d", gpu_of(device), instance_of(device));
     else snprintf(uuid, length, "GPU-fake-%d", gpu_of(device));
     return error_of[UUID];
 }
@@ -131,6 +205,8 @@ int nvmlDeviceGetName(void *device, char *name, unsigned length) {
     FAIL_ANY(device);
     const char *profiles = getenv("FAKE_NVML_PROFILES");
     char one[32] = "1g.18gb";
+    struct made made[MOST_MADE], *found = find_made(made, read_made(made), gpu_of(device), instance_of(device));
+    if (is_instance(device) && found) strcpy(one, shapes[found->profile].name);
     for (int i = 0; is_instance(device) && profiles && i <= instance_of(device); i++) {
         sscanf(profiles, "%31s", one);
         profiles = strchr(profiles, ' ') ? strchr(profiles, ' ') + 1 : profiles;
@@ -152,7 +228,7 @@ int nvmlDeviceGetMaxMigDeviceCount(void *device, unsigned *count) {
 int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **found) {
     FAIL(device);
     int instance = INSTANCES - 1 - (int)index;
-    if (!has_instance(gpu_of(device), instance)) return 6; /* not found */
+    if (!has_instance(gpu_of(device), instance)) return NOT_FOUND;
     *found = &instances[gpu_of(device)][instance];
     return SUCCESS;
 }
@@ -273,7 +349,7 @@ int nvmlDeviceGetPersistenceMode(void *device, unsigned *mode) {
 int nvmlDeviceSetPersistenceMode(void *device, unsigned mode) {
     FAIL(device);
     (void)device;
-    if (getenv("FAKE_NVML_NO_ROOT")) return 4;
+    if (getenv("FAKE_NVML_NO_ROOT")) return NO_PERMISSION;
     return mode == 1 ? error_of[PERSISTENCE] : INVALID_ARGUMENT;
 }
 int nvmlDeviceSetGpuLockedClocks(void *device, unsigned low, unsigned high) {
@@ -321,6 +397,168 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struc
     if (room < *count || !processes) return INSUFFICIENT_SIZE;
     processes[0] = (struct process){4711, 18432ull << 20, 0, 0};
     processes[1] = (struct process){4712, ~0ull, 0, 0};
+    return SUCCESS;
+}
+/* Creating and destroying MIG instances. The handle of a GPU instance is the address of its number in `gpu_instances`,
+ * and that of its compute instance the address in `compute_instances`. */
+struct gpu_profile {
+    unsigned version, id, is_p2p, compute, most, multiprocessors, engines[5];
+    u64 memory_mb;
+    char name[96];
+};
+struct compute_profile { unsigned version, id, compute, most, multiprocessors, engines[5]; char name[96]; };
+struct placement { unsigned start, size; };
+struct gpu_instance_info { void *device; unsigned id, profile; struct placement placement; };
+struct compute_instance_info { void *device, *gpu_instance; unsigned id, profile; struct placement placement; };
+static char gpu_instances[GPUS][INSTANCES], compute_instances[GPUS][INSTANCES];
+static const unsigned compute_slices[] = {1, 2, 3, 4, 7}; /* by NVML_COMPUTE_INSTANCE_PROFILE_*, which are the IDs */
+enum { COMPUTE_PROFILES = sizeof compute_slices / sizeof *compute_slices, FIRST_ID = 7 };
+static int number_in(const void *handle, const char (*handles)[INSTANCES], int *gpu, int *instance) {
+    long at = (const char *)handle - handles[0];
+    if (at < 0 || at >= GPUS * INSTANCES) return 0;
+    *gpu = at / INSTANCES, *instance = at % INSTANCES;
+    return 1;
+}
+#define FAIL_MIG(gpu, is_privileged) do { \
+        int first_, last_; \
+        FAIL_OF(gpu); \
+        if (!mig_of(gpu, &first_, &last_) || !state_path()) return NOT_SUPPORTED; \
+        if ((is_privileged) && getenv("FAKE_NVML_NO_ROOT")) return NO_PERMISSION; \
+    } while (0)
+int nvmlDeviceGetGpuInstanceProfileInfoV(void *device, unsigned profile, struct gpu_profile *info) {
+    FAIL_MIG(gpu_of(device), 0);
+    if (info->version != (2u << 24 | sizeof *info)) return INVALID_ARGUMENT;
+    if (profile >= PROFILES || !shapes[profile].name) return NOT_SUPPORTED;
+    const struct shape *shape = &shapes[profile];
+    info->id = shape->id, info->compute = shape->compute, info->most = shape->most;
+    info->multiprocessors = 16 * shape->compute, info->memory_mb = 17000ull * shape->memory;
+    snprintf(info->name, sizeof info->name, "MIG %s", shape->name);
+    return SUCCESS;
+}
+int nvmlDeviceGetGpuInstancePossiblePlacements_v2(void *device, unsigned id, struct placement *places,
+                                                  unsigned *count) {
+    FAIL_MIG(gpu_of(device), 1);
+    int profile = profile_by_id(id);
+    if (profile < 0) return NOT_SUPPORTED;
+    for (*count = 0; shapes[profile].starts[*count] >= 0; ++*count)
+        if (places) places[*count] = (struct placement){shapes[profile].starts[*count], shapes[profile].memory};
+    return SUCCESS;
+}
+int nvmlDeviceGetGpuInstances(void *device, unsigned id, void **found, unsigned *count) {
+    FAIL_MIG(gpu_of(device), 1);
+    struct made made[MOST_MADE];
+    int gpu = gpu_of(device), all = read_made(made);
+    *count = 0;
+    for (int i = 0; i < all; i++)
+        if (made[i].gpu == gpu && shapes[made[i].profile].id == id)
+            found[(*count)++] = &gpu_instances[gpu][made[i].instance];
+    return SUCCESS;
+}
+int nvmlDeviceGetGpuInstanceById(void *device, unsigned id, void **found) {
+    FAIL_MIG(gpu_of(device), 1);
+    struct made made[MOST_MADE];
+    int gpu = gpu_of(device);
+    if (!find_made(made, read_made(made), gpu, (int)id - FIRST_ID)) return NOT_FOUND;
+    *found = &gpu_instances[gpu][id - FIRST_ID];
+    return SUCCESS;
+}
+/* For calls with a handle of an instance; `found` is its GPU instance. */
+#define FAIL_WITHOUT(handle, handles) \
+    int gpu, instance; \
+    if (!number_in(handle, handles, &gpu, &instance)) return INVALID_ARGUMENT; \
+    FAIL_MIG(gpu, 1); \
+    struct made made[MOST_MADE]; \
+    int count = read_made(made); \
+    struct made *found = find_made(made, count, gpu, instance); \
+    if (!found) return INVALID_ARGUMENT
+int nvmlGpuInstanceGetInfo(void *handle, struct gpu_instance_info *info) {
+    FAIL_WITHOUT(handle, gpu_instances);
+    const struct shape *shape = &shapes[found->profile];
+    *info = (struct gpu_instance_info){&boards[gpu], FIRST_ID + instance, shape->id, {found->start, shape->memory}};
+    return SUCCESS;
+}
+int nvmlDeviceCreateGpuInstanceWithPlacement(void *device, unsigned id, const struct placement *place, void **created) {
+    FAIL_MIG(gpu_of(device), 1);
+    struct made made[MOST_MADE];
+    int gpu = gpu_of(device), profile = profile_by_id(id), count = read_made(made), slot = 0, serial = 0, may_start = 0;
+    if (profile < 0) return NOT_SUPPORTED;
+    const struct shape *shape = &shapes[profile];
+    for (int i = 0; shape->starts[i] >= 0; i++) may_start |= shape->starts[i] == (int)place->start;
+    if (!may_start || place->size != shape->memory) return INVALID_ARGUMENT;
+    unsigned compute = shape->compute, alike = 1;
+    for (int i = 0; i < count; i++) {
+        const struct shape *other = &shapes[made[i].profile];
+        if (made[i].serial >= serial) serial = made[i].serial + 1;
+        if (made[i].gpu != gpu) continue;
+        compute += other->compute, alike += made[i].profile == profile;
+        if (made[i].start < (int)(place->start + place->size) && (int)place->start < made[i].start + (int)other->memory)
+            return INSUFFICIENT_RESOURCES;
+    }
+    if (compute > 7 || alike > shape->most) return INSUFFICIENT_RESOURCES;
+    while (find_made(made, count, gpu, slot)) slot++;
+    if (slot >= INSTANCES || count == MOST_MADE) return INSUFFICIENT_RESOURCES;
+    made[count++] = (struct made){gpu, slot, profile, (int)place->start, -1, serial};
+    write_made(made, count);
+    *created = &gpu_instances[gpu][slot];
+    killing(__func__, "+");
+    return SUCCESS;
+}
+int nvmlGpuInstanceDestroy(void *handle) {
+    FAIL_WITHOUT(handle, gpu_instances);
+    if (found->compute >= 0) return IN_USE;
+    *found = made[count - 1];
+    write_made(made, count - 1);
+    killing(__func__, "+");
+    return SUCCESS;
+}
+int nvmlGpuInstanceGetComputeInstanceProfileInfoV(void *handle, unsigned profile, unsigned engines,
+                                                  struct compute_profile *info) {
+    FAIL_WITHOUT(handle, gpu_instances);
+    if (info->version != (2u << 24 | sizeof *info) || engines) return INVALID_ARGUMENT;
+    if (profile >= COMPUTE_PROFILES || compute_slices[profile] > shapes[found->profile].compute) return NOT_SUPPORTED;
+    info->id = profile, info->compute = compute_slices[profile];
+    info->most = shapes[found->profile].compute / info->compute;
+    return SUCCESS;
+}
+int nvmlGpuInstanceGetComputeInstances(void *handle, unsigned id, void **into, unsigned *number) {
+    FAIL_WITHOUT(handle, gpu_instances);
+    *number = found->compute >= 0 && id < COMPUTE_PROFILES && compute_slices[id] == shapes[found->profile].compute;
+    if (*number) into[0] = &compute_instances[gpu][instance];
+    return SUCCESS;
+}
+int nvmlGpuInstanceGetComputeInstanceById(void *handle, unsigned id, void **compute) {
+    FAIL_WITHOUT(handle, gpu_instances);
+    if (found->compute != (int)id) return NOT_FOUND;
+    *compute = &compute_instances[gpu][instance];
+    return SUCCESS;
+}
+int nvmlComputeInstanceGetInfo_v2(void *handle, struct compute_instance_info *info) {
+    FAIL_WITHOUT(handle, compute_instances);
+    if (found->compute < 0) return INVALID_ARGUMENT;
+    memset(info, 0, sizeof *info);
+    info->id = found->compute;
+    return SUCCESS;
+}
+/* Only a compute instance of the whole GPU instance. */
+int nvmlGpuInstanceCreateComputeInstance(void *handle, unsigned id, void **created) {
+    FAIL_WITHOUT(handle, gpu_instances);
+    if (id >= COMPUTE_PROFILES || compute_slices[id] != shapes[found->profile].compute) return NOT_SUPPORTED;
+    if (found->compute >= 0) return INSUFFICIENT_RESOURCES;
+    found->compute = 0;
+    write_made(made, count);
+    *created = &compute_instances[gpu][instance];
+    killing(__func__, "+");
+    return SUCCESS;
+}
+int nvmlComputeInstanceDestroy(void *handle) {
+    FAIL_WITHOUT(handle, compute_instances);
+    unsigned processes;
+    const char *path = getenv("FAKE_NVML_PROCESSES");
+    if (found->compute < 0) return INVALID_ARGUMENT;
+    if (path && (processes_of(path, 100 * (gpu + 1) + instance, &processes, 0, NULL), processes)) return IN_USE;
+    found->compute = -1;
+    write_made(made, count);
+    killing(__func__, "+");
     return SUCCESS;
 }
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned *count, struct process *processes) {

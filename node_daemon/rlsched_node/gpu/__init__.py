@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from rlsched.errors import InputError
@@ -49,12 +50,18 @@ def open_gpus(
             raise InputError("--simulated needs a number of GPUs, such as `--simulated --gpus 4`")
         known = None if truth is None else SimulatedTruth.read(truth)
         return SimulatedGpus(count, node, gpu_type=gpu_type, truth=known)
-    wanted = count or 4
-    try:
+    with explained_errors(count or 4):
         from rlsched_node.gpu.nvml import NvmlGpus
 
         cut = slice_name(gpu_type)
         return NvmlGpus(count, gpm=gpm, profile=cut.profile if cut is not None else "")
+
+
+@contextlib.contextmanager
+def explained_errors(wanted: int = 4) -> Iterator[None]:
+    """Turn errors of opening NVML into an InputError with the remedy; `wanted`: number of GPUs in it."""
+    try:
+        yield
     except GpuUnavailableError as error:
         raise InputError(
             f"no NVIDIA GPU here ({error}); for simulated ones give `--simulated --gpus {wanted}`"

@@ -26,6 +26,14 @@ class GpuPermissionError(GpuError):
     """The call needs more rights than this process has."""
 
 
+class GpuInUseError(GpuError):
+    """A process uses the device, so the call can change nothing now."""
+
+
+class GpuFullError(GpuError):
+    """The GPU has no room for another MIG instance."""
+
+
 class GpuLostError(GpuError):
     """The GPU has fallen off the bus or needs a reset: no call to it can succeed."""
 

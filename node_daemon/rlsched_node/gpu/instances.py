@@ -1,7 +1,7 @@
 """MIG instances that a node offers as GPUs: names of their types, selection, and parts of the board's energy.
 
-rlsched uses instances that exist, and never creates or destroys one. A node offers GPUs of one type: whole
-GPUs, or the instances of one profile.
+The operator or `rlsched_node.mig` has created the instances. A node offers GPUs of one type: whole GPUs, or
+the instances of one profile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""NVIDIA GPUs and MIG instances through NVML. Sets SM clocks on request, and changes no limit or mode."""
+"""NVIDIA GPUs and MIG instances through NVML. Sets SM clocks on request, and changes no limit or mode.
+
+`rlsched_node.gpu.mig` creates and destroys MIG instances.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ import pynvml
 from rlsched.errors import InputError
 from rlsched_node.gpu.device import (
     GpuError,
+    GpuFullError,
+    GpuInUseError,
     GpuLostError,
     GpuNotSupportedError,
     GpuPermissionError,
@@ -53,6 +58,8 @@ _ERRORS: dict[int, type[GpuError]] = {
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: GpuNotSupportedError,
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: GpuNotSupportedError,
     pynvml.NVML_ERROR_NO_PERMISSION: GpuPermissionError,
+    pynvml.NVML_ERROR_IN_USE: GpuInUseError,
+    pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: GpuFullError,
     pynvml.NVML_ERROR_GPU_IS_LOST: GpuLostError,
     pynvml.NVML_ERROR_RESET_REQUIRED: GpuLostError,
 }
@@ -99,7 +106,7 @@ class NvmlGpus:
         self._gpm: dict[int, Gpm] = {}
         _twice(_open)
         try:
-            present = _twice(_count)
+            present = _twice(count_gpus)
             if present == 0:
                 raise GpuUnavailableError("NVML shows no GPU on this machine")
             self._handles: list[Any] = [None] * present
@@ -164,7 +171,7 @@ class NvmlGpus:
             return self._board(gpu)
         if unit.uuid not in self._instances:
             try:
-                listed = dict(_listed(self._board(gpu)))
+                listed = dict(mig_devices(self._board(gpu)))
             except GpuUnavailableError:
                 raise
             except GpuError as error:
@@ -182,7 +189,7 @@ class NvmlGpus:
         """NVML's handle of a board; cached, because the index may mean another GPU later."""
         if self._handles[board] is None:
             try:
-                self._handles[board] = _by_index(board)
+                self._handles[board] = by_index(board)
             except GpuUnavailableError:
                 raise
             except GpuError as error:
@@ -196,8 +203,8 @@ class NvmlGpus:
             if not has_mig:
                 return [Unit(board, has_mig=False)]
             found = []
-            for uuid, handle in _twice(_listed, self._by_number(board)):
-                at, name = _twice(_gpu_instance_id, handle), _twice(_name_of, handle)
+            for uuid, handle in _twice(mig_devices, self._by_number(board)):
+                at, name = _twice(gpu_instance_id, handle), _twice(_name_of, handle)
                 found.append((at, Unit(board, uuid, profile_of(name), has_mig=True)))
             return [unit for _, unit in sorted(found)] or [Unit(board, has_mig=True)]
         except GpuError as error:
@@ -206,7 +213,7 @@ class NvmlGpus:
 
     def _mig_mode_of(self, board: int) -> bool:
         try:
-            return _mig_mode(self._by_number(board))
+            return mig_mode(self._by_number(board))
         except (GpuNotSupportedError, GpuPermissionError):
             return False
 
@@ -488,7 +495,7 @@ class NvmlGpus:
         board = functools.partial(self._board, gpu)
         if not self._units[gpu].uuid:
             return Gpm(board)
-        return Gpm(board, lambda: _gpu_instance_id(self._handle(gpu)))
+        return Gpm(board, lambda: gpu_instance_id(self._handle(gpu)))
 
     def _has_gpm(self, gpu: int) -> bool:
         """Whether the GPU counts, and permits reading."""
@@ -635,23 +642,26 @@ def _shut_down() -> None:
 
 
 @typed_errors
-def _count() -> int:
+def count_gpus() -> int:
+    """Number of GPUs of the machine, while NVML is open; MIG instances do not count."""
     return int(pynvml.nvmlDeviceGetCount())
 
 
 @typed_errors
-def _by_index(gpu: int) -> Any:
+def by_index(gpu: int) -> Any:
+    """NVML's handle of a GPU by its number."""
     return pynvml.nvmlDeviceGetHandleByIndex(gpu)
 
 
 @typed_errors
-def _mig_mode(board: Any) -> bool:
+def mig_mode(board: Any) -> bool:
+    """Whether a GPU is in MIG mode now; GpuNotSupportedError: it has no such mode."""
     current, _pending = pynvml.nvmlDeviceGetMigMode(board)
     return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 @typed_errors
-def _listed(board: Any) -> list[tuple[str, Any]]:
+def mig_devices(board: Any) -> list[tuple[str, Any]]:
     """(UUID, handle) of each MIG instance of a board. Indices may have gaps."""
     found = []
     for index in range(int(pynvml.nvmlDeviceGetMaxMigDeviceCount(board))):
@@ -666,7 +676,8 @@ def _listed(board: Any) -> list[tuple[str, Any]]:
 
 
 @typed_errors
-def _gpu_instance_id(handle: Any) -> int:
+def gpu_instance_id(handle: Any) -> int:
+    """ID of the GPU instance of a MIG device."""
     return int(pynvml.nvmlDeviceGetGpuInstanceId(handle))
 
 

@@ -114,7 +114,7 @@ def test_failed_reset_is_retried_by_the_next_daemon(
 
 
 def test_full_disk_leaves_clocks_unchanged(gpus: Gpus, tmp_path: Path) -> None:
-    (tmp_path / CLOCKS_FILE).with_suffix(".tmp").mkdir()
+    (tmp_path / f"{CLOCKS_FILE}.tmp").mkdir()
     locked = ClockLocks(tmp_path, gpus).lock([0], 1560)
     assert locked.mhz == 0
     assert locked.note.endswith("clocks are not changed")

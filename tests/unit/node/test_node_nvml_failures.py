@@ -81,7 +81,11 @@ def called() -> set[str]:
         text = inspect.getsource(inspect.unwrap(function))
         found |= set(re.findall(r'_nvmlGetFunctionPointer\("(\w+)"\)', text))
         left |= set(re.findall(r"\b(nvml[A-Z]\w+)\(", text))
-    return found - {"nvmlDeviceGetMemoryInfo_v2"}  # only if a version is given
+    return found - {
+        "nvmlDeviceGetMemoryInfo_v2",  # only if a version is given
+        "nvmlDeviceGetGpuInstanceProfileInfo",  # only if version 1 is given
+        "nvmlGpuInstanceGetComputeInstanceProfileInfo",
+    }
 
 
 FUNCTIONS = sorted(called())

@@ -11,6 +11,7 @@ import pytest
 from rlsched.errors import InputError
 from rlsched.wire.messages import DEFAULT_GRACE_S, AttemptKey, Launch
 from rlsched_node import records
+from rlsched_node.adopt import has_running_attempts
 from rlsched_node.gpu.device import Tenant
 from rlsched_node.gpu.simulated import SimulatedGpus
 from rlsched_node.home import NodeHome
@@ -102,6 +103,26 @@ def test_acknowledged_attempts_keep_output_and_exit_code_and_lose_the_environmen
     assert list(store.scan()) == [KEY]
     assert store.clean(now_s + 180.0, keep_s=120.0) == (1, True)
     assert list(store.scan()) == []
+
+
+def test_attempts_run_while_their_shim_does(tmp_path: Path) -> None:
+    store = AttemptStore(tmp_path)
+    ended, acknowledged, vanished, unclaimed, running = (
+        store.directories_of(AttemptKey(job, 1, 0, "c1")) for job in range(5)
+    )
+    for directory in (ended, acknowledged, vanished, unclaimed):
+        directory.create(RECORD)
+    me = {"pid": os.getpid(), "start_ticks": shim.start_ticks(os.getpid()), "boot_id": shim.boot_id()}
+    for directory in (ended, acknowledged):
+        claim(str(directory.path), me)
+        directory.record_exit(0, "")
+    acknowledged.acknowledge()
+    claim(str(vanished.path), me | {"boot_id": "earlier"})
+    assert not has_running_attempts(store)
+    assert not unclaimed.path.exists(), "its shim finds no attempt, and the broker sends its order again"
+    running.create(RECORD)
+    claim(str(running.path), me)
+    assert has_running_attempts(store)
 
 
 def test_scan_ignores_other_names(tmp_path: Path) -> None:
