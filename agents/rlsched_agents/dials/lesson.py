@@ -67,8 +67,8 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     epochs: int = 4
     gamma: float = 0.99
     gae_lambda: float = 0.98
-    learning_rate: float = 3e-4
-    target_kl: float = 0.01
+    learning_rate: float = 1e-4
+    target_kl: float = 0.03
     width: int = 64
     noise: float = 0.3
     pair_weight: float = 1.0

@@ -44,8 +44,8 @@ class DialFleet:
         in_pairs: Whether clusters 2 k and 2 k + 1 run the same windows, for comparisons.
 
     Attributes:
-        observations: (N, F) float32, with the columns of `rlsched.decide.dials.observing.NAMES`. An array stays
-            as it is for one more step; the step after that overwrites it.
+        observations: (N, F) float32, with the columns of `rlsched.decide.dials.observing.NAMES`; an array
+            is unchanged after one more step, and overwritten by the step after that.
         rewards: (N,) float32.
         dones: (N,) bool.
         live: (N,) bool; whether an episode has started and not ended.
