@@ -21,7 +21,8 @@ from rlsched_agents.dials.card import card_text
 from rlsched_agents.dials.judging import ALL_ZERO
 from rlsched_agents.dials.lesson import DialRecipe, Lesson
 from rlsched_agents.dials.recipes import SMOKE, load_recipe
-from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, PPO, PPO_FILE, SETTINGS, Training
+from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, PPO_FILE, SETTINGS, Training
+from rlsched_agents.dials.verdict import PPO
 from rlsched_agents.ppo.sources import TrainingData, synthetic_data
 from tests.support.event_files import assert_all_are_described_and_none_is_always_0, event_values
 
@@ -203,6 +204,7 @@ def test_training_changes_a_plainly_wrong_setting(data: list[TrainingData], tmp_
     assert "settings of your own in a recipe" in change(found, confirmed=None).advice
     lost = change(found, confirmed=None, stopped=tuple(found.chosen))
     assert "evolution found no direction" in lost.advice
+    assert "evolution found no direction" in change(lost, chosen={**found.chosen, PPO: unlucky}).advice
 
 
 def test_short_traces_get_short_windows(data: list[TrainingData]) -> None:

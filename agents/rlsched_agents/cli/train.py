@@ -112,8 +112,9 @@ def train(
     from rlsched.terminal.progress import Progress
     from rlsched_agents.dials.lesson import Lesson
     from rlsched_agents.dials.recipes import load_recipe
-    from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, PPO, SETTINGS, STATE_FILE, Training
+    from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, SETTINGS, STATE_FILE, Training
     from rlsched_agents.dials.training_curves import TrainingCurves
+    from rlsched_agents.dials.verdict import PPO
 
     chosen, rule = load_recipe(recipe), Policy.of(policy).with_settings(dials="")
     rule.rule  # noqa: B018 - raises before anything is read

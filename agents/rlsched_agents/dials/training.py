@@ -26,13 +26,12 @@ from rlsched.errors import InputError
 from rlsched_agents.dials.evolution import Evolution, EvolutionConfig, Generation
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Interval, Judge, Layers
 from rlsched_agents.dials.lesson import DialRecipe, Lesson
-from rlsched_agents.dials.verdict import StrategyComparison, Trained, compared
+from rlsched_agents.dials.verdict import PPO, StrategyComparison, Trained, compared
 from rlsched_agents.ppo.sources import say_nothing
 
 SETTINGS: Final = "settings"
 CONSTANTS: Final = "constants"
 FOLLOWING: Final = "following"
-PPO: Final = "ppo"
 ALGORITHMS: Final = {"ppo": (CONSTANTS, FOLLOWING, PPO), "es": (CONSTANTS, FOLLOWING)}
 """The stages after the settings, by algorithm: PPO continues from the result of evolution."""
 STATE_FILE: Final = "training.json"

@@ -12,6 +12,8 @@ from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.policies.policy import Policy
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Interval, Judge, interval
 
+PPO: Final = "ppo"
+"""The stage of PPO, which never stops early."""
 LEAST_WINDOWS: Final = 200
 """Minimum number of windows for a confirmation."""
 
@@ -136,7 +138,7 @@ class Trained(msgspec.Struct, frozen=True):
             )
         if self.confirmed is not None and self.confirmed.cost.windows < LEAST_WINDOWS:
             return "a recipe with more windows (`--recipe default`), or a longer history"
-        if len(self.stopped) == len(self.chosen) > 0:
+        if self.stopped and set(self.chosen) <= {*self.stopped, PPO}:
             return (
                 "a history with a higher load, or another --policy: evolution found no direction, and dials "
                 "change little if jobs hardly wait"
