@@ -23,12 +23,13 @@ import msgspec
 import numpy as np
 
 from rlsched.cluster.spec import ClusterSpec
-from rlsched.decide.dials.strategy import NUM_DIALS, Strategy
+from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.policies.policy import Policy
 from rlsched.workload.split import time_split
 from rlsched_agents.dials.evolution import Evolution, EvolutionConfig
 from rlsched_agents.dials.judging import ALL_ZERO, Floats, Judge, Layers
-from rlsched_agents.dials.ppo import PpoConfig, train_ppo
+from rlsched_agents.dials.lesson import PpoConfig
+from rlsched_agents.dials.ppo import DialPpo
 from rlsched_agents.dials.verdict import StrategyComparison, compared
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.windows import Drawn, Windows, draw_setting
@@ -155,20 +156,20 @@ def linear(teaching: Sequence[Windows], seed: int) -> Floats:
     return evolution.result
 
 
-def by_ppo(sources: Sequence[EpisodeSource], seed: int, rollouts: int, mixed_frac: float) -> list[Floats]:
+def by_ppo(sources: Sequence[EpisodeSource], seed: int, rollouts: int, mixed_frac: float) -> Layers:
     """Result of PPO, started with all dials at 0."""
+    drawn = msgspec.structs.replace(DRAWN, mixed_frac=mixed_frac)
+    ppo = DialPpo(sources, drawn, POLICY, PpoConfig(rollouts=rollouts), seed, ALL_ZERO[0])
     began = time.monotonic()
-
-    def tell(number: int, reward: float, spread: float) -> None:
+    for _ in range(rollouts):
+        one = ppo.step()
         print(
-            f"{number} of {rollouts}: reward {reward:+.3f} a rollout, half a pair's difference {spread:.3f}, "
-            f"{time.monotonic() - began:.0f} s",
+            f"{one.number} of {rollouts}: cost {one.cost:.4f} with noise, KL divergence "
+            f"{one.figures['approx_kl']:.3f}, {time.monotonic() - began:.0f} s",
             file=sys.stderr,
             flush=True,
         )
-
-    drawn = msgspec.structs.replace(DRAWN, mixed_frac=mixed_frac)
-    return train_ppo(sources, drawn, POLICY, PpoConfig(rollouts=rollouts), seed, np.zeros(NUM_DIALS), tell)
+    return ppo.result
 
 
 def main(words: Sequence[str] | None = None) -> int:

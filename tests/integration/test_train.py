@@ -21,7 +21,8 @@ from rlsched_agents.dials.card import card_text
 from rlsched_agents.dials.judging import ALL_ZERO
 from rlsched_agents.dials.lesson import DialRecipe, Lesson
 from rlsched_agents.dials.recipes import SMOKE, load_recipe
-from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, SETTINGS, Training
+from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, PPO_FILE, SETTINGS, Training
+from rlsched_agents.dials.verdict import PPO
 from rlsched_agents.ppo.sources import TrainingData, synthetic_data
 from tests.support.event_files import assert_all_are_described_and_none_is_always_0, event_values
 
@@ -52,16 +53,18 @@ def test_last_line_states_the_result(tmp_path: Path) -> None:
     assert where == f"last weights: {tmp_path / 'log' / 'last.toml'}, a policy as any other"
     assert advice.startswith("to try: ")
     ended = Policy.read(tmp_path / "log" / "last.toml").rule.strategy
-    assert ended is not None, "smoke evolves a little"
+    assert ended is not None, "smoke trains a little"
+    assert len(ended.layers) == 3, "the last stage is PPO's network"
     written = (tmp_path / "mine.toml").exists()
     assert last.startswith("better by" if written else "keep what you have")
     run = event_values(tmp_path / "log")
     assert_all_are_described_and_none_is_always_0(run)
-    assert {"settings/cost_frac", "constants/cost_frac", "following/cost_frac"} <= set(run)
+    assert {f"{stage}/cost_frac" for stage in (SETTINGS, CONSTANTS, FOLLOWING, PPO)} <= set(run)
+    assert {"ppo/approx_kl", "ppo/explained_variance", "ppo/value_loss", "ppo/std"} <= set(run)
     assert last.partition("; ")[0].split(",")[0] in run["run/outcome"].values[-1]
     assert '"pairs"' in run["run/made_with"].values[0]
     assert "helios" in run["run/data"].values[0]
-    compared = {f"chosen/{stage}/cost_frac" for stage in (CONSTANTS, FOLLOWING)}
+    compared = {f"chosen/{stage}/cost_frac" for stage in (CONSTANTS, FOLLOWING, PPO)}
     assert run["chosen/best_cost_frac"].values[0] <= min(run[tag].values[0] for tag in compared)
     code, said = smoke(
         "--out", str(tmp_path / "mine.toml"), "--logdir", str(tmp_path / "log"), "--json", "--resume"
@@ -71,7 +74,7 @@ def test_last_line_states_the_result(tmp_path: Path) -> None:
     assert report["last"] == [str(tmp_path / "log" / name) for name in ("last.toml", "last.json")]
     assert Policy.read(tmp_path / "log" / "last.toml").rule.strategy == ended
     assert advice == f"to try: {report['advice']}".replace("FILE", str(tmp_path / "mine.toml"))
-    assert {CONSTANTS, FOLLOWING} <= set(report["chosen"])
+    assert {CONSTANTS, FOLLOWING, PPO} <= set(report["chosen"])
     assert set(report["tried"]) == set(SMOKE.settings)
 
 
@@ -108,6 +111,7 @@ def test_slurms_history_is_used_unchanged(tmp_path: Path) -> None:
         (["--out", "mine.toml", "--policy", "ppo"], "is no rule"),
         (["--out", "mine.toml", "--recipe", "large"], "expected one of default, quick, smoke"),
         (["--out", "mine.toml", "--from", "sacct"], "expected a --history"),
+        (["--out", "mine.toml", "--recipe", "narrow.toml"], r"narrow\.toml: .*ppo"),
     ],
 )
 def test_errors_are_reported(
@@ -116,6 +120,7 @@ def test_errors_are_reported(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "training.json").write_text("{}")
+    (tmp_path / "narrow.toml").write_text("[ppo]\nwidth = 4\n")
     with pytest.raises(InputError, match=said):
         smoke(*words)
     assert (tmp_path / "used" / "training.json").read_text() == "{}"
@@ -139,7 +144,12 @@ def test_training_opens_a_gate_that_should_be_open(data: list[TrainingData], tmp
         following=change(SMOKE.following, patience=99),
     )
     training = Training(
-        Lesson.from_traces(data, recipe, SHUT, 0), recipe, 0, tmp_path / "state.json", workers=1
+        Lesson.from_traces(data, recipe, SHUT, 0),
+        recipe,
+        0,
+        tmp_path / "state.json",
+        workers=1,
+        algorithm="es",
     )
     seen: list[str] = []
     found = training.run(lambda stage, _: seen.append(stage))
@@ -176,7 +186,7 @@ def test_training_changes_a_plainly_wrong_setting(data: list[TrainingData], tmp_
     )
     assert list(recipe.others(SHUT)) == ["share.min_gain=0.3", "share.min_gain=0.9"], "no dial is changed"
     seen: list[str] = []
-    training = Training(Lesson.from_traces(data, recipe, SHUT, 0), recipe, 0, workers=1)
+    training = Training(Lesson.from_traces(data, recipe, SHUT, 0), recipe, 0, workers=1, algorithm="es")
     found = training.run(lambda stage, _: seen.append(stage))
     assert seen == [SETTINGS] * 2
     assert (found.stage, found.setting) == (SETTINGS, "share.min_gain=0.3")
@@ -194,6 +204,7 @@ def test_training_changes_a_plainly_wrong_setting(data: list[TrainingData], tmp_
     assert "settings of your own in a recipe" in change(found, confirmed=None).advice
     lost = change(found, confirmed=None, stopped=tuple(found.chosen))
     assert "evolution found no direction" in lost.advice
+    assert "evolution found no direction" in change(lost, chosen={**found.chosen, PPO: unlucky}).advice
 
 
 def test_short_traces_get_short_windows(data: list[TrainingData]) -> None:
@@ -231,22 +242,65 @@ def test_training_resumes_where_it_stopped(data: list[TrainingData], tmp_path: P
 
     seen: list[str] = []
     with pytest.raises(Stop):
-        Training(lesson, recipe, 4, tmp_path / "state.json", workers=1).run(stop_at_two)
+        Training(lesson, recipe, 4, tmp_path / "state.json", workers=1, algorithm="es").run(stop_at_two)
     more: list[str] = []
-    rest = Training(lesson, recipe, 4, tmp_path / "state.json", workers=1).run(
+    rest = Training(lesson, recipe, 4, tmp_path / "state.json", workers=1, algorithm="es").run(
         lambda stage, _: more.append(stage), resume=True
     )
     assert more == [CONSTANTS, FOLLOWING, FOLLOWING]
-    whole = Training(lesson, recipe, 4, workers=1).run(lambda *_: None)
+    whole = Training(lesson, recipe, 4, workers=1, algorithm="es").run(lambda *_: None)
     assert rest.strategy == whole.strategy
     with pytest.raises(InputError, match="started with --seed 4, got --seed 5"):
-        Training(lesson, recipe, 5, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
+        Training(lesson, recipe, 5, tmp_path / "state.json", workers=1, algorithm="es").run(
+            lambda *_: None, resume=True
+        )
     with pytest.raises(InputError, match="started on other data, or with another recipe"):
-        Training(lesson, SMOKE, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
+        Training(lesson, SMOKE, 4, tmp_path / "state.json", workers=1, algorithm="es").run(
+            lambda *_: None, resume=True
+        )
     others = [synthetic_data("helios", 0, "informative")]  # the same jobs with other predictions
     lesson = Lesson.from_traces(others, recipe, Policy("tuned"), 4)
     with pytest.raises(InputError, match=r"started on other data, .* --overwrite"):
-        Training(lesson, recipe, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
+        Training(lesson, recipe, 4, tmp_path / "state.json", workers=1, algorithm="es").run(
+            lambda *_: None, resume=True
+        )
+
+
+def test_ppo_resumes_where_it_stopped(data: list[TrainingData], tmp_path: Path) -> None:
+    recipe = msgspec.structs.replace(
+        SMOKE,
+        settings=(),
+        constants=msgspec.structs.replace(SMOKE.constants, generations=0),
+        following=msgspec.structs.replace(SMOKE.following, generations=1),
+        ppo=msgspec.structs.replace(SMOKE.ppo, rollouts=3),
+    )
+    lesson = Lesson.from_traces(data, recipe, Policy("tuned"), 4)
+
+    class Stop(Exception):  # noqa: N818 - a request, not an error
+        pass
+
+    def stop_at_one(stage: str, _: object) -> None:
+        if stage == PPO:
+            raise Stop
+
+    with pytest.raises(Stop):
+        Training(lesson, recipe, 4, tmp_path / "state.json", workers=1).run(stop_at_one)
+    more: list[tuple[str, int]] = []
+    rest = Training(lesson, recipe, 4, tmp_path / "state.json", workers=1).run(
+        lambda stage, one: more.append((stage, one.number)), resume=True
+    )
+    assert more == [(PPO, 2), (PPO, 3)]
+    whole = Training(lesson, recipe, 4, workers=1).run(lambda *_: None)
+    assert rest.last == whole.last, "bit for bit"
+    assert len(rest.last.layers) == 3
+    with pytest.raises(InputError, match="started on other data, or with another recipe"):
+        Training(lesson, recipe, 4, tmp_path / "state.json", workers=1, algorithm="es").run(
+            lambda *_: None, resume=True
+        )
+    for spoil in (b"", b"PK\x03\x04 cut"):
+        (tmp_path / PPO_FILE).write_bytes(spoil)
+        with pytest.raises(InputError, match=r"expected the state of a training .*ppo\.npz.* --overwrite$"):
+            Training(lesson, recipe, 4, tmp_path / "state.json", workers=1).run(lambda *_: None, resume=True)
 
 
 @pytest.mark.parametrize(
@@ -264,12 +318,12 @@ def test_saved_training_of_another_shape_is_one_line(
 ) -> None:
     lesson = Lesson.from_traces(data, SMOKE, Policy("tuned"), 4)
     state = tmp_path / "state.json"
-    of = Training(lesson, SMOKE, 4, state, workers=1)._of
+    of = Training(lesson, SMOKE, 4, state, workers=1, algorithm="es")._of
     state.write_text(json.dumps({"seed": 4, "of": of, "stages": stages}))
     with pytest.raises(
         InputError, match=rf"state\.json: expected the state of a training .*{said}.* --overwrite$"
     ) as found:
-        Training(lesson, SMOKE, 4, state, workers=1).run(lambda *_: None, resume=True)
+        Training(lesson, SMOKE, 4, state, workers=1, algorithm="es").run(lambda *_: None, resume=True)
     assert "\n" not in str(found.value)
 
 

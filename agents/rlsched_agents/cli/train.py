@@ -54,6 +54,13 @@ LAST = "last.toml"
 @click.option("--resume", is_flag=True, help="Continue the training in --logdir.")
 @overwriting
 @seed_option("Random seed of windows and candidates.")
+@shown(
+    "--algorithm",
+    type=click.Choice(["ppo", "es"]),
+    default="ppo",
+    help="ppo: evolution of a linear strategy, then training of a network by PPO from there. es: only the "
+    "evolution strategy.",
+)
 @recipe_option(
     "Recipe: default, quick (a fifth of default), smoke (checks that training runs), or a .toml file."
 )
@@ -69,6 +76,7 @@ def train(
     resume: bool,
     overwrite: bool,
     seed: int,
+    algorithm: str,
     recipe: str,
     workers: int | None,
     as_json: bool,
@@ -106,6 +114,7 @@ def train(
     from rlsched_agents.dials.recipes import load_recipe
     from rlsched_agents.dials.training import CONSTANTS, FOLLOWING, SETTINGS, STATE_FILE, Training
     from rlsched_agents.dials.training_curves import TrainingCurves
+    from rlsched_agents.dials.verdict import PPO
 
     chosen, rule = load_recipe(recipe), Policy.of(policy).with_settings(dials="")
     rule.rule  # noqa: B018 - raises before anything is read
@@ -122,11 +131,13 @@ def train(
         seed,
         state_file=logdir / STATE_FILE if logdir is not None else None,
         workers=workers,
+        algorithm=algorithm,
     )
     total = {
         SETTINGS: len(chosen.others(rule)),
         CONSTANTS: chosen.constants.generations,
         FOLLOWING: chosen.following.generations,
+        PPO: chosen.ppo.rollouts,
     }
     if logdir is not None and overwrite:
         clear(logdir)

@@ -8,7 +8,9 @@ import numpy as np
 
 import rlsched
 from rlsched.decide.dials.observing import NAMES
+from rlsched.decide.dials.strategy import NUM_COLUMNS, Strategy
 from rlsched.decide.dials.turning import RANGES
+from rlsched_agents.dials.judging import Floats
 from rlsched_agents.dials.lesson import DialRecipe
 from rlsched_agents.dials.verdict import StrategyComparison, Trained
 from rlsched_agents.runtime.card import TraceUse
@@ -82,13 +84,29 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _dial_rows(found: Trained) -> list[tuple[str, ...]]:
-    weights, rows = np.array(found.strategy.layers[-1]), list[tuple[str, ...]]()
-    for (name, span), row in zip(RANGES.items(), weights, strict=True):
-        order = np.argsort(-np.abs(row[:-1]))[:_STRONGEST]
-        moved = ", ".join(f"{NAMES[k]} {row[k] * span:+.2f}" for k in order if row[k] != 0.0) or "-"
+    constant, moved = _effects(found.strategy)
+    rows = list[tuple[str, ...]]()
+    for (name, span), at, by in zip(RANGES.items(), constant, moved, strict=True):
+        order = np.argsort(-np.abs(by))[:_STRONGEST]
+        most = ", ".join(f"{NAMES[k]} {by[k] * span:+.2f}" for k in order if by[k] != 0.0) or "-"
         frozen = str(found.frozen[name]) if name in found.frozen else "-"
-        rows.append((f"`{name}`", f"±{span:g}", f"{np.tanh(row[-1]) * span:+.3f}", moved, frozen))
+        rows.append((f"`{name}`", f"±{span:g}", f"{at * span:+.3f}", most, frozen))
     return rows
+
+
+def _effects(strategy: Strategy) -> tuple[Floats, Floats]:
+    """Return (D,) the dials where all columns are 0, and (D, F) their change by each column there.
+
+    Of a linear strategy the change is the weight. Of a network it is half the difference between the column
+    at 1 and at -1.
+    """
+    layers = [np.array(layer) for layer in strategy.layers]
+    probes = np.vstack([np.zeros(NUM_COLUMNS), np.eye(NUM_COLUMNS), -np.eye(NUM_COLUMNS)])
+    for layer in layers:
+        probes = np.tanh(probes @ layer[:, :-1].T + layer[:, -1])
+    if len(layers) == 1:
+        return probes[0], layers[0][:, :-1]
+    return probes[0], (probes[1 : NUM_COLUMNS + 1] - probes[NUM_COLUMNS + 1 :]).T / 2.0
 
 
 def _worth(found: Trained) -> list[tuple[str, ...]]:

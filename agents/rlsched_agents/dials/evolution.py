@@ -77,18 +77,21 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class Generation(msgspec.Struct, frozen=True):
-    """Figures of one generation.
+    """Figures of one generation of an evolution, or of one rollout of PPO.
 
     Attributes:
         number: Counted from 1.
-        cost: Geometric mean over the candidates of cost / cost of the reference.
+        cost: Cost / cost of the reference: the geometric mean of the candidates of a generation, or the mean
+            of the episodes that ended in a rollout of PPO.
         signal: Signal to noise of all pairs so far: the square of the mean gradient over its expectation
-            under chance, less 1; 0 means only chance. None: there are no pairs.
+            under chance, less 1; 0 means only chance. None: not measured.
+        figures: Further figures by name, for the curves.
     """
 
     number: int
     cost: float
     signal: float | None
+    figures: dict[str, float] = {}
 
 
 class Evolution:

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from rlsched.decide.dials.strategy import NUM_DIALS
 from rlsched.decide.policies.policy import Policy
 from rlsched.errors import InputError
 from rlsched_agents.dials.evolution import EvolutionConfig
@@ -39,6 +40,46 @@ SETTINGS_TRIED: Final = (
 """Alternative settings, in the form of `--set`; each is tried separately."""
 
 
+class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Hyperparameters of PPO on the dials.
+
+    Attributes:
+        clusters: Number of clusters simulated in parallel, in pairs.
+        rollout_steps: Number of times that each cluster's dials are set between two updates; the noise stays
+            the same for this time.
+        rollouts: Number of rollouts and updates; 0: no training by PPO.
+        batch_size: Steps in a minibatch.
+        epochs: Passes over a rollout.
+        gamma: Discount per step (ten minutes or less).
+        gae_lambda: Decay of the advantage estimator.
+        learning_rate: Adam's step size.
+        target_kl: KL divergence at which an update stops.
+        width: Units of each of the two hidden layers, one per dial or more.
+        noise: Initial standard deviation of the noise on the position of a dial.
+        pair_weight: Weight of half the difference between the returns of a pair, relative to the advantage of
+            the step.
+    """
+
+    clusters: int = 64
+    rollout_steps: int = 512
+    rollouts: int = 40
+    batch_size: int = 4096
+    epochs: int = 4
+    gamma: float = 0.99
+    gae_lambda: float = 0.98
+    learning_rate: float = 1e-4
+    target_kl: float = 0.03
+    width: int = 64
+    noise: float = 0.3
+    pair_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.width < NUM_DIALS:
+            raise ValueError(f"width: expected {NUM_DIALS} or more, one per dial, got {self.width}")
+        if self.clusters < 2 or self.clusters % 2:
+            raise ValueError(f"clusters: expected an even number, 2 or more, got {self.clusters}")
+
+
 class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Hyperparameters of the training of a strategy.
 
@@ -52,6 +93,7 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             several types.
         constants: Evolution of constant dials.
         following: Evolution of dials that follow the cluster's state; starts from the constant dials.
+        ppo: Training of a network by PPO; starts from the evolved strategy.
         scales: Factors on the assumed figures of the catalogue, assigned to the windows in turn.
     """
 
@@ -64,6 +106,7 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         generations=20, pairs=200, spread=0.35, step=0.06, columns=()
     )
     following: EvolutionConfig = EvolutionConfig(generations=25)
+    ppo: PpoConfig = PpoConfig()
     scales: tuple[float, ...] = (1.0, 0.7, 1.3)
 
     def fitted(self, data: Sequence[TrainingData]) -> DialRecipe:
@@ -120,10 +163,14 @@ class Lesson:
 
     Attributes:
         policy: The policy whose settings apply in the windows.
+        sources: Traces from which PPO draws windows of its own.
+        drawn: How PPO draws windows.
         teaching, choosing, confirming: The windows.
     """
 
     policy: Policy
+    sources: tuple[EpisodeSource, ...]
+    drawn: Drawn
     teaching: tuple[Windows, ...]
     choosing: tuple[Windows, ...]
     confirming: tuple[Windows, ...]
@@ -152,7 +199,8 @@ class Lesson:
                     f"{most:,}; give a longer one"
                 )
             drawn.append(_windows(fit, count, recipe, policy, np.random.default_rng([seed, number])))
-        return cls(policy, *drawn)
+        sources = tuple(one for one in parts["teaches"][0] if one.submit_s.size >= least)
+        return cls(policy, sources, recipe.drawn, *drawn)
 
 
 def _windows(

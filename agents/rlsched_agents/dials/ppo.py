@@ -1,4 +1,4 @@
-"""PPO on the dials, with noise that stays the same for a rollout and is mirrored between paired clusters.
+"""PPO of Stable-Baselines3 on the dials. Noise is held for a rollout, and mirrored between paired clusters.
 
 The noise is generalised state-dependent exploration (Raffin, Kober, Stulp, CoRL 2021) of Stable-Baselines3. A
 strategy affects costs only after hours of simulated time, so noise that changes at each step explores
@@ -8,58 +8,33 @@ the two returns is the effect of the noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
-import msgspec
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from stable_baselines3 import PPO
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.distributions import StateDependentNoiseDistribution
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.utils import set_random_seed
 from torch.distributions import Normal
 
 from rlsched.decide.policies.policy import Policy
-from rlsched_agents.dials.judging import Floats
+from rlsched_agents.dials.evolution import Generation
+from rlsched_agents.dials.judging import Floats, Layers
+from rlsched_agents.dials.lesson import PpoConfig
 from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.vector import ClusterVecEnv
 from rlsched_envs.training.windows import Drawn
 
-
-class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Hyper-parameters of PPO on the dials.
-
-    Attributes:
-        clusters: Number of clusters simulated in parallel, in pairs.
-        rollout_steps: Number of times that each cluster's dials are set between two updates; the noise stays
-            the same for this time.
-        rollouts: Number of rollouts and updates.
-        batch_size: Steps in a minibatch.
-        epochs: Passes over a rollout.
-        gamma: Discount per step (ten minutes or less).
-        gae_lambda: Decay of the advantage estimator.
-        learning_rate: Adam's step size.
-        target_kl: KL divergence at which an update stops.
-        width: Units of each of the two hidden layers.
-        noise: Initial standard deviation of the noise on the position of a dial.
-        pair_weight: Weight of half the difference between the returns of a pair, relative to the advantage of
-            the step.
-    """
-
-    clusters: int = 64
-    rollout_steps: int = 512
-    rollouts: int = 40
-    batch_size: int = 4096
-    epochs: int = 4
-    gamma: float = 0.99
-    gae_lambda: float = 0.98
-    learning_rate: float = 3e-4
-    target_kl: float = 0.01
-    width: int = 64
-    noise: float = 0.3
-    pair_weight: float = 1.0
+FIGURES: Final = ("approx_kl", "explained_variance", "value_loss", "std")
+"""Figures of an update, by their names in the log of Stable-Baselines3."""
+PASSED_ON: Final = 0.3
+"""Scale of sums that pass through tanh units: at a sum of 0.5 the error is 0.7 %, in each of two layers."""
 
 
 class MirroredNoise(StateDependentNoiseDistribution):
@@ -83,13 +58,22 @@ class DialPolicy(ActorCriticPolicy):
         self.action_dist = MirroredNoise(dials, **self.dist_kwargs)
         super()._build(lr_schedule)
 
-    def begin_at(self, positions: Floats) -> None:
-        """Set the mean to these constant positions of the dials, -1 to 1."""
-        net = self.action_net
-        assert isinstance(net, torch.nn.Linear)
+    def begin_at(self, weights: Floats) -> None:
+        """Let the mean equal a linear strategy, (D, F + 1) weights.
+
+        The first D units of each hidden layer pass the D weighted sums on, scaled by `PASSED_ON` so that tanh
+        is nearly linear there. The other units keep their random weights and have no effect yet.
+        """
+        first, second = (part for part in self.mlp_extractor.policy_net if isinstance(part, torch.nn.Linear))
+        last = self.action_net
+        assert isinstance(last, torch.nn.Linear)
+        passed = torch.as_tensor(weights, dtype=last.weight.dtype) * PASSED_ON
+        dials = len(passed)
         with torch.no_grad():
-            net.weight.mul_(0.01)
-            net.bias.copy_(torch.as_tensor(np.arctanh(np.clip(positions, -0.99, 0.99)), dtype=net.bias.dtype))
+            first.weight[:dials], first.bias[:dials] = passed[:, :-1], passed[:, -1]
+            second.weight[:dials], second.bias[:dials] = torch.eye(dials, second.in_features), 0.0
+            last.weight.zero_()
+            last.weight[:, :dials], last.bias[:] = torch.eye(dials) / PASSED_ON, 0.0
 
     def layers(self) -> list[Floats]:
         """Return the mean as the matrices of a `Strategy`."""
@@ -115,34 +99,11 @@ class PairedBuffer(RolloutBuffer):
         self.advantages += self.pair_weight * scale * np.stack([half, -half], 1).ravel()
 
 
-class _Told(BaseCallback):
-    """Callback that reports each rollout; noise is drawn when a rollout starts."""
+class DialPpo:
+    """A training by PPO, rollout by rollout; its state is arrays.
 
-    def __init__(self, tell: Callable[[int, float, float], None]) -> None:
-        super().__init__()
-        self._tell, self._rollouts = tell, 0
-
-    def _on_step(self) -> bool:
-        return True
-
-    def _on_rollout_end(self) -> None:
-        self._rollouts += 1
-        buffer = self.model.rollout_buffer  # type: ignore[attr-defined]
-        total = buffer.rewards.sum(axis=0)
-        pairs = (total[0::2] - total[1::2]) / 2.0
-        self._tell(self._rollouts, float(total.mean()), float(pairs.std()))
-
-
-def train_ppo(
-    sources: Sequence[EpisodeSource],
-    drawn: Drawn,
-    policy: Policy,
-    config: PpoConfig,
-    seed: int,
-    start: Floats,
-    tell: Callable[[int, float, float], None],
-) -> list[Floats]:
-    """Train a network that sets the dials.
+    Each rollout draws from generators seeded by the training's seed and the rollout's number, so a training
+    that continues from a state gives the same weights, bit for bit, as one that never stopped.
 
     Args:
         sources: Traces that windows are drawn from.
@@ -150,41 +111,135 @@ def train_ppo(
         policy: The rule whose dials are set.
         config: Hyper-parameters.
         seed: Seed of weights, windows and noise.
-        start: (D,) initial constant positions of the dials, -1 to 1.
-        tell: Called after each rollout with its number, the mean reward, and the standard deviation of half
-            the difference between the returns of pairs, both for this rollout.
+        start: (D, F + 1) weights of the linear strategy with which the network starts; None: all dials at 0.
 
-    Returns:
-        The matrices of a `Strategy`: the trained mean, without noise.
+    Attributes:
+        number: Rollouts and updates done.
     """
-    venv = ClusterVecEnv(
-        sources, config.clusters, seed=seed, drawn=drawn, policy=policy, in_pairs=True, copy=False
-    )
-    shape: dict[str, Any] = {"pi": [config.width, config.width], "vf": [config.width, config.width]}
-    model = PPO(
-        DialPolicy,
-        venv,
-        n_steps=config.rollout_steps,
-        batch_size=config.batch_size,
-        n_epochs=config.epochs,
-        gamma=config.gamma,
-        gae_lambda=config.gae_lambda,
-        learning_rate=config.learning_rate,
-        target_kl=config.target_kl,
-        use_sde=True,
-        sde_sample_freq=-1,
-        rollout_buffer_class=PairedBuffer,
-        policy_kwargs={
-            "net_arch": shape,
-            "squash_output": True,
-            "log_std_init": float(np.log(config.noise / np.sqrt(config.width / 2.0))),
-        },
-        seed=seed,
-        device="cpu",
-    )
-    assert isinstance(model.policy, DialPolicy)
-    assert isinstance(model.rollout_buffer, PairedBuffer)
-    model.rollout_buffer.pair_weight = config.pair_weight
-    model.policy.begin_at(start)
-    model.learn(config.rollouts * config.rollout_steps * config.clusters, callback=_Told(tell))
-    return model.policy.layers()
+
+    is_lost = False
+    """PPO does not stop early; see `Evolution.is_lost`."""
+
+    def __init__(
+        self,
+        sources: Sequence[EpisodeSource],
+        drawn: Drawn,
+        policy: Policy,
+        config: PpoConfig,
+        seed: int,
+        start: Floats | None = None,
+    ) -> None:
+        self.config, self.number, self._seed = config, 0, seed
+        self._cost = 1.0
+        self._clusters = ClusterVecEnv(
+            sources, config.clusters, seed=seed, drawn=drawn, policy=policy, in_pairs=True, copy=False
+        )
+        shape: dict[str, Any] = {"pi": [config.width, config.width], "vf": [config.width, config.width]}
+        self._model = PPO(
+            DialPolicy,
+            self._clusters,
+            n_steps=config.rollout_steps,
+            batch_size=config.batch_size,
+            n_epochs=config.epochs,
+            gamma=config.gamma,
+            gae_lambda=config.gae_lambda,
+            learning_rate=config.learning_rate,
+            target_kl=config.target_kl,
+            use_sde=True,
+            sde_sample_freq=-1,
+            rollout_buffer_class=PairedBuffer,
+            policy_kwargs={
+                "net_arch": shape,
+                "squash_output": True,
+                "log_std_init": float(np.log(config.noise / np.sqrt(config.width / 2.0))),
+            },
+            seed=seed,
+            device="cpu",
+        )
+        self._model.set_logger(Logger(None, []))  # no files of its own
+        assert isinstance(self._model.rollout_buffer, PairedBuffer)
+        self._model.rollout_buffer.pair_weight = config.pair_weight
+        if start is not None:
+            self._policy.begin_at(start)
+
+    @property
+    def _policy(self) -> DialPolicy:
+        assert isinstance(self._model.policy, DialPolicy)
+        return self._model.policy
+
+    @property
+    def result(self) -> Layers:
+        """The three matrices of a `Strategy`: the mean of the network, without noise."""
+        return self._policy.layers()
+
+    def step(self) -> Generation:
+        """Simulate one rollout, and update the network."""
+        set_random_seed(int(np.random.SeedSequence([self._seed, self.number]).generate_state(1)[0]))
+        returns = _Returns()
+        self._model.learn(self._model.n_steps * self.config.clusters, returns, reset_num_timesteps=False)
+        self.number += 1
+        if returns.saved:
+            self._cost = 1.0 - float(np.mean(returns.saved)) / 100.0
+        logged = self._model.logger.name_to_value
+        figures = {name: float(logged[f"train/{name}"]) for name in FIGURES}
+        return Generation(self.number, self._cost, None, figures)
+
+    def get_state(self) -> dict[str, NDArray[Any]]:
+        """Return weights, optimiser, counters and the clusters as arrays."""
+        model, policy = self._model, self._policy
+        found: dict[str, NDArray[Any]] = {
+            "counts": np.array([self.number, model.num_timesteps, model._n_updates]),
+            "cost": np.array([self._cost]),
+            "seen": np.array(model._last_obs),
+            "starts": np.array(model._last_episode_starts),
+        }
+        for name, weights in policy.state_dict().items():
+            found[f"weights/{name}"] = weights.numpy().copy()
+        for key, moments in policy.optimizer.state_dict()["state"].items():
+            for name, value in moments.items():
+                found[f"optimizer/{key}/{name}"] = torch.as_tensor(value).numpy().copy()
+        for key, array in enumerate(self._clusters.get_state()):
+            found[f"clusters/{key}"] = array
+        return found
+
+    def set_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Restore the state that `get_state` returned.
+
+        Raises:
+            KeyError, RuntimeError, ValueError: the state belongs to a training with other hyper-parameters.
+        """
+        model, policy = self._model, self._policy
+        parts = {prefix: _members(state, prefix) for prefix in ("weights/", "optimizer/", "clusters/")}
+        policy.load_state_dict({name: torch.from_numpy(array) for name, array in parts["weights/"].items()})
+        moments: dict[int, dict[str, torch.Tensor]] = {}
+        for path, array in parts["optimizer/"].items():
+            key, _, name = path.partition("/")
+            moments.setdefault(int(key), {})[name] = torch.from_numpy(array)
+        optimizer = policy.optimizer.state_dict()
+        policy.optimizer.load_state_dict({**optimizer, "state": moments})
+        clusters = parts["clusters/"]
+        self._clusters.set_state([clusters[str(key)] for key in range(len(clusters))])
+        self.number, model.num_timesteps, model._n_updates = (int(count) for count in state["counts"])
+        (self._cost,) = state["cost"].tolist()
+        model._last_obs, model._last_episode_starts = state["seen"], state["starts"]
+
+
+def _members(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays whose names have this prefix, without the prefix."""
+    return {name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)}
+
+
+class _Returns(BaseCallback):
+    """Callback that collects the returns of the episodes that end in a rollout.
+
+    Attributes:
+        saved: Savings of each episode, per cent of the cost of the reference.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.saved: list[float] = []
+
+    def _on_step(self) -> bool:
+        self.saved += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
+        return True

@@ -7,7 +7,7 @@ import msgspec
 from rlsched.errors import InputError
 from rlsched.settings import convert_settings, read_table
 from rlsched_agents.dials.evolution import EvolutionConfig
-from rlsched_agents.dials.lesson import DialRecipe
+from rlsched_agents.dials.lesson import DialRecipe, PpoConfig
 from rlsched_envs.training.windows import Drawn
 
 DEFAULT = DialRecipe()
@@ -18,6 +18,7 @@ QUICK = DialRecipe(
     confirming=240,
     constants=EvolutionConfig(generations=12, pairs=120, spread=0.35, step=0.08, columns=()),
     following=EvolutionConfig(generations=6, pairs=120),
+    ppo=PpoConfig(clusters=32, rollout_steps=256, rollouts=8, batch_size=2048),
     scales=(1.0,),
 )
 SMOKE = DialRecipe(
@@ -28,6 +29,7 @@ SMOKE = DialRecipe(
     settings=("share.min_gain=0.4",),
     constants=EvolutionConfig(generations=1, pairs=4, columns=()),
     following=EvolutionConfig(generations=1, pairs=4),
+    ppo=PpoConfig(clusters=4, rollout_steps=16, rollouts=2, batch_size=32, epochs=1, width=16),
     scales=(1.0,),
 )
 RECIPES = {"default": DEFAULT, "quick": QUICK, "smoke": SMOKE}

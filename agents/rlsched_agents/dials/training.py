@@ -1,4 +1,4 @@
-"""A training, from windows to a verdict: other settings, constant dials, then dials that follow the state.
+"""A training, from windows to a verdict: other settings, constant dials, dials that follow the state, PPO.
 
 Windows of the first part train, windows of the second part choose, windows of the third part confirm, once.
 The best chosen policy is written if it is confirmed to be better than the policy's own settings; otherwise
@@ -8,6 +8,8 @@ nothing is written.
 from __future__ import annotations
 
 import hashlib
+import io
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.dials.turning import RANGES
@@ -23,13 +26,17 @@ from rlsched.errors import InputError
 from rlsched_agents.dials.evolution import Evolution, EvolutionConfig, Generation
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Interval, Judge, Layers
 from rlsched_agents.dials.lesson import DialRecipe, Lesson
-from rlsched_agents.dials.verdict import StrategyComparison, Trained, compared
+from rlsched_agents.dials.verdict import PPO, StrategyComparison, Trained, compared
 from rlsched_agents.ppo.sources import say_nothing
 
 SETTINGS: Final = "settings"
 CONSTANTS: Final = "constants"
 FOLLOWING: Final = "following"
+ALGORITHMS: Final = {"ppo": (CONSTANTS, FOLLOWING, PPO), "es": (CONSTANTS, FOLLOWING)}
+"""The stages after the settings, by algorithm: PPO continues from the result of evolution."""
 STATE_FILE: Final = "training.json"
+PPO_FILE: Final = "ppo.npz"
+"""State of PPO, in the folder of the state of the training."""
 
 
 def _teaches(judge: Judge, found: Floats) -> bool:
@@ -46,8 +53,10 @@ class Training:
         lesson: Windows of the training.
         recipe: Hyperparameters.
         seed: Seed of the draws.
-        state_file: File for the state of the training; None: the state is not kept.
+        state_file: File for the state of the training; None: the state is not kept. The state of PPO is in
+            `PPO_FILE` in the same folder.
         workers: Number of processes; None: one per core.
+        algorithm: Key of `ALGORITHMS`.
     """
 
     lesson: Lesson
@@ -55,6 +64,7 @@ class Training:
     seed: int
     state_file: Path | None = None
     workers: int | None = None
+    algorithm: str = "ppo"
 
     def run(
         self,
@@ -83,13 +93,17 @@ class Training:
             constants = self._evolve(judge, CONSTANTS, self.recipe.constants, None, state, tell)
             start = constants.result if _teaches(judge, constants.result) else None
             following = self._evolve(judge, FOLLOWING, self.recipe.following, start, state, tell)
+            start = following.result if _teaches(judge, following.result) else start
         stages = {CONSTANTS: constants, FOLLOWING: following}
         lost = tuple(name for name, one in stages.items() if one.is_lost)
         layers: dict[str, Layers] = {SETTINGS: ALL_ZERO} if setting else {}
         layers |= {name: (one.result,) for name, one in stages.items()}
+        if PPO in ALGORITHMS[self.algorithm]:
+            say("training a network by PPO, from the result of evolution")
+            layers[PPO] = self._reinforce(policy, start, state, tell)
         say("choosing on windows outside the training")
         chosen, best, passed_over = self._choose(layers, policy)
-        last = Strategy.from_layers(following.result)
+        last = Strategy.from_layers(*layers[ALGORITHMS[self.algorithm][-1]])
         if not best:
             still = Strategy.from_layers(*ALL_ZERO)
             return Trained(self.lesson.policy, still, "", "", tried, chosen, None, {}, lost, last)
@@ -97,7 +111,7 @@ class Training:
         found = layers[best]
         with self._judge("confirming") as judge:
             (zero,), (mine,) = judge.run([ALL_ZERO]), judge.run([found], policy=policy)
-            confirmed, frozen = compared(judge, mine, zero), _frozen(judge, found[0], mine, policy)
+            confirmed, frozen = compared(judge, mine, zero), _frozen(judge, found, mine, policy)
         strategy = Strategy.from_layers(*found)
         return Trained(
             policy, strategy, best, setting, tried, chosen, confirmed, frozen, lost, last, passed_over
@@ -163,6 +177,31 @@ class Training:
             tell(stage, generation)
         return evolution
 
+    def _reinforce(
+        self,
+        policy: Policy,
+        start: Floats | None,
+        state: dict[str, Any],
+        tell: Callable[[str, Generation], None],
+    ) -> Layers:
+        """Train a network by PPO, or do the remaining rollouts. The layers of its strategy."""
+        from rlsched_agents.dials.ppo import DialPpo
+
+        config, lesson = self.recipe.ppo, self.lesson
+        ppo = DialPpo(lesson.sources, lesson.drawn, policy, config, self.seed, start)
+        if PPO in state:
+            try:
+                ppo.set_state(self._read_arrays())
+            except (ValueError, KeyError, TypeError, RuntimeError) as error:
+                raise self._no_training(f"stage {PPO}: {error}") from None
+        while ppo.number < config.rollouts:
+            generation = ppo.step()
+            self._write_arrays(ppo.get_state())
+            state[PPO] = {"number": ppo.number}
+            self._write(state)
+            tell(PPO, generation)
+        return ppo.result
+
     def _choose(
         self, found: dict[str, Layers], policy: Policy
     ) -> tuple[dict[str, StrategyComparison], str, dict[str, Interval]]:
@@ -224,25 +263,60 @@ class Training:
         settings = [one for pool in self.lesson.teaching for one in pool.settings]
         work_s = sum(one.work_s for one in settings)
         predicted_s = sum(float(one.window.predicted_s.sum()) for one in settings)
-        words = (self.lesson.policy.digest, msgspec.json.encode(self.recipe).decode(), work_s, predicted_s)
+        words = (
+            self.lesson.policy.digest,
+            msgspec.json.encode(self.recipe).decode(),
+            work_s,
+            predicted_s,
+            self.algorithm,
+        )
         return hashlib.sha256(repr(words).encode()).hexdigest()[:12]
 
     def _write(self, state: dict[str, Any]) -> None:
         """Write the state atomically."""
         if self.state_file is None:
             return
-        self.state_file.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.state_file.with_suffix(".partial")
-        partial.write_bytes(msgspec.json.encode({"seed": self.seed, "of": self._of, "stages": state}))
-        partial.replace(self.state_file)
+        data = msgspec.json.encode({"seed": self.seed, "of": self._of, "stages": state})
+        _replace(self.state_file, data)
+
+    def _read_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the state of PPO.
+
+        Raises:
+            InputError: the file is missing or not the state of PPO.
+        """
+        assert self.state_file is not None
+        path = self.state_file.with_name(PPO_FILE)
+        try:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise self._no_training(f"{path}: {error}") from None
+
+    def _write_arrays(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Write the state of PPO atomically."""
+        if self.state_file is None:
+            return
+        packed = io.BytesIO()
+        np.savez(packed, allow_pickle=False, **arrays)  # type: ignore[arg-type]  # names of arrays, not options
+        _replace(self.state_file.with_name(PPO_FILE), packed.getvalue())
 
 
-def _frozen(judge: Judge, found: Floats, mine: Costs, policy: Policy) -> dict[str, Any]:
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file, so that a crash leaves the old or the new contents."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(data)
+    partial.replace(path)
+
+
+def _frozen(judge: Judge, found: Layers, mine: Costs, policy: Policy) -> dict[str, Any]:
     """Return, by dial, the cost with this dial frozen at 0 / the cost with this dial in use."""
     table = {}
+    *hidden, last = found
     for row, name in enumerate(RANGES):
-        if found[row].any():
-            still = np.array(found)
+        if last[row].any():
+            still = np.array(last)
             still[row] = 0.0
-            table[name] = compared(judge, judge.run([(still,)], policy=policy)[0], mine).cost
+            table[name] = compared(judge, judge.run([(*hidden, still)], policy=policy)[0], mine).cost
     return table

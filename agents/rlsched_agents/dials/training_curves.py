@@ -21,6 +21,12 @@ DESCRIPTIONS: Final = {
     "(constants|following)/cost_frac": "Mean cost of a generation's candidates / cost of the settings, "
     "on windows that train; below 1 is better.",
     "(constants|following)/signal_to_noise": "Signal-to-noise ratio of the search direction; 0 is chance.",
+    "ppo/cost_frac": "Mean cost of the episodes that ended in a rollout, with noise / cost of the settings, "
+    "on windows that train; below 1 is better.",
+    "ppo/approx_kl": "Estimated KL divergence of an update of PPO.",
+    "ppo/explained_variance": "Share of the variance of the returns that the critic explains; 1 is perfect.",
+    "ppo/value_loss": "Mean squared error of the critic.",
+    "ppo/std": "Standard deviation of the weights of the noise.",
     "chosen/.*/cost_frac": "Cost of the result of this stage / cost of the settings, on windows that choose.",
     "chosen/.*/(low|high)_frac": "Bounds of the 95 % interval of that cost.",
     "chosen/best_cost_frac": "The lowest of these costs.",
@@ -35,7 +41,7 @@ DESCRIPTIONS: Final = {
 }
 LAYOUT: Final = {
     "Training": {
-        "cost over the policy's own settings (1)": ["(settings|constants|following)/cost_frac"],
+        "cost over the policy's own settings (1)": ["(settings|constants|following|ppo)/cost_frac"],
         "signal to noise": ["(constants|following)/signal_to_noise"],
     },
     "Measured gain": {
@@ -80,10 +86,11 @@ class TrainingCurves:
         self._curves.flush()
 
     def add_generation(self, stage: str, generation: Generation) -> None:
-        """Add one more generation of a stage."""
+        """Add one more generation, or rollout, of a stage."""
         points = {f"{stage}/cost_frac": generation.cost}
         if generation.signal is not None:
             points[f"{stage}/signal_to_noise"] = generation.signal
+        points |= {f"{stage}/{name}": value for name, value in generation.figures.items()}
         self._curves.add(generation.number, points)
         self._curves.flush()
 

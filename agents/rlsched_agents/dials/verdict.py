@@ -12,6 +12,8 @@ from rlsched.decide.dials.strategy import Strategy
 from rlsched.decide.policies.policy import Policy
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Interval, Judge, interval
 
+PPO: Final = "ppo"
+"""The stage of PPO, which never stops early."""
 LEAST_WINDOWS: Final = 200
 """Minimum number of windows for a confirmation."""
 
@@ -51,8 +53,8 @@ class Trained(msgspec.Struct, frozen=True):
     Attributes:
         policy: Policy with the settings to serve, without dials.
         strategy: Strategy that sets the dials; all 0 if none was chosen.
-        stage: `settings`, `constants`, `following`, or "" if none is better than the policy's own settings on
-            the windows that choose.
+        stage: `settings`, `constants`, `following`, `ppo`, or "" if none is better than the policy's own
+            settings on the windows that choose.
         setting: Changed setting, in the form of `--set`; "": none.
         tried: Cost with each other setting relative to the policy's own settings, on the windows that choose.
         chosen: Cost of each stage relative to the policy's own settings, on the windows that choose.
@@ -61,7 +63,7 @@ class Trained(msgspec.Struct, frozen=True):
         frozen: By dial: cost with this dial frozen at 0 / cost with this dial in use, on the windows that
             confirm; above 1, the dial helps.
         stopped: Stages that stopped early because they found no direction.
-        last: Last strategy of the evolution, whether it is better or not.
+        last: Last strategy of the training, whether it is better or not.
         passed_over: Stages that cost less than the chosen stage on the windows that choose, with their cost
             relative to the chosen stage.
     """
@@ -136,7 +138,7 @@ class Trained(msgspec.Struct, frozen=True):
             )
         if self.confirmed is not None and self.confirmed.cost.windows < LEAST_WINDOWS:
             return "a recipe with more windows (`--recipe default`), or a longer history"
-        if len(self.stopped) == len(self.chosen) > 0:
+        if self.stopped and set(self.chosen) <= {*self.stopped, PPO}:
             return (
                 "a history with a higher load, or another --policy: evolution found no direction, and dials "
                 "change little if jobs hardly wait"
@@ -154,13 +156,13 @@ class Trained(msgspec.Struct, frozen=True):
         return _written(path, self.policy, self.strategy, self.verdict)
 
     def write_last(self, path: Path) -> list[Path]:
-        """Write the last result of the evolution in the same form, although this result is not confirmed.
+        """Write the last result of the training in the same form, although this result is not confirmed.
 
         Returns:
             The written files.
         """
         return _written(
-            path, self.policy, self.last, "last result of the evolution; not confirmed to be better"
+            path, self.policy, self.last, "last result of the training; not confirmed to be better"
         )
 
     def report(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 import gymnasium as gym
+import msgspec
 import numpy as np
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
@@ -43,7 +44,8 @@ class DialFleet:
         in_pairs: Whether clusters 2 k and 2 k + 1 run the same windows, for comparisons.
 
     Attributes:
-        observations: (N, F) float32, with the columns of `rlsched.decide.dials.observing.NAMES`.
+        observations: (N, F) float32, with the columns of `rlsched.decide.dials.observing.NAMES`; an array
+            is unchanged after one more step, and overwritten by the step after that.
         rewards: (N,) float32.
         dones: (N,) bool.
         live: (N,) bool; whether an episode has started and not ended.
@@ -72,7 +74,7 @@ class DialFleet:
             records((count, 1), ACCOUNT),
         )
         self._step_all = self._runs.compiled(step_all, records=True)
-        self.observations = np.zeros((count, NUM_COLUMNS), np.float32)
+        self.observations, self._earlier = (np.zeros((count, NUM_COLUMNS), np.float32) for _ in range(2))
         self.rewards, self.dones = np.zeros(count, np.float32), np.zeros(count, np.bool_)
         self.live = np.zeros(count, np.bool_)
         self._returns, self._lengths = np.zeros(count), np.zeros(count, np.int64)
@@ -114,6 +116,27 @@ class DialFleet:
         for mine, other in zip(self._results(), saved["results"], strict=True):
             mine[...] = other
 
+    def get_arrays(self) -> list[NDArray[Any]]:
+        """Return the state of the windows and of the draws as plain arrays, for a file."""
+        draws = {"rngs": [rng.bit_generator.state for rng in self._rngs], "names": self._names}
+        encoded = np.frombuffer(msgspec.json.encode(draws), np.uint8)
+        return [encoded, *(array.copy() for array in (*self._results(), *batch.leaves(self._episodes)))]
+
+    def set_arrays(self, saved: Sequence[NDArray[Any]]) -> None:
+        """Restore the state that `get_arrays` returned.
+
+        Raises:
+            ValueError: the state belongs to another number of clusters or to other windows.
+        """
+        results = self._results()
+        encoded, rest, episodes = saved[0], saved[1 : 1 + len(results)], saved[1 + len(results) :]
+        batch.restore(self._episodes, episodes)
+        batch.restore(results, rest)
+        draws = msgspec.json.decode(encoded.tobytes())
+        for rng, state in zip(self._rngs, draws["rngs"], strict=True):
+            rng.bit_generator.state = state
+        self._names, self._is_unseeded = draws["names"], False
+
     def _results(self) -> tuple[NDArray[Any], ...]:
         return self.observations, self.rewards, self.dones, self.live, self._returns, self._lengths
 
@@ -148,6 +171,8 @@ class DialFleet:
         Clusters that are not `live` stay unchanged: reward 0, not done. Returns infos.
         """
         self.rewards[~self.live], self.dones[~self.live] = 0.0, False
+        self.observations, self._earlier = self._earlier, self.observations
+        self.observations[~self.live] = self._earlier[~self.live]
         self._go(np.where(self.live, STEP, LEAVE), moved)
         self._returns += self.rewards
         self._lengths += 1

@@ -229,8 +229,22 @@ class ClusterVecEnv(FleetVecEnv):
         in_pairs: bool = False,
         copy: bool = True,
     ) -> None:
-        fleet = DialFleet(sources, num_envs, drawn or Drawn(), without_dials(policy), seed, in_pairs=in_pairs)
-        super().__init__(fleet, *spaces(), copy=copy)
+        self._dials = DialFleet(
+            sources, num_envs, drawn or Drawn(), without_dials(policy), seed, in_pairs=in_pairs
+        )
+        super().__init__(self._dials, *spaces(), copy=copy)
+
+    def get_state(self) -> list[NDArray[Any]]:
+        """Return the state of the windows and of the draws as arrays."""
+        return self._dials.get_arrays()
+
+    def set_state(self, state: Sequence[NDArray[Any]]) -> None:
+        """Continue from a state that `get_state` returned.
+
+        Raises:
+            ValueError: the state belongs to another number of clusters or other windows.
+        """
+        self._dials.set_arrays(state)
 
     def _checked(self, actions: NDArray[Any]) -> NDArray[np.float64]:
         """Return (N, D) dial positions as fractions of their ranges; values outside -1 to 1 are clipped."""

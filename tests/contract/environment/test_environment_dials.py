@@ -101,6 +101,34 @@ def test_many_step_as_one(sources: list[EpisodeSource]) -> None:
     venv.close()
 
 
+def test_without_copies_an_observation_is_valid_for_one_more_step(sources: list[EpisodeSource]) -> None:
+    venv = ClusterVecEnv(sources, 3, seed=1, drawn=SMALL, copy=False)
+    before = np.asarray(venv.reset())
+    for _ in range(20):
+        kept = before.copy()
+        after = np.asarray(venv.step(np.tile(STILL, (3, 1)))[0])
+        np.testing.assert_array_equal(before, kept, err_msg="a rollout stores it after the step")
+        assert not np.array_equal(after, before)
+        before = after
+
+
+def test_state_in_arrays_continues_the_windows(sources: list[EpisodeSource]) -> None:
+    one = ClusterVecEnv(sources, 2, seed=1, drawn=SMALL)
+    one.reset()
+    moved = np.full((2, NUM_DIALS), 0.3, np.float32)
+    for _ in range(30):
+        one.step(moved)
+    state = one.get_state()
+    two = ClusterVecEnv(sources, 2, seed=9, drawn=SMALL)
+    two.set_state(state)
+    for _ in range(120):  # over ends of windows, so new ones are drawn
+        mine, theirs = one.step(moved), two.step(moved)
+        for left, right in zip(mine[:3], theirs[:3], strict=True):
+            np.testing.assert_array_equal(left, right)
+    with pytest.raises(ValueError, match="of another number of clusters"):
+        ClusterVecEnv(sources, 3, seed=1, drawn=SMALL).set_state(state)
+
+
 def test_observation_has_no_true_run_times(sources: list[EpisodeSource]) -> None:
     """Until a job has ended, observations do not depend on its true run time."""
     drawn = msgspec.structs.replace(SMALL, kinds=(0,))
