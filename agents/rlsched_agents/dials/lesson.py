@@ -199,8 +199,8 @@ class Lesson:
                     f"{most:,}; give a longer one"
                 )
             drawn.append(_windows(fit, count, recipe, policy, np.random.default_rng([seed, number])))
-        sources = tuple(one for one in parts["teaches"][0] if one.submit_s.size >= least)
-        return cls(policy, sources, recipe.drawn, *drawn)
+        train = tuple(one for one in parts["teaches"][0] if one.submit_s.size >= least)
+        return cls(policy, train, recipe.drawn, *drawn)
 
 
 def _windows(

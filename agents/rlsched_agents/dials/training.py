@@ -298,7 +298,7 @@ class Training:
         if self.state_file is None:
             return
         packed = io.BytesIO()
-        np.savez(packed, allow_pickle=False, **arrays)  # type: ignore[arg-type]  # names of arrays, not options
+        np.savez(packed, allow_pickle=False, **arrays)
         _replace(self.state_file.with_name(PPO_FILE), packed.getvalue())
 
 
