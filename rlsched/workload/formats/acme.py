@@ -15,7 +15,7 @@ from rlsched.workload.formats.spans import read_span
 REQUIRED = ("job_id", "user", "node_num", "gpu_num", "type", "state", "submit_time", "start_time", "end_time")
 MAIN = ("trace_seren.csv", "trace_kalos.csv")
 _MIB_PER_GB = 1024
-"""Memory is read as GiB, because pods request round numbers of GiB."""
+"""MiB per unit of the memory column: values are read as GiB, because pods request round numbers of GiB."""
 
 LOST = (
     "the number of nodes of a job is only carried along as x_num_nodes",

@@ -1,4 +1,4 @@
-"""Helios (SenseTime): `cluster_log.csv`, Slurm jobs, and `cluster_gpu_number.csv`, GPUs of each VC by day.
+"""Helios (SenseTime): `cluster_log.csv` (Slurm jobs), and `cluster_gpu_number.csv` (GPUs of each VC by day).
 
 Columns and states: S-Lab-System-Group/HeliosData, README.md, commit 106713b0d0fc761c70073b4af018681656b60f48.
 """
@@ -20,7 +20,7 @@ REQUIRED = ("job_id", "user", "vc", "gpu_num", "state", "submit_time", "duration
 MAIN = ("cluster_log.csv",)
 NODES = ("cluster_gpu_number.csv",)
 GPUS_PER_NODE = 8
-"""Every node of the four published clusters has 8 GPUs (Hu et al., SC'21, table 1)."""
+"""GPUs of every node of the four published clusters (Hu et al., SC'21, table 1)."""
 
 LOST = (
     "the number of nodes of a job is only carried along as x_num_nodes",
@@ -66,7 +66,7 @@ def convert(request: Request) -> Conversion:
 
 
 def _cluster(request: Request, day: str) -> tuple[Account, ClusterSpec]:
-    """Read the VCs on this day, or on the nearest day in the table."""
+    """Read the VCs and their nodes on this day, or on the nearest day in the table."""
     path = beside(request.path, NODES)
     account = Account(path, request.strict)
     days: dict[str, dict[str, float]] = {}

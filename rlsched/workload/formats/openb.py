@@ -19,7 +19,7 @@ REQUIRED = (
 MAIN = ("openb_pod_list_*.csv",)
 NODES = ("openb_node_list_all_node.csv", "openb_node_list_gpu_node.csv")
 NONE = "nan"
-"""Spelling of a missing GPU type in the README; in the files it is blank."""
+"""The word for a missing GPU type according to the README; in the files, the cell is blank."""
 _MILLI = 1000
 
 LOST = (
@@ -71,7 +71,7 @@ def convert(request: Request) -> Conversion:
 
 
 def _gpus(row: TextRow) -> float:
-    """Return whole GPUs, or the share of one GPU: `gpu_milli` is per GPU, used only if `num_gpu` is 1."""
+    """Return the whole GPUs, or the share of one GPU (`gpu_milli`, which counts only if `num_gpu` is 1)."""
     count, milli = row.need("num_gpu"), row.need("gpu_milli")
     if count == 0:
         return 0.0

@@ -34,7 +34,7 @@ MAIN = ("pai_job_table",)
 NODES = ("pai_machine_spec",)
 _PERCENT = 100.0
 _MIB_PER_GB = 1024
-"""A plan of 29.296875 GB, the publisher's example, is exactly 30,000 MiB."""
+"""MiB per GB of the publisher: a plan of 29.296875 GB, the publisher's example, is exactly 30,000 MiB."""
 
 LOST = (
     "tasks and their roles: a job is one gang that asks for the sum over its instances; above one GPU "
@@ -49,7 +49,7 @@ LOST = (
 
 @dataclass(slots=True)
 class _PaiJob:
-    """Data of the other tables about a job of the job table; a sum is nan if a task lacks its part."""
+    """A job of the job table, with data of the other tables; a sum is nan if one task's value is unknown."""
 
     line: int
     inst_id: str
@@ -69,7 +69,7 @@ class _PaiJob:
 
 
 class _Tag:
-    """GPU type requested, group of repeated instances, workload."""
+    """A row of the group tags: GPU type requested, group of repeated instances, workload."""
 
     __slots__ = ("gpu_type", "group", "workload")
 
@@ -123,7 +123,7 @@ def _take_job(row: TextRow, found: dict[str, _PaiJob]) -> None:
 
 
 def _time(row: TextRow, column: str) -> float | None:
-    """Return seconds of the publisher's clock; 0 means unknown, as in the publisher's own analysis."""
+    """Return the seconds of the publisher's clock; None for 0, which the publisher also reads as unknown."""
     return row.number(column) or None
 
 
