@@ -33,8 +33,7 @@ class LiveJob(NamedTuple):
 
 
 class When(NamedTuple):
-    """Quantiles (10, 50 and 90 %) of a job's start and end, seconds of the clock; infinite: beyond the
-    horizon.
+    """Quantiles (10, 50 and 90 %) of a job's start and end, seconds of the clock; inf: beyond the horizon.
 
     Attributes:
         start_s: Quantiles of the start; None: the job has started.

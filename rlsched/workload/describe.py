@@ -23,8 +23,7 @@ from rlsched.workload.trace import Trace
 
 
 def describe(trace: Trace, spec: ClusterSpec | None = None, origin: datetime | None = None) -> Report:
-    """Return all statistics of a trace; with a cluster, also the offered load and the jobs that can never
-    run.
+    """Return all statistics of a trace; with a cluster, also the load and the jobs that can never run.
 
     All times are seconds; shares end in `_frac`; unknown values are None. If the trace lacks the data of a
     section, the section is `{"missing": [columns], "say": sentence}`. The keys are as in

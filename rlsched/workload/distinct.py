@@ -14,8 +14,7 @@ _SMALL: Final = 1 << 16
 
 
 def distinct_rows(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the first row of each distinct combination of these columns, and the (J,) combination of each
-    row.
+    """Return the first row of each distinct combination of the columns, and each row's combination (J,).
 
     Combinations are in ascending order, first by the first column. All nan count as one value, above all
     numbers.

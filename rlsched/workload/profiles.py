@@ -27,8 +27,7 @@ DURATION_PROBABILITIES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One kind of workload. The name of a size class is its minimum number of GPUs; it ends at the next
-    class.
+    """One kind of workload. A size class is named by its minimum GPUs, and ends at the next class.
 
     Attributes:
         gpus: Share of the bursts by number of GPUs of their jobs (fitted).

@@ -251,8 +251,7 @@ def split_plain(data: bytes) -> PlainTable | None:
 
 
 class PlainCells(Sequence[str]):
-    """J cells of a column. Indexing returns one cell as text; `texts` and `numbers` return all cells as
-    arrays.
+    """J cells of a column. An index returns one cell as text; `texts` and `numbers` return all as arrays.
 
     Args:
         raw: (N,) bytes of the file, followed by at least `LONGEST` more bytes.

@@ -289,8 +289,7 @@ def _check_unique(job_id: NDArray[np.str_], where: Where) -> None:
 
 
 def check_relations(columns: Mapping[str, NDArray[Any]], where: Where) -> None:
-    """Reject dependencies on unknown jobs, cycles of dependencies, and array limits that contradict each
-    other.
+    """Reject dependencies on unknown jobs, cycles of dependencies, and contradicting limits of arrays.
 
     Raises:
         TraceError: names file, row, column, value expected and value found.

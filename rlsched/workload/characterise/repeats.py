@@ -46,8 +46,7 @@ def in_bursts(trace: Trace, vcs: Keys) -> Report:
 
 
 def repeats(trace: Trace, users: Keys, gpu_s: Floats) -> Report:
-    """Report how many jobs one user submits under the same name, and how similar the durations of these jobs
-    are.
+    """Report how many jobs of one user have the same name, and how similar their durations are.
 
     Returns:
         `names`: different pairs of user and name. `repeated_jobs_frac`, `repeated_gpu_time_frac`: share of

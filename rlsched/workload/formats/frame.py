@@ -220,8 +220,7 @@ def _nothing_kept(accounts: Sequence[Account]) -> str:
 
 
 def nodes_to_cluster(name: str, nodes: Iterable[Node], source: Path) -> ClusterSpec:
-    """Return the cluster that consists of these nodes; equal nodes form one group, in order of first
-    appearance.
+    """Return the cluster of these nodes; equal nodes form one group, in order of first appearance.
 
     Args:
         name: Name of the cluster.

@@ -81,8 +81,7 @@ class _SacctLine:
 
 
 def convert(request: Request) -> Conversion:
-    """Read the output of sacct with its header line; several exports with overlapping times can be read
-    together.
+    """Read the output of sacct with its header line; exports with overlapping times can be combined.
 
     Raises:
         TraceError: the header is different, there is no job, or, if strict, a line is malformed.
@@ -312,9 +311,7 @@ def _resources(row: TextRow) -> tuple[float, float | None, float | None, str, st
 
 
 def _tres(row: TextRow, column: str) -> dict[str, str]:
-    """Return the trackable resources of a column, such as
-    `billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=1`.
-    """
+    """Parse trackable resources such as `billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=1`."""
     text = row.word(column)
     if not text:
         return {}

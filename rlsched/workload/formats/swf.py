@@ -1,5 +1,4 @@
-"""The Standard Workload Format, version 2.2: eighteen numbers per job, -1 if unknown; comments begin with
-`;`.
+"""The Standard Workload Format, version 2.2: 18 numbers per job, -1 if unknown; comments begin with `;`.
 
 Fields and codes: the Parallel Workloads Archive's definition,
 https://www.cs.huji.ac.il/labs/parallel/workload/swf.html.

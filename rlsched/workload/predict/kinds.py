@@ -85,8 +85,7 @@ def _told(trace: Trace) -> tuple[NDArray[np.str_], ...]:
 def hedge_predictions(
     trace: Trace, end_s: Floats, *, progress: Progress | None = None
 ) -> tuple[Floats, Floats]:
-    """Like `causal_predictions`, but by the hedge: each from data known at that arrival, kept in the user's
-    cache.
+    """Like `causal_predictions`, but by the hedge; the predictions are kept in the user's cache.
 
     Args:
         trace: J jobs.

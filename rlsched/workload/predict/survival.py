@@ -38,8 +38,7 @@ _NARROW_FROM: Final = LEVELS.index("user")
 
 
 def _near_bins() -> Floats:
-    """Return the (BINS, 2, BINS) ends and jobs at risk that one job contributes, by its bin, to keys with few
-    jobs.
+    """Return (BINS, 2, BINS): ends and jobs at risk that a job contributes, by its bin, to narrow keys.
 
     Two steps to a neighbour bin, each with probability 2/3: the next job of the key ends near this job's bin,
     and seldom in the same bin.
