@@ -183,7 +183,7 @@ def _under_cap(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
-    """Return the power of a group's first GPU at an SM clock, if only the group's jobs interact."""
+    """Return the power of a group's first GPU at an SM clock, if no other group slows its jobs."""
     kind, added_w, trait = gpu_kind(s, g), 0.0, s.models.trait
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
