@@ -1,4 +1,4 @@
-"""Replaces the choice at one decision; all decisions before and after it are the policy's own."""
+"""Replaces the choice at one decision; all other decisions are the policy's own."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rlsched.decisions.candidates import Candidate
 from rlsched.errors import AllocationError, InputError
 
 LATER_S: Final = 600.0
-"""Maximum length of a wait for a job that could start at once, seconds; the next event also ends it."""
+"""Maximum length of a wait for a job that could start at once, seconds; the next event ends the wait too."""
 
 
 class OtherChoice(Scheduler):
-    """A scheduler that replaces one decision of the given policy.
+    """A scheduler that decides as the given policy, except at one decision.
 
     Args:
         policy: The policy.
@@ -151,7 +151,7 @@ def _plan(
 
 
 def _row(state: ClusterState, partition: int, now_s: float, row: int) -> Decision:
-    """Convert a row of a network's first half; the reference rule chooses the variant of the job."""
+    """Convert a candidate row of a network to a decision; the reference rule chooses how the job starts."""
     jobs = job_candidates(state, partition, now_s)
     seq, out = int(jobs.seqs[row]), int(jobs.arrays.out[row])
     if out >= 0:
