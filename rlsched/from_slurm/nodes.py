@@ -69,7 +69,7 @@ def imported(text: str, name: str, where: str) -> Imported:
     if not any(node.gpus for node in there):
         raise InputError(
             f"{where}: none of its {len(there):,} nodes has a GPU: expected Gres=gpu:TYPE:COUNT, "
-            "as GresTypes=gpu and gres.conf set it up"
+            "as configured by GresTypes=gpu and gres.conf"
         )
     groups: dict[NodeGroup, list[str]] = {}
     for node in there:

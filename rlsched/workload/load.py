@@ -219,7 +219,8 @@ def nodes_for_load(trace: Trace, spec: ClusterSpec, load: float) -> ClusterSpec:
     mask = runnable_mask(trace, spec).mask
     if not mask.any() or span_s(trace) == 0:
         raise InputError(
-            f"{trace.name}: expected runnable jobs over some time to scale {spec.name} to a load"
+            f"{trace.name}: expected runnable jobs with at least two submission times, to scale {spec.name} "
+            "to a load"
         )
     home = _home_partition(trace, mask, partition_groups(spec))
     work = trace.duration_s * trace.num_gpus

@@ -201,7 +201,7 @@ def _read_columns(path: Path) -> dict[str, NDArray[Any]]:
     table = read_table(path)
     columns = check_columns(table.columns, Where(str(path), table.rows))
     if not table.rows:
-        raise TraceError(f"{path}: expected at least one job, got a header and nothing below")
+        raise TraceError(f"{path}: expected at least one job, got only a header")
     return columns
 
 

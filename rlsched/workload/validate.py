@@ -122,7 +122,7 @@ def check_header(names: Sequence[str], source: str) -> None:
         if column_of(name) is None:
             raise TraceError(
                 f"{source}: unknown column {name!r}; known: {known_names()} "
-                f"(rename it to {PASS_THROUGH}... to carry it along)"
+                f"(rename it to {PASS_THROUGH}... to pass it through unchanged)"
             )
         if name in seen:
             raise TraceError(f"{source}: column {name!r} occurs twice in the header; keep one of them")

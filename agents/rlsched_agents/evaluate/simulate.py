@@ -262,11 +262,11 @@ def simulate(
     using = models_of(models)
     chosen_kind(prediction)
     if not (seeds := list(dict.fromkeys(seeds))):
-        raise InputError("seeds: expected a seed or more, got none")
+        raise InputError("seeds: expected one or more seeds, got none")
     loaded = load_policies(chosen, using, seeds)
     if profiles is not None and using is None:
         raise InputError(
-            "--profiles changes the workloads of models, and this replay has none: give --models too"
+            "--profiles needs models, because it changes the workloads of jobs: give --models too"
         )
     trace = trace if isinstance(trace, Trace) else Trace.read(trace)
     profiled = None
@@ -329,7 +329,7 @@ def _named(policies: Chosen | Sequence[Chosen] | Mapping[str, Chosen]) -> list[P
         policies = [policies]
     made = [Policy.of(one) for one in policies]
     if not made:
-        raise InputError("expected a policy or more, got none; `rlsched policies` lists those with a name")
+        raise InputError("expected one or more policies, got none; `rlsched policies` lists all names")
     return made
 
 

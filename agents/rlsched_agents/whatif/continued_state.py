@@ -149,8 +149,8 @@ class Life:
         self._scheduler.begin_instant(state.cluster, now_s)
         if state.cluster.digest() != record.state_digest:
             raise InputError(
-                f"the journal does not lead to the state of decision {record.number}; was it restored from a "
-                "backup, or decided by another version of rlsched?"
+                f"the journal does not lead to the state of decision {record.number}; was the journal "
+                "restored from a backup, or the decision made by another version of rlsched?"
             )
         partition = state.cluster.partition_names.index(record.partition)
         decision = other_decision(self._scheduler, record, choice, state.cluster, partition, now_s)

@@ -89,7 +89,7 @@ def courses(
     """
     path = Path(reader.folder).parent / JOURNAL_FILE
     if not path.is_file():
-        raise InputError(f"{path}: expected the journal of the broker whose decisions these are, found none")
+        raise InputError(f"{path}: expected the journal of the broker that made these decisions, found none")
     rows = read_journal(path)
     at = next(
         (

@@ -60,7 +60,7 @@ class Recorded:
         known = with_gpus & np.isfinite(wait_s)
         if known.sum() < max(LEAST_JOBS, LEAST_KNOWN_FRAC * with_gpus.sum()):
             raise InputError(
-                f"{trace.name}: starts are known of {known.sum():,} of its {with_gpus.sum():,} jobs with "
+                f"{trace.name}: starts are recorded for {known.sum():,} of its {with_gpus.sum():,} jobs with "
                 f"GPUs, expected at least {LEAST_JOBS} and half of them: without recorded starts (column "
                 "queue_s) a replay cannot be checked"
             )

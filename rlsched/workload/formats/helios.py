@@ -23,9 +23,9 @@ GPUS_PER_NODE = 8
 """GPUs of every node of the four published clusters (Hu et al., SC'21, table 1)."""
 
 LOST = (
-    "the number of nodes of a job is only carried along as x_num_nodes",
-    "VCs grow, shrink and are renamed from day to day: a cluster file holds one day, that in the middle"
-    " of the submissions",
+    "the number of nodes of a job: it is kept only as x_num_nodes",
+    "changes of VCs from day to day: the cluster file has the VCs of one day, in the middle of the"
+    " submissions",
     "CPU cores and memory of the nodes, and the model of their GPUs, are not in the files",
 )
 
@@ -81,9 +81,9 @@ def _cluster(request: Request, day: str) -> tuple[Account, ClusterSpec]:
 
     account.read(read_csv(path, ("date", "total")), use, TextRow.fields)
     if not days:
-        raise TraceError(f"{path}: expected a row a day, got none that could be read")
+        raise TraceError(f"{path}: expected a row per day, got no readable row")
     nearest = min(days, key=lambda date: (abs(np.datetime64(date) - np.datetime64(day)), date))
-    account.note(lines[nearest], f"used for the cluster: its VCs as on {nearest}")
+    account.note(lines[nearest], f"used for the cluster: the VCs of {nearest}")
     nodes: list[Node] = []
     for vc, gpus in days[nearest].items():
         whole, rest = divmod(int(gpus), GPUS_PER_NODE)

@@ -23,8 +23,8 @@ NONE = "nan"
 _MILLI = 1000
 
 LOST = (
-    "quality of service is only carried along as x_qos",
-    "a pod that was deleted when the trace ends may have run on",
+    "quality of service: it is kept only as x_qos",
+    "whether a pod ran on after the trace: the last second of the trace is its recorded end then",
     "there are no users, VCs or time limits, and where pods ran is not in the files",
     "the publisher's clock: second 0 is the first creation",
 )

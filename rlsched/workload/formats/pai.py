@@ -37,12 +37,12 @@ _MIB_PER_GB = 1024
 """MiB per GB of the publisher: a plan of 29.296875 GB, the publisher's example, is exactly 30,000 MiB."""
 
 LOST = (
-    "tasks and their roles: a job is one gang that asks for the sum over its instances; above one GPU "
-    "the sum is rounded up to whole GPUs, and stands exactly in x_plan_gpu",
-    "which machine an instance ran on, what it used (pai_sensor_table), and how machines fared "
+    "tasks and their roles: a job is one gang that requests the sum of its instances; above one GPU the "
+    "sum is rounded up to whole GPUs, and x_plan_gpu has the exact sum",
+    "the machine of each instance, its use of resources (pai_sensor_table), and the metrics of machines "
     "(pai_machine_metric)",
-    "the GPU type that a task was given is carried along as x_gpu_type; gpu_type is the one that was "
-    "asked for, where pai_group_tag_table is there",
+    "the GPU type that a task was allocated: it is kept as x_gpu_type; gpu_type is the requested type, if "
+    "there is a pai_group_tag_table",
     "the publisher's clock: second 0 is the first submission (its hours and weekdays are in UTC+8)",
 )
 

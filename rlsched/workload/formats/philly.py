@@ -26,10 +26,9 @@ ZONE = "America/Los_Angeles"
 """Zone of the job log, which states none: the publisher joins it with logs that state PDT and PST."""
 
 LOST = (
-    "attempts: the run time is the sum of their lengths, in which the GPUs were held; first start to "
-    "last end, which the publisher's notebook calls the run time, is carried along as x_span_s, their "
-    "number as x_attempts",
-    "on which machines and GPUs an attempt ran",
+    "attempts: the run time is the sum of their lengths, in which the GPUs were held; x_span_s is the "
+    "time from first start to last end (the run time in the publisher's notebook), x_attempts the number",
+    "the machines and GPUs of an attempt",
     "VCs have no capacity in the files, so the nodes of a cluster file serve every VC",
     "there are no CPU cores, job names, GPU models or time limits",
 )

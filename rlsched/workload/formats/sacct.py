@@ -57,13 +57,13 @@ it kills.
 """
 
 LOST = (
-    "job steps, and what they used",
-    "attempts that ended in a requeue: a job has the run time of its last one; their number and time "
-    "are carried along as x_requeues and x_lost_s",
-    "partitions become VCs, which are hard: sacct does not tell whether two share nodes; accounts and "
-    "qualities of service are carried along as x_account and x_qos",
-    "which nodes a job ran on (their number is x_num_nodes), and the nodes themselves, which sacct does"
-    " not list",
+    "job steps, and the resources that they used",
+    "attempts that ended in a requeue: a job has the run time of its last attempt; x_requeues has their "
+    "number, x_lost_s their total time",
+    "nodes that partitions share: partitions become VCs, which share no nodes; accounts and qualities of "
+    "service are kept only as x_account and x_qos",
+    "the nodes on which a job ran (their number is x_num_nodes), and a list of the nodes, which sacct does"
+    " not print",
     "dependencies, which sacct does not print, and the link between the parts of a heterogeneous job",
 )
 

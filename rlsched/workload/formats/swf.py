@@ -28,16 +28,16 @@ FIELDS = (
 STATUS = {0: "failed", 1: "completed", 5: "cancelled", -1: ""}
 PARTIAL = (2, 3, 4)
 """Status codes of lines for a part of a job that was swapped out; another line is for the whole job."""
-GPUS = "processors are CPU cores; give --processors gpus to `rlsched trace convert` where they are GPUs"
+GPUS = "processors are CPU cores; give --processors gpus to `rlsched trace convert` if they are GPUs"
 """Advice for a history in which no job has GPUs."""
 _KIB_PER_MIB = 1024
 
 LOST = (
-    "a processor is a CPU core, or with --processors gpus a GPU; the format knows no GPUs",
-    "CPU time and memory that were used; group, queue and think time are carried along as x_group, "
-    "x_queue and x_think_time_s",
-    "time between the end of the preceding job and the submission: depends_on keeps only the order; "
-    "a preceding job that was skipped, or that stands below",
+    "GPUs: a processor is a CPU core, or with --processors gpus a GPU",
+    "CPU time and memory that were used; group, queue and think time are kept only as x_group, x_queue "
+    "and x_think_time_s",
+    "time between the end of the preceding job and the submission: depends_on has only the order; "
+    "a preceding job that was skipped, or that is on a later line",
     "the zone of the wall clock: the origin is in UTC",
 )
 
@@ -180,7 +180,8 @@ def _cluster(request: Request, header: _Header) -> ClusterSpec:
     """Return a cluster of `MaxNodes` equal nodes that have `MaxProcs` processors in total."""
     if request.processors != "gpus":
         raise InputError(
-            f"{request.path}: the format knows no GPUs; give --processors gpus, or leave out --cluster-out"
+            f"{request.path}: the format does not describe GPUs; give --processors gpus, or leave out "
+            "--cluster-out"
         )
     nodes, processors = header.number("MaxNodes"), header.number("MaxProcs")
     if not nodes or not processors or processors % nodes or processors // nodes > MAX_GPUS_PER_NODE:

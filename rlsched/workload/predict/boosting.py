@@ -62,7 +62,7 @@ def require_sklearn_regressor() -> type[HistGradientBoostingRegressor]:
     except ModuleNotFoundError as error:
         raise InputError(
             f"gradient boosting needs scikit-learn, which is not installed: {install_command('predict')}, "
-            "or take a forecast that learns nothing"
+            "or use a forecast that needs no fit"
         ) from error
     found: type[HistGradientBoostingRegressor] = HistGradientBoostingRegressor
     return found
