@@ -26,8 +26,8 @@ K80 (same source), root mean square .58.
 INTRODUCED_SD: Final = 0.20
 """Standard deviation of the logarithm of factors that were fitted on other pairs of the same workload."""
 OBSERVATION_SD: Final = 0.10
-"""Standard deviation of ln(speed) about the product form with fitted factors: .10 on P100, .09 on K80; .29 on
-V100, where half are within .14 (`studies/models/fit_sharing.py`)."""
+"""Standard deviation of ln(speed) around the product form with fitted factors: .10 on P100, .09 on K80; .29
+on V100, where half are within .14 (`studies/models/fit_sharing.py`)."""
 REPEAT_SD: Final = 0.03
 """Standard deviation of ln(speed) when the same pair is observed again. Assumed."""
 FLOOR_SD: Final = 0.05

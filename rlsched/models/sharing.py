@@ -31,8 +31,8 @@ SHARPNESS: Final = 2.80
 LIGHT_SLOWDOWN: Final = 0.0187
 """Slowdown per unit of the co-tenants' utilisation on a GPU that is not full."""
 RESIDUAL_SD: Final = 0.10
-"""Standard deviation of ln(speed) about the prediction: .10 about the formula on Lucid's pairs (RTX 3090);
-about latent factors, on held-out pairs, .11 on P100, .10 on K80 and .32 on V100 (Gavel)."""
+"""Standard deviation of ln(speed) around the prediction: .10 around the formula on Lucid's pairs (RTX 3090);
+around latent factors, on held-out pairs, .11 on P100, .10 on K80 and .32 on V100 (Gavel)."""
 OF_JOBS: Final = REPEAT_SD / RESIDUAL_SD
 """Part of a deviate that belongs to the two jobs. The rest is the same for all jobs of both workloads."""
 OF_SINGLES: Final = math.sqrt(0.55)

@@ -66,7 +66,7 @@ def cards(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def document(title: str, subtitle: str, lead: str, sections: Sequence[Section], foot: str) -> str:
-    """Return the whole page. Its content security policy forbids loads from the network."""
+    """Return the whole page as HTML; its content security policy forbids loads from the network."""
     style = files("rlsched.report").joinpath("page.css").read_text(encoding="utf-8")
     links = "".join(f'<li><a href="#{one.key}">{escape(one.title)}</a></li>' for one in sections)
     body = "".join(

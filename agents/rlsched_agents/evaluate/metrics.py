@@ -218,7 +218,7 @@ def ends(table: JobTable, which: Mask) -> dict[str, int]:
 
 
 def migrations(table: JobTable, which: Mask) -> int:
-    """Count the preemptions of these jobs, by any rule, whose next attempt starts at the same instant."""
+    """Count the preemptions of these jobs after which the job starts again at the same instant."""
     attempts = table.attempts
     order = np.lexsort((attempts.attempt, attempts.job))
     job, stopped = attempts.job[order], (attempts.reason[order] == PREEMPTED) & which[attempts.job[order]]

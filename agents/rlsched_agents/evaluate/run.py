@@ -41,7 +41,7 @@ from rlsched_envs.sim.modelling import Models
 
 REPORT_EVERY_S: Final = 0.2
 Progress = Callable[[str, int, float], None]
-"""Called with a policy's name, a seed, and the progress of its replay (0 to 1)."""
+"""Callback that receives a policy's name, a seed, and the progress of the replay (0 to 1)."""
 Loaded = dict[Policy, dict[int, Scheduler]]
 """Schedulers by policy and seed. If the decisions do not depend on the seed, there is only the first seed."""
 

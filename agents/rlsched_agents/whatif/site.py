@@ -88,7 +88,7 @@ class RuleFit(msgspec.Struct, frozen=True, kw_only=True):
         last: Errors of the same replay in the last fifth of the history, for which results are reported.
         stretches: Errors of a replay of the whole history day by day, from the recorded states
             (`whatif.stretches`). None: some rule explains the history in one continuous replay.
-        grade: The better of two grades: that of `stretches`, and the worse of the grades of `all` and `last`.
+        grade: The better of two grades: the grade of `stretches`, and the worse grade of `all` and `last`.
         by_size: Recorded and replayed mean wait by number of GPUs.
         by_partition: Recorded and replayed mean wait by partition.
     """

@@ -140,7 +140,7 @@ def _spreads(sim: SimArrays, row: int) -> bool:
 
 @kernel
 def _fail_beside(sim: SimArrays, slot: int) -> None:
-    """Restart the other jobs on the GPUs of a job that ends with a GPU fault."""
+    """Stop and requeue the other jobs on the GPUs of a job that ends with a GPU fault."""
     s = sim.state
     push_end(sim.progress, sim.progress.run[0].now_s, slot)  # it also runs while it leaves
     place = s.job.head[slot]

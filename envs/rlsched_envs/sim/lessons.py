@@ -65,7 +65,7 @@ def watch(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def _learn_from(x: ProgressArrays, s: StateArrays, slot: int, other: int) -> None:
-    """Learn the observed speed of a job next to another."""
+    """Learn the observed speed of a job next to another job."""
     g = x.work.first_gpu[slot]
     kind = gpu_kind(s, g)
     delivered = feed(s, slot, kind, cores_given(s, slot, kind))

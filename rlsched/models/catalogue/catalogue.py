@@ -176,7 +176,7 @@ class Catalogue:
         """Convert (W,) TRAIT from a whole GPU to a MIG slice, if this GPU type is a slice.
 
         Dynamic power, and the cores that feed the job, follow the work done, so they fall with the speed. The
-        slice's utilisation is that of the GPU x speed / size of the slice.
+        slice's utilisation is the GPU's utilisation x speed / size of the slice.
         """
         cut = _slice_of(gpu_type)
         if cut is None:

@@ -166,7 +166,7 @@ class _EventBatches:
         return AtSubmission(self._out, self._experts, self._weights, self._limit_s, self._fits)
 
     def _settle(self) -> None:
-        """Update boosting and the hedge to the state of the history."""
+        """Evaluate boosting for the queued submissions at once, then pass the events to the hedge."""
         predictor, hedge = self._predictor, self._predictor.hedge
         if self._queries:
             said = predictor.expert_forecasts([query for _, query in self._queries])

@@ -2,7 +2,8 @@
 
 The recorded traces have no users or names to predict from. Here a prediction is derived from a noisy
 observation of the true duration (`rlsched.workload.predictability`). Jobs of one burst share most of the
-error, and the spread is that of the errors. For diagnostics and training only, never for deployment.
+error, and the predicted spread equals the spread of the errors. For diagnostics and training only, never for
+deployment.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ MODELS: Final = ("hedge", *EXPERTS)
 """`hedge` mixes all experts; each expert can also be chosen as the only model."""
 REFIT_GROWTH: Final = 1.5
 REFIT_JOBS: Final = 5000
-"""Refit when the number of ended jobs has grown by this factor, or by this many."""
+"""Refit when the number of ended jobs has grown by the factor REFIT_GROWTH, or by REFIT_JOBS jobs."""
 
 MAX_SEEN: Final = 200_000
 """Maximum number of ended jobs stored for fits."""
