@@ -84,16 +84,16 @@ def _unln(value: float) -> float:
 
 
 def teaching(count: int) -> NDArray[np.int64]:
-    """Return the positions, evenly spread, of the forecasts used for corrections, of `count` in a refresh."""
+    """Choose evenly spread positions: the forecasts of a refresh's `count` that are used for corrections."""
     return np.unique(np.linspace(0.0, count - 1.0, min(count, OF_ONE)).round().astype(np.int64))
 
 
 def _levels(said_s: Floats, weights: Floats) -> Floats:
     """Return the (3,) quantile levels of past errors that give the wanted levels of future errors.
 
-    With G exchangeable groups, the quantile at (G + 1) / G times 90 % bounds a new group's value with 90 %
-    (conformal prediction for two-layer models, Dunn, Wasserman, Ramdas, JASA 2023). A group is a refresh; G
-    is the effective number of groups of equal weight.
+    With G exchangeable groups, the quantile at (G + 1) / G times 90 % bounds a new group's value with
+    probability 90 % (conformal prediction for two-layer models, Dunn, Wasserman, Ramdas, JASA 2023). A group
+    is a refresh; G is the effective number of groups of equal weight.
 
     Args:
         said_s: (N,) time of each forecast.

@@ -27,17 +27,18 @@ MARGIN_FRAC: Final = 0.10
 the labelled memory (a V100 of 16,384 MiB has 16,160 for programs); a job's profiled peak is not its highest;
 and a framework's caching allocator holds freed blocks that a co-tenant cannot use. Apart from that, sums of
 solo memory are accurate: a pair takes 22 MiB more than its parts (measured: median of Lucid's pairs, RTX
-3090). When memory runs out, the job that allocates next fails, which can be the other job: so the margin is
-conservative.
+3090). When memory runs out, the tenant that allocates next fails, even if a co-tenant is the cause: so the
+margin is conservative.
 """
 
 FAULT_SHARED: Final = (False, True, False)
 """By sharing mode: whether a fatal fault of one tenant (an illegal address, for example) ends all tenants.
 
 Time-sliced: contexts are separate, and only the faulty context is destroyed. NVIDIA's GPU operator promises
-no fault isolation, because faults of the whole GPU, and running out of memory, affect all. MPS: since Volta a
-client's fatal fault is reported to every client on the same GPU, and all of them must exit before the server
-accepts new clients (NVIDIA's MPS guide, error containment). MIG: the fault stays within the slice.
+no fault isolation, because faults of the whole GPU, and running out of memory, affect all tenants. MPS:
+since Volta a client's fatal fault is reported to every client on the same GPU, and all of them must exit
+before the server accepts new clients (NVIDIA's MPS guide, error containment). MIG: the fault stays within the
+slice.
 """
 
 

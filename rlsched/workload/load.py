@@ -181,8 +181,8 @@ def scaled_to_nodes(spec: ClusterSpec, nodes: int) -> ClusterSpec:
     """Return the cluster with `nodes` nodes in total.
 
     A single group keeps its kind of node. Several groups are scaled in proportion (largest remainders first),
-    and every VC keeps at least one node that has GPUs. Gangs are not considered: the caller rejects gangs
-    that no longer fit, by name.
+    and every VC keeps at least one node that has GPUs. Gangs are not considered: gangs that no
+    longer fit are rejected later, by name.
 
     Raises:
         InputError: there are fewer nodes than VCs.

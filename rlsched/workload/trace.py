@@ -105,7 +105,7 @@ class Trace:
             extra: Optional columns without an attribute, by header.
             origin: Wall-clock time of second 0.
             **optional: Any other column by its attribute (`job_id`, `vc`, `predicted_s`, ...). Without
-            `job_id`, the ids are 0, 1, 2, ... in the order given.
+                `job_id`, the ids are 0, 1, 2, ... in the order given.
 
         Raises:
             TraceError: names row, column, value expected and value found.
@@ -224,7 +224,7 @@ def dependencies(trace: Trace) -> dict[int, list[int]]:
 
 
 def failures(trace: Trace) -> dict[int, list[float]]:
-    """Return, by row, the run time in seconds of each attempt of a job that fails."""
+    """Return, by row, the run time in seconds of each attempt that fails."""
     cells = trace.extra.get("fail_after_s")
     if cells is None:
         return {}

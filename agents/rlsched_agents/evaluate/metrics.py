@@ -121,8 +121,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
         by_end: Number of jobs that ended, by outcome: `completed`, `timeout` (killed at the time limit),
             `failed` (a failure without a remaining retry).
         energy_per_job_kwh: Mean energy of the measured jobs that ended. This field and the following fields
-        are
-            None without models.
+            are None without models.
         cluster_energy_kwh: Energy of the whole cluster in the whole replay (`replay_s`), including the
             warm-up.
         idle_energy_kwh: The part of `cluster_energy_kwh` that belongs to no job: nodes, and GPUs without a
@@ -134,8 +133,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
             assumed (`modelled.Basis`).
         power_down: Results of power-down. None without a power-down rule.
         floor_mean_s: Mean run time that the jobs that ended would need on unshared GPUs at full speed: a
-        lower
-            bound of JCT, except that idle cores on the node can speed a job up.
+            lower bound of JCT, except that idle cores on the node can speed a job up.
         delay_mean_s: Mean JCT less `floor_mean_s`: waiting at the first start and after each preemption,
             repeated work, and slowdown by sharing and clocks.
     """

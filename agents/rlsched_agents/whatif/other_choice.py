@@ -24,7 +24,7 @@ LATER_S: Final = 600.0
 
 
 class OtherChoice(Scheduler):
-    """A scheduler that decides as the given policy, except at one decision.
+    """A scheduler that decides like the given policy, except at one decision.
 
     Args:
         policy: The policy.

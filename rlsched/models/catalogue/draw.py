@@ -27,8 +27,7 @@ LEAN: Final = {
     "gang": -1.5,  # 2 to 7 GPUs
     "large gang": -1.0,  # 8 and more
 }
-"""Preference of a job class for busy workloads: a workload's weight is multiplied by exp(lean * (util -
-0.5)).
+"""Preference of a job class for busy workloads: weights are multiplied by exp(lean * (util - 0.5)).
 
 Assumed; the values make large and long jobs busier than small and short ones. In Philly, GPUs in use were
 busy 52 % of the time, GPUs of 8-GPU jobs 59 % (Jeon et al., ATC'19; recalled), pauses included. The catalogue

@@ -198,7 +198,7 @@ class Predictor:
         return self._boosts and self._ended >= self.next_fit_jobs
 
     def training(self, now_s: float) -> TrainingSet:
-        """Return the current data for a fit, and count the time to the next fit from here."""
+        """Return the current data for a fit, and count the jobs until the next fit from now."""
         self._ended_at_last, self._ended_at_fit = self._ended_at_fit, self._ended
         self._seen.forget_oldest(MAX_SEEN)
         begun = self._seen.started_jobs()
