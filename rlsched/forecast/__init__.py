@@ -1,1 +1,1 @@
-"""Forecasts of starts and ends of jobs: simulated futures, corrected by the outcomes of earlier forecasts."""
+"""Forecasts of job starts and ends: simulated futures, corrected by the outcomes of earlier forecasts."""

@@ -1,4 +1,4 @@
-"""Future arrivals, made by repeating the arrivals of earlier hours and days."""
+"""Simulated future arrivals: repetitions of the arrivals of earlier hours and days."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_S: Final = 6 * 3600.0
-"""Arrivals are repeated in blocks of this length, so that bursts stay bursts."""
+"""Length of a block of arrivals, which is repeated as a whole so that bursts stay bursts."""
 DAY_S: Final = 86_400.0
 DAYS: Final = 7
 KEPT_S: Final = (DAYS + 1) * DAY_S
 LEAST_S: Final = 600.0
 """Minimum length of the known past, seconds; a shorter past is not repeated."""
 MOST: Final = 50_000
-"""Maximum number of arrivals that are kept."""
+"""Maximum number of arrivals that are stored."""
 
 CAME: Final = np.dtype(
     [
@@ -31,7 +31,7 @@ CAME: Final = np.dtype(
         ("pinned", np.int32),  # 1: must not be preempted
     ]
 )
-"""Fields of an arrived job. Partitions are looked up at repetition, because nodes may have been added."""
+"""Fields of an arrived job. Its partition is looked up at repetition, because nodes can be added."""
 
 
 class RecentJobs:
@@ -52,7 +52,7 @@ class RecentJobs:
 
     @property
     def rows(self) -> NDArray[np.void]:
-        """Return the recent jobs in order of arrival, (N,) CAME."""
+        """The recent jobs in order of arrival, (N,) CAME."""
         return self._rows[self._first : self._end]
 
     def add(self, row: tuple[float, ...]) -> None:
@@ -77,7 +77,7 @@ class RecentJobs:
         return numbers
 
     def places(self, numbers: Sequence[int]) -> NDArray[np.int64]:
-        """Return the (L,) positions in `rows` of jobs by their numbers; -1: the job is no longer stored."""
+        """Return the (L,) positions in `rows` of the jobs with these numbers; -1: no longer stored."""
         at = np.array([self._at.get(number, -1) for number in numbers], np.int64)
         return np.where(at >= self._first, at - self._first, -1)
 
@@ -96,10 +96,10 @@ class RecentJobs:
         self._first, self._end = 0, len(kept)
 
     def next_block(self, now_s: float, block: int, draws: np.random.Generator) -> tuple[slice, float]:
-        """Choose the arrivals of one block of a future: the slice of `rows` to repeat, and their time offset.
+        """Choose the arrivals of one block of a future: the slice of `rows` to repeat, and the time offset.
 
         The first block repeats either the most recent hours or the same hours of an earlier day, with equal
-        probability. Later blocks repeat an earlier day, if one is known.
+        probability. Later blocks repeat the hours of an earlier day, if one is known.
 
         Args:
             now_s: Present time.

@@ -1,12 +1,13 @@
 """Jobs of one burst have similar run times: a common factor, conditional on ended and running jobs.
 
-Jobs that one VC submits in a row with equal requests are a burst. For job i of a burst, the position of its
-run time in its predicted distribution, as a normal score, is sqrt(c) u + sqrt(1 - c) e_i: u is common to the
-burst, e_i the job's own, both standard normal (a Gaussian copula with one factor). Each single run time keeps
-its predicted distribution while nothing of the burst is known. An ended job reveals its score; a running job
-reveals that its score is above the score of its age, so that waiting jobs are predicted to run longer. A
-running job keeps its own distribution, given its age: siblings that ended early say little about siblings
-that did not. The common share c is learned from bursts of which several jobs have ended.
+Jobs that one VC submits in a row with equal requests are a burst. For job i of a burst, the position of the
+run time in the job's predicted distribution, as a normal score, is sqrt(c) u + sqrt(1 - c) e_i. The factor u
+is common to the burst, e_i belongs to the job, and both are standard normal (a Gaussian copula with one
+factor). While nothing about the burst is known, each single run time keeps its predicted distribution. An
+ended job reveals its score. A running job reveals that its score is above the score of its age, so that
+waiting jobs are predicted to run longer. A running job keeps its own distribution, given its age: siblings
+that ended early say little about siblings that did not. The common share c is learned from bursts in which
+several jobs have ended.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
 FIRST_SHARE: Final = 0.5
-"""Prior common share of the variance."""
+"""Common share of the variance before any burst is known."""
 FIRST_PAIRS: Final = 20.0
-"""Weight of the prior, in jobs that ended after another job of their burst."""
+"""Weight of `FIRST_SHARE`, as a number of jobs that ended after another job of their burst."""
 MOST_SHARE: Final = 0.9
 _U: Final = np.linspace(-4.0, 4.0, 81)
 _HALF: Final = 0.5 * (_U[1] - _U[0])
 MOST_HEARD: Final = 1.0
-"""Maximum total weight of the running jobs of a burst, in jobs, because these jobs are not independent."""
+"""Maximum total weight of a burst's running jobs, in jobs; limited because these jobs are not independent."""
 _MOST: Final = 5.0
 """Maximum absolute value of a score."""
 _Z: Final = np.linspace(-12.0, 12.0, 4801)
@@ -47,12 +48,12 @@ def normal_score(share: Floats) -> Floats:
 
 
 def _ln_over(score: Floats) -> Floats:
-    """Return the logarithm of the normal probability above each score."""
+    """Return, for each score, the logarithm of the normal probability of a higher score."""
     return np.asarray(np.interp(score, _Z, _LN_OVER))
 
 
 class Bursts:
-    """Bursts among N recent jobs.
+    """The bursts that N recent jobs belong to.
 
     Args:
         vc: (N,) number of each job's VC.
@@ -83,7 +84,7 @@ class Bursts:
 
     @classmethod
     def of_past(cls, past: NDArray[np.void], gpus: Floats, like: Lengths) -> Bursts:
-        """Find the bursts of past jobs, (N,) CAME, from their (N,) GPUs and the recent run times."""
+        """Find the bursts of past jobs, (N,) CAME; `gpus` is (N,), `like` has the recent run times."""
         run_s, predicted_s, spread = past["run_s"], past["predicted_s"], past["spread"]
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             plain = np.log(run_s / predicted_s) / spread
@@ -104,7 +105,7 @@ class Bursts:
         return np.asarray(np.clip(share, 0.0, MOST_SHARE))
 
     def places(self, rows: Whole, seqs: Whole, gpus: Floats, outlived: Floats, samples: int) -> Floats:
-        """Return (L, samples) positions, 0 to 1, of run times in the distributions of the remaining times.
+        """Draw (L, samples) positions, 0 to 1, in the distributions of the jobs' remaining run times.
 
         Args:
             rows: (L,) position of each job among the N jobs; -1: the job is not among them, and in no burst.
@@ -135,7 +136,7 @@ class Bursts:
     def _believed(
         self, ids: Whole, share: Floats, member: Whole, outlived: Floats, root: Floats, rest: Floats
     ) -> Floats:
-        """Return the (B, U) probability that the common part of each burst is below each value."""
+        """Return the (B, U) probability that the common factor of each burst is below each value."""
         ended, total = np.zeros((2, len(ids)))
         known = ids >= 0
         ended[known], total[known] = self._ended[ids[known]], self._sum[ids[known]]

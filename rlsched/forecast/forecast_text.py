@@ -1,4 +1,4 @@
-"""Forecasts as text."""
+"""Converts forecasts to text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlsched.wire.messages import JobForecast
 
 NOT_WITHIN = "not within 7 days"
 AGED_S = 30.0
-"""Age in seconds above which a forecast is shown with its age."""
+"""Minimum age in seconds at which a forecast is shown with its age."""
 
 
 def in_words(forecast: JobForecast, now_s: float) -> str:
@@ -23,7 +23,7 @@ def in_words(forecast: JobForecast, now_s: float) -> str:
 
 
 def times_in_words(times: Sequence[float | None], now_s: float) -> str:
-    """Return the median and the 10 to 90 % range as text, counted from now."""
+    """Return the median and the 10 to 90 % range as text, relative to now."""
     low, median, high = (None if time is None else max(time - now_s, 0.0) for time in times)
     if low is None:
         return NOT_WITHIN

@@ -33,10 +33,10 @@ class LiveJob(NamedTuple):
 
 
 class When(NamedTuple):
-    """10, 50 and 90 % of a job's start and end, seconds of the clock; infinite: not within the horizon.
+    """Quantiles (10, 50 and 90 %) of a job's start and end, seconds of the clock; inf: beyond the horizon.
 
     Attributes:
-        start_s: Quantiles of the start; None: it has started.
+        start_s: Quantiles of the start; None: the job has started.
         end_s: Quantiles of the end.
     """
 
@@ -47,8 +47,9 @@ class When(NamedTuple):
 class Keeping:
     """Open forecasts, and the record of the outcomes of earlier forecasts.
 
-    Only a job's first forecast of each kind is scored. A waiting job has forecasts of its start and end; a
-    job that was first seen running has only a forecast of its end. Later forecasts are corrected, not scored.
+    Only a job's first forecast of each kind is scored. A waiting job has forecasts of its start and its end.
+    A job that was already running at its first forecast has only a forecast of its end. Later forecasts are
+    corrected, not scored.
     """
 
     def __init__(self) -> None:
@@ -118,7 +119,7 @@ class Keeping:
     def corrected(
         self, what: What, num_gpus: float, times: Floats, list_s: float, now_s: float
     ) -> tuple[float, ...]:
-        """Return the corrected quantiles of one more job.
+        """Return the corrected quantiles of one more job, which is not stored.
 
         `times` are (1, S) simulated times of the clock; `list_s` is the time of list scheduling.
         """
@@ -128,7 +129,7 @@ class Keeping:
         return tuple(now_s + time for time in said)
 
     def _late(self, now_s: float) -> dict[tuple[What, int], Floats]:
-        """Return open forecasts for `Record.correction`, by kind and size class."""
+        """Return the open forecasts by kind and size class, as input of `Record.correction`."""
         found: dict[tuple[What, int], list[tuple[float, ...]]] = {}
         for some in self._open.values():
             for said in some:
@@ -141,17 +142,17 @@ class Keeping:
     # ---- outcomes ---------------------------------------------------------------------------------
 
     def saw(self, job: str, start_s: float, end_s: float) -> None:
-        """Record the start and end of a job, nan: not yet."""
+        """Record the start and the end of a job; nan: not yet started or ended."""
         if job in self._open:
             self._came[job] = (start_s, end_s)
 
     def drop_job(self, job: str) -> None:
-        """Drop a job whose end does not count as an outcome, or whose outcome will stay unknown."""
+        """Remove a job whose end is no outcome, or whose outcome will stay unknown."""
         self._open.pop(job, None)
         self._met.discard(job)
 
     def take_outcomes(self) -> list[Seen]:
-        """Return the outcomes since the last call, oldest first; the record contains these outcomes too."""
+        """Return the outcomes since the last call, oldest first, and add them to the record."""
         found: list[tuple[Seen, bool]] = []
         for job, (start_s, end_s) in self._came.items():
             left = []
@@ -192,7 +193,7 @@ def _seen(said: OpenForecast, came_s: float) -> Seen:
 
 
 def _quantiles(times: Floats) -> list[tuple[float, ...]]:
-    """Return the 10, 50 and 90 % quantiles of each row of (L, S) times, at least 0; times may be infinite."""
+    """Return the 10, 50 and 90 % quantiles of each row of (L, S) times, at least 0; they can be infinite."""
     ordered = np.sort(np.maximum(times, 0.0), axis=1)
     count = times.shape[1]
     picks = [min(int(at * count), count - 1) for at in QUANTILES]

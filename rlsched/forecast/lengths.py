@@ -1,4 +1,4 @@
-"""Recent run times by job size, relative to their predictions: the shape from which run times are drawn."""
+"""Recent run times relative to their predictions, by job size: the distribution from which runs are drawn."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from rlsched.forecast.record import SIZES, size_classes
 Floats = NDArray[np.float64]
 
 FEWEST: Final = 30
-"""Minimum number of ended jobs of a size; with fewer, all sizes are used; with fewer of all sizes, none."""
+"""Minimum number of ended jobs of a size class for a shape of its own. A class with fewer uses the shape of
+all sizes; if all sizes together have fewer, there is no shape.
+"""
 OUTLIVED: Final = 5
-"""If at most this many ended jobs ran longer than a job's age, only the age is used for this job."""
+"""If at most this many ended jobs ran longer than a job's age, the job's shape is not used."""
 LEAST_SPREAD: Final = 0.05
 """Minimum spread of a prediction; a prediction with less spread counts as certain, and has no shape."""
 _KNOTS: Final = 512
 _BEYOND: Final = 0.5
-"""Mean excess of run times beyond the longest ended job, as a fraction of that job's run time."""
+"""Mean excess of run times above the longest ended job, as a fraction of the longest run time."""
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """Shape of one size class: ln(run time / predicted) / spread.
+    """Distribution of ln(run time / predicted) / spread in one size class.
 
     Attributes:
         z: (K,) values, ascending.
@@ -42,15 +44,15 @@ class _Shape:
 
 
 class Lengths:
-    """Distributions of run times over predictions, by size class.
+    """Distributions of run times relative to predictions, by size class.
 
-    The product-limit estimate (Kaplan, Meier, JASA 1958): running jobs count as longer than their age.
+    They are product-limit estimates (Kaplan, Meier, JASA 1958): running jobs count as longer than their age.
     Otherwise short jobs, which end first, would have too much weight.
 
     Args:
         gpus: (N,) GPUs of ended and running jobs.
         z: (N,) ln(run time so far / predicted) / spread of each job.
-        ended: (N,) whether it has ended.
+        ended: (N,) whether the job has ended.
     """
 
     def __init__(self, gpus: Floats, z: Floats, ended: NDArray[np.bool_]) -> None:
@@ -73,7 +75,7 @@ class Lengths:
         return cls(gpus[counts], z, ended[counts])
 
     def totals(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats, at: Floats) -> Floats:
-        """Return (L, S) total run times at (L, S) positions in the remaining time; rows of nan if unknown.
+        """Return (L, S) total run times at (L, S) positions in the remaining time; a row of nan: unknown.
 
         Args:
             gpus: (L,) GPUs of the jobs.
@@ -94,7 +96,7 @@ class Lengths:
         return found
 
     def outlived(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats) -> Floats:
-        """Return the (L,) share of jobs of the same size that ended at each age or before, nan if unknown."""
+        """Return the (L,) shares of jobs of the same size that ended by each job's age, nan if unknown."""
         found = np.full(len(gpus), np.nan)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             aged = np.where(age_s > 0.0, np.log(age_s / predicted_s) / spread, -np.inf)
@@ -104,7 +106,7 @@ class Lengths:
         return found
 
     def shares(self, gpus: Floats, z: Floats) -> Floats:
-        """Return the (N,) position of each ended job among jobs of the same size, as a share, nan if unknown.
+        """Return the (N,) shares of jobs of the same size that ran shorter than each job, nan if unknown.
 
         Args:
             gpus: (N,) GPUs of the jobs.
@@ -118,7 +120,7 @@ class Lengths:
     def _by_shape(
         self, gpus: Floats, counts: NDArray[np.bool_]
     ) -> Iterator[tuple[_Shape, NDArray[np.bool_]]]:
-        """Yield each shape, and a mask of the counted jobs that use the shape."""
+        """Yield each shape, with a mask of the jobs in `counts` that use the shape."""
         size = size_classes(gpus)
         for number, shape in enumerate(self._shapes):
             mine = counts & (size == number)

@@ -22,20 +22,22 @@ WEEK_S: Final = 7 * 86_400.0
 SIZES: Final = (1, 2, 4, 8)
 """Lower bounds of the size classes in GPUs: 1, 2 to 3, 4 to 7, 8 and more."""
 RULES: Final = ("last", "week", "list")
-"""The last outcome of this size class; its 10, 50 and 90 % in the last week; list scheduling."""
+"""Simple rules for comparison: the last outcome of the size class; the 10, 50 and 90 % quantiles of the
+outcomes in the last week; list scheduling.
+"""
 RECENT: Final = 300
-"""Number of forecasts of a size class from which corrections are made."""
+"""Number of latest forecasts of a size class from which its correction is computed."""
 OF_ONE: Final = 8
-"""Maximum number of forecasts per refresh and size class used for corrections: their errors are shared."""
+"""Maximum number of forecasts per refresh and size class used for corrections, because they share errors."""
 FEWEST: Final = 30
-"""With fewer forecasts of a class, forecasts of all other classes fill up the weight."""
+"""Minimum weight of a correction, in forecasts; other classes fill up a class with fewer forecasts."""
 BLENDS: Final = np.linspace(0.0, 1.0, 5)
-"""Candidate weights of the futures in a forecast; list scheduling has the remaining weight."""
+"""Candidate weights of the simulated futures in a forecast; list scheduling has the remaining weight."""
 BLEND_TRUST: Final = 10.0
-"""A candidate weight with an excess loss of 1 / this, relative to the best, counts 1 / e as much."""
+"""A candidate counts 1 / e as much if its loss exceeds the least loss by the fraction 1 / BLEND_TRUST."""
 _END_S: Final = HORIZON_S * (1.0 - 1e-9)
 _UNIT_S: Final = 60.0
-"""Times are compared as ln(1 + time / unit): a minute more or less counts little, at any length."""
+"""Unit u of the comparison of times as ln(1 + time / u): a minute counts less, the longer the time is."""
 
 
 def size_class(num_gpus: float) -> int:
@@ -59,7 +61,7 @@ def size_words(position: int) -> str:
 
 @dataclass
 class OpenForecast:
-    """A forecast with an unknown outcome; fields as in `Seen`."""
+    """A forecast with an unknown outcome. The fields are as in `Seen`."""
 
     job: str
     num_gpus: float
@@ -82,16 +84,16 @@ def _unln(value: float) -> float:
 
 
 def teaching(count: int) -> NDArray[np.int64]:
-    """Choose, evenly spread, which of `count` forecasts of a refresh and size class correct others."""
+    """Choose evenly spread positions: the forecasts of a refresh's `count` that are used for corrections."""
     return np.unique(np.linspace(0.0, count - 1.0, min(count, OF_ONE)).round().astype(np.int64))
 
 
 def _levels(said_s: Floats, weights: Floats) -> Floats:
-    """(3,) quantile levels of past errors that give the wanted levels of future errors.
+    """Return the (3,) quantile levels of past errors that give the wanted levels of future errors.
 
-    With G exchangeable groups, the quantile at (G + 1) / G times 90 % bounds a new group's value with 90 %
-    (conformal prediction for two-layer models, Dunn, Wasserman, Ramdas, JASA 2023). A group is a refresh; G
-    is the effective number of groups of equal weight.
+    With G exchangeable groups, the quantile at (G + 1) / G times 90 % bounds a new group's value with
+    probability 90 % (conformal prediction for two-layer models, Dunn, Wasserman, Ramdas, JASA 2023). A group
+    is a refresh; G is the effective number of groups of equal weight.
 
     Args:
         said_s: (N,) time of each forecast.
@@ -120,7 +122,7 @@ class Correction(NamedTuple):
     """Correction of the forecasts of a size class.
 
     Attributes:
-        share: Weight of the futures, 0 to 1; list scheduling has the rest.
+        share: Weight of the simulated futures, 0 to 1; list scheduling has the remaining weight.
         shifts: (3,) additions to the logarithms of the quantiles.
     """
 
@@ -136,20 +138,20 @@ class _OfClass:
     """Forecasts and outcomes of a size class, newest last."""
 
     known: deque[tuple[float, ...]] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """Logarithms: three quantiles of the futures, list scheduling, outcome; and the time of the forecast."""
+    """Per forecast: logarithms of three quantiles of the futures, list scheduling and outcome; its time."""
     came: deque[tuple[float, float]] = field(default_factory=deque)  # (time of the outcome, outcome)
     last_s: float = math.nan
 
 
 class Record:
-    """A forecaster's own record.
+    """The outcomes of a forecaster's earlier forecasts, and the corrections computed from them.
 
-    A forecast blends the quantiles of the futures and list scheduling, as logarithms, and is then corrected.
-    Weights of the two follow from their pinball losses over the last forecasts of the class (exponential
-    weights, Vovk 1990). The correction is conformal, for each quantile: the correction of the 10 % quantile
-    is the 10 % quantile of the outcomes minus the forecast 10 % quantiles. It is 0 if the forecasts are
-    calibrated. As the forecasts of a refresh share their future, `OF_ONE` of a class teach, and intervals are
-    wider with fewer refreshes.
+    A forecast blends the quantiles of the simulated futures with list scheduling, as logarithms, and is then
+    corrected. The weights in the blend follow from the pinball losses of both over the last forecasts of the
+    class (exponential weights, Vovk 1990). The correction is conformal, for each quantile: the correction of
+    the 10 % quantile is the 10 % quantile of (outcome - forecast 10 % quantile). It is 0 if the forecasts are
+    calibrated. Forecasts of one refresh share their simulated futures, so at most `OF_ONE` per class are used
+    for corrections, and intervals are wider with fewer refreshes.
     """
 
     def __init__(self) -> None:
@@ -158,7 +160,7 @@ class Record:
         self.seen: deque[Seen] = deque()
 
     def recall(self, seen: Iterable[Seen]) -> None:
-        """Add the outcomes of an earlier record, in the order in which they came."""
+        """Add the outcomes of an earlier record, in their original order."""
         some = list(seen)
         groups: dict[tuple[str, int, float], list[int]] = {}
         for at, one in enumerate(some):
@@ -168,7 +170,7 @@ class Record:
             self.add(one, at in teach)
 
     def add(self, seen: Seen, teaches: bool = True) -> None:
-        """Add an outcome; without `teaches`, the outcome counts only in scores and simple rules."""
+        """Add an outcome. If not `teaches`, it counts only in scores and simple rules, not in corrections."""
         mine = self._class(seen.what, seen.num_gpus)
         if teaches:
             list_s = seen.raw[1] if math.isnan(seen.list_s) else seen.list_s
@@ -185,14 +187,14 @@ class Record:
         return self._of.setdefault((what, size_class(num_gpus)), _OfClass())
 
     def correction(self, what: What, num_gpus: float, late: Floats | None = None) -> Correction:
-        """The correction of forecasts of a size class.
+        """Return the correction of the forecasts of a size class.
 
         Args:
-            `what`: Kind of the forecast.
+            what: Kind of the forecast.
             num_gpus: Size of the job.
-            late: (W, 6) open forecasts that teach, logarithms: three quantiles of the futures, list
-                scheduling, and age; and the time of the forecast. Forecasts that are late already count as
-                late by their excess.
+            late: (W, 6) open forecasts that can be used for corrections. Logarithms of three quantiles of the
+                futures, of list scheduling and of the forecast's age; then the time of the forecast. An open
+                forecast that is already late counts with its delay so far.
         """
         own = self._class(what, num_gpus).known
         known, weights = np.array(own, np.float64).reshape(-1, _LOGS + 1), np.ones(len(own))
@@ -228,10 +230,10 @@ class Record:
     def corrected(
         raw: Sequence[float], list_s: float, by: Correction, least_s: float = 0.0
     ) -> tuple[float, ...]:
-        """Quantiles from now on, seconds: blended and shifted; in order, and none below `least_s`.
+        """Blend and correct quantiles: seconds from now, in ascending order, each at least `least_s`.
 
-        A time beyond the horizon counts as the horizon, as in the record: it stays there unless the record
-        shows that such forecasts come too late.
+        A time beyond the horizon counts as the horizon, as in the record. It stays there unless the record
+        shows that such forecasts are too late.
         """
         made, floor = [], least_s
         listed = (1.0 - by.share) * float(ln_of(list_s)) if by.share < 1.0 else 0.0
@@ -241,7 +243,7 @@ class Record:
         return tuple(made)
 
     def rules(self, what: What, num_gpus: float, now_s: float) -> tuple[float, list[float]]:
-        """Return the last outcome of this size class, and 10, 50 and 90 % of its last week; nan: unknown."""
+        """Return the last outcome of this size class, and the quantiles of its last week; nan: unknown."""
         mine = self._class(what, num_gpus)
         while mine.came and mine.came[0][0] < now_s - WEEK_S:
             mine.came.popleft()
@@ -255,12 +257,12 @@ _LOGS: Final = len(QUANTILES) + 2
 
 
 def _blended(logs: Floats, share: float | Floats) -> Floats:
-    """Blend the quantiles of futures and list scheduling: (N, 5) -> (N, 3) logarithms."""
+    """Blend the quantiles of futures and list scheduling: (N, 5) logarithms -> (N, 3) logarithms."""
     return np.asarray(share * logs[:, : len(QUANTILES)] + (1.0 - share) * logs[:, len(QUANTILES) : -1])
 
 
 def _share_of(known: Floats, weights: Floats) -> float:
-    """Return the weight of the futures: the mean of candidates weighted by their loss after correction."""
+    """Return the weight of the futures: the mean of the candidates, weighted by their loss when corrected."""
     truth_s = np.expm1(known[:, -1]) * _UNIT_S
     losses, counts = np.empty(len(BLENDS)), np.tile(weights[:, None], len(QUANTILES))
     for place, share in enumerate(BLENDS.tolist()):
@@ -282,7 +284,7 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
         jobs: Number of jobs.
         covered_frac: Share of outcomes within 10 to 90 %.
         loss_s: Mean pinball loss of the three quantiles, seconds.
-        rules: The same loss of each simple rule, None if it made no forecasts; for the same forecasts.
+        rules: Mean pinball loss of each simple rule for the same jobs; None if the rule made no forecasts.
     """
 
     jobs: int
@@ -292,14 +294,14 @@ class Score(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _pinball_s(said: Floats, truth: Floats) -> Floats:
-    """Return the (N,) pinball losses of (N, 3) quantiles, seconds. Infinite counts as the horizon."""
+    """Return the (N,) pinball losses of (N, 3) quantiles, seconds; infinite times count as the horizon."""
     off = np.minimum(truth, HORIZON_S)[:, None] - np.minimum(said, HORIZON_S)
     at = np.array(QUANTILES)[None, :]
     return np.asarray(np.maximum(at * off, (at - 1.0) * off).mean(axis=1))
 
 
 def pinball_s(said: Floats, truth: Floats) -> float:
-    """Return the mean pinball loss of (N, 3) quantiles, seconds. Infinite counts as the horizon."""
+    """Return the mean pinball loss of (N, 3) quantiles, seconds; infinite times count as the horizon."""
     return float(_pinball_s(said, truth).mean())
 
 

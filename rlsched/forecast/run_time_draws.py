@@ -1,4 +1,4 @@
-"""Run times drawn from predictions, given a job's age and its time limit."""
+"""Run times drawn from predictions, conditional on a job's age and its time limit."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _LN: Final = np.log(EDGES_S)
 _Z: Final = np.linspace(-6.0, 6.0, 4001)
 _BELOW: Final = np.array([0.5 * math.erfc(-z / math.sqrt(2.0)) for z in _Z.tolist()])
 _GONE: Final = 1e-6
-"""A job has outlived its prediction if a smaller share of the distribution remains."""
+"""If a smaller share of the predicted distribution remains, the job has outlived its prediction."""
 _BEYOND: Final = 0.5
 """Mean remaining time of a job that has outlived its prediction, as a fraction of its age."""
 EVERY: Final = (16, 4, 2, 1)
-"""Strides of futures; futures at a longer stride reach further into the time; the longest first."""
+"""Strides of futures, longest first; every 16th future is simulated furthest ahead."""
 _LAST: Final = np.uint64(2**64 - 1)
 LEAST_LEFT_S: Final = 1.0
 """Minimum remaining time of a running job, seconds."""
 
 
 def strata(keys: NDArray[np.int64], samples: int) -> Floats:
-    """(L,) keys -> (L, samples) numbers in (0, 1), one in each of `samples` equal parts.
+    """Return (L, samples) numbers in (0, 1) for (L,) keys, one in each of `samples` equal parts.
 
-    They depend only on the keys: a job gets the same numbers in each refresh, so that its forecast changes
-    with events, and not with the draws. The numbers of every 16th, 4th and 2nd future are also evenly spread
-    among themselves: few futures reach as far as a week, and these must not be a biased choice.
+    The numbers depend only on the keys: a job gets the same numbers in each refresh, so its forecast changes
+    with events and not with the draws. The numbers of every 16th, 4th and 2nd future are also evenly spread
+    among themselves: only few futures reach a week ahead, and these must not be a biased choice.
     """
     salt = np.arange(samples, dtype=np.uint64)
     mixed = _mixed(keys.astype(np.uint64)[:, None] * np.uint64(0x9E3779B97F4A7C15) + salt[None, :])
@@ -53,7 +53,7 @@ def strata(keys: NDArray[np.int64], samples: int) -> Floats:
 
 
 def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A mixing step of splitmix64."""
+    """Apply a mixing step of splitmix64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(x ^ (x >> np.uint64(31)))
@@ -68,17 +68,17 @@ def run_times(
     at: Floats,
     like: tuple[Lengths, Floats] | None = None,
 ) -> Floats:
-    """Total run times of L jobs in S futures, seconds.
+    """Return the total run times of L jobs in S futures, seconds.
 
     Args:
-        chances: (L, BINS) predicted distribution; rows of nan: median and spread, with the shape of `like`
-            or, if that is unknown, a lognormal.
+        chances: (L, BINS) predicted distribution. A row of nan: median and spread are used instead, with the
+            shape of `like`, or as a lognormal if that shape is unknown.
         predicted_s: (L,) median.
         spread: (L,) standard deviation of the logarithm.
         limit_s: (L,) time limits of the users, nan if there is none.
-        age_s: (L,) age of each job; no run time is below it, 0: it waits.
+        age_s: (L,) age of each job, the minimum of its run time; 0: the job waits.
         at: (L, S) position in the distribution of the remaining time, 0 to 1.
-        like: Recent run times of jobs, and the (L,) GPUs of these jobs.
+        like: Recent run times of jobs, and the (L,) GPUs of the L jobs.
     """
     binned = np.isfinite(chances[:, 0]) if chances.size else np.zeros(len(at), bool)
     total = np.empty(at.shape)
@@ -103,7 +103,7 @@ def outlived(
     age_s: Floats,
     like: tuple[Lengths, Floats] | None = None,
 ) -> Floats:
-    """Return the (L,) share of its distribution that each job has outlived; arguments as for `run_times`."""
+    """Return the (L,) shares of the distributions that jobs have outlived; arguments as in `run_times`."""
     binned = np.isfinite(chances[:, 0]) if chances.size else np.zeros(len(age_s), bool)
     found = _outlived_lognormal(predicted_s, spread, age_s)
     if like is not None:
@@ -159,6 +159,6 @@ def _from_lognormal(predicted_s: Floats, spread: Floats, age_s: Floats, at: Floa
 
 
 def _or_beyond(total: Floats, left: Floats, age_s: Floats, at: Floats) -> Floats:
-    """`total`, unless the prediction has been outlived; else an exponential with the age as scale."""
+    """Return `total`; for jobs that have outlived their prediction, an exponential scaled by the age."""
     beyond = age_s[:, None] * (1.0 - _BEYOND * np.log1p(-at))
     return np.where((left < _GONE)[:, None], beyond, total)

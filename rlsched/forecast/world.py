@@ -1,4 +1,4 @@
-"""Input and output of a forecaster; forecasters are found as entry points."""
+"""Input and output of a forecaster; forecasters are installed as entry points."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 GROUP: Final = "rlsched.forecasters"
-"""Entry point group; each entry point is `NAME = MODULE:FACTORY`, and FACTORY is called without arguments."""
+"""Entry point group. Each entry point is `NAME = MODULE:FACTORY`; FACTORY is called without arguments."""
 DEFAULT: Final = "futures"
 FUTURES: Final = 64
 HORIZON_S: Final = 7 * 86_400.0
-"""Times beyond this are «not within 7 days»."""
+"""Horizon of forecasts; later times are shown as «not within 7 days»."""
 QUANTILES: Final = (0.1, 0.5, 0.9)
 
 
@@ -34,13 +34,13 @@ class HypotheticalJob(NamedTuple):
     """A hypothetical job that is not submitted.
 
     Attributes:
-        demand: Its request: whole GPUs, and other resources.
-        vc: Its virtual cluster.
-        submit_s: Time at which it would be submitted.
+        demand: Requested whole GPUs and other resources.
+        vc: Virtual cluster of the job.
+        submit_s: Time at which the job would be submitted.
         predicted_s: Median run time.
-        spread: Standard deviation of its logarithm.
-        limit_s: Its time limit, nan: none.
-        preemptible: Whether it may be preempted.
+        spread: Standard deviation of the logarithm of the run time.
+        limit_s: Time limit, nan: none.
+        preemptible: Whether the job can be preempted.
     """
 
     demand: Demand
@@ -65,10 +65,10 @@ class World:
         state: The cluster and its live jobs; a forecaster does not change it.
         rule: The rule that decides in the futures.
         now_s: Present time.
-        chances: By number of a live job in the state, (BINS,) predicted distribution of its run time; if
-            there is none, the lognormal of the state's prediction is used.
+        chances: Predicted (BINS,) distribution of the run time, by number of the live job in the state. A job
+            without one gets the lognormal of the state's prediction.
         past: Recent jobs.
-        numbers: By number of a live job in the state, its number in `past`; other jobs are in no burst.
+        numbers: Number in `past`, by number of the live job in the state; other jobs are in no burst.
     """
 
     state: ClusterState
@@ -80,21 +80,21 @@ class World:
 
     @cached_property
     def served(self) -> NDArray[np.int32]:
-        """Own and shared partition, (1 + VCs, 2), by VC number plus one; row 0 is for jobs without a VC."""
+        """(1 + VCs, 2): own and shared partition, by VC number plus one; row 0 is for jobs without a VC."""
         names = ["", *self.state.vc_names]
         return np.array([self.state.partitions_of(name) for name in names], np.int32).reshape(-1, 2)
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """Times of L live jobs in S futures.
+    """Simulated times of L live jobs in S futures.
 
     Attributes:
-        seqs: (L,) their numbers in the state; -1: the hypothetical job, which comes last.
-        running: (L,) whether each runs now.
-        start_s: (L, S) time of its start, infinite: not within the horizon; the actual start of a running
-            job.
-        end_s: (L, S) time of its end, likewise.
+        seqs: (L,) numbers of the jobs in the state; -1: the hypothetical job, which is last.
+        running: (L,) whether the job runs now.
+        start_s: (L, S) time of the job's start, infinite: not within the horizon; the actual start if the job
+            runs now.
+        end_s: (L, S) time of the job's end, infinite: not within the horizon.
     """
 
     seqs: NDArray[np.int64]

@@ -1,1 +1,1 @@
-"""Imports from a Slurm, by its commands or from text: nodes as a cluster, downtimes as node events."""
+"""Imports from a Slurm, by its commands or from text: nodes as a cluster file, downtimes as node events."""

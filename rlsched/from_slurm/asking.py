@@ -1,4 +1,4 @@
-"""Runs the commands of the site's own Slurm, and reports in one line why a command gave no output."""
+"""Runs the commands of the site's Slurm; if a command gives no output, reports the reason in one line."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def ask(command: Sequence[str], instead: str) -> str:
 
     Args:
         command: The command and its arguments.
-        instead: Remedy if the command cannot be run, for the error message.
+        instead: Advice for the error message if the command cannot be run.
 
     Raises:
-        InputError: the command is missing, fails, or does not answer.
+        InputError: the command is missing, fails, or does not answer in time.
     """
     with answer(command, instead) as path:
         return path.read_text(encoding="utf-8", errors="replace")
@@ -41,7 +41,7 @@ def ask(command: Sequence[str], instead: str) -> str:
 def answer(command: Sequence[str], instead: str) -> Iterator[Path]:
     """Run a Slurm command and yield its output as a file, because the output can be large.
 
-    Times are Unix seconds, so that the time zone does not matter.
+    The command writes times as Unix seconds, so that the time zone does not matter.
 
     Raises:
         InputError: as for `ask`.
@@ -92,7 +92,7 @@ def sacctmgr_events(since_s: float) -> list[str]:
 
 
 def _time(unix_s: float) -> str:
-    """Format a time in this machine's time zone, which these commands expect."""
+    """Format a time in this machine's time zone, as these commands expect."""
     from datetime import datetime
 
     return datetime.fromtimestamp(unix_s).strftime(_FORM)

@@ -110,7 +110,7 @@ def downtimes(
 
 
 def _joined(changes: list[_Change]) -> list[_Change]:
-    """Remove each `up` of a node that the next event takes out of service in the same second."""
+    """Remove each `up` of a node if the node's next event in the same second takes it out of service."""
     again = {(one.time_s, one.node) for one in changes if one.event != "up"}
     return [one for one in changes if one.event != "up" or (one.time_s, one.node) not in again]
 

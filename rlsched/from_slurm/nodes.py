@@ -24,7 +24,7 @@ _KEY: Final = r"(?:^|\s){}=(\S*)"
 
 
 class _Node(NamedTuple):
-    """A node in Slurm."""
+    """A node as Slurm lists it."""
 
     name: str
     gpus: int
@@ -41,7 +41,7 @@ class Imported:
 
     Attributes:
         cluster: The cluster.
-        names: Name of a node in the cluster, such as `n3`, by its name in Slurm.
+        names: Name of a node in the cluster, such as `n3`, by the node's name in Slurm.
         notes: Differences from Slurm, one sentence each.
     """
 
@@ -51,7 +51,7 @@ class Imported:
 
 
 def imported(text: str, name: str, where: str) -> Imported:
-    """Make a cluster from Slurm's list of its nodes.
+    """Make a cluster from Slurm's list of nodes.
 
     A partition becomes a VC if its nodes are in no other partition. Nodes in several partitions serve every
     VC.
@@ -62,14 +62,14 @@ def imported(text: str, name: str, where: str) -> Imported:
         where: Source to name in messages.
 
     Raises:
-        InputError: the text is neither, a value is malformed, or no node has a GPU.
+        InputError: the text is the output of neither command, a value is malformed, or no node has a GPU.
     """
     nodes = _of_scontrol(text, where) if "NodeName=" in text else _of_sinfo(text, where)
     there = [node for node in nodes if not any(word in node.state for word in _GONE)]
     if not any(node.gpus for node in there):
         raise InputError(
             f"{where}: none of its {len(there):,} nodes has a GPU: expected Gres=gpu:TYPE:COUNT, "
-            "as GresTypes=gpu and gres.conf set it up"
+            "as configured by GresTypes=gpu and gres.conf"
         )
     groups: dict[NodeGroup, list[str]] = {}
     for node in there:

@@ -1,8 +1,8 @@
 """Arrays of the models, for compiled kernels: traits of GPU types and workloads.
 
 K GPU types, W workloads. A job's *work* is its solo run time in seconds: at full clock, on its reference GPU
-type, on the fewest nodes that hold the job and with the cores that it requested. The *rate* of a job is work
-done per second, exactly 1 under those conditions.
+type, on the fewest nodes that hold the job and with the cores that it requested. The *rate* of a job is the
+work done per second, exactly 1 under these conditions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NUM_LEVELS: Final = 4
 """Number of SM clocks that a decision chooses from, for each GPU type."""
 
 MAX_WORKLOADS: Final = 128
-"""Most workloads in a catalogue, including the unknown one."""
+"""Maximum number of workloads in a catalogue, including the unknown one."""
 
 GPU_MODEL: Final = np.dtype(
     [
@@ -41,7 +41,7 @@ GPU_MODEL: Final = np.dtype(
     ],
     align=True,
 )
-"""One entry per GPU type; the symbols are as in the clock model of `docs/explanation/model.md`."""
+"""Fields of a GPU type; the symbols are as in the clock model of `docs/explanation/model.md`."""
 
 TRAIT: Final = np.dtype(
     [
@@ -70,9 +70,9 @@ TRAIT: Final = np.dtype(
     ],
     align=True,
 )
-"""One entry per workload and GPU type."""
+"""Fields of a workload on a GPU type."""
 WORKED_OUT: Final = (TRAIT.names or ())[(TRAIT.names or ()).index("more_sensitive") :]
-"""Fields that are not in a catalogue: predictions of the models (`speed.fill_beside`) and learnt values."""
+"""Fields of `TRAIT` that no catalogue contains: predictions (`speed.fill_beside`) and learnt values."""
 
 
 @by_reference

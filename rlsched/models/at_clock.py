@@ -1,4 +1,4 @@
-"""Time and power at an SM clock as formulas of plain numbers; `clocks` compiles them for kernels.
+"""Time and power at an SM clock as formulas of plain numbers; `clocks` compiles the formulas for kernels.
 
 The module contains no compiled code: nodes have no numba, and use the simulator's formulas to divide the
 energy of their GPUs among jobs. No formula calls a function, so that numba can compile each one separately.
@@ -13,15 +13,17 @@ MIN_CLOCK_FRAC: Final = 0.5
 """Lowest SM clock, as a fraction of the maximum. The energy optimum of 18 of 19 jobs lies at 0.54 to 0.62 on
 a V100 (GPU-DVFS-Dataset), and no clock below 0.49 was measured."""
 DWELL_S: Final = 10.0
-"""Shortest time between changes of a clock, seconds. Locking clocks every 50 ms slows collectives at any
-value (NVIDIA/nccl#1551); 10 s is twenty times the longest known settling time (SWITCH_S)."""
+"""Shortest time between changes of a clock, seconds. Locking clocks every 50 ms slows collectives, at any
+clock (NVIDIA/nccl#1551); 10 s is twenty times the longest known settling time (SWITCH_S).
+"""
 SWITCH_S: Final = 0.3
 """Time that a clock change costs, seconds. Worst cases: 5 to 25 ms on an A100, about 350 ms on a Quadro RTX
-6000, 480 ms on a GH200 (arXiv:2502.20075: the variation was read, the figures are recalled)."""
+6000, 480 ms on a GH200 (arXiv:2502.20075: the variation was checked, the figures are recalled).
+"""
 
 
 def relative_time(clock_bound: float, x: float) -> float:
-    """T(x): run time at clock `x` relative to full clock; exactly 1 at x = 1 and for rho = 0.
+    """Return T(x): run time at clock `x` relative to full clock; exactly 1 at x = 1 and for rho = 0.
 
     Args:
         clock_bound: rho, 0 to 1.
@@ -34,28 +36,32 @@ def relative_time(clock_bound: float, x: float) -> float:
 
 
 def time_of_busy(busy_full: float, busy: float) -> float:
-    """T(x) of a job from its GPU time at clock x and at full clock, both without co-tenants.
+    """Return T(x) of a job from its share of GPU time at clock x and at full clock, both without co-tenants.
 
-    A unit of work takes GPU time and pauses, in which its CPU or storage works. Assumption: pauses do not
-    depend on the clock and do not overlap with GPU time. Then T = (1 - busy_full) / (1 - busy), at least 1.
+    A unit of work consists of GPU time and of pauses, in which the job's CPU or storage works. Assumption:
+    pauses do not depend on the clock and do not overlap with GPU time. Then T = (1 - busy_full) / (1 - busy),
+    at least 1.
 
     Args:
         busy_full: Share of the time in which a kernel ran at full clock, below 1.
-        busy: The same at clock x, below 1.
+        busy: Share of the time in which a kernel ran at clock x, below 1.
     """
     return max((1.0 - busy_full) / (1.0 - busy), 1.0)
 
 
 def busy_at(busy_full: float, time: float) -> float:
-    """Share of the time in which a kernel runs at a clock with T(x) = `time`; inverse of `time_of_busy`."""
+    """Return the share of the time in which a kernel runs at a clock with T(x) = `time`.
+
+    Inverse of `time_of_busy`.
+    """
     return 1.0 - (1.0 - busy_full) / time
 
 
 def clock_bound_of(time: float, x: float) -> float:
-    """Return rho of a job that took `time` relative to full clock at clock `x`; inverse of `relative_time`.
+    """Return rho of a job that took `time`, relative to full clock, at clock `x`; inverse of `relative_time`.
 
     Args:
-        time: T(x) as observed; noise below 1 counts as 1, above 1/x as 1/x.
+        time: T(x) as observed. Values outside 1 to 1/x are noise, and are limited to this range.
         x: SM clock, fraction of the maximum, below 1.
     """
     bounded = min(max(time, 1.0), 1.0 / x)
@@ -63,12 +69,12 @@ def clock_bound_of(time: float, x: float) -> float:
 
 
 def relative_voltage(knee_frac: float, voltage_slope: float, x: float) -> float:
-    """v(x): core voltage at clock `x` relative to full clock, which falls linearly down to the knee."""
+    """Return v(x): core voltage at clock `x` relative to full clock; it falls linearly down to the knee."""
     return 1.0 + voltage_slope * (max(x, knee_frac) - 1.0)
 
 
 def dynamic_w(full_w: float, theta: float, time: float, voltage: float, x: float, speed_frac: float) -> float:
-    """Power that a job adds to a GPU's static power, W.
+    """Return the power that a job adds to a GPU's static power, W.
 
     Args:
         full_w: A: dynamic power at full clock, W.
@@ -76,14 +82,15 @@ def dynamic_w(full_w: float, theta: float, time: float, voltage: float, x: float
         time: T(x).
         voltage: v(x).
         x: SM clock, fraction of the maximum.
-        speed_frac: Speed that co-tenants and insufficient input leave the job at this clock, 0 to 1.
+        speed_frac: Speed (0 to 1) that remains to the job at this clock, next to its co-tenants and with its
+            input.
     """
     work = theta / time + (1.0 - theta) * x
     return full_w * work * voltage * voltage * speed_frac
 
 
 def board_w(static_w: float, idle_w: float, tdp_w: float, jobs: int, dynamic_sum_w: float) -> float:
-    """Power of one GPU, W; see `rlsched.models.clocks.gpu_power_w`."""
+    """Return the power of one GPU, W; see `rlsched.models.clocks.gpu_power_w`."""
     if jobs == 0:
         return idle_w
     return max(idle_w, min(static_w + dynamic_sum_w, tdp_w))
@@ -92,7 +99,7 @@ def board_w(static_w: float, idle_w: float, tdp_w: float, jobs: int, dynamic_sum
 def part_w(
     static_w: float, idle_w: float, tdp_w: float, jobs: int, dynamic_sum_w: float, own_dynamic_w: float
 ) -> float:
-    """One job's part of the power of a GPU, W; see `rlsched.models.clocks.job_part_w`."""
+    """Return one job's part of the power of a GPU, W; see `rlsched.models.clocks.job_part_w`."""
     shared_w = max(static_w, idle_w - dynamic_sum_w)
     room_w = tdp_w - static_w
     cut = room_w / dynamic_sum_w if dynamic_sum_w > room_w else 1.0

@@ -39,7 +39,7 @@ _part_w = kernel(at_clock.part_w)
 def dynamic_power_w(
     gpu: Records, kind: int, dynamic_w: float, clock_bound: float, x: float, speed_frac: float
 ) -> float:
-    """Dynamic power of one job on one GPU, W: the power that it adds to the GPU's static power.
+    """Return the dynamic power of one job on one GPU, W: the power that the job adds to the static power.
 
     Args:
         gpu: (K,) GPU_MODEL.
@@ -47,9 +47,9 @@ def dynamic_power_w(
         dynamic_w: A, W.
         clock_bound: rho.
         x: SM clock, fraction of the maximum.
-        speed_frac: Speed that co-tenants and insufficient input leave the job at this clock, 0 to 1. The GPU
-            works for the job in this share of the time, and power falls in proportion. (Assumed: no public
-            data set has power under sharing.)
+        speed_frac: Speed (0 to 1) that remains to the job at this clock, next to its co-tenants and with its
+            input. The GPU works for the job in this share of the time, and power falls in proportion.
+            (Assumed: no public data set has power under sharing.)
     """
     g = gpu[kind]
     v = relative_voltage(g.knee_frac, g.voltage_slope, x)
@@ -58,16 +58,16 @@ def dynamic_power_w(
 
 @kernel
 def gpu_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float) -> float:
-    """Power of one GPU, W.
+    """Return the power of one GPU, W.
 
-    Without jobs `idle_w`; with jobs the static power plus the sum of their dynamic power, at most the board's
-    limit and at least `idle_w`: the fit of a V100 puts P_s below the power of the idle board.
+    Without jobs: `idle_w`. With jobs: the static power plus the sum of the jobs' dynamic power, at most the
+    board's limit and at least `idle_w`, because the fit of a V100 puts P_s below the power of the idle board.
 
     Args:
         gpu: (K,) GPU_MODEL.
         kind: Row of `gpu`.
         jobs: Number of jobs on the GPU.
-        dynamic_sum_w: Sum of their `dynamic_power_w`.
+        dynamic_sum_w: Sum of the jobs' `dynamic_power_w`.
     """
     g = gpu[kind]
     return _board_w(g.static_w, g.idle_w, g.tdp_w, jobs, dynamic_sum_w)
@@ -75,7 +75,7 @@ def gpu_power_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float) -> flo
 
 @kernel
 def job_part_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dynamic_w: float) -> float:
-    """One job's part of the power of a GPU, W; the parts of all its jobs add up to `gpu_power_w`.
+    """Return one job's part of the power of a GPU, W; the parts of all jobs add up to `gpu_power_w`.
 
     Static power, and the difference that raises the sum to `idle_w`, are split evenly. Dynamic power belongs
     to its job, and is reduced in proportion if the sum exceeds the board's limit.
@@ -84,7 +84,7 @@ def job_part_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dyn
         gpu: (K,) GPU_MODEL.
         kind: Row of `gpu`.
         jobs: Number of jobs on the GPU, at least 1.
-        dynamic_sum_w: Sum of their `dynamic_power_w`.
+        dynamic_sum_w: Sum of the jobs' `dynamic_power_w`.
         own_dynamic_w: `dynamic_power_w` of this job.
     """
     g = gpu[kind]
@@ -93,16 +93,16 @@ def job_part_w(gpu: Records, kind: int, jobs: int, dynamic_sum_w: float, own_dyn
 
 @kernel
 def power_at(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, x: float) -> float:
-    """P(x): power of a GPU with this one job at clock `x`, W."""
+    """Return P(x): power of a GPU with only this job at clock `x`, W."""
     return gpu_power_w(gpu, kind, 1, dynamic_power_w(gpu, kind, dynamic_w, clock_bound, x, 1.0))
 
 
 @kernel
 def capped_clock(gpu: Records, kind: int, clock_bound: float, dynamic_w: float, cap_w: float) -> float:
-    """Clock of a GPU with this one job under a power cap, fraction of the maximum.
+    """Return the clock of a GPU with only this job under a power cap, fraction of the maximum.
 
-    The largest x <= 1 with P(x) <= `cap_w`, within 1e-9; the returned clock satisfies P(x) <= `cap_w`. Never
-    below MIN_CLOCK_FRAC, where the cap may be exceeded. P never falls as x grows.
+    The clock is the largest x <= 1 with P(x) <= `cap_w`, within 1e-9, and satisfies P(x) <= `cap_w`. It is
+    never below MIN_CLOCK_FRAC, where the power can exceed the cap. P never falls as x grows.
     """
     if power_at(gpu, kind, clock_bound, dynamic_w, 1.0) <= cap_w:
         return 1.0
@@ -127,8 +127,8 @@ def best_level(
         kind: Row of `gpu`.
         clock_bound: rho.
         dynamic_w: A, W.
-        max_slowdown_frac: T(x) <= 1 + this. Level 0, the full clock, is always allowed. Of levels with equal
-            energy, the higher clock is returned.
+        max_slowdown_frac: Budget b: only levels with T(x) <= 1 + b are chosen, and always level 0, the full
+            clock. Of levels with equal energy, the higher clock is returned.
     """
     best, least = 0, power_at(gpu, kind, clock_bound, dynamic_w, 1.0)
     for level in range(1, NUM_LEVELS):

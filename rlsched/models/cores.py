@@ -1,7 +1,7 @@
 """Effect of CPU cores: a job runs at the lower of its GPU's speed and its input pipeline's speed.
 
-Throughput of image and audio jobs, relative to three cores per GPU, is min(G, 0.40 * c^0.83) with c cores per
-GPU and G the GPU's own bound. Fitted to Synergy's profiles (OSDI'22; V100, data in memory); errors:
+The throughput of image and audio jobs, relative to three cores per GPU, is min(G, 0.40 * c^0.83) with c cores
+per GPU and the limit G of the GPU. Fitted to Synergy's profiles (OSDI'22; V100, data in memory); errors:
 `docs/explanation/clocks.md`.
 """
 
@@ -15,17 +15,17 @@ from rlsched.compile.jit import kernel
 
 CORE_EXPONENT: Final = 0.83
 THROUGHPUT_OF_ONE_CORE: Final = 0.40
-"""Coefficient, relative to the throughput at three cores. If it is fitted together with the exponent, it is
+"""Coefficient, relative to the throughput at three cores. A fit of coefficient and exponent together gives
 0.40 to 0.41 for ResNet-18, ResNet-50 and MobileNet.
 """
 FEWEST_CORES: Final = 1.0
-"""Fewest cores per GPU that a job needs. Profiles begin at one core: a job for which one core suffices counts
-as needing one.
+"""Minimum number of cores per GPU that a job needs. Profiles begin at one core, so a job that may need less
+than one core counts as needing one.
 """
 
 
 class CoreRow(NamedTuple):
-    """A job's throughput with this many cores per GPU, relative to three (one row of Synergy's profiles)."""
+    """One row of Synergy's profiles: throughput with this many cores per GPU, relative to three cores."""
 
     cores_each: float
     throughput: float
@@ -33,7 +33,7 @@ class CoreRow(NamedTuple):
 
 @kernel
 def input_speed(cores_each_given: float, cores_each_needed: float) -> float:
-    """Speed that an input pipeline allows, relative to the GPU's own speed; exactly 1 with enough cores.
+    """Return the speed that an input pipeline allows, relative to the GPU's; exactly 1 with enough cores.
 
     Args:
         cores_each_given: CPU cores for each of the job's GPUs; 0: unknown, assumed sufficient.
@@ -50,8 +50,8 @@ def input_speed(cores_each_given: float, cores_each_needed: float) -> float:
 def cores_needed(rows: Iterable[CoreRow]) -> float:
     """Return the cores per GPU that are just sufficient for a job, from its profile.
 
-    The GPU's bound G is the highest throughput of the profile, and the cores are those at which 0.40 * c^0.83
-    reaches it. A job as fast with one core as with any number needs FEWEST_CORES.
+    The GPU's limit G is the highest throughput of the profile. The result is the number of cores c at which
+    0.40 * c^0.83 reaches G. A job that is as fast with one core as with any number needs FEWEST_CORES.
 
     Args:
         rows: Throughput by cores per GPU, relative to three; with enough memory for the data.
@@ -69,5 +69,5 @@ def cores_needed(rows: Iterable[CoreRow]) -> float:
 
 
 def throughput(cores_each: float, gpu_bound: float) -> float:
-    """Throughput with this many cores per GPU and a GPU bound of `gpu_bound`; relative to three cores."""
+    """Return the throughput with these cores per GPU and this GPU limit, relative to three cores."""
     return min(gpu_bound, THROUGHPUT_OF_ONE_CORE * cores_each**CORE_EXPONENT)

@@ -35,7 +35,7 @@ _SETTLING = "between the worst cases of three types, 25 to 480 ms (arXiv:2502.20
 
 
 class _Curve(NamedTuple):
-    """Constants of the clock model, and the levels that decisions choose from."""
+    """Constants of the clock model for a GPU type, and the clocks that decisions choose from."""
 
     static_w: float
     knee_frac: float
@@ -46,13 +46,13 @@ class _Curve(NamedTuple):
     source: str
 
     def assumed(self, like: str, static_w: float) -> _Curve:
-        """Return this curve for a type without a public curve; P_s is the power of the idle board."""
+        """Return this curve for a type without a public curve; P_s becomes the power of the idle board."""
         source = f"no clock curve is public: shape of the {like}, P_s = idle power"
         return self._replace(static_w=static_w, status=ASSUMED, source=source)
 
 
 class _Type(NamedTuple):
-    """A row of the table before its sources are written out."""
+    """A row of `_TYPES`; `GPU_FIGURES` adds the sources."""
 
     tdp_w: float
     memory_mib: float
@@ -102,10 +102,10 @@ def _figures(row: _Type) -> Mapping[str, Figure]:
 GPU_FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = MappingProxyType(
     {name: _figures(row) for name, row in _TYPES.items()}
 )
-"""By GPU type and field of `GPU_MODEL`: value, status and source. `levels_frac` is excluded: it is a choice.
+"""Figures by GPU type and field of `GPU_MODEL`. `levels_frac` is not included, because it is a choice.
 
-K80: one of the board's two GPUs. Board limits and memory are of the SXM board for V100, A100, H100 and H200,
-and of the PCIe board for P100; memory as reported by NVML.
+K80: one of the board's two GPUs. Board limits and memory are of the SXM board for V100, A100, H100 and
+H200, and of the PCIe board for P100; memory as reported by NVML.
 """
 
 _PATTERNS: Final = (
@@ -121,22 +121,22 @@ _PATTERNS: Final = (
     (r"^t4(?!\d)", "T4"),
     (r"^k80", "K80"),
 )
-"""Prefixes of names without maker, `Tesla` and separators, and their types. RTX A6000: the A40's chip and
-limit; A800 and H800: an A100 and an H100 with slower links; GH200: the GPU of an H100.
+"""Prefixes of GPU names without vendor, `Tesla` and separators, and the type for each prefix. RTX A6000: the
+A40's chip and limit; A800 and H800: an A100 and an H100 with slower links; GH200: the GPU of an H100.
 """
 _MEMORY: Final = re.compile(r"(?:^|[^0-9])(\d{2,3})G(?:I?B)?\b|[0-9]M(\d{2})$", re.IGNORECASE)
 
 _MAKERS: Final = frozenset(("nvidia", "tesla", "geforce", "quadro"))
 
 NAME_TOLERANCE: Final = 0.07
-"""Largest relative difference at which a memory size in a name counts as equal to the table's."""
+"""Largest relative difference at which a memory size in a name counts as equal to the size in the table."""
 
 
 def canonical_kind(name: str) -> str:
     """Return the type in `GPU_FIGURES` for a GPU name as written by traces and drivers.
 
-    Case, maker and form are ignored: `Tesla V100-SXM2-32GB`, `v100`, `V100M32` and `nvidia_v100` are a
-    `V100`. Unknown names (`G2`, `G3`: undisclosed in Alibaba's traces) are `generic`.
+    Case, vendor and form factor are ignored: `Tesla V100-SXM2-32GB`, `v100`, `V100M32` and `nvidia_v100` are
+    a `V100`. Unknown names (`G2`, `G3`: undisclosed in Alibaba's traces) are `generic`.
     """
     bare = re.sub(r"[^a-z0-9]", "", re.sub(r"(?i)nvidia|tesla|geforce", "", name).lower())
     for pattern, kind in _PATTERNS:
@@ -154,9 +154,9 @@ def asked_type(text: str) -> str:
 
 @lru_cache(1 << 14)
 def stands_for(asked: str, name: str) -> bool:
-    """Whether a request for `asked` accepts GPUs named `name` by a driver or in a cluster file.
+    """Return whether a request for `asked` accepts GPUs named `name` by a driver or in a cluster file.
 
-    True if the names are equal, or if all words of the request are words of the name, ignoring makers and
+    True if the names are equal, or if all words of the request are words of the name, ignoring vendors and
     case: `H100` and `h100-80gb` match `NVIDIA H100 80GB HBM3`, and `rtx4090` matches `NVIDIA GeForce RTX
     4090`. A type of the table matches only that type: `RTX6000` does not match `RTX 6000 Ada`. A slice of a
     GPU matches if the GPU and the profile match: `H100/1g.10gb` and `NVIDIA H100 80GB HBM3/1g.10gb`. A node
@@ -179,12 +179,12 @@ def stands_for(asked: str, name: str) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    """Words of a name, without makers."""
+    """Return the words of a name, without vendors."""
     return [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in _MAKERS]
 
 
 def named_memory_mib(name: str) -> float | None:
-    """Memory stated in a GPU's name (`A100-SXM4-80GB`, `V100M32`), MiB; None if there is none.
+    """Return the memory stated in a GPU's name (`A100-SXM4-80GB`, `V100M32`), MiB; None: none is stated.
 
     A board reports up to 6 % less than its name states, because of ECC and memory reserved by the driver.
     """
@@ -193,5 +193,5 @@ def named_memory_mib(name: str) -> float | None:
 
 
 def levels_frac(kind: str) -> tuple[float, ...]:
-    """SM clocks that decisions choose from on a GPU type; fractions of the maximum, descending."""
+    """Return the SM clocks that decisions choose from on a GPU type; fractions of the maximum, descending."""
     return _TYPES[kind].curve.levels_frac

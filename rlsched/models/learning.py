@@ -1,10 +1,10 @@
-"""Online learning of how workloads share a GPU: updates the parameters from observed speeds.
+"""Online learning of the slowdown of workloads that share a GPU, from observed speeds.
 
 The module has no I/O and no compiled code, so that the broker and a node's telemetry can use it; `observing`
 compiles the same formulas for the simulator. Each workload has two factors on each GPU type, *sensitivity*
 and *pressure*; a job next to another job runs at 1 / (1 + sensitivity x pressure) (`sharing.latent_speed`).
 The beliefs about the logarithms of the factors are normal, with a mean and a variance, and each observed pair
-updates both by Bayes' rule.
+updates both factors by Bayes' rule.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from rlsched.errors import InputError
 POPULATION: Final = (0.80, 0.80)
 """Sensitivity and pressure of an unknown workload: geometric mean of Gavel's 77 (K80, P100, V100)."""
 POPULATION_SD: Final = 0.60
-"""Standard deviation of the logarithms of both factors between workloads: .86 on V100, .43 on P100, .31 on
+"""Standard deviation between workloads of the logarithms of both factors: .86 on V100, .43 on P100, .31 on
 K80 (same source), root mean square .58.
 """
 INTRODUCED_SD: Final = 0.20
 """Standard deviation of the logarithm of factors that were fitted on other pairs of the same workload."""
 OBSERVATION_SD: Final = 0.10
-"""Standard deviation of ln(speed) about the product form with fitted factors: .10 on P100, .09 on K80; .29 on
-V100, where half are within .14 (`studies/models/fit_sharing.py`)."""
+"""Standard deviation of ln(speed) around the product form with fitted factors: .10 on P100, .09 on K80; .29
+on V100, where half are within .14 (`studies/models/fit_sharing.py`)."""
 REPEAT_SD: Final = 0.03
 """Standard deviation of ln(speed) when the same pair is observed again. Assumed."""
 FLOOR_SD: Final = 0.05
-"""Least standard deviation of a factor's logarithm: workloads change over time."""
+"""Minimum standard deviation of a factor's logarithm: workloads change over time."""
 SLOWEST, FASTEST = 1e-3, 0.999
 """Limits of observed speeds: the logarithm of 0 would dominate every mean."""
 WIDEST: Final = 4.0
-"""Sensitivities and pressures stay between e^-4 and e^4."""
+"""Limit of the absolute logarithm: sensitivities and pressures stay between e^-4 and e^4."""
 MAX_PAIRS: Final = 100_000
-"""Most pairs stored individually; above this, the pair least recently observed is removed."""
+"""Maximum number of pairs stored individually; beyond it, the pair least recently observed is removed."""
 
 
 class Observed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,10 +80,10 @@ STRANGER: Final = Factors()
 
 
 class PairKnowledge:
-    """Knowledge of workloads that share a GPU. Every query and every update takes constant time.
+    """Beliefs about workloads that share a GPU. Every query and every update takes constant time.
 
     A prediction combines the observed speeds of the pair, if any, with the factors of the two workloads.
-    Factors begin as introduced, or else as in the population; observations update them.
+    Initial factors are set by `introduce`, or else are the population's; observations update them.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class PairKnowledge:
     def introduce(
         self, workload: str, kind: str, sensitivity: float, pressure: float, sd: float = INTRODUCED_SD
     ) -> None:
-        """Set initial factors, from a catalogue or a utilisation, in place of the population's.
+        """Set the initial factors of a workload, from a catalogue or a utilisation.
 
         Raises:
             InputError: a factor is not a positive number.
@@ -106,11 +106,11 @@ class PairKnowledge:
         self._factors[kind, workload] = Factors(math.log(sensitivity), math.log(pressure), sd, sd)
 
     def factors(self, workload: str, kind: str) -> Factors:
-        """Return the beliefs about a workload; the population's if the workload is unknown."""
+        """Return the beliefs about a workload; if the workload is unknown, the population's."""
         return self._factors.get((kind, workload), STRANGER)
 
     def predicted_speed(self, workload: str, partner: str, kind: str) -> float:
-        """Predicted speed of a job next to another, in (0, 1]."""
+        """Return the predicted speed of a job next to another job, in (0, 1]."""
         count, mean = self._pairs.get((kind, workload, partner), (0.0, 0.0))
         return math.exp(min(with_pair(self._modelled(workload, partner, kind), count, mean), 0.0))
 
@@ -130,19 +130,19 @@ class PairKnowledge:
         self._move(seen, log_speed)
 
     def _modelled(self, workload: str, partner: str, kind: str) -> float:
-        """ln(speed) by the factors of the two workloads."""
+        """Return ln(speed) computed from the factors of the two workloads."""
         mine, theirs = self.factors(workload, kind), self.factors(partner, kind)
         return -math.log1p(math.exp(mine.log_sensitivity + theirs.log_pressure))
 
     def _remember(self, pair: tuple[str, str, str], log_speed: float) -> None:
-        """Update the mean of the observation's pair."""
+        """Add an observation to the mean of its pair."""
         count, mean = self._pairs.pop(pair, (0.0, 0.0))
         self._pairs[pair] = count + 1, mean + (log_speed - mean) / (count + 1)
         if len(self._pairs) > MAX_PAIRS:
             del self._pairs[next(iter(self._pairs))]
 
     def _move(self, seen: Observed, log_speed: float) -> None:
-        """Update the sensitivity of one workload and the pressure of the other, by shares of the variance."""
+        """Update one workload's sensitivity and the other's pressure, in proportion to their variances."""
         mine, theirs = self.factors(seen.workload, seen.kind), self.factors(seen.partner, seen.kind)
         of_mine, of_theirs = mine.sensitivity_sd**2, theirs.pressure_sd**2
         both = of_mine + of_theirs
@@ -200,8 +200,8 @@ def moved(
         variance: Variance of this logarithm before the observation.
         both: Sum of this variance and the variance of the other factor of the product.
         before: ln of the product before the observation.
-        after: ln of the product after the observation, by `most_likely`. The factor changes by its share of
-            the variance.
+        after: ln of the product after the observation, by `most_likely`. The factor takes the part
+            `variance` / `both` of the change.
     """
     slope = 1.0 / (1.0 + math.exp(-after))  # of -ln(speed) in the logarithm of the product
     gain = slope**2 / (both * slope**2 + OBSERVATION_SD**2)

@@ -11,7 +11,7 @@ from rlsched.compile.jit import kernel
 from rlsched.models.sharing import pair_noise
 
 TIME_SLICED: Final = 0
-"""Sharing mode without MPS: the GPU runs one process at a time, in turn."""
+"""Sharing mode without MPS: the GPU runs the processes in turn, one at a time."""
 MPS: Final = 1
 """Sharing mode with one MPS server: kernels of all clients run side by side."""
 MIG: Final = 2
@@ -20,34 +20,38 @@ SharingMode = Literal["time-sliced", "mps", "mig"]
 SHARING_MODES: Final[tuple[SharingMode, ...]] = get_args(SharingMode)
 
 MAX_SHARING: Final = 4
-"""Most jobs on a GPU. Only pairs are measured: three or four jobs are an extrapolation of the formula."""
+"""Maximum number of jobs on a GPU. Only pairs are measured: three or four jobs are an extrapolation."""
 
 MARGIN_FRAC: Final = 0.10
 """Fraction of a shared GPU's memory that stays free. Assumed, for three reasons: the driver reserves some of
 the labelled memory (a V100 of 16,384 MiB has 16,160 for programs); a job's profiled peak is not its highest;
-and a framework's caching allocator holds freed blocks that a neighbour cannot use. Apart from that, sums of
+and a framework's caching allocator holds freed blocks that a co-tenant cannot use. Apart from that, sums of
 solo memory are accurate: a pair takes 22 MiB more than its parts (measured: median of Lucid's pairs, RTX
-3090). When memory runs out, the tenant that allocates next fails, which may be the neighbour: the margin is
-conservative."""
+3090). When memory runs out, the tenant that allocates next fails, even if a co-tenant is the cause: so the
+margin is conservative.
+"""
 
 FAULT_SHARED: Final = (False, True, False)
 """By sharing mode: whether a fatal fault of one tenant (an illegal address, for example) ends all tenants.
 
-Time-sliced: contexts are separate and only the faulty one is torn down; NVIDIA's GPU operator nevertheless
-promises no fault isolation, as faults of the whole GPU, and running out of memory, are shared. MPS: since
-Volta a client's fatal fault is reported to every client on the same GPU, and all of them must exit before the
-server accepts new ones (NVIDIA's MPS guide, error containment). MIG: the fault stays within the slice."""
+Time-sliced: contexts are separate, and only the faulty context is destroyed. NVIDIA's GPU operator promises
+no fault isolation, because faults of the whole GPU, and running out of memory, affect all tenants. MPS:
+since Volta a client's fatal fault is reported to every client on the same GPU, and all of them must exit
+before the server accepts new clients (NVIDIA's MPS guide, error containment). MIG: the fault stays within the
+slice.
+"""
 
 
 FAULT_FRAC: Final = 0.1
-"""Fraction of job failures that are fatal faults of the GPU's context. Assumed: of the failures of two months
-of Philly, invalid memory accesses and CUDA errors are about a tenth (Jeon et al., ATC'19, table of failure
-reasons, recalled); most are out of host memory, wrong inputs and errors of the program."""
+"""Fraction of job failures that are fatal faults of the GPU's context. Assumed: in two months of Philly,
+invalid memory accesses and CUDA errors are about a tenth of the failures (Jeon et al., ATC'19, table of
+failure reasons, recalled). Most failures are: out of host memory, wrong inputs, and errors of the program.
+"""
 
 
 @kernel
 def is_device_fault(key: np.uint64, failure: int, fault_frac: float) -> bool:
-    """Whether a failure of a job is a fault of the GPU's context, equal in every run under any policy.
+    """Return whether a failure is a fault of the GPU's context; the same in every run, under any policy.
 
     Args:
         key: 64-bit key of the job.
@@ -60,19 +64,19 @@ def is_device_fault(key: np.uint64, failure: int, fault_frac: float) -> bool:
 
 @kernel
 def memory_limit_mib(gpu_memory_mib: float, tenants: int) -> float:
-    """Memory that this many tenants may use together, MiB: all for one tenant, less the margin for more."""
+    """Return the memory that this many tenants can use together, MiB; for several less the margin."""
     return gpu_memory_mib if tenants <= 1 else (1.0 - MARGIN_FRAC) * gpu_memory_mib
 
 
 @kernel
 def fits_memory(gpu_memory_mib: float, used_mib: float, tenants: int, job_mib: float) -> bool:
-    """Whether the memory of a GPU suffices for its tenants and one more job.
+    """Return whether the memory of a GPU suffices for its tenants and one more job.
 
     The memory of a pair is the sum of its jobs' solo memory (measured by Lucid; see `MARGIN_FRAC`).
 
     Args:
         gpu_memory_mib: Memory of the GPU; nan: unknown, any job fits.
-        used_mib: Sum of the peak memory of its tenants, contexts included.
+        used_mib: Sum of the peak memory of the tenants, contexts included.
         tenants: Current number of tenants.
         job_mib: Memory of the job; nan: unknown, the job does not share.
     """

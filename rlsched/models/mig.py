@@ -1,4 +1,4 @@
-"""MIG: the slices of a GPU, which jobs fit on them, and how fast jobs run on them."""
+"""MIG: slices of GPUs, combinations of slices that fit on a GPU, and the speed of jobs on slices."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SliceProfile(NamedTuple):
         compute: Number of compute slices, out of `COMPUTE_SLICES` of a GPU.
         memory: Number of memory slices, out of `MEMORY_SLICES` of a GPU.
         memory_mib: Usable memory, MiB.
-        at_most: Most slices of this size on a GPU.
+        at_most: Maximum number of slices of this size on a GPU.
     """
 
     name: str
@@ -34,7 +34,7 @@ class SliceProfile(NamedTuple):
 
 
 def _profiles(names: str, gib: tuple[float, float, float, float]) -> tuple[SliceProfile, ...]:
-    """Return the five common profiles, from 1g to 7g; `gib`: the memory of 1g, 2g, 3g and 4g, and 7g."""
+    """Return the five common profiles, 1g to 7g; `gib` is the memory of 1g, 2g, of 3g and 4g, and of 7g."""
     memory_gib = (gib[0], gib[1], gib[2], gib[2], gib[3])
     shapes = ((1, 1, 7), (2, 2, 3), (3, 4, 2), (4, 4, 1), (7, 8, 1))
     return tuple(
@@ -55,7 +55,7 @@ found: twice the memory of its 2g is assumed.
 """
 
 _STARTS: Final = {1: (0, 1, 2, 3, 4, 5, 6), 2: (0, 2, 4), 3: (0, 4), 4: (0,), 7: (0,)}
-"""Memory slices at which a slice may begin, by its compute slices (NVIDIA's MIG guide, placements)."""
+"""Memory slices at which a slice can begin, by its compute slices (NVIDIA's MIG guide, placements)."""
 _LENGTH: Final = {1: 1, 2: 2, 3: 4, 4: 4, 7: 8}
 
 MEASURED_A100: Final[dict[tuple[str, int], tuple[float, float, float, float]]] = {
@@ -93,8 +93,8 @@ MEASURED_A100: Final[dict[tuple[str, int], tuple[float, float, float, float]]] =
     ("transformer", 128): (nan, nan, 0.5107, 0.5702),
 }
 """Speed of a model at a batch size on slices 1g, 2g, 3g and 4g of an A100-40GB relative to 7g; nan: the model
-did not fit, or was not measured. MISO's logs (SoCC'22; boringlee24/socc22-miso, MIT). The speeds of
-DeepSpeech2 do not decrease with batch size as the speeds of all others do: outliers, excluded from fits.
+did not fit, or was not measured. MISO's logs (SoCC'22; boringlee24/socc22-miso, MIT). For all models except
+DeepSpeech2, speeds decrease with batch size; DeepSpeech2 is an outlier, and excluded from fits.
 """
 
 MEASURED_GPU: Final = "A100-40GB"
@@ -104,20 +104,21 @@ BEND: Final = 2.62
 (`studies/models/fit_sharing.py`)."""
 SIZE_FRAC: Final = (nan, 0.143, 0.263, 0.436, 0.505, nan, nan, 1.0)
 """By compute slices: effective size relative to a 7g slice, for a job that needs a whole slice. 4g is half,
-like its memory, not 4/7. The scale is set by 1g, which has a seventh of the multiprocessors; the others are
-fitted on A100, and used for the other GPUs, whose slices have nearly the same shares."""
+like its memory, not 4/7. The scale is set by 1g, which has a seventh of the multiprocessors. The other values
+are fitted on A100, and also used for the other GPUs, which have nearly the same shares per slice.
+"""
 
 
 @kernel
 def slice_speed(demand: float, compute: int) -> float:
-    """Speed on a MIG slice relative to the whole (7g) for a job without measurements; in (0, 1].
+    """Return the speed on a MIG slice relative to the whole GPU (7g), in (0, 1], without measurements.
 
-    A smooth roofline, as for clocks: a job that needs `demand` of the GPU is slowed down once the slice is
-    smaller: (1 + d^p (r^-p - 1))^(-1/p). Slices share no relevant resource: jobs on other slices have no
-    effect.
+    A smooth roofline, as for clocks: a job that needs the share d = `demand` of the GPU slows down once the
+    slice (size r) is smaller: (1 + d^p (r^-p - 1))^(-1/p). Jobs on other slices have no effect, because
+    slices share no relevant resource.
 
     Args:
-        demand: Share of the GPU that the job keeps busy, 0 to 1: its solo utilisation (an
+        demand: Share of the GPU that the job keeps busy, 0 to 1: the job's solo utilisation (an
             assumption: MISO's logs have none).
         compute: Compute slices: 1, 2, 3, 4 or 7.
     """
@@ -125,14 +126,14 @@ def slice_speed(demand: float, compute: int) -> float:
 
 
 def measured_speed(model: str, batch: int, compute: int) -> float:
-    """Measured speed on a slice (A100-40GB) relative to 7g; nan if not measured."""
+    """Return the measured speed on a slice (A100-40GB) relative to 7g; nan if not measured."""
     if compute == COMPUTE_SLICES:
         return 1.0 if (model, batch) in MEASURED_A100 else nan
     return MEASURED_A100.get((model, batch), (nan,) * 4)[compute - 1]
 
 
 def combined_throughput(model: str, batch: int, compute: int) -> float:
-    """Throughput of as many equal slices as fit, each with the same job, relative to 7g; nan: unknown."""
+    """Return the throughput of as many equal slices as fit, with equal jobs, relative to 7g; nan: unknown."""
     return _at_most(compute) * measured_speed(model, batch, compute)
 
 
@@ -149,25 +150,25 @@ class Slice(NamedTuple):
 
     @property
     def memory_frac(self) -> float:
-        """The slice's fraction of the GPU's memory slices, and of idle and static power (assumed)."""
+        """Fraction of the GPU's memory slices, and of the GPU's idle and static power (assumed)."""
         return self.profile.memory / MEMORY_SLICES
 
     @property
     def compute_frac(self) -> float:
-        """The slice's fraction of the compute slices, and of the board's limit above static power (assumed).
+        """Fraction of the GPU's compute slices, and of the board's power above static power (assumed).
 
-        If that power were split by memory, seven 1g slices could draw only seven eighths of it. There is no
-        public data on the power of a slice.
+        If the power above static power were split by memory, seven 1g slices could draw only seven eighths of
+        it. There is no public data on the power of a slice.
         """
         return self.profile.compute / COMPUTE_SLICES
 
     @property
     def size_frac(self) -> float:
-        """The slice's effective size relative to the GPU, for a job that needs a whole slice."""
+        """Effective size of the slice relative to the GPU, for a job that needs a whole slice."""
         return SIZE_FRAC[self.profile.compute]
 
     def was_measured(self, workload: str) -> bool:
-        """Whether a workload of the catalogue was measured on this slice."""
+        """Return whether a workload of the catalogue was measured on this slice."""
         row = MEASURED_AS.get(workload)
         if row is None or self.gpu != MEASURED_GPU:
             return False
@@ -179,13 +180,15 @@ MEASURED_AS: Final = {
     "gnn-b256": ("gnn", 256),
     "cyclegan-monet2photo-b1": ("cyclegan", 1),
 }
-"""Workloads of the catalogue with rows in `MEASURED_A100`: the ones whose utilisation of an A100 comes from
-these rows. The other models use other data sets than the catalogue, or unknown ones."""
+"""Workloads of the catalogue with rows in `MEASURED_A100`. The catalogue's utilisation of an A100 comes from
+the same rows for these workloads. The other models use data sets that differ from the catalogue's, or are
+unknown.
+"""
 
 
 @cache
 def gpu_with_mig(gpu_type: str) -> str | None:
-    """Return the key of `PROFILES` for a GPU type (`A100`: 40 GB); None: its slices are unknown."""
+    """Return the key of `PROFILES` for a GPU type (`A100`: 40 GB); None: the type's slices are unknown."""
     kind = canonical_kind(gpu_type)
     memory_mib = named_memory_mib(gpu_type) or GPU_FIGURES[kind]["memory_mib"].value
     for known in PROFILES:
@@ -206,10 +209,10 @@ def slice_of(gpu_type: str) -> Slice | None:
 
 
 def layout_fault(gpu_type: str, names: tuple[str, ...]) -> str:
-    """Return why a node's GPUs of this type cannot be partitioned into these slices; "" if they can.
+    """Return why GPUs of this type cannot be partitioned into these slices; "" if they can.
 
-    All slices must be of one size: a node has one GPU type, for jobs and for the scheduler's counts of free
-    GPUs.
+    All slices of a node must be of one size, because a node has one GPU type, which jobs request and by which
+    the scheduler counts free GPUs.
     """
     gpu = gpu_with_mig(gpu_type)
     if gpu is None:
@@ -230,7 +233,7 @@ def layout_fault(gpu_type: str, names: tuple[str, ...]) -> str:
 
 
 def speed_on_slice(workload: str, util_frac: float, cut: Slice) -> float:
-    """Speed of a workload of the catalogue on a slice relative to the whole GPU.
+    """Return the speed of a workload of the catalogue on a slice relative to the whole GPU.
 
     Uses the measurement if there is one, else `slice_speed`.
 
@@ -245,16 +248,16 @@ def speed_on_slice(workload: str, util_frac: float, cut: Slice) -> float:
 
 
 def layout_fits(compute: tuple[int, ...]) -> bool:
-    """Whether slices of these sizes can coexist on one GPU. MIG restricts their places, not only their sum.
+    """Return whether slices of these sizes fit on one GPU. MIG restricts positions as well as the sum.
 
     Args:
-        compute: Compute slices of each: 1, 2, 3, 4 or 7.
+        compute: Compute slices of each slice: 1, 2, 3, 4 or 7.
     """
     return _placed(sorted(compute, key=lambda size: -_LENGTH[size]), 0)
 
 
 def _placed(left: list[int], taken: int) -> bool:
-    """Whether the slices `left` fit next to the memory slices in use, `taken`, a bit mask."""
+    """Return whether the slices `left` fit next to the memory slices in use (`taken`, a bit mask)."""
     if not left:
         return True
     size = left[0]
@@ -266,5 +269,5 @@ def _placed(left: list[int], taken: int) -> bool:
 
 
 def _at_most(compute: int) -> int:
-    """Most slices of this size on a GPU."""
+    """Return the maximum number of slices of this size on a GPU."""
     return next(n for n in count(1) if not layout_fits((compute,) * (n + 1)))

@@ -1,4 +1,4 @@
-"""`PowerByState`: power of a node without jobs, by state, and times between states, for `power_down`."""
+"""`PowerByState`: power of a node without jobs by power state, and the times of shutdown and boot."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class PowerByState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     asleep_w: float
     boot_w: float
     boot_s: float
-    """Time from the wake command until jobs may start."""
+    """Time from the wake command until jobs can start."""
     shutdown_s: float
-    """Time from the sleep command until power falls to `asleep_w`; `idle_w` until then."""
+    """Time from the sleep command until power falls to `asleep_w`; the node draws `idle_w` until then."""
 
     def __post_init__(self) -> None:
         for field in self.__struct_fields__:

@@ -1,4 +1,4 @@
-"""`LearntPairs`: observed pairs of a ledger, by the names of GPU types and workloads.
+"""`LearntPairs`: observations of pairs of workloads, by the names of GPU types and workloads.
 
 `observing.observe` learns on the arrays of one set of models. A broker replaces its models when a node of
 another GPU type registers, and compacts its journal. `LearntPairs` therefore stores the observations exactly.
@@ -24,7 +24,7 @@ class LearntFactor(msgspec.Struct, array_like=True):
     Attributes:
         kind: GPU type.
         workload: Name in the catalogue.
-        suffers: Whether the factor applies to the workload's own sensitivity, not to its pressure on
+        suffers: True: the factor applies to the workload's own sensitivity. False: to its pressure on
             co-tenants.
         factor: The factor; 1: as modelled.
         sd: Standard deviation of the factor's logarithm.
@@ -38,7 +38,7 @@ class LearntFactor(msgspec.Struct, array_like=True):
 
 
 class LearntPair(msgspec.Struct, array_like=True):
-    """Observations of a workload next to another: their number, and mean ln(speed)."""
+    """Observations of a workload next to another workload: number of observations, and mean ln(speed)."""
 
     kind: str
     workload: str
@@ -49,23 +49,23 @@ class LearntPair(msgspec.Struct, array_like=True):
 
 @kernel
 def predict_row(m: ModelArrays, kind: int, a: int) -> None:
-    """Update the predicted speeds of workload `a` next to every other, after its sensitivity has changed."""
+    """Update the predicted speeds of workload `a` next to every workload, after its sensitivity changed."""
     for other in range(1, m.trait.shape[0]):
         _predict(m, kind, a, other)
 
 
 @kernel
 def predict_column(m: ModelArrays, kind: int, b: int) -> None:
-    """Update the predicted speeds of every workload next to workload `b`, after its pressure has changed."""
+    """Update the predicted speeds of every workload next to workload `b`, after its pressure changed."""
     for other in range(1, m.trait.shape[0]):
         _predict(m, kind, other, b)
 
 
 def learn_pair(m: ModelArrays, kind: int, a: int, b: int, speed: float) -> bool:
-    """Learn from the observed speed of workload `a` next to `b`, numbers of the catalogue, on a GPU type.
+    """Learn from the observed speed of workload `a` next to workload `b` on a GPU type.
 
-    Returns False if the pair teaches nothing: a workload is unknown (0), or the pair is in the table of
-    measured pairs.
+    `a` and `b` are numbers of the catalogue. Returns False if nothing was learnt, because a workload is
+    unknown (0), or because the table of measured pairs has the pair.
     """
     if a <= 0 or b <= 0:
         return False
@@ -77,10 +77,10 @@ def learn_pair(m: ModelArrays, kind: int, a: int, b: int, speed: float) -> bool:
 
 
 class LearntPairs:
-    """Everything learnt from observed pairs.
+    """All factors and pairs learnt from observations.
 
-    In the methods, `number` is a function that returns the number of a workload in the catalogue, 0 if this
-    version does not have the workload.
+    In the methods, `number` is a function that returns the number of a workload in the catalogue, or 0 if
+    this version does not have the workload.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class LearntPairs:
     def observe(
         self, m: ModelArrays, kinds: Sequence[str], seen: Observed, number: Callable[[str], int]
     ) -> bool:
-        """Learn from an observation, on models of these GPU types. Returns whether anything was learnt."""
+        """Learn from an observation, on models of these GPU types; return whether anything was learnt."""
         if seen.kind not in kinds:
             return False
         kind, a, b = kinds.index(seen.kind), number(seen.workload), number(seen.partner)
@@ -108,12 +108,12 @@ class LearntPairs:
         return True
 
     def count(self, kind: str, workload: str, partner: str) -> int:
-        """Number of observations of a workload next to another on a GPU type."""
+        """Return the number of observations of a workload next to another one on a GPU type."""
         known = self._pairs.get((kind, workload, partner))
         return 0 if known is None else int(known.count)
 
     def put_into(self, m: ModelArrays, kinds: Sequence[str], number: Callable[[str], int]) -> None:
-        """Apply all learnt factors and pairs to models without observations."""
+        """Apply all learnt factors and pairs to models that contain no observations."""
         changed: list[tuple[Any, int, int]] = []
         for one in self._factors.values():
             row = number(one.workload)

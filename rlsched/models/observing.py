@@ -2,8 +2,8 @@
 
 A run learns factors of the modelled slowdown. A pair is predicted as modelled until one of its workloads was
 observed: 1 / (1 + (1 / modelled - 1) x more_sensitive x more_pressing). For workloads with latent factors
-this is the form of `PairKnowledge`. If only `stranger_speed` is available, the same form starts from the
-speed that it predicts. Pairs of the table are known, and are not learnt.
+this is the formula of `PairKnowledge`. If only `stranger_speed` is available, its prediction is `modelled` in
+the same formula. Pairs in the table of measured pairs are known, and are not learnt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlsched.models.learning import (
 from rlsched.models.sharing import known_pair
 
 LEAST_SLOWDOWN: Final = 1e-6
-"""Least modelled slowdown: a factor has no effect on a slowdown of 0."""
+"""Minimum modelled slowdown, because a factor has no effect on a slowdown of 0."""
 
 _most_likely = kernel(most_likely)
 _moved = kernel(moved)
@@ -46,7 +46,7 @@ def forget_all(m: ModelArrays) -> None:
 
 @kernel
 def _slowdown(m: ModelArrays, kind: int, a: int, b: int) -> float:
-    """1 / speed - 1 of a workload next to another, by the models and the learnt factors of both."""
+    """Return 1 / speed - 1 of workload `a` next to `b`, by the models and the learnt factors of both."""
     t = m.trait
     modelled = max(1.0 / t.modelled[a, kind, b] - 1.0, LEAST_SLOWDOWN)
     return modelled * t.more_sensitive[a, kind] * t.more_pressing[b, kind]
@@ -54,7 +54,7 @@ def _slowdown(m: ModelArrays, kind: int, a: int, b: int) -> float:
 
 @kernel
 def _predict(m: ModelArrays, kind: int, a: int, b: int) -> None:
-    """Update the predicted speed of a workload next to another; pairs of the table stay."""
+    """Update the predicted speed of workload `a` next to `b`; pairs of the table stay unchanged."""
     t = m.trait
     measured = known_pair(m, kind, a, b)
     if measured == measured:
@@ -70,7 +70,7 @@ def _predict(m: ModelArrays, kind: int, a: int, b: int) -> None:
 
 @kernel
 def observe(m: ModelArrays, kind: int, a: int, b: int, speed: float) -> None:
-    """Learn from a job of workload `a` that ran at this speed next to a job of `b` on this GPU type; solo: 1.
+    """Learn from a job of workload `a` that ran at `speed` (solo: 1) next to a job of workload `b`.
 
     Updates the sensitivity of `a` and the pressure of `b` and stores the pair, as `PairKnowledge.observe`
     does, then updates all dependent predictions. The pair must not be in the table, and both workloads must

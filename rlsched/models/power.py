@@ -1,4 +1,4 @@
-"""Models of GPU types as arrays, and `NodePower`: the power of a node without its GPUs."""
+"""Models of GPU types as arrays, and `NodePower`: the power of a node except its GPUs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def gpu_models(kinds: Sequence[str]) -> Records:
 
     Args:
         kinds: Names of GPU types as in a cluster description or a trace (see `canonical_kind`). A memory size
-            in a name counts if it differs from the table's.
+            in a name is used if it differs from the table's.
 
-    A MIG slice (`A100-40GB/3g.20gb`) has its fraction of the GPU's idle and static power, by memory, and of
-    the remainder up to the board's limit, by multiprocessors; together slices never exceed the GPU's limit.
-    It has only the full clock: the GPU has one clock for all its slices.
+    A MIG slice (`A100-40GB/3g.20gb`) has a fraction of the GPU's idle and static power (by memory), and of
+    the power from there to the board's limit (by multiprocessors), so that the slices of a GPU never exceed
+    the GPU's limit. A slice has only the full clock, because the GPU has one clock for all its slices.
 
     Returns:
         (K,) GPU_MODEL.
@@ -69,7 +69,7 @@ def power_at_clock(gpu_type: str, dynamic_full_w: float, time: float, x: float) 
 
 
 class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Power of a node without its GPUs, and the cost of powering it down.
+    """Power of a node except its GPUs, and the cost of powering the node down.
 
     An idle node with eight V100 and 40 cores draws 8 x 41 + 300 + 40 x 2 = 708 W by these values: an idle
     8-GPU node draws 0.6 to 0.8 kW (Helios, SC'21: 0.8 kW for a DGX-1; recalled). Cooling and the loss of
@@ -78,8 +78,8 @@ class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     Attributes:
         base_w: Board, memory, disks, fans and network, while the node is on (assumed).
         cpu_idle_w_per_core: Power of an idle core (assumed).
-        cpu_active_w_per_core: Power of a busy core, in place of the idle core's (data sheet: Xeon E5-2698 v4
-            of the DGX-1, 135 W for 20 cores).
+        cpu_active_w_per_core: Power of a busy core, in place of `cpu_idle_w_per_core` (data sheet: Xeon
+            E5-2698 v4 of the DGX-1, 135 W for 20 cores).
         unknown_cpus_per_gpu: Cores per GPU if a cluster description has none (DGX-1: 40 for 8).
         asleep_w: Power of a node that is powered down: its management controller (assumed).
         boot_s: Time from the decision until jobs can start (assumed: between 5 and 10 minutes).
@@ -97,16 +97,16 @@ class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     shutdown_s: float = 60.0
 
     def cores(self, cpus: int, gpus: int) -> int:
-        """Number of cores that count for power: `cpus`, or, if that is 0, the usual number for these GPUs."""
+        """Return the number of cores that draw power: `cpus`, or, if 0, the usual number for these GPUs."""
         return cpus or self.unknown_cpus_per_gpu * gpus
 
     @property
     def busy_core_w(self) -> float:
-        """Power that a job adds to its node with each core that it keeps busy, W."""
+        """Additional power of the node for each core that a job keeps busy, W."""
         return self.cpu_active_w_per_core - self.cpu_idle_w_per_core
 
     def idle_w(self, cpus: int, gpus: int, gpu_idle_w: float) -> float:
-        """Power of a node that is on and idle, W, its GPUs included.
+        """Return the power of a node that is on and idle, W, including its GPUs.
 
         Args:
             cpus: Cores of the node, 0 if unknown.
@@ -117,5 +117,5 @@ class NodePower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return self.base_w + cores * self.cpu_idle_w_per_core + gpus * gpu_idle_w
 
     def booting_w(self, cpus: int, gpus: int, gpu_idle_w: float) -> float:
-        """Power of the node during boot, W."""
+        """Return the power of the node during boot, W, including its GPUs."""
         return self.idle_w(cpus, gpus, gpu_idle_w) if self.boot_w is None else self.boot_w

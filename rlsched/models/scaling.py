@@ -9,7 +9,7 @@ from rlsched.compile.jit import kernel
 
 @kernel
 def node_spread_speed(node_penalty: float, nodes: float, fewest_nodes: float) -> float:
-    """Speed of a gang on more nodes than it needs, relative to the fewest; exactly 1 on the fewest.
+    """Return the speed of a gang relative to its speed on the fewest nodes; exactly 1 on the fewest.
 
     Args:
         node_penalty: Time added by each doubling of nodes, fraction.

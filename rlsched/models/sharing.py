@@ -1,7 +1,8 @@
-"""Compiled speed of jobs that share a GPU by time slicing or MPS: table, else latent factors, else formula.
+"""Compiled speed of jobs that share a GPU by time slicing or MPS.
 
-A *speed* is relative to the same job running solo on the same GPU at the same clock: exactly 1 without
-co-tenants. A *slowdown* here is 1 / speed - 1, the time that co-tenants add to a second of work.
+The speed comes from the table of measured pairs, else from latent factors, else from a formula. A *speed* is
+relative to the same job running solo on the same GPU at the same clock: exactly 1 without co-tenants. A
+*slowdown* here is 1 / speed - 1, the time that co-tenants add to a second of work.
 """
 
 from __future__ import annotations
@@ -17,32 +18,32 @@ from rlsched.models.arrays import ModelArrays
 from rlsched.models.learning import REPEAT_SD
 
 SATURATION: Final = 1.194
-"""Slowdown that each further unit of utilisation adds on a full GPU. Like the next three constants, it was
-fitted by `studies/models/fit_sharing.py` to the values of the solo-normalised formula of Lucid's pairs (RTX
-3090, R2 .45 there, but not 1 for a solo job) and, with equal weight, to the mean combined throughput by bands
+"""Slowdown that each further unit of utilisation adds on a full GPU. This constant and the next three were
+fitted by `studies/models/fit_sharing.py` to two sets of values with equal weight: the solo-normalised formula
+of Lucid's pairs (RTX 3090; R2 .45 there, but not 1 for a solo job), and the mean combined throughput by bands
 of utilisation of the 1,091 measured pairs. Error against the formula: rms .013, at most .031; against the
 bands: at most .05 of 2.
 """
 THRESHOLD: Final = 1.487
-"""Utilisation of all tenants together at which the GPU is full."""
+"""Total utilisation of all tenants at which the GPU is full."""
 SHARPNESS: Final = 2.80
 """Sharpness of the bend at the threshold."""
 LIGHT_SLOWDOWN: Final = 0.0187
-"""Slowdown per unit of the others' utilisation on a GPU that is not full."""
+"""Slowdown per unit of the co-tenants' utilisation on a GPU that is not full."""
 RESIDUAL_SD: Final = 0.10
-"""Standard deviation of ln(speed) about the prediction: .10 about the formula on Lucid's pairs (RTX 3090);
-about latent factors, on held-out pairs, .11 on P100, .10 on K80 and .32 on V100 (Gavel)."""
+"""Standard deviation of ln(speed) around the prediction: .10 around the formula on Lucid's pairs (RTX 3090);
+around latent factors, on held-out pairs, .11 on P100, .10 on K80 and .32 on V100 (Gavel)."""
 OF_JOBS: Final = REPEAT_SD / RESIDUAL_SD
-"""Part of a deviate that belongs to the pair of jobs. The rest is the same for all jobs of both workloads."""
+"""Part of a deviate that belongs to the two jobs. The rest is the same for all jobs of both workloads."""
 OF_SINGLES: Final = math.sqrt(0.55)
 """Part of a deviate that belongs to the single workloads: the sensitivity of one, the pressure of the other.
-On Lucid's pairs (RTX 3090) the formula leaves .60 of the variance, factors of each workload .27, both on
-held-out pairs: .55 of the formula's residual belongs to single workloads.
+On held-out pairs of Lucid (RTX 3090), the formula leaves .60 of the variance, and the formula with factors of
+each workload .27: so .55 of the formula's residual belongs to single workloads.
 """
 OF_PAIRS: Final = math.sqrt(1.0 - OF_JOBS**2 - OF_SINGLES**2)
 """Part of a deviate that belongs to the pair of workloads. The squares of the three parts add up to 1."""
 NOISE_FLOOR: Final = 0.2
-"""Speed below which noise does not reduce a speed."""
+"""Speed below which noise does not reduce the speed further."""
 
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
@@ -53,13 +54,13 @@ _PRESSES: Final = np.uint64(2)
 
 @kernel
 def _softplus(excess: float) -> float:
-    """ln(1 + e^(s y)) / s, without overflow."""
+    """Return ln(1 + e^(s y)) / s, without overflow."""
     return max(excess, 0.0) + math.log1p(math.exp(-SHARPNESS * abs(excess))) / SHARPNESS
 
 
 @kernel
 def stranger_speed(util_frac: float, others_util_frac: float) -> float:
-    """Speed of a job next to others, if only its solo GPU utilisation is known; in (0, 1].
+    """Return the speed of a job next to others, in (0, 1], from solo GPU utilisations only.
 
     A saturation formula: 1 / (1 + a (softplus(u + U - t) - softplus(u - t)) + b U). The solo term is
     subtracted, so that without others the value is exactly 1. Fitted on pairs; for more tenants U is the sum
@@ -75,7 +76,7 @@ def stranger_speed(util_frac: float, others_util_frac: float) -> float:
 
 @kernel
 def latent_speed(sensitivity: float, pressure_sum: float) -> float:
-    """Speed of a job with this sensitivity next to jobs whose pressures add up to `pressure_sum`; at most 1.
+    """Return the speed, at most 1, of a job next to jobs whose pressures add up to `pressure_sum`.
 
     The product form was fitted on pairs (Gavel). Adding up the pressures of several tenants is an
     extrapolation.
@@ -84,7 +85,7 @@ def latent_speed(sensitivity: float, pressure_sum: float) -> float:
 
 
 def factors_of_util(util_frac: float) -> tuple[float, float]:
-    """Return the initial sensitivity and pressure of a job of which only the solo utilisation is known.
+    """Return the initial sensitivity and pressure of a job with a known solo utilisation and no other data.
 
     The formula is not a product. The logarithm of its slowdown is averaged over co-tenants of utilisation .1
     to 1, which gives the nearest product in least squares; `studies/models/fit_sharing.py` reports the error.
@@ -103,7 +104,7 @@ def factors_of_util(util_frac: float) -> tuple[float, float]:
 
 @kernel
 def known_pair(m: ModelArrays, kind: int, workload: int, partner: int) -> float:
-    """Measured speed of `workload` next to `partner` on GPU type `kind`; nan if not measured."""
+    """Return the measured speed of `workload` next to `partner` on GPU type `kind`; nan if not measured."""
     if workload <= 0 or partner <= 0:
         return math.nan
     return m.pair[kind, workload, partner]
@@ -111,15 +112,15 @@ def known_pair(m: ModelArrays, kind: int, workload: int, partner: int) -> float:
 
 @kernel
 def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.int64], count: int) -> float:
-    """Predicted speed of a job on a GPU that it shares, from the best data for each co-tenant.
+    """Return the predicted speed of a job on a shared GPU, from the best data for each co-tenant.
 
     One co-tenant: the measured speed of the pair if the table has it; else the latent factors if the job's
     sensitivity and the co-tenant's pressure are known; else the formula. Several: the slowdowns of the known
     pairs and of the latent factors add up, and the remaining co-tenants add the difference between the
-    formula for all utilisations together and the formula without theirs. An additional tenant therefore never
-    makes the job faster (except for table entries above 1). Without data the result is the formula; if all
-    factors are known, it is `latent_speed`. More than one co-tenant is an extrapolation: all fits are of
-    pairs.
+    formula for all utilisations together and the formula without the remaining co-tenants. An additional
+    tenant therefore never makes the job faster (except for table entries above 1). Without data the result is
+    the formula; if all factors are known, it is `latent_speed`. More than one co-tenant is an extrapolation:
+    all fits are of pairs.
 
     Args:
         kind: GPU type.
@@ -129,7 +130,7 @@ def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.in
         count: Number of co-tenants; 0 gives exactly 1.
 
     Returns:
-        The speed: as measured for a pair of the table, which may be a little above 1, else in (0, 1].
+        The speed: for a pair of the table as measured, which can be a little above 1, else in (0, 1].
     """
     if count == 0:
         return 1.0
@@ -160,7 +161,7 @@ def shared_speed(m: ModelArrays, kind: int, workload: int, others: NDArray[np.in
 
 @kernel
 def _mixed(z: np.uint64) -> np.uint64:
-    """SplitMix64's finaliser (Steele, Lea, Flood, OOPSLA'14): every bit of the input affects every bit."""
+    """Apply SplitMix64's finaliser (Steele, Lea, Flood, OOPSLA'14): each bit affects all output bits."""
     z = (z ^ (z >> np.uint64(30))) * _MIX_1
     z = (z ^ (z >> np.uint64(27))) * _MIX_2
     return z ^ (z >> np.uint64(31))
@@ -170,8 +171,8 @@ def _mixed(z: np.uint64) -> np.uint64:
 def pair_noise(key_a: np.uint64, key_b: np.uint64) -> float:
     """Return a standard normal deviate for two jobs or workloads, the same in either order and any process.
 
-    A hash of the two keys is the counter of SplitMix64, which gives the two numbers from which the deviate is
-    computed (Box and Muller, 1958).
+    The counter of SplitMix64 is a hash of the two keys. The deviate is computed from the two numbers that
+    SplitMix64 returns (Box and Muller, 1958).
 
     Args:
         key_a: 64-bit key of a job, or of a workload.
@@ -194,15 +195,18 @@ def _workload_key(luck: np.uint64, kind: int, workload: int) -> np.uint64:
 
 @kernel
 def share_deviate(luck: np.uint64, kind: int, workload: int, partner: int, of_jobs: float) -> float:
-    """Return a standard normal deviate of a job next to another: parts of workloads, pair, and jobs.
+    """Return a standard normal deviate of a job next to another job, composed of three parts.
 
-    The workloads' part is the same for all their jobs in a run, which makes learning worthwhile. It differs
-    between GPU types (a pair's combined throughput correlates by only .43 to .55 between types: Gavel).
+    The parts belong to the single workloads, to the pair of workloads, and to the two jobs. All parts except
+    the jobs' are the same for all jobs of these workloads in a run, which makes learning worthwhile. They
+    differ between GPU types (a pair's combined throughput correlates by only .43 to .55 between types:
+    Gavel).
 
     Args:
         luck: Seed of the run.
         kind: GPU type.
-        workload: Workload of the job. If it or the partner is unknown (0), only the jobs' part remains.
+        workload: Workload of the job. If this workload or the partner is unknown (0), only the jobs' part
+            remains.
         partner: Workload of the other job.
         of_jobs: `pair_noise` of the two jobs.
     """
@@ -215,11 +219,11 @@ def share_deviate(luck: np.uint64, kind: int, workload: int, partner: int, of_jo
 
 @kernel
 def with_noise(speed: float, deviate: float) -> float:
-    """Simulated true speed of a pair that is not in the table: the model's, with ln-noise of `RESIDUAL_SD`.
+    """Return the simulated true speed of a pair that is not in the table: the model's speed with noise.
 
-    The result is at most 1, and not below `NOISE_FLOOR` unless the model's own speed is. For several
-    co-tenants pass the sum of their deviates divided by the root of their number, which is standard normal
-    too.
+    The noise of ln(speed) has the standard deviation `RESIDUAL_SD`. The result is at most 1, and below
+    `NOISE_FLOOR` only if the model's own speed is below it. For several co-tenants pass the sum of their
+    deviates divided by the root of their number, which is standard normal too.
 
     Args:
         speed: Result of `shared_speed`.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class SliceName(NamedTuple):
-    """A GPU type that is a MIG slice, such as `A100-40GB/3g.20gb`."""
+    """The two parts of a GPU type that is a MIG slice, such as `A100-40GB/3g.20gb`."""
 
     whole: str  # the type of the whole GPU
     profile: str  # NVIDIA's name of the slice
@@ -22,7 +22,7 @@ def slice_name(gpu_type: str) -> SliceName | None:
 
 
 def is_slice(gpu_type: str) -> bool:
-    """Whether GPUs of this type are MIG slices."""
+    """Return whether GPUs of this type are MIG slices."""
     return slice_name(gpu_type) is not None
 
 

@@ -23,7 +23,7 @@ from rlsched.terminal.show import in_words
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
 COLOURS = ("#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04", "#0a0a05", "#0a0a06")
 GAIN_COLOURS = ("#0b0b01", "#0b0b02", "#0b0b03")
-"""Colours of better, equal and worse; distinct from the colours of policies."""
+"""Colours for better, equal and worse, different from the colours of policies."""
 VARIABLES = {
     INK: "var(--ink)",
     MUTED: "var(--muted)",
@@ -31,7 +31,7 @@ VARIABLES = {
     **{colour: f"var(--c{number})" for number, colour in enumerate(COLOURS, 1)},
     **dict(zip(GAIN_COLOURS, ("var(--better)", "var(--same)", "var(--worse)"), strict=True)),
 }
-"""Placeholder colours of the plots, and the variables of page.css that replace them."""
+"""Placeholder colours of the plots, each with the variable of page.css that replaces it."""
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "rlsched",
@@ -104,7 +104,7 @@ class Plot(NamedTuple):
 
 
 class Canvas:
-    """Draws the plots of one page; each plot has its own number, which makes its ids unique."""
+    """Draws the plots of one page; each plot has a number of its own, which makes its ids unique."""
 
     def __init__(self) -> None:
         self._drawn = 0
@@ -120,7 +120,7 @@ class Canvas:
     ) -> Plot:
         """Draw shares as bars, side by side or stacked: values between 0 and 1, shown in %.
 
-        `colours`: one per series, of `COLOURS` or `GAIN_COLOURS`.
+        `colours`: One colour per series, from `COLOURS` or `GAIN_COLOURS`.
         """
         with rc_context(STYLE):
             figure, axes = _axes()
@@ -142,9 +142,9 @@ class Canvas:
             return self._finish(figure, caption)
 
     def time_bars(self, labels: Sequence[str], series: Sequence[Series], caption: str, x_label: str) -> Plot:
-        """Draw durations in seconds as bars on a linear axis, each with its value.
+        """Draw durations in seconds as bars on a linear axis, each labelled with its value.
 
-        The unit of the axis, from seconds to days, is the largest one that the longest bar reaches.
+        The unit of the axis, from seconds to days, is the largest unit that the longest bar reaches.
         """
         with rc_context(STYLE):
             figure, axes = _axes()
@@ -167,7 +167,7 @@ class Canvas:
             return self._finish(figure, caption)
 
     def curves(self, at_s: Values, series: Sequence[Series], caption: str, x_label: str) -> Plot:
-        """Draw cumulative shares over a duration on a logarithmic axis."""
+        """Draw cumulative shares as a function of the duration, on a logarithmic axis."""
         with rc_context(STYLE):
             figure, axes = _axes()
             for number, one in enumerate(series):
@@ -182,7 +182,7 @@ class Canvas:
             return self._finish(figure, caption)
 
     def shares(self, x_frac: Values, series: Series, caption: str, x_label: str, y_label: str) -> Plot:
-        """Draw a cumulative share against another share, both between 0 and 1, and an even split."""
+        """Draw a cumulative share against another share, both from 0 to 1, and the line of an even split."""
         with rc_context(STYLE):
             figure, axes = _axes()
             axes.plot(
@@ -204,7 +204,7 @@ class Canvas:
     def steps(
         self, edges: Sequence[float], series: Sequence[Series], caption: str, x_label: str, y_label: str
     ) -> Plot:
-        """Draw values that are constant between edges; E edges, E - 1 values per series."""
+        """Draw values that are constant between edges: E edges, E - 1 values per series."""
         with rc_context(STYLE):
             figure, axes = _axes()
             for number, one in enumerate(series):
@@ -287,7 +287,7 @@ def _named_positions(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def _short(label: str) -> str:
-    """Shorten a name to one line below a bar."""
+    """Shorten a name to one line, to fit below a bar."""
     shown = "".join(character if character.isprintable() else " " for character in label)
     return shown if len(shown) <= _LONGEST_LABEL else shown[: _LONGEST_LABEL - 1] + "…"
 
@@ -302,7 +302,7 @@ def _time_ticks(axes: Axes) -> None:
 
 
 def _inline(svg: str, prefix: str, title: str) -> str:
-    """Return an SVG document as an element of a page: with unique ids, the page's colours, and a title."""
+    """Return an SVG document as an element of a page, with unique ids, the page's colours, and a title."""
     body = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     body = re.sub(r"<[^>]*>", lambda tag: _own(tag[0], prefix), body)
     box = re.search(r'viewBox="([^"]+)"', body)
@@ -312,7 +312,7 @@ def _inline(svg: str, prefix: str, title: str) -> str:
 
 
 def _own(tag: str, prefix: str) -> str:
-    """Return a tag with the plot's ids and the page's colours; text between tags is unchanged."""
+    """Return a tag with the plot's ids and the page's colours; leave text between tags unchanged."""
     tag = re.sub(r'\bid="', f'id="{prefix}', tag)
     tag = re.sub(r'(?:xlink:)?href="#', f'href="#{prefix}', tag).replace("url(#", f"url(#{prefix}")
     return re.sub(r"#[0-9a-f]{6}\b", lambda colour: VARIABLES.get(colour[0], colour[0]), tag)

@@ -1,4 +1,4 @@
-"""Renders the parts of the page as HTML. Text is escaped in this module, and nowhere else."""
+"""Renders the parts of the page as HTML. Only this module escapes text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Section(NamedTuple):
     Attributes:
         key: Id in the page.
         title: Heading.
-        parts: HTML of its parts, in order.
+        parts: HTML of the section's parts, in order.
         lacks: Reason for missing data; "" if there are data.
     """
 
@@ -29,20 +29,20 @@ class Section(NamedTuple):
 
 
 def paragraph(text: str, kind: str = "") -> str:
-    """Return plain text as a paragraph."""
+    """Return plain text as an HTML paragraph."""
     attribute = f' class="{kind}"' if kind else ""
     return f"<p{attribute}>{escape(text)}</p>"
 
 
 def figure(plot: Plot) -> str:
-    """Return a plot with its caption."""
+    """Return a plot with its caption as HTML."""
     return (
         f'<figure><div class="plot">{plot.svg}</div><figcaption>{escape(plot.caption)}</figcaption></figure>'
     )
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[str]], folded: bool = True) -> str:
-    """Return a table; the first column has the headings of the rows. The table is collapsed by default."""
+    """Return a table as HTML; the first column contains row headings. `folded`: whether it is collapsed."""
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "".join(_row(row) for row in rows)
     inner = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
@@ -66,7 +66,7 @@ def cards(facts: Iterable[tuple[str, str]]) -> str:
 
 
 def document(title: str, subtitle: str, lead: str, sections: Sequence[Section], foot: str) -> str:
-    """Return the whole page. Its content security policy forbids loads from the network."""
+    """Return the whole page as HTML; its content security policy forbids loads from the network."""
     style = files("rlsched.report").joinpath("page.css").read_text(encoding="utf-8")
     links = "".join(f'<li><a href="#{one.key}">{escape(one.title)}</a></li>' for one in sections)
     body = "".join(
@@ -96,7 +96,7 @@ def document(title: str, subtitle: str, lead: str, sections: Sequence[Section], 
 
 
 def write(text: str, path: Path) -> None:
-    """Write a page atomically: on an error, no part of the page is written.
+    """Write a page atomically: on an error, nothing is written.
 
     Raises:
         InputError: the file cannot be written.

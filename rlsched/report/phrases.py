@@ -7,7 +7,7 @@ from rlsched.workload.characterise.parts import Report, is_missing
 
 
 def number(value: float | None) -> str:
-    """Format a number: as a whole number from 100 on, else with three digits; `-` if unknown."""
+    """Format a number: as a whole number from 100 on, else with three significant digits; `-` if unknown."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
@@ -24,7 +24,7 @@ def section(key: str, title: str, *parts: str) -> Section:
 
 
 def within(key: str, title: str, found: Report, *more: str) -> Section | None:
-    """Return a section that names the missing data and their column, None if no data are missing."""
+    """Return a section that names the missing data and their column; None if no data are missing."""
     if not is_missing(found):
         return None
     columns = found["missing"]
@@ -33,14 +33,14 @@ def within(key: str, title: str, found: Report, *more: str) -> Section | None:
 
 
 def left_out(found: Report, what: str) -> str:
-    """Return a sentence on the jobs that a section leaves out, "" if there are none."""
+    """Return a sentence on the jobs that a section leaves out; "" if it leaves out none."""
     if not found["left_out"]:
         return ""
     return f" {number(found['left_out'])} jobs without a known {what} are left out."
 
 
 def days_note(clock: Report) -> str:
-    """Return a sentence on the clock that hours and weekdays refer to."""
+    """Return a sentence on the clock that defines hours and weekdays."""
     if clock["origin"] is not None:
         return f"Hours and weekdays are by the clock on which the trace's second 0 is {clock['origin']}."
     return (

@@ -211,7 +211,7 @@ def repeats(report: Report, canvas: Canvas) -> Section:
 
 
 def virtual_clusters(report: Report, canvas: Canvas) -> list[str]:
-    """Return the parts of the section on clusters about the virtual clusters that jobs name."""
+    """Return the parts about virtual clusters for the section on the cluster."""
     found, most = report["by_vc"], 20
     if "missing" in found:
         return [paragraph(f"{found['say']} That would need the column vc.", "missing")]

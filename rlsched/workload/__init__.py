@@ -1,1 +1,1 @@
-"""Workloads of a cluster: traces in their normal form, the synthetic generator, load, prediction."""
+"""Workloads of a cluster: traces in the normal form, the synthetic generator, load, run-time prediction."""

@@ -1,4 +1,4 @@
-"""Cells of a table: their place in a file, and cells with several entries."""
+"""Cells of a table: the position of each cell in its file, and cells that contain several entries."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import NamedTuple, NoReturn
 from rlsched.errors import TraceError
 
 SEPARATOR = ";"
-"""Separator of the entries of `depends_on` and of `fail_after_s`."""
+"""Separator between the entries of a cell of `depends_on` or `fail_after_s`."""
 
 
 def entries(cell: str) -> list[str]:
-    """Return the entries of a cell with several entries; a blank cell has no entries."""
+    """Return the entries of a cell that can contain several; a blank cell has no entries."""
     return [entry.strip() for entry in cell.split(SEPARATOR)] if cell else []
 
 
 class Where(NamedTuple):
-    """Place of cells: the file (or a name for it) and the row number of each cell.
+    """The position of cells: the file (or a name for it) and the row number of each cell.
 
     Attributes:
         source: File or name, for messages.
-        rows: Number of each row in that file; None: 1, 2, 3, ...
+        rows: Row number of each cell in that file; None: 1, 2, 3, ...
     """
 
     source: str
@@ -32,7 +32,7 @@ class Where(NamedTuple):
         return self.rows[position] if self.rows is not None else position + 1
 
     def refuse(self, position: int, column: str, expected: str, got: object) -> NoReturn:
-        """Raise the error about one cell."""
+        """Raise the error about the cell at this position: expected value, and value found."""
         shown = repr(str(got))
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         raise TraceError(

@@ -1,4 +1,4 @@
-"""Content of a trace, and its demand on a cluster: the numbers of `rlsched trace describe`."""
+"""Statistics of a trace and its demand on a cluster: the numbers of `rlsched trace describe`."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from rlsched.workload.trace import Trace
 
 
 def describe(trace: Trace, spec: ClusterSpec | None = None, origin: datetime | None = None) -> Report:
-    """Return all statistics of a trace; with a cluster, also its load and the jobs that can never run.
+    """Return all statistics of a trace; with a cluster, also the load and the jobs that can never run.
 
-    All times are seconds; shares end in `_frac`; unknown values are None. A section whose data the trace
-    lacks is `{"missing": [columns], "say": sentence}`. The keys are as in `rlsched trace describe --json`;
-    docs/how-to/characterise.md lists them.
+    All times are seconds; shares end in `_frac`; unknown values are None. If the trace lacks the data of a
+    section, the section is `{"missing": [columns], "say": sentence}`. The keys are as in
+    `rlsched trace describe --json`; docs/how-to/characterise.md lists them.
 
     Args:
         trace: J jobs.
         spec: The cluster.
-        origin: Wall-clock time of the trace's second 0; None: the trace's own origin, and if it has none,
+        origin: Wall-clock time of the trace's second 0. None: the trace's own origin; if the trace has none,
             hours are relative to second 0.
     """
     gpu_s = gpu_seconds(trace.duration_s, trace.num_gpus)
@@ -88,7 +88,7 @@ def _predictions(trace: Trace) -> Report | None:
 
 
 def spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
-    """Return Spearman's rank correlation, ties with their mean rank; None if `a` or `b` is constant."""
+    """Return Spearman's rank correlation (tied values: their mean rank); None if `a` or `b` is constant."""
     rank_a, rank_b = _ranks(a), _ranks(b)
     if len(a) < 2 or rank_a.std() == 0 or rank_b.std() == 0:
         return None

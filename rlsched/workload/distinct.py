@@ -1,4 +1,4 @@
-"""Distinct values of a column, and the value of each row, without sorting a million rows."""
+"""Distinct values of a column, and the number of each row's value, without sorting a million rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 _ROWS: Final = 1 << 14
 """Number of texts processed in one step, chosen to fit the second-level cache."""
 _SMALL: Final = 1 << 16
-"""Whole numbers below this are counted in a table."""
+"""Columns of whole numbers below this value are counted in a table, not sorted."""
 
 
 def distinct_rows(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the first row of each distinct combination of these columns, and each row's combination (J,).
+    """Return the first row of each distinct combination of the columns, and each row's combination (J,).
 
-    Combinations are in ascending order, by the first column first; a nan is one value, above all numbers.
+    Combinations are in ascending order, first by the first column. All nan count as one value, above all
+    numbers.
     """
     code, count = np.zeros(len(columns[0]), np.intp), 1
     for column in columns:
@@ -29,7 +30,7 @@ def distinct_rows(columns: list[NDArray[Any]]) -> tuple[NDArray[np.intp], NDArra
 
 
 def fingerprints(column: NDArray[np.str_]) -> NDArray[np.uint64]:
-    """Return a (J,) number for each text: equal for equal texts, almost always different for others.
+    """Return a (J,) number for each text: equal for equal texts, almost always different for different texts.
 
     The number is the sum of the code points, each multiplied by an odd number that depends on its position,
     modulo 2^64.
@@ -44,13 +45,13 @@ def fingerprints(column: NDArray[np.str_]) -> NDArray[np.uint64]:
 
 
 def surely_differ(column: NDArray[np.str_]) -> bool:
-    """Return whether all texts surely differ from each other; False also if two fingerprints coincide."""
+    """Return whether all texts differ; False also if two different texts have one fingerprint."""
     ordered = np.sort(fingerprints(column))
     return not bool((ordered[1:] == ordered[:-1]).any())
 
 
 def _numbered(column: NDArray[Any]) -> tuple[NDArray[np.intp], int]:
-    """Return the (J,) number of each value among the distinct values, ascending, and their count."""
+    """Return the (J,) rank of each value among the distinct values, and the number of distinct values."""
     if column.dtype.kind == "U":
         return _numbered_texts(column)
     whole = np.fmin(column, _SMALL).astype(np.intp)  # a nan is the largest
@@ -63,7 +64,7 @@ def _numbered(column: NDArray[Any]) -> tuple[NDArray[np.intp], int]:
 
 
 def _numbered_texts(column: NDArray[np.str_]) -> tuple[NDArray[np.intp], int]:
-    """Number texts as `_numbered` does: sorts by fingerprint, and only the few distinct texts by content."""
+    """Number texts as `_numbered` does, but sort by fingerprint; sort only the distinct texts by content."""
     _, first, number = np.unique(fingerprints(column), return_index=True, return_inverse=True)
     texts = column[first]
     for row in range(0, len(column), _ROWS):
@@ -76,7 +77,7 @@ def _numbered_texts(column: NDArray[np.str_]) -> tuple[NDArray[np.intp], int]:
 
 
 def _first_and_number(code: NDArray[np.intp], count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Index and inverse as returned by `np.unique`, for whole numbers from 0 to `count` - 1."""
+    """Return index and inverse as `np.unique` does, for whole numbers from 0 to `count` - 1."""
     first = np.full(count, -1, np.intp)
     first[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # the last one written remains
     there = first >= 0

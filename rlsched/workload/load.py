@@ -1,4 +1,4 @@
-"""Offered load; jobs that can ever run on a cluster; clusters scaled to a load or a size."""
+"""Offered load of a trace, jobs that can ever run on a cluster, and clusters scaled to a load or a size."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ NO_CPU = "asks only for CPU cores, and the cores of the nodes are not known"
 
 
 class Runnable(NamedTuple):
-    """Jobs of a trace that can run on a cluster if they wait long enough.
+    """Result of `runnable_mask`: the jobs of a trace that can run on a cluster if they wait long enough.
 
     Attributes:
         mask: (J,) whether the job can ever run.
-        reasons: (J,) why it cannot, as text; "" if it can.
+        reasons: (J,) why the job can never run, as text; "" if it can run.
     """
 
     mask: NDArray[np.bool_]
@@ -38,7 +38,7 @@ class Runnable(NamedTuple):
 
 
 def partition_sizes(spec: ClusterSpec) -> dict[str | None, Counter[int]]:
-    """Nodes of each partition by their GPUs, without nodes that have no GPUs."""
+    """Return, for each partition, the number of nodes by GPUs per node; nodes without GPUs are left out."""
     found: dict[str | None, Counter[int]] = {}
     for vc, groups in partition_groups(spec).items():
         for group in groups:
@@ -48,7 +48,7 @@ def partition_sizes(spec: ClusterSpec) -> dict[str | None, Counter[int]]:
 
 
 def partition_groups(spec: ClusterSpec) -> dict[str | None, list[NodeGroup]]:
-    """Each VC's own nodes, and under None the nodes that serve every VC; empty groups are left out."""
+    """Return each VC's own node groups, and under None the shared groups, without empty groups."""
     groups: dict[str | None, list[NodeGroup]] = {}
     for group in spec.nodes:
         if group.count:
@@ -57,7 +57,7 @@ def partition_groups(spec: ClusterSpec) -> dict[str | None, list[NodeGroup]]:
 
 
 _demands_of: WeakKeyDictionary[Trace, tuple[list[Demand], NDArray[np.intp]]] = WeakKeyDictionary()
-"""Cached while a trace exists: every replay of it asks twice, and each answer needs a sort."""
+"""Cache of `trace_demands`, as long as a trace exists: every replay calls it twice, and each call sorts."""
 
 
 def trace_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
@@ -88,7 +88,8 @@ def _find_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
 def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
     """Find the jobs that can never run on this cluster, with the reasons (ARCHITECTURE, decision 10).
 
-    A node with `vc` serves only that VC, a node without serves every VC; a gang stays inside one partition.
+    A node with `vc` serves only that VC, a node without `vc` serves every VC; a gang stays inside one
+    partition.
     """
     groups = partition_groups(spec)
     demands, which = trace_demands(trace)
@@ -99,7 +100,7 @@ def runnable_mask(trace: Trace, spec: ClusterSpec) -> Runnable:
 
 
 def _holds(groups: list[NodeGroup], demand: Demand) -> bool:
-    """Return whether a job fits these nodes when all of them are free."""
+    """Return whether a job fits on these nodes when all of them are free."""
     sizes: Counter[int] = Counter()
     for group in groups:
         sizes[demand.places_on_node(group)] += group.count
@@ -133,7 +134,7 @@ def _reason(vc: str, demand: Demand, groups: dict[str | None, list[NodeGroup]]) 
 
 
 def _too_large(vc: str, demand: Demand) -> str:
-    """Reason for a job that would fit if only its GPUs counted."""
+    """Return the reason for a job that would fit by its GPUs, but not by its other requests."""
     asks = [f"{demand.gpus} GPUs" if demand.gpus else ""]
     asks += ["|".join(demand.gpu_types), f"{demand.cpu_milli / 1000:g} cores" if demand.cpu_milli else ""]
     asks += [f"{demand.memory_mib} MiB" if demand.memory_mib else ""]
@@ -158,9 +159,9 @@ def offered_load(trace: Trace, spec: ClusterSpec) -> float:
 
 
 def crowded_vcs(trace: Trace, spec: ClusterSpec) -> dict[str, float]:
-    """Offered load of the VCs that request more GPU time than their own nodes have, the highest first.
+    """Return the offered load of each VC that requests more GPU-time than its own nodes have, highest first.
 
-    Empty if nodes serve every VC: their share for each VC is unknown then.
+    Empty if some nodes serve every VC, because each VC's share of these nodes is unknown.
     """
     groups, span = partition_groups(spec), span_s(trace)
     if None in groups or span <= 0:
@@ -180,8 +181,8 @@ def scaled_to_nodes(spec: ClusterSpec, nodes: int) -> ClusterSpec:
     """Return the cluster with `nodes` nodes in total.
 
     A single group keeps its kind of node. Several groups are scaled in proportion (largest remainders first),
-    and every VC keeps at least one node that has GPUs. Gangs are not considered: gangs that no longer fit are
-    rejected by name.
+    and every VC keeps at least one node that has GPUs. Gangs are not considered: gangs that no
+    longer fit are rejected later, by name.
 
     Raises:
         InputError: there are fewer nodes than VCs.
@@ -203,12 +204,12 @@ def scaled_to_nodes(spec: ClusterSpec, nodes: int) -> ClusterSpec:
 
 
 def nodes_for_load(trace: Trace, spec: ClusterSpec, load: float) -> ClusterSpec:
-    """Return the cluster with each VC's nodes scaled so that its own load is about `load`.
+    """Return the cluster with each VC's nodes scaled so that the VC's own load is about `load`.
 
-    Every partition (a VC's nodes, or the shared ones) is scaled for the work of the jobs that would use it: a
-    VC's own nodes if the gang fits there, else the shared ones; its groups keep their proportions. It never
-    holds less than the largest of those gangs, nor less than one node, so the resulting load may be lower:
-    measure it with `offered_load`.
+    Each partition (the nodes of a VC, or the shared nodes) is scaled for the work of its jobs. A job belongs
+    to its VC's own nodes if the gang fits there, else to the shared nodes. The node groups of a partition
+    keep their proportions. A partition always has room for the largest of its gangs and at least one node, so
+    the resulting load can be lower: measure it with `offered_load`.
 
     Raises:
         InputError: the load is not above 0, or the trace has no runnable job or covers only one instant.
@@ -218,7 +219,8 @@ def nodes_for_load(trace: Trace, spec: ClusterSpec, load: float) -> ClusterSpec:
     mask = runnable_mask(trace, spec).mask
     if not mask.any() or span_s(trace) == 0:
         raise InputError(
-            f"{trace.name}: expected runnable jobs over some time to scale {spec.name} to a load"
+            f"{trace.name}: expected runnable jobs with at least two submission times, to scale {spec.name} "
+            "to a load"
         )
     home = _home_partition(trace, mask, partition_groups(spec))
     work = trace.duration_s * trace.num_gpus
@@ -238,7 +240,7 @@ def nodes_for_load(trace: Trace, spec: ClusterSpec, load: float) -> ClusterSpec:
 def _home_partition(
     trace: Trace, mask: NDArray[np.bool_], groups: dict[str | None, list[NodeGroup]]
 ) -> list[tuple[str | None] | None]:
-    """Return the partition that each job counts for, in a tuple of its own; None: it can never run."""
+    """Return each job's partition as a tuple `(vc,)`, or `(None,)` (shared); None: it can never run."""
     demands, which = trace_demands(trace)
     first, kind = distinct_rows([trace.vc, which])
     homes: list[tuple[str | None]] = []
@@ -249,7 +251,7 @@ def _home_partition(
 
 
 def _counts_for(groups: list[NodeGroup], gpus_needed: float, wanted: list[Demand]) -> list[int]:
-    """Nodes of each group, in proportion: about `gpus_needed` GPUs, and room for each of these demands."""
+    """Return node counts in proportion to the groups: about `gpus_needed` GPUs, and room for each demand."""
     before = [group.count for group in groups]
     gpus_before = sum(group.count * group.gpus for group in groups)
     if gpus_before == 0:
@@ -266,7 +268,7 @@ def _counts_for(groups: list[NodeGroup], gpus_needed: float, wanted: list[Demand
 
 
 def _proportional(weights: list[int], total: int) -> list[int]:
-    """Integers that sum to `total`, in proportion to the weights; largest remainders first, then order."""
+    """Return integers in proportion to the weights, with the sum `total`; largest remainders round up."""
     exact = [weight * total / sum(weights) for weight in weights]
     counts = [int(value) for value in exact]
     by_remainder = sorted(range(len(weights)), key=lambda k: (counts[k] - exact[k], k))
@@ -276,7 +278,7 @@ def _proportional(weights: list[int], total: int) -> list[int]:
 
 
 def _most_to_spare(groups: list[NodeGroup], counts: list[int]) -> int:
-    """Return the group to take a node from: nodes without GPUs first, then the VC that keeps most nodes."""
+    """Return the group that gives up a node: one without GPUs, else one of the VC with most nodes."""
     nodes_of: Counter[str | None] = Counter()
     for group, count in zip(groups, counts, strict=True):
         nodes_of[group.vc] += count if group.gpus else 0

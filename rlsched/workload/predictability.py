@@ -1,8 +1,8 @@
 """Predictions of synthetic jobs with a chosen accuracy. Errors are correlated among the jobs of one burst.
 
 A prediction is the median of the duration, given a noisy observation of the job's normal score within its
-size class. So predictions are calibrated (ln(true / predicted) has the stated spread), and each is within the
-range of its class. The noisier the observation, the closer the prediction comes to the median of the class.
+size class. So predictions are calibrated (ln(true / predicted) has the stated spread), and each prediction is
+within the range of its class. The noisier the observation, the closer is the prediction to the class median.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CAUSAL_CORRELATION = 0.4
 INFORMATIVE_MIX: tuple[tuple[float, float], ...] = ((0.2, 0.40), (0.6, 0.35), (1.4, 0.25))
 """(standard deviation of ln(true / predicted), share of the bursts): Spearman about 0.9."""
 BURST_SHARE = 0.7
-"""Share of the variance of the observation's noise that is common to a burst."""
+"""Share of the variance of the observation noise that all jobs of a burst have in common."""
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 
@@ -32,13 +32,13 @@ Ints = NDArray[np.int64]
 
 
 class Quantiles(Protocol):
-    """ln(duration) by size class and normal score."""
+    """A function that returns ln(duration) for size class and normal score."""
 
     def __call__(self, size_class: Ints, z: Floats) -> Floats:
-        """ln(seconds)."""
+        """Return ln(seconds)."""
 
     def spread(self, size_class: Ints) -> Floats:
-        """Standard deviation of ln(seconds) in the size class."""
+        """Return the standard deviation of ln(seconds) in the size class."""
 
 
 def parse_predictability(text: str) -> Predictability:
@@ -70,14 +70,14 @@ def predict(
     burst: Ints,
     rng: np.random.Generator,
 ) -> tuple[Floats, Floats] | None:
-    """Return predicted duration (whole seconds) and its spread for every job; None for `none`.
+    """Return the predicted duration (whole seconds) of every job and its spread; None for `none`.
 
     Args:
         level: A named level, or a standard deviation of ln(true / predicted).
         quantiles: The profile's durations.
         size_class: (J,) size class of each job.
-        z: (J,) normal score of its duration.
-        burst: (J,) number of its burst, 0, 1, ...
+        z: (J,) normal score of each job's duration.
+        burst: (J,) number of each job's burst, 0, 1, ...
         rng: Draws the errors.
     """
     if level == "none":
@@ -95,7 +95,7 @@ def predict_known(
     burst: Ints,
     rng: np.random.Generator,
 ) -> tuple[Floats, Floats]:
-    """`predict` for observations whose correlation with the normal score is `known`, (J,), 0 to 1."""
+    """Like `predict`, with the correlation of observation and normal score given: `known`, (J,), 0 to 1."""
     bursts = int(burst.max()) + 1
     noise = np.sqrt(BURST_SHARE) * rng.standard_normal(bursts)[burst] + np.sqrt(
         1.0 - BURST_SHARE
@@ -109,7 +109,7 @@ def predict_known(
 
 
 def _correlation(level: Predictability, spread: Floats, burst: Ints, rng: np.random.Generator) -> Floats:
-    """Correlation of the observation with the normal score that leaves the requested spread of ln(true)."""
+    """Return the correlation of observation and normal score that leaves the requested spread of ln(true)."""
     if level == "causal":
         return np.full(len(spread), CAUSAL_CORRELATION)
     if isinstance(level, str):

@@ -1,4 +1,4 @@
-"""Profiles of helios-, philly-, itp- and acme-like workloads: numbers fitted to traces, and assumed ones.
+"""Profiles of helios-, philly-, itp- and acme-like workloads: numbers fitted to traces, and assumed numbers.
 
 `studies/workload/fit_synth.py` prints the fitted numbers from the training part (the first 70 % of time) of
 
@@ -6,11 +6,11 @@
 * philly: Philly, Microsoft 2017 (Jeon et al., ATC'19; CC-BY-4.0), all virtual clusters together;
 * itp: Microsoft ITP 2021, clusters 01, 05, 07 and 08 (Gu et al., ElasticFlow, ASPLOS'23; MIT).
 
-Durations are clipped at 7 days. These traces have neither users nor job names, cores or status: those fields
-of a profile are ASSUMED, with the study that supports them.
+Durations are clipped at 7 days. These traces have no users, job names, cores or status: those fields of a
+profile are ASSUMED, with the study that supports them.
 
-acme is an LLM cluster, Kalos of Shanghai AI Laboratory, 2023 (Hu et al., NSDI'24). It is made to match
-published statistics, and not fitted to a trace.
+acme is an LLM cluster, Kalos of Shanghai AI Laboratory, 2023 (Hu et al., NSDI'24). The profile matches
+published statistics; it is not fitted to a trace.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ DURATION_PROBABILITIES = (
     0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0,
 )
 # fmt: on
-"""Probabilities of the knots of the durations' quantile functions."""
+"""Probabilities at the knots of the quantile functions of the durations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """One kind of workload. A size class is named by its fewest GPUs and reaches to the next class.
+    """One kind of workload. A size class is named by its minimum GPUs, and ends at the next class.
 
     Attributes:
         gpus: Share of the bursts by number of GPUs of their jobs (fitted).
         durations: By size class: duration in seconds at `DURATION_PROBABILITIES` (fitted).
         bursts: By size class: share of the bursts by number of jobs (fitted).
         hours: Starts of bursts by hour of the day, mean about 1; hour 0 is the trace's origin (fitted).
-        weekdays: The same by day of the week (fitted).
+        weekdays: Starts of bursts by day of the week, mean about 1 (fitted).
         day_sigma: Standard deviation of ln(starts on one day) beyond the weekly rhythm (fitted).
-        day_correlation: Correlation of that from one day to the next (fitted).
+        day_correlation: Correlation of that deviation from one day to the next (fitted).
         burst_gap_s: Mean time between submissions of one burst, seconds (fitted).
         burst_correlation: Correlation of the normal scores of durations within a burst (fitted).
         name_correlation: Part of `burst_correlation` that all jobs of one user and name share (assumed:
@@ -44,12 +44,12 @@ class Profile:
         users: Number of users (assumed).
         names_per_user: Names that a user repeats, per number of GPUs (assumed: in Alibaba PAI about 65 %
             of the tasks run at least five times, Weng et al., NSDI'22).
-        user_exponent: Users' shares of the bursts fall as rank ** -exponent (assumed: a few users own
-            most of the GPU time, Hu et al., SC'21, section 3.3).
+        user_exponent: A user's share of the bursts is proportional to rank ** -exponent (assumed: a few users
+            own most of the GPU time, Hu et al., SC'21, section 3.3).
         statuses: Share of the jobs by status (assumed to be independent of duration).
         cpus_per_gpu: Cores of a job, per GPU (assumed: an even share of the node).
         gpu_type: GPU model of the cluster.
-        workloads: By size class: share of the bursts by workload of the catalogue; {}: jobs name none.
+        workloads: By size class: share of the bursts by workload of the catalogue; {}: jobs name no workload.
     """
 
     gpus: dict[int, float]
@@ -310,12 +310,15 @@ ACME = Profile(
         128: {"gpt2-b4": 0.8, "transformerxl-large-wikitext103-b2": 0.2},
     },
 )
-"""Kalos' GPU jobs (`data/cluster_summary.csv` of <https://github.com/InternLM/AcmeTrace>) have means of 26.77
-GPUs and 1,260 s, medians of 1 GPU and 124 s, and at most 1,024 GPUs and 625,740 s. According to the study,
-pretraining is 3.2 % of the jobs and 94 % of the GPU time. Jobs of 256 GPUs or more hold 96 % of it, jobs of
-one GPU less than 2 %. Less than 7 % of the jobs request more than 8 GPUs, and less than 5 % last a day.
-Pretraining has 128 GPUs or more here. The relation of sizes and durations is assumed."""
+"""Profile of Kalos' GPU jobs.
+
+In `data/cluster_summary.csv` of <https://github.com/InternLM/AcmeTrace>, the means are 26.77 GPUs and
+1,260 s, the medians 1 GPU and 124 s, the maxima 1,024 GPUs and 625,740 s. According to the study, pretraining
+is 3.2 % of the jobs and 94 % of the GPU time. Jobs of 256 GPUs or more hold 96 % of the GPU time, jobs of one
+GPU less than 2 %. Less than 7 % of the jobs request more than 8 GPUs, and less than 5 % last a day. In this
+profile, pretraining has 128 GPUs or more, and the relation of sizes and durations is assumed.
+"""
 # fmt: on
 
 PROFILES: dict[str, Profile] = {"helios": HELIOS, "philly": PHILLY, "itp": ITP, "acme": ACME}
-"""Every profile by the name that `--like` takes."""
+"""Every profile by the name that `--like` accepts."""

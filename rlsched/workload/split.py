@@ -1,4 +1,4 @@
-"""The only definition of the parts of a trace for training, validation and testing."""
+"""The only definition of the training, validation and test parts of a trace."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Window = tuple[float, float]
 class Split:
     """A trace cut by submission time: the first 70 % of its span, the next 10 %, the last 20 %.
 
-    The cuts are in time and not in jobs, so that no part contains information about later times. The three
-    windows touch, do not overlap, and hold every job.
+    The cuts are at points in time, not at numbers of jobs, so that no part contains information about later
+    times. The three windows touch, do not overlap, and together contain every job.
     """
 
     train: Window
@@ -35,7 +35,7 @@ class Split:
 def time_split(trace: Trace) -> Split:
     """Cut a trace at 70 % and 80 % of the time from its first to its last submission.
 
-    Virtual clusters that are evaluated separately keep the cuts of the whole trace: call this before
+    Virtual clusters that are evaluated separately use the cuts of the whole trace: call this function before
     selecting jobs.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The synthetic generator: a trace similar to a known cluster's, and its cluster, at a load, from a seed."""
+"""The synthetic generator: draws a trace similar to a known cluster's at a given load, and its cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlsched.workload.trace import Trace
 
 DAY_S = 86400.0
 LARGEST_BURST = 25
-"""No burst holds more than one job in this many, so that a short trace is not a single burst."""
+"""A burst holds at most 1/25 of all jobs, so that a short trace is not a single burst."""
 
 NORMAL_SCORES = np.array([-4.0, *(NormalDist().inv_cdf(p) for p in DURATION_PROBABILITIES[1:-1]), 4.0])
 """The normal scores at `DURATION_PROBABILITIES`."""
@@ -60,8 +60,8 @@ def synthesize(
 ) -> tuple[Trace, ClusterSpec]:
     """Draw a trace whose offered load on a uniform cluster is `load`; the same arguments give the same trace.
 
-    Gangs are capped at half the cluster, submission and run times are whole seconds, the first job is
-    submitted at 0, and the span follows from the load: sum of duration x GPUs / (load x GPUs).
+    The trace has a span of (sum of duration x GPUs) / (load x GPUs of the cluster), and the first job is
+    submitted at 0. Gangs have at most half the cluster. Submission and run times are whole seconds.
 
     Args:
         like: `helios`, `philly`, `itp` or `acme`.
@@ -72,9 +72,9 @@ def synthesize(
         seed: Seed of all draws.
         predictability: Accuracy of predicted durations: `none` (no predictions in the trace), `causal`,
             `informative`, or the standard deviation of ln(true / predicted); see `predictability`.
-        habit: How much a user's job name determines the run time among jobs of one size, 0 to 1: the share of
-            the variance of their normal scores. None: as in the trace that `like` is fitted to, in which
-            names determine little.
+        habit: Share (0 to 1) of the variance of the normal scores of the run times, among jobs of one size,
+            that user and job name determine. None: as in the trace that `like` is fitted to, where names
+            determine little.
 
     Raises:
         InputError: an argument is out of its range; the message gives the range.
@@ -151,13 +151,13 @@ def _check(
 
 
 class _Quantiles:
-    """ln(duration) as a function of size class and normal score: monotone, linear between the knots."""
+    """ln(duration) as a monotone function of size class and normal score, linear between the knots."""
 
     def __init__(self, profile: Profile) -> None:
         self._ln = np.log(np.array(list(profile.durations.values()), dtype=np.float64))  # (classes, knots)
 
     def __call__(self, size_class: Ints, z: Floats) -> Floats:
-        """ln(seconds) of each job; any shape, the same for `size_class` and `z`."""
+        """Return ln(seconds) of each job; `size_class` and `z` have the same shape, which can be any."""
         out = np.empty(z.shape)
         for k, knots in enumerate(self._ln):
             mine = size_class == k
@@ -165,7 +165,7 @@ class _Quantiles:
         return out
 
     def spread(self, size_class: Ints) -> Floats:
-        """Standard deviation of ln(duration) within each job's size class."""
+        """Return the standard deviation of ln(duration) within each job's size class."""
         grid = np.linspace(-3.5, 3.5, 141)
         weights = np.exp(-0.5 * grid**2)
         curves = np.stack([np.interp(grid, NORMAL_SCORES, knots) for knots in self._ln])
@@ -177,7 +177,7 @@ class _Quantiles:
 def _draw_bursts(
     profile: Profile, jobs: int, largest_gang: int, rng: np.random.Generator
 ) -> tuple[Ints, Ints, Ints]:
-    """GPUs, size class and number of jobs of each burst, until there are `jobs` jobs."""
+    """Draw GPUs, size class and number of jobs of each burst, until the bursts have `jobs` jobs in total."""
     sizes = np.array(list(profile.gpus))
     allowed = np.array([size for size in sizes if size <= largest_gang])
     gang = rng.choice(sizes, size=jobs, p=_shares(list(profile.gpus.values())))
@@ -197,7 +197,7 @@ def _draw_bursts(
 
 
 def _draw_owners(profile: Profile, bursts: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """User and name of each burst; the shares of both decrease with their rank."""
+    """Draw user and name of each burst; the shares of users and of names decrease with rank."""
     by_rank = _shares(np.arange(1, profile.users + 1) ** -profile.user_exponent)
     by_name = _shares(1.0 / np.arange(1, profile.names_per_user + 1))
     return (
@@ -207,7 +207,7 @@ def _draw_owners(profile: Profile, bursts: int, rng: np.random.Generator) -> tup
 
 
 def _draw_workloads(profile: Profile, size_class: Ints, rng: np.random.Generator) -> NDArray[np.str_] | None:
-    """Workload of each burst, None if the profile names none."""
+    """Draw the workload of each burst; None if the profile names no workloads."""
     if not profile.workloads:
         return None
     names = np.array(sorted({name for shares in profile.workloads.values() for name in shares}))
@@ -219,7 +219,7 @@ def _draw_workloads(profile: Profile, size_class: Ints, rng: np.random.Generator
 
 
 def _duration_scores(profile: Profile, name_key: Ints, burst: Ints, rng: np.random.Generator) -> Floats:
-    """Standard normal score of each job's duration: the sum of parts of its name, its burst and its own."""
+    """Draw the standard normal score of each job's duration: parts by name, by burst, and by job."""
     _, name = np.unique(name_key, return_inverse=True)
     of_name = rng.standard_normal(int(name.max()) + 1)[name]
     of_burst = rng.standard_normal(len(name_key))
@@ -232,7 +232,7 @@ def _duration_scores(profile: Profile, name_key: Ints, burst: Ints, rng: np.rand
 
 
 def _starts(profile: Profile, bursts: int, span_s: float, rng: np.random.Generator) -> Floats:
-    """Starts of the bursts within the span, ascending: hours, weekdays, and good and bad days."""
+    """Draw the bursts' starts within the span, ascending: by hour, by weekday, busy and calm days."""
     days = int(span_s // DAY_S) + 1
     noise = rng.standard_normal(days)
     for day in range(1, days):
@@ -256,7 +256,7 @@ def _starts(profile: Profile, bursts: int, span_s: float, rng: np.random.Generat
 def _submissions(
     profile: Profile, bursts: _Bursts, burst: Ints, span_s: float, rng: np.random.Generator
 ) -> Floats:
-    """Submission of each job in whole seconds: first 0, last the span, short gaps within a burst."""
+    """Draw the submissions in whole seconds: first 0, last the span, short gaps within a burst."""
     gap = rng.exponential(profile.burst_gap_s, size=len(burst))
     first = np.cumsum(bursts.jobs) - bursts.jobs
     elapsed = np.cumsum(gap)

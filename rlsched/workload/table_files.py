@@ -1,8 +1,8 @@
-"""Reads and writes raw columns of files: CSV, CSV.gz and Parquet. Checks only the file itself.
+"""Reads and writes columns of files: CSV, CSV.gz and Parquet. Checks the file itself, not the values.
 
-CSV without quotes, as most traces are, is split by bytes and decoded one column at a time. Cells become
-strings only on access: a million rows are read in a tenth of the time and memory that the `csv` module needs
-for its lists of strings. Files that are not plain are left to that module.
+CSV without quotes (most traces) is split as bytes and decoded column by column. Cells become strings only on
+access: a million rows take a tenth of the time and memory that the `csv` module needs for its lists of
+strings. Files that are not plain are read by the `csv` module.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class RawTable(NamedTuple):
     """Columns as in a file.
 
     Attributes:
-        columns: By header: text cells (CSV; `PlainCells` if it is plain) or typed values with None for null
-            (Parquet).
+        columns: By header: text cells (CSV; `PlainCells` if the file is plain) or typed values with None for
+            null (Parquet).
         rows: Number of each row in the file: its line (CSV, the header is line 1), or 1, 2, ... (Parquet).
     """
 
@@ -55,7 +55,7 @@ def split_suffix(path: Path) -> tuple[str, str]:
 
 
 def read_table(path: Path) -> RawTable:
-    """Read a file by its suffix.
+    """Read a file in the format that its suffix names.
 
     Raises:
         TraceError: the file is missing, damaged, or not a table.
@@ -71,7 +71,7 @@ def read_table(path: Path) -> RawTable:
 
 
 def write_table(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
-    """Write a file by its suffix, atomically; equal columns give equal bytes.
+    """Write a file in the format that its suffix names, atomically; equal columns give equal bytes.
 
     Raises:
         TraceError: the file cannot be written.
@@ -123,7 +123,7 @@ def _read_csv(path: Path, suffix: str) -> RawTable:
 
 
 def _by_header(path: Path, header: list[str], cells: Sequence[Any]) -> dict[str, Any]:
-    """Return the columns by their headers."""
+    """Return the columns by header; a header that occurs twice is an error."""
     if len(set(header)) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise TraceError(f"{path}: column {twice!r} occurs twice in the header; keep one of them")
@@ -157,7 +157,7 @@ def _csv_text(columns: Mapping[str, NDArray[Any]]) -> str:
 
 
 def _cells(column: NDArray[Any]) -> list[str]:
-    """Text of each cell: whole numbers as integers, others so that they read back exactly, nan blank."""
+    """Return each cell as text: whole numbers as integers, other numbers exactly, nan as a blank."""
     if column.dtype.kind != "f":
         return [str(value) for value in column.tolist()]
     return [
@@ -202,7 +202,7 @@ LONGEST: Final = 1000
 _COMMA, _LF, _POINT, _ZERO = (ord(sign) for sign in ",\n.0")
 _NOT_PLAIN: Final = (b'"', b"\r", b"\0", b"\n\n")
 _NUMBER_SIGNS: Final = frozenset(b"0123456789.+-eE")
-"""Characters of a plainly written number; `float` decides whether it is one."""
+"""Characters of a plainly written number; `float` decides whether the text is a number."""
 _EXACT_DIGITS: Final = 15
 """Maximum number of digits of an integer that float64 always stores exactly."""
 _POWERS: Final = 10.0 ** np.arange(_EXACT_DIGITS + 1)
@@ -217,8 +217,8 @@ class PlainTable(NamedTuple):
     """A plain CSV file, split into cells.
 
     Attributes:
-        header: The cells of its first line.
-        columns: The cells of the lines after it, by column.
+        header: Cells of the first line.
+        columns: Cells of the lines after the header, by column.
         rows: Number of lines after the header.
     """
 
@@ -228,10 +228,10 @@ class PlainTable(NamedTuple):
 
 
 def split_plain(data: bytes) -> PlainTable | None:
-    """Split a plain CSV file; None: it is not plain, and the `csv` module must read it.
+    """Split a plain CSV file; None: the file is not plain, and the `csv` module must read it.
 
-    Plain is UTF-8 with as many cells in every line as in the first, lines that end only in LF, none of them
-    blank, no quote, no NUL, and no cell of more than `LONGEST` bytes.
+    A plain file is UTF-8. Every line ends in LF, is not blank, and has as many cells as the first. There is
+    no quote, no CR, no NUL, and no cell of more than `LONGEST` bytes.
     """
     data = data.removeprefix(codecs.BOM_UTF8)
     if data[:1] in (b"", b"\n") or any(sign in data for sign in _NOT_PLAIN) or not _is_utf8(data):
@@ -251,12 +251,12 @@ def split_plain(data: bytes) -> PlainTable | None:
 
 
 class PlainCells(Sequence[str]):
-    """J cells of a column: one as text by its index, all of them as arrays by `texts` and `numbers`.
+    """J cells of a column. An index returns one cell as text; `texts` and `numbers` return all as arrays.
 
     Args:
-        raw: (N,) bytes of the file, and at least `LONGEST` more.
-        begins: (J,) start of each cell in them.
-        ends: (J,) end of each cell.
+        raw: (N,) bytes of the file, followed by at least `LONGEST` more bytes.
+        begins: (J,) start of each cell in `raw`.
+        ends: (J,) end of each cell in `raw`.
     """
 
     def __init__(self, raw: Bytes, begins: Places, ends: Places) -> None:
@@ -278,12 +278,12 @@ class PlainCells(Sequence[str]):
         return iter(self.texts().tolist())
 
     def texts(self) -> NDArray[np.str_]:
-        """(J,) all cells as text, as wide as the longest."""
+        """Return all (J,) cells as text; the width of the array is that of the longest cell."""
         blocks = [_as_text(block) for block in self._blocks()]
         return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.str_)
 
     def numbers(self) -> NDArray[np.float64] | None:
-        """Return all (J,) cells as parsed by `float`, nan if blank; None: some are not plainly written."""
+        """Return all (J,) cells as floats, nan if blank; None: some are not plainly written numbers."""
         found = np.empty(len(self))
         for block in self._blocks():
             values, plain = _as_numbers(block)
@@ -299,7 +299,7 @@ class PlainCells(Sequence[str]):
         return found
 
     def _blocks(self) -> Iterator[_Block]:
-        """Yield the cells in steps that fit a cache, each padded to its longest."""
+        """Yield the cells in blocks that fit a cache; in each block, all cells are padded to the longest."""
         lengths = self._ends - self._begins
         longest = max(int(lengths.max(initial=0)), 1)
         rows = max(_DECODE_BYTES // (8 * longest), 1)
@@ -321,7 +321,7 @@ class _Block(NamedTuple):
 
     @property
     def strings(self) -> NDArray[np.bytes_]:
-        """(n,) the cells as byte strings."""
+        """Return the (n,) cells as byte strings."""
         return self.signs.view(f"S{self.signs.shape[1]}").ravel()
 
 
@@ -336,7 +336,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _ends_of_cells(raw: Bytes, cells: int) -> Places | None:
-    """(cells,) positions of the commas and the line feeds; None: a cell is longer than `LONGEST`."""
+    """Return the (cells,) positions of commas and line feeds; None: a cell is longer than `LONGEST`."""
     ends: Places = np.empty(cells, np.int32)
     if len(raw) > np.iinfo(np.int32).max:
         ends = np.empty(cells, np.int64)
@@ -359,10 +359,11 @@ def _as_text(block: _Block) -> NDArray[np.str_]:
 
 
 def _as_numbers(block: _Block) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Values of the cells, nan if blank, and which are exact: few digits, with one point at most.
+    """Return the values of the cells, nan if blank, and a mask of the exact ones.
 
-    Their digits are an integer below 2^53, and the power of ten that divides it is exact too, so only the
-    quotient is rounded: the result is the float64 nearest to the written number.
+    A value is exact if the cell has few digits and at most one point. Its digits are then an integer below
+    2^53, and the power of ten that divides it is exact too. Only the quotient is rounded, so the result is
+    the float64 nearest to the written number.
     """
     rows, wide = block.signs.shape
     values = np.zeros(rows)

@@ -1,4 +1,4 @@
-"""`Trace`: the jobs of a workload in their normal form, arrays sorted by submission; and their relations."""
+"""`Trace`: the jobs of a workload in the normal form, sorted by submission; and relations between jobs."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Trace:
     Attributes:
         name: Name of the trace (its file's name without suffix).
         job_id: Unique id of each job.
-        user: User who submitted it.
-        vc: Its virtual cluster.
-        job_name: Its name (column `name`).
-        status: Final status, in its publisher's words.
-        gpu_type: GPU model that it requests.
+        user: User who submitted the job.
+        vc: Virtual cluster of the job.
+        job_name: Name of the job (column `name`).
+        status: Final status, in the publisher's words.
+        gpu_type: GPU model that the job requests.
         submit_s: Submission, seconds from the trace's origin, 0 or more, ascending.
         duration_s: True run time, seconds, 0 or more.
         num_gpus: GPUs of the gang; 0: CPU only; between 0 and 1: a share of one GPU; above 1: whole.
@@ -43,7 +43,7 @@ class Trace:
         predicted_spread: Standard deviation of ln(true / predicted).
         time_limit_s: The user's limit on the run time, seconds.
         extra: Other optional columns (`queue_s`, `workload`, ..., `x_*`) by header.
-        origin: Wall-clock time of second 0 (column `origin`), with or without its offset from UTC; None:
+        origin: Wall-clock time of second 0 (column `origin`), with or without an offset from UTC; None:
             unknown.
     """
 
@@ -71,10 +71,12 @@ class Trace:
     def read(cls, path: str | Path) -> Trace:
         """Read and check a file: `.csv`, `.csv.gz` or `.parquet`.
 
-        Columns other than `job_id`, `submit_time`, `duration` and `num_gpus` may be missing: unknown.
+        All columns except `job_id`, `submit_time`, `duration` and `num_gpus` can be missing; their values are
+        unknown.
 
         Raises:
-            TraceError: file, row (line of the file, the header is line 1), column, expected, got.
+            TraceError: a value is invalid; names file, row (line of the file, the header is line 1), column,
+                value expected and value found.
             InputError: the file is Parquet and pyarrow is missing.
         """
         path = Path(path)
@@ -102,8 +104,8 @@ class Trace:
             num_gpus: GPUs of each job.
             extra: Optional columns without an attribute, by header.
             origin: Wall-clock time of second 0.
-            **optional: Any other column by its attribute (`job_id`, `vc`, `predicted_s`, ...); without
-            `job_id`, jobs are named 0, 1, 2, ... in the order given.
+            **optional: Any other column by its attribute (`job_id`, `vc`, `predicted_s`, ...). Without
+                `job_id`, the ids are 0, 1, 2, ... in the order given.
 
         Raises:
             TraceError: names row, column, value expected and value found.
@@ -127,7 +129,7 @@ class Trace:
 
     @classmethod
     def _of(cls, name: str, columns: dict[str, NDArray[Any]]) -> Trace:
-        """Fill the unknown columns and sort; `columns` are checked, and owned by this trace."""
+        """Fill unknown columns and sort the jobs. The trace takes ownership of the checked `columns`."""
         submit_s = columns["submit_time"]
         jobs = len(submit_s)
         origins = columns.pop("origin", np.empty(0, np.str_))
@@ -148,7 +150,7 @@ class Trace:
         return cls(name=name, extra=columns, origin=origin, **values)
 
     def select(self, which: NDArray[Any] | slice | Sequence[int]) -> Trace:
-        """Return the jobs of a mask, a slice or positions in ascending order; times stay unchanged.
+        """Return the jobs selected by a mask, a slice or ascending positions; times stay unchanged.
 
         A mask or a slice of all jobs returns this trace itself, without a copy.
         """
@@ -170,7 +172,7 @@ class Trace:
         return index.dtype == np.bool_ and len(index) == len(self) and bool(index.all())
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The columns as written: the nine of the normal form, then the others with a known value."""
+        """Return the columns as written: the nine of the normal form, then others with a known value."""
         out = {column.name: self._column(column.attribute or "") for column in BASE}
         for column in OPTIONAL:
             cells = self._column(column.attribute) if column.attribute else self.extra.get(column.name)
@@ -184,7 +186,7 @@ class Trace:
         """Write `.csv`, `.csv.gz` or `.parquet`; `read` restores the trace. Equal traces give equal bytes.
 
         Raises:
-            TraceError: the suffix is another one, or the file cannot be written.
+            TraceError: the suffix is none of these, or the file cannot be written.
             InputError: the file is Parquet and pyarrow is missing.
         """
         write_table(Path(path), self.columns())
@@ -195,11 +197,11 @@ class Trace:
 
 
 def _read_columns(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the checked columns of a file; frees its text."""
+    """Return the checked columns of a file; the file's text is freed."""
     table = read_table(path)
     columns = check_columns(table.columns, Where(str(path), table.rows))
     if not table.rows:
-        raise TraceError(f"{path}: expected at least one job, got a header and nothing below")
+        raise TraceError(f"{path}: expected at least one job, got only a header")
     return columns
 
 
@@ -208,7 +210,7 @@ def _anything_known(cells: NDArray[Any]) -> bool:
 
 
 def dependencies(trace: Trace) -> dict[int, list[int]]:
-    """Return the rows of the jobs that each row waits for, without jobs outside this (part of a) trace."""
+    """Return, by row, the rows of the jobs that a job waits for, without jobs outside this trace."""
     cells = trace.extra.get("depends_on")
     if cells is None or not (cells != "").any():
         return {}
@@ -222,7 +224,7 @@ def dependencies(trace: Trace) -> dict[int, list[int]]:
 
 
 def failures(trace: Trace) -> dict[int, list[float]]:
-    """Return, by row, the seconds of running after which a job fails the first time, the second, ..."""
+    """Return, by row, the run time in seconds of each attempt that fails."""
     cells = trace.extra.get("fail_after_s")
     if cells is None:
         return {}
@@ -231,7 +233,7 @@ def failures(trace: Trace) -> dict[int, list[float]]:
 
 
 def flags(trace: Trace, name: str) -> NDArray[np.int8]:
-    """Return a flag column, (J,): 1 true, 0 false, -1 blank."""
+    """Return a (J,) flag column: 1 true, 0 false, -1 blank."""
     cells = trace.extra.get(name)
     if cells is None:
         return np.full(len(trace), -1, np.int8)
@@ -239,7 +241,7 @@ def flags(trace: Trace, name: str) -> NDArray[np.int8]:
 
 
 def reject_dependents(trace: Trace, reasons: NDArray[np.str_]) -> NDArray[np.str_]:
-    """Return why each job, (J,), can never run, "" if the job can run.
+    """Return (J,) the reason why each job can never run, "" if the job can run.
 
     A job that waits for a job that can never run cannot run either.
     """

@@ -1,4 +1,4 @@
-"""Columns of a trace, and their checks one at a time; errors name the first invalid value with its row."""
+"""Columns of a trace, and checks of their values; an error names the first invalid value and its row."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ EXPECTED: dict[str, str] = {
     "times": "seconds, finite and 0 or more, with ';' between",
     "instant": "the same time in every row, such as 2024-03-01T09:00:00+01:00",
 }
-"""Permitted values of a cell of each kind, as worded in an error message."""
+"""Permitted values of a cell by kind, in the words of an error message."""
 
 
 class TraceColumn(NamedTuple):
     """One column of the normal form.
 
     Attributes:
-        attribute: Its name as an array of `Trace`, or None: it is kept in `Trace.extra` (`origin`: as one
-            time, `Trace.origin`).
-        kind: Kind of its values.
+        attribute: Name of the array in `Trace`. None: the column is stored in `Trace.extra` (`origin`: as a
+            single time, `Trace.origin`).
+        kind: Kind of the values.
         required: Whether the column must exist, without blank cells.
     """
 
@@ -78,7 +78,7 @@ OPTIONAL: tuple[TraceColumn, ...] = (
     TraceColumn("array_limit", None, "amount"),
     TraceColumn("origin", None, "instant"),
 )
-"""Written only if a value is known. `predicted_spread` is the sd of ln(true / predicted)."""
+"""Columns that are written only if a value is known. `predicted_spread` is the sd of ln(true / predicted)."""
 
 KNOWN: dict[str, TraceColumn] = {column.name: column for column in BASE + OPTIONAL}
 BY_ATTRIBUTE: dict[str, TraceColumn] = {
@@ -89,7 +89,7 @@ PASS_THROUGH = "x_"
 
 
 def column_of(name: str) -> TraceColumn | None:
-    """Return the column with this header; None: unknown to rlsched."""
+    """Return the column with this header; None: rlsched does not know the header."""
     if name.startswith(PASS_THROUGH) and len(name) > len(PASS_THROUGH):
         return TraceColumn(name, None, "text")
     return KNOWN.get(name)
@@ -101,7 +101,7 @@ def known_names() -> str:
 
 
 MAX_TEXT = 1000
-"""Maximum number of characters in one cell; numpy pads every cell of a column to the longest cell."""
+"""Maximum number of characters in one cell; limited because numpy pads every cell to the longest one."""
 
 _TEXT = f"text of at most {MAX_TEXT} characters without NUL"
 _NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\s*")
@@ -115,14 +115,14 @@ def check_header(names: Sequence[str], source: str) -> None:
     """Reject a header with an unknown, a repeated or a missing column.
 
     Raises:
-        TraceError: names the column, and the known columns.
+        TraceError: the header is invalid; names the column, and the known columns.
     """
     seen: set[str] = set()
     for name in names:
         if column_of(name) is None:
             raise TraceError(
                 f"{source}: unknown column {name!r}; known: {known_names()} "
-                f"(rename it to {PASS_THROUGH}... to carry it along)"
+                f"(rename it to {PASS_THROUGH}... to pass it through unchanged)"
             )
         if name in seen:
             raise TraceError(f"{source}: column {name!r} occurs twice in the header; keep one of them")
@@ -140,13 +140,13 @@ def check_columns(cells: Mapping[str, Cells], where: Where) -> dict[str, NDArray
 
     Args:
         cells: By header: text as read from a CSV file, or typed values (None or nan: unknown).
-        where: Place of the cells, for messages.
+        where: Position of the cells, for messages.
 
     Returns:
         By header: float64 (nan if unknown) or `str_` ("" if unknown).
 
     Raises:
-        TraceError: names file, row, column, value expected and value found.
+        TraceError: a value is invalid; names file, row, column, value expected and value found.
     """
     check_header(list(cells), where.source)
     lengths = {name: len(column) for name, column in cells.items()}
@@ -242,7 +242,7 @@ def _numbers(column: TraceColumn, values: Cells, where: Where) -> NDArray[np.flo
 def _as_floats(
     column: TraceColumn, values: Cells, where: Where, expected: str
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """float64 with nan if blank, and the mask of the blanks; a written-out nan is not a blank."""
+    """Return the cells as float64, nan if blank, and the mask of the blanks; a cell `nan` is not a blank."""
     if isinstance(values, np.ndarray) and values.dtype.kind in "fiub":
         array = values.astype(np.float64)
         blank = np.isnan(array) if not column.required else np.zeros(len(array), dtype=np.bool_)
@@ -268,7 +268,7 @@ def _as_floats(
 
 
 def _plain_numbers(values: Cells) -> NDArray[np.float64] | None:
-    """Floats of cells that are all plainly written numbers or blank; None: parse them one by one."""
+    """Return the cells as floats if all are plain numbers or blank; None: parse them one by one."""
     if isinstance(values, PlainCells):
         return values.numbers()
     try:
@@ -289,7 +289,7 @@ def _check_unique(job_id: NDArray[np.str_], where: Where) -> None:
 
 
 def check_relations(columns: Mapping[str, NDArray[Any]], where: Where) -> None:
-    """Reject dependencies on unknown jobs or in a cycle, and contradicting limits of arrays.
+    """Reject dependencies on unknown jobs, cycles of dependencies, and contradicting limits of arrays.
 
     Raises:
         TraceError: names file, row, column, value expected and value found.
@@ -332,7 +332,7 @@ def _check_dependencies(job_id: NDArray[np.str_], cells: NDArray[np.str_], where
 
 
 def _on_circle(row: int, parents: dict[int, set[int]], open_parents: dict[int, int]) -> int:
-    """Return the first row of a cycle that this row waits for, or is part of."""
+    """Return the first row of a cycle that contains this row, or that this row waits for."""
     seen: dict[int, None] = {}
     while row not in seen:
         seen[row] = None

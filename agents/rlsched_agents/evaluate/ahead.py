@@ -1,4 +1,4 @@
-"""Compiles in parallel the kernels that several replays need and that are not in the cache."""
+"""Compiles in parallel the kernels that several replays need and that are not in the cache yet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlsched_envs.sim.engine import PredictedTimes
 
 
 def first_jobs(task: Task) -> Task:
-    """Return a copy of a task with only its first two jobs; the copy needs the same kernels."""
+    """Return a copy of a task with only its first two jobs; the copy's replay needs the same kernels."""
     return replace(
         task,
         trace=task.trace.select(slice(0, 2)),
@@ -26,9 +26,9 @@ def first_jobs(task: Task) -> Task:
 
 
 def compile_together(tasks: Sequence[Task], workers: int, replay: Callable[[Task], object]) -> int:
-    """Compile the kernels of compiled rules in this number of processes. Returns how many were missing.
+    """Compile missing kernels of compiled rules in `workers` processes; return how many were missing.
 
-    See `rlsched.compile.ahead`: with one task or one process, nothing is done.
+    See `rlsched.compile.ahead`: with one task or one process, nothing is compiled.
 
     Args:
         tasks: Replays of compiled rules.

@@ -15,8 +15,10 @@ _PERCENTS: Final = (50, 99, 99.9)
 
 
 class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
-    """Waits and JCT as the site recorded them: under the site's own scheduler, on the nodes that worked at
-    that time, with the priorities and limits of its users. For orientation next to a replay.
+    """Recorded waits and JCT of the jobs, for orientation next to a replay.
+
+    They result from the site's own scheduler, on the nodes that worked at that time, with the priorities and
+    limits of its users.
 
     Attributes:
         jobs: Number of measured jobs with a recorded wait that can run on the simulated cluster.
@@ -40,7 +42,7 @@ class AsRecorded(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_words(self) -> str:
-        """Describe the numbers, with the reasons why a replay's numbers are not comparable with them."""
+        """Describe the numbers, and the reasons why a replay's numbers are not comparable with them."""
         known = "" if self.jobs == self.of_jobs else f", known of {self.jobs:,} of {self.of_jobs:,} jobs"
         nodes = "; the cluster here was scaled and has other nodes than the site" if self.scaled else ""
         return (
@@ -58,8 +60,8 @@ def as_recorded(
     Args:
         trace: J jobs.
         measured: (J,) whether each job is measured.
-        rejected: (J,) whether each job can never run on this cluster; as in the policies' results, the
-            outcomes exclude these jobs.
+        rejected: (J,) whether each job can never run on this cluster. Such jobs are left out, as in the
+            policies' results.
         scaled: Whether the cluster has other nodes than its file.
     """
     if QUEUE not in trace.extra:

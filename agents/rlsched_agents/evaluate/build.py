@@ -58,7 +58,8 @@ def build_report(
         models: Models used by the outcomes.
         prediction: Predictor for jobs that have no predicted run time in the trace.
         scaled: Whether the cluster has other nodes than its file.
-        profiled: (J,) jobs of the trace that run by a learnt profile; None: no profiles were given.
+        profiled: (J,) jobs of the trace whose workload comes from a learnt profile; None: no profiles were
+            given.
 
     Raises:
         InputError: the baseline is not among the policies.
@@ -117,7 +118,7 @@ def predicted_by(jobs: Trace, kind: str, *, is_fed: bool) -> str:
     """Return the source of the predicted run times, in one sentence; "" if the predictor is not known.
 
     Args:
-        jobs: The measured jobs, with the predictions of the trace itself.
+        jobs: The measured jobs, with the predictions that the trace contains.
         kind: Predictor for jobs without a prediction in the trace, one of
             `rlsched.workload.predict.kinds.KINDS`.
         is_fed: Whether a policy uses predictions.
@@ -138,13 +139,13 @@ def predicted_by(jobs: Trace, kind: str, *, is_fed: bool) -> str:
 
 
 def paired_runs(ours: list[JobTable], theirs: list[JobTable]) -> tuple[list[JobTable], list[JobTable]]:
-    """Pair the runs of two sides by seed; a single run is paired with each run of the other side."""
+    """Pair the runs of two sides by seed; a single run is paired with every run of the other side."""
     seeds = max(len(ours), len(theirs))
     return (ours * seeds if len(ours) == 1 else ours), (theirs * seeds if len(theirs) == 1 else theirs)
 
 
 def rejected_reasons(table: JobTable, measured: NDArray[np.bool_]) -> dict[str, int]:
-    """Count the measured jobs that can never run by reason, most frequent reason first."""
+    """Count the measured jobs that can never run, by reason; the most frequent reason is first."""
     jobs = np.flatnonzero(measured & table.rejected)
     return dict(Counter(str(table.reject_reason[job]) for job in jobs).most_common())
 

@@ -23,7 +23,7 @@ class PolicyUsed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of policies on the same jobs. None: not computed, or no data to compute it from.
+    """Results of policies on the same jobs. None: not computed, or there is no data for it.
 
     Attributes:
         trace: Name of the trace.
@@ -40,7 +40,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         paired: Each other policy relative to the baseline, on the same jobs.
         rejected_reasons: Measured jobs that can never run, by reason.
         models: The models of all runs; None: jobs ran as recorded in the trace.
-        profiled: Number of measured jobs that ran by a learnt profile; None: no profiles were given.
+        profiled: Number of measured jobs whose workload comes from a learnt profile; None: no profiles were
+            given.
         mig_slices: Number of MIG slices among the GPUs.
         devices: Number of GPUs in the nodes, whole or partitioned.
         prediction: Predictor for jobs that have no predicted run time in the trace: `hedge` or
@@ -51,7 +52,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         recorded: Recorded outcomes of the jobs; None: the trace has none.
         fed_truth: Policies that receive the true run times. Their results are bounds: no broker can run these
             policies.
-        crowded_vcs: VCs whose offered load on their own nodes is above 1, with this load.
+        crowded_vcs: Offered load of each VC whose load on its own nodes is above 1.
     """
 
     trace: str

@@ -44,7 +44,7 @@ SEGMENT_COLUMNS: Final = (
 
 
 class Places:
-    """Names of global GPU numbers: node and index on the node, in the order of `ClusterSpec.expand`."""
+    """Node names and GPU indices of global GPU numbers, in the order of `ClusterSpec.expand`."""
 
     def __init__(self, spec: ClusterSpec) -> None:
         nodes = spec.expand()
@@ -52,7 +52,7 @@ class Places:
         self._first_gpu = np.array([0, *accumulate(node.gpus for node in nodes)])
 
     def cells(self, gpus: Sequence[int]) -> tuple[str, str]:
-        """Return the cells `node` and `gpus` of an allocation: (`n3;n7`, `0,1;0-7`)."""
+        """Return the cells `node` and `gpus` of an allocation, such as `n3;n7` and `0,1;0-7`."""
         numbers = np.sort(np.asarray(gpus, dtype=np.int64))
         owners = np.searchsorted(self._first_gpu, numbers, side="right") - 1
         used = np.unique(owners)
@@ -74,7 +74,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def file_stem(policy: str) -> str:
-    """Convert a policy's name to a file name: `:` and `/` become `_`, the star of a changed policy a word."""
+    """Convert a policy's name to a file name: `:` and `/` become `_`, `*` becomes `_changed`."""
     return policy.replace(":", "_").replace("/", "_").replace("*", "_changed")
 
 
@@ -84,7 +84,7 @@ def seed_stem(policy: str, seed: int, seeds: Sequence[int]) -> str:
 
 
 class _Books:
-    """The cells `share`, `sm_clock_frac` and `energy_j` of jobs and of attempts.
+    """Formats the cells `share`, `sm_clock_frac` and `energy_j` of jobs and attempts.
 
     Without models a job has the share it requested, at full clock, and no energy. With models, share and
     clock are means over the time that the job held its GPUs.
@@ -121,7 +121,7 @@ class _Books:
 
 
 def _cell(value: float) -> str:
-    """Format with nine digits, nan as blank: the last digits of sums over time have rounding errors."""
+    """Format with nine digits, nan as blank; further digits of a sum over time are rounding errors."""
     return "" if np.isnan(value) else f"{value:.9g}"
 
 
@@ -133,8 +133,8 @@ def write_jobs(
     Times are seconds of the trace; a cell is blank if the time is unknown or the event never happened. A job
     that did not start has a row only in the first file. A job with several attempts has its first start, its
     last end and its last GPUs in the first file. For a job without GPUs, all cells from `node` on are blank,
-    except the energy. Share and clock are means over the time that the job held its GPUs. Without models a
-    job has the share it requested at full clock, and the energy is blank.
+    except the energy. Share and clock are means over the time that the job held its GPUs. Without models, a
+    job has the share that it requested, full clock, and no energy (blank).
 
     Raises:
         InputError: the folder is not writable.

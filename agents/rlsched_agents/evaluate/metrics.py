@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Jobs = NDArray[np.intp] | slice
-"""Indices of some jobs, (J,)."""
+"""Selects some jobs: their (J,) indices, or a slice."""
 
 ALL: Final = slice(None)
 END_NAMES: Final = {"completed": ENDED, "timeout": TIMEOUT, "failed": FAILED}
 
 SLOWDOWN_THRESHOLD_S: Final = 10.0
-"""Lower limit of run times in `bounded_slowdown`, seconds (Feitelson 2001)."""
+"""Minimum run time in `bounded_slowdown`, seconds (Feitelson 2001); shorter run times count as this."""
 
 
 class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
     """Metrics of the jobs of one size or one VC. Times in seconds; None if no job of the group ended.
 
-    Fields with a default were added later: reports without them remain readable.
+    Fields with a default were added later, so that older reports without them remain readable.
 
     Attributes:
         jobs: Jobs submitted.
         rejected: Jobs that can never run.
         unfinished: Jobs that had not ended when the replay stopped.
         jct_mean_s: Mean JCT (last end - submission) of the jobs that ended.
-        jct_p99_s: 99th percentile of JCT; the other percentiles likewise.
+        jct_p99_s: 99th percentile of JCT; other percentiles are named in the same way.
         queue_mean_s: Mean queueing delay (`queue_s`) of the jobs that ended.
-        queue_p50_s: Median queueing delay; the other percentiles likewise.
+        queue_p50_s: Median queueing delay; other percentiles are named in the same way.
         queue_p99_s: 99th percentile of the queueing delay.
         queue_max_s: Longest queueing delay, a measure of starvation.
         bounded_slowdown_mean: Mean `bounded_slowdown` of the jobs that ended.
@@ -78,36 +78,36 @@ class GroupMetrics(msgspec.Struct, frozen=True, kw_only=True):
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     """Metrics of one policy on one workload, for the jobs submitted in the window. None: no data.
 
-    Percentiles interpolate linearly between the two nearest jobs (default of numpy and pandas), like the
+    Percentiles interpolate linearly between the two nearest jobs (the default of numpy and pandas), like the
     percentiles of published simulators. JCT and queueing delay cover the jobs that ended; `jobs` counts all
-    submitted jobs: ended + rejected + unfinished. Fields with a default were added later: reports without
-    them remain readable.
+    submitted jobs: ended + rejected + unfinished. Fields with a default were added later, so that older
+    reports without them remain readable.
 
     Attributes:
         jobs: Jobs submitted.
         rejected: Jobs that can never run on this cluster.
         unfinished: Jobs that had not ended when the replay stopped.
-        jct_mean_s: Mean JCT (last end - submission), seconds; `jct_p50_s`, `jct_p99_s` and so on are its
-            percentiles.
-        queue_mean_s: Mean queueing delay (`queue_s`), seconds; `queue_p50_s` and so on are its percentiles,
-            `queue_max_s` is its maximum (a measure of starvation).
+        jct_mean_s: Mean JCT (last end - submission), seconds; `jct_p50_s`, `jct_p99_s` and so on are the
+            percentiles of JCT.
+        queue_mean_s: Mean queueing delay (`queue_s`), seconds; `queue_p50_s` and so on are the percentiles of
+            queueing delay, `queue_max_s` is the maximum (a measure of starvation).
         makespan_s: Last end - first submission, seconds.
         gpu_utilisation_frac: Allocated GPU-seconds / capacity, from the first to the last submission; jobs
             submitted before the window count while they run in the window. Shared GPUs count once.
         energy_kwh: Energy of the measured jobs: their shares of the energy of their GPUs, and the energy of
             their busy cores, without idle power. None without models.
         preemptions: Attempts of measured jobs that were preempted.
-        decisions: Number of decisions of the scheduler over the whole replay, including the warm-up.
+        decisions: Number of decisions of the scheduler in the whole replay, including the warm-up.
         decision_p99_us: 99th percentile of the time per decision, microseconds; None if decisions were not
             timed individually (compiled rules).
         wall_s: Wall time of the replay without compiling, seconds.
-        by_gpus: By number of GPUs, smallest first.
-        by_vc: By VC, `-` for jobs without one.
+        by_gpus: Metrics by number of GPUs, smallest first.
+        by_vc: Metrics by VC, `-` for jobs without a VC.
         by_source: Number of decisions by source; empty if not counted.
         bounded_slowdown_mean: Mean `bounded_slowdown`; the next field is its percentile.
         lost_gpu_s: GPU-seconds that attempts of measured jobs spent without lasting progress: work lost to a
             preemption, a failure or a node failure, and restart costs. Work that a time limit ended does not
-            count, since no attempt repeats it. If speeds vary, the GPU-seconds at full speed.
+            count, because no attempt repeats it. If speeds vary, the GPU-seconds are converted to full speed.
         decision_p50_us: Median time per decision, microseconds; None if `decision_p99_us` is None.
         gpu_used_frac: Like `gpu_utilisation_frac`, for busy instead of allocated GPUs: the catalogue's
             utilisation of each running job, less stalls. The utilisation of jobs that share GPUs is 1 -
@@ -120,20 +120,20 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
             includes them.
         by_end: Number of jobs that ended, by outcome: `completed`, `timeout` (killed at the time limit),
             `failed` (a failure without a remaining retry).
-        energy_per_job_kwh: Mean over the measured jobs that ended. This and the following fields are None
-            without models.
-        cluster_energy_kwh: Energy of the whole cluster over the whole replay (`replay_s`), including the
+        energy_per_job_kwh: Mean energy of the measured jobs that ended. This field and the following fields
+            are None without models.
+        cluster_energy_kwh: Energy of the whole cluster in the whole replay (`replay_s`), including the
             warm-up.
         idle_energy_kwh: The part of `cluster_energy_kwh` that belongs to no job: nodes, and GPUs without a
             job.
         replay_s: Time from the first replayed submission to the last event, seconds.
-        shared_frac: Of the ended jobs with whole GPUs, the share that shared their GPUs at some time.
+        shared_frac: Share of the ended jobs with whole GPUs that shared their GPUs at some time.
         sm_clock_mean_frac: Mean SM clock of the GPUs of measured jobs, relative to the maximum.
         measured_cells_frac: Share of the catalogue cells used for the result that are measured or fitted, not
             assumed (`modelled.Basis`).
         power_down: Results of power-down. None without a power-down rule.
-        floor_mean_s: Mean run time that the jobs that ended need on GPUs of their own at full speed: a lower
-            bound on JCT, except that idle cores on the node can speed a job up.
+        floor_mean_s: Mean run time that the jobs that ended would need on unshared GPUs at full speed: a
+            lower bound of JCT, except that idle cores on the node can speed a job up.
         delay_mean_s: Mean JCT less `floor_mean_s`: waiting at the first start and after each preemption,
             repeated work, and slowdown by sharing and clocks.
     """
@@ -209,14 +209,14 @@ def bounded_slowdown(table: JobTable, jobs: Jobs = ALL) -> Floats:
 
 
 def ends(table: JobTable, which: Mask) -> dict[str, int]:
-    """Count these jobs by outcome, without the jobs that did not end."""
+    """Count these jobs by outcome; jobs that did not end are left out."""
     done = which & has_ended(table)
     by = np.where(done, ENDED, ONGOING) if table.ended_by is None else table.ended_by
     return {name: int(np.count_nonzero(done & (by == code))) for name, code in END_NAMES.items()}
 
 
 def migrations(table: JobTable, which: Mask) -> int:
-    """Count the preemptions of these jobs, by any rule, whose next attempt starts at the same instant."""
+    """Count the preemptions of these jobs after which the job starts again at the same instant."""
     attempts = table.attempts
     order = np.lexsort((attempts.attempt, attempts.job))
     job, stopped = attempts.job[order], (attempts.reason[order] == PREEMPTED) & which[attempts.job[order]]
@@ -225,10 +225,10 @@ def migrations(table: JobTable, which: Mask) -> int:
 
 
 def interruptions(table: JobTable, which: Mask) -> tuple[int, float]:
-    """Return the preemptions of these jobs, and the GPU-seconds that their attempts lost.
+    """Return the number of preemptions of these jobs, and the GPU-seconds that their attempts lost.
 
-    The loss is the sum of (work done - useful work) x GPUs over the finished attempts; an attempt at full
-    speed does work from its start to its end.
+    The loss is the sum of (work done - useful work) x GPUs of the finished attempts. At full speed, the work
+    done is the time from start to end.
     """
     attempts = table.attempts
     mine = which[attempts.job] & ~np.isnan(attempts.end_s)
@@ -264,8 +264,8 @@ def mean(values: Floats) -> float | None:
 def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
     """Return allocated GPU-seconds / capacity between the measured jobs' first and last submission.
 
-    All jobs of the replay count while they run in that time; jobs that share GPUs count once. None if the
-    time is zero.
+    All jobs of the replay count while they run between these submissions; jobs that share GPUs count once.
+    None if that time is zero.
     """
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
@@ -280,8 +280,9 @@ def utilisation(table: JobTable, num_gpus: int, measured: Mask) -> float | None:
 def used_frac(
     start_s: Floats, end_s: Floats, gpus: Floats, span_s: tuple[float, float], num_gpus: int
 ) -> float:
-    """Return the GPU-seconds that intervals (H,) hold `gpus` (H,) within a span, divided by the capacity; 0
-    for an empty span.
+    """Return the GPU-seconds that intervals hold within a span, divided by the capacity.
+
+    The intervals (H,) hold `gpus` (H,). The result is 0 for an empty span.
     """
     first, last = span_s
     if last <= first:
@@ -309,7 +310,7 @@ def by_vc(table: JobTable, measured: Mask) -> dict[str, GroupMetrics]:
 
 
 def group(table: JobTable, which: Mask, *, fragmentation_frac: float | None = None) -> GroupMetrics:
-    """Return the metrics of these jobs; the caller supplies their fragmentation."""
+    """Return the metrics of these jobs. `fragmentation_frac` is computed by the caller."""
     done = np.flatnonzero(which & has_ended(table))
     rejected = int(np.count_nonzero(which & table.rejected))
     jct, queue, slowdown = jct_s(table, done), queue_s(table, done), bounded_slowdown(table, done)
@@ -344,7 +345,7 @@ def schedule_metrics(
     wall_s: float = 0.0,
     basis: Basis | None = None,
 ) -> Metrics:
-    """Compute all metrics that the report has of one replay.
+    """Compute all metrics of one replay that a report contains.
 
     Args:
         table: The replayed jobs.
@@ -410,7 +411,7 @@ def schedule_metrics(
 
 
 def mean_over_seeds(runs: list[Metrics]) -> Metrics:
-    """Return the mean of each number over the runs of several seeds; None if a run lacks the number."""
+    """Return the mean of each number over the runs of several seeds; None if a run lacks this number."""
     if len(runs) == 1:
         return runs[0]
     return msgspec.convert(_merged([msgspec.to_builtins(run) for run in runs]), Metrics)

@@ -1,4 +1,4 @@
-"""Metrics of a run with models: energy, GPU use, sharing, clocks, and the catalogue cells behind them."""
+"""Metrics of a run with models: energy, GPU use, sharing, clocks, and the catalogue cells behind these."""
 
 from __future__ import annotations
 
@@ -23,19 +23,18 @@ Mask = NDArray[np.bool_]
 
 J_PER_KWH: Final = 3.6e6
 _ALONE: Final = 1.0 - 1e-6
-"""A job whose mean share of its GPUs is below this limit shared them."""
+"""If a job's mean share of its GPUs is below this limit, the job shared its GPUs."""
 
 
 class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of power-down over the whole replay, including the warm-up. Waits for a boot count as queueing.
+    """Results of power-down in the whole replay, including the warm-up. Waits for a boot count as queueing.
 
     Attributes:
         wake_up_events: Instants at which one or more sleeping nodes were woken.
         wake_ups_a_day: Wake-up events per day of the replay.
         nodes_booted: Number of node boots from sleep.
         asleep_node_h: Node-hours asleep.
-        saved_kwh: Additional energy that the nodes would have used, without their jobs, if they had stayed
-            on.
+        saved_kwh: Energy saved: additional energy of the nodes, without their jobs, if they had stayed on.
     """
 
     wake_up_events: int
@@ -46,7 +45,7 @@ class PowerDownMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelMetrics(NamedTuple):
-    """Metrics of a run with models: fields of `metrics.Metrics` with the same names; None without models."""
+    """Metrics that only a run with models has: fields of `metrics.Metrics` with the same names."""
 
     energy_kwh: float | None = None
     energy_per_job_kwh: float | None = None
@@ -120,7 +119,7 @@ def model_metrics(table: JobTable, num_gpus: int, measured: Mask) -> ModelMetric
 def _used(table: JobTable, books: ModelledAttempts, num_gpus: int, measured: Mask) -> float | None:
     """Return busy GPU-seconds / capacity, from the first to the last submission of the measured jobs.
 
-    If an attempt overlaps that time only in part, the same fraction of its GPU-seconds counts.
+    If an attempt lies only partly in that time, the same fraction of its GPU-seconds counts.
     """
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
@@ -133,7 +132,7 @@ def _used(table: JobTable, books: ModelledAttempts, num_gpus: int, measured: Mas
 
 
 def used_gpus(table: JobTable, attempts: AttemptTable, books: ModelledAttempts) -> Floats:
-    """Return the mean number of busy GPUs of each attempt, (S,); 0 for zero length or while it runs."""
+    """Return the (S,) mean number of busy GPUs of each attempt; 0 for zero length or while running."""
     length_s = attempts.end_s - attempts.start_s
     used = np.zeros(len(attempts))
     np.divide(books.used_s, length_s, out=used, where=length_s > 0)
@@ -141,7 +140,7 @@ def used_gpus(table: JobTable, attempts: AttemptTable, books: ModelledAttempts) 
 
 
 def mean_of_jobs(table: JobTable, books: ModelledAttempts) -> tuple[Floats, Floats]:
-    """Return (share of its GPUs, SM clock) of each job, (J,): means over the time that it held its GPUs.
+    """Return (J,) mean shares and (J,) mean SM clocks of each job's GPUs, while the job held them.
 
     Nan for jobs without GPUs, and for jobs that held GPUs for no time.
     """
@@ -200,7 +199,7 @@ class Basis:
 
 
 def asked_shares(trace: Trace) -> Floats:
-    """Return the share of each of its GPUs that a job requests, (J,); nan for jobs without GPUs."""
+    """Return the (J,) share of each of its GPUs that a job requests; nan for jobs without GPUs."""
     demands, which = trace_demands(trace)
     asked = [one.share_milli / WHOLE_GPU_MILLI if one.gpus else np.nan for one in demands]
     return np.array(asked, np.float64)[which]

@@ -31,17 +31,18 @@ MAX_STEPS: Final = 200
 
 
 class OverTime(msgspec.Struct, frozen=True, kw_only=True):
-    """Means over equal steps of time, from the first to the last submission of the measured jobs.
+    """Means in equal steps of time, from the first to the last submission of the measured jobs.
 
     The step is the shortest of 1, 5 and 15 minutes, 1 and 6 hours, a day and a week that gives at most 200
-    steps (more for weeks).
+    steps (or a week, with more steps).
 
     Attributes:
         from_s: Start of the first step, seconds of the trace.
-        to_s: End of the last step, which may be shorter than the others.
+        to_s: End of the last step, which can be shorter than the other steps.
         step_s: Length of a step, seconds.
         gpus_allocated: Allocated GPUs, mean of each step.
-        gpus_used: Busy GPUs, with the mean of each attempt over its run time. None without models.
+        gpus_used: Busy GPUs, mean of each step; an attempt counts with its mean over its run time. None
+            without models.
         fragmentation_frac: `fragmentation` of each step, None for a step without free GPUs. The whole list is
             None if placements were not kept, or if jobs requested shares of a GPU.
     """
@@ -55,7 +56,7 @@ class OverTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fragmentation(NamedTuple):
-    """Free and unusable GPU-seconds of B steps, on nodes that at least one measured job may use."""
+    """Free and unusable GPU-seconds of B steps, on nodes that at least one measured job can use."""
 
     free_gpu_s: Floats  # (B,)
     unusable_gpu_s: Floats  # (B,) expected, not usable by a job drawn at random
@@ -63,7 +64,7 @@ class Fragmentation(NamedTuple):
 
     @property
     def total_frac(self) -> float | None:
-        """Unusable / free GPU-seconds over all steps; None if no GPU was ever free."""
+        """Unusable / free GPU-seconds of all steps together; None if no GPU was ever free."""
         free = float(self.free_gpu_s.sum())
         return float(self.unusable_gpu_s.sum()) / free if free > 0 else None
 
@@ -75,7 +76,7 @@ class Fragmentation(NamedTuple):
 
 
 def step_edges(table: JobTable, measured: Mask) -> Floats | None:
-    """Return the edges of the steps, (B + 1,) seconds; None if all measured jobs came at one instant."""
+    """Return the (B + 1,) edges of the steps, seconds; None: all measured jobs arrive at one instant."""
     times = table.trace.submit_s[measured]
     if not len(times) or times[-1] <= times[0]:
         return None
@@ -86,12 +87,12 @@ def step_edges(table: JobTable, measured: Mask) -> Floats | None:
 
 
 def step_length_s(span_s: float) -> float:
-    """Return the length of a step for a span of this length, seconds."""
+    """Return the step length for a time span of this length, seconds."""
     return next((step_s for step_s in STEPS_S if span_s <= step_s * MAX_STEPS), STEPS_S[-1])
 
 
 def over_time(table: JobTable, edges: Floats, fragments: Fragmentation | None) -> OverTime:
-    """Combine the series of a replay.
+    """Return allocation, use and fragmentation of a replay in steps of time.
 
     Args:
         table: The replayed jobs.
@@ -122,11 +123,12 @@ def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentati
     GPUs. A GPU held by several jobs is not free. Jobs without GPUs do not count, and resources other than
     GPUs are ignored.
 
-    The measure is that of Weng et al., «Beware of Fragmentation» (FGD), USENIX ATC 2023, for whole GPUs: the
-    free GPUs of a node are fragments for a job that does not fit on the node, and jobs are drawn at random
-    from a workload, here the measured jobs that can run. Differences: a job is drawn for each partition from
-    the jobs that may run there, since VCs are hard partitions; a gang larger than the partition's largest
-    node needs whole nodes (its remainder is ignored); and nodes that no measured job may use are left out.
+    The measure is from Weng et al., «Beware of Fragmentation» (FGD), USENIX ATC 2023, for whole GPUs. If a
+    job does not fit on a node, the node's free GPUs are fragments for this job. Jobs are drawn at random from
+    a workload, here the measured jobs that can run. There are three differences. A job is drawn for each
+    partition from the jobs that can run there, because VCs are hard partitions. A gang larger than the
+    partition's largest node needs whole nodes (the remainder is ignored). Nodes that no measured job can use
+    are left out.
 
     Args:
         table: The replayed jobs with their placements.
@@ -155,14 +157,14 @@ def fragmentation(table: JobTable, edges: Floats, measured: Mask) -> Fragmentati
 
 
 class _Changes(NamedTuple):
-    """Changes of the number of free GPUs of nodes, ordered by (node, time), one entry per pair."""
+    """Changes of the number of free GPUs of nodes, one entry per node and time, in this order."""
 
     time_s: Floats  # (E,)
     node: Small  # (E,)
     change: Ints | Small  # (E,) GPUs that become free; below 0: GPUs that are taken
 
     def select(self, which: Ints | Mask) -> _Changes:
-        """Return a selection of the changes."""
+        """Return the selected changes."""
         return _Changes(self.time_s[which], self.node[which], self.change[which])
 
 
@@ -180,7 +182,7 @@ def _changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
-    """Return the same changes, unordered, with several entries per node and time."""
+    """Return the changes of `_changes` without order, and with several entries per node and time."""
     attempts, held = table.attempts, _within(gpu_holds(table), edges)
     gpus = table.trace.num_gpus[attempts.job[held.attempt]]
     if np.any((gpus > 0) & (gpus < 1)):
@@ -199,9 +201,9 @@ def _unordered_changes(table: JobTable, edges: Floats) -> _Changes | None:
 
 
 def _by_node(placed: Placements, gpu_node: Small) -> tuple[Ints, Small, Small]:
-    """Group placed GPUs by node. Return each group's placement index, node, and number of GPUs.
+    """Group placed GPUs by node; return each group's index in `placed`, node, and number of GPUs.
 
-    GPUs given to a job on one node in several steps may form several groups.
+    GPUs that a job got on one node in several steps can form several groups.
     """
     node = gpu_node[placed.gpu]
     new = np.ones(len(node), dtype=np.bool_)
@@ -215,7 +217,7 @@ def _by_node(placed: Placements, gpu_node: Small) -> tuple[Ints, Small, Small]:
 def _free_and_unusable(
     changes: _Changes, sizes: Ints, kind: Ints, useless: Floats, counted: Mask, edges: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the free and unusable GPU-seconds of each step on nodes of the counted kinds."""
+    """Return the free and unusable GPU-seconds of each step on nodes whose kind is in `counted`."""
     kept = counted[kind]
     if not kept.all():
         changes = changes.select(kept[changes.node])
@@ -261,7 +263,7 @@ def _demand(table: JobTable, jobs: Mask) -> dict[tuple[str, float], int]:
 def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Kind, Floats]:
     """Return the expected unusable GPUs of each kind of node, (size + 1,), by the node's free GPUs.
 
-    A job is drawn from this demand. Kinds of nodes that no job may use are missing.
+    A job is drawn at random from `demand`. Kinds of nodes that no job can use are missing.
     """
     found: dict[Kind, Floats] = {}
     for owner, nodes in partition_sizes(spec).items():
@@ -280,7 +282,7 @@ def _useless(spec: ClusterSpec, demand: dict[tuple[str, float], int]) -> dict[Ki
 
 
 def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, Mask]:
-    """Return `_useless` as an array (kinds, most GPUs + 1), 0 for missing kinds, and which kinds exist."""
+    """Return `useless` as an array (kinds, most GPUs + 1), 0 for missing kinds, and a mask of the others."""
     table = np.zeros((len(kinds), max(gpus for _, gpus in kinds) + 1))
     for number, kind in enumerate(kinds):
         values = useless.get(kind, np.zeros(0))
@@ -289,23 +291,23 @@ def _as_array(useless: dict[Kind, Floats], kinds: list[Kind]) -> tuple[Floats, M
 
 
 class Holds(NamedTuple):
-    """H intervals during which GPUs were allocated, without overlap."""
+    """H intervals in which GPUs were allocated; intervals of the same GPUs do not overlap."""
 
     attempt: Ints  # (H,) index in the table's attempts of an attempt on these GPUs
     start_s: Floats  # (H,)
     end_s: Floats  # (H,) nan while the GPUs are held
 
     def select(self, which: Mask) -> Holds:
-        """Return a selection of the intervals."""
+        """Return the selected intervals."""
         return Holds(self.attempt[which], self.start_s[which], self.end_s[which])
 
 
 def gpu_holds(table: JobTable) -> Holds:
-    """Return the intervals when GPUs were allocated to one job, or to several jobs that shared them.
+    """Return the intervals in which GPUs were allocated to one job, or to several jobs that shared them.
 
-    Shared whole GPUs are allocated to one job, and the other jobs join this job on all of its GPUs
-    (`cluster.kernels.join`): jobs with the same first GPU at the same time form one interval. A job that
-    requested a share of a GPU holds that share separately. Without models no job joins another.
+    Whole GPUs that jobs share are allocated to one job, and the other jobs join this job on all of its GPUs
+    (`cluster.kernels.join`). So jobs with the same first GPU at the same time form one interval. A job that
+    requested a share of a GPU holds that share separately. Without models no job joins another job.
     """
     attempts = table.attempts
     if attempts.books is None:
@@ -334,12 +336,12 @@ def gpu_holds(table: JobTable) -> Holds:
 
 
 def every_attempt(attempts: AttemptTable) -> Holds:
-    """Return the run interval of each attempt."""
+    """Return one interval per attempt, from its start to its end."""
     return Holds(np.arange(len(attempts)), attempts.start_s, attempts.end_s)
 
 
 def _within(times: Holds, edges: Floats) -> Holds:
-    """Return the intervals between the first and the last edge, clipped at both."""
+    """Return the intervals that overlap the span of the edges, clipped to this span."""
     over = ~np.isnan(times.end_s) & (times.end_s <= edges[0])
     kept = (times.start_s < edges[-1]) & ~over
     end_s = np.where(np.isnan(times.end_s[kept]), edges[-1], times.end_s[kept])
@@ -347,14 +349,14 @@ def _within(times: Holds, edges: Floats) -> Holds:
 
 
 def _mean_over(times: Holds, gpus: Floats, edges: Floats) -> Floats:
-    """Return the mean over each step, (B,), of the sum of the GPUs of all intervals."""
+    """Return the (B,) mean, in each step, of the sum of the GPUs of all intervals."""
     at_s, change = np.concatenate((times.start_s, times.end_s)), np.concatenate((gpus, -gpus))
     order = np.argsort(at_s, kind="stable")
     return _integral(at_s[order], change[order], 0.0, edges) / np.diff(edges)
 
 
 def _running_sum(node: Small, change: Ints | Small) -> Ints:
-    """Return the running sum of the changes of each node; the changes of a node must be adjacent."""
+    """Return the running sum of the changes of each node; changes of one node must be adjacent."""
     total, before = np.cumsum(change), np.zeros(len(change), dtype=np.int64)
     first = np.flatnonzero(node[1:] != node[:-1]) + 1
     before[first] = np.diff(total[first - 1], prepend=0)
@@ -362,7 +364,7 @@ def _running_sum(node: Small, change: Ints | Small) -> Ints:
 
 
 def _integral(time_s: Floats, change: Floats, at_first: float, edges: Floats) -> Floats:
-    """Return the integral of a step function over each step, (B,).
+    """Return the (B,) integral of a step function over each step.
 
     Args:
         time_s: (E,) times of change, within the edges, ascending.

@@ -33,7 +33,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs of a replay, except its jobs.
 
     Attributes:
-        version: `ORIGIN_VERSION` of the writer.
+        version: `ORIGIN_VERSION` of the rlsched that wrote the file.
         trace: Name of the trace; its jobs and their predictions are in `JOBS_FILE`.
         trace_origin: Wall-clock time of second 0 of the trace; None: unknown.
         policy: Name of the policy.
@@ -42,7 +42,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
         until_s: Jobs submitted before this time were replayed to their end; None: all jobs.
         cluster: The simulated cluster, after scaling.
         models: Models of speed and power; None: jobs ran as recorded in the trace.
-        max_retries: As in `RunRules`, like `costs` and `node_events`.
+        max_retries: As in `RunRules`; the same holds for `costs` and `node_events`.
         costs: Restart costs.
         node_events: Failures, drains and returns of nodes.
     """

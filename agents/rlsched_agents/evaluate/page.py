@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rlsched_agents.evaluate.jobs import MeasuredJobs
 
 MOST_DRAWN = len(COLOURS)
-"""Maximum number of policies in one plot, limited by distinguishable colours. Tables list all policies."""
+"""Maximum number of policies in one plot, limited by distinguishable colours. Tables show all policies."""
 MOST_OWNERS = 10
 _POINTS = 120
 
@@ -150,7 +150,7 @@ def _over_time(report: EvaluationReport, drawn: Sequence[str], canvas: Canvas) -
 
 
 def _gains(report: EvaluationReport, jobs: Mapping[str, MeasuredJobs], canvas: Canvas) -> Iterator[Section]:
-    """Create the sections that show which jobs wait less and which wait longer than under the baseline."""
+    """Create the sections on the jobs that wait less, and the jobs that wait longer, than in the baseline."""
     base = jobs[report.baseline]
     names = [name for name in drawn_policies(report) if name != report.baseline]
     if not names or not len(base):
@@ -192,7 +192,7 @@ def _shares(gained_s: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def _owners(caption: str, kind: str, whose: NDArray[np.str_], gained_s: NDArray[np.float64]) -> str:
-    """List the owners whose jobs gained the most hours, and the owners whose jobs lost the most."""
+    """List the owners whose jobs gained most hours, and the owners whose jobs lost most hours."""
     names, group = np.unique(whose, return_inverse=True)
     gained_h = np.bincount(group, np.nan_to_num(gained_s), minlength=len(names)) / 3600
     jobs = np.bincount(group, minlength=len(names))

@@ -20,16 +20,16 @@ CONFIDENCE_FRAC: Final = 0.95
 DRAWS: Final = 2000
 DAY_S: Final = 86400.0
 MIN_BLOCKS: Final = 10
-"""Minimum number of blocks for a bootstrap interval: with fewer blocks it is too narrow, and is omitted."""
+"""Minimum number of blocks for a bootstrap interval; with fewer blocks, the interval would be too narrow."""
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """A ratio with its 95 % bootstrap interval; below 1 is better than the baseline.
+    """A ratio with its 95 % bootstrap interval; a ratio below 1 is better than the baseline.
 
     Attributes:
         ratio: Value of the policy / value of the baseline.
         low: Lower bound of the interval; None if there are fewer than ten blocks.
-        high: Upper bound; None with `low`.
+        high: Upper bound; None if `low` is None.
     """
 
     ratio: float
@@ -44,13 +44,13 @@ class Ratio(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy relative to the baseline, over the jobs that ended under both.
+    """One policy relative to the baseline, for the jobs that ended under both policies.
 
     Attributes:
         jobs: Jobs compared.
-        jct_mean_ratio: Mean JCT / mean JCT under the baseline; None if the latter is zero.
-        queue_mean_ratio: Mean queueing delay / mean queueing delay under the baseline; None if the latter is
-            zero.
+        jct_mean_ratio: Mean JCT / mean JCT under the baseline; None if the baseline's is zero.
+        queue_mean_ratio: Mean queueing delay / mean queueing delay under the baseline; None if the baseline's
+            is zero.
         wins_frac: Share of jobs that waited less than under the baseline.
         losses_frac: Share of jobs that waited longer than under the baseline.
         blocks: Number of days with submissions, from which the bootstrap draws; None in older reports.
@@ -70,7 +70,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
-    """Return the ratio of the totals of (B,) sums per block, with a bootstrap; None if the baseline's is 0.
+    """Return the ratio of the totals of (B,) sums per block, with an interval; None if `theirs` is 0.
 
     The bootstrap draws whole blocks with replacement, the same blocks for both sides. There is no interval
     for fewer than ten blocks.
@@ -89,9 +89,9 @@ def ratio_of_sums(ours: Floats, theirs: Floats, *, draws: int = DRAWS, seed: int
 
 
 def geometric_mean(ratios: Floats, *, draws: int = DRAWS, seed: int = 0) -> Ratio | None:
-    """Return the geometric mean of (N,) ratios of independent sequences, with a bootstrap over sequences.
+    """Return the geometric mean of (N,) ratios of independent sequences; None for no ratios.
 
-    The result has no interval for fewer than ten sequences, and is None for no ratios.
+    The interval is from a bootstrap of the sequences; there is none for fewer than ten sequences.
     """
     if not len(ratios):
         return None
@@ -107,12 +107,12 @@ def geometric_mean(ratios: Floats, *, draws: int = DRAWS, seed: int = 0) -> Rati
 def compare(
     ours: Sequence[JobTable], baseline: Sequence[JobTable], measured: NDArray[np.bool_]
 ) -> Comparison:
-    """Compare replays of the same jobs on the same cluster, one replay per seed on either side.
+    """Compare replays of the same jobs on the same cluster, one replay per seed and side.
 
     Jobs in the same queue are not independent, so the bootstrap draws blocks of time: one day of submissions
-    each. With fewer than ten days in the window there is no interval, since shorter blocks would be even less
-    independent. The interval covers only this workload, not other months, and is too narrow if a queue lasts
-    longer than a day.
+    each. With fewer than ten days in the window there is no interval, because shorter blocks would be even
+    less independent. The interval covers only this workload, not other months, and is too narrow if a queue
+    lasts longer than a day.
     """
     both = ended_in_all([*ours, *baseline], measured)
     block = _days(ours[0].trace.submit_s[both])
@@ -142,7 +142,7 @@ def mean_ratio(
     measured: NDArray[np.bool_],
     measure: Callable[[JobTable], Floats],
 ) -> Ratio | None:
-    """Return the mean of a measure of jobs, (J,), relative to the baseline, as in `compare`."""
+    """Return the mean of a (J,) measure of jobs, relative to the baseline, computed as in `compare`."""
     both = ended_in_all([*ours, *baseline], measured)
     block = _days(ours[0].trace.submit_s[both])
     sums = [_sums(block, np.array([measure(table)[both] for table in side])) for side in (ours, baseline)]
@@ -158,7 +158,7 @@ def ended_in_all(tables: Sequence[JobTable], measured: NDArray[np.bool_]) -> NDA
 
 
 def _days(submit_s: Floats) -> NDArray[np.int64]:
-    """Return the block number of each job, (J,): days since the first submission, numbered without gaps."""
+    """Return the (J,) block number of each job: days since the first submission, numbered without gaps."""
     if not len(submit_s):
         return np.zeros(0, dtype=np.int64)
     _, numbers = np.unique(np.floor((submit_s - submit_s[0]) / DAY_S), return_inverse=True)

@@ -1,4 +1,4 @@
-"""Jobs and models of a replay, according to what a broker has learnt."""
+"""Jobs and models of a replay, with the workloads and the memory that a broker has learnt."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Profiled(NamedTuple):
 
 
 def with_profiles(trace: Trace, store: str | Path) -> Profiled:
-    """Give each job with a learnt profile the workload and the GPU memory that its broker would count for it.
+    """Give each job with a learnt profile the workload and GPU memory that its broker would use.
 
-    The workload is the catalogue's with the nearest GPU time; a job whose column `workload` names one keeps
-    it. The memory is the bound that 99 % of similar jobs stay below, at least the request of the job (columns
-    `gpu_need_mib` and `gpu_memory_mib`).
+    The workload is the one in the catalogue with the nearest GPU time; a job whose column `workload` names a
+    workload keeps that workload. The memory is the bound that 99 % of similar jobs stay below, at least the
+    request of the job (columns `gpu_need_mib` and `gpu_memory_mib`).
 
     Args:
         trace: J jobs, with the columns `user` and `x_command`.
@@ -75,5 +75,5 @@ def with_profiles(trace: Trace, store: str | Path) -> Profiled:
 
 
 def _amounts(trace: Trace, name: str) -> NDArray[np.float64]:
-    """(J,) amounts of a column; 0 where it is blank."""
+    """Return the (J,) amounts in a column; 0 if blank."""
     return np.nan_to_num(np.array(trace.extra.get(name, np.zeros(len(trace))), np.float64))

@@ -1,7 +1,8 @@
 """Runs a sweep on a Ray cluster: each policy and seed, except compiled rules, is a Ray task.
 
-A worker receives the jobs, the predictions and the files that a policy names, and returns bytes. Nodes only
-need the same rlsched. A worker with different code rejects the task, because its numbers would differ.
+A worker receives the jobs, the predictions and the files that a policy names, and returns the outcome as
+bytes. Nodes only need the same rlsched. A worker with different code rejects the task, because its numbers
+would differ.
 """
 
 from __future__ import annotations
@@ -48,11 +49,12 @@ from rlsched_agents.runtime.checkpoint import checkpoint_file
 from rlsched_envs.sim.engine import PredictedTimes
 
 CONNECT_TIMEOUT_S: Final = 120.0
-"""Time limit of the first connection, seconds; Ray itself retries for minutes and cannot be interrupted."""
+"""Time limit of the first connection, seconds; Ray's own retries take minutes and cannot be interrupted."""
 _TCP_TIMEOUT_S: Final = 5.0
 CLIENT_SERVER_FAILED: Final = "Starting Ray client server failed"
-"""Message of Ray if the process that it starts on the head for a Ray Client exits immediately, usually
-because its port is in use. The next client gets the next port, so a retry helps."""
+"""Message of Ray if the process that it starts on the head node for a Ray Client exits immediately, usually
+because the process's port is in use. The next client gets the next port, so a retry helps.
+"""
 _ATTEMPTS: Final = 3
 _SAY_EVERY_S: Final = 1.0
 """Minimum time between progress reports of a worker, seconds; all reports pass through one actor."""
@@ -64,11 +66,11 @@ ray.shutdown()"""
 
 @dataclass(frozen=True)
 class _Order:
-    """Message to a worker, apart from the jobs.
+    """Message to a worker, without the jobs.
 
     Attributes:
         number: Index of the task in the sweep.
-        task: The task without jobs and predictions, which all tasks share, and without output files.
+        task: The task without output files, and without jobs and predictions, which all tasks share.
         wants_records: Whether the worker returns the store of decisions.
         files: By setting: contents of the file that the setting names.
         build: `build_id()` of the sender.
@@ -120,7 +122,7 @@ def run_on_ray(
 
     Raises:
         InputError: no Ray cluster answers at the address in time, or decisions cannot be written.
-        RlschedError: a task failed (the others are then cancelled), or the cluster was lost.
+        RlschedError: a task failed (the other tasks are then cancelled), or the cluster was lost.
     """
     for task in tasks:
         if task.records is not None:
@@ -206,7 +208,7 @@ class _Sweep:
         self._say(task.policy.name, task.seed, 1.0)
 
     def _look(self) -> None:
-        """Forward the progress of the workers at intervals."""
+        """Forward the progress of the workers, at most once per `_SAY_EVERY_S`."""
         if time.monotonic() - self._looked_s < _SAY_EVERY_S or not self._number_of:
             return
         self._looked_s = time.monotonic()
@@ -217,7 +219,7 @@ class _Sweep:
 
 
 def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
-    """Run one task in a Ray worker. Errors for users are returned as values."""
+    """Run one task in a Ray worker; errors for users are part of the returned answer."""
     order: _Order = pickle.loads(order_bytes)
     if order.build != build_id():
         error = RlschedError(
@@ -246,7 +248,7 @@ def _work(order_bytes: bytes, jobs: bytes, reports: Any) -> bytes:
 
 
 def _teller(number: int, reports: Any) -> Callable[[float], None]:
-    """Return the progress function of a worker, which is rate-limited and does not wait for an answer."""
+    """Return a worker's progress function, which limits its rate and does not wait for an answer."""
     said_s = time.monotonic()
 
     def tell(done: float) -> None:
@@ -262,7 +264,7 @@ _FILE_NAMES: Final = {"checkpoint": "policy.zip", "dials": "dials.json", "rule":
 
 
 def _files_of(policy: Policy) -> dict[str, bytes]:
-    """Return the contents of the files that a policy names, except the default checkpoint: nodes have it."""
+    """Return the contents of the files that a policy names, without the default checkpoint: nodes have it."""
     settings, files = policy.settings, dict[str, bytes]()
     if policy.scheduler in SERVED and _is_path(settings.checkpoint):
         files["checkpoint"] = checkpoint_file(settings.checkpoint).read_bytes()
@@ -279,7 +281,7 @@ def _is_path(setting: str) -> bool:
 
 @cache
 def build_id() -> str:
-    """Return the versions and a hash of sources and default checkpoint: equal ids give equal numbers."""
+    """Return versions, and a hash of sources and default checkpoint; equal ids give equal numbers."""
     digest = hashlib.sha256()
     for package in (rlsched, rlsched_envs, rlsched_agents):
         root = Path(next(iter(package.__path__)))
@@ -294,7 +296,7 @@ def build_id() -> str:
 
 @contextmanager
 def _connected(address: str, workers: int | None) -> Iterator[None]:
-    """Connect to a Ray cluster, or start one here (`local`); disconnect and stop it at the end.
+    """Connect to a Ray cluster, or start one here (`local`); at the end, disconnect or stop it.
 
     Raises:
         InputError: no Ray cluster is reachable.
@@ -320,7 +322,7 @@ def _connected(address: str, workers: int | None) -> Iterator[None]:
 
 
 def _try_address(address: str) -> None:
-    """Connect once in a separate process, which can be killed after a time-out."""
+    """Connect once, in a separate process that can be killed after a time-out."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdecimal():
         try:
@@ -354,6 +356,6 @@ def _unreachable(address: str, why: str) -> InputError:
 
 
 def _last_line(text: str, *, first: bool = False) -> str:
-    """Return the line of a longer text that has the error message."""
+    """Return the line of a text that contains the error message: the last, or with `first` the first line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
     return lines[0 if first else -1]

@@ -1,4 +1,4 @@
-"""The store of decisions of a replay: decisions as they happen, then the outcomes of jobs and nodes."""
+"""Writes the store of decisions of a replay: decisions as they happen, then outcomes of jobs and nodes."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from rlsched_envs.sim.node_events import NodeEvent
 
 BATCH: Final = 128
-"""Maximum number of buffered records; thousands of live records prolong garbage collection, and the p99."""
+"""Maximum number of buffered records; thousands of records would prolong garbage collection, and the p99."""
 KEEP_BYTES: Final = 1 << 50
-"""Size limit of the store, bytes: in effect none, since the user requested all records."""
+"""Size limit of the store, bytes: effectively none, because the user requested all records."""
 _NEVER_S: Final = math.inf
 _STATES: Final = {NODE_DOWN: "down", NODE_DRAINED: "drained", NODE_UP: "up"}
 
 
 class RunStore:
-    """A store of decisions being written, used as a context manager and as the engine's `on_record`.
+    """Writes a store of decisions; used as a context manager and as the engine's `on_record`.
 
     Args:
-        folder: Folder of the store; created if missing; an earlier store in this folder is removed.
+        folder: Folder of the store; created if missing. An earlier store in this folder is removed.
         of: Description of the run.
 
     Raises:
@@ -114,7 +114,7 @@ def _clear(folder: Path) -> None:
 
 
 def store_files(folder: Path) -> dict[str, bytes]:
-    """Return the files of a store by name, for sending."""
+    """Return the files of a store by name, to send them to another machine."""
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir()) if file.is_file()}
 
 
@@ -134,7 +134,7 @@ def put_store(files: dict[str, bytes], folder: Path) -> None:
 
 
 def node_events(table: JobTable, changes: Sequence[NodeEvent] = ()) -> Iterator[NodeChange]:
-    """Yield the nodes at the start of a replay, and changes of their states until the last end of a job."""
+    """Yield the nodes at the start of a replay, then the changes of their states until the last job ends."""
     start_s = float(table.trace.submit_s[0]) if len(table.trace) else 0.0
     nodes = table.spec.expand()
     for node in nodes:

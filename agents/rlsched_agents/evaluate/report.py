@@ -13,7 +13,7 @@ from rlsched_agents.evaluate.findings import Findings
 
 
 class EvaluationReport(Findings, frozen=True, kw_only=True):
-    """The content of `rlsched evaluate --json`; as text, tables for users."""
+    """The report of an evaluation: the content of `rlsched evaluate --json`; as text, tables for users."""
 
     def __str__(self) -> str:
         """Format the report as text tables."""

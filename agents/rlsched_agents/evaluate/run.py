@@ -41,9 +41,9 @@ from rlsched_envs.sim.modelling import Models
 
 REPORT_EVERY_S: Final = 0.2
 Progress = Callable[[str, int, float], None]
-"""Called with a policy's name, a seed, and the progress of its replay (0 to 1)."""
+"""Callback that receives a policy's name, a seed, and the progress of the replay (0 to 1)."""
 Loaded = dict[Policy, dict[int, Scheduler]]
-"""Schedulers by policy and seed; only the first seed if the decisions do not depend on the seed."""
+"""Schedulers by policy and seed. If the decisions do not depend on the seed, there is only the first seed."""
 
 
 def distinct(policies: Iterable[Policy]) -> list[Policy]:
@@ -83,7 +83,7 @@ def load_policies(policies: Iterable[Policy], models: Models | None, seeds: Sequ
 
 
 def _by_seed(policy: Policy, seeds: Sequence[int]) -> dict[int, Scheduler]:
-    """Return the schedulers of a policy by seed; only one if decisions do not depend on the seed."""
+    """Return the schedulers of a policy by seed; only the first if the seed has no effect."""
     first = load_scheduler(policy, seed=seeds[0])
     if first.rule is not None:
         return {seeds[0]: first}
@@ -109,7 +109,8 @@ def replay_tasks(
 ) -> list[Task]:
     """Return one task per policy and seed, or a single task for a policy that does not depend on the seed.
 
-    `loaded`: the result of `load_policies` for these policies, models and seeds, if it was called before.
+    `loaded`: Result of `load_policies` for these policies, models and seeds; None: the policies are loaded
+    here.
 
     Raises:
         CheckpointError: a policy's checkpoint cannot be used.
@@ -142,7 +143,7 @@ def replay_tasks(
 
 
 def _record_path(stem: str, records: Path | None, logdir: Path | None) -> Path | None:
-    """Return the folder for the decisions of a run: next to its event file unless another folder is given."""
+    """Return the folder for the decisions of a run: in `records` if given, else next to the event file."""
     folder = records or logdir
     return None if folder is None else folder / stem
 
@@ -157,16 +158,16 @@ def predictions_for(
     kind: str = RUNNING_MEAN,
     progress: Callable[[float], None] | None = None,
 ) -> PredictedTimes:
-    """Return the predictions of a trace, or the prior for all jobs if no policy uses predictions.
+    """Return the predictions of a trace; if no policy uses predictions, the prior for all jobs.
 
-    Rules that keep the order of submission use no predictions, and oracle rules use true run times. A
-    prediction needs a replay of the history, which takes longer than the replay of such a rule.
+    Rules that keep the order of submission use no predictions, and oracle rules use true run times.
+    Predictions need a replay of the history, which takes longer than the replay of such a rule.
 
     Args:
         loaded: The policies to run.
         trace: The whole trace.
         spec: The cluster.
-        window: Defines which jobs are measured; for the predictor, jobs that are not replayed ended as
+        window: Defines which jobs are measured. For the predictor, jobs that are not replayed ended as
             recorded.
         looked_at: Whether models or decision records use the predictions.
         kind: Predictor for jobs without a prediction in the trace (`rlsched.workload.predict.kinds`).
@@ -209,11 +210,14 @@ def _replay_first(task: Task) -> None:
 
 
 def say_nothing(policy: str, seed: int, done: float) -> None:
-    """Ignore the progress."""
+    """Progress callback that does nothing."""
 
 
 def run_task(task: Task, progress: Callable[[float], None]) -> Outcome:
-    """Replay one task, after a short replay so that compiling is not timed. Stores the decisions."""
+    """Replay one task, and store its decisions if requested.
+
+    A short replay comes first, so that the measured time contains no compiling.
+    """
     progress(0.0)
     few, scheduler = first_jobs(task), task.scheduler()
     _replay(few, scheduler if scheduler.rule is not None else few.scheduler(), None, None)
@@ -248,10 +252,9 @@ def _replay(
 ) -> JobTable:
     """Replay the trace until the jobs of the warm-up and the window have started.
 
-    The replay includes all jobs that arrive until then.
-
-    The start of a job cannot depend on later jobs, and its start determines its end. If jobs can be
-    interrupted, the replay continues until these jobs have ended.
+    The replay includes all jobs that arrive until then. A job's start cannot depend on later jobs, and
+    determines the job's end. If jobs can be interrupted, the replay continues until the jobs of the warm-up
+    and the window have ended.
     """
     engine, until_started = engine_of(task, scheduler), task.until_started
     if scheduler.rule is not None and records is None:
@@ -261,7 +264,7 @@ def _replay(
 
 
 def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) -> Callable[[float], None]:
-    """Return a function that turns simulated time into progress, a few times per second."""
+    """Return a function that converts simulated time to progress and reports it a few times per second."""
     first_s, span_s = float(submit_s[0]), max(float(submit_s[-1] - submit_s[0]), 1.0)
     said = time.perf_counter()
 
@@ -275,7 +278,7 @@ def _ticker(submit_s: NDArray[np.float64], progress: Callable[[float], None]) ->
 
 
 def is_compiled(task: Task) -> bool:
-    """Return whether a task is only a compiled rule, which finishes before a worker process would start."""
+    """Return whether a task only runs a compiled rule, which takes less time than starting a process."""
     return task.records is None and not task.policy.scheduler
 
 
@@ -323,7 +326,7 @@ def _drain(reports: Any) -> Iterator[tuple[int, float]]:
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Limit processes started in this context to one thread of linear algebra per process."""
+    """Limit processes that start in this context to one thread of linear algebra each."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     before = {name: os.environ.get(name) for name in names}
     os.environ.update(dict.fromkeys(names, "1"))

@@ -1,4 +1,4 @@
-"""`simulate`: replay a trace under several policies and return the results as objects."""
+"""`simulate`: replays a trace under several policies and returns the results as objects."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Chosen = str | Path | Policy
-"""A policy, or an argument of `Policy.of`."""
+"""A policy, or an argument from which `Policy.of` makes one."""
 
 
 class Run:
@@ -75,7 +75,8 @@ class Runs(Mapping[str, Run]):
         load_frac: Offered load of the measured jobs, None if undefined.
         prediction: Predictor for jobs that have no predicted run time in the trace.
         scaled: Whether the cluster has other nodes than its description.
-        profiled: (J,) jobs of the trace that run by a learnt profile; None: no profiles were given.
+        profiled: (J,) jobs of the trace whose workload comes from a learnt profile; None: no profiles were
+            given.
     """
 
     def __init__(
@@ -152,7 +153,7 @@ class Runs(Mapping[str, Run]):
 
     @property
     def rejected(self) -> list[str]:
-        """One line per reason: how many measured jobs can never run, why, and the names of the first jobs."""
+        """One line per reason: number of measured jobs that can never run, reason, first jobs' names."""
         table = self._outcomes[0].table
         return rejected_lines(table, self.window.measured(table.trace))
 
@@ -226,19 +227,19 @@ def simulate(
         cluster: The cluster, or its file.
         policies: One policy, several policies, or a mapping from names of your choice to policies.
         load: Scale the nodes of all virtual clusters to this offered load.
-        nodes: Number of nodes, instead of the cluster's own.
+        nodes: Number of nodes, in place of the cluster's own number.
         since_s: Measure jobs submitted at or after this second of the trace; the replay starts 7 days
             earlier.
         until_s: Measure jobs submitted before this second.
         seeds: Seeds of the policies; numbers are means over the seeds.
         models: Models of speed and power, a models file, or "default"; None: jobs run as recorded in the
             trace.
-        profiles: Directory or journal of a broker. With models, a job whose user and command line the broker
-            has measured runs as the workload nearest to its learnt GPU time, with its learnt GPU memory
-            (`with_profiles`), and pairs of workloads have the speeds that it has observed.
+        profiles: Directory or journal of a broker; needs models. A job whose user and command line the broker
+            has measured runs as the workload nearest to the learnt GPU time, with the learnt GPU memory
+            (`with_profiles`). Pairs of workloads have the speeds that the broker has observed.
         prediction: Predictor for jobs that have no predicted run time in the trace: `hedge` or
-            `running-mean`; None: the hedge if the trace names users, jobs or commands. Predictions of a trace
-            are cached in the user's cache folder.
+            `running-mean`; None: the hedge if the trace names users, jobs or commands, else the running mean.
+            Predictions of a trace are cached in the user's cache folder.
         records: Folder for a store of decisions of each policy.
         logdir: Folder for a TensorBoard log of the decisions.
         workers: Number of processes for policies that are not compiled rules; with `ray`, concurrent tasks
@@ -261,11 +262,11 @@ def simulate(
     using = models_of(models)
     chosen_kind(prediction)
     if not (seeds := list(dict.fromkeys(seeds))):
-        raise InputError("seeds: expected a seed or more, got none")
+        raise InputError("seeds: expected one or more seeds, got none")
     loaded = load_policies(chosen, using, seeds)
     if profiles is not None and using is None:
         raise InputError(
-            "--profiles changes the workloads of models, and this replay has none: give --models too"
+            "--profiles needs models, because it changes the workloads of jobs: give --models too"
         )
     trace = trace if isinstance(trace, Trace) else Trace.read(trace)
     profiled = None
@@ -328,12 +329,12 @@ def _named(policies: Chosen | Sequence[Chosen] | Mapping[str, Chosen]) -> list[P
         policies = [policies]
     made = [Policy.of(one) for one in policies]
     if not made:
-        raise InputError("expected a policy or more, got none; `rlsched policies` lists those with a name")
+        raise InputError("expected one or more policies, got none; `rlsched policies` lists all names")
     return made
 
 
 def models_of(models: Models | str | Path | None) -> Models | None:
-    """Load models from a file, "default", or None for none.
+    """Return the models: read from a file, the default models for "default", or None for None.
 
     Raises:
         InputError: the file cannot be read, or a setting is wrong.
@@ -347,7 +348,7 @@ def models_of(models: Models | str | Path | None) -> Models | None:
 
 
 def _sweep(workers: int, ray: str | None) -> Any:
-    """Return the function that runs tasks. Raises early, before a long read, if Ray is missing."""
+    """Return the function that runs tasks; if Ray is missing, raise here, before the trace is read."""
     if ray is None:
         return partial(run_tasks, workers=max(workers, 1))
     from rlsched_agents.evaluate.ray_sweep import run_on_ray

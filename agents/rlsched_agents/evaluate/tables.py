@@ -1,4 +1,4 @@
-"""The tables of `rlsched evaluate`, for terminals of any width: first the verdict, last a legend."""
+"""The tables of `rlsched evaluate`, for terminals of any width: the verdict first, a legend last."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ _SPARE_TAILS = (0, 4)
 _SPARE_ENERGY = (3, 4)
 _WIDEST = 1_000
 TABLE_WIDTH = 130
-"""Width without a terminal, columns."""
+"""Width of tables without a terminal, columns."""
 RECORDED = "recorded"
 
 
 def print_report(report: Findings, console: Console) -> None:
-    """Print the verdict, the headline numbers and tails of each policy, the comparisons, waiting by job size
-    and VC, and last the legend of the columns.
+    """Print the verdict, the tables, and the legend of their columns.
+
+    The tables: headline numbers and tails of each policy, comparisons, and waiting by job size and VC.
     """
     _Tables(report, console).print()
 
@@ -127,7 +128,7 @@ class _Tables:
         )
 
     def _attempts(self) -> None:
-        """Print preemptions, losses and failures of jobs, if any policy has some."""
+        """Print preemptions, losses and failures of jobs, if any policy has such jobs."""
         rows: dict[str, tuple[str, ...]] = {
             name: (
                 f"{one.preemptions:,}",
@@ -182,7 +183,7 @@ class _Tables:
             )
 
     def _power_down(self) -> None:
-        """Print the results of power-down over the whole replay."""
+        """Print the results of power-down in the whole replay."""
         policies = self._report.policies.items()
         slept = {name: one.power_down for name, one in policies if one.power_down is not None}
         if self._report.models is None or not slept:
@@ -256,7 +257,7 @@ class _Tables:
     def _print(
         self, title: str, heads: tuple[str, ...], rows: Rows, *, first: str, spare: tuple[int, ...] = ()
     ) -> tuple[int, ...]:
-        """Print a table with complete numbers: if it is too wide, omit columns of `spare`, then wrap lines.
+        """Print a table without truncating numbers: if it is too wide, omit `spare` columns, then wrap.
 
         Returns the omitted columns.
         """
@@ -286,7 +287,7 @@ def _made(title: str, heads: tuple[str, ...], rows: Rows, first: str, *, left_ou
 
 
 def _gpus(report: Findings) -> str:
-    """Return the number of GPUs that jobs can use, and the kind of these GPUs if some are MIG slices."""
+    """Return the number of GPUs that jobs can use, and their kind if some of them are MIG slices."""
     if not report.mig_slices:
         return f"{report.gpus} GPUs"
     cut = report.devices - (report.gpus - report.mig_slices)
@@ -327,7 +328,7 @@ def _ratio(value: Ratio | None) -> str:
 
 
 def _intervals(report: Findings) -> str:
-    """Describe the intervals for the title; all policies are compared on about the same jobs."""
+    """Describe the intervals for a table's title; all policies are compared on about the same jobs."""
     days = min(one.blocks or 0 for one in report.paired.values())
     if days < MIN_BLOCKS:
         return f"no intervals: {days} days of submissions, {MIN_BLOCKS} needed"

@@ -31,7 +31,7 @@ class Task:
         trace: The jobs from the warm-up on.
         spec: The cluster.
         window: Defines which jobs are measured.
-        predictions: Predictions of `trace`, shared by all policies that use causal predictions.
+        predictions: Predictions for `trace`, shared by all policies that use causal predictions.
         records: Folder of the store of decisions; None: decisions are not kept.
         logdir: Folder for a TensorBoard log of the records; None: no log.
         rules: Restart costs, retries and node events.
@@ -55,7 +55,7 @@ class Task:
         return {**vars(self), "rule": None}
 
     def scheduler(self) -> Scheduler:
-        """Return the scheduler for a replay: all replays share a rule; other schedulers are loaded again.
+        """Return the scheduler for a replay. All replays share a rule; other schedulers are loaded each time.
 
         Raises:
             CheckpointError: the policy's checkpoint cannot be used.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Measure(NamedTuple):
-    """A measure for comparing policies.
+    """A measure by which policies are compared.
 
     Attributes:
         least: Start of the sentence about the best policy.
@@ -26,7 +26,7 @@ class _Measure(NamedTuple):
     ratio: str
 
     def mean(self, one: Metrics) -> str:
-        """Format a policy's mean."""
+        """Return the mean of a policy as text."""
         return in_words(getattr(one, self.field))
 
     def ratio_of(self, one: Comparison) -> Ratio | None:
@@ -36,19 +36,19 @@ class _Measure(NamedTuple):
 
 
 LEAST_JOBS: Final = 20
-"""Minimum number of jobs of one size to report that this size loses: the mean of fewer jobs is chance."""
+"""Minimum number of jobs of one size to report that jobs of this size wait longer; fewer are chance."""
 _WAITING: Final = _Measure("jobs wait least", "queue_mean_s", "queue_mean_ratio")
 _JCT: Final = _Measure("jobs are done soonest", "jct_mean_s", "jct_mean_ratio")
 
 
 def verdict_of(report: Findings) -> str:
-    """Name the policy with the best mean, and its gain over the baseline on the same jobs.
+    """Return a sentence with the best policy by mean, and its gain over the baseline on the same jobs.
 
-    If this policy beats the baseline, the sentence also names the jobs that wait longer under this policy.
-    Policies are compared by queueing delay, or by JCT if queueing delay is misleading: with preemption, and
-    with models, which change run times. No gain is reported if the interval contains 1 or is missing; the
-    baseline is not reported as best while the interval of any policy contains 1. Policies that receive the
-    true run times are left out.
+    If the best policy beats the baseline, the sentence also names the jobs that wait longer under this
+    policy. Policies are compared by queueing delay, or by JCT if queueing delay is misleading: with
+    preemption, and with models, which change run times. No gain is reported if the interval contains 1 or is
+    missing; the baseline is not reported as best while the interval of any policy contains 1. Policies that
+    receive the true run times are left out.
     """
     measure = _measure_of(report)
     baseline, base = report.baseline, report.policies[report.baseline]
@@ -104,7 +104,7 @@ def verdict_of(report: Findings) -> str:
 
 
 def _who_pays(report: Findings, measure: _Measure, best: str) -> str:
-    """Return the rest of a sentence: jobs that do worse under the best policy than under the baseline."""
+    """Return the end of the sentence: the jobs that do worse under the best policy than in the baseline."""
     mine, theirs = report.policies[best], report.policies[report.baseline]
     losers = f"{percent(report.paired[best].losses_frac)} of the jobs wait longer"
     worse = {
@@ -152,7 +152,7 @@ def _ratios_of(report: Findings, measure: _Measure) -> dict[str, Ratio]:
 
 
 def _best_of(ratios: dict[str, Ratio]) -> str:
-    """Return the policy with the lowest ratio, if possible one that is not significantly above 1."""
+    """Return the policy with the lowest ratio; prefer policies that are not significantly above 1."""
     best = min(ratios, key=lambda name: ratios[name].ratio)
     if _low(ratios[best]) <= 1.0:
         return best
@@ -171,7 +171,7 @@ def _has_few(report: Findings, measure: _Measure, name: str) -> bool:
 
 
 def _not_told_apart(report: Findings) -> str:
-    """Name the policies that may be as good as the verdict's best, in a sentence; "" if there are none."""
+    """Return a sentence that names the policies possibly as good as the verdict's best; "" if none."""
     measure = _measure_of(report)
     ratios = _ratios_of(report, measure)
     best = _best_of(ratios) if ratios else ""
@@ -233,7 +233,7 @@ def _from_to(low: float, high: float) -> str:
 
 
 def _less(ratio: float) -> str:
-    """Format the saving of a ratio below 1; the part of an interval above 1 is a loss, and negative."""
+    """Format the saving of a ratio; a ratio above 1 (part of an interval) gives a negative saving."""
     saved = 100.0 * (1.0 - ratio)
     return f"{saved:.1f} %" if abs(saved) < 9.95 else f"{saved:.0f} %"
 

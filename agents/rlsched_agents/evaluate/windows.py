@@ -1,4 +1,4 @@
-"""Selection of the measured jobs and of the jobs replayed before them."""
+"""Selects the measured jobs, and the jobs that are replayed before them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MeasuredWindow:
 
     @property
     def replay_from_s(self) -> float:
-        """Jobs submitted before this second of the trace are not replayed."""
+        """Start of the replay: jobs submitted before this second of the trace are not replayed."""
         return max(0.0, self.since_s - WARMUP_S) if np.isfinite(self.since_s) else -np.inf
 
     def measured(self, trace: Trace) -> NDArray[np.bool_]:
@@ -35,10 +35,10 @@ class MeasuredWindow:
 
 
 def window_of(trace: Trace, since_s: float | None, until_s: float | None) -> MeasuredWindow:
-    """Check a window against a trace; None leaves that side open.
+    """Check a window against a trace, and return it; None leaves that side open.
 
     Raises:
-        InputError: the window is empty or holds no job.
+        InputError: the window is empty or contains no job.
     """
     window = MeasuredWindow(-np.inf if since_s is None else since_s, np.inf if until_s is None else until_s)
     if not window.since_s < window.until_s:
@@ -58,7 +58,7 @@ def scaled_cluster(
     """Return the cluster for the replay: unchanged, with this number of nodes, or scaled to an offered load.
 
     Raises:
-        InputError: both are given, or the cluster cannot be scaled in this way.
+        InputError: both `nodes` and `load` are given, or the cluster cannot be scaled in this way.
     """
     if nodes is not None and load is not None:
         raise InputError("expected --nodes or --load, got both; a load sets the number of nodes")

@@ -1,4 +1,4 @@
-"""Compares Slurm's starts of a day with the policy's, and summarises the shadow's activity on that day."""
+"""Compares Slurm's starts with the policy's, and summarises the shadow's activity."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy as np
 from rlsched.engine.shadow.notes import Note, StartComparison, Watched
 
 SAME_INSTANT_S: Final = 10.0
-"""Tolerance, seconds: Slurm's main scheduler and backfill run at intervals, so starts are delayed."""
+"""Tolerance in seconds: starts are delayed, because Slurm's main scheduler and backfill run at intervals."""
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """Comparison of Slurm's starts with the policy's, over a period.
+    """Comparison of Slurm's starts with the policy's decisions, over a period.
 
     Attributes:
         starts: Number of compared starts of Slurm.
@@ -26,10 +26,11 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
         not_then: Starts at a time when the policy did not want to start the job.
         same_nodes: Wanted starts for which Slurm chose the same nodes as the policy.
         gpus_known: Wanted starts whose GPUs Slurm reported; Slurm reports no GPUs of very short jobs.
-        same_gpus: Of `gpus_known`, the starts for which Slurm chose the same GPUs as the policy.
-        instants: Number of instants, counted per partition, when Slurm started jobs.
-        next: Number of these instants when Slurm started the job that the policy puts first.
-        earlier_median_s: Median lead of the policy over `earlier`, seconds; None if there are none.
+        same_gpus: Starts out of `gpus_known` for which Slurm chose the same GPUs as the policy.
+        instants: Number of instants, counted per partition, at which Slurm started jobs.
+        next: Number of these instants at which Slurm started the job that the policy puts first.
+        earlier_median_s: Median lead of the policy in the starts of `earlier`, seconds; None without such
+            starts.
     """
 
     starts: int
@@ -49,8 +50,8 @@ class FeatureOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         feature: Name of the feature.
-        minutes: Number of notes (one per minute) with values outside.
-        most_frac: Largest share of the polls of a note with values outside the range.
+        minutes: Number of notes (one per minute) with values outside the range.
+        most_frac: Largest share, in one note, of polls with values outside the range.
         value: Last value outside the range.
         low: Minimum in training.
         high: Maximum in training.
@@ -78,7 +79,8 @@ class Guarding(msgspec.Struct, frozen=True, kw_only=True):
         outside: Features outside their ranges, most frequent first.
         note: Reason why features are not monitored; "" if features are monitored.
         left: Number of jobs that are not compared, by reason.
-        standing: Number of jobs that the policy wanted to start at the end and Slurm had not started.
+        standing: Number of jobs that the policy wanted to start and Slurm had not started at the end of the
+            period.
     """
 
     watched_s: float
@@ -108,7 +110,7 @@ def days_of(notes: Sequence[Note]) -> list[str]:
 
 
 def agreement(starts: Sequence[StartComparison]) -> Agreement:
-    """Summarise starts."""
+    """Summarise the comparison of starts."""
     wanted = [one for one in starts if _kind(one) != "not_then"]
     early_s = [one.at_s - one.wanted_since_s for one in wanted if one.wanted_since_s is not None]
     early_s = [by_s for by_s in early_s if by_s > SAME_INSTANT_S]
@@ -142,7 +144,7 @@ def _places(nodes: Sequence[str], gpus: Sequence[int]) -> set[tuple[str, int]]:
 
 
 def guarding(watched: Sequence[Watched]) -> Guarding:
-    """Summarise the notes of a shadow about its guard, drift and omitted jobs."""
+    """Summarise a shadow's notes about its guard, drift and omitted jobs."""
     ran, guard, left = Counter[str](), Counter[str](), Counter[str]()
     seen: dict[str, FeatureOutOfRange] = {}
     for note in watched:

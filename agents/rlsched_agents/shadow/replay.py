@@ -26,7 +26,7 @@ HOUR_S: Final = 3600.0
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """Waits of the same jobs under the site's rule and under the policy, replayed from each midnight's state.
+    """Waits of the same jobs under the site's rule and under the policy, replayed from recorded midnights.
 
     Attributes:
         jobs: Number of jobs.
@@ -34,7 +34,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         site_s: Mean wait under the replayed site's rule.
         policy_s: Mean wait under the policy.
         ratio: Wait under the policy / wait under the rule, with its interval; None: no job waits.
-        blocks: Blocks of the bootstrap: `days`, `hours`, or "" if there are too few blocks of either kind.
+        blocks: Blocks of the bootstrap: `days`, `hours`, or "" if there are too few days and too few hours.
         wins_frac: Share of jobs that would have waited less.
         losses_frac: Share of jobs that would have waited longer.
         fidelity: Errors of the replayed rule against the record.
@@ -55,7 +55,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ReplayedDays:
-    """The replayed days.
+    """Results of the replayed days.
 
     Attributes:
         rule: The identified rule of the site.
@@ -73,7 +73,7 @@ class ReplayedDays:
 
 
 def replay(history: JournalHistory, policy: Policy) -> ReplayedDays:
-    """Identify the site's rule, and replay each day under it and under the policy.
+    """Identify the site's rule, and replay each day under this rule and under the policy.
 
     Raises:
         InputError: too few jobs have a recorded start, or the jobs cannot have run on these nodes.
@@ -133,10 +133,11 @@ def _change(recorded: Recorded, site_s: Floats, policy_s: Floats, which: Mask, f
 
 
 def _ratio(since_s: Floats, ours: Floats, theirs: Floats) -> tuple[str, Ratio | None]:
-    """Return the ratio of all waits, with an interval over days if there are ten, otherwise over hours.
+    """Return the kind of blocks, and the ratio of all waits with an interval.
 
-    Days are replayed separately, so a replayed day does not depend on other days. Hours of a day depend on
-    each other, so an interval over hours is too narrow if queues last longer than an hour.
+    The bootstrap draws days if there are ten, otherwise hours. Days are replayed separately, so a
+    replayed day does not depend on other days. Hours of a day depend on each other, so an interval over hours
+    is too narrow if queues last longer than an hour.
     """
     for name, length_s in (("days", DAY_S), ("hours", HOUR_S)):
         _, block = np.unique(np.floor(since_s / length_s), return_inverse=True)

@@ -61,7 +61,7 @@ class ShadowReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def report(directory: Path, day: str | None = None) -> ShadowReport:
-    """Create the report of a shadow; the shadow may still run.
+    """Create the report of a shadow, which can still be running.
 
     Args:
         directory: The `--dir` of the shadow.

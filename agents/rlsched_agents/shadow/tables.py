@@ -140,5 +140,5 @@ def not_compared(report: ShadowReport) -> Table:
 
 
 def all_of(report: ShadowReport) -> list[Table]:
-    """Return all tables, in order; some may have no rows."""
+    """Return all tables, in order; a table can have no rows."""
     return [agreements(report), guards(report), features(report), changes(report), not_compared(report)]

@@ -38,12 +38,12 @@ class SleepPotential(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fewer(msgspec.Struct, frozen=True, kw_only=True):
-    """The smallest cluster on which jobs do not wait longer than under the site's rule on the full cluster.
+    """The smallest cluster on which jobs wait no longer than under the site's rule on the full cluster.
 
     Attributes:
         nodes: Number of nodes.
         gpus: Number of GPUs.
-        gpus_spared: Number of GPUs left out.
+        gpus_spared: Number of GPUs that the full cluster has in addition.
         wait_s: Mean wait on this smallest cluster, seconds.
     """
 
@@ -56,7 +56,8 @@ class Fewer(msgspec.Struct, frozen=True, kw_only=True):
 def sleep(table: JobTable, since_s: float) -> SleepPotential | None:
     """Simulate sleeping nodes with the default plan; None if placements or the time are unknown.
 
-    Uses time slots of ten minutes, each with the highest demand in it, so waits for nodes are overestimated.
+    Uses time slots of ten minutes. A slot counts with its highest demand, so waits for nodes are
+    overestimated.
 
     Args:
         table: Result of a replay.
@@ -94,7 +95,7 @@ def fewer(
     most_wait_s: float,
     tell: Callable[[float], None],
 ) -> Fewer | None:
-    """Bisect the number of nodes; None if jobs wait longer even on all nodes.
+    """Find the smallest sufficient cluster by bisection; None if jobs wait longer even on all nodes.
 
     Args:
         cluster: The full cluster.

@@ -70,7 +70,7 @@ class Ends:
         self.by_predictions: set[int] = set()
 
     def end_of(self, job: Job, attempt: Attempt) -> tuple[float, Outcome]:
-        """Return the end time of an attempt and its job's outcome; as recorded if it started as recorded."""
+        """Return an attempt's end time and its job's outcome: as recorded if it started as recorded."""
         spec, ran_s = job.spec, 0.0
         seen = self._timeline.jobs.get(job.called)
         if seen is not None:
@@ -94,7 +94,7 @@ class Ends:
 
 
 class _WaitOnce(Scheduler):
-    """A scheduler that has already decided to wait in one partition."""
+    """A scheduler whose first decision in one partition, to wait, is already made."""
 
     def __init__(self, policy: Scheduler, partition: int, said: Decision) -> None:
         self.name, self.policy_id, self.order = policy.name, policy.policy_id, policy.order
@@ -106,7 +106,7 @@ class _WaitOnce(Scheduler):
         self._policy.begin_instant(state, now_s)
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return the earlier decision, or the policy's decision."""
+        """Return the decision that is already made, or else the policy's decision."""
         if partition == self._partition:
             return self._said
         return self._policy.decide(state, partition, now_s, record=record)
@@ -140,17 +140,17 @@ class Life:
             self._events += events_of_fact(row.entry, self.state, row.now_s)
 
     def choose(self, record: DecisionRecord, choice: Candidate) -> None:
-        """Make another choice at the decision that is due now.
+        """Replace the choice at the decision that is due now.
 
         Raises:
-            InputError: the state differs from the recorded one, or the choice is not possible.
+            InputError: the state differs from the recorded state, or the choice is not possible.
         """
         state, now_s = self.state, record.now_s
         self._scheduler.begin_instant(state.cluster, now_s)
         if state.cluster.digest() != record.state_digest:
             raise InputError(
-                f"the journal does not lead to the state of decision {record.number}; was it restored from a "
-                "backup, or decided by another version of rlsched?"
+                f"the journal does not lead to the state of decision {record.number}; was the journal "
+                "restored from a backup, or the decision made by another version of rlsched?"
             )
         partition = state.cluster.partition_names.index(record.partition)
         decision = other_decision(self._scheduler, record, choice, state.cluster, partition, now_s)
@@ -159,7 +159,7 @@ class Life:
             self._waits = (now_s, partition, decision)
 
     def go_on(self, ends: Ends, outside: Sequence[JournalRow], to_s: float) -> float:
-        """Advance time. Returns the time of the last event, seconds.
+        """Advance time, and return the time of the last event, seconds.
 
         Args:
             ends: Ends of attempts.
@@ -208,7 +208,7 @@ class Life:
         return self.timeline
 
     def _due_s(self, now_s: float) -> float:
-        """Return the next time when the broker decides without an event; rounded to milliseconds."""
+        """Return the next time at which the broker decides without an event; rounded to milliseconds."""
         asked_s = min(self.state.asked_for_s.values(), default=math.inf)
         reviewed_s = min(self.state.quotas.due_s, self.state.gates.due_s)
         due_s = min(asked_s, next_hold_end_s(self.state.cluster.arrays, now_s), reviewed_s)
@@ -262,7 +262,7 @@ class Life:
         heapq.heappush(self._planned, (end_s, job.number, attempt.number, outcome))
 
     def _end(self, number: int, attempt: int, outcome: Outcome, now_s: float) -> bool:
-        """Finish an attempt, if it is still the planned one."""
+        """Finish an attempt if it is still active; return whether it was."""
         job = self.state.jobs.get(number)
         if job is None or job.active is None or job.active.number != attempt:
             return False
@@ -276,7 +276,7 @@ class Life:
         return self._note(over, now_s)
 
     def _updates(self, entry: JobUpdated, now_s: float) -> bool:
-        """Apply an update, without its waiting conditions if the job is running or finished here."""
+        """Apply an update of a job; conditions to wait for apply only if the job is queued here."""
         job = self.state.jobs.get(entry.job)
         if entry.job not in self.state.arrays.live:
             if job is None or not job.live:
@@ -286,7 +286,7 @@ class Life:
         return self._note(entry, now_s)
 
     def _comes(self, entry: Entry, now_s: float) -> bool:
-        """Apply an external event. Returns whether the scheduler must decide."""
+        """Apply an external event; return whether the scheduler must decide."""
         state = self.state
         if isinstance(entry, JobCancelled | JobHeld) and entry.job in state.arrays.live:
             return self._note(entry, now_s)

@@ -1,4 +1,4 @@
-"""The course of a run after a decision, and a watch that ends a replay that takes too long."""
+"""The course of a run after a decision, and a time limit for replays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Course(NamedTuple):
 
 
 class Watch:
-    """Ends a replay that takes too long.
+    """Time limit of a replay: raises an error if the replay takes too long.
 
     Args:
         limit_s: Time limit, seconds.

@@ -1,7 +1,7 @@
 """Computes an alternative course of a broker: replays its journal up to a decision, then continues its state.
 
-The broker's state is built from the facts of the journal. After the decision the policy decides again.
-External events (submissions, cancellations, changes of nodes) happen as recorded. A job ends after its
+The broker's state is built from the facts of the journal. After the decision, the policy makes all decisions
+again. External events (submissions, cancellations, changes of nodes) happen as recorded. A job ends after its
 recorded run time, or, if this is unknown, after its predicted run time.
 """
 
@@ -74,7 +74,7 @@ _OUTSIDE: Final = (
     PairSeen,
     JobUnshared,
 )
-"""Facts that do not depend on decisions; of the ends of jobs, only the requested ends."""
+"""Facts that do not depend on decisions. Of the ends of jobs, these are only the requested ends."""
 
 
 def courses(
@@ -89,7 +89,7 @@ def courses(
     """
     path = Path(reader.folder).parent / JOURNAL_FILE
     if not path.is_file():
-        raise InputError(f"{path}: expected the journal of the broker whose decisions these are, found none")
+        raise InputError(f"{path}: expected the journal of the broker that made these decisions, found none")
     rows = read_journal(path)
     at = next(
         (

@@ -14,11 +14,11 @@ from rlsched_agents.whatif.recorded import Mask
 from rlsched_envs.sim.job_table import JobTable
 
 MOST_USERS: Final = 20
-"""Maximum number of users compared: users with the longest total waiting, since most users have few jobs."""
+"""Maximum number of users compared: the users with the longest total waiting, because most have few jobs."""
 LEAST_JOBS: Final = 30
-"""Minimum number of jobs of a user."""
+"""Minimum number of jobs of a user for a comparison."""
 LONGER: Final = 1.1
-"""Ratio of mean waits above which a group without a clear interval is also reported."""
+"""Ratio of mean waits above which a group is reported even if its interval does not exclude 1."""
 WORDS: Final = {True: "less", False: "longer"}
 
 
@@ -32,7 +32,7 @@ class JobGroup(msgspec.Struct, frozen=True, kw_only=True):
         site_wait_s: Mean wait under the replayed site's rule, seconds.
         wait_s: Mean wait under the policy, seconds.
         ratio: `wait_s` / `site_wait_s`, paired, with an interval over days; None: no job waited.
-        waits: `less`, `longer`, `perhaps longer` (longer on average, and the interval does not exclude this),
+        waits: `less`, `longer`, `perhaps longer` (longer on average, but the interval does not exclude 1),
             or "".
     """
 
@@ -84,7 +84,7 @@ def _group(table: JobTable, site: JobTable, which: Mask, kind: str, name: str) -
 
 
 def direction(ratio: Ratio | None) -> str:
-    """Return `less` or `longer` if the interval excludes 1, otherwise ""."""
+    """Return `less` or `longer` if the interval excludes 1, else ""."""
     if ratio is None or ratio.low is None or ratio.high is None or ratio.low <= 1.0 <= ratio.high:
         return ""
     return WORDS[ratio.high < 1.0]

@@ -1,4 +1,4 @@
-"""Computes an alternative course after one decision: the same policy continues after another choice."""
+"""Replaces the choice at one decision; the same policy then continues, which gives an alternative course."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ HOUR_S = 3600.0
 def instead(
     reader: StoreReader, row: int, asked: str, *, hours: float, within_s: float = math.inf
 ) -> dict[str, Any]:
-    """Make another choice at a decision of a store, and compare the result with the recorded course.
+    """Replace the choice at a decision of a store, and compare the result with the recorded course.
 
     Args:
         reader: Reader of the store.
         row: Row of the decision.
-        asked: The candidate: a number, or `rule`.
+        asked: The candidate to choose: a number, or `rule`.
         hours: Length of both courses, hours; infinite: to the end.
         within_s: Time limit, seconds.
 
@@ -76,8 +76,8 @@ def _replays(
 ) -> tuple[Course, Course]:
     """Return the recorded and the alternative course of a replay's store.
 
-    With models both courses are replayed, since the store has no energy at intermediate times. Both are also
-    replayed if the store is so large that the reader holds only a part.
+    With models both courses are replayed, because the store has no energy at intermediate times. Both courses
+    are also replayed if the store is so large that the reader holds only a part.
     """
     task = task_of(reader.folder)
     other = replayed(task, record, choice, to_s, watch)
@@ -89,7 +89,7 @@ def _replays(
 def replayed(
     task: Task, record: DecisionRecord, choice: Candidate | None, to_s: float, watch: Watch
 ) -> Course:
-    """Return the course of a replay with another choice at one decision.
+    """Return the course of a replay in which one decision has another choice.
 
     Raises:
         InputError: the replay does not reproduce the decision, or the choice is not possible.

@@ -1,4 +1,4 @@
-"""Reads a history of jobs in any supported format, for commands that accept more than the standard form."""
+"""Reads a history of jobs in any supported format, for commands that accept more than the normal form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlsched.workload.formats.registry import FORMATS, NORMAL, convert_original,
 from rlsched.workload.trace import Trace
 
 JOURNAL = "journal"
-"""Name of the format of journals (of a broker or of a shadow), which is not a publisher's format."""
+"""Format name of journals (of a broker or of a shadow); it is not a publisher's format."""
 _WRITE_ONE = "write a cluster file (docs/reference/clusters.md) and give it by --cluster"
 
 

@@ -1,4 +1,4 @@
-"""Replaces the choice at one decision; all decisions before and after it are the policy's own."""
+"""Replaces the choice at one decision; all other decisions are the policy's own."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rlsched.decisions.candidates import Candidate
 from rlsched.errors import AllocationError, InputError
 
 LATER_S: Final = 600.0
-"""Maximum length of a wait for a job that could start at once, seconds; the next event also ends it."""
+"""Maximum length of a wait for a job that could start at once, seconds; the next event ends the wait too."""
 
 
 class OtherChoice(Scheduler):
-    """A scheduler that replaces one decision of the given policy.
+    """A scheduler that decides like the given policy, except at one decision.
 
     Args:
         policy: The policy.
@@ -66,10 +66,10 @@ class OtherChoice(Scheduler):
             return self._policy.decide(state, partition, now_s, record=record)
         self.met = True
         if state.digest() != self._record.state_digest:
-            raise self._otherwise("it reaches another state")
+            raise self._otherwise("the replay reaches another state")
         made = self._policy.decide(state, partition, now_s, record=record)
         if made.action != self._record.action:
-            raise self._otherwise("it decides differently there")
+            raise self._otherwise("the policy decides differently")
         if self._choice is None or self._choice.taken:
             return made
         return other_decision(self._policy, self._record, self._choice, state, partition, now_s)
@@ -100,7 +100,7 @@ def other_decision(
         check_action(decision.action, state, now_s)
     except AllocationError as error:
         raise InputError(
-            f"candidate {choice.number} of decision {record.number} cannot be taken: {error}"
+            f"candidate {choice.number} of decision {record.number} is not possible: {error}"
         ) from error
     return decision
 
@@ -115,7 +115,7 @@ def _decision(
 ) -> Decision:
     if choice.of == "rule":
         if policy.reference is None:
-            raise InputError(f"policy {policy.name!r} has no rule that could decide in its place")
+            raise InputError(f"policy {policy.name!r} has no rule that could replace its decision")
         return load_scheduler(policy.reference).decide(state, partition, now_s)
     if choice.of == "job":
         return _row(state, partition, now_s, choice.at)
@@ -151,7 +151,7 @@ def _plan(
 
 
 def _row(state: ClusterState, partition: int, now_s: float, row: int) -> Decision:
-    """Convert a row of a network's first half; the reference rule chooses the variant of the job."""
+    """Convert a candidate row of a network to a decision; the reference rule chooses how the job starts."""
     jobs = job_candidates(state, partition, now_s)
     seq, out = int(jobs.seqs[row]), int(jobs.arrays.out[row])
     if out >= 0:

@@ -18,13 +18,13 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 LEAST_JOBS: Final = 100
-"""Minimum number of jobs with a recorded start for identifying a rule."""
+"""Minimum number of jobs with a recorded start; with fewer, no rule is identified."""
 LEAST_KNOWN_FRAC: Final = 0.5
 MOST_UNABLE_FRAC: Final = 0.01
-"""Largest share of jobs that ran but can never run on this cluster; such jobs may be from removed nodes."""
+"""Largest share of jobs that ran but can never run on this cluster; they may have run on removed nodes."""
 MOST_ABOVE_S: Final = 60.0
 MOST_ABOVE_FRAC: Final = 0.001
-"""Tolerance for node clocks that differ: share of the time in which more GPUs may be busy than exist."""
+"""Largest share of the time with more busy GPUs than exist: tolerance for node clocks that differ."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Recorded:
     Attributes:
         trace: J jobs.
         cluster: The cluster of the history.
-        wait_s: (J,) recorded time from submission to start; nan where unknown.
+        wait_s: (J,) recorded time from submission to start; nan if unknown.
         compared: (J,) jobs that count: jobs with GPUs and a known start that can run on the cluster.
-        most_busy: Largest number of busy GPUs.
+        most_busy: Largest number of busy GPUs at one time.
     """
 
     trace: Trace
@@ -51,7 +51,7 @@ class Recorded:
 
         Raises:
             InputError: starts are not recorded, or the history does not fit the cluster: more GPUs were busy
-                than it has, or jobs can never run on it.
+                than the cluster has, or jobs can never run on the cluster.
         """
         if not len(trace):
             raise InputError(f"{trace.name}: expected jobs, got none")
@@ -60,7 +60,7 @@ class Recorded:
         known = with_gpus & np.isfinite(wait_s)
         if known.sum() < max(LEAST_JOBS, LEAST_KNOWN_FRAC * with_gpus.sum()):
             raise InputError(
-                f"{trace.name}: starts are known of {known.sum():,} of its {with_gpus.sum():,} jobs with "
+                f"{trace.name}: starts are recorded for {known.sum():,} of its {with_gpus.sum():,} jobs with "
                 f"GPUs, expected at least {LEAST_JOBS} and half of them: without recorded starts (column "
                 "queue_s) a replay cannot be checked"
             )
@@ -78,10 +78,10 @@ class Recorded:
 
 
 def _check_capacity(trace: Trace, cluster: ClusterSpec, wait_s: Floats, which: Mask) -> float:
-    """Return the largest number of busy GPUs.
+    """Return the largest number of GPUs that were busy at one time.
 
     Raises:
-        InputError: the number exceeds the GPUs of the cluster, or the GPUs that a VC may use.
+        InputError: the number exceeds the GPUs of the cluster, or the GPUs that a VC can use.
     """
     gpus_of = {
         vc: sum(group.count * group.gpus for group in groups)
@@ -105,7 +105,7 @@ def _refuse_above(trace: Trace, there: str, most: float, above_s: float) -> None
 
 
 def _busy(trace: Trace, wait_s: Floats, which: Mask, gpus: int) -> tuple[float, float]:
-    """Return the largest number of busy GPUs, and the time during which it exceeded `gpus`."""
+    """Return the largest number of busy GPUs, and the time in which more than `gpus` were busy."""
     start_s = (trace.submit_s + wait_s)[which]
     end_s = start_s + trace.duration_s[which]
     held = trace.num_gpus[which]

@@ -21,8 +21,8 @@ class Under(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         policy: Name of the policy.
         toml: Settings of the policy as TOML.
-        oracle: Whether the policy gets the true run times: its result is a bound, and the policy is not a
-            candidate.
+        oracle: Whether the policy gets the true run times: its result is then a bound, and the policy cannot
+            be `best`.
         wait_s: Mean wait, seconds.
         jct_s: Mean time from submission to end, seconds.
         against: Comparison with the site's rule on the same jobs; None for the site's rule itself.
@@ -94,7 +94,7 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def why_refused(best: RuleFit, most_busy: float, gpus: int) -> str:
-    """Return the reason for no results if no rule explains the history; "" if a rule explains it."""
+    """Return the reason why results are refused: no rule explains the history; "" if a rule explains it."""
     if best.grade != NO_CLAIMS:
         return ""
     worse = best.shown

@@ -1,4 +1,4 @@
-"""Runs `rlsched whatif` on a history: first fidelity, then policies on the last fifth."""
+"""Runs `rlsched whatif` on a history: finds the site's rule, then replays policies on the last fifth."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from rlsched_envs.sim.modelling import Models
 from rlsched_envs.sim.node_events import read_node_events
 
 POLICIES: Final = ("tuned", "qssf-backfill", "easy")
-"""Policies to evaluate by default."""
+"""Policies that are evaluated by default."""
 _EXPLAINED, _PREDICTED, _REPLAYED, _SLEPT = 0.2, 0.4, 0.6, 0.7
-"""Progress of the whole run after each part, as a fraction."""
+"""Progress of the whole run after each of its parts, as a fraction."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class WhatifQuestion:
 
 
 def run_whatif(history: JobHistory, asked: WhatifQuestion, tell: Tell) -> WhatIf:
-    """Measure how well replays explain a history, and how jobs of its last fifth wait under other policies.
+    """Measure how well replays explain a history, and how long its last jobs wait under other policies.
 
     Args:
         history: The history.
         asked: The request.
-        tell: Called with the current step and the progress of the whole.
+        tell: Called with the current step and the progress of the whole run.
 
     Raises:
         InputError: the history has no recorded starts or does not fit its cluster, or a policy is not
@@ -95,7 +95,7 @@ def run_whatif(history: JobHistory, asked: WhatifQuestion, tell: Tell) -> WhatIf
 
 
 class _Claims:
-    """Results of policies on the last fifth of a history that a rule explains.
+    """Computes the results of policies on the last fifth of a history that a rule explains.
 
     Each policy replays the whole history, so that the last fifth starts from the state that the policy
     created.
@@ -115,7 +115,7 @@ class _Claims:
         self._measured: Mask = recorded.compared & window.measured(recorded.trace)
 
     def added_to(self, found: WhatIf) -> WhatIf:
-        """Return the results so far, with the results of the policies."""
+        """Return `found` with the results of the policies added."""
         predictions = self._predicted()
         site_table = self._known.table
         if self._asked.models is not None:
@@ -149,7 +149,7 @@ class _Claims:
         )
 
     def _predicted(self) -> PredictedTimes:
-        """Return the predictions from the recorded history before each job, shared by all policies."""
+        """Return the predictions from the recorded history before each job; all policies share them."""
         return predict_trace(
             self._recorded.trace,
             self._recorded.cluster,
@@ -206,7 +206,7 @@ class _Claims:
         return sleep(table, self._window.since_s)
 
     def _fewer(self, best: str, predictions: PredictedTimes) -> Fewer | None:
-        """Return the capacity that the best policy does not need; both sides run without downtimes."""
+        """Return the capacity that the best policy does not need; both replays are without downtimes."""
         policy = next(one for one in self._asked.policies if one.name == best)
         run, site = replace(self._run, node_events=()), self._known.table
         if self._run.node_events or self._asked.models is not None:

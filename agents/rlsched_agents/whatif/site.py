@@ -1,4 +1,4 @@
-"""Identifies the rule of a site: replays each candidate and compares it with the recorded starts."""
+"""Identifies the rule of a site: replays each candidate rule and compares it with the recorded starts."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from rlsched_envs.sim.modelling import Models
 
 Floats = NDArray[np.float64]
 Tell = Callable[[str, float], None]
-"""Called with the current step and the progress of the whole (0 to 1)."""
+"""Callback that receives the current step and the progress of the whole run (0 to 1)."""
 
 LEAST_WAIT_S: Final = 60.0
-"""Lower limit of the mean wait that errors are relative to, seconds: real schedulers run at intervals."""
+"""Minimum of the mean wait by which errors are divided, seconds: real schedulers run only at intervals."""
 SAME_START_S: Final = 60.0
 LEAST_LIMITS_FRAC: Final = 0.5
-"""Minimum share of jobs with a known time limit for trying rules that use time limits."""
+"""Minimum share of jobs with a known time limit; with fewer, rules that use time limits are not tried."""
 GRADES: Final[dict[str, tuple[float, float, float]]] = {
     "A": (0.05, 0.15, 0.30),
     "B": (0.10, 0.20, 0.40),
     "C": (0.15, 0.25, 0.50),
 }
-"""By grade, best first: the largest error of the mean; by size, partition and day; and job by job."""
+"""Largest errors by grade, best first: error of the mean; by size, partition and day; and by job."""
 BEST: Final = "A"
 NO_CLAIMS: Final = "D"
 
 
 class Errors(msgspec.Struct, frozen=True, kw_only=True):
-    """Errors of a replay against the record, over some jobs, as shares of their total wait.
+    """Errors of a replay against the record, for some jobs; `mean_frac` and `by_*` are shares of the wait.
 
     Attributes:
         jobs: Number of jobs.
         recorded_mean_s: Mean recorded wait, seconds.
         replayed_mean_s: Mean replayed wait, seconds.
-        mean_frac: Replayed less recorded.
+        mean_frac: Replayed wait less recorded wait.
         by_size_frac: Sum of the absolute differences by number of GPUs.
         by_partition_frac: Sum of the absolute differences by partition.
         by_day_frac: Sum of the absolute differences by day of submission.
@@ -69,7 +69,7 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def grade(self) -> str:
-        """Grade of these errors: `A` to `C`, or `D` if no results may be reported from this replay."""
+        """Grade of these errors: `A` to `C`, or `D` if the replay is too inaccurate to report results."""
         groups = max(self.by_size_frac, self.by_partition_frac, self.by_day_frac)
         for grade, (mean, by_group, by_job) in GRADES.items():
             if abs(self.mean_frac) <= mean and groups <= by_group and self.by_job_frac <= by_job:
@@ -88,8 +88,7 @@ class RuleFit(msgspec.Struct, frozen=True, kw_only=True):
         last: Errors of the same replay in the last fifth of the history, for which results are reported.
         stretches: Errors of a replay of the whole history day by day, from the recorded states
             (`whatif.stretches`). None: some rule explains the history in one continuous replay.
-        grade: The better of two grades: the grade of `stretches`, and the worse of the grades of `all` and
-            `last`.
+        grade: The better of two grades: the grade of `stretches`, and the worse grade of `all` and `last`.
         by_size: Recorded and replayed mean wait by number of GPUs.
         by_partition: Recorded and replayed mean wait by partition.
     """
@@ -206,12 +205,12 @@ def replayed(
 
 @dataclass(frozen=True)
 class Explained:
-    """How well rules explain a history.
+    """How well the candidate rules explain a history.
 
     Attributes:
-        fits: Each candidate rule, best first.
+        fits: Fit of each candidate rule, best first.
         rule: The best rule.
-        table: Result of the history under the best rule.
+        table: Replay of the history under the best rule.
     """
 
     fits: list[RuleFit]
@@ -225,7 +224,7 @@ class Explained:
 
 
 def explain(recorded: Recorded, run: RunRules, window: MeasuredWindow, tell: Tell) -> Explained:
-    """Replay a history under each candidate rule.
+    """Replay a history under each candidate rule, and compare the replays with the record.
 
     Args:
         recorded: The recorded history.

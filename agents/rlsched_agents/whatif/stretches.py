@@ -1,8 +1,8 @@
 """Replays a history in stretches of time, each from the state that the site recorded at its start.
 
 A continuous replay of months drifts away from the record even under the right rule: one job that the site
-starts a minute late changes which jobs are skipped, and thus all later starts until the queue is empty.
-Starting each stretch from a recorded state limits the effect to one stretch.
+starts a minute late changes which jobs are skipped, and therefore all later starts until the queue is empty.
+If each stretch starts from a recorded state, the effect is limited to one stretch.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Ints = NDArray[np.int64]
 MOST_STRETCHES: Final = 60
 """Maximum number of stretches; a stretch is a day, or longer if this maximum requires it."""
 MOST_AFTER_S: Final = 7 * DAY_S
-"""Jobs submitted later than this time after a stretch do not affect the stretch, seconds."""
+"""Time after a stretch, seconds. Jobs submitted later than this do not affect the stretch."""
 _BEFORE_S: Final = 1.0
-"""Time by which jobs that run at the start of a stretch are submitted before the waiting jobs, seconds."""
+"""Seconds before the start of a stretch at which its running jobs are submitted, ahead of waiting jobs."""
 _RELATIONS: Final = ("depends_on", "array_id", "array_limit")
 
 
@@ -40,7 +40,7 @@ def replayed_waits(
     run: RunRules,
     first_s: float | None = None,
 ) -> Floats:
-    """Return the (J,) waits under a policy, each in the stretch of its submission; nan: no start.
+    """Return the (J,) waits under a policy, each from the stretch of the submission; nan: no start.
 
     Args:
         recorded: The recorded history.
@@ -69,7 +69,7 @@ def _replay(
     span_s: tuple[float, float],
     wait_s: Floats,
 ) -> None:
-    """Replay one stretch, and fill in the waits of the jobs submitted in this stretch."""
+    """Replay one stretch, and fill in `wait_s` for the jobs submitted in this stretch."""
     trace = recorded.trace
     since_s, until_s = span_s
     low, high = (int(np.searchsorted(trace.submit_s, at)) for at in span_s)

@@ -21,7 +21,7 @@ PAIRED_NOTE = (
 
 
 class Table(NamedTuple):
-    """A table: title, columns, rows, and a note below it."""
+    """A table: title, columns, rows, and a note below the rows."""
 
     title: str
     columns: Sequence[str]
@@ -151,6 +151,6 @@ def _fewer(found: WhatIf) -> str:
 
 
 def shown(found: WhatIf) -> Under | None:
-    """Return the policy whose gains and losses a terminal shows: the best, or the first that is no bound."""
+    """Return the policy whose gains and losses are shown: the best, or the first without true run times."""
     choices = [one for one in found.policies if not one.oracle] or found.policies
     return next((one for one in choices if one.policy == found.best), choices[0] if choices else None)

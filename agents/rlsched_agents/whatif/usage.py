@@ -1,4 +1,4 @@
-"""Past GPU use of each user at each submission, from the record, for sites with fair share."""
+"""Past GPU use of each user at each submission, computed from the record, for sites with fair share."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ _ENDS, _ASKS, _STARTS = range(3)
 
 
 def used_at_submission(trace: Trace, start_s: Floats, half_life_s: float = HALF_LIFE_S) -> Floats:
-    """Return (J,) GPU-seconds used by each job's user before the job's submission, with exponential decay.
+    """Return (J,) GPU-seconds that each job's user had used before the job's submission.
+
+    Past use decays exponentially.
 
     Args:
         trace: J jobs.
-        start_s: (J,) start of each job; nan: it did not start.
+        start_s: (J,) start of each job; nan: the job did not start.
         half_life_s: Half-life of the decay, seconds.
     """
     used = np.zeros(len(trace))

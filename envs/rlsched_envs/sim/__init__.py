@@ -1,1 +1,1 @@
-"""The simulator: events, moves and the loop of a run, without Gymnasium."""
+"""The simulator without Gymnasium: events, moves, and the loop of a run."""

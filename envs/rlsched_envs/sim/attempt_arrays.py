@@ -1,4 +1,4 @@
-"""Arrays of the attempt log: the planned interruptions of jobs, and the attempts of jobs."""
+"""Arrays of the attempt log: planned interruptions of jobs, and attempts of jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAILED: Final = 3
 PREEMPTED: Final = 4
 NODE_FAILURE: Final = 5
 NEIGHBOUR_FAULT: Final = 6
-"""A fault of a job on the same GPU ended all jobs there."""
+"""Reason of an attempt's end: a fault of a job on the same GPU, which ends all jobs there."""
 REASONS: Final = ("running", "ended", "timeout", "failed", "preempted", "node_failure", "neighbour_fault")
 """Reasons why an attempt ended, by code. *ended*, *timeout* and *failed* are also outcomes of jobs."""
 
@@ -44,11 +44,11 @@ JOB_LOG: Final = np.dtype(
         ("over_by", np.int32),  # outcome of the job: ENDED, TIMEOUT, FAILED; ONGOING until it ends
     ]
 )
-"""One entry per row of the run."""
+"""Fields of the log for each row of the run."""
 
 TO_COME: Final = 0
 HELD_BACK: Final = 1
-"""Submitted, but not eligible yet."""
+"""Stage of a job that is submitted but not eligible yet."""
 LET_IN: Final = 2
 
 ATTEMPT: Final = np.dtype(
@@ -68,10 +68,10 @@ ATTEMPT: Final = np.dtype(
         ("reason", np.int32),  # index in REASONS
     ]
 )
-"""One entry per attempt, in the order of starts."""
+"""Fields of an attempt; attempts are in the order of starts."""
 
 NODE_EVENT: Final = np.dtype([("time_s", np.float64), ("node", np.int32), ("status", np.int32)])
-"""One entry per event; `status` is the new status of the node."""
+"""Fields of a node event; `status` is the new status of the node."""
 
 ARRAY: Final = np.dtype(
     [
@@ -82,7 +82,7 @@ ARRAY: Final = np.dtype(
         ("passed", np.int32),  # all tasks before this index are eligible
     ]
 )
-"""One entry per job array with a limit."""
+"""Fields of a job array that has a limit."""
 
 
 LOG_CONFIG: Final = np.dtype(
@@ -91,7 +91,7 @@ LOG_CONFIG: Final = np.dtype(
         ("fault_ppm", np.int64),  # failures that end all jobs of the GPU, parts per million
     ]
 )
-"""One entry: handling of failures."""
+"""Settings for failures (a single record)."""
 
 LOG_COUNTERS: Final = np.dtype(
     [
@@ -102,12 +102,12 @@ LOG_COUNTERS: Final = np.dtype(
         ("ready", np.int64),
     ]
 )
-"""One entry: counters of the log."""
+"""Counters of the log (a single record)."""
 
 
 @by_reference
 class AttemptArrays(NamedTuple):
-    """The log of a run; T rows."""
+    """The attempt log of a run with T rows."""
 
     jobs: Records  # (T,) JOB_LOG
     attempts: Records  # (S,) ATTEMPT, the first counters.attempts entries are in use

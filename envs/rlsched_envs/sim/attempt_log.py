@@ -1,4 +1,4 @@
-"""Builds the attempt log from a trace, and reads the resulting attempts and their GPUs from it."""
+"""Builds the attempt log from a trace, and reads the resulting attempts and their GPUs from the log."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ UNLIMITED: Final = 2**31 - 1
 
 @dataclass(frozen=True)
 class PreemptionCosts:
-    """Restart costs of jobs for which the trace has none (`restart_s`).
+    """Restart costs of jobs whose trace has none (`restart_s`).
 
-    Each attempt after the first takes this much longer. The defaults are from Lucid's simulator (the artifact
-    of Hu et al., «Lucid: A Non-intrusive, Scalable and Interpretable Scheduler for Deep Learning Training
-    Jobs», ASPLOS 2023): 40 s of extra work for a preemption, 60 s above 8 GPUs.
+    Each attempt after the first takes longer by the restart cost. The defaults are from Lucid's simulator
+    (the artifact of Hu et al., «Lucid: A Non-intrusive, Scalable and Interpretable Scheduler for Deep
+    Learning Training Jobs», ASPLOS 2023): 40 s of extra work for a preemption, 60 s above 8 GPUs.
 
     Attributes:
         restart_s: Seconds for a job of up to `large_gpus` GPUs.
@@ -41,10 +41,10 @@ class PreemptionCosts:
 
 @dataclass(frozen=True)
 class RunRules:
-    """Settings of a run in addition to the trace.
+    """Settings of a run that the trace does not contain.
 
     Attributes:
-        costs: Restart costs of jobs for which the trace has none. None: in runs with models, costs from the
+        costs: Restart costs of jobs whose trace has none. None: in runs with models, costs from the
             catalogue (`checkpoint_s` of each job's workload), otherwise `PreemptionCosts()`.
         max_retries: Number of times that a failed job is requeued; None: no limit.
         node_events: Failures, drains and returns of nodes, by time.
@@ -58,7 +58,7 @@ class RunRules:
 
 
 class ModelledAttempts(NamedTuple):
-    """Modelled quantities of S attempts; nan for an attempt that still runs."""
+    """Modelled quantities of S attempts; nan for an attempt that is still running."""
 
     energy_j: NDArray[np.float64]  # (S,) energy
     share_s: NDArray[np.float64]  # (S,) integral of its share of each of its GPUs
@@ -71,7 +71,7 @@ class AttemptTable:
     """Table of S attempts, in the order of their starts.
 
     Attributes:
-        job: (S,) row of the job in the trace of the table.
+        job: (S,) row of the attempt's job in the table's trace.
         attempt: (S,) attempt number, 1 for the first.
         start_s: (S,) start time.
         end_s: (S,) end time, nan while the attempt runs.
@@ -124,7 +124,7 @@ class AttemptTable:
 
 
 def needs_log(trace: Trace, rules: RunRules) -> bool:
-    """Return whether anything but a scheduler can interrupt a job or delay its eligibility."""
+    """Return whether anything except a scheduler can interrupt a job or delay its eligibility."""
     columns = ("fail_after_s", "depends_on", "array_limit")
     return rules.always or bool(rules.node_events) or any(_known(trace, name) for name in columns)
 
@@ -146,7 +146,7 @@ def new_log(
         rules: Settings of the run.
         keep_placements: Whether to keep the GPUs of each attempt.
         checkpoint_s: (T,) restart costs according to models, seconds; None: no models.
-        fault_frac: Share of failures that end all jobs of the GPU.
+        fault_frac: Share of a job's failures that end all jobs on its GPUs.
     """
     jobs = records(len(rows), kernels.JOB_LOG)
     gpus = trace.num_gpus[rows]
@@ -183,7 +183,13 @@ def new_log(
 
 
 def attempts_of(log: AttemptArrays, rows: NDArray[np.intp], *, modelled: bool = False) -> AttemptTable:
-    """Return the attempts so far; `rows` is as in `new_log`, `modelled` is whether the run has models."""
+    """Return the attempts so far.
+
+    Args:
+        log: The log.
+        rows: (T,) runnable jobs, as in `new_log`.
+        modelled: Whether the run has models.
+    """
     count, gpus = int(log.counters["attempts"][0]), int(log.counters["attempt_gpus"][0])
     used = log.attempts[:count]
     return AttemptTable(
@@ -226,7 +232,10 @@ def _add_failures(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArra
 
 
 def _add_dependencies(trace: Trace, rows: NDArray[np.intp], jobs: Records) -> NDArray[np.int32]:
-    """Add dependencies to `jobs`. Returns dependent rows by parent; parents outside the run have ended."""
+    """Set the dependencies in `jobs`, and return the dependent rows, ordered by the row they wait for.
+
+    Dependencies on jobs outside the run count as ended.
+    """
     found = dependencies(trace)
     if not found:
         return np.zeros(0, np.int32)
@@ -266,11 +275,11 @@ def _events(node_events: tuple[NodeEvent, ...]) -> Records:
 
 
 class Placements(Sequence[tuple[int, ...]]):
-    """Global GPU numbers of J jobs, in the order of allocation; tuples are made on access.
+    """Global GPU numbers of J jobs, in the order of allocation. A tuple is made only on access.
 
     Attributes:
         at: (J + 1,) position in `gpu` of each job's first GPU.
-        gpu: GPU numbers, one job after the other.
+        gpu: GPU numbers of all jobs, one job after the other.
     """
 
     def __init__(self, at: NDArray[np.int64], gpu: NDArray[np.int32]) -> None:
@@ -295,7 +304,7 @@ class Placements(Sequence[tuple[int, ...]]):
     __hash__ = None  # type: ignore[assignment]
 
     def take(self, jobs: NDArray[np.intp]) -> Placements:
-        """Return the placements of some jobs, in their order; shares the data if all are selected."""
+        """Return the placements of these jobs, in this order; shares the data if all jobs are selected."""
         if np.array_equal(jobs, np.arange(len(self))):
             return self
         counts = np.diff(self.at)
@@ -322,9 +331,9 @@ class Placements(Sequence[tuple[int, ...]]):
         at: NDArray[np.int64],
         gpu: NDArray[np.int32],
     ) -> Placements:
-        """Create placements of J `jobs`; only T `rows`, ascending, can have one, and only if `kept`.
+        """Create placements of `jobs` jobs, of which only T `rows`, ascending, can have a placement.
 
-        `at` (T + 1,) and `gpu` cover all rows.
+        A row has a placement only if `kept` (T,). `at` (T + 1,) and `gpu` cover all T rows.
         """
         counts = np.diff(at)
         all_counts = np.zeros(jobs, np.int64)

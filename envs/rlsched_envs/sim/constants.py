@@ -7,11 +7,11 @@ from typing import Any, Final
 from rlsched.compile.jit import compile_time
 
 LOGGED: Final[Any] = compile_time("LOGGED")
-"""Whether the run logs attempts, and jobs can be interrupted by more than a policy (`SimArrays.log`)."""
+"""Whether the run logs attempts because more than a policy can interrupt jobs (`SimArrays.log`)."""
 LOOKS: Final[Any] = compile_time("LOOKS")
-"""Whether the rule may request a call at a later time."""
+"""Whether the rule can request a call at a later time."""
 SKIPS_QUIET: Final[Any] = compile_time("SKIPS_QUIET")
-"""Whether to skip the rule if nothing has changed."""
+"""Whether to skip the call of the rule if nothing has changed since its last call."""
 RECORDS: Final[Any] = compile_time("RECORDS")
 """Whether the costs of the run are recorded at each instant."""
 
@@ -20,8 +20,8 @@ FINISHED: Final = 1
 NEED_SLOTS: Final = 2
 STOPPED: Final = 3
 NEED_ROOM: Final = 4
-"""The attempt log is full: call `grown_log`, then continue."""
+"""Result: the attempt log is full. Call `grown_log`, then continue."""
 DIALS_DUE: Final = 6
-"""Dials are due that the caller sets: observe (`turn_due`), set the dials, then continue."""
+"""Result: dials are due that the caller sets. Observe (`turn_due`), set the dials, then continue."""
 REVIEW_DUE: Final = 5
-"""The clock has reached `run.review_s`, and events up to now are done: set the next review, then continue."""
+"""Result: the clock is at `run.review_s`, events up to now are done. Set the next review, then continue."""

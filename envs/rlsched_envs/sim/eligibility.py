@@ -1,4 +1,4 @@
-"""Eligibility of jobs for the queue, compiled: dependencies and limits of arrays."""
+"""Eligibility of jobs for the queue, compiled: dependencies, and limits of job arrays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_ready(log: AttemptArrays, row: int) -> None:
 
 @kernel
 def pop_ready(log: AttemptArrays) -> int:
-    """Remove and return the first ready row, in row order."""
+    """Remove the first ready row, in row order, and return it."""
     ready = log.ready
     row = ready[0]
     last = log.counters[0].ready - 1
@@ -52,7 +52,7 @@ def pop_ready(log: AttemptArrays) -> int:
 
 @kernel
 def next_task(log: AttemptArrays, a: int) -> None:
-    """After an array task has ended, make the first task eligible that only the array's limit held back."""
+    """After a task of array `a` has ended, make the next task eligible that waits only for the limit."""
     arrays = log.arrays
     arrays.inside[a] -= 1
     position = arrays.passed[a]

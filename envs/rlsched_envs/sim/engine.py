@@ -1,7 +1,7 @@
 """Replay of a trace on a cluster: one engine for compiled rules and for any `Scheduler`.
 
-If jobs can be interrupted or delayed before the queue, the run logs all attempts; otherwise each job runs
-once, with an end known at its start, and no log is needed.
+If jobs can be interrupted, or delayed before the queue, the run logs all attempts. Otherwise each job runs
+once, its end is known at its start, and no log is needed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from rlsched_envs.sim.sleeping import SleepingNodes
 from rlsched_envs.sim.slices import fit_slices
 
 _ROWS_BETWEEN_LOOKS = 256
-"""Number of arrivals between two checks of whether a run can stop; the same for rules and schedulers."""
+"""Number of arrivals between two checks whether a run can stop; the same for rules and schedulers."""
 _REFERENCE = Policy("fifo-backfill")
 
 
@@ -80,19 +80,19 @@ def predict_trace(
 ) -> PredictedTimes:
     """Return the predictions that all policies of a comparison share.
 
-    With `oracle`, the predictions are the true run times. Otherwise a job keeps the trace's own prediction,
-    if the trace has one, and a predictor predicts the other jobs. At each submission the predictor knows the
-    jobs that had ended by then in one reference history: the trace run by `fifo-backfill` on this cluster. A
-    prediction without a spread gets the spread of the trace's own predictions so far.
+    With `oracle`, the predictions are the true run times. Otherwise a job has the trace's own prediction, if
+    there is one, and a predictor predicts the other jobs. At each submission the predictor knows the jobs
+    that had ended by then in one reference history: `fifo-backfill` runs the trace on this cluster. A
+    prediction without a spread gets the spread of the errors of the trace's own predictions so far.
 
     Args:
         trace: J jobs.
         spec: The cluster.
         oracle: Whether to use the true run times.
-        recorded_until_s: In the reference history, jobs submitted before this ended as recorded in the trace
-            (submission + recorded queueing delay, 0 if unknown, + duration), and `fifo-backfill` runs only
-            the later jobs: a cluster that is scaled for a window would be overloaded, or idle, before the
-            window.
+        recorded_until_s: Jobs submitted before this time end in the reference history as recorded in the
+            trace (submission + recorded queueing delay, 0 if unknown, + duration), and `fifo-backfill` runs
+            only the later jobs. Use it for a cluster that is scaled for a window of the trace: the cluster
+            would be overloaded, or idle, before the window.
         kind: The predictor, one of `rlsched.workload.predict.kinds`.
         progress: Called with the progress of the predictor.
 
@@ -126,7 +126,7 @@ def reference_end_s(
 ) -> NDArray[np.float64]:
     """Return the (J,) end of each job in the reference history, nan for a job that never ended.
 
-    The trace is run by `fifo-backfill`; jobs submitted before `recorded_until_s` ended as recorded.
+    `fifo-backfill` runs the trace; jobs submitted before `recorded_until_s` ended as recorded.
     """
     start = int(np.searchsorted(trace.submit_s, recorded_until_s))
     run = trace.select(slice(start, None))
@@ -145,10 +145,10 @@ class Engine:
     Args:
         trace: The jobs.
         order: Order of the queue (a scheduler's `order`).
-        predictions: Predicted run time of each job; `predict_trace` by default.
+        predictions: Predicted run time of each job; default: `predict_trace`.
         oracle: Whether to use true run times if no predictions are given.
-        fixed_end_s: (J,) recorded ends of an online run; nan: start + duration.
-        keep_placements: Whether to remember every job's GPUs.
+        fixed_end_s: (J,) recorded ends of a broker's run; nan: start + duration.
+        keep_placements: Whether to store every job's GPUs.
         rules: Restart costs, retries and node events.
         models: Models of speed and power; None: jobs run as recorded in the trace, without energy.
 
@@ -208,7 +208,7 @@ class Engine:
             self.arrays.progress.run.review_s = self._sleeping.next_s
 
     def _use(self, models: Models) -> None:
-        """Add these models of speed and power to the run."""
+        """Set up the run with these models of speed and power."""
         catalogue, truth = models.catalogue(), self.arrays.truth
         for group in self.spec.nodes:
             if group.slices:
@@ -224,7 +224,7 @@ class Engine:
         open_books(self.arrays, self.trace, self._rows, models)
 
     def _begin_log(self) -> None:
-        """Start the attempt log; the run has not started yet."""
+        """Create the attempt log, before the run starts."""
         models = self._models
         log = new_log(
             self.trace,
@@ -250,7 +250,7 @@ class Engine:
 
     @property
     def runs_once(self) -> bool:
-        """Whether the start of a job determines its end: no interruptions, no model of speed."""
+        """Whether a job's start determines its end: no interruptions, and no model of speed."""
         return self.log is None and self._models is None
 
     def run_rule(self, rule: CompiledRule, *, until_started: NDArray[np.bool_] | None = None) -> JobTable:
@@ -258,8 +258,8 @@ class Engine:
 
         Args:
             rule: The rule; it must have the engine's order.
-            until_started: (J,) stop soon after these jobs have started, since the starts determine the ends.
-                If jobs can be interrupted, stop soon after these jobs have ended.
+            until_started: (J,) stop soon after these jobs have started, because the starts determine the
+                ends. If jobs can be interrupted, stop soon after these jobs have ended.
         """
         run = self.begun_by(rule)
         stop = self._stop(until_started)
@@ -280,9 +280,9 @@ class Engine:
         return self._table(decisions, np.empty(0), {"rule": decisions})
 
     def looks(self, rule: CompiledRule, every_s: float) -> Iterator[int]:
-        """Run a compiled rule; pause after the first arrival in each interval of this length, seconds.
+        """Run a compiled rule, and pause after the first arrival in each interval of `every_s` seconds.
 
-        Yields the number of arrived rows of the run, at instants after their decisions.
+        Yields the number of rows of the run that have arrived, after the decisions of the instant.
         """
         run = self.begun_by(rule)
         submit_s = self.arrays.truth.submit_s
@@ -326,7 +326,7 @@ class Engine:
             self.log.jobs.profile_s[:] = np.where(profiled, rule.profile_s, 0.0)
 
     def begun_by(self, rule: CompiledRule) -> Any:
-        """Start a run with a rule. Returns the kernel that continues the run."""
+        """Start a run with a rule, and return the kernel that continues the run."""
         self._begin(rule.order, rule)
         self.state.sort_queue(rule.sorted_queue)
         return self._compiled(loop.run_rule, rule)
@@ -356,7 +356,7 @@ class Engine:
         Args:
             scheduler: The scheduler; it must have the engine's order.
             until_started: As in `run_rule`.
-            until_s: Stop at this time, before its decisions.
+            until_s: Stop at this time, before the decisions of this time.
             on_record: Called with the record of each decision; None: no records are made.
             on_instant: Called at each instant, for progress bars.
         """
@@ -405,7 +405,7 @@ class Engine:
         return str(self.trace.job_id[self._rows[row]])
 
     def _is_stuck(self) -> bool:
-        """Return whether nothing more can happen: no event is planned, and no job fits (a node is down)."""
+        """Return whether nothing more can happen: no event is planned, and no waiting job fits."""
         run, state = self.arrays.progress.run[0], self.state.arrays
         if run.heap_len > 0 or run.next_row < len(self._rows):
             return False
@@ -414,7 +414,7 @@ class Engine:
         return all(first_fitting(state, p, 0) < 0 for p in range(self.state.num_partitions))
 
     def advance(self) -> bool:
-        """Advance to the next instant with an event. Returns False if there is none."""
+        """Advance to the next instant with an event; return False if there is none."""
         next_instant = self._compiled(events.next_instant)
         while (moved := int(next_instant(self.arrays))) not in (MOVED, FINISHED):
             if moved == NEED_SLOTS:
@@ -424,7 +424,7 @@ class Engine:
         return moved == MOVED
 
     def _review(self) -> bool:
-        """Review the nodes that can sleep. Returns whether there are decisions to take now."""
+        """Review the nodes that can sleep; return whether decisions are due now."""
         assert self._sleeping is not None
         came_up = self._sleeping.review(self.arrays)
         self.arrays.progress.run.undecided = came_up
@@ -499,7 +499,7 @@ class Engine:
         return Energy(job_j, float(books.idle_j), float(books.energy_j), span_s)
 
     def _ends_s(self) -> NDArray[np.float64]:
-        """Return the (T,) ends of the rows of the run; an uninterrupted attempt ends as planned."""
+        """Return the (T,) ends of the rows of the run; without interruptions, a job ends as planned."""
         outcome, truth = self.arrays.progress.outcome, self.arrays.truth
         if self.log is not None:
             return outcome.end_s
@@ -524,9 +524,10 @@ class Engine:
 
 
 class _Stop:
-    """Checks, once per interval of arrivals, whether all wanted jobs are done; never, without wanted jobs.
+    """Checks, once per interval of arrivals, whether all wanted jobs are done. Without wanted jobs, never.
 
-    Finished jobs stay finished, so each check starts at the first job that was unfinished in the last check.
+    A finished job stays finished, so each check starts at the first job that was unfinished at the last
+    check.
 
     Attributes:
         next_look_row: Number of arrived rows at which the next check is due.
@@ -553,7 +554,7 @@ class _Stop:
 
 
 def run_time_s(trace: Trace) -> NDArray[np.float64]:
-    """Return the (J,) run time of each job without interruptions, seconds: at most its time limit."""
+    """Return the (J,) run time of each job without interruptions, at most the job's time limit, seconds."""
     return np.fmin(trace.duration_s, trace.time_limit_s)
 
 
@@ -565,7 +566,7 @@ def truth_records(
     fixed_end_s: NDArray[np.float64] | None = None,
     fair_milli: int = 0,
 ) -> Records:
-    """Return the runnable rows of a trace for the compiled loop. Registers VC names in the state.
+    """Return the runnable rows of a trace for the compiled loop, and register their VC names in the state.
 
     `fair_milli`: CPU cores per GPU for jobs without a core count, thousandths; 0: cores are not counted.
     """

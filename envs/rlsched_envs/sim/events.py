@@ -1,7 +1,7 @@
 """Events of a run, compiled. At one instant, jobs end first, then nodes change, then jobs arrive.
 
-Jobs that become eligible come before new submissions; the trace's row order breaks ties. Only this module
-uses true durations (`TRUTH` records); no feature contains them.
+Jobs that become eligible enter the queue before new submissions; the trace's row order breaks ties. Only this
+module uses true durations (`TRUTH` records); no feature contains them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from rlsched_envs.sim.sim_arrays import SimArrays, forget_end, pop_end, push_end
 
 @kernel
 def waiting_jobs(sim: SimArrays) -> int:
-    """Number of waiting jobs."""
+    """Return the number of waiting jobs."""
     return sim.state.counters[0].live_jobs - sim.state.derived.running_len[0]
 
 
 @kernel
 def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
-    """Add a row to the queue, as submitted at this time; there must be a free slot. Returns the slot."""
+    """Add a row to the queue, submitted at this time, and return its slot. A slot must be free."""
     truth = sim.truth
     slot = ledger.add_job(
         sim.state,
@@ -67,7 +67,7 @@ def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
 
 @kernel
 def _enter(sim: SimArrays, row: int) -> None:
-    """Add an eligible row to the queue; there must be a free slot."""
+    """Add an eligible row to the queue. A slot must be free."""
     sim.log.jobs.eligible_s[row] = sim.progress.run[0].now_s
     put_slot(sim, row, sim.progress.run[0].now_s)
 
@@ -89,7 +89,7 @@ def _end(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _end_attempt(sim: SimArrays, slot: int) -> None:
-    """End the attempt of a running job: the job finished, reached its limit, or failed."""
+    """End the attempt of a running job that finished, reached its limit, or failed."""
     s, log, row, now_s = sim.state, sim.log, sim.progress.ends.row[slot], sim.progress.run[0].now_s
     reason = log.jobs.ends_by[row]
     if MODELLED and s.config[0].modelled and sim.progress.work.killed[slot]:
@@ -117,7 +117,7 @@ def _end_attempt(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _try_again(sim: SimArrays, slot: int) -> None:
-    """Requeue the job of an attempt whose end has been logged."""
+    """Requeue a job that failed, after the end of its attempt has been logged."""
     give_back(sim, slot)
     sim.state.job.overhead_left_s[slot] = sim.log.jobs.restart_s[sim.progress.ends.row[slot]]
     queue.requeue(sim.state, slot, sim.progress.run[0].now_s)
@@ -133,14 +133,14 @@ def _fail(sim: SimArrays, slot: int, reason: int) -> None:
 
 @kernel
 def _spreads(sim: SimArrays, row: int) -> bool:
-    """Return whether a job's current failure is a GPU fault; drawn by job and number of the failure."""
+    """Return whether a job's current failure is a GPU fault; drawn by job and number of failures."""
     frac = sim.log.config[0].fault_ppm / 1e6
     return frac > 0.0 and is_device_fault(sim.progress.outcome.key[row], sim.log.jobs.failures[row], frac)
 
 
 @kernel
 def _fail_beside(sim: SimArrays, slot: int) -> None:
-    """Restart the other jobs on the GPUs of a job that ends with a GPU fault."""
+    """Stop and requeue the other jobs on the GPUs of a job that ends with a GPU fault."""
     s = sim.state
     push_end(sim.progress, sim.progress.run[0].now_s, slot)  # it also runs while it leaves
     place = s.job.head[slot]
@@ -158,7 +158,7 @@ def _fail_beside(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _set_node(sim: SimArrays, n: int, status: int) -> None:
-    """Set the status of a node to down, drained or up; jobs on a node that goes down restart elsewhere."""
+    """Set the status of a node to down, drained or up. Jobs on a node that goes down are requeued."""
     s = sim.state
     before = s.node.status[n]
     ledger.set_node_status(s, n, status)
@@ -187,7 +187,7 @@ def _fail_jobs_on(sim: SimArrays, n: int) -> None:
 
 @kernel
 def set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]) -> float:
-    """Set the statuses of idle nodes. Returns the change of the nodes' power, W. Needs models."""
+    """Set the statuses of idle nodes, and return the change of the nodes' power, W. Requires models."""
     idle_w = sim.progress.books[0].idle_w
     for k in range(nodes.shape[0]):
         _set_node(sim, nodes[k], statuses[k])
@@ -201,8 +201,8 @@ def set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int
 def _next_s(sim: SimArrays) -> float:
     """Return the time of the next event or timer, never before now; infinite if there is none.
 
-    Node events do not prolong a run that has no other events. Node events before the first submission have
-    taken effect when the run starts.
+    Node events do not prolong a run that has no other events. Node events before the first submission are
+    applied when the run starts.
     """
     run, r = sim.progress.run[0], sim.progress
     at_s = run.timer_s
@@ -235,9 +235,9 @@ def _pass_time(sim: SimArrays, at_s: float) -> None:
 
 @kernel
 def next_instant(sim: SimArrays) -> int:
-    """Advance to the next time with an event, and carry out the event.
+    """Advance to the time of the next event, and carry out all events of that time.
 
-    Returns MOVED, FINISHED, NEED_SLOTS, or REVIEW_DUE: a review of the nodes comes before the next event.
+    Returns MOVED, FINISHED, NEED_SLOTS, or REVIEW_DUE (a review of the nodes is due before the next event).
     """
     s, truth, r, run = sim.state, sim.truth, sim.progress, sim.progress.run[0]
     at_s = _next_s(sim)
@@ -281,7 +281,7 @@ def next_instant(sim: SimArrays) -> int:
 
 @kernel
 def _let_in(sim: SimArrays, row: int) -> None:
-    """Make a row that is submitted now eligible, or hold it back."""
+    """Make a newly submitted row eligible, or hold it back."""
     log = sim.log
     log.jobs.stage[row] = LET_IN
     if log.jobs.array[row] >= 0:
@@ -303,7 +303,7 @@ def _change_nodes(sim: SimArrays, at_s: float) -> None:
 
 @kernel
 def rewind(sim: SimArrays) -> None:
-    """Reset to the start of the run: idle cluster, no arrivals. Rebuilds the index."""
+    """Reset the run to its start (idle cluster, no arrivals), and rebuild the index."""
     s, r, run = sim.state, sim.progress, sim.progress.run[0]
     for slot in range(s.job.shape[0]):
         s.job.status[slot] = SLOT_EMPTY

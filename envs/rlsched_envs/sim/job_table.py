@@ -34,9 +34,9 @@ class JobTable:
         decision_us: (decisions,) time per decision, microseconds; empty for a compiled rule.
         by_source: Number of decisions by source.
         ended_by: (J,) outcome of each job, index in `attempt_arrays.REASONS`: 0 not yet or never ended, 1
-            finished, 2 time limit, 3 failure. None: all jobs that ended finished.
+            finished, 2 time limit, 3 failure. None: all jobs that ended have finished.
         eligible_s: (J,) time when each job entered the queue (dependencies ended, room in its array), nan if
-            the job never did. None: at submission.
+            the job never entered. None: at submission.
         log: All attempts. None: each job that started has one attempt, from its start to its end.
         energy: Energy of the run. None: no models.
         slept: Results of power-down. None: all nodes stayed on.
@@ -61,7 +61,7 @@ class JobTable:
 
     @cached_property
     def attempts(self) -> AttemptTable:
-        """All attempts: in the order of starts if there is a log, otherwise in the order of jobs."""
+        """All attempts: in the order of starts if there is a log, else in the order of jobs."""
         if self.log is not None:
             return self.log
         job = np.flatnonzero(~np.isnan(self.start_s))
@@ -82,7 +82,7 @@ class JobTable:
         )
 
     def first_rows(self, rows: int) -> JobTable:
-        """Return the table of only the first jobs of the trace."""
+        """Return the table of only the first `rows` jobs of the trace."""
         log = self.log
         return replace(
             self,

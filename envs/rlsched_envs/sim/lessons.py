@@ -5,7 +5,7 @@ slowest iterations. Lucid (ASPLOS'23) profiles jobs for 200 s. The error of a me
 compared to `learning.REPEAT_SD`, the scatter between pairs of the same workloads. No measurement error is
 added.
 
-The speed of a job that is limited by its cores does not reveal the speed of its GPUs, and is not learned.
+If a job is limited by its cores, its speed does not reveal the speed of its GPUs, and is not learned.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WATCH_S: Final = 300.0
 
 @kernel
 def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
-    """Return whether to learn a job's speed next to another: both workloads are known, the pair is not."""
+    """Return whether to learn a job's speed next to another: the workloads are known, the pair is not."""
     mine, theirs = s.job.workload[slot], s.job.workload[other]
     if mine <= 0 or theirs <= 0:
         return False
@@ -39,7 +39,7 @@ def _can_teach(s: StateArrays, kind: int, slot: int, other: int) -> bool:
 
 @kernel
 def watch(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Start watching the pair on GPU `g` after a change of its group, unless the pair is already watched."""
+    """Start to watch the pair on GPU `g` after its group has changed, unless the pair is already watched."""
     if x.books[0].learns == 0.0:
         return
     work, seq, first, second = x.work, s.job.seq, -1, -1
@@ -65,7 +65,7 @@ def watch(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def _learn_from(x: ProgressArrays, s: StateArrays, slot: int, other: int) -> None:
-    """Learn the observed speed of a job next to another."""
+    """Learn the observed speed of a job next to another job."""
     g = x.work.first_gpu[slot]
     kind = gpu_kind(s, g)
     delivered = feed(s, slot, kind, cores_given(s, slot, kind))
@@ -77,7 +77,7 @@ def _learn_from(x: ProgressArrays, s: StateArrays, slot: int, other: int) -> Non
 
 @kernel
 def learn_due(x: ProgressArrays, s: StateArrays, now_s: float) -> None:
-    """Learn from all pairs that have been watched long enough by now, in the order of time."""
+    """Learn from all pairs that have been watched long enough by now, in order of time."""
     work, seq = x.work, s.job.seq
     while True:
         found, due_s, then_s = -1, np.inf, np.inf

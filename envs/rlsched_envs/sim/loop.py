@@ -44,7 +44,7 @@ INSTANT: Final = np.dtype(
         ("power_w", np.float64),  # their power from then on, with models
     ]
 )
-"""Cost of a run up to an instant, and its slope from there."""
+"""Fields of a run's cost at an instant, and of its slope from there."""
 
 
 @by_reference
@@ -64,9 +64,9 @@ def _nothing_new(s: StateArrays, p: int) -> bool:
 
 @kernel
 def decide(sim: SimArrays, o: Any) -> None:
-    """Take all decisions of one instant, partition by partition; repeat a pass that had a preemption.
+    """Take all decisions of one instant, partition by partition; repeat the pass if it preempted a job.
 
-    `o`: argument of the rule's functions, RuleOptions or another tuple with its `start`.
+    `o`: Argument of the rule's functions, `RuleOptions` or another tuple that has `start`.
     """
     s, run, again = sim.state, sim.progress.run[0], True
     now_s, part = run.now_s, s.derived.part
@@ -96,7 +96,7 @@ def decide(sim: SimArrays, o: Any) -> None:
 
 @kernel
 def run_rule(sim: SimArrays, o: RuleOptions, until_row: int, curve: Curve) -> int:
-    """Run a rule to the end of the trace, or until this number of rows has arrived and had its decisions.
+    """Run a rule to the end of the trace, or until `until_row` rows have arrived and the decisions are taken.
 
     Returns STOPPED, NEED_ROOM, DIALS_DUE, or a result of `next_instant` other than MOVED.
     """
@@ -143,7 +143,7 @@ def _note(sim: SimArrays, curve: Curve) -> None:
 
 
 def new_curve(instants: int) -> Curve:
-    """An empty curve with room for this number of instants."""
+    """Return an empty curve with room for this number of instants."""
     return Curve(records(instants, INSTANT), np.zeros(1, np.int64))
 
 
@@ -160,7 +160,7 @@ def for_run(
     Args:
         template: `run_rule`, or another template with the constants of this module and of
             `rlsched_envs.sim.constants`.
-        steps: The rule; None if the template calls none.
+        steps: Functions of the rule; None if the template calls no rule.
         logged: Whether attempts are logged.
         modelled: Whether there are models.
         records: Whether costs are recorded.

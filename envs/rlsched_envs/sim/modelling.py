@@ -40,12 +40,12 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Models of speed and power: the settings of a models file (TOML).
 
     Attributes:
-        workload_seed: Seed of the draw of workloads for jobs without one in the trace, and of the scatter of
+        workload_seed: Seed of two draws: workloads for jobs that name none in the trace, and the scatter of
             pairs.
         assumed_scale: Factor on the catalogue's assumed figures.
         noise: Whether unmeasured pairs scatter around the formula.
         learning: Whether predictions of pairs follow observations; without noise, there is nothing to learn.
-        energy_weight: Weight of energy relative to time for a policy that considers it, 0 to 1.
+        energy_weight: Weight of energy relative to time, 0 to 1, for a policy that considers energy.
         power_cap_frac: Power cap of each GPU, as a fraction of its board's limit.
         sharing_mode: How processes share a GPU: `time-sliced`, or `mps`, where a fault ends all processes on
             the GPU.
@@ -111,11 +111,11 @@ class Models(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return ", ".join(words for words, said in settings if said)
 
     def catalogue(self) -> Catalogue:
-        """The catalogue of workloads, with its assumed figures scaled."""
+        """Return the catalogue of workloads, with its assumed figures scaled."""
         return load_catalogue(assumed_scale=self.assumed_scale)
 
     def arrays(self, catalogue: Catalogue, kinds: Sequence[str]) -> ModelArrays:
-        """The catalogue's figures of these GPU types, with the power cap and the additional pairs."""
+        """Return the catalogue's arrays for these GPU types, with the power cap and the additional pairs."""
         arrays = catalogue.arrays(kinds)
         arrays.gpu.cap_w = self.power_cap_frac * arrays.gpu.tdp_w
         for pair in self.pairs:
@@ -153,19 +153,19 @@ def _check_pair(pair: Observed, where: str) -> None:
 
 
 def _same_kind(kind: str, other: str) -> bool:
-    """Whether two names are of one GPU type; types without figures must have the same name."""
+    """Return whether two names mean one GPU type; types without figures must have the same name."""
     found = canonical_kind(kind)
     return kind == other or (found != GENERIC and found == canonical_kind(other))
 
 
 def fair_cores_milli(spec: ClusterSpec) -> int:
-    """CPU cores per GPU on nodes with a core count, thousandths; 0 if no node has one."""
+    """Return the fewest CPU cores per GPU on nodes with a core count, thousandths; 0: no such node."""
     fair = [group.cpus * 1000 // group.gpus for group in spec.nodes if group.cpus and group.gpus]
     return min(fair, default=0)
 
 
 def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
-    """Return the demand; a demand without a core count gets the fair cores of its GPUs."""
+    """Return the demand; if it has no core count, with the fair number of cores for its GPUs."""
     if demand.cpu_milli or not demand.gpus:
         return demand
     share = demand.gpus * demand.share_milli / 1000
@@ -173,10 +173,10 @@ def with_fair_cores(demand: Demand, fair_milli: int) -> Demand:
 
 
 def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[str]) -> NDArray[np.int32]:
-    """Return the (D,) GPU type to which run times under each demand refer, -1 if all nodes have one type.
+    """Return the (D,) GPU type that the run times of each demand refer to; -1 if all nodes have one type.
 
-    Traces do not have this type. It is the type that the job requests, if the job requests exactly one, and
-    otherwise the most common type of the cluster. For GPUs in MIG slices it is the type of the whole GPU,
+    Traces do not record this type. It is the type that the job requests, if the job requests exactly one
+    type, else the most common type of the cluster. For GPUs in MIG slices it is the type of the whole GPU,
     which must be in `kind_names`.
     """
     gpus: Counter[str] = Counter()
@@ -190,13 +190,13 @@ def reference_kinds(demands: list[Demand], spec: ClusterSpec, kind_names: list[s
 
 
 def gpu_need_mib(trace: Trace) -> NDArray[np.int64]:
-    """(J,) GPU memory that each job takes on each of its GPUs by the trace, MiB, rounded up; 0: unknown."""
+    """Return (J,) the trace's GPU memory of each job on each of its GPUs, MiB, rounded up; 0: unknown."""
     given = np.asarray(trace.extra.get("gpu_need_mib", np.zeros(len(trace))), np.float64)
     return np.ceil(np.clip(np.nan_to_num(given), 0.0, _MOST_MIB)).astype(np.int64)
 
 
 def restart_costs_s(arrays: SimArrays) -> NDArray[np.float64]:
-    """Return the (T,) restart cost of each job from the catalogue, seconds: time to save and load it."""
+    """Return the (T,) restart cost of each job from the catalogue (time to save and to load), seconds."""
     truth = arrays.truth
     return np.asarray(
         arrays.state.models.trait.checkpoint_s[truth.workload, np.maximum(truth.reference_kind, 0)]
@@ -204,13 +204,13 @@ def restart_costs_s(arrays: SimArrays) -> NDArray[np.float64]:
 
 
 def job_keys(trace: Trace) -> NDArray[np.uint64]:
-    """Return a (J,) key of each job for random draws; the key depends only on the job's name."""
+    """Return a (J,) key of each job for random draws; the key depends only on the job's id."""
     digests = [hashlib.blake2b(str(job).encode(), digest_size=8).digest() for job in trace.job_id]
     return np.frombuffer(b"".join(digests), np.uint64).copy()
 
 
 def unmade_w(node: NodeGroup | NodeSpec) -> float:
-    """Return the idle power of the memory slices of a node's GPUs that belong to no MIG slice, W."""
+    """Return the idle power of the part of a node's GPUs that belongs to no MIG slice, W."""
     if not node.slices:
         return 0.0
     whole, cut = gpu_models([whole_type(node.gpu_type), node.gpu_type]).idle_w.tolist()
@@ -218,7 +218,7 @@ def unmade_w(node: NodeGroup | NodeSpec) -> float:
 
 
 def set_watts(state: ClusterState, spec: ClusterSpec, power: NodePower | None = None) -> None:
-    """Set the power of the nodes in a state, without their GPUs."""
+    """Set the power of the nodes in a state, without the power of GPUs."""
     power, at = power or NodePower(), 0
     for group in spec.nodes:
         part = state.arrays.node[at : at + group.count]
@@ -243,8 +243,8 @@ class Energy:
     """Energy of a run.
 
     Attributes:
-        job_j: (J,) energy of each job: its share of the energy of its GPUs, and that of its busy cores; 0 if
-            the job never ran.
+        job_j: (J,) energy of each job: its share of the energy of its GPUs, and the energy of its busy cores;
+            0 if the job never ran.
         idle_j: Energy of nodes, and of GPUs without jobs.
         cluster_j: Energy of the whole cluster from the first submission to the last event, counted
             separately.
@@ -257,5 +257,5 @@ class Energy:
     span_s: float
 
     def first_rows(self, rows: int) -> Energy:
-        """Return the energy with only the first jobs."""
+        """Return the energy of the run, with `job_j` of only the first `rows` jobs."""
         return replace(self, job_j=self.job_j[:rows])

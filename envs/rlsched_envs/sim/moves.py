@@ -30,13 +30,13 @@ from rlsched_envs.sim.sim_arrays import SimArrays, forget_end, push_end
 
 @kernel
 def is_modelled(sim: SimArrays) -> bool:
-    """Whether the run has models of speed."""
+    """Return whether the run has models of speed."""
     return MODELLED and sim.state.config[0].modelled != 0
 
 
 @kernel
 def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
-    """Account power and lost time for this duration. Learn from pairs that have been watched long enough."""
+    """Add power and lost time of this duration to the accounts; learn from pairs watched long enough."""
     if MODELLED and sim.state.config[0].modelled:
         physics.pass_time(sim.progress, seconds)
         if sim.progress.books[0].next_seen_s <= until_s:
@@ -45,7 +45,7 @@ def draw_power(sim: SimArrays, seconds: float, until_s: float) -> None:
 
 @kernel
 def count_allocated(sim: SimArrays, slot: int, sign: int) -> None:
-    """Count the GPUs of a slot as allocated (sign 1) or released (-1); a job that shares adds nothing."""
+    """Count a slot's GPUs as allocated (sign 1) or released (-1), unless the slot shares whole GPUs."""
     s = sim.state
     if not (MODELLED and s.config[0].modelled and physics.is_joint(s, slot)):
         sim.progress.run[0].allocated_milli += sign * s.job.gpus[slot] * s.job.share_milli[slot]
@@ -53,7 +53,7 @@ def count_allocated(sim: SimArrays, slot: int, sign: int) -> None:
 
 @kernel
 def _plan_end(sim: SimArrays, slot: int) -> None:
-    """Plan the end of a settled job at its current rate; replaces an earlier planned end."""
+    """Plan the end of a settled job at its current rate; this replaces an earlier planned end."""
     if sim.progress.work.planned[slot]:
         forget_end(sim.progress, slot)
     push_end(sim.progress, physics.end_s(sim.progress, slot, sim.progress.run[0].now_s), slot)
@@ -62,7 +62,7 @@ def _plan_end(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def refresh_group(sim: SimArrays, g: int) -> None:
-    """Update the rates of a group's jobs after a change on GPU `g`, and plan changed ends again."""
+    """Update the rates of the jobs of a group after a change on GPU `g`, and plan changed ends again."""
     s, x, now_s = sim.state, sim.progress, sim.progress.run[0].now_s
     physics.refresh(x, s, g, now_s)
     lessons.watch(x, s, g, now_s)
@@ -74,7 +74,7 @@ def refresh_group(sim: SimArrays, g: int) -> None:
 
 @kernel
 def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> None:
-    """Start the attempt of a slot that has its GPUs, with this work. Needs models."""
+    """Start the attempt of a slot that has been allocated, with this much work. Requires models."""
     physics.begin(sim.progress, sim.state, slot, work_s, limit_s, sim.progress.run[0].now_s)
     if sim.state.job.head[slot] < 0:
         physics.enter_without_gpus(sim.progress, sim.state, slot)
@@ -86,7 +86,7 @@ def begin_attempt(sim: SimArrays, slot: int, work_s: float, limit_s: float) -> N
 
 @kernel
 def settled_s(sim: SimArrays, slot: int) -> float:
-    """Settle work and energy of a running job. Returns the work of the current attempt so far, seconds."""
+    """Settle the work and energy of a running job; return the work of the current attempt so far, seconds."""
     now_s = sim.progress.run[0].now_s
     if MODELLED and sim.state.config[0].modelled:
         physics.settle(sim.progress, sim.state, slot, now_s)
@@ -96,14 +96,14 @@ def settled_s(sim: SimArrays, slot: int) -> float:
 
 @kernel
 def note_left(sim: SimArrays, slot: int) -> None:
-    """Update the rates of jobs that shared GPUs with a settled slot after the slot has released its GPUs."""
+    """Update the rates of the remaining jobs after a settled slot has released GPUs that it shared."""
     if MODELLED and sim.state.config[0].modelled and physics.leave(sim.progress, sim.state, slot):
         refresh_group(sim, sim.progress.work.first_gpu[slot])
 
 
 @kernel
 def left_others(sim: SimArrays, slot: int) -> bool:
-    """Return whether the GPUs that a job released were shared, as whole GPUs, with jobs that stay."""
+    """Return whether remaining jobs still hold, as whole GPUs, the GPUs that a job has released."""
     if not MODELLED or not sim.state.config[0].modelled or sim.progress.work.first_gpu[slot] < 0:
         return False
     whole = sim.state.demand.share_milli[sim.state.job.demand[slot]] == WHOLE_GPU_MILLI
@@ -122,7 +122,7 @@ def has_room(sim: SimArrays, jobs: int) -> bool:
 
 @kernel
 def log_start(sim: SimArrays, slot: int) -> None:
-    """Log the start of an attempt and plan its end. The log must have room for one more (`has_room`)."""
+    """Log the start of an attempt, and plan its end. The log must have room for one attempt (`has_room`)."""
     s, r, log = sim.state, sim.progress, sim.log
     row, now_s, jobs = r.ends.row[slot], r.run[0].now_s, sim.log.jobs
     at = log.counters[0].attempts
@@ -163,10 +163,10 @@ def log_start(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int) -> float:
-    """Return the work of an attempt that need not be repeated, seconds.
+    """Return the work of an attempt that later attempts need not repeat, seconds.
 
     A preempted job saves its work on request, unless it has a checkpoint interval (`checkpoint_s`). After a
-    failure of the job or of its node, the work up to the last checkpoint remains. A time limit ends the job:
+    failure of the job or of its node, the work up to the last checkpoint is saved. A time limit ends the job:
     nothing is repeated.
     """
     left_s = jobs.duration_s[row] - jobs.saved_s[row]
@@ -184,7 +184,7 @@ def _work_kept_s(jobs: Records, row: int, done_s: float, reason: int) -> float:
 
 @kernel
 def log_end(sim: SimArrays, slot: int, reason: int) -> None:
-    """Log the end of the attempt in a slot, and the remaining work of its job."""
+    """Log the end of the attempt in a slot, and store the remaining work of its job."""
     r, jobs, one = sim.progress, sim.log.jobs, sim.log.attempts
     row, now_s = r.ends.row[slot], r.run[0].now_s
     at = jobs.latest[row]
@@ -208,7 +208,7 @@ def log_end(sim: SimArrays, slot: int, reason: int) -> None:
 
 @kernel
 def start(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
-    """Start the job of a move in partition `p`. Returns False if the job has no place there."""
+    """Start the job of a move in partition `p`; return False if the job does not fit there."""
     if not MODELLED or not sim.state.config[0].modelled:
         if not _allocate(sim, p, move.start, move.place):
             return False
@@ -223,7 +223,7 @@ def start(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
 
 @kernel
 def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
-    """Allocate whole GPUs of partition `p` to a waiting job on `node`, or by the placement rule (-1)."""
+    """Allocate whole GPUs of partition `p` to a waiting job, on `node`, or by the placement rule (-1)."""
     s, scratch = sim.state, sim.progress.scratch
     host = choose(s, p, slot, node, scratch)
     if host < 0:
@@ -235,7 +235,7 @@ def _allocate(sim: SimArrays, p: int, slot: int, node: int) -> bool:
 
 @kernel
 def _allocate_modelled(sim: SimArrays, p: int, move: Move, o: StartOptions) -> bool:
-    """Allocate like `_allocate`, with the clock and the cores of the start options."""
+    """Allocate as `_allocate` does, with the clock and the cores of the start options."""
     s, scratch, slot, clock = sim.state, sim.progress.scratch, move.start, move.clock
     place = move.place if move.place >= 0 else alone_plan(s, p, slot, o).node
     host = choose(s, p, slot, place, scratch)
@@ -252,7 +252,7 @@ def _allocate_modelled(sim: SimArrays, p: int, move: Move, o: StartOptions) -> b
 
 @kernel
 def _join(sim: SimArrays, p: int, move: Move, o: StartOptions) -> None:
-    """Start a waiting job on the GPUs of a running job, which share them from now on."""
+    """Start a waiting job on the GPUs of a running job; both jobs share these GPUs from now on."""
     s, slot, clock = sim.state, move.start, move.clock
     kind = gpu_kind(s, s.job.head[move.share_with] // MAX_TENANTS)
     if clock == BY_OPTIONS:
@@ -263,7 +263,7 @@ def _join(sim: SimArrays, p: int, move: Move, o: StartOptions) -> None:
 
 @kernel
 def note_start(sim: SimArrays, slot: int) -> None:
-    """Record the start of a slot that has just been allocated, and plan its end."""
+    """Record the start of a slot that has just been allocated, and plan the slot's end."""
     truth, r = sim.truth, sim.progress
     row, now_s = r.ends.row[slot], r.run[0].now_s
     if np.isnan(r.outcome.start_s[row]):
@@ -291,9 +291,9 @@ def note_start(sim: SimArrays, slot: int) -> None:
 def preempt(sim: SimArrays, slot: int) -> None:
     """Preempt a running job and requeue it.
 
-    Without an attempt log the job has saved all of its work. Its restart cost counts as queueing at once,
-    less the unpaid part of its previous restart cost. At the end of a run, `queued_s` is then the JCT in
-    excess of the jobs' durations.
+    Without an attempt log, all work of the job is saved. The restart cost is added to the queueing at once,
+    and the unpaid part of the job's previous restart cost is subtracted. At the end of a run, `queued_s` is
+    then the JCT in excess of the jobs' durations.
     """
     s, now_s = sim.state, sim.progress.run[0].now_s
     forget_end(sim.progress, slot)
@@ -322,7 +322,7 @@ def note_preemption(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _charge_restart(sim: SimArrays, slot: int) -> None:
-    """Charge the restart cost of a preempted job."""
+    """Set the restart cost that a preempted job has to pay."""
     restart_s = sim.progress.run[0].restart_s
     if LOGGED:
         restart_s = sim.log.jobs.restart_s[sim.progress.ends.row[slot]]
@@ -332,7 +332,7 @@ def _charge_restart(sim: SimArrays, slot: int) -> None:
 
 @kernel
 def _save_all(sim: SimArrays, slot: int, restart_s: float) -> None:
-    """Keep the work of a preempted job; the unpaid part of a restart cost is dropped."""
+    """Save the work of a preempted job; the unpaid part of a restart cost is dropped."""
     job, done_s = sim.state.job, settled_s(sim, slot)
     left_s = sim.truth.duration_s[sim.progress.ends.row[slot]] - job.saved_s[slot]
     sim.progress.run[0].queued_s += restart_s - max(job.overhead_left_s[slot] - done_s, 0.0)
@@ -341,7 +341,7 @@ def _save_all(sim: SimArrays, slot: int, restart_s: float) -> None:
 
 @kernel
 def give_back(sim: SimArrays, slot: int) -> None:
-    """Release the GPUs of a settled job; jobs that shared these GPUs continue at another rate."""
+    """Release the GPUs of a settled job; jobs that shared the GPUs continue at another rate."""
     s = sim.state
     ledger.release(s, slot, sim.progress.run[0].now_s)
     if not left_others(sim, slot):

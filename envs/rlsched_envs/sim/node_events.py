@@ -23,8 +23,8 @@ class NodeEvent(NamedTuple):
     Attributes:
         time_s: Time of the change, seconds of the trace.
         node: Number of the node, as in `ClusterSpec.expand`.
-        status: New status: NODE_DOWN ends the attempts there, NODE_DRAINED accepts no new jobs, NODE_UP
-            accepts jobs again.
+        status: New status of the node. NODE_DOWN ends the attempts on it, NODE_DRAINED accepts no new jobs,
+            NODE_UP accepts jobs again.
     """
 
     time_s: float
@@ -36,7 +36,7 @@ def read_node_events(path: str | Path, spec: ClusterSpec) -> tuple[NodeEvent, ..
     """Read a CSV file with the columns `time,node,event`; events of the same time keep their order.
 
     Args:
-        path: The file: seconds of the trace, a node's name (n0, n1, ...), and down, drain or up.
+        path: The file. Its columns: seconds of the trace; name of a node (n0, n1, ...); down, drain or up.
         spec: The simulated cluster.
 
     Raises:

@@ -1,11 +1,13 @@
 """Compiled functions for the variable speed of jobs, and for their power.
 
-Jobs that hold the same GPUs are a *group*, identified by the first GPU. A change in a group (a job joins or
-leaves, or the clock changes) settles the work and the energy of its jobs up to now and plans their ends
-again; other jobs are not affected. A job with rate 1 from its start ends at start + run time, computed once.
+Jobs that hold the same GPUs are a *group*, identified by the first of these GPUs. After a change in a group
+(a job joins or leaves, or the clock changes), the work and the energy of the group's jobs are settled up to
+now, and their ends are planned again; other jobs are not affected. A job that has rate 1 from its start ends
+at start + run time, computed once.
 
-Power is kept in three accounts that must agree: the whole cluster (by groups and nodes), each job (its share
-of its groups), and idle (nodes and GPUs without jobs). `tests/property/test_conservation.py` checks it.
+Power is recorded in three accounts that must agree: the whole cluster (by groups and nodes), each job (its
+share of its groups), and idle (nodes and GPUs without jobs). `tests/property/test_conservation.py` checks
+this.
 """
 
 from __future__ import annotations
@@ -38,12 +40,12 @@ from rlsched.models.sharing import pair_noise, share_deviate, with_noise
 from rlsched_envs.sim.sim_arrays import ProgressArrays
 
 CAP_HALVINGS: Final = 30
-"""Bisections of the clock interval under a power cap, down to 1e-9 of the interval."""
+"""Number of bisections of the clock interval under a power cap, which reduce it to 1e-9 of its length."""
 
 
 @kernel
 def is_joint(s: StateArrays, slot: int) -> bool:
-    """Return whether a running job that requested whole GPUs shares them."""
+    """Return whether a running job that requested whole GPUs shares its GPUs."""
     head = s.job.head[slot]
     if head < 0 or s.demand.share_milli[s.job.demand[slot]] < WHOLE_GPU_MILLI:
         return False
@@ -52,7 +54,7 @@ def is_joint(s: StateArrays, slot: int) -> bool:
 
 @kernel
 def pass_time(x: ProgressArrays, seconds: float) -> None:
-    """Account power for this duration."""
+    """Add the power of this duration to the accounts."""
     x.books[0].energy_j += x.books[0].total_w * seconds
     x.books[0].idle_j += x.books[0].idle_w * seconds
     x.books[0].jobs_j += x.books[0].jobs_w * seconds
@@ -61,20 +63,20 @@ def pass_time(x: ProgressArrays, seconds: float) -> None:
 
 @kernel
 def idle_gpus_w(s: StateArrays, n: int) -> float:
-    """Return the power of the GPUs of a node while none is in use, W."""
+    """Return the power of a node's GPUs while none of them is in use, W."""
     return s.node.gpus[n] * s.models.gpu.idle_w[s.node.kind[n]]
 
 
 @kernel
 def add_idle_w(x: ProgressArrays, watts: float) -> None:
-    """Add idle power of nodes or GPUs without jobs; negative: remove."""
+    """Add idle power of nodes or of GPUs without jobs to the accounts; negative: subtract."""
     x.books[0].idle_w += watts
     x.books[0].total_w += watts
 
 
 @kernel
 def settle(x: ProgressArrays, s: StateArrays, slot: int, now_s: float) -> None:
-    """Settle the work and the energy of a job up to now."""
+    """Add the work and the energy of a job up to now to its accounts."""
     work = x.work
     lasted_s = now_s - work.since_s[slot]
     work.done_s[slot] += lasted_s * work.rate[slot]
@@ -90,7 +92,7 @@ def settle(x: ProgressArrays, s: StateArrays, slot: int, now_s: float) -> None:
 def begin(
     x: ProgressArrays, s: StateArrays, slot: int, target_s: float, limit_s: float, now_s: float
 ) -> None:
-    """Start a slot's attempt with this work; it is killed after `limit_s` (nan: no limit)."""
+    """Start a slot's attempt with this work; the attempt is killed after `limit_s` (nan: no limit)."""
     work, head = x.work, s.job.head[slot]
     work.target_s[slot], work.done_s[slot], work.since_s[slot] = target_s, 0.0, now_s
     work.limit_end_s[slot] = now_s + limit_s if limit_s == limit_s else np.inf
@@ -104,7 +106,7 @@ def begin(
 
 @kernel
 def _form_group(x: ProgressArrays, s: StateArrays, slot: int) -> None:
-    """Form a group on GPUs that were unused."""
+    """Form a group on GPUs that no job used."""
     group, g = s.gpu, x.work.first_gpu[slot]
     idle_w, place = 0.0, s.job.head[slot]
     while place >= 0:
@@ -117,7 +119,7 @@ def _form_group(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def enter(x: ProgressArrays, s: StateArrays, slot: int) -> None:
-    """Add a started slot to its group; call `refresh` for the group next."""
+    """Add a started slot to its group; the caller then calls `refresh` for the group."""
     g = x.work.first_gpu[slot]
     if g >= 0 and tenants_of(s, g) == 1:
         _form_group(x, s, slot)
@@ -125,7 +127,7 @@ def enter(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
-    """Remove a settled slot that has released its GPUs. True if jobs stay: then `refresh` the group."""
+    """Remove a settled slot that has released its GPUs; True if jobs remain: then call `refresh`."""
     g = x.work.first_gpu[slot]
     x.books[0].jobs_w -= x.work.power_w[slot]
     x.books[0].lost_rate -= 1.0 - x.work.rate[slot]
@@ -142,10 +144,10 @@ def leave(x: ProgressArrays, s: StateArrays, slot: int) -> bool:
 
 @kernel
 def group_clock(s: StateArrays, g: int, now_s: float) -> float:
-    """Return the SM clock of a group: the highest clock of its jobs, under the power cap of its GPUs.
+    """Return the SM clock of a group: the highest clock of its jobs, limited by the power cap of its GPUs.
 
-    The clock is not lowered within `DWELL_S` of its last change. It then stays until the next time that a job
-    joins or leaves.
+    The clock is not lowered within `DWELL_S` of its last change. It then stays until a job next joins or
+    leaves.
     """
     clock = 0.0
     for k in range(MAX_TENANTS):
@@ -181,7 +183,7 @@ def _under_cap(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
-    """Return the power of the first GPU of a group at an SM clock, if only its jobs slow each other down."""
+    """Return the power of a group's first GPU at an SM clock, if no other group slows its jobs."""
     kind, added_w, trait = gpu_kind(s, g), 0.0, s.models.trait
     for k in range(MAX_TENANTS):
         slot = s.gpu.tenant[g, k]
@@ -195,7 +197,7 @@ def _drawn_w(s: StateArrays, g: int, clock: float) -> float:
 
 @kernel
 def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
-    """Return the standard normal deviate of a job with unmeasured pairs on GPU `g`, otherwise 0."""
+    """Return the standard normal deviate of a job on GPU `g` if it has unmeasured pairs there, else 0."""
     total, strangers, kind, luck = 0.0, 0, gpu_kind(s, g), np.uint64(x.books[0].luck)
     for k in range(MAX_TENANTS):
         other = s.gpu.tenant[g, k]
@@ -211,7 +213,7 @@ def _deviate(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
-    """Return the true speed of a job next to all others on its GPU `g`, relative to a GPU of its own."""
+    """Return the true speed of a job next to all others on GPU `g`, relative to an unshared GPU."""
     shared = shared_on(s, slot, g)
     if tenants_of(s, g) > 1 and x.books[0].noise > 0.0:
         deviate = _deviate(x, s, slot, g)
@@ -222,7 +224,7 @@ def true_share(x: ProgressArrays, s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Settle all jobs of a group; running jobs lose the time of a change of the clock."""
+    """Settle all jobs of a group, and set its clock; a clock change costs running jobs time."""
     clock = group_clock(s, g, now_s)
     changed = s.gpu.clock_frac[g] not in (0.0, clock)
     if s.gpu.clock_frac[g] != clock:
@@ -240,7 +242,7 @@ def _settle_group(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> No
 
 @kernel
 def _share_power(x: ProgressArrays, s: StateArrays, g: int) -> None:
-    """Compute the power of a group from the rates of its jobs, and each job's share of the power."""
+    """Compute the power of a group from the rates of its jobs, and each job's share of this power."""
     work, gpu, count, clock = x.work, s.models.gpu, tenants_of(s, g), s.gpu.clock_frac[g]
     total_w, known, added_w, first = 0.0, -1, 0.0, -1
     for k in range(MAX_TENANTS):
@@ -280,9 +282,9 @@ def _share_power(x: ProgressArrays, s: StateArrays, g: int) -> None:
 def _share_time(x: ProgressArrays, s: StateArrays, g: int) -> None:
     """Compute each job's share of a group's GPUs, and its share of the busy time of these GPUs.
 
-    The utilisation of a group is 1 - product(1 - own utilisation): the better of two simple formulas tried on
-    measured pairs (Lucid's pairs, RTX 3090), with a mean absolute error of 0.10. Shares are proportional to
-    the jobs' own utilisations.
+    The utilisation of a group is 1 - product(1 - own utilisation). This is the better of two simple formulas
+    that were tried on measured pairs (Lucid's pairs, RTX 3090), with a mean absolute error of 0.10. Shares
+    are proportional to the jobs' own utilisations.
     """
     work, kind, clock = x.work, gpu_kind(s, g), s.gpu.clock_frac[g]
     idle, alone = 1.0, 0.0
@@ -301,9 +303,9 @@ def _share_time(x: ProgressArrays, s: StateArrays, g: int) -> None:
 
 @kernel
 def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
-    """Settle the jobs of a group that has changed, and update the rate and power of each.
+    """Settle the jobs of a group that has changed, and update the rate and power of each job.
 
-    Afterwards `planned` of a job is 1 if its planned end is still right, 2 if the end must be planned again,
+    Afterwards a job's `planned` is 1 if its planned end is still right, 2 if the end must be planned again,
     and 0 if no end was ever planned.
     """
     _settle_group(x, s, g, now_s)
@@ -325,7 +327,7 @@ def refresh(x: ProgressArrays, s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def enter_without_gpus(x: ProgressArrays, s: StateArrays, slot: int) -> None:
-    """Start a job without GPUs: it runs as recorded in its trace, and uses the power of its cores."""
+    """Start a job without GPUs: it runs as recorded in the trace, and uses the power of its cores."""
     x.work.power_w[slot] = s.node.core_w[s.job.host[slot]] * cores_used(s, slot, 0, 1.0)
     x.books[0].jobs_w += x.work.power_w[slot]
     x.books[0].total_w += x.work.power_w[slot]
@@ -333,7 +335,7 @@ def enter_without_gpus(x: ProgressArrays, s: StateArrays, slot: int) -> None:
 
 @kernel
 def end_s(x: ProgressArrays, slot: int, now_s: float) -> float:
-    """Return the end of a settled job at its current rate: its work is done, or its time limit is reached."""
+    """Return when a settled job, at its current rate, has done its work or reaches its time limit."""
     work = x.work
     at_s = now_s + max(work.target_s[slot] - work.done_s[slot], 0.0) / work.rate[slot]
     work.killed[slot] = work.limit_end_s[slot] < at_s
@@ -342,7 +344,7 @@ def end_s(x: ProgressArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def node_idle_w(s: StateArrays, n: int, status: int) -> float:
-    """Return the power of an unused node of this status, W."""
+    """Return the power of an unused node in this status, W."""
     if status == NODE_DOWN:
         return 0.0
     if status == NODE_ASLEEP:
@@ -354,7 +356,7 @@ def node_idle_w(s: StateArrays, n: int, status: int) -> float:
 
 @kernel
 def begin_books(x: ProgressArrays, s: StateArrays) -> None:
-    """Initialise the accounts: nodes by their status, no jobs, nothing learned."""
+    """Initialise the accounts: power of nodes by status, no jobs, no learned speeds."""
     books = x.books[0]
     books.total_w = books.idle_w = books.jobs_w = 0.0
     books.energy_j = books.idle_j = books.jobs_j = 0.0

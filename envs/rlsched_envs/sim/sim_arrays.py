@@ -31,7 +31,7 @@ TRUTH: Final = np.dtype(
         ("gpu_need_mib", np.int64),  # memory that it takes on each GPU; 0: its workload's
     ]
 )
-"""Jobs of a run in trace order, one entry per row; all of them can run on the cluster."""
+"""Fields of a job of the run, which can run on the cluster; one record per row, in trace order."""
 
 OUTCOME: Final = np.dtype(
     [
@@ -41,7 +41,7 @@ OUTCOME: Final = np.dtype(
         ("key", np.uint64),  # key of the job for random draws
     ]
 )
-"""Outcome of each row."""
+"""Fields of the outcome of a row."""
 
 ENDS: Final = np.dtype(
     [
@@ -50,7 +50,7 @@ ENDS: Final = np.dtype(
         ("heap_slot", np.int32),
     ]
 )
-"""One entry per slot."""
+"""Fields of a slot: its row, and an entry of the heap of planned ends."""
 
 WORK: Final = np.dtype(
     [
@@ -73,7 +73,7 @@ WORK: Final = np.dtype(
     ],
     align=True,
 )
-"""One entry per slot: the running attempt, with models."""
+"""Fields of the running attempt in a slot; used only with models."""
 
 RUN: Final = np.dtype(
     [
@@ -93,7 +93,7 @@ RUN: Final = np.dtype(
     ],
     align=True,
 )
-"""One entry: state of the run."""
+"""Fields of the state of the run (a single record)."""
 
 BOOKS: Final = np.dtype(
     [
@@ -114,12 +114,12 @@ BOOKS: Final = np.dtype(
     ],
     align=True,
 )
-"""One entry: accounts of power and time, with models."""
+"""Fields of the accounts of power and time (a single record); used only with models."""
 
 
 @by_reference
 class ProgressArrays(NamedTuple):
-    """State and records of a run."""
+    """Progress of a run: its state and its records."""
 
     ends: Records  # (J,) ENDS
     work: Records  # (J,) WORK
@@ -133,7 +133,7 @@ class ProgressArrays(NamedTuple):
 
 @by_reference
 class SimArrays(NamedTuple):
-    """State of one simulated run, as arrays."""
+    """One simulated run as arrays: cluster, jobs, progress, and attempt log."""
 
     state: StateArrays
     truth: Records  # (T,) TRUTH
@@ -143,7 +143,7 @@ class SimArrays(NamedTuple):
 
 
 def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool) -> ProgressArrays:
-    """State of a run that has not started."""
+    """Return the progress of a run that has not started."""
     rows = truth.shape[0]
     offsets = np.zeros(rows + 1, np.int64)
     if keep_placements:
@@ -166,7 +166,7 @@ def new_progress(slots: int, truth: Records, gpus: int, *, keep_placements: bool
 
 
 def grown_progress(progress: ProgressArrays, slots: int) -> ProgressArrays:
-    """Return a copy of the state with room for `slots` live jobs."""
+    """Return a copy of the progress with room for `slots` live jobs."""
     ends, work = records(slots, ENDS), records(slots, WORK)
     ends[: progress.ends.shape[0]] = progress.ends
     work[: progress.work.shape[0]] = progress.work
@@ -188,7 +188,7 @@ def _swap(r: ProgressArrays, a: int, b: int) -> None:
 
 @kernel
 def push_end(r: ProgressArrays, end_s: float, slot: int) -> None:
-    """Plan the end of a running slot."""
+    """Add the planned end of a running slot to the heap."""
     at = r.run[0].heap_len
     r.run[0].heap_len += 1
     r.ends.heap_s[at], r.ends.heap_slot[at] = end_s, slot
@@ -227,7 +227,8 @@ def pop_end(r: ProgressArrays) -> int:
 def forget_end(r: ProgressArrays, slot: int) -> None:
     """Remove the planned end of a running slot, so that the heap has no stale ends.
 
-    Searches all running jobs: interruptions are rare compared to ends, and this search costs ends nothing.
+    Searches all running jobs. Interruptions are rare compared to ends, and the search costs nothing at an
+    end.
     """
     at = 0
     while r.ends.heap_slot[at] != slot:

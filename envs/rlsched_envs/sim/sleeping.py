@@ -1,8 +1,8 @@
 """Sleeping nodes during a run: calls the power-down services and carries out their decisions.
 
-A set of interchangeable nodes has a service and the states of its nodes (`rlsched.power_down`); the engine's
-node statuses follow the states. The compiled loops stop at each review: every `PowerDownPlan.review` seconds,
-and when a node has booted or powered down.
+Each set of interchangeable nodes has a service and the states of its nodes (`rlsched.power_down`). The
+engine's node statuses follow these states. The compiled loops stop at each review: every
+`PowerDownPlan.review` seconds, and when a node has booted or powered down.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STATUS: Final = np.zeros(len(NodeState), np.int32)
 _STATUS[NodeState.ON], _STATUS[NodeState.DRAINING] = NODE_UP, NODE_DRAINED
 _STATUS[NodeState.ASLEEP], _STATUS[NodeState.BOOTING] = NODE_ASLEEP, NODE_BOOTING
 _REVIEWS_STUCK: Final = 1440
-"""Number of reviews without change after which a run without other events ends."""
+"""Number of consecutive reviews without change after which a run that has no other events ends."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Slept:
         wake_up_events: Number of instants at which one or more sleeping nodes were woken.
         nodes_booted: Number of node boots from sleep.
         asleep_node_s: Node-seconds at sleeping power.
-        saved_j: Additional energy that the nodes would have used, without their jobs, if they had stayed on;
+        saved_j: Energy saved: additional energy of the nodes, without their jobs, if they had stayed on,
             joules.
     """
 
@@ -67,7 +67,7 @@ class _PoweredSet:
         self.states = NodeStates(len(nodes.nodes), by_state, now_s)
 
     def ask(self, now_s: float, busy: NDArray[np.bool_], waiting: int) -> bool:
-        """Call the service, and apply its result. Returns whether a node state may have changed."""
+        """Call the service, and apply its commands; return whether a node state may have changed."""
         states = self.states
         states.advance(now_s)
         ended = np.flatnonzero(states.busy & ~busy)
@@ -79,13 +79,13 @@ class _PoweredSet:
         return bool(done or commands)
 
     def statuses(self, now_s: float) -> NDArray[np.int32]:
-        """Return the (n,) engine statuses of the nodes; a node that powers down is drained until off."""
+        """Return the (n,) engine statuses of the nodes: drained while powering down, then asleep."""
         states = self.states
         off = (states.state == NodeState.ASLEEP) & (now_s < states.since_s + states.power.shutdown_s)
         return np.where(off, NODE_DRAINED, _STATUS[states.state]).astype(np.int32)
 
     def due_s(self, now_s: float) -> float:
-        """Return the time when the next node has booted or powered down."""
+        """Return the time at which the next node will have booted or powered down."""
         states = self.states
         off_s = states.since_s[states.state == NodeState.ASLEEP] + states.power.shutdown_s
         return min(states.next_due_s(), float(off_s[off_s > now_s].min(initial=math.inf)))
@@ -122,7 +122,7 @@ class SleepingNodes:
         return min(self._review_at_s, float(self._due_s.min(initial=math.inf)))
 
     def review(self, sim: SimArrays) -> bool:
-        """Review the nodes now, and plan the next review. Returns whether usable nodes have come up."""
+        """Review the nodes, and plan the next review; return whether usable nodes have come up."""
         now_s = float(sim.progress.run.now_s[0])
         self._pass_time(now_s)
         touched = np.flatnonzero(self._due_s <= now_s).tolist()
@@ -140,12 +140,12 @@ class SleepingNodes:
         return up
 
     def slept(self, now_s: float) -> Slept:
-        """Return the totals up to now."""
+        """Return the power-down results up to now."""
         self._pass_time(now_s)
         return Slept(self._events, self._booted(), self._asleep_node_s, self._saved_j)
 
     def node_states(self) -> list[tuple[NDArray[np.int64], NodeStates]]:
-        """Return the sets as pairs of node numbers and node states."""
+        """Return node numbers and node states of each set."""
         return [(one.nodes, one.states) for one in self._sets]
 
     def _booted(self) -> int:
@@ -158,10 +158,10 @@ class SleepingNodes:
         self._since_s = now_s
 
     def _ask(self, state: StateArrays, now_s: float) -> list[int]:
-        """Call the services; returns indices of the sets whose states may have changed.
+        """Call the services, and return the indices of the sets whose states may have changed.
 
-        A set is reviewed if its state has changed or jobs wait for its nodes, and once per slot of the
-        forecasts.
+        The service of a set is called if the set's state has changed or jobs wait for its nodes, and once per
+        forecast slot.
         """
         slot, changes = int(now_s // self._slot_s), state.derived.part.changes
         waiting = int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
@@ -181,7 +181,7 @@ class SleepingNodes:
         ]
 
     def _carry_out(self, sim: SimArrays, sets: list[int], now_s: float) -> bool:
-        """Set the engine's nodes to the statuses of their states. Returns whether a node has come up."""
+        """Set the engine's node statuses from the node states; return whether a node has come up."""
         up = False
         for at in sets:
             one = self._sets[at]
@@ -196,7 +196,7 @@ class SleepingNodes:
         return up
 
     def _end_if_stuck(self, sim: SimArrays, *, quiet: bool) -> None:
-        """Stop the reviews of a run where nothing can happen: jobs wait for resources that no node has."""
+        """Stop the reviews of a run in which nothing can happen: jobs wait for resources that no node has."""
         run = sim.progress.run[0]
         over = run.heap_len == 0 and run.next_row == sim.truth.shape[0] and np.isinf(self._due_s).all()
         self._stuck = self._stuck + 1 if over and quiet else 0
@@ -206,12 +206,12 @@ class SleepingNodes:
 
 
 def _set_nodes(sim: SimArrays, nodes: NDArray[np.int64], statuses: NDArray[np.int32]) -> float:
-    """Set the statuses of idle nodes. Returns the change of the nodes' power, W."""
+    """Set the statuses of idle nodes, and return the change of the nodes' power, W."""
     return float(for_run(set_nodes, None, logged=True, modelled=True)(sim, nodes, statuses))
 
 
 def _busy(state: StateArrays) -> NDArray[np.bool_]:
-    """Return (N,) whether each node runs a job."""
+    """Return (N,) whether a job runs on each node."""
     busy = np.asarray(state.node.free < state.node.gpus)
     if (state.demand.gpus == 0).any():
         running = state.derived.slot.running[: state.derived.running_len[0]]

@@ -1,4 +1,4 @@
-"""Assigns the MIG slice types that each job can use, by the GPU memory of the job's workload."""
+"""Determines the MIG slice types that each job can use, by the GPU memory of the job's workload."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from rlsched_envs.sim.modelling import Models, gpu_need_mib
 
 
 class Fitted(NamedTuple):
-    """A trace whose jobs request only slices that are large enough, and which of its jobs can run."""
+    """A trace whose jobs request only slices that are large enough, and the jobs of it that can run."""
 
     trace: Trace
     runnable: Runnable
 
 
 def fit_slices(trace: Trace, spec: ClusterSpec, models: Models) -> Fitted:
-    """Keep jobs off slices with too little memory: rewrite `gpu_type` to the types that are large enough.
+    """Restrict `gpu_type` of each job to slices with enough memory.
 
-    If the scheduler chooses the slice, the job can use at most 90 % of its usable memory (the margin of
-    `rlsched.models.memory`). If the job requests the slice by name, it can use all of that memory, since the
-    user knows the job. Without models the memory of jobs is unknown.
+    If the scheduler chooses the slice, the job can use at most 90 % of the slice's usable memory (the margin
+    of `rlsched.models.memory`). If the job requests the slice by name, it can use all of that memory, because
+    the user knows the job. Without models the memory of jobs is unknown.
 
     Args:
         trace: J jobs.
@@ -64,7 +64,7 @@ def fit_slices(trace: Trace, spec: ClusterSpec, models: Models) -> Fitted:
 
 
 def _fits(demand: Demand, kind: str, needs_mib: float) -> bool:
-    """Return whether a workload with this memory can use a GPU of this type; whole GPUs accept all."""
+    """Return whether a workload with this memory can use a GPU of this type; a whole GPU is always enough."""
     cut = slice_of(kind)
     if cut is None:
         return True
@@ -73,7 +73,7 @@ def _fits(demand: Demand, kind: str, needs_mib: float) -> bool:
 
 
 def _with_reasons(trace: Trace, runnable: Runnable, more: NDArray[np.object_]) -> Runnable:
-    """Return `runnable` without the jobs that `more` gives a reason to reject, and their dependents."""
+    """Return `runnable` without the jobs for which `more` has a reason, and without their dependents."""
     if not (more != "").any():
         return runnable
     reasons = reject_dependents(trace, np.where(more != "", more, runnable.reasons).astype(np.str_))

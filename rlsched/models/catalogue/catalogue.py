@@ -49,17 +49,17 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "node_penalty": (0.0, np.inf),
     "checkpoint_s": (0.0, np.inf),
 }
-"""Limits of each field when assumed cells are scaled."""
+"""Limits of each field; scaled assumed cells stay within them."""
 FOLLOWS_SLICE: Final = ("speed", "dynamic_w", "cores_each")
 """Fields that are proportional to a job's speed on a MIG slice."""
 _STANDS_FOR: Final = {"H200": "H100"}
 
 
 def load_catalogue(*, assumed_scale: float = 1.0) -> Catalogue:
-    """Return the catalogue that comes with rlsched.
+    """Return the catalogue that is part of rlsched.
 
     Args:
-        assumed_scale: Factor of every assumed cell, within `BOUNDS`; use 0.7 and 1.3 to repeat a result with
+        assumed_scale: Factor of every assumed cell, within `BOUNDS`. Use 0.7 and 1.3 to repeat a result with
             the assumptions 30 % lower and higher.
 
     Raises:
@@ -98,7 +98,7 @@ def catalogue_type(kind: str) -> str:
 
 
 def _slice_of(kind: str) -> Slice | None:
-    """Return the MIG slice of a GPU type, None for whole GPUs."""
+    """Return the MIG slice that a GPU type names; None for whole GPUs."""
     if not is_slice(kind):
         return None
     from rlsched.models.mig import slice_of  # as above
@@ -108,7 +108,7 @@ def _slice_of(kind: str) -> Slice | None:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Catalogue:
-    """Workloads by name and number, their cells and their measured pairs.
+    """The workloads by name and number, their cells, and the measured pairs of workloads.
 
     Attributes:
         cells: By workload, GPU type (`GPU_TYPES`) and field of `TRAIT`. Unknown cells are missing:
@@ -123,7 +123,7 @@ class Catalogue:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Every workload; the one at position i has number i + 1."""
+        """Names of all workloads; the workload at position i has number i + 1."""
         return tuple(FAMILY_OF)
 
     @cached_property
@@ -131,7 +131,7 @@ class Catalogue:
         return {name: number for number, name in enumerate(self.names, start=1)}
 
     def number(self, name: str) -> int:
-        """Return the number of a workload, its row in arrays; "" is `UNKNOWN`.
+        """Return the number of a workload, which is its row in the arrays; "" is `UNKNOWN`.
 
         Raises:
             InputError: the catalogue does not have the name; suggests similar names.
@@ -155,7 +155,7 @@ class Catalogue:
         return self.cells.get((name, gpu_type, field))
 
     def traits(self, kinds: Sequence[str]) -> Records:
-        """Return (W, K) TRAIT: a row per workload; row 0 is the unknown one, with the medians of all.
+        """Return (W, K) TRAIT, a row per workload. Row 0 (unknown workload) has the medians of all workloads.
 
         Args:
             kinds: Names of GPU types as in a cluster (see `catalogue_type`).
@@ -173,10 +173,10 @@ class Catalogue:
         return out.view(np.recarray)
 
     def _cut(self, traits: Records, gpu_type: str) -> None:
-        """Convert (W,) TRAIT from a whole GPU to a MIG slice of it, if this GPU type is a slice.
+        """Convert (W,) TRAIT from a whole GPU to a MIG slice, if this GPU type is a slice.
 
-        All fields that follow the work done fall with the speed: dynamic power and the cores that feed the
-        job. The slice is busy for the share of time that the work takes of its capacity.
+        Dynamic power, and the cores that feed the job, follow the work done, so they fall with the speed. The
+        slice's utilisation is the GPU's utilisation x speed / size of the slice.
         """
         cut = _slice_of(gpu_type)
         if cut is None:
@@ -190,7 +190,7 @@ class Catalogue:
                 row[field] *= speed
 
     def pair_speeds(self, kinds: Sequence[str]) -> NDArray[np.float64]:
-        """Return (K, W, W) measured speed of the first workload next to the second; nan if unknown."""
+        """Return (K, W, W) measured speeds of the first workload next to the second; nan if unknown."""
         size = 1 + len(self.names)
         out = np.full((len(kinds), size, size), np.nan)
         for row, kind in zip(out, (catalogue_type(kind) for kind in kinds), strict=True):
@@ -201,7 +201,7 @@ class Catalogue:
         return out
 
     def arrays(self, kinds: Sequence[str]) -> ModelArrays:
-        """Return the arrays of all models, for a cluster of these GPU types, in this order."""
+        """Return the arrays of all models for a cluster with these GPU types, in this order."""
         from rlsched.models.power import gpu_models
 
         gpu, trait = gpu_models(kinds).view(np.recarray), self.traits(kinds)
@@ -211,9 +211,9 @@ class Catalogue:
     def draw(self, trace: JobColumns, seed: int) -> NDArray[np.int32]:
         """Draw the number of each job's workload.
 
-        A job whose column `workload` names a workload gets that workload. For each other job the workload is
-        drawn by the job's id, GPUs and duration (`draw_workloads`), independently of the other jobs. A job
-        without GPUs gets none.
+        A job whose column `workload` names a workload gets that workload. For every other job, the draw
+        depends on the job's id, GPUs and duration (`draw_workloads`), but not on other jobs. A job without
+        GPUs gets no workload.
 
         Args:
             trace: J jobs.
@@ -251,9 +251,9 @@ class Catalogue:
         kinds: Sequence[str],
         fields: Sequence[str] = FIELDS,
     ) -> float:
-        """Share of the cells used in a result that are measured or fitted; nan if the result uses no cells.
+        """Return the share of measured or fitted cells behind a result; nan if there are no cells.
 
-        See `cells_behind`.
+        Arguments as in `cells_behind`.
         """
         sure, used = self.cells_behind(workloads, kinds, fields)
         return sure / used if used else float("nan")
@@ -264,11 +264,11 @@ class Catalogue:
         kinds: Sequence[str],
         fields: Sequence[str] = FIELDS,
     ) -> tuple[int, int]:
-        """Return how many of the cells used in a result are measured or fitted, and how many are used.
+        """Return how many of the cells behind a result are measured or fitted, and how many there are.
 
         A cell counts as often as its workload occurs. Cells that hold by definition (speed on the reference
-        type) or are unknown do not count; all cells of the unknown workload count as assumed. Cells that
-        follow the speed on a MIG slice are assumed wherever that speed was not measured.
+        type) or are unknown do not count. All cells of the unknown workload count as assumed. Cells that
+        follow the speed on a MIG slice count as assumed if that speed was not measured.
 
         Args:
             workloads: Numbers of the jobs' workloads, as returned by `draw`.

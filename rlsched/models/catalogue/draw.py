@@ -1,4 +1,4 @@
-"""Draws the workloads of jobs without one in the trace, keyed by the job, weighted by GPUs and duration."""
+"""Draws workloads for jobs that name none in the trace, by a hash of the job, its GPUs and its duration."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from rlsched.models.catalogue.table import FAMILIES, FAMILY_OF
 SHORT_S: Final = 600.0
 LONG_S: Final = 4 * 3600.0
 BURST_SHARE: Final = 0.8
-"""Probability that a job has the workload of its burst (assumed). A burst: jobs of one user, VC and number of
-GPUs, within one hour if the user is known, else within ten minutes."""
+"""Probability that a job has the workload of its burst (assumed). A burst consists of jobs of one user, VC
+and number of GPUs, within one hour if the user is known, else within ten minutes.
+"""
 BURST_S: Final = 3600.0
 ANONYMOUS_BURST_S: Final = 600.0
 
@@ -26,18 +27,19 @@ LEAN: Final = {
     "gang": -1.5,  # 2 to 7 GPUs
     "large gang": -1.0,  # 8 and more
 }
-"""Preference of a class of jobs for busy workloads: its weights are multiplied by exp(lean * (util - 0.5)).
+"""Preference of a job class for busy workloads: weights are multiplied by exp(lean * (util - 0.5)).
 
-Assumed, such that large and long jobs are busier than small and short ones. In Philly, GPUs in use were busy
-52 % of the time, GPUs of 8-GPU jobs 59 % (Jeon et al., ATC'19; recalled), pauses included. The catalogue has
-only training loops, and draws give more: 0.67 of the GPU-time of Philly's trace."""
+Assumed; the values make large and long jobs busier than small and short ones. In Philly, GPUs in use were
+busy 52 % of the time, GPUs of 8-GPU jobs 59 % (Jeon et al., ATC'19; recalled), pauses included. The catalogue
+has only training loops, and draws give more: 0.67 of the GPU-time of Philly's trace.
+"""
 CLASSES: Final = tuple(LEAN)
 NOT_USUAL: Final = 0.05
-"""Weight in a gang's draw of a family that is rare on several GPUs, relative to a common one (assumed)."""
+"""Relative weight of a family that is rare on several GPUs when the workload of a gang is drawn (assumed)."""
 
 
 class JobColumns(Protocol):
-    """Columns of J jobs that a draw reads. A trace has these columns (`rlsched.workload.trace.Trace`)."""
+    """Columns of J jobs that a draw reads; `rlsched.workload.trace.Trace` has these columns."""
 
     @property
     def name(self) -> str:
@@ -76,14 +78,14 @@ class JobColumns(Protocol):
 
     @property
     def extra(self) -> dict[str, NDArray[Any]]:
-        """Other columns by header, of which draws read `workload`."""
+        """Other columns by header; draws read only `workload`."""
         ...
 
     def __len__(self) -> int: ...
 
 
 def class_weights(util_frac: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(C, W) cumulative probability of each workload for each class of jobs.
+    """Return the (C, W) cumulative probabilities of the workloads, for each class of jobs.
 
     Args:
         util_frac: (W,) solo utilisation of each workload on the reference GPU type.
@@ -99,7 +101,7 @@ def class_weights(util_frac: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def job_classes(num_gpus: NDArray[np.float64], duration_s: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return (J,) the position of each job's class in `CLASSES`; -1 for jobs without GPUs."""
+    """Return the (J,) position of each job's class in `CLASSES`; -1 for jobs without GPUs."""
     one = (num_gpus >= 1) & (num_gpus < 2)
     conditions = [
         num_gpus <= 0,
@@ -113,7 +115,7 @@ def job_classes(num_gpus: NDArray[np.float64], duration_s: NDArray[np.float64]) 
 
 
 def draw_workloads(trace: JobColumns, seed: int, util_frac: NDArray[np.float64]) -> NDArray[np.int32]:
-    """Draw (J,) the number of a workload for every job, 0 for jobs without GPUs.
+    """Draw the (J,) number of a workload for every job, 0 for jobs without GPUs.
 
     Each draw is a hash of the seed and the job's id, or of the seed and the job's burst. The draw does not
     depend on the other jobs or on their order.

@@ -28,7 +28,7 @@ STATUSES: Final = (MEASURED, FITTED, ASSUMED, DEFINED)
 
 
 class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kind of training, with a workload for each of its batch sizes.
+    """A kind of training, which has one workload per batch size.
 
     Attributes:
         domain: Domain of the training.
@@ -54,14 +54,14 @@ class Cell(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Origin of figures: a description, and the error of a fit ("": measured, or assumed)."""
+    """Origin of figures: a description, and the error of the fit ("" if the figures are not fitted)."""
 
     what: str
     error: str
 
 
 class WorkloadPair(msgspec.Struct, frozen=True):
-    """Two workloads on one GPU: the speed of each next to the other, relative to its solo speed."""
+    """Two workloads that share a GPU: the speed of each next to the other, relative to its solo speed."""
 
     gpu_type: str
     a: str
@@ -88,7 +88,7 @@ FAMILY_OF: Final = MappingProxyType(
         for batch in family.batches or (0,)
     }
 )
-"""Family by workload, in the catalogue's order."""
+"""Family of each workload, in the catalogue's order."""
 
 
 @cache

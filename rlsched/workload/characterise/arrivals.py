@@ -1,4 +1,4 @@
-"""Submissions of jobs: their rate, their gaps, and their hours."""
+"""Submissions of jobs: the rate, the gaps between submissions, and the hours of the day."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rlsched.workload.trace import Trace
 
 
 def arrivals(trace: Trace, clock: WeekClock, gpu_s: Floats) -> Report:
-    """Report the submissions: per day, their gaps, by hour of the day, and the five busiest hours.
+    """Report the submissions: number per day, gaps, number by hour of the day, and the five busiest hours.
 
-    The busiest hours are counted from the first submission.
+    The busiest hours are hours since the first submission, not hours of the clock.
 
     Args:
         trace: J jobs.

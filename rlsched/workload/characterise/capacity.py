@@ -1,4 +1,4 @@
-"""A trace relative to a cluster: its nodes, the offered load, and the jobs that can never run."""
+"""A trace relative to a cluster: the nodes, the offered load, and the jobs that can never run."""
 
 from __future__ import annotations
 

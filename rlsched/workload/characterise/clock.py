@@ -1,4 +1,4 @@
-"""Hours and weekdays of a trace, relative to its origin or by a wall clock, and the bins of its time."""
+"""Hours and weekdays of a trace, by the wall clock or relative to the trace's origin; bins of time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class WeekClock(NamedTuple):
         return np.floor((at_s + self.offset_s) / HOUR_S).astype(np.int64)
 
     def hours_in_slots(self) -> Ints:
-        """(168,) number of times that the trace touches each hour of the week, day 1 hour 0 first."""
+        """(168,) how many hours of the trace fall on each hour of the week, beginning with day 1, hour 0."""
         first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
         whole, left = divmod(last - first + 1, SLOTS)
         count = np.full(SLOTS, whole, dtype=np.int64)
@@ -57,7 +57,7 @@ class WeekClock(NamedTuple):
         return count
 
     def hour_edges(self) -> Floats | None:
-        """Edges of the clock's hours within the trace, seconds; None: no duration, or too many hours."""
+        """Clock hours within the trace as edges in seconds; None: no duration, or too many hours."""
         first, last = self.hour(np.array([self.first_s, self.last_s])).tolist()
         if self.last_s <= self.first_s or last - first > MOST_HOURS:
             return None
@@ -68,7 +68,8 @@ class WeekClock(NamedTuple):
     def bin_edges(self) -> Floats | None:
         """Edges of at most 201 equal bins of the trace's time, on whole hours, days or weeks, seconds.
 
-        A remainder at either end shorter than half a bin is merged with its neighbour. None: no duration.
+        If less than half a bin remains at either end, it is merged with the next bin. None: the trace has no
+        duration.
         """
         span_s = self.last_s - self.first_s
         if span_s <= 0:
@@ -81,5 +82,5 @@ class WeekClock(NamedTuple):
         return np.concatenate([[self.first_s], inside, [self.last_s]])
 
     def report(self) -> Report:
-        """Report the meaning of the hours and days."""
+        """Report the trace's origin and the names of the days."""
         return {"origin": None if self.origin is None else self.origin.isoformat(), "days": list(self.days)}

@@ -1,4 +1,4 @@
-"""Outcomes of jobs: the meaning of publishers' statuses, and the work spent on failed jobs."""
+"""Outcomes of jobs: the outcome for each publisher's status, and the GPU-time spent on failed jobs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ OUTCOMES: dict[str, tuple[str, ...]] = {
     "cancelled": ("cancelled", "canceled", "killed", "preempted", "revoked"),
     "unfinished": ("running", "pending", "waiting", "suspended", "requeued", "resizing"),
 }
-"""Outcome by the publisher's status, in lower case; of several words the first counts (`CANCELLED by 1000`).
+"""Outcome by the publisher's status, in lower case. Only the first word counts (`CANCELLED by 1000`).
 
-Slurm: its list of job states; a job past its time limit or on a failed node has failed, as in the Helios
+Slurm: its list of job states. A job past its time limit or on a failed node has failed, as in the Helios
 study (notes to the fields of HeliosData). Philly: Pass, Killed (by its user), Failed. Alibaba PAI: only
 Terminated is a success. Alibaba's openb: the phases of a Kubernetes pod.
 """

@@ -22,7 +22,7 @@ _CURVE_POINTS = 100
 
 
 def users(trace: Trace, keys: Keys, gpu_s: Floats) -> Report:
-    """Report the number of users, the shares of the largest users, and these users by name.
+    """Report the number of users, the shares of the largest users, and the largest users by name.
 
     Args:
         trace: J jobs.

@@ -1,4 +1,4 @@
-"""Common parts of the subjects: their type, a section without data, keys as numbers, quantiles, shares."""
+"""Parts that several subjects use: the type of a report, sections without data, keys, quantiles, shares."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ QUANTILES: tuple[tuple[str, float], ...] = (("p10_s", 0.1), ("p50_s", 0.5), ("p9
 
 
 def missing(say: str, *columns: str) -> Report:
-    """Return a section whose data the trace lacks.
+    """Return the section that replaces statistics for which the trace lacks the data.
 
     Args:
         say: Sentence that names the missing data.
-        *columns: Columns of the trace that would provide it; none: no column would help.
+        *columns: Columns of the trace that would provide the data; none: no column would help.
     """
     return {"missing": list(columns), "say": say}
 
@@ -33,7 +33,7 @@ def is_missing(section: Report) -> bool:
 
 
 class Keys(NamedTuple):
-    """Text cells of a column as numbers.
+    """Text cells of a column, replaced by numbers.
 
     Attributes:
         code: (J,) number of each cell's text, in order of first appearance; -1 if the cell is blank.
@@ -57,7 +57,7 @@ def keyed(cells: NDArray[np.str_]) -> Keys:
 
 
 def quantiles(seconds: Floats) -> Report:
-    """Return the mean, some quantiles and the maximum of one or more values, seconds."""
+    """Return the mean, some quantiles and the maximum of one or more durations, seconds."""
     at = np.quantile(seconds, [q for _, q in QUANTILES])
     return {
         "mean_s": float(seconds.mean()),
@@ -67,12 +67,12 @@ def quantiles(seconds: Floats) -> Report:
 
 
 def quotient(numerator: float, denominator: float) -> float | None:
-    """Return the quotient; None if the denominator is not above 0."""
+    """Return the quotient; None if the denominator is 0 or negative."""
     return numerator / denominator if denominator > 0 else None
 
 
 def total_by(code: Ints, weights: Floats, kinds: int) -> Floats:
-    """Sum the weights by number 0 ... kinds - 1; returns (kinds,) sums."""
+    """Sum the weights by number (0 to kinds - 1), and return the (kinds,) sums."""
     total: Floats = np.bincount(code, weights=weights, minlength=kinds).astype(np.float64)
     return total
 

@@ -11,7 +11,7 @@ from rlsched.workload.trace import Trace
 BURST_GAP_S = 60.0
 """Longest gap between two submissions of one burst."""
 RUNS: tuple[tuple[str, int], ...] = (("1", 1), ("2-4", 2), ("5-9", 5), ("10-49", 10), ("50 or more", 50))
-"""Groups of names by number of jobs: (label, minimum number of jobs of one name)."""
+"""Ranges for the number of jobs with the same name: (label, minimum number of jobs)."""
 
 
 def bursts(vc: Ints, num_gpus: Floats, submit_s: Floats, gap_s: float = BURST_GAP_S) -> Ints:
@@ -46,13 +46,14 @@ def in_bursts(trace: Trace, vcs: Keys) -> Report:
 
 
 def repeats(trace: Trace, users: Keys, gpu_s: Floats) -> Report:
-    """Number of jobs of one user with the same name, and the similarity of such jobs.
+    """Report how many jobs of one user have the same name, and how similar their durations are.
 
     Returns:
         `names`: different pairs of user and name. `repeated_jobs_frac`, `repeated_gpu_time_frac`: share of
-        names with two jobs or more. `runs`: rows by number of jobs of a name. `ln_duration_sd` over these
-        repeated jobs, and `ln_duration_sd_within` around the mean of their name: the gain of a predictor that
-        knows the name (durations below 1 s count as 1 s; both None without repeated jobs).
+        the jobs and of the GPU-time that belongs to names with two jobs or more. `runs`: rows by number of
+        jobs per name. `ln_duration_sd`: standard deviation over these repeated jobs. `ln_duration_sd_within`:
+        the same around the mean of each name. The difference is the gain of a predictor that knows the name.
+        Durations below 1 s count as 1 s; both are None without repeated jobs.
     """
     known = trace.job_name != ""
     if not known.any():
@@ -93,7 +94,7 @@ def _by_runs(runs: Ints, code: Ints, work: Floats) -> list[Report]:
 
 
 def _likeness(duration_s: Floats, code: Ints, runs: Ints) -> Report:
-    """Return the standard deviation of ln(duration) of all jobs, and around the mean of each name."""
+    """Return the standard deviation of ln(duration) around the common mean, and around each name's mean."""
     if not len(duration_s):
         return {"ln_duration_sd": None, "ln_duration_sd_within": None}
     x = np.log(np.maximum(duration_s, 1.0))

@@ -1,4 +1,4 @@
-"""Jobs by number of GPUs: their number, durations and GPU-time; and the distribution of durations."""
+"""Jobs by number of GPUs: number of jobs, durations and GPU-time; and the distribution of durations."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def duration_curves(trace: Trace, gpu_s: Floats, classes: Ints) -> Report:
     """Return cumulative distributions of the duration.
 
     Returns:
-        `at_s`: P durations, a logarithmic grid from 1 s past the longest job. Shares at or below each:
-        `jobs_frac` (of the jobs), `gpu_time_frac` (of the GPU-time; None without any), and `sizes`, a row per
-        class with its `gpus` and `jobs_frac`.
+        `at_s`: P durations, a logarithmic grid from 1 s to beyond the longest job. Shares at or below each
+        duration: `jobs_frac` (of the jobs), `gpu_time_frac` (of the GPU-time; None if no GPU-time), and
+        `sizes`, a row per class with its `gpus` and `jobs_frac`.
     """
     longest = max(float(trace.duration_s.max()), 1.0)
     points = int(np.ceil(np.log10(longest) * POINTS_A_DECADE)) + 1

@@ -1,4 +1,4 @@
-"""GPUs over time: GPUs held by jobs, GPUs that jobs would hold if none waited, and the work offered."""
+"""GPUs over time: GPUs that jobs held, GPUs that jobs would hold without waiting, and the work submitted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HeldGpus:
 
 
 class _Ramp:
-    """Sum of ramps: the sum of weight x max(0, t - since), for any t."""
+    """Sum of ramps as a function of time t: the sum of weight x max(0, t - since)."""
 
     def __init__(self, since_s: Floats, weight: Floats) -> None:
         order = np.argsort(since_s, kind="stable")
@@ -58,7 +58,7 @@ def demand(trace: Trace) -> HeldGpus:
 
 
 def in_use(trace: Trace, wait_s: Floats) -> HeldGpus | None:
-    """Return the GPUs that the jobs held, from their recorded waits; None: no wait is recorded.
+    """Return the GPUs that the jobs held, computed from recorded waits; None: no wait is recorded.
 
     Args:
         trace: J jobs.
@@ -72,7 +72,10 @@ def in_use(trace: Trace, wait_s: Floats) -> HeldGpus | None:
 
 
 def by_hour_of_week(held: HeldGpus, clock: WeekClock) -> tuple[Floats, Floats] | None:
-    """Return (168,) GPU-seconds held and (168,) seconds by hour of the week, first to last submission."""
+    """Return (168,) GPU-seconds held and (168,) seconds of the trace by hour of the week.
+
+    The trace counts from its first submission to its last. None: it has no duration, or too many hours.
+    """
     edges = clock.hour_edges()
     if edges is None:
         return None
@@ -81,12 +84,12 @@ def by_hour_of_week(held: HeldGpus, clock: WeekClock) -> tuple[Floats, Floats] |
 
 
 def week(trace: Trace, clock: WeekClock, demanded: HeldGpus) -> Report:
-    """Submissions and demand by hour of the week.
+    """Report submissions and demand by hour of the week.
 
     Returns:
-        `hours`: number of times that the trace touches each hour, 7 rows of 24. `jobs_per_hour`: submissions
-        divided by that. `gpus_in_demand`: mean, None if the trace has no duration. None if an hour never
-        occurs.
+        `hours`: how many hours of the trace fall on each hour of the week, 7 rows of 24. `jobs_per_hour`:
+        submissions divided by `hours`. `gpus_in_demand`: mean number of GPUs, None if the trace has no
+        duration. An hour of the week that never occurs has None.
     """
     hours = clock.hours_in_slots()
     jobs = np.bincount(clock.hour(trace.submit_s) % SLOTS, minlength=SLOTS)
@@ -99,18 +102,18 @@ def week(trace: Trace, clock: WeekClock, demanded: HeldGpus) -> Report:
 
 
 def utilisation(used: HeldGpus | None, clock: WeekClock, wait_s: Floats, gpus: int | None) -> Report:
-    """GPUs that jobs held by hour and weekday, from recorded waits.
+    """Report the GPUs that jobs held, by hour and weekday, computed from recorded waits.
 
     Args:
-        used: From `in_use`.
+        used: Result of `in_use`.
         clock: Time of the J jobs.
         wait_s: (J,) column `queue_s`, nan if unknown.
         gpus: GPUs of the cluster; None: unknown.
 
     Returns:
-        Mean GPUs held between first and last submission, over all of it, by hour of the day, by weekday and
-        by hour of the week (7 rows of 24); `mean_frac` is the mean over `capacity_gpus`. A section without
-        data if no wait is recorded.
+        Mean GPUs held between the first and the last submission: in total, by hour of the day, by weekday and
+        by hour of the week (7 rows of 24). `mean_frac` is the total mean divided by `capacity_gpus`. If no
+        wait is recorded: a section without data.
     """
     if used is None:
         return missing(NO_STARTS, "queue_s")
@@ -140,20 +143,20 @@ def over_time(
     runnable: NDArray[np.bool_] | None,
     gpus: int | None,
 ) -> Report:
-    """Work offered to the cluster in each bin of the trace's time.
+    """Report the work offered to the cluster in each bin of the trace's time.
 
     Args:
         trace: J jobs.
         clock: Time of the jobs.
-        demanded: From `demand`.
-        used: From `in_use`.
+        demanded: Result of `demand`.
+        used: Result of `in_use`.
         gpu_s: (J,) GPU-time, GPU-seconds.
         runnable: (J,) whether the cluster can ever run the job; None: no cluster.
         gpus: GPUs of the cluster; None: no cluster.
 
     Returns:
         B bins: `start_s`, `width_s`, `jobs` submitted, `offered_gpus` (GPU-time submitted / width),
-        `gpus_in_demand` and `gpus_in_use` (means; the latter None if no wait is recorded), `load_frac`
+        `gpus_in_demand` and `gpus_in_use` (means; `gpus_in_use` is None if no wait is recorded), `load_frac`
         (GPU-time submitted by jobs that can run / (GPUs x width); None without a cluster).
     """
     edges = clock.bin_edges()

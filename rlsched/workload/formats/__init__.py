@@ -1,1 +1,1 @@
-"""Original formats of trace publishers, one file per format, each converted into a `Trace`."""
+"""Original file formats of trace publishers: one module per format converts its files into a `Trace`."""

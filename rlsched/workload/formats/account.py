@@ -1,4 +1,4 @@
-"""Row counts of every converter: rows read, rows kept, and rows skipped, by reason."""
+"""Counts of the rows that a converter read, kept, and skipped for each reason."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ LINES_KEPT = 10
 """Maximum number of line numbers that an account stores for each reason."""
 
 AGAIN = "the same line again, field for field"
-"""Reason for a duplicate row: in one file, or in exports whose times overlap."""
+"""Reason for skipping a duplicate row: repeated in one file, or in exports with overlapping times."""
 
 Item = TypeVar("Item")
 
 
 class MalformedError(Exception):
-    """A row that violates its format.
+    """A row violates its format.
 
     Attributes:
-        kind: Short name of the fault, under which such rows are counted.
+        kind: Short name of the fault; rows with the same fault are counted together under this name.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -32,17 +32,17 @@ class MalformedError(Exception):
 
 
 class LeftOutError(Exception):
-    """A well-formed row that is no job of the trace; its text is the reason under which it is counted."""
+    """A row is well-formed, but no job of the trace. The error's text is the reason that is counted."""
 
 
 @dataclass
 class Tally:
-    """Number of rows with the same reason.
+    """Counter of the rows with the same reason.
 
     Attributes:
         count: Number of rows.
         lines: Line numbers of the first `LINES_KEPT` rows.
-        example: Values expected and found in the first row; "" if the reason is sufficient.
+        example: Values expected and found in the first row; "" if the reason is clear without an example.
     """
 
     count: int = 0
@@ -69,7 +69,7 @@ class Account:
         kept: Rows that are in the trace, or contributed to a job of the trace.
         skipped: Skipped rows, by reason.
         noted: Rows that were kept with a change, by remark.
-        seen: Digests of the rows read so far; shared by exports of one list of jobs.
+        seen: Digests of the rows read so far; all exports of one list of jobs share this set.
     """
 
     path: Path
@@ -80,7 +80,7 @@ class Account:
     noted: dict[str, Tally] = field(default_factory=dict)
     seen: set[bytes] = field(default_factory=set, repr=False)
     _remarks: list[tuple[int, str]] | None = field(default=None, repr=False)
-    """Remarks on the current row; they count only if the row is kept."""
+    """Remarks on the current row; counted only if the row is kept."""
 
     def read(
         self,
@@ -88,11 +88,11 @@ class Account:
         use: Callable[[Item], object],
         fields: Callable[[Item], bytes] | None = None,
     ) -> None:
-        """Pass each row to `use`, and count it by the result.
+        """Pass each row to `use`, and count the row as kept or skipped.
 
         Args:
             rows: Line and row; a `MalformedError` stands for a row that could not be split.
-            use: Function of a row; raises `MalformedError` or `LeftOutError` to skip it.
+            use: Function of a row; raises `MalformedError` or `LeftOutError` to skip the row.
             fields: Returns all fields of a row as bytes; a row whose bytes were seen before is skipped as
                 `AGAIN`. None: duplicate rows are used.
 
@@ -123,7 +123,7 @@ class Account:
         self.seen.add(digest)
 
     def use_later(self, line: int, use: Callable[[], object]) -> None:
-        """Process a kept row after all other rows have been read; skip the row if processing fails.
+        """Call `use` for a kept row after all rows have been read; if `use` fails, count the row as skipped.
 
         Raises:
             TraceError: The row is malformed, if `strict`.
@@ -135,7 +135,7 @@ class Account:
             self._skip(line, error)
 
     def leave_out(self, line: int, reason: str) -> None:
-        """Skip a row that `read` has kept."""
+        """Count a row as skipped that `read` has counted as kept."""
         self.kept -= 1
         self._skip(line, LeftOutError(reason))
 
@@ -148,7 +148,7 @@ class Account:
         self.skipped.setdefault(f"malformed: {error.kind}", Tally()).add(line, str(error))
 
     def note(self, line: int, remark: str) -> None:
-        """Add a remark on a row; it counts if the row is kept."""
+        """Add a remark on a row; inside `read`, the remark is counted only if the row is kept."""
         if self._remarks is None:
             self._note(line, remark)
         else:
@@ -159,7 +159,7 @@ class Account:
 
 
 def summed(tallies: Sequence[dict[str, Tally]]) -> dict[str, Tally]:
-    """Sum the tallies of several files by reason, without lines, which are specific to a file."""
+    """Sum the tallies of several files by reason, without line numbers, which belong to one file."""
     found: dict[str, Tally] = {}
     for of_file in tallies:
         for reason, tally in of_file.items():

@@ -15,11 +15,11 @@ from rlsched.workload.formats.spans import read_span
 REQUIRED = ("job_id", "user", "node_num", "gpu_num", "type", "state", "submit_time", "start_time", "end_time")
 MAIN = ("trace_seren.csv", "trace_kalos.csv")
 _MIB_PER_GB = 1024
-"""Memory is read as GiB, because pods request round numbers of GiB."""
+"""MiB per unit of the memory column: values are read as GiB, because pods request round numbers of GiB."""
 
 LOST = (
-    "the number of nodes of a job is only carried along as x_num_nodes",
-    "Kalos' shared memory, and when a job failed or was stopped (its end is one of the two)",
+    "the number of nodes of a job: it is kept only as x_num_nodes",
+    "Kalos' shared memory, and whether a job's end is the time of its failure or of its stop",
     "there are no VCs, job names or time limits, and the nodes are not described",
 )
 

@@ -11,16 +11,16 @@ from rlsched.workload.formats.lines import UNKNOWN
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAMED = {"UTC": 0, "GMT": 0, "PST": -8, "PDT": -7}
-"""Hours from UTC of the zone names that follow times in the traces."""
+"""Offset from UTC in hours of each zone name that follows times in the traces."""
 _EXPECTED = "a time such as 2020-06-09 18:41:01"
 
 
 class TimeParser:
-    """Parses times.
+    """Parser of the times of one file.
 
     Args:
-        zone: Name of the zone (`America/Los_Angeles`) of times without one. None: times are used as written,
-            as if every day had 24 hours.
+        zone: Zone (`America/Los_Angeles`) of times that are written without a zone. None: these times are
+            used as written, as if every day had 24 hours.
 
     Raises:
         InputError: the zone is unknown on this machine.
@@ -64,7 +64,7 @@ class TimeParser:
         return first_s
 
     def instant(self, seconds: float) -> datetime | None:
-        """Return the instant as a time, in the zone if known, else as written; None: beyond year 9999."""
+        """Return the instant as a time, in the zone if known, else as written; None: after the year 9999."""
         try:
             at = _EPOCH + timedelta(seconds=seconds)
         except OverflowError:

@@ -1,4 +1,4 @@
-"""Input and output of every converter, and the jobs that it collects."""
+"""Input and output of every converter, and the collector of its jobs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rlsched.workload.trace import Trace
 from rlsched.workload.validate import KNOWN, MAX_TEXT
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""Half of a surrogate pair, which JSON can contain but UTF-8 cannot."""
+"""One half of a surrogate pair: JSON can contain it, UTF-8 cannot."""
 
 Node = tuple[int, str, int, int, str | None]
-"""GPUs, GPU type, CPU cores (0: unknown), MiB of memory (0: unknown), VC (None: all VCs) of a node."""
+"""A node: GPUs, GPU type, CPU cores (0: unknown), MiB of memory (0: unknown), VC (None: all VCs)."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Request:
     Attributes:
         path: The publisher's main file.
         strict: Whether to stop at the first malformed row.
-        timezone: Zone of times written without one; None: the format's own zone.
+        timezone: Zone of times written without a zone; None: the format's own zone.
         processors: Meaning of a processor in the Standard Workload Format: `cpus` or `gpus`.
         cluster_name: Name of the cluster; if given, the description of the nodes is read too.
-        more: Further exports of the same list of jobs; a line that is in several counts once.
+        more: Further exports of the same list of jobs; a line that occurs in several exports counts once.
     """
 
     path: Path
@@ -53,12 +53,12 @@ class Conversion:
 
     Attributes:
         trace: The jobs that were kept.
-        accounts: One per file. The first `exports` are of the list of jobs: their `kept` rows are in the
-            trace.
+        accounts: One per file. The first `exports` accounts belong to the list of jobs: their `kept` rows are
+            in the trace.
         origin: The instant of second 0 of the trace, in the publisher's clock.
-        lost: Data of the original that the trace lacks.
+        lost: Data of the original file that the trace lacks.
         cluster: The nodes, if they were requested.
-        exports: Number of files that the list of jobs was read from.
+        exports: Number of files from which the list of jobs was read.
     """
 
     trace: Trace
@@ -70,10 +70,10 @@ class Conversion:
 
 
 class JobFrame:
-    """The jobs that a converter collects, column by column.
+    """Collector of the jobs of a conversion, column by column.
 
     Args:
-        extra: Headers of the optional columns, beyond the attributes of `Trace`, that every `add` provides.
+        extra: Headers of optional columns without an attribute in `Trace`; every `add` gives their values.
     """
 
     def __init__(self, extra: Sequence[str] = ()) -> None:
@@ -116,11 +116,11 @@ class JobFrame:
         time_limit_s: float | None = None,
         extra: Sequence[Any] = (),
     ) -> None:
-        """Add one job; None is unknown, and `submit_s` is in the publisher's clock.
+        """Add one job. None means unknown; `submit_s` is in the publisher's clock.
 
         Raises:
             MalformedError: a value violates the normal form.
-            LeftOutError: the id belongs to an earlier job.
+            LeftOutError: an earlier job has the same id.
         """
         if not job_id:
             raise MalformedError("job id", "expected a job id, got a blank")
@@ -165,15 +165,15 @@ class JobFrame:
     def trace(
         self, name: str, *accounts: Account, at: Callable[[float], datetime | None] | None = None
     ) -> tuple[Trace, float]:
-        """Return the trace, and its origin: the first submission in the publisher's clock, its second 0.
+        """Return the trace, and its second 0 (the first submission) in the publisher's clock.
 
         Args:
             name: Name of the trace.
             *accounts: Accounts of the files of the list of jobs.
-            at: Wall-clock time of a second of the publisher's clock; None: unknown.
+            at: Returns the wall-clock time of a second of the publisher's clock; None: unknown.
 
         Raises:
-            TraceError: there is no job, because every row was skipped; names the reasons.
+            TraceError: there is no job, because every row was skipped; the message names the reasons.
         """
         if not self._ids:
             raise TraceError(_nothing_kept(accounts))
@@ -220,7 +220,7 @@ def _nothing_kept(accounts: Sequence[Account]) -> str:
 
 
 def nodes_to_cluster(name: str, nodes: Iterable[Node], source: Path) -> ClusterSpec:
-    """Return a cluster of these nodes; identical nodes become one group, in order of first appearance.
+    """Return the cluster of these nodes; equal nodes form one group, in order of first appearance.
 
     Args:
         name: Name of the cluster.

@@ -1,4 +1,4 @@
-"""Helios (SenseTime): `cluster_log.csv`, Slurm jobs, and `cluster_gpu_number.csv`, GPUs of each VC by day.
+"""Helios (SenseTime): `cluster_log.csv` (Slurm jobs), and `cluster_gpu_number.csv` (GPUs of each VC by day).
 
 Columns and states: S-Lab-System-Group/HeliosData, README.md, commit 106713b0d0fc761c70073b4af018681656b60f48.
 """
@@ -20,12 +20,12 @@ REQUIRED = ("job_id", "user", "vc", "gpu_num", "state", "submit_time", "duration
 MAIN = ("cluster_log.csv",)
 NODES = ("cluster_gpu_number.csv",)
 GPUS_PER_NODE = 8
-"""Every node of the four published clusters has 8 GPUs (Hu et al., SC'21, table 1)."""
+"""GPUs of every node of the four published clusters (Hu et al., SC'21, table 1)."""
 
 LOST = (
-    "the number of nodes of a job is only carried along as x_num_nodes",
-    "VCs grow, shrink and are renamed from day to day: a cluster file holds one day, that in the middle"
-    " of the submissions",
+    "the number of nodes of a job: it is kept only as x_num_nodes",
+    "changes of VCs from day to day: the cluster file has the VCs of one day, in the middle of the"
+    " submissions",
     "CPU cores and memory of the nodes, and the model of their GPUs, are not in the files",
 )
 
@@ -66,7 +66,7 @@ def convert(request: Request) -> Conversion:
 
 
 def _cluster(request: Request, day: str) -> tuple[Account, ClusterSpec]:
-    """Read the VCs on this day, or on the nearest day in the table."""
+    """Read the VCs and their nodes on this day, or on the nearest day in the table."""
     path = beside(request.path, NODES)
     account = Account(path, request.strict)
     days: dict[str, dict[str, float]] = {}
@@ -81,9 +81,9 @@ def _cluster(request: Request, day: str) -> tuple[Account, ClusterSpec]:
 
     account.read(read_csv(path, ("date", "total")), use, TextRow.fields)
     if not days:
-        raise TraceError(f"{path}: expected a row a day, got none that could be read")
+        raise TraceError(f"{path}: expected a row per day, got no readable row")
     nearest = min(days, key=lambda date: (abs(np.datetime64(date) - np.datetime64(day)), date))
-    account.note(lines[nearest], f"used for the cluster: its VCs as on {nearest}")
+    account.note(lines[nearest], f"used for the cluster: the VCs of {nearest}")
     nodes: list[Node] = []
     for vc, gpus in days[nearest].items():
         whole, rest = divmod(int(gpus), GPUS_PER_NODE)

@@ -1,4 +1,4 @@
-"""Lines of a publisher's file, one at a time, so that a damaged line does not affect the others."""
+"""Reads a publisher's file line by line, so that a damaged line does not affect the other lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlsched.errors import TraceError
 from rlsched.workload.formats.account import MalformedError
 
 UNKNOWN = frozenset(("", "nan", "NaN", "NaT", "None", "none", "null", "NULL", "Unknown", "N/A", "n/a"))
-"""Spellings of an unknown number or time. Text is never one of these: see `TextRow.text`."""
+"""Spellings of an unknown number or time. For unknown text, see `TextRow.text`."""
 
 _GZIP = b"\x1f\x8b"
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
@@ -40,8 +40,8 @@ class TextRow(NamedTuple):
 
         Args:
             column: Name of the column.
-            *missing: Further spellings of an unknown value in this column. Users may be named `None`, `nan`
-                or `NA`, so no other word counts as missing.
+            *missing: Further spellings of an unknown value in this column. No other word counts as missing,
+                because a user can have the name `None`, `nan` or `NA`.
         """
         at = self.places.get(column)
         if at is None:
@@ -51,15 +51,15 @@ class TextRow(NamedTuple):
         return "" if not word or word in missing else value
 
     def word(self, column: str, *missing: str) -> str:
-        """Return the field without surrounding spaces: for ids, states, types and times."""
+        """Return the field without surrounding spaces; use it for ids, states, types and times."""
         return self.text(column, *missing).strip()
 
     def fields(self) -> bytes:
-        """Return all fields as bytes, ordered by column name: equal bytes mean equal rows."""
+        """Return all fields as bytes, ordered by column name: equal rows have equal bytes."""
         return "\0".join([self.cells[self.places[name]] for name in sorted(self.places)]).encode()
 
     def number(self, column: str) -> float | None:
-        """Return the field as a number of 0 or more; None if the number is unknown.
+        """Return the field as a number of 0 or more; None if the field means unknown.
 
         Raises:
             MalformedError: The field is neither such a number nor an unknown value.
@@ -72,7 +72,7 @@ class TextRow(NamedTuple):
         return float(text)
 
     def need(self, column: str) -> float:
-        """Return the field as a required number.
+        """Return the field as a number of 0 or more; an unknown number is an error.
 
         Raises:
             MalformedError: The field is not a number of 0 or more.
@@ -84,7 +84,7 @@ class TextRow(NamedTuple):
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str | MalformedError]]:
-    """Yield number and text of each line that is not blank, without its end; detects gzip by its content.
+    """Yield number and text of each line that is not blank, without line end; detects gzip by its content.
 
     Raises:
         TraceError: the file cannot be read, or its gzip is damaged.
@@ -113,7 +113,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str | MalformedError]]:
 
 
 def read_text(path: Path) -> str:
-    """Return a file as text, for formats without lines; bytes that are not UTF-8 become U+FFFD.
+    """Return a file as one text, for formats that are not read by lines; invalid UTF-8 becomes U+FFFD.
 
     Raises:
         TraceError: the file cannot be read, or its gzip is damaged.
@@ -145,10 +145,10 @@ def read_csv(
         required: Columns that its header must have.
         columns: The columns of a file that has no header line.
         delimiter: Separator of the fields.
-        quotes: Whether fields may be in double quotes. False: a quote is an ordinary character.
-        joined: Function of the header and the fields of a line with too many fields, as text contains the
-            delimiter. It returns the right fields, or None if they cannot be determined. By default such a
-            line is malformed.
+        quotes: Whether fields can be in double quotes. False: a quote is an ordinary character.
+        joined: Corrects a line that has too many fields because a text contains the delimiter. Arguments: the
+            header, and the fields. Returns the right fields, or None if they cannot be determined. By default
+            such a line is malformed.
 
     Raises:
         TraceError: the file cannot be read, is empty, or its header lacks a column.

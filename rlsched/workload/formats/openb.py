@@ -19,12 +19,12 @@ REQUIRED = (
 MAIN = ("openb_pod_list_*.csv",)
 NODES = ("openb_node_list_all_node.csv", "openb_node_list_gpu_node.csv")
 NONE = "nan"
-"""Spelling of a missing GPU type in the README; in the files it is blank."""
+"""The word for a missing GPU type according to the README; in the files, the cell is blank."""
 _MILLI = 1000
 
 LOST = (
-    "quality of service is only carried along as x_qos",
-    "a pod that was deleted when the trace ends may have run on",
+    "quality of service: it is kept only as x_qos",
+    "whether a pod ran on after the trace: the last second of the trace is its recorded end then",
     "there are no users, VCs or time limits, and where pods ran is not in the files",
     "the publisher's clock: second 0 is the first creation",
 )
@@ -71,7 +71,7 @@ def convert(request: Request) -> Conversion:
 
 
 def _gpus(row: TextRow) -> float:
-    """Return whole GPUs, or the share of one GPU: `gpu_milli` is per GPU, used only if `num_gpu` is 1."""
+    """Return the whole GPUs, or the share of one GPU (`gpu_milli`, which counts only if `num_gpu` is 1)."""
     count, milli = row.need("num_gpu"), row.need("gpu_milli")
     if count == 0:
         return 0.0

@@ -34,22 +34,22 @@ MAIN = ("pai_job_table",)
 NODES = ("pai_machine_spec",)
 _PERCENT = 100.0
 _MIB_PER_GB = 1024
-"""A plan of 29.296875 GB, the publisher's example, is exactly 30,000 MiB."""
+"""MiB per GB of the publisher: a plan of 29.296875 GB, the publisher's example, is exactly 30,000 MiB."""
 
 LOST = (
-    "tasks and their roles: a job is one gang that asks for the sum over its instances; above one GPU "
-    "the sum is rounded up to whole GPUs, and stands exactly in x_plan_gpu",
-    "which machine an instance ran on, what it used (pai_sensor_table), and how machines fared "
+    "tasks and their roles: a job is one gang that requests the sum of its instances; above one GPU the "
+    "sum is rounded up to whole GPUs, and x_plan_gpu has the exact sum",
+    "the machine of each instance, its use of resources (pai_sensor_table), and the metrics of machines "
     "(pai_machine_metric)",
-    "the GPU type that a task was given is carried along as x_gpu_type; gpu_type is the one that was "
-    "asked for, where pai_group_tag_table is there",
+    "the GPU type that a task was allocated: it is kept as x_gpu_type; gpu_type is the requested type, if "
+    "there is a pai_group_tag_table",
     "the publisher's clock: second 0 is the first submission (its hours and weekdays are in UTC+8)",
 )
 
 
 @dataclass(slots=True)
 class _PaiJob:
-    """Data of the other tables about a job of the job table; a sum is nan if a task lacks its part."""
+    """A job of the job table, with data of the other tables; a sum is nan if one task's value is unknown."""
 
     line: int
     inst_id: str
@@ -69,7 +69,7 @@ class _PaiJob:
 
 
 class _Tag:
-    """GPU type requested, group of repeated instances, workload."""
+    """A row of the group tags: GPU type requested, group of repeated instances, workload."""
 
     __slots__ = ("gpu_type", "group", "workload")
 
@@ -123,7 +123,7 @@ def _take_job(row: TextRow, found: dict[str, _PaiJob]) -> None:
 
 
 def _time(row: TextRow, column: str) -> float | None:
-    """Return seconds of the publisher's clock; 0 means unknown, as in the publisher's own analysis."""
+    """Return the seconds of the publisher's clock; None for 0, which the publisher also reads as unknown."""
     return row.number(column) or None
 
 

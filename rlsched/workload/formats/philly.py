@@ -1,4 +1,4 @@
-"""Philly (Microsoft): `cluster_job_log`, a JSON list of jobs and their attempts, and `cluster_machine_list`.
+"""Philly (Microsoft): `cluster_job_log` (a JSON list of jobs and their attempts) and `cluster_machine_list`.
 
 Keys and notes: msr-fiddle/philly-traces, README.md, commit 29a1b87fa2d9ed80b83c9e3a37f3a88d382b031d.
 """
@@ -23,13 +23,12 @@ from rlsched.workload.formats.spans import queueing
 MAIN = ("cluster_job_log",)
 NODES = ("cluster_machine_list",)
 ZONE = "America/Los_Angeles"
-"""The job log states no zone; the other logs state PDT and PST, and the publisher's notebook joins them."""
+"""Zone of the job log, which states none: the publisher joins it with logs that state PDT and PST."""
 
 LOST = (
-    "attempts: the run time is the sum of their lengths, in which the GPUs were held; first start to "
-    "last end, which the publisher's notebook calls the run time, is carried along as x_span_s, their "
-    "number as x_attempts",
-    "on which machines and GPUs an attempt ran",
+    "attempts: the run time is the sum of their lengths, in which the GPUs were held; x_span_s is the "
+    "time from first start to last end (the run time in the publisher's notebook), x_attempts the number",
+    "the machines and GPUs of an attempt",
     "VCs have no capacity in the files, so the nodes of a cluster file serve every VC",
     "there are no CPU cores, job names, GPU models or time limits",
 )
@@ -68,7 +67,7 @@ def convert(request: Request) -> Conversion:
 
 
 def _items(path: Path) -> Iterator[tuple[int, tuple[int, Any] | MalformedError]]:
-    """Yield line and value of each item; after damage, continues at the next text that looks like a job."""
+    """Yield line and value of each item; after damage, continue at the next text that resembles a job."""
     text = read_text(path)
     at = len(text) - len(text.lstrip())
     if not text.startswith("[", at):
@@ -182,7 +181,7 @@ def _text(job: dict[str, Any], key: str) -> str:
 
 
 def _cluster(request: Request) -> tuple[Account, ClusterSpec]:
-    """Read the machines of `cluster_machine_list`; the memory of a GPU is used as its type."""
+    """Read the nodes of `cluster_machine_list`; the GPU memory serves as the GPU type."""
     path = beside(request.path, NODES)
     account = Account(path, request.strict)
     nodes: list[Node] = []

@@ -1,4 +1,4 @@
-"""Names of publishers' files: their main files, and the files next to them."""
+"""Names of publishers' files: the main files, and the files in the same folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STRIPPED = (".gz", ".csv", ".json", ".swf", ".txt", ".log")
 
 
 def title(path: Path) -> str:
-    """Return the name of a trace from this file: the file's name without endings."""
+    """Return the name of the trace in this file: the file's name without suffixes."""
     name = path.name
     for ending in _STRIPPED:
         if name.lower().endswith(ending) and len(name) > len(ending):
@@ -21,7 +21,7 @@ def title(path: Path) -> str:
 
 
 def named(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Return the files of this folder with one of these names (`*`: any text), compressed or not, by name."""
+    """Return the folder's files with one of these names (`*`: any text), compressed or not, sorted."""
     found = {
         path for name in names for ending in _ENDINGS for path in folder.glob(name + ending) if path.is_file()
     }

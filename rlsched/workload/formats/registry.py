@@ -1,4 +1,4 @@
-"""The formats by name, and the recognition of a file's format."""
+"""The formats by name, and detection of a file's format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlsched.workload.trace import Trace
 from rlsched.workload.validate import KNOWN
 
 _LOOKED_AT = 50
-"""Maximum number of lines read: a workload log can begin with that many comments."""
+"""Maximum number of lines read to detect a format: a workload log can begin with about 50 comments."""
 _ONE_LINE = 4096
 """Maximum number of characters read of each line."""
 
@@ -29,12 +29,12 @@ class Format:
 
     Attributes:
         convert: Reads a file of this format.
-        main: Names by which the main file is found in a folder; empty: the user must name the file.
+        main: Names of the main file, to find it in a folder; empty: the user must name the file.
         header: Columns that identify the format: no other format has all of them.
         nodes: Names of the file in the same folder that describes the nodes; (): the main file describes
             them; None: no file describes them.
         zone: Whether times are in local time, so that a zone can be given.
-        exports: Whether several files may be exports of one list of jobs.
+        exports: Whether several files can be exports of one list of jobs.
         gpus: Advice if no job has GPUs.
     """
 
@@ -48,7 +48,7 @@ class Format:
 
 
 NORMAL = "normal"
-"""Name of the project's own form, which is not a publisher's format."""
+"""Name of the normal form of a trace, which is rlsched's own and not a publisher's format."""
 
 FORMATS: dict[str, Format] = {
     "helios": Format(
@@ -104,11 +104,11 @@ def _main_file(name: str, found: Format, path: Path) -> Path:
 
 
 def no_gpus(name: str, trace: Trace) -> str | None:
-    """Return one line for a history in which no job has GPUs, with advice; None: some jobs have GPUs.
+    """Return one line of advice for a history without GPU jobs; None: some jobs have GPUs.
 
     Args:
-        name: Name of its format.
-        trace: Its jobs.
+        name: Name of the history's format.
+        trace: Jobs of the history.
     """
     if (trace.num_gpus > 0).any():
         return None

@@ -23,7 +23,7 @@ from rlsched.workload.formats.spans import enforced_limit, queueing
 REQUIRED = ("JobID", "State", "Submit", "Start", "End")
 DELIMITER = "|"
 REQUEUED = frozenset(("REQUEUED", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL"))
-"""States of an attempt after which Slurm runs the same job again, under the same number."""
+"""States of an attempt after which Slurm runs the same job again, with the same job number."""
 ENDED_BY_LIMIT = frozenset(("TIMEOUT", "DEADLINE"))
 """States of a job that Slurm ended at its limit."""
 GPUS = (
@@ -32,9 +32,9 @@ GPUS = (
 )
 """Advice for a history in which no job has GPUs."""
 NO_NODES = "None assigned"
-"""An empty NodeList in the output of sacct."""
+"""Text that sacct prints for an empty NodeList."""
 NO_QOS = "Unknown"
-"""A QOS that is no longer in the database, in the output of sacct."""
+"""Text that sacct prints for a QOS that is no longer in the database."""
 UNLIMITED = frozenset(("", "UNLIMITED", "Partition_Limit", "INVALID"))
 NO_BARS = frozenset(
     (
@@ -45,31 +45,32 @@ NO_BARS = frozenset(
         *("NNodes", "NCPUS", "NTasks", "AllocCPUS", "ReqCPUS", "ReqMem", "ReqTRES", "AllocTRES"),
     )
 )
-"""Columns with a fixed form or names given by administrators: none contains the delimiter."""
+"""Columns that never contain the delimiter: columns of a fixed form, and names that administrators give."""
 _ENDS_IN_JOB_ID = re.compile(r".*\d(?:\+\d+|_\d+|_\[[^]]*\])?(?:\.\w+)?", re.DOTALL)
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+(?:\.\d+)?)")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)[nc]?")
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _SLACK_S = 1.0
 _KILL_S = 120.0
-"""Longest run time after the limit, s: Slurm checks every 30 s, then waits `KillWait` (30 s) before it
-kills."""
+"""Longest time a job can run after its limit, s: Slurm checks every 30 s, then waits `KillWait` (30 s) before
+it kills.
+"""
 
 LOST = (
-    "job steps, and what they used",
-    "attempts that ended in a requeue: a job has the run time of its last one; their number and time "
-    "are carried along as x_requeues and x_lost_s",
-    "partitions become VCs, which are hard: sacct does not tell whether two share nodes; accounts and "
-    "qualities of service are carried along as x_account and x_qos",
-    "which nodes a job ran on (their number is x_num_nodes), and the nodes themselves, which sacct does"
-    " not list",
+    "job steps, and the resources that they used",
+    "attempts that ended in a requeue: a job has the run time of its last attempt; x_requeues has their "
+    "number, x_lost_s their total time",
+    "nodes that partitions share: partitions become VCs, which share no nodes; accounts and qualities of "
+    "service are kept only as x_account and x_qos",
+    "the nodes on which a job ran (their number is x_num_nodes), and a list of the nodes, which sacct does"
+    " not print",
     "dependencies, which sacct does not print, and the link between the parts of a heterogeneous job",
 )
 
 
 @dataclass(slots=True)
 class _SacctLine:
-    """One line of a job."""
+    """One line of sacct's output for a job: one of its attempts."""
 
     row: TextRow
     account: Account
@@ -80,7 +81,7 @@ class _SacctLine:
 
 
 def convert(request: Request) -> Conversion:
-    """Read the output of sacct, with its header line; exports whose times overlap may be read together.
+    """Read the output of sacct with its header line; exports with overlapping times can be combined.
 
     Raises:
         TraceError: the header is different, there is no job, or, if strict, a line is malformed.
@@ -132,7 +133,7 @@ def convert(request: Request) -> Conversion:
 
 
 class _Times(TimeParser):
-    """Times as printed by sacct: seconds since 1970 (`SLURM_TIME_FORMAT=%s`) are UTC without a zone."""
+    """Parser of the times that sacct prints. Seconds since 1970 (`SLURM_TIME_FORMAT=%s`) need no zone."""
 
     def read_column(self, row: TextRow, column: str, not_before_s: float | None = None) -> float | None:
         """Return the time in a column, seconds since 1970; None if it is unknown."""
@@ -144,11 +145,11 @@ class _Times(TimeParser):
 
 
 def _joined(header: Sequence[str], cells: list[str]) -> list[str] | None:
-    """The fields of a line whose job name contains the delimiter, which sacct does not escape.
+    """Return the fields of a line whose job name contains the delimiter, which sacct does not escape.
 
     All surplus fields belong to `JobName`, if `JobName` follows `JobID` and no other column can contain the
     delimiter. A truncated line that is joined with the next line has the same form. Part of the name then
-    ends with the number of another job, so such a line stays malformed.
+    ends with the number of another job, so such a line stays malformed (None).
     """
     if tuple(header[:2]) != ("JobID", "JobName") or not NO_BARS.issuperset(header[2:]):
         return None
@@ -162,7 +163,7 @@ def _joined(header: Sequence[str], cells: list[str]) -> list[str] | None:
 def _checked(
     rows: Iterable[tuple[int, TextRow | MalformedError]], path: Path
 ) -> Iterable[tuple[int, TextRow | MalformedError]]:
-    """Yield the rows after checking that the header has the GPUs of a job."""
+    """Check that the header has a column with the GPUs of a job, then yield the rows."""
     asked = False
     for line, row in rows:
         if not asked and isinstance(row, TextRow):
@@ -205,7 +206,7 @@ def _attempt(row: TextRow, clock: _Times, account: Account) -> _SacctLine:
 
 
 def _elapsed(row: TextRow) -> float | None:
-    """Return the seconds that the job ran, without suspended time; None: no such column."""
+    """Return the seconds that the job ran, without suspended time; None: the file has no such column."""
     raw = row.number("ElapsedRaw")
     return raw if raw is not None else _seconds(row.word("Elapsed"), "Elapsed")
 
@@ -221,9 +222,9 @@ def _seconds(text: str, column: str) -> float | None:
 
 
 def _jobs_of(lines: list[_SacctLine]) -> Iterable[list[_SacctLine]]:
-    """Split the lines of one number into jobs, each with its attempts.
+    """Split the lines of one job number into jobs, each with its attempts.
 
-    Slurm reuses numbers after a counter reset.
+    Slurm reuses job numbers after its counter is reset.
     """
     job: list[_SacctLine] = []
     for attempt in lines:
@@ -310,7 +311,7 @@ def _resources(row: TextRow) -> tuple[float, float | None, float | None, str, st
 
 
 def _tres(row: TextRow, column: str) -> dict[str, str]:
-    """Trackable resources: `billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=1`."""
+    """Parse trackable resources such as `billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=1`."""
     text = row.word(column)
     if not text:
         return {}

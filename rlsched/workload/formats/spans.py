@@ -9,11 +9,11 @@ from rlsched.workload.formats.clock import TimeParser
 from rlsched.workload.formats.lines import TextRow
 
 _SLACK_S = 1.0
-"""Largest difference between two times of whole seconds and a duration that was rounded separately, s."""
+"""Largest tolerated difference between end - start (whole seconds) and a separately rounded duration, s."""
 
 
 class Span(NamedTuple):
-    """Submission in seconds since 1970, run time and waiting time in seconds; None: not recorded."""
+    """Times of a job: submission in seconds since 1970, run time in s, waiting time in s (None: unknown)."""
 
     submit_s: float
     duration_s: float
@@ -21,7 +21,7 @@ class Span(NamedTuple):
 
 
 def read_span(row: TextRow, clock: TimeParser, account: Account) -> Span:
-    """Read the span of a job; its run time is end less start, whatever the column `duration` contains.
+    """Read the times of a job. The run time is end - start, even if the column `duration` differs.
 
     Raises:
         MalformedError: a time is invalid, or the end is before the start.
@@ -47,7 +47,7 @@ def read_span(row: TextRow, clock: TimeParser, account: Account) -> Span:
 
 
 def queueing(submit_s: float, start_s: float | None, line: int, account: Account) -> float | None:
-    """Return the seconds from submission to start; None if the start is unknown, or before the submission."""
+    """Return the seconds from submission to start; None if the start is unknown or before the submission."""
     if start_s is None:
         return None
     if start_s < submit_s:
@@ -59,16 +59,16 @@ def queueing(submit_s: float, start_s: float | None, line: int, account: Account
 def enforced_limit(
     limit_s: float | None, duration_s: float, line: int, account: Account
 ) -> tuple[float | None, float | None]:
-    """Return a job's time limit for a replay, which ends it there, and the limit that was only requested.
+    """Return the time limit of a job in a replay, and the limit that was requested but not enforced.
 
-    A job that ran longer than its limit was not bound by it. It has no limit in a replay, so that it runs as
-    long as it did. A limit of 0 means no limit, in Slurm as in the Standard Workload Format.
+    A replay ends a job at its limit. A job that ran longer than its limit has none in a replay, so that it
+    runs as long as it did. A limit of 0 means no limit, in Slurm as in the Standard Workload Format.
 
     Args:
         limit_s: Requested limit, seconds; None: none.
         duration_s: Run time of the job, seconds.
         line: Line of the job.
-        account: Counts the jobs that ran longer.
+        account: Counts the jobs that ran longer than their limit.
     """
     if not limit_s:
         return None, None

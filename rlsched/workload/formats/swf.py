@@ -1,6 +1,7 @@
-"""The Standard Workload Format, version 2.2: eighteen numbers per job, -1 if unknown, comments after `;`.
+"""The Standard Workload Format, version 2.2: 18 numbers per job, -1 if unknown; comments begin with `;`.
 
-Fields and codes: the Parallel Workloads Archive's definition, https://www.cs.huji.ac.il/labs/parallel/workload/swf.html.
+Fields and codes: the Parallel Workloads Archive's definition,
+https://www.cs.huji.ac.il/labs/parallel/workload/swf.html.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ FIELDS = (
 )
 STATUS = {0: "failed", 1: "completed", 5: "cancelled", -1: ""}
 PARTIAL = (2, 3, 4)
-"""Codes of lines for one part of a job that was swapped out; a separate line sums up the job."""
-GPUS = "processors are CPU cores; give --processors gpus to `rlsched trace convert` where they are GPUs"
+"""Status codes of lines for a part of a job that was swapped out; another line is for the whole job."""
+GPUS = "processors are CPU cores; give --processors gpus to `rlsched trace convert` if they are GPUs"
 """Advice for a history in which no job has GPUs."""
 _KIB_PER_MIB = 1024
 
 LOST = (
-    "a processor is a CPU core, or with --processors gpus a GPU; the format knows no GPUs",
-    "CPU time and memory that were used; group, queue and think time are carried along as x_group, "
-    "x_queue and x_think_time_s",
-    "time between the end of the preceding job and the submission: depends_on keeps only the order; "
-    "a preceding job that was skipped, or that stands below",
+    "GPUs: a processor is a CPU core, or with --processors gpus a GPU",
+    "CPU time and memory that were used; group, queue and think time are kept only as x_group, x_queue "
+    "and x_think_time_s",
+    "time between the end of the preceding job and the submission: depends_on has only the order; "
+    "a preceding job that was skipped, or that is on a later line",
     "the zone of the wall clock: the origin is in UTC",
 )
 
 
 class _Header:
-    """Comments of the form `; Key: value`."""
+    """Header comments of the form `; Key: value`."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -62,7 +63,7 @@ def convert(request: Request) -> Conversion:
 
     Raises:
         TraceError: there is no job, or, if strict, a line is malformed.
-        InputError: nodes are requested that the header does not describe.
+        InputError: nodes are requested, and the header does not describe them.
     """
     account = Account(request.path, request.strict)
     jobs = JobFrame(
@@ -83,7 +84,7 @@ def convert(request: Request) -> Conversion:
 
 
 class _SwfLine(NamedTuple):
-    """Number of a line, and its fields."""
+    """One line of the file: its number, and its fields."""
 
     line: int
     numbers: list[float]
@@ -176,10 +177,11 @@ def _id(value: float) -> str:
 
 
 def _cluster(request: Request, header: _Header) -> ClusterSpec:
-    """Return `MaxNodes` equal nodes that share the `MaxProcs` processors."""
+    """Return a cluster of `MaxNodes` equal nodes that have `MaxProcs` processors in total."""
     if request.processors != "gpus":
         raise InputError(
-            f"{request.path}: the format knows no GPUs; give --processors gpus, or leave out --cluster-out"
+            f"{request.path}: the format does not describe GPUs; give --processors gpus, or leave out "
+            "--cluster-out"
         )
     nodes, processors = header.number("MaxNodes"), header.number("MaxProcs")
     if not nodes or not processors or processors % nodes or processors // nodes > MAX_GPUS_PER_NODE:

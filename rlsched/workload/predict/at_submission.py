@@ -26,21 +26,21 @@ _END, _SUBMIT, _START, _END_AT_ONCE = range(4)
 _BATCH: Final = 4000
 
 LONGER: Final = ("10min", "1h", "4h", "1d")
-"""Names of the columns of `THRESHOLDS_S`."""
+"""Names of `THRESHOLDS_S` in column headers."""
 
 Progress = Callable[[float], None]
-"""Called with the fraction of the trace that is done (0 to 1)."""
+"""Callback that receives the finished fraction of the trace (0 to 1)."""
 
 
 @dataclass(frozen=True)
 class AtSubmission:
-    """Predictions of J jobs at their arrivals.
+    """Predictions for J jobs, each at the job's arrival.
 
     Attributes:
         probabilities: (J, BINS) the distributions.
         experts: (J, EXPERTS, BINS) float32, the distribution of each predictor.
         weights: (J, EXPERTS) the hedge's weights at that time.
-        limit_s: (J,) the user's limits, nan if there is none: no time below is longer.
+        limit_s: (J,) the user's limits, nan if there is none: no predicted time exceeds the limit.
         fits: Number of fits of boosting.
     """
 
@@ -67,10 +67,10 @@ class AtSubmission:
 
 
 def with_predictions(trace: Trace, predictions: AtSubmission, point: str = "median") -> Trace:
-    """Return the trace with predictions.
+    """Return the trace with columns for the predictions.
 
     Adds `predicted_duration` (`mean` or `median`), its spread, and `x_` columns. P(longer) and the median are
-    no columns of the normal form, because no policy reads them: they are passed through as text,
+    not columns of the normal form, because no policy reads them: they become pass-through columns,
     `x_predicted_median_s` and `x_p_longer_10min`, `_1h`, `_4h`, `_1d`.
     """
     predicted_s = predictions.mean_s if point == "mean" else predictions.median_s
@@ -87,7 +87,7 @@ def with_predictions(trace: Trace, predictions: AtSubmission, point: str = "medi
 
 
 def facts_of(trace: Trace) -> list[JobFacts]:
-    """The facts of every job, in order of submission; a column `x_command` is its command line."""
+    """Return the facts of every job, in order of submission; `x_command` is the command line."""
     command = trace.extra.get("x_command", np.full(len(trace), ""))
     columns = (
         trace.job_id, trace.num_gpus, trace.vc, trace.user, trace.job_name, command, trace.time_limit_s,
@@ -103,12 +103,12 @@ def predict_at_submission(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> AtSubmission:
-    """Predict every job at its arrival from the data known by then.
+    """Predict the run time of every job at its arrival from the data known at that time.
 
     Args:
         trace: J jobs.
-        end_s: (J,) end of each job in the reference history, nan if it never ended; it started its duration
-            before its end.
+        end_s: (J,) end of each job in the reference history, nan if it never ended. The start is the end
+            minus the job's duration.
         model: One of `MODELS`.
         seed: Seed of the fits.
         progress: Receives the progress.
@@ -120,7 +120,7 @@ def predict_at_submission(
 
 
 class _EventBatches:
-    """Batches of events: the history first, then boosting for all submissions at once, then the hedge."""
+    """Processes events in batches: first the history, then boosting for all submissions, then the hedge."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class _EventBatches:
         return AtSubmission(self._out, self._experts, self._weights, self._limit_s, self._fits)
 
     def _settle(self) -> None:
-        """Update boosting and the hedge to the state of the history."""
+        """Evaluate boosting for the queued submissions at once, then pass the events to the hedge."""
         predictor, hedge = self._predictor, self._predictor.hedge
         if self._queries:
             said = predictor.expert_forecasts([query for _, query in self._queries])
@@ -189,7 +189,7 @@ class _EventBatches:
 
 
 def _events(trace: Trace, end_s: Floats) -> list[tuple[float, int, int]]:
-    """(time, kind, row) in order: at one instant ends, arrivals, starts, then ends of zero length."""
+    """Return (time, kind, row) in order. At one instant: ends, arrivals, starts, then ends of zero length."""
     rows = np.arange(len(trace))
     ran = np.flatnonzero(np.isfinite(end_s))
     start_s = np.maximum(end_s[ran] - trace.duration_s[ran], trace.submit_s[ran])

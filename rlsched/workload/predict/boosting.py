@@ -1,8 +1,9 @@
-"""Gradient boosting of the hazard by bin, on the jobs that have ended and on the jobs that still run.
+"""Gradient boosting of the hazard by bin, fitted to the jobs that have ended and the jobs that still run.
 
-One classifier predicts whether a job that has reached a bin ends in it. Its rows are (job, bin) for every bin
-that the job reached, so that a running job contributes that it has survived (discrete-time survival as in
-Cox, 1972, and Singer and Willett, 1993, with trees in place of the logit's linear form).
+One classifier predicts whether a job that has reached a bin ends in that bin. Each training row is a pair
+(job, bin), for every bin that the job reached, so a running job contributes the bins that it has survived
+(discrete-time survival as in Cox, 1972, and Singer and Willett, 1993, with trees in place of the logit's
+linear form).
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 LATEST_JOBS: Final = 14000
 OLDER_JOBS: Final = 6000
-"""A fit uses the latest jobs, and as many of the older ones at equal distances."""
+"""Maximum number of older jobs in a fit, taken at equal distances; the latest `LATEST_JOBS` are all used."""
 MIN_ENDED: Final = 200
-"""Minimum number of ended jobs of a fit: with fewer, boosting is no better than the running mean."""
+"""Minimum number of ended jobs for a fit: with fewer, boosting is no better than the running mean."""
 
 
 def require_sklearn() -> type[HistGradientBoostingClassifier]:
@@ -51,7 +52,7 @@ def require_sklearn() -> type[HistGradientBoostingClassifier]:
 
 
 def require_sklearn_regressor() -> type[HistGradientBoostingRegressor]:
-    """Return the regressor of the same family, for quantiles.
+    """Return the regressor class of scikit-learn of the same family, for quantiles.
 
     Raises:
         InputError: scikit-learn is not installed.
@@ -61,14 +62,14 @@ def require_sklearn_regressor() -> type[HistGradientBoostingRegressor]:
     except ModuleNotFoundError as error:
         raise InputError(
             f"gradient boosting needs scikit-learn, which is not installed: {install_command('predict')}, "
-            "or take a forecast that learns nothing"
+            "or use a forecast that needs no fit"
         ) from error
     found: type[HistGradientBoostingRegressor] = HistGradientBoostingRegressor
     return found
 
 
 def telling_columns(features: Floats) -> NDArray[np.intp]:
-    """Columns of (N, F) features with two known values that differ: scikit-learn fails on all-nan ones."""
+    """Return the columns of (N, F) features with two different values: scikit-learn rejects all-nan ones."""
     known = ~np.isnan(features)
     highest = np.where(known, features, -np.inf).max(axis=0)
     lowest = np.where(known, features, np.inf).min(axis=0)
@@ -76,13 +77,13 @@ def telling_columns(features: Floats) -> NDArray[np.intp]:
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """Limit scikit-learn to one thread: threads that wait for one whose core is busy spin for minutes."""
+    """Limit scikit-learn to one thread: with several, threads spin for minutes if the core of one is busy."""
     limit: AbstractContextManager[object] = _pools().limit(limits=1, user_api="openmp")
     return limit
 
 
 def sklearn_installed() -> bool:
-    """Return whether scikit-learn is installed, without importing it (a second and a half of CPU time)."""
+    """Return whether scikit-learn is installed, without importing it (importing takes 1.5 s of CPU time)."""
     if "sklearn.ensemble" in sys.modules:
         return sys.modules["sklearn.ensemble"] is not None
     return find_spec("sklearn") is not None
@@ -90,14 +91,14 @@ def sklearn_installed() -> bool:
 
 @lru_cache(maxsize=1)
 def _pools() -> ThreadpoolController:
-    """The thread pools of scikit-learn, which is already imported; finding them takes milliseconds."""
+    """Return the thread pools of scikit-learn, which is already imported; finding them takes milliseconds."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
 
 
 def chosen_rows(jobs: int) -> NDArray[np.intp]:
-    """Return the positions, in order of submission, of the jobs that a fit uses."""
+    """Return the positions of the jobs that a fit uses, out of `jobs` jobs in order of submission."""
     latest = np.arange(max(jobs - LATEST_JOBS, 0), jobs)
     older = max(jobs - LATEST_JOBS, 0)
     if older <= OLDER_JOBS:
@@ -106,12 +107,12 @@ def chosen_rows(jobs: int) -> NDArray[np.intp]:
 
 
 class HazardModel:
-    """A fitted model.
+    """A fitted model of the hazard by bin.
 
     Args:
         features: (N, FEATURES) of the jobs, in order of submission.
-        lasted_s: (N,) run times so far, or until their end, seconds.
-        ended: (N,) whether they have ended.
+        lasted_s: (N,) run times so far, or until the job's end, seconds.
+        ended: (N,) whether the job has ended.
         seed: Seed of the fit.
     """
 
@@ -140,7 +141,7 @@ class HazardModel:
         self._trees = trees_of(model)
 
     def probabilities(self, features: Floats) -> Floats:
-        """(N, FEATURES) -> (N, BINS) the distributions."""
+        """Return the (N, BINS) distributions for (N, FEATURES) features."""
         out = np.empty((len(features), BINS))
         hazards_to_end(features.astype(np.float32), self._columns, *self._trees, out)
         return out

@@ -1,7 +1,7 @@
 """Nearest bursts: run times of earlier jobs of the same kind that were submitted in a similar rhythm.
 
 Users and scripts submit in rhythms: a sweep every few seconds, a probe every ten minutes. The gaps to earlier
-submissions predict much about a job, before any job of its own burst has ended.
+submissions predict much about a job, even before any job of the same burst has ended.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from rlsched.workload.predict.distribution import BINS, Floats, bin_of
 from rlsched.workload.predict.facts import JobFacts, Key, stem, words
 
 BURST_GAP_S: Final = 60.0
-"""Longest gap within a burst of one key, as in `studies/workload/fit_synth.py`."""
+"""Longest gap between submissions of one key within a burst, as in `studies/workload/fit_synth.py`."""
 LOOK_BACK: Final = (1, 2, 5, 20)
-"""The rhythm is the gaps to these earlier submissions of the key."""
+"""Earlier submissions of the key, counted backwards: the gaps to them describe the rhythm."""
 NEIGHBOURS: Final = 24
 MEMORY: Final = 600
-"""Maximum number of started jobs of a key that are compared."""
+"""Maximum number of started jobs of a key that a new job is compared with."""
 CONTEXT: Final = len(LOOK_BACK) + 3
 _LOOK_BACK: Final = np.array(LOOK_BACK)
 _PULL: Final = 4.0
@@ -33,14 +33,14 @@ _MIN_PERIOD_S: Final = 30.0
 
 
 class Rhythm:
-    """The submissions of one key."""
+    """The submission times of one key."""
 
     def __init__(self) -> None:
         self._at_s = np.zeros(_SUBMISSIONS)  # zeroed, so that snapshots do not depend on uninitialised memory
         self._count = self._in_burst = 0
 
     def context(self, now_s: float) -> Floats:
-        """(CONTEXT,) ln gaps, jobs of the burst so far, period and how often it has been kept."""
+        """Return (CONTEXT,): ln gaps, jobs of the burst so far, period, number of periods kept."""
         out = np.empty(CONTEXT)
         rhythm_of(
             self._at_s, self._count, self._burst(now_s), _LOOK_BACK, _NEVER_S, _MIN_PERIOD_S, now_s, out
@@ -76,7 +76,7 @@ class _Past:
 class NearestBursts:
     """Nearest neighbours among the started jobs of the same VC and number of GPUs.
 
-    The distribution is the product-limit estimate over the neighbours (Beran, 1981), so that neighbours that
+    The distribution is the product-limit estimate from the neighbours (Beran, 1981), so that neighbours that
     still run count with their age.
     """
 
@@ -95,13 +95,13 @@ class NearestBursts:
         return past.count - 1
 
     def again(self, key: Key, number: int, now_s: float) -> None:
-        """Record another start of the job with this number of its key."""
+        """Record that a job starts again; `number` is the result of `start`."""
         past = self._past[key]
         if number >= past.count - MEMORY:
             past.start_s[number % MEMORY] = now_s
 
     def end(self, key: Key, number: int, duration_s: float) -> None:
-        """Record the end of the job with this number of its key."""
+        """Record the end of a job; `number` is the result of `start`."""
         past = self._past[key]
         if number >= past.count - MEMORY:
             past.bin[number % MEMORY] = bin_of(duration_s)
@@ -109,7 +109,7 @@ class NearestBursts:
     def probabilities(
         self, key: Key, job: JobFacts, context: Floats, now_s: float, otherwise: Floats
     ) -> Floats:
-        """(BINS,) run times of the nearest jobs, shrunk towards `otherwise` with a weight of `_PULL` jobs."""
+        """Return the (BINS,) distribution of the nearest jobs, shrunk towards `otherwise` by `_PULL`."""
         past = self._past.get(key)
         if past is None:
             return otherwise
@@ -134,7 +134,7 @@ class NearestBursts:
 
 
 def _owner_of(job: JobFacts) -> NDArray[np.int64]:
-    """(4,) checksums of user, of the name in two forms, and of the command."""
+    """Return (4,) checksums: of the user, of the name in two forms, and of the command."""
     return _owner(job.user, job.name, job.command)
 
 

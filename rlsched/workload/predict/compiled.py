@@ -1,7 +1,7 @@
-"""The arithmetic of the predictors, compiled: for rows of few bins, numpy's overhead exceeds the additions.
+"""Compiled arithmetic of the predictors: for rows of few bins, numpy's overhead exceeds the additions.
 
-The models keep their own records, gather the data that is needed, and pass it to these functions. All sums
-are in the written order, so a prediction is the same on every processor.
+The models keep their own records, collect the data of a prediction, and pass the data to these functions. The
+order of every sum is fixed, so a prediction is the same on every processor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlsched.workload.predict.distribution import BINS, EDGES_S, Floats, read_of
 
 @kernel
 def bins_outlived(age_s: float) -> int:
-    """Return the number of bins that a job of this age has outlived, 0 to BINS."""
+    """Return the number of bins, 0 to BINS, that a job of this age has outlived."""
     outlived = 0
     while outlived < BINS and EDGES_S[outlived + 1] <= age_s:
         outlived += 1
@@ -26,7 +26,7 @@ def bins_outlived(age_s: float) -> int:
 
 @kernel
 def end_from_hazards(row: Floats) -> None:
-    """(BINS,) P(end in the bin | reached it) -> P(end in the bin), in place; the last bin takes the rest."""
+    """Convert (BINS,) P(end in the bin | reached it) to P(end in the bin), in place; last: the rest."""
     left = 1.0
     for at in range(BINS - 1):
         hazard = row[at]
@@ -37,7 +37,7 @@ def end_from_hazards(row: Floats) -> None:
 
 @kernel
 def fade_rows(counts: Floats, rows: NDArray[np.int64], fades: Floats) -> None:
-    """Multiply the counts of each level by its factor.
+    """Multiply the counts of each level by the level's factor.
 
     Args:
         counts: (K, 2, BINS) ends and jobs at risk, changed in place.
@@ -62,8 +62,8 @@ def count_end(
         counts: (K, 2, BINS) ends and jobs at risk, changed in place.
         rows: (L,) row of each level in `counts`, -1: none.
         weights: (L,) weight of the job.
-        narrow_from: From this level on, the job counts in bins near its own too.
-        near: (2, BINS) ends and jobs at risk that it contributes there.
+        narrow_from: From this level on, the job also counts in bins near its own.
+        near: (2, BINS) ends and jobs at risk that the job contributes from that level on.
         bin_: Bin of its run time.
     """
     for level in range(len(rows)):
@@ -96,7 +96,7 @@ def survive(
     Args:
         counts: (K, 2, BINS) ends and jobs at risk.
         levels: (L, 3) row in `counts` or -1, starts so far, end of the level's rows in `running`.
-        running: (N, 2) start times of running jobs, and their numbers among the starts; level by level.
+        running: (N, 2) start time and start number of each running job, sorted by level.
         fades: (L,) factor of a count per later start.
         prior: (BINS,) hazards.
         pulls: (L,) weight of the wider level, in jobs at risk.
@@ -143,19 +143,19 @@ def become(
     scratch: Floats,
     out: Floats,
 ) -> None:
-    """Compute the distribution of the nearest jobs of a key.
+    """Compute the distribution from the nearest jobs of a key.
 
     Args:
         past: (M, CONTEXT) contexts of the key's latest starts, in a ring.
-        owners: (M, O) owners.
+        owners: (M, O) owners of these jobs.
         starts_s: (M,) start times.
-        bins: (M,) bins of their run times, -1 while they run.
+        bins: (M,) bins of the run times, -1 while a job runs.
         count: Starts of the key so far.
-        context: (CONTEXT,) context of the job.
-        owner: (O,) its owner: user, and texts of name and command.
+        context: (CONTEXT,) context of the job to predict.
+        owner: (O,) owner of that job: checksums of its user, name and command.
         otherwise: (BINS,) distribution that the result is shrunk towards.
         weights: (CONTEXT,) weight of a difference in each number of a context.
-        stranger: Distance of another user, and of each other text.
+        stranger: Distance that is added for a different user, and for each other different text.
         pull: Weight of `otherwise`, in jobs.
         now_s: Current time.
         scratch: (3, NEIGHBOURS), where NEIGHBOURS is at least BINS.
@@ -204,7 +204,7 @@ def become(
 
 @kernel
 def _kept(times_s: Floats, count: int, now_s: float, lag_s: float) -> int:
-    """Count the consecutive submissions at now - lag, now - 2 lags, ..., 1 to 4."""
+    """Return how many consecutive submissions (1 to 4) happened at now - lag, now - 2 lags, ..."""
     kept, tolerance_s = 1, max(2.0, 0.005 * lag_s)
     while kept < 4:
         target_s = now_s - (kept + 1) * lag_s
@@ -237,12 +237,12 @@ def rhythm_of(
     Args:
         times_s: (S,) the latest `count` submissions of the key, in order.
         count: Number of these submissions.
-        burst: Jobs of the burst so far, this one included.
+        burst: Jobs of the burst so far, including this job.
         look_back: (K,) distances, in submissions, of the gaps.
         never_s: The longest gap that counts.
         min_period_s: Shortest period considered.
         now_s: Time of the submission.
-        out: (K + 3,) output: ln gaps, ln of the burst, ln of the period, and how often it has been kept.
+        out: (K + 3,) output: ln gaps, ln of the burst, ln of the period, number of times the period was kept.
     """
     for at in range(len(look_back)):
         back = look_back[at]
@@ -267,7 +267,7 @@ def rhythm_of(
 
 @kernel
 def weigh(loss: Floats, rate: float, floor: float, out: Floats) -> None:
-    """(E,) discounted losses -> (E,) weights, exp(-rate x loss), none below `floor`; they sum to 1."""
+    """Compute (E,) weights from (E,) discounted losses: exp(-rate x loss), each at least `floor`, sum 1."""
     least, total = loss[0], 0.0
     for at in range(len(loss)):
         least = min(least, loss[at])
@@ -280,7 +280,10 @@ def weigh(loss: Floats, rate: float, floor: float, out: Floats) -> None:
 
 @kernel
 def mix_rows(weights: Floats, least: float, said: Floats, out: Floats) -> None:
-    """Mix E predictors: none below `least`, their rows normalised in place; returns the (BINS,) mixture."""
+    """Mix E distributions into `out` (BINS,).
+
+    The rows of `said` are raised to at least `least` and normalised, in place.
+    """
     out[:] = 0.0
     for row in range(len(said)):
         total = 0.0
@@ -296,7 +299,7 @@ def mix_rows(weights: Floats, least: float, said: Floats, out: Floats) -> None:
 def hedged(
     loss: Floats, rate: float, floor: float, least: float, said: Floats, read: Floats, out: Floats
 ) -> None:
-    """`weigh`, `mix_rows` and `read_off` of the distributions of E predictors for one job, in one call.
+    """Run `weigh`, `mix_rows` and `read_off` on the distributions of E predictors for one job, in one call.
 
     Args:
         loss: (E,) discounted losses.

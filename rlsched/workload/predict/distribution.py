@@ -1,7 +1,7 @@
 """Distributions of run times on one grid of bins, and quantities derived from them.
 
 A distribution is a row of probabilities, one per bin. Within a bin the logarithm of the run time is uniform,
-so that every quantity below is a closed form, and a mixture of distributions is the mixture of the rows.
+so every quantity below has a closed form, and a mixture of distributions is the mixture of their rows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ EDGES_S: Final = np.array([
     2419200.0,
 ])
 # fmt: on
-"""(BINS + 1,) edges of the bins, s. Shorter times count in the first, longer ones (four weeks) in the
-last."""
+"""(BINS + 1,) edges of the bins, s. Shorter times count in the first bin, times above four weeks in the
+last bin.
+"""
 BINS: Final = len(EDGES_S) - 1
 
 _EDGES_S: Final = EDGES_S.tolist()
@@ -43,7 +44,7 @@ SAID: Final = 1 + len(THRESHOLDS_S)
 
 
 def clip(values: NDArray[Any], low: float, high: float) -> NDArray[Any]:
-    """Limit values as `np.clip` does, ten times as fast for a few values."""
+    """Limit values as `np.clip` does, but ten times as fast for a few values."""
     return np.asarray(np.minimum(np.maximum(values, low), high))
 
 
@@ -53,7 +54,7 @@ def bin_of(duration_s: float) -> int:
 
 
 def lognormal(median_s: float, spread: float) -> Floats:
-    """Return the (BINS,) lognormal distribution of this median and standard deviation of the logarithm."""
+    """Return the (BINS,) lognormal distribution with this median and standard deviation of the logarithm."""
     out = np.empty(BINS)
     _lognormal(median_s, spread, out)
     return out
@@ -70,14 +71,14 @@ def _lognormal(median_s: float, spread: float, out: Floats) -> None:
 
 
 def p_longer(probabilities: Floats) -> Floats:
-    """(N, BINS) -> (N, 4) the probability of running longer than each of `THRESHOLDS_S`."""
+    """Return the (N, 4) P(longer than each of `THRESHOLDS_S`) of (N, BINS) distributions."""
     tail = np.cumsum(probabilities[:, ::-1], axis=1)[:, ::-1]
     return np.asarray(clip(tail[:, _THRESHOLD_BINS], 0.0, 1.0))
 
 
 @kernel
 def read_off(rows: Floats, out: Floats) -> None:
-    """(N, BINS) -> (N, SAID): the mean of ln(run time), and P(longer than each of the thresholds)."""
+    """Compute (N, SAID) from (N, BINS): the mean of ln(run time), and P(longer than each threshold)."""
     for row in range(len(rows)):
         mean, tail, at = 0.0, 0.0, len(_THRESHOLDS)
         for bin_ in range(BINS):
@@ -91,27 +92,28 @@ def read_off(rows: Floats, out: Floats) -> None:
 
 
 def mean_s(probabilities: Floats) -> Floats:
-    """(N, BINS) -> (N,) expected run time, s."""
+    """Return the (N,) expected run times of (N, BINS) distributions, s."""
     return np.asarray(probabilities @ _MEAN_S)
 
 
 def mean_ln(probabilities: Floats) -> Floats:
-    """(N, BINS) -> (N,) expected ln(run time / 1 s)."""
+    """Return the (N,) expected ln(run time / 1 s) of (N, BINS) distributions."""
     return np.asarray(probabilities @ _MIDDLE_LN)
 
 
 def spread_around(probabilities: Floats, point_s: Floats) -> Floats:
-    """(N, BINS), (N,) -> (N,) root mean square of ln(true / point)."""
+    """Return the (N,) root mean squares of ln(true / point) for (N, BINS) distributions and (N,) points."""
     off = _MIDDLE_LN[None, :] - np.log(point_s)[:, None]
     return np.asarray(np.sqrt(np.sum(probabilities * (off**2 + _VARIANCE_LN), axis=1)))
 
 
 def point_and_spread(probabilities: Floats, limit_s: Floats) -> tuple[Floats, Floats]:
-    """(N, BINS), (N,) limits, nan if none -> prediction for a queue: (N,) predicted run time in s, spread.
+    """Return the predictions for a queue: (N,) run times in s, and (N,) spreads.
 
-    The median, limited to the user's limit, and the root mean square of ln(true / median). The Gittins index
-    treats a prediction as the median of a lognormal; with means, it serves jobs with heavy tails too late
-    (`python -m studies.policy.information choose`).
+    The run time is the median of the (N, BINS) distribution, limited to the user's limit (N,) (nan: no
+    limit). The spread is the root mean square of ln(true / median). The Gittins index treats a prediction as
+    the median of a lognormal; with means, it serves jobs with heavy tails too late (`python -m
+    studies.policy.information choose`).
     """
     predicted_s, spread = np.empty(len(probabilities)), np.empty(len(probabilities))
     _point(probabilities, limit_s, predicted_s, spread)
@@ -137,7 +139,7 @@ def _point(rows: Floats, limits_s: Floats, predicted_s: Floats, spread: Floats) 
 
 
 def quantile_s(probabilities: Floats, at: float) -> Floats:
-    """(N, BINS) -> (N,) the quantile `at` (0 to 1) of the run time, s."""
+    """Return the (N,) quantiles `at` (0 to 1) of the run times of (N, BINS) distributions, s."""
     below = np.cumsum(probabilities, axis=1)
     rows = np.arange(len(probabilities))
     bins = np.minimum(np.sum(below < at, axis=1), BINS - 1)
@@ -147,7 +149,7 @@ def quantile_s(probabilities: Floats, at: float) -> Floats:
 
 
 def shortfall(probabilities: Floats, duration_s: Floats) -> Floats:
-    """(N, BINS), (N,) -> (N,) the probability of a run time below the true one: uniform if calibrated."""
+    """Return the (N,) predicted probabilities of a run time below the true one; uniform if calibrated."""
     ln = np.clip(np.log(np.maximum(duration_s, 1.0)), _LN[0], _LN[-1])
     bins = np.clip(np.searchsorted(_LN, ln, side="right") - 1, 0, BINS - 1)
     rows = np.arange(len(probabilities))
@@ -157,10 +159,10 @@ def shortfall(probabilities: Floats, duration_s: Floats) -> Floats:
 
 
 def given_age(probabilities: Floats, age_s: float) -> Floats:
-    """Return the (BINS,) distribution of the total run time of a job of this age.
+    """Return the (BINS,) distribution of the total run time of a job that has reached this age.
 
-    The bin of the age is split by the uniform logarithm; its remainder counts as that whole bin, so use
-    `remaining_s` for a time. A job older than the grid keeps the last bin.
+    The bin that contains the age is split by the uniform logarithm. The part above the age counts as the
+    whole bin, so use `remaining_s` for a time. A job older than the grid keeps the last bin.
     """
     left = np.array(probabilities, dtype=np.float64)
     bin_ = bin_of(age_s)
@@ -201,11 +203,11 @@ def _share_above(age_s: float, bin_: int) -> float:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Prediction for one job.
+    """The prediction for one job.
 
     Attributes:
         mean_s: Expected run time, s.
-        median_s: Its median, s.
+        median_s: Median run time, s.
         spread: Root mean square of ln(true / mean).
         p_longer: P(longer than 10 min, 1 h, 4 h, 1 day).
         probabilities: (BINS,) the whole distribution.
@@ -232,5 +234,5 @@ class Forecast:
         )
 
     def remaining_s(self, age_s: float) -> float:
-        """Return the expected remaining time of the job once it has run for `age_s`, s."""
+        """Return the expected remaining time of the job when it has run for `age_s`, s."""
         return remaining_s(self.probabilities, age_s)

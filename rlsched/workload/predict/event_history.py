@@ -1,7 +1,7 @@
-"""All events so far, and the resulting models' forecasts for a job that is submitted now.
+"""All events so far, and the forecasts that the models derive from them for a job that is submitted now.
 
 The history receives plain facts in the order of time: a submission, a start, an end. It never receives future
-events, so none can influence a prediction.
+events, so no future event can influence a prediction.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FEATURES: Final = (
     *(f"near_longer_{k}" for k in range(4)),
     *(f"{level}_{name}" for level in LEVELS[_FIRST_LEVEL:] for name in _PER_LEVEL),
 )
-"""Columns of a job's row of features; nan if its facts lack the value."""
+"""Columns of a job's row of features; nan if the job's facts lack the value."""
 _VC: Final = LEVELS.index("vc")
 _VC_GPUS: Final = LEVELS.index("vc_gpus")
 _NAME: Final = LEVELS.index("name")
@@ -44,10 +44,10 @@ _NONE_RUNS: Final = (0.0, math.nan, math.nan)
 
 
 class SubmissionQuery(NamedTuple):
-    """A submission, as the models receive it.
+    """A submission, with the forecasts of the models that need no fit.
 
     Attributes:
-        job: Its facts.
+        job: Facts of the job.
         features: (FEATURES,) float32.
         running_mean: (BINS,) forecast of the running mean.
         nearest: (BINS,) forecast of the nearest bursts.
@@ -82,7 +82,7 @@ class _Recent:
 
 
 class EventHistory:
-    """The models that learn from every event, and the features derived from them."""
+    """The models that update with every event, and the features derived from them."""
 
     def __init__(self) -> None:
         self.mean = RunningMean()
@@ -94,7 +94,7 @@ class EventHistory:
         self._live: dict[str, _LiveJob] = {}
 
     def submit(self, job: JobFacts, now_s: float) -> SubmissionQuery:
-        """Record a submission, and return the data known about the job before it."""
+        """Record a submission, and return the forecasts and features from the events before it."""
         keys = keys_of(job)
         own = keys[_VC_GPUS]
         assert own is not None
@@ -108,7 +108,7 @@ class EventHistory:
         return SubmissionQuery(job, np.array(row, dtype=np.float32), mean, near, levels[-1])
 
     def resubmit(self, job: JobFacts, now_s: float) -> None:
-        """Record a submission whose predictions are known: no model is evaluated."""
+        """Record a submission whose predictions are already known: no model is evaluated."""
         keys = keys_of(job)
         own = keys[_VC_GPUS]
         assert own is not None
@@ -128,7 +128,7 @@ class EventHistory:
         self._live[live.job.job_id] = live
 
     def start(self, job_id: str, now_s: float) -> None:
-        """Record that a job has started (again: after a preemption its age is that of the new attempt)."""
+        """Record that a job has started. After a preemption, its age counts from the new start."""
         live = self._live[job_id]
         own = live.keys[_VC_GPUS]
         assert own is not None
@@ -142,7 +142,7 @@ class EventHistory:
         live.number = self.nearest.start(own, live.job, live.context, now_s)
 
     def stop(self, job_id: str, now_s: float) -> None:
-        """Record that a job no longer runs, and waits to start again."""
+        """Record that a job no longer runs and waits to start again."""
         live = self._live[job_id]
         live.start_s = math.nan
         self.survival.drop(job_id, live.keys)
@@ -152,7 +152,7 @@ class EventHistory:
             self.nearest.again(own, live.number, now_s)
 
     def end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """Record that a job has ended after `duration_s`; a missing start is derived from it."""
+        """Record that a job has ended after `duration_s`; derive the start from it if none was recorded."""
         if self._live[job_id].number < 0:
             self.start(job_id, now_s - duration_s)
         live = self._live.pop(job_id)

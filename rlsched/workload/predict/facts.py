@@ -1,4 +1,4 @@
-"""Facts that a broker has about a job at submission, and the keys under which jobs resemble each other."""
+"""Facts that a broker has about a job at submission, and the keys that similar jobs share."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 LEVELS: Final = ("all", "gpus", "vc", "vc_gpus", "user", "name", "command", "words", "exact")
-"""From the widest key to the narrowest; a job has the keys that its facts allow, and always the first and
-`vc_gpus`. `name` has no numbers, `words` has numbers that are part of a word, `exact` has all numbers."""
+"""Levels of keys, from the widest to the narrowest. A job has the keys that its facts allow, and always `all`
+and `vc_gpus`. `name` has no numbers, `words` has numbers that are part of a word, `exact` has all numbers.
+"""
 
 _NUMBER = re.compile(r"\d+")
 _COUNTER = re.compile(r"(?<![^\W_])\d+(?![^\W_])")
 
 
 class JobFacts(NamedTuple):
-    """One submission.
+    """Facts about one submission.
 
     Attributes:
         job_id: Unique id.
         gpus: GPUs of the gang, or the share of one GPU.
-        vc: Its virtual cluster, "" if unknown; likewise the following.
-        user: User who submitted it.
-        name: Its name.
-        command: Its command line.
+        vc: Virtual cluster, "" if unknown; the same holds for user, name and command.
+        user: User who submitted the job.
+        name: Name of the job.
+        command: Command line of the job.
         limit_s: The user's limit on the run time, s, nan if there is none.
     """
 
@@ -47,18 +48,18 @@ def stem(text: str) -> str:
 
 @lru_cache(maxsize=512)
 def words(text: str) -> str:
-    """Replace standalone numbers by `#`: in `resnet50_12` the model counts, the run's number does not."""
+    """Replace standalone numbers by `#`: of `resnet50_12`, the 50 (model) stays, the 12 (run) does not."""
     return _COUNTER.sub("#", text)
 
 
 def keys_of(job: JobFacts) -> tuple[Key | None, ...]:
-    """Return the (LEVELS,) keys of a job; None if the job's facts add nothing to a wider level."""
+    """Return the (LEVELS,) keys of a job; None at a level where its facts add nothing to a wider level."""
     return _keys(job.gpus, job.vc, job.user, job.name, job.command)
 
 
 @lru_cache(maxsize=512)
 def _keys(gpus: float, vc: str, user: str, name: str, command: str) -> tuple[Key | None, ...]:
-    """Cached: jobs of a sweep, and tasks of an array, have the same facts."""
+    """Compute the keys. Cached, because jobs of a sweep and tasks of an array have the same facts."""
     size = f"{gpus:g}"
     who = (vc, user, size)
     plain, worded, command_words = stem(name), words(name), words(command)

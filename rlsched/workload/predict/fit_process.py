@@ -1,7 +1,7 @@
 """One fit in a separate process: reads pickled `TrainingSet.arguments()`, writes a `HazardModel`.
 
-Its argument: LIMIT_S. Started by `background_command`, it yields to all other processes on the machine, and
-never outlives its parent, nor its limit.
+Argument: LIMIT_S. If started by `background_command`, the process yields the processor to all other
+processes, and ends with its parent or after LIMIT_S.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rlsched.workload.predict.boosting import HazardModel
 
 
 def main(limit_s: int) -> int:
-    """Read, fit, write; returns the exit code."""
+    """Read the training set, fit, write the model; return the exit code."""
     signal.alarm(limit_s)
     result = os.dup(1)
     os.dup2(2, 1)  # output printed by libraries must not end up in the result

@@ -1,10 +1,10 @@
 """A mixture of predictors, each weighted by its recent accuracy.
 
 The loss of a predictor is its logarithmic score, accumulated as events arrive: a job that outlives a
-threshold costs -ln P(it would), a job that ends costs -ln P(then | it got so far). So a running job counts
-with the age it has reached, and short jobs do not dominate because they end first. Exponential weights on
-discounted losses with a floor (Herbster and Warmuth, 1998, share alike): the mixture's own loss stays near
-the loss of the recently best predictor, and follows it when it changes.
+threshold costs -ln P(it outlives the threshold), a job that ends costs -ln P(it ends then | it ran so long).
+So a running job counts with the age it has reached, and short jobs do not dominate because they end first.
+The weights are exponential in the discounted losses, with a floor (Herbster and Warmuth, 1998, share alike):
+the loss of the mixture stays near the loss of the predictor that was best recently.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RATE: Final = 0.25
 FLOOR: Final = 0.01
 """Minimum weight of a predictor."""
 SIZES: Final = {"1": 1.0, "2-7": 2.0, "8+": 8.0}
-"""Job sizes with separate weights, each with a representative number of GPUs."""
+"""Job sizes that have separate weights, each with a representative number of GPUs."""
 _LEAST: Final = 1e-4
 _SPARE: Final = 64
 _CLASSES: Final = (1.0, 7.0)
@@ -70,7 +70,7 @@ class Hedge:
         self._loss[:] = losses
 
     def mix(self, job_id: str, gpus: float, said: Floats) -> Floats:
-        """(E, BINS) distributions of the predictors for a job -> (BINS,) their mixture; tracks the job."""
+        """Return the (BINS,) mixture of (E, BINS) distributions for a job, and track the job."""
         group = _group(gpus)
         said, read, mixed = said.astype(np.float64), np.empty((len(said), SAID)), np.empty(said.shape[1])
         hedged(self._loss[group], RATE, FLOOR, _LEAST, said, read, mixed)
@@ -78,7 +78,7 @@ class Hedge:
         return mixed
 
     def start(self, job_id: str, now_s: float) -> None:
-        """Record that a tracked job has started (again: thresholds outlived before are not counted twice)."""
+        """Record a start of a tracked job; thresholds outlived before a restart are not counted twice."""
         job = self._tracked.get(job_id)
         if job is not None:
             job.start_s = now_s
@@ -86,7 +86,7 @@ class Hedge:
                 heapq.heappush(self._due, (now_s + THRESHOLDS_S[job.passed], job_id))
 
     def stop(self, job_id: str) -> None:
-        """Record that a tracked job no longer runs, and waits to start again."""
+        """Record that a tracked job no longer runs and waits to start again."""
         job = self._tracked.get(job_id)
         if job is not None:
             job.start_s = math.nan
@@ -98,11 +98,11 @@ class Hedge:
             self._learn(job, job.said[:, bin_of(duration_s)] / self._so_far(job))
 
     def forget(self, job_id: str) -> None:
-        """Stop tracking a job without counting it."""
+        """Stop tracking a job without counting a loss."""
         self._forget(job_id)
 
     def _forget(self, job_id: str) -> _Tracked | None:
-        """Stop tracking a job; thresholds of such jobs are removed once they are the majority."""
+        """Stop tracking a job; remove thresholds of untracked jobs once they are the majority."""
         job = self._tracked.pop(job_id, None)
         if len(self._due) > 2 * len(self._tracked) + _SPARE:
             self._due = [due for due in self._due if due[1] in self._tracked]
@@ -110,7 +110,7 @@ class Hedge:
         return job
 
     def count_outlived(self, now_s: float) -> None:
-        """Count the thresholds that running jobs have outlived by now."""
+        """Count the losses at thresholds that running jobs have outlived by now."""
         while self._due and self._due[0][0] <= now_s:
             due_s, job_id = heapq.heappop(self._due)
             job = self._tracked.get(job_id)

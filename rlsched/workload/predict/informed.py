@@ -1,8 +1,9 @@
 """Predictions of recorded jobs with a chosen accuracy: the information that users and job names would give.
 
-The recorded traces have no users or names to predict from. Here a prediction knows the true duration through
-a noisy observation (`rlsched.workload.predictability`), jobs of one burst share most of its error, and its
-spread is that of its own errors: for diagnostics and training only, never for deployment.
+The recorded traces have no users or names to predict from. Here a prediction is derived from a noisy
+observation of the true duration (`rlsched.workload.predictability`). Jobs of one burst share most of the
+error, and the predicted spread equals the spread of the errors. For diagnostics and training only, never for
+deployment.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 from rlsched.workload.predictability import predict_known
 
 SIZE_EDGES: Final = (1, 4, 8)
-"""Size classes: jobs of up to 1, up to 4, up to 8 and more GPUs."""
+"""Size classes: jobs of up to 1, up to 4, up to 8, and more than 8 GPUs."""
 LEAST_CLASS: Final = 50
-"""A size class with fewer jobs is merged with the one below it: it has too few for quantiles."""
+"""Minimum number of jobs of a size class; a smaller class is merged with the next smaller size."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -32,7 +33,7 @@ class TraceQuantiles:
 
     Args:
         size_class: (J,) size class of each job, 0, 1, ...
-        ln_s: (J,) ln of its run time in seconds.
+        ln_s: (J,) ln of each job's run time in seconds.
     """
 
     def __init__(self, size_class: Ints, ln_s: Floats) -> None:
@@ -41,7 +42,7 @@ class TraceQuantiles:
         self._spread = np.array([ln_s[size_class == k].std() for k in classes])
 
     def __call__(self, size_class: Ints, z: Floats) -> Floats:
-        """ln(seconds), (J,)."""
+        """Return the (J,) ln(seconds) at these normal scores."""
         out = np.empty(len(z))
         for k, curve in enumerate(self._curves):
             mine = size_class == k
@@ -49,19 +50,19 @@ class TraceQuantiles:
         return out
 
     def spread(self, size_class: Ints) -> Floats:
-        """Standard deviation of ln(seconds) in the size class, (J,)."""
+        """Return the (J,) standard deviation of ln(seconds) in each job's size class."""
         return np.asarray(self._spread[size_class], np.float64)
 
 
 @dataclass(frozen=True)
 class Informed:
-    """Jobs for which noisy observations of any quality can be drawn; J jobs.
+    """J jobs for which noisy observations of any accuracy can be drawn.
 
     Attributes:
         quantiles: Run times of all given jobs, by size class.
-        size_class: (J,)
+        size_class: (J,) size class of each job.
         score: (J,) normal score of the run time within its size class.
-        burst: (J,) number of the burst whose error a job shares.
+        burst: (J,) number of the burst; jobs of one burst share part of the error.
     """
 
     quantiles: TraceQuantiles
@@ -75,7 +76,7 @@ class Informed:
 
         Args:
             duration_s: (J,) true run times; below 1 s they count as 1 s.
-            num_gpus: (J,)
+            num_gpus: (J,) GPUs of each job.
             burst: (J,) burst numbers of `characterise.repeats.bursts`.
         """
         size_class, ln_s = size_classes(num_gpus), np.log(np.maximum(duration_s, 1.0))
@@ -86,11 +87,11 @@ class Informed:
         return Informed(self.quantiles, self.size_class[kept], self.score[kept], self.burst[kept])
 
     def draw(self, known: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
-        """(J,) predicted run times in whole seconds, and the spread of ln(true / predicted) of each.
+        """Return (J,) predicted run times in whole seconds, and the (J,) spreads of ln(true / predicted).
 
         Args:
             known: Correlation of the observation with the normal score, 0 to 1; about the rank correlation of
-                the predictions with the run times. At 0 all jobs of a size class get its median.
+                the predictions with the run times. At 0 all jobs of a size class get the median of the class.
             rng: Draws the errors.
         """
         _, burst = np.unique(self.burst, return_inverse=True)
@@ -99,7 +100,7 @@ class Informed:
 
 
 def size_classes(num_gpus: Floats) -> Ints:
-    """(J,) size class of each job; a class of few jobs is merged with the one below it, if there is one."""
+    """Return the (J,) size class of each job; a class of few jobs is merged with the next smaller one."""
     found = np.searchsorted(SIZE_EDGES, num_gpus)
     counts = np.bincount(found, minlength=len(SIZE_EDGES) + 1)
     joined, at = np.zeros(len(counts), np.int64), 0
@@ -110,7 +111,7 @@ def size_classes(num_gpus: Floats) -> Ints:
 
 
 def normal_scores(size_class: Ints, values: Floats) -> Floats:
-    """(J,) normal score of each value within its size class; equal values share one."""
+    """Return the (J,) normal score of each value within its size class; equal values have equal scores."""
     z = np.empty(len(values))
     for k in np.unique(size_class):
         mine = size_class == k

@@ -1,4 +1,4 @@
-"""Predictors of run times, by name; and their predictions for a whole trace, cached on disk.
+"""Predictors of run times by name, and their predictions for a whole trace, cached on disk.
 
 Simulator and broker accept the same names. The default is the hedge: in a broker always, in a simulator for
 traces with users, job names or commands. Without these the hedge gives rules no more than the running mean
@@ -39,7 +39,7 @@ KEPT_UNUSED_DAYS: Final = 30
 
 
 def chosen_kind(kind: str | None) -> str:
-    """Return one of `KINDS`: the requested one, or, for None, the hedge.
+    """Return the requested kind (one of `KINDS`), or the hedge for None.
 
     Raises:
         InputError: the kind is unknown, or the hedge was requested and scikit-learn is missing.
@@ -52,7 +52,7 @@ def chosen_kind(kind: str | None) -> str:
 
 
 def require(kind: str) -> None:
-    """Check that a predictor can be used, before slow work is done for it.
+    """Check that a predictor can be used. Call this before other slow work.
 
     Raises:
         InputError: The predictor is the hedge, and scikit-learn is missing.
@@ -65,7 +65,7 @@ def require(kind: str) -> None:
 
 
 def kind_for(trace: Trace, kind: str | None = None) -> str:
-    """As `chosen_kind`, but for None the running mean if the jobs of the trace have neither users nor names.
+    """Like `chosen_kind`, but return the running mean for None if the jobs have neither users nor names.
 
     Only names the default. `require` checks whether it can be used, once a prediction is needed.
 
@@ -85,7 +85,7 @@ def _told(trace: Trace) -> tuple[NDArray[np.str_], ...]:
 def hedge_predictions(
     trace: Trace, end_s: Floats, *, progress: Progress | None = None
 ) -> tuple[Floats, Floats]:
-    """As `causal_predictions`, by the hedge: each from data known at that arrival, kept in the user's cache.
+    """Like `causal_predictions`, but by the hedge; the predictions are kept in the user's cache.
 
     Args:
         trace: J jobs.
@@ -123,7 +123,7 @@ def _keep(path: Path, predicted_s: Floats, spread: Floats) -> None:
 
 
 def _digest(trace: Trace, end_s: Floats) -> str:
-    """Digest of all inputs of the predictions: the jobs, the history, and the predictors' code."""
+    """Return the digest of all inputs of the predictions: the jobs, the history, and the predictors' code."""
     hasher = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         hasher.update(source.read_bytes())

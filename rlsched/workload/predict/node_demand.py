@@ -14,7 +14,7 @@ from rlsched.errors import InputError
 Floats = NDArray[np.float64]
 
 SLOT_S: Final = 600.0
-"""Length of a slot, s; Helios' CES service (Hu et al., SC'21) decides every ten minutes too."""
+"""Length of a slot, s; the CES service of Helios (Hu et al., SC'21) decides every ten minutes too."""
 
 
 class DemandForecast(ABC):
@@ -27,12 +27,12 @@ class DemandForecast(ABC):
 
     @abstractmethod
     def peak(self, demand: Floats) -> float:
-        """Return the forecast after the last slot of `demand` (N,), nodes, N >= 1."""
+        """Return the forecast after the last slot of `demand`, (N,) nodes, N >= 1."""
 
 
 @dataclass(frozen=True)
 class Persistence(DemandForecast):
-    """The current demand persists. As a lower bound of nodes awake it forgets every peak at once."""
+    """Forecast that the current demand persists; as a lower bound of awake nodes, it forgets every peak."""
 
     @property
     def needs_slots(self) -> int:
@@ -44,9 +44,9 @@ class Persistence(DemandForecast):
 
 @dataclass(frozen=True)
 class TrailingMaximum(DemandForecast):
-    """The highest demand of the last `window` slots returns.
+    """Forecast: the highest demand of the last `window` slots recurs.
 
-    It needs no learning and no refits, and tolerates a log that reads zero for half an hour.
+    It needs no training and no refits, and tolerates a log that contains zeros for half an hour.
     """
 
     window: int = 18

@@ -26,10 +26,10 @@ from rlsched.workload.predict.remembered import JobsInOrder
 
 EXPERTS: Final = ("running-mean", "nearest", "survival", "boosting")
 MODELS: Final = ("hedge", *EXPERTS)
-"""`hedge` mixes all of the experts; each expert is a model too."""
+"""`hedge` mixes all experts; each expert can also be chosen as the only model."""
 REFIT_GROWTH: Final = 1.5
 REFIT_JOBS: Final = 5000
-"""Refit when the number of ended jobs has grown by this factor, or by this many."""
+"""Refit when the number of ended jobs has grown by the factor REFIT_GROWTH, or by REFIT_JOBS jobs."""
 
 MAX_SEEN: Final = 200_000
 """Maximum number of ended jobs stored for fits."""
@@ -38,12 +38,12 @@ _FORGET_EVERY: Final = 20_000
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Data of a fit, independent of the predictor, so that it may be fitted elsewhere.
+    """Data of a fit, independent of the predictor, so that another process can do the fit.
 
     Attributes:
-        rows: N features of jobs, (FEATURES,) each, in order of submission.
-        lasted_s: (N,) run times so far, or until their end, seconds.
-        ended: (N,) whether they have ended.
+        rows: N rows of features, (FEATURES,) each, in order of submission.
+        lasted_s: (N,) run times so far, or until the job's end, seconds.
+        ended: (N,) whether the job has ended.
         seed: Seed of the fit.
     """
 
@@ -54,15 +54,15 @@ class TrainingSet:
 
     @property
     def features(self) -> Floats:
-        """(N, FEATURES); assembled here and not in `Predictor.training`, which blocks a broker's loop."""
+        """(N, FEATURES); assembled here because `Predictor.training` blocks a broker's loop."""
         return np.stack(self.rows)
 
     def arguments(self) -> tuple[Floats, Floats, NDArray[np.bool_], int]:
-        """Arguments of `HazardModel`: a few arrays to send to another process."""
+        """Return the arguments of `HazardModel` as a few arrays, to send to another process."""
         return self.features, self.lasted_s, self.ended, self.seed
 
     def fit(self) -> HazardModel:
-        """Fit boosting; seconds of one core."""
+        """Fit boosting; takes seconds on one core."""
         return HazardModel(*self.arguments())
 
 
@@ -83,8 +83,8 @@ class SubmissionForecast(NamedTuple):
 class Predictor:
     """Learns from submissions, starts and ends, in the order of time, and predicts submissions.
 
-    The caller makes the fits, at once or in the background: `if p.fit_due():
-    p.install(p.training(now_s).fit())`. The experts' forecasts of a job may be stored, and passed to `recall`
+    The caller runs the fits, at once or in the background: `if p.fit_due():
+    p.install(p.training(now_s).fit())`. The experts' forecasts of a job can be stored, and passed to `recall`
     in a later process: the hedge then has the same weights, fit by fit.
 
     Args:
@@ -112,11 +112,11 @@ class Predictor:
         self._ended_at_fit = self._ended_at_last = 0
 
     def predict(self, job: JobFacts, now_s: float) -> Forecast:
-        """Predict the run time of a job that is submitted. It counts as submitted from here on."""
+        """Predict the run time of a job that is submitted now, and record the submission."""
         return Forecast.from_probabilities(self.foresee([job], now_s)[0].probabilities)
 
     def foresee(self, jobs: Sequence[JobFacts], now_s: float) -> list[SubmissionForecast]:
-        """Predict jobs that are submitted at once, in this order, with each expert's forecast."""
+        """Predict jobs that are submitted at the same time, in this order, with each expert's forecast."""
         queries = [self.enquire(job, now_s) for job in jobs]
         self.hedge.count_outlived(now_s)
         if not queries:
@@ -129,10 +129,10 @@ class Predictor:
     def recall(self, job: JobFacts, experts: Floats, features: Floats, now_s: float) -> Floats:
         """Restore a job submitted in an earlier process.
 
-        `experts` and `features` are from its `SubmissionForecast`.
+        `experts` and `features` are from the job's `SubmissionForecast`.
 
         Returns:
-            (BINS,) the resulting forecast.
+            (BINS,) the chosen model's forecast.
         """
         self.note_recalled(job, features, now_s)
         self.hedge.count_outlived(now_s)
@@ -144,7 +144,7 @@ class Predictor:
         self.hedge.start(job_id, now_s)
 
     def observe_stop(self, job_id: str, now_s: float) -> None:
-        """Record that a job no longer runs, and waits to start again (for example, its node was lost)."""
+        """Record that a job no longer runs and waits to start again (for example, its node was lost)."""
         self.history.stop(job_id, now_s)
         self.hedge.stop(job_id)
         if self._boosts:
@@ -165,40 +165,40 @@ class Predictor:
         self._said.pop(job_id, None)
 
     def restore_num_ended(self, ended: int) -> None:
-        """Set the number of jobs that have ended, including earlier processes."""
+        """Set the number of jobs that have ended, including those in earlier processes."""
         self._ended = ended
 
     def remaining_s(self, job_id: str, now_s: float) -> float | None:
         """Return the expected remaining time of a job, given its age; None if the job does not run.
 
-        Uses the distribution at the job's submission, conditioned on its age: predictors that considered such
-        a long run likely get more weight.
+        Uses the distribution at the job's submission, conditioned on the job's age, so predictors that
+        considered so long a run likely get more weight.
         """
         age_s = self.history.age_s(job_id, now_s)
         return None if age_s is None else remaining_s(self._said[job_id], age_s)
 
     @property
     def next_fit_jobs(self) -> int:
-        """Number of ended jobs at which the next fit is due."""
+        """Number of ended jobs that makes the next fit due."""
         last = self._ended_at_fit
         return math.ceil(max(MIN_ENDED, min(REFIT_GROWTH * last, last + REFIT_JOBS)))
 
     @property
     def num_ended(self) -> int:
-        """Jobs that have ended so far."""
+        """Number of jobs that have ended so far."""
         return self._ended
 
     @property
     def boosted(self) -> bool:
-        """Whether a fit is in use."""
+        """Whether a fit of boosting is in use."""
         return self._boosting is not None
 
     def fit_due(self) -> bool:
-        """Whether enough jobs have ended since the last fit for another one."""
+        """Return whether enough jobs have ended since the last fit to make another fit due."""
         return self._boosts and self._ended >= self.next_fit_jobs
 
     def training(self, now_s: float) -> TrainingSet:
-        """Return the current data for a fit; the next fit is due after this one."""
+        """Return the current data for a fit, and count the jobs until the next fit from now."""
         self._ended_at_last, self._ended_at_fit = self._ended_at_fit, self._ended
         self._seen.forget_oldest(MAX_SEEN)
         begun = self._seen.started_jobs()
@@ -208,7 +208,7 @@ class Predictor:
         return TrainingSet(features, np.where(ended, duration, now_s - start), ended, self._seed)
 
     def install(self, fitted: HazardModel | None) -> None:
-        """Use this fit from now on; None: use survival in its place."""
+        """Use this fit from now on; None: use the survival model in place of boosting."""
         self._boosting = fitted
 
     def withdraw(self) -> None:
@@ -226,7 +226,7 @@ class Predictor:
         return query
 
     def note_recalled(self, job: JobFacts, features: Floats, now_s: float) -> None:
-        """Record a submission of an earlier process in the history; `features` as in `SubmissionForecast`."""
+        """Record a submission of an earlier process; `features` are from its `SubmissionForecast`."""
         self._check_new(job)
         self.history.resubmit(job, now_s)
         self._remember(job, features)
@@ -255,7 +255,7 @@ class Predictor:
             self._seen.record_end(job_id, duration_s, now_s)
 
     def expert_forecasts(self, queries: Sequence[SubmissionQuery]) -> Floats:
-        """(N, EXPERTS, BINS) forecasts of the predictors; boosting repeats survival until its first fit."""
+        """Return (N, EXPERTS, BINS) forecasts; boosting repeats survival until its first fit."""
         rows = [row for one in queries for row in (one.running_mean, one.nearest, one.survival, one.survival)]
         out = np.concatenate(rows).reshape(len(queries), len(EXPERTS), BINS)
         if self._boosting is not None:
@@ -263,7 +263,7 @@ class Predictor:
         return out
 
     def mix(self, job: JobFacts, said: Floats) -> Floats:
-        """(EXPERTS, BINS) -> (BINS,): the chosen model's distribution; the hedge tracks the job."""
+        """Return the chosen model's (BINS,) forecast from (EXPERTS, BINS); the hedge tracks the job."""
         mixed = self.hedge.mix(job.job_id, job.gpus, said)
         chosen = mixed if self.model == "hedge" else np.asarray(said[EXPERTS.index(self.model)])
         self._said[job.job_id] = chosen

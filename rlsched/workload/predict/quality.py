@@ -19,14 +19,14 @@ from rlsched.workload.predict.distribution import (
 )
 
 LARGE_GPUS = 8
-"""Minimum number of GPUs of the gangs that are reported separately."""
+"""Minimum number of GPUs of gangs that are also reported separately."""
 INTERVAL = (0.1, 0.9)
 MIN_JOBS = 20
-"""Minimum number of jobs for which a figure is given."""
+"""Minimum number of jobs for which a statistic is computed."""
 
 
 def area_under_curve(longer: NDArray[np.bool_], score: Floats) -> float | None:
-    """P(a long job has a higher score than a short one), ties half; None if all jobs are of one kind."""
+    """Return P(a long job scores higher than a short job), ties count half; None if all jobs are alike."""
     long, short = int(longer.sum()), int((~longer).sum())
     if not long or not short:
         return None
@@ -36,16 +36,16 @@ def area_under_curve(longer: NDArray[np.bool_], score: Floats) -> float | None:
 
 
 def quality(probabilities: Floats, duration_s: Floats, gpus: Floats) -> dict[str, Any]:
-    """Accuracy of (J, BINS) distributions against (J,) true durations.
+    """Report the accuracy of (J, BINS) distributions against (J,) true durations.
 
     Returns:
-        `jobs`; `spearman` of mean and of median-like exp(E ln), over all jobs and over gangs of 8 and more
-        (None below `MIN_JOBS`); `longer`: for each threshold the share that was longer, the mean P(longer),
-        the area under the curve, and the Brier score (mean square of the probability's error: Brier, 1950);
-        `covered_frac`: jobs inside the 10 to 90 % interval; `median_abs_ln`: the median of |ln(true /
-        predicted median)|; `longer_than_median_frac`: jobs that ran longer than their median, a half if
-        calibrated; `ks`: the greatest distance of the distribution of P(shorter than it was) from uniform, 0
-        if calibrated.
+        `jobs`; `spearman`: rank correlation of the mean and of the median-like exp(E ln), for all jobs and
+        for gangs of 8 and more (None below `MIN_JOBS`); `longer`: for each threshold the share of longer
+        jobs, the mean P(longer), the area under the curve, and the Brier score (mean square of the
+        probability's error: Brier, 1950); `covered_frac`: share of the jobs inside the 10 to 90 % interval;
+        `median_abs_ln`: the median of |ln(true / predicted median)|; `longer_than_median_frac`: share of the
+        jobs that ran longer than their median, one half if calibrated; `ks`: the greatest distance of the
+        distribution of P(shorter than the true duration) from uniform, 0 if calibrated.
     """
     large = gpus >= LARGE_GPUS
     mean, middle, longer = mean_s(probabilities), mean_ln(probabilities), p_longer(probabilities)

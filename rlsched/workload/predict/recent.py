@@ -1,4 +1,4 @@
-"""Accuracy of the predictions of recently ended jobs, next to the running mean's for the same jobs."""
+"""Accuracy of the predictions for recently ended jobs, compared to the running mean for the same jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PredictorComparison(NamedTuple):
 
     Attributes:
         jobs: Number of jobs.
-        since_s: End of the first of them, Unix seconds; None without any.
+        since_s: End of the first of these jobs, Unix seconds; None without jobs.
         predicted: `quality` of the predictions; None below `MIN_JOBS`.
         running_mean: `quality` of the running mean at the same moments; None below `MIN_JOBS`.
     """
@@ -56,8 +56,10 @@ class Recent:
         self.count += 1
 
     def compared(self, now_s: float) -> tuple[PredictorComparison, PredictorComparison]:
-        """(the last `LAST_JOBS` jobs, the jobs of the last seven days); recomputed once a minute at most, or
-        after an end."""
+        """Return the comparison for the last `LAST_JOBS` jobs, and the one for the last seven days.
+
+        The result is cached for at most a minute, and computed again after an end.
+        """
         key = (self.count, int(now_s // 60))
         if self._known is None or self._known[0] != key:
             week = [one for one in self._ended if one.ended_s >= now_s - WEEK_S]

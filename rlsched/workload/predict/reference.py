@@ -1,4 +1,4 @@
-"""The reference history: end times of all jobs of a trace, the same for all policies compared."""
+"""The reference history: end times of all jobs of a trace, the same for all policies that are compared."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ RULE = "fifo-backfill"
 
 
 def recorded_end_s(trace: Trace) -> Floats:
-    """(J,) ends as recorded: submission + queueing delay (0 if unknown) + duration."""
+    """Return the (J,) recorded ends: submission + queueing delay (0 if unknown) + duration."""
     waited = np.asarray(trace.extra.get("queue_s", np.zeros(len(trace))), np.float64)
     return np.asarray(trace.submit_s + np.nan_to_num(waited) + trace.duration_s)
 
 
 def replayed_end_s(trace: Trace, spec: ClusterSpec) -> Floats:
-    """(J,) ends when `fifo-backfill` runs the trace on this cluster, nan for jobs that never end.
+    """Return the (J,) ends when `fifo-backfill` runs the trace on this cluster, nan for jobs that never end.
 
     Finds the simulator through the entry points `rlsched.histories`.
 

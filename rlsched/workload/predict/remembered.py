@@ -1,4 +1,4 @@
-"""Jobs that a fit may use, as rows of a few large arrays: an ended job needs no Python object."""
+"""Jobs that a fit can use, as rows of a few large arrays, so that an ended job needs no Python object."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _JobBlock:
         features: (BLOCK, FEATURES) float32.
         start_s: (BLOCK,) start times; nan if not started, or forgotten.
         duration_s: (BLOCK,) run times; nan before the end.
-        here: (BLOCK,) whether each job is remembered.
+        here: (BLOCK,) whether each job is still stored.
     """
 
     features: Floats = field(default_factory=lambda: np.zeros((BLOCK, len(FEATURES)), np.float32))
@@ -59,7 +59,7 @@ class JobsInOrder:
         block.start_s[at] = at_s
 
     def record_end(self, job_id: str, duration_s: float, now_s: float) -> None:
-        """Record that a job has ended; a missing start is derived from its duration."""
+        """Record that a job has ended; if no start was recorded, derive it from the duration."""
         block, at = self._place(self._row_of.pop(job_id))
         block.duration_s[at] = duration_s
         if np.isnan(block.start_s[at]):
@@ -72,7 +72,7 @@ class JobsInOrder:
             self._forget(row)
 
     def forget_oldest(self, most: int) -> None:
-        """Keep this many ended jobs, and all jobs that have not ended."""
+        """Keep the latest `most` jobs, and all older jobs that have not ended."""
         over = max(self._count - most, 0)
         here = np.concatenate([first + np.flatnonzero(one.here) for first, one in self._each()] or [_NONE])
         for row in here[:over].tolist():
@@ -81,7 +81,7 @@ class JobsInOrder:
                 self._forget(row)
 
     def started_jobs(self) -> tuple[NDArray[np.intp], Floats, Floats]:
-        """(row, start, duration) of the jobs that have started; the duration of running jobs is nan."""
+        """Return (row, start, duration) of the jobs that have started; duration nan: still running."""
         some = [(first, one, np.flatnonzero(~np.isnan(one.start_s))) for first, one in self._each()]
         rows = np.concatenate([first + at for first, _, at in some] or [_NONE])
         start_s = np.concatenate([one.start_s[at] for _, one, at in some] or [np.empty(0)])
@@ -89,7 +89,7 @@ class JobsInOrder:
         return rows, start_s, duration_s
 
     def features(self, row: int) -> Floats:
-        """(FEATURES,) float32 of a row of `started_jobs`."""
+        """Return the (FEATURES,) float32 features of a row of `started_jobs`."""
         block, at = self._place(row)
         row_of_block: Floats = block.features[at]
         return row_of_block

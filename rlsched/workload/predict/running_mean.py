@@ -1,6 +1,6 @@
-"""Run times predicted from history: a causal running mean over VC and number of GPUs.
+"""Run times predicted from history: a causal running mean by VC and number of GPUs.
 
-The same class serves the simulator (`causal_predictions`, of a whole trace) and the broker, which passes it
+The same class serves the simulator (`causal_predictions`, for a whole trace) and the broker, which passes it
 the jobs that have ended.
 """
 
@@ -24,12 +24,12 @@ Key = tuple[str, int]
 
 
 class RunningMean:
-    """Mean and spread of ln(run time) over the ended jobs of the same VC and number of GPUs.
+    """Mean and spread of ln(run time) of the ended jobs of the same VC and number of GPUs.
 
-    Few jobs of a key are shrunk towards the mean of the same number of GPUs, that mean towards the mean of
-    all jobs, and that towards a prior (`PRIOR_S`, `PRIOR_SPREAD`): a mean of k jobs has weight k, the wider
-    mean has weight 5. The logarithm keeps a single job of weeks from dominating the mean: the prediction is a
-    median, `spread` the standard deviation of ln(run time / prediction).
+    The mean of a key with few jobs is shrunk towards the mean of the same number of GPUs, which is shrunk
+    towards the mean of all jobs, which is shrunk towards a prior (`PRIOR_S`, `PRIOR_SPREAD`). A mean of k
+    jobs has weight k, the wider mean has weight 5. The logarithm keeps a single job of weeks from dominating
+    the mean: the prediction is a median, `spread` the standard deviation of ln(run time / prediction).
     """
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class RunningMean:
 
     @property
     def sums(self) -> dict[Key, tuple[int, float, float]]:
-        """(VC or `*`, GPUs or 0) -> (jobs, sum of ln(run time / 1 s), sum of its squares)."""
+        """Return (VC or `*`, GPUs or 0) -> (jobs, sum of ln(run time / 1 s), sum of the squares)."""
         return dict(self._sums)
 
     def restore_sums(self, sums: dict[Key, tuple[int, float, float]]) -> None:
-        """Replace all counts by these, in the form of `sums`."""
+        """Replace all counts by `sums`, as returned by `sums()`."""
         self._sums = dict(sums)
 
     def observe(self, vc: str, gpus: int, duration_s: float) -> None:
@@ -52,7 +52,7 @@ class RunningMean:
             self._sums[key] = (count + 1, total + x, squares + x * x)
 
     def predict(self, vc: str, gpus: int) -> tuple[float, float]:
-        """(predicted run time in s, spread) for a job that arrives now."""
+        """Return (predicted run time in s, spread) for a job that arrives now."""
         mean, variance = math.log(PRIOR_S), PRIOR_SPREAD**2
         weight = _PRIOR_WEIGHT
         for key in (("*", 0), ("*", gpus), (vc, gpus)):
@@ -76,7 +76,7 @@ def causal_predictions(
 
     Returns:
         (J,) predicted run times in s, at most the user's limit, and (J,) spreads. A job's own true duration
-        enters no prediction at or before its arrival.
+        influences no prediction at or before its arrival.
     """
     model = RunningMean()
     ended: list[tuple[float, int]] = []
@@ -94,7 +94,7 @@ def causal_predictions(
 
 
 def own_spread(trace: Trace, end_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(J,) causal root mean square of ln(true / predicted), over jobs with a prediction of their own."""
+    """Return (J,) causal root mean squares of ln(true / predicted), from jobs that have a prediction."""
     out = np.empty(len(trace))
     ended: list[tuple[float, int]] = []
     count, squares = _FALLBACK_WEIGHT, _FALLBACK_WEIGHT * PRIOR_SPREAD**2

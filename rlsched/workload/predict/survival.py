@@ -1,8 +1,9 @@
 """The survival model: hazards by bin and key, from ended and running jobs.
 
-A running job has survived the bins below its age. These bins are counted, so that a key whose short jobs
-ended first does not look short (Kaplan and Meier, 1958: the hazard of a bin is its ends over the jobs at risk
-in it). A key with few jobs is shrunk towards the next wider key, and old jobs decay.
+A running job has survived the bins below its age. These bins are counted, so that a key does not seem short
+because its short jobs ended first (Kaplan and Meier, 1958: the hazard of a bin is the number of ends in the
+bin, divided by the number of jobs at risk). A key with few jobs is shrunk towards the next wider key, and
+old jobs decay.
 """
 
 from __future__ import annotations
@@ -17,29 +18,30 @@ from rlsched.workload.predict.distribution import BINS, Floats, bin_of
 from rlsched.workload.predict.facts import LEVELS, Key
 
 MEMORY_JOBS: Final = (1000.0, 500.0, 300.0, 200.0, 100.0, 30.0, 30.0, 30.0, 30.0)
-"""By level: number of later starts of its key after which a job counts 1/e."""
+"""By level: number of later starts of the key after which a job counts 1/e."""
 _FADE: Final = tuple(1.0 - 1.0 / jobs for jobs in MEMORY_JOBS)
 _FADES: Final = np.array(_FADE)
 Started = tuple[int, ...]
-"""By level: the number of a start among the starts of its key."""
+"""The sequence number of one start among the starts of each of its keys, by level."""
 PULL_JOBS: Final = (4.0, 4.0, 4.0, 4.0, 8.0, 2.0, 2.0, 2.0, 2.0)
-"""By level: weight of the next wider key, in jobs at risk. A user does many things, a name means one."""
+"""By level: weight of the next wider key, in jobs at risk. A user's jobs vary more than a name's jobs."""
 _PULLS: Final = np.array(PULL_JOBS)
 MAX_KEYS: Final = 30_000
-"""Most keys remembered: keys without a start for longest are removed first. Names that contain a time are new
-each time."""
+"""Maximum number of keys stored: the keys that have had no start for longest are removed first. Names that
+contain a time are new each time.
+"""
 MAX_RUNNING: Final = 64
-"""Most running jobs of a key considered: the latest to start."""
+"""Maximum number of running jobs of a key that are considered: the latest to start."""
 _CENSORED_FROM: Final = LEVELS.index("vc_gpus")
 _PRIOR: Final = np.linspace(0.1, 0.5, BINS)
 _NARROW_FROM: Final = LEVELS.index("user")
 
 
 def _near_bins() -> Floats:
-    """(BINS, 2, BINS) ends and jobs at risk that one job contributes, by its bin, if keys have few jobs.
+    """Return (BINS, 2, BINS): ends and jobs at risk that a job contributes, by its bin, to narrow keys.
 
-    Two steps to a neighbour, each with odds of 2 in 3: the next job of the key ends near it, and seldom in
-    the same bin.
+    Two steps to a neighbour bin, each with probability 2/3: the next job of the key ends near this job's bin,
+    and seldom in the same bin.
     """
     step = np.zeros((BINS, BINS))
     for bin_ in range(BINS):
@@ -55,7 +57,7 @@ _NEAR_BINS: Final = _near_bins()
 
 
 class Survival:
-    """Ends and jobs at risk by key and bin."""
+    """Counts of ends and of jobs at risk, by key and bin."""
 
     def __init__(self) -> None:
         self._index: dict[Key, int] = {}
@@ -64,7 +66,7 @@ class Survival:
         self._running: dict[Key, dict[str, tuple[float, int]]] = {}
 
     def start(self, job_id: str, keys: tuple[Key | None, ...], now_s: float) -> Started:
-        """Record that a job has started; pass the result to `drop` and `end`."""
+        """Record that a job has started; pass the result to `resume` and `end`."""
         numbers, rows = [], []
         for level, key in enumerate(keys):
             if key is None:
@@ -81,7 +83,7 @@ class Survival:
         return tuple(numbers)
 
     def resume(self, job_id: str, keys: tuple[Key | None, ...], started: Started, now_s: float) -> None:
-        """Record that a dropped job runs again; it keeps its numbers, and its age counts from now."""
+        """Record that a dropped job runs again: it keeps its start numbers, its age counts from now."""
         for level in range(_CENSORED_FROM, len(keys)):
             key = keys[level]
             if key is not None:
@@ -94,7 +96,7 @@ class Survival:
                 self._running.get(key, {}).pop(job_id, None)
 
     def end(self, keys: tuple[Key | None, ...], started: Started, duration_s: float) -> None:
-        """Record that a job has ended; it decays from its start on, so that a long job counts no longer."""
+        """Record that a job has ended; it decays from its start on, so a long job counts no longer."""
         bin_ = bin_of(duration_s)
         rows = [-1 if key is None else self._index.get(key, -1) for key in keys]
         weights = [
@@ -105,12 +107,12 @@ class Survival:
         count_end(self._counts, np.array(rows), np.array(weights), _NARROW_FROM, near, bin_)
 
     def ages_s(self, key: Key, now_s: float) -> list[float]:
-        """Return the ages of the key's running jobs, the latest to start first."""
+        """Return the ages of the key's running jobs, beginning with the job that started last."""
         running = self._running.get(key)
         return [now_s - s for s, _ in islice(reversed(running.values()), MAX_RUNNING)] if running else []
 
     def probabilities(self, keys: tuple[Key | None, ...], now_s: float) -> Floats:
-        """(LEVELS, BINS) the distribution at every level; a level without a key repeats the wider one."""
+        """Return the (LEVELS, BINS) distributions; a level without a key repeats the next wider level."""
         levels: list[int] = []
         running: list[float] = []  # alternately start and number
         for level, key in enumerate(keys):
@@ -136,7 +138,7 @@ class Survival:
         return out
 
     def _row(self, key: Key) -> int:
-        """Return the key's row, created if missing; the key becomes the last to be removed."""
+        """Return the key's row, created if missing, and mark the key as the most recently used."""
         row = self._index.pop(key, None)
         if row is None:
             row = self._new_row()

@@ -1,4 +1,4 @@
-"""Boosted trees of scikit-learn as plain arrays, traversed by a compiled kernel.
+"""Boosted trees of scikit-learn as plain arrays, evaluated by a compiled kernel.
 
 For a few rows, the library's input checks take longer than the prediction. Fitted trees are copied once and
 evaluated here, with the same comparisons and sums in the same order.
@@ -22,12 +22,12 @@ class Trees(NamedTuple):
 
     Attributes:
         roots: (T,) first node of each tree.
-        column: (M,) index of the feature compared, -1 at a leaf.
-        value: (M,) threshold: values up to it go left; at a leaf, the value it adds.
+        column: (M,) index of the feature that the node compares, -1 at a leaf.
+        value: (M,) threshold: smaller or equal values go left. At a leaf: the value that the leaf adds.
         left: (M,) node for values up to the threshold.
         right: (M,) node for larger values.
         unknown: (M,) node for nan.
-        base: Value that the leaves are added to.
+        base: Constant to which the leaf values are added.
     """
 
     roots: NDArray[np.int64]
@@ -40,7 +40,7 @@ class Trees(NamedTuple):
 
 
 def trees_of(fitted: Any) -> Trees:
-    """Return the trees of a `HistGradientBoostingClassifier` of two classes and no categories."""
+    """Return the trees of a `HistGradientBoostingClassifier` with two classes and without categories."""
     nodes = [trees[0].nodes for trees in fitted._predictors]
     roots = np.cumsum([0, *(len(one) for one in nodes[:-1])])
     every = np.concatenate(nodes)
@@ -71,9 +71,9 @@ def hazards_to_end(
     base: float,
     out: Floats,
 ) -> None:
-    """(N, F) features -> (N, BINS) distributions, by the hazards of the trees for each bin.
+    """Compute the (N, BINS) distributions for (N, F) features from the trees' hazard of each bin.
 
-    `columns`: (C,) the features of the trees; the bin is their last one.
+    `columns`: (C,) the features that the trees use; the bin is one more feature after the last of them.
     """
     for job in range(len(features)):
         out[job, :] = base

@@ -52,7 +52,7 @@ def test_another_scheduler_is_loaded_for_each_replay(loads: Counter[str]) -> Non
 
 
 def test_no_seeds_are_refused() -> None:
-    with pytest.raises(InputError, match="seeds: expected a seed or more, got none"):
+    with pytest.raises(InputError, match="seeds: expected one or more seeds, got none"):
         rs.simulate(TRACE, SPEC, "fifo", seeds=())
 
 

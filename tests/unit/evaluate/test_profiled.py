@@ -188,7 +188,7 @@ def test_report_counts_the_measured_jobs_with_a_profile(store: Path, trace: Trac
 
 def test_profiles_need_models_commands_and_a_journal(store: Path, trace: Trace, tmp_path: Path) -> None:
     spec = ClusterSpec.uniform(1, 4, gpu_type="V100")
-    with pytest.raises(InputError, match=r"--profiles changes the workloads of models, .*: give --models"):
+    with pytest.raises(InputError, match=r"--profiles needs models, .*: give --models"):
         simulate(trace, spec, "fifo", profiles=store)
     bare = replace(trace, extra={})
     with pytest.raises(InputError, match="no column x_command"):

@@ -103,7 +103,7 @@ def test_policies_of_one_name_are_distinguished() -> None:
 
 def test_conflicting_arguments_are_refused() -> None:
     trace, _ = synthesize("philly", 20, 1.0, 64, seed=2)
-    with pytest.raises(InputError, match="expected a policy or more"):
+    with pytest.raises(InputError, match="expected one or more policies"):
         simulate(trace, CLUSTER, [])
     with pytest.raises(InputError, match="models"):
         simulate(trace, CLUSTER, ["pack"])

@@ -84,13 +84,13 @@ def test_cluster_is_taken_from_the_day_in_the_middle() -> None:
     ]
     days = conversion.accounts[1]
     assert (days.rows, days.kept) == (3, 3)
-    assert noted(days) == {"used for the cluster: its VCs as on 2020-06-09": [3]}
+    assert noted(days) == {"used for the cluster: the VCs of 2020-06-09": [3]}
 
 
 @pytest.mark.parametrize(
     ("table", "error", "message"),
     [
-        ("date,vcJkd,total\n", TraceError, "expected a row a day, got none"),
+        ("date,vcJkd,total\n", TraceError, "expected a row per day, got no readable row"),
         ("date,vcJkd,total\n2020-06-09,0,0\n", ClusterSpecError, "this cluster has no GPUs"),
         ("day,vcJkd\n2020-06-09,8\n", TraceError, "line 1: expected a header with date, total"),
     ],

@@ -61,7 +61,7 @@ def test_header_gives_the_nodes_if_processors_are_gpus() -> None:
     spec = convert(SWF, processors="gpus", cluster_name="log").cluster
     assert spec is not None
     assert [(group.count, group.gpus) for group in spec.nodes] == [(4, 8)]
-    with pytest.raises(InputError, match="the format knows no GPUs; give --processors gpus"):
+    with pytest.raises(InputError, match="the format does not describe GPUs; give --processors gpus"):
         convert(SWF, cluster_name="log")
 
 

@@ -195,7 +195,7 @@ def test_report_states_its_limits(tmp_path: Path) -> None:
     bench.close()
     found = report(bench.directory)
     assert found.agreement.same_gpus == 1
-    assert "starts are known of 1 of its 1 jobs" in found.refused
+    assert "starts are recorded for 1 of its 1 jobs" in found.refused
     said = CliRunner().invoke(shadow, [str(bench.directory), "--html", str(tmp_path / "page.html")])
     assert said.exit_code == 0, said.output
     assert "nothing is claimed about waiting times" in said.output

@@ -99,7 +99,7 @@ def test_vc_cannot_hold_more_than_its_nodes() -> None:
 @pytest.mark.parametrize(
     ("trace", "said"),
     [
-        (replace(small([0.0], ["a"]), extra={}), "starts are known of 0 of its 200 jobs with GPUs"),
+        (replace(small([0.0], ["a"]), extra={}), "starts are recorded for 0 of its 200 jobs with GPUs"),
         (small([0.0], ["a"], gpus=16), "200 of 200 jobs ran and can never run there, such as 0: gang of 16"),
     ],
 )
