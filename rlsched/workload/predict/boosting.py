@@ -24,7 +24,7 @@ from rlsched.workload.predict.trees import hazards_to_end, trees_of
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    from sklearn.ensemble import HistGradientBoostingClassifier
     from threadpoolctl import ThreadpoolController
 
 LATEST_JOBS: Final = 14000
@@ -48,23 +48,6 @@ def require_sklearn() -> type[HistGradientBoostingClassifier]:
             "or take --model running-mean, nearest or survival"
         ) from error
     found: type[HistGradientBoostingClassifier] = HistGradientBoostingClassifier
-    return found
-
-
-def require_sklearn_regressor() -> type[HistGradientBoostingRegressor]:
-    """Return the regressor class of scikit-learn of the same family, for quantiles.
-
-    Raises:
-        InputError: scikit-learn is not installed.
-    """
-    try:
-        from sklearn.ensemble import HistGradientBoostingRegressor
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"gradient boosting needs scikit-learn, which is not installed: {install_command('predict')}, "
-            "or use a forecast that needs no fit"
-        ) from error
-    found: type[HistGradientBoostingRegressor] = HistGradientBoostingRegressor
     return found
 
 
