@@ -27,6 +27,7 @@ from rlsched.broker.base.entries import (
 )
 from rlsched.broker.base.ledger_models import nearest_mhz
 from rlsched.broker.base.limits import Limits
+from rlsched.broker.base.output_files import files_of
 from rlsched.broker.base.states import PRECEDENCE, PREEMPTED, Ending, Outcome
 from rlsched.broker.nodes.sharing import is_limited, may_share
 from rlsched.broker.outbox import Outbox
@@ -420,20 +421,26 @@ class Launches:
             return
         beside = [self._state.job_of_seq[seq].number for seq in self._state.cluster.beside(job.seq)]
         shares, need_mib = may_share(self._state, job)
+        nodes = [other.node for other in attempt.ranks]
         for number, rank in enumerate(attempt.ranks):
             if rank.state == LAUNCHING and node in (None, rank.node):
                 cores, memory_mib = on_a_rank(needs(job), len(rank.gpus), attempt.cpu_milli_each)
+                files = files_of(job.spec, attempt.number, number, nodes)
                 order = Launch(
                     epoch=self._state.epoch,
                     job=job.number,
                     attempt=attempt.number,
                     rank=number,
                     num_ranks=len(attempt.ranks),
-                    nodes=[other.node for other in attempt.ranks],
+                    nodes=nodes,
                     gpus=rank.gpus,
                     command=job.spec.command,
                     env=job.spec.env,
                     cwd=job.spec.cwd,
+                    output=files.output,
+                    error=files.error,
+                    appends=files.appends,
+                    whole_lines=files.whole_lines,
                     person=job.spec.user,
                     time_limit_s=job.spec.time_limit_s,
                     grace_s=self.grace_s(job),
