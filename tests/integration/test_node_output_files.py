@@ -22,7 +22,7 @@ from rlsched_node.processes import ranks as ranks_module
 from rlsched_node.processes import shim
 from rlsched_node.processes.ranks import LiveRanks
 from rlsched_node.processes.shims import Shims
-from rlsched_node.processes.steps import Exited, Started
+from rlsched_node.processes.steps import CopyFailed, Exited, Started
 from rlsched_node.processes.store import AttemptStore
 from tests.support.online.ranks import KEY, collect, output, start, until
 
@@ -119,7 +119,10 @@ def test_file_that_cannot_be_opened_is_named_and_the_job_runs(
     ranks: LiveRanks, store: AttemptStore, folder: Path, target: str
 ) -> None:
     directory = start(ranks, store, "echo", "on", cwd=str(folder), output=target)
-    assert collect(ranks, Exited)[-1] == Exited(KEY, 0)
+    events = collect(ranks, Exited)
+    assert events[-1] == Exited(KEY, 0)
+    (failed,) = (event for event in events if isinstance(event, CopyFailed))
+    assert failed.note.startswith(f"--output {target}: ")
     lines = output(directory).splitlines()
     lines.remove("on")
     (line,) = lines

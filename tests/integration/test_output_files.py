@@ -78,6 +78,8 @@ def test_file_that_cannot_be_written_does_not_fail_the_job(place: Place) -> None
     lines = place.type(f"rlsched logs {job}").stdout.splitlines()
     line = "--output /proc/none.txt: No such file or directory: the output is only in `rlsched logs`"
     assert sorted(lines) == ["on", f"rlsched: {line}"]
+    said = place.type(f"rlsched why {job}").stdout
+    assert "does not write its output to a file: --output /proc/none.txt: No such file or directory" in said
 
 
 def test_unknown_pattern_is_refused(place: Place) -> None:

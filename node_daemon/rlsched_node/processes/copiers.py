@@ -8,11 +8,13 @@ import logging
 import os
 import sys
 
+from rlsched_node import records
 from rlsched_node.processes import copier
 from rlsched_node.processes.store import AttemptDir
 from rlsched_node.processes.streams import (
     ALL_COPIED,
     Copy,
+    failure_of,
     progress_name,
     read_progress,
     write_progress,
@@ -52,6 +54,17 @@ class Copiers:
         launch = directory.launch()
         copies = launch.copies() if launch is not None else ()
         return not any(_is_locked(f"{directory.path}/{progress_name(copy.source)}") for copy in copies)
+
+    def failure(self, directory: AttemptDir) -> str:
+        """Which copies of a rank have failed: option, path and reason; "" if none has."""
+        launch = directory.launch()
+        found = []
+        for copy in launch.copies() if launch is not None else ():
+            with contextlib.suppress(OSError):
+                reason = failure_of(records.read(f"{directory.path}/{progress_name(copy.source)}"))
+                if reason:
+                    found.append(f"{copy.option} {copy.target}: {reason}")
+        return "; ".join(found)
 
     def reap(self) -> None:
         """Collect the exit codes of copiers that have ended."""

@@ -22,7 +22,7 @@ from rlsched_node.processes.copiers import Copiers
 from rlsched_node.processes.launch import Terms, start_rank
 from rlsched_node.processes.leftovers import Leftovers
 from rlsched_node.processes.shims import Shims
-from rlsched_node.processes.steps import Event, Exited, Started, StartFailed
+from rlsched_node.processes.steps import CopyFailed, Event, Exited, Started, StartFailed
 from rlsched_node.processes.store import AttemptDir, AttemptStore, ExitRecord, ProcessId
 
 LOOK_S = 2.0
@@ -48,6 +48,7 @@ class _WatchedShim:
         pid_fd: Readable when the shim ends; None if the kernel has no pidfd: then the shim is polled.
         record: How it ended; its GPUs are free after `leftovers` have ended too.
         has_vanished: Its shim was killed, and has cleaned up nothing.
+        copy_failure: The failure of its copiers that was reported last; "": none.
         copied_by_s: The end of the rank waits until then for its copiers, monotonic seconds; None: not yet.
     """
 
@@ -62,6 +63,7 @@ class _WatchedShim:
     told: bytes = b""
     record: ExitRecord | None = None
     has_vanished: bool = False
+    copy_failure: str = ""
     copied_by_s: float | None = None
 
 
@@ -196,7 +198,7 @@ class LiveRanks:
         for rank in list(self._ranks.values()):
             with self._mishaps.set_aside(f"attempt {rank.key}"):
                 events += self._events(rank, ready)
-        self._look()
+        self._look(events)
         return events
 
     def _events(self, rank: _WatchedShim, ready: set[int]) -> Iterator[Event]:
@@ -226,13 +228,15 @@ class LiveRanks:
         living = [rank.pid for rank in self._ranks.values() if rank.record is None]
         return [self._new_shims.forker_pid, *self._spared, *self._copiers.pids, *living]
 
-    def _look(self) -> None:
-        """Record the processes below adopted shims without a group: their orphans go to an unknown parent."""
+    def _look(self, events: list[Event]) -> None:
+        """Look for failed copies. Record the processes below adopted shims without a group, whose orphans go
+        to an unknown parent."""
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_S
             self._copiers.reap()
             for rank in self._ranks.values():
+                events += self._copy_failures(rank)
                 is_known = rank.leftovers.cgroup.path or (rank.is_child and self._is_subreaper)
                 if rank.record is None and not is_known:
                     rank.leftovers.record_processes()
@@ -281,6 +285,7 @@ class LiveRanks:
             rank.record = self._record(rank)
         if self._is_clear(rank) and self._is_copied(rank):
             del self._ranks[rank.key]
+            yield from self._copy_failures(rank)
             record = rank.record
             yield Exited(rank.key, record.exit_code, record.reason, record.when_s, record.ran_s)
 
@@ -298,6 +303,12 @@ class LiveRanks:
         if rank.copied_by_s is None:
             rank.copied_by_s = now_s + COPY_WAIT_S
         return now_s >= rank.copied_by_s or self._copiers.are_done(rank.directory)
+
+    def _copy_failures(self, rank: _WatchedShim) -> Iterator[Event]:
+        failure = self._copiers.failure(rank.directory)
+        if failure != rank.copy_failure:
+            rank.copy_failure = failure
+            yield CopyFailed(rank.key, failure)
 
     def _not_started(self, rank: _WatchedShim) -> Event:
         output, _, _ = rank.directory.read_output(0, 2000)

@@ -61,6 +61,11 @@ def read_progress(data: bytes) -> int | None:
     return int(number) if number.isdigit() else None
 
 
+def failure_of(data: bytes) -> str:
+    """Why a copy has failed; "" if it has not."""
+    return data[_OFFSET_BYTES:].decode(errors="replace")
+
+
 def write_progress(fd: int, num_bytes: int, failure: str = "") -> None:
     """Write how many bytes are copied, and the reason if the copy has failed."""
     data = b"%0*d" % (_OFFSET_BYTES, num_bytes)

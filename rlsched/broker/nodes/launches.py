@@ -24,6 +24,7 @@ from rlsched.broker.base.entries import (
     RankClocked,
     RankEnded,
     RankLaunched,
+    RankOutputFailed,
 )
 from rlsched.broker.base.ledger_models import nearest_mhz
 from rlsched.broker.base.limits import Limits
@@ -51,9 +52,10 @@ from rlsched.wire.messages import (
     Launch,
     Launched,
     LaunchRefused,
+    OutputFailed,
     encode,
 )
-from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, LAUNCHING, QUEUED, RUNNING, RankState
+from rlsched.wire.states import CANCELLED, COMPLETED, ENDED, FAILED, LAUNCHING, QUEUED, RUNNING, RankState
 
 MAX_RETRIES = 3
 MAX_LOSSES = 3
@@ -191,6 +193,15 @@ class Launches:
                     sm_clock_mhz=message.sm_clock_mhz,
                     clock_note=message.clock_note,
                 )
+            )
+
+    def output_failed(self, node: str, message: OutputFailed) -> None:
+        """Record that a node cannot write a rank's output to its job's file."""
+        found = self._in_state(node, message.key, LAUNCHING, RUNNING, ENDED)
+        text = visible(message.message)[:MAX_REASON_CHARACTERS]
+        if found is not None and found[2].output_note != text:
+            self._out.record(
+                RankOutputFailed(job=message.job, attempt=message.attempt, rank=message.rank, message=text)
             )
 
     def record_refusal(self, node: str, message: LaunchRefused, held: Collection[int] = ()) -> None:

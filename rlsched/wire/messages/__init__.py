@@ -130,6 +130,7 @@ if TYPE_CHECKING:
         LogData,
         NodeMessage,
         OfNode,
+        OutputFailed,
         TimeLimited,
     )
     from rlsched.wire.messages.orders import (
@@ -273,6 +274,7 @@ __all__ = [
     "OfRank",
     "Ok",
     "OpenMode",
+    "OutputFailed",
     "OutsideReport",
     "PartyKind",
     "PastJob",

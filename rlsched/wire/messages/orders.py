@@ -30,6 +30,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
     """Likewise `Metered` and `Ended.usage`."""
     hears_clock: bool = False
     """Likewise `Heartbeat.wall_s`."""
+    hears_output: bool = False
+    """Likewise `OutputFailed`."""
 
 
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):

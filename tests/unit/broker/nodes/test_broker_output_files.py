@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rlsched.broker.base.entries import RankOutputFailed
 from rlsched.broker.base.output_files import expanded, names_rank, values, wrong_pattern
 from rlsched.broker.journal.journal import Journal
-from rlsched.wire.messages import Launch, Refused, Tasks
+from rlsched.wire.messages import Explanation, Launch, OutputFailed, Refused, Tasks, Why
 from tests.support.broker.hand import ended, launched, make, submit
 from tests.support.broker.hand_broker import HandBroker
 
@@ -91,3 +92,27 @@ def test_tasks_of_an_array_have_files_of_their_own(journal: Journal) -> None:
     broker.ask(submit(1, output="%A_%a.out", tasks=[Tasks(3, 5)]))
     broker.wait(1.0, "n0")
     assert [one.output for one in launches(broker)] == ["1_3.out", "1_4.out", "1_5.out"]
+
+
+def test_a_file_that_cannot_be_written_is_in_the_explanation(journal: Journal) -> None:
+    broker = make(journal, nodes=1)
+    broker.ask(submit(1, output="/x"))
+    broker.says("n0", launched(1))
+    failed = OutputFailed(job=1, attempt=1, rank=0, message="--output /x: Permission\ndenied")
+    broker.says("n0", failed)
+    broker.says("n0", failed)  # repeated after a reconnection
+    broker.says("n0", OutputFailed(job=1, attempt=2, rank=0, message="of no attempt"))
+    kept = [row.entry.message for row in journal.rows() if isinstance(row.entry, RankOutputFailed)]
+    assert kept == ["--output /x: Permission\\ndenied"]
+    line = f"node n0 does not write its output to a file: {kept[0]}"
+    assert line in details(broker)
+    broker.says("n0", ended(1))
+    assert line in details(broker), "also of the finished job"
+    assert line in details(make(journal)), "after a restart"
+
+
+def details(broker: HandBroker) -> list[str]:
+    """The explanation of job 1."""
+    reply = broker.ask(Why(job=1))
+    assert isinstance(reply, Explanation), reply
+    return reply.details
