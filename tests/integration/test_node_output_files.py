@@ -247,6 +247,28 @@ def test_next_daemon_continues_the_copy_of_a_killed_copier(store: AttemptStore, 
     second.close()
 
 
+def test_killed_copier_is_replaced(ranks: LiveRanks, store: AttemptStore, folder: Path) -> None:
+    start(
+        *(ranks, store, "sh", "-c", "echo one; until [ -e go ]; do sleep 0.01; done; echo two"),
+        cwd=str(folder),
+        output="o",
+    )
+    collect(ranks, Started)
+    until(lambda: (folder / "o").exists() and (folder / "o").read_text() == "one\n")
+    (first,) = copiers_of(store)
+    os.kill(first, signal.SIGKILL)
+    (folder / "go").touch()
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 0)
+    assert (folder / "o").read_text().endswith("one\ntwo\n")
+
+
+def test_process_that_a_job_leaves_and_that_writes_without_end_is_killed(
+    ranks: LiveRanks, store: AttemptStore
+) -> None:
+    start(ranks, store, "sh", "-c", "yes & exit 3", output="/dev/null", error="/dev/zero", max_output_mib=1)
+    assert collect(ranks, Exited)[-1] == Exited(KEY, 3)
+
+
 @pytest.fixture
 def open_store() -> Iterator[AttemptStore]:
     """A store whose directory other users may enter, unlike `tmp_path`."""

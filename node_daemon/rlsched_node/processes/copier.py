@@ -16,6 +16,7 @@ import os
 import select
 import sys
 import time
+from typing import Any
 
 if __name__ == "__main__":  # the isolated interpreter's path lacks this directory and the package
     sys.path.append(os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..")))
@@ -113,31 +114,38 @@ def main(source: str, shim_pid: int) -> int:
     os.close(RECORDS_FD)
     launch = json.loads(records.read("launch.json"))
     copy = next(copy for copy in copies_of(launch) if copy.source == source)
-    source_fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     name = f"{copy.option} {copy.target}"
-    copied = read_progress(os.pread(PROGRESS_FD, 64, 0))
-    failure = ""
     try:
-        shim.give_up_oom_protection()
-        shim.become_user(launch)
-        os.chdir(launch["cwd"])
-        target_fd = open_target(
-            copy.target, source_fd, appends=launch.get("appends", False) or copied is not None
-        )
-    except (OSError, ValueError) as error:
-        failure = getattr(error, "strerror", None) or str(error)
-    else:
-        write_progress(PROGRESS_FD, copied or 0)
-        follower = Follower(source_fd, copied or 0, is_whole=launch.get("whole_lines", False))
-        failure = copy_all(follower, target_fd, name, watch)
-        try:
-            os.close(target_fd)
-        except OSError as error:
-            failure = error.strerror or str(error)
+        source_fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        failure = _copy(launch, source_fd, copy.target, name, watch)
+    except OSError as error:
+        failure = error.strerror or str(error)
+    except Exception as error:  # else the daemon would start it again
+        failure = str(error)
     write_progress(PROGRESS_FD, ALL_COPIED, failure)
     if failure:
         shim.write_line(f"{name}: {failure}: the output is only in `rlsched logs`")
     return int(bool(failure))
+
+
+def _copy(launch: dict[str, Any], source_fd: int, target: str, name: str, watch: ShimWatch) -> str:
+    """Copy to the end, as the job's user. Returns why the last bytes could not be written; "" if they were.
+
+    Raises:
+        OSError: the user's file cannot be opened or closed.
+        ValueError: as in `open_target`.
+    """
+    copied = read_progress(os.pread(PROGRESS_FD, 64, 0))
+    shim.give_up_oom_protection()
+    shim.become_user(launch)
+    os.chdir(launch["cwd"])
+    appends = launch.get("appends", False) or copied is not None
+    target_fd = open_target(target, source_fd, appends=appends)
+    write_progress(PROGRESS_FD, copied or 0)
+    follower = Follower(source_fd, copied or 0, is_whole=launch.get("whole_lines", False))
+    failure = copy_all(follower, target_fd, name, watch)
+    os.close(target_fd)
+    return failure
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class Copiers:
                 _log.warning("%s: %s cannot be copied: %s", directory.path, copy.source, error)
 
     def are_done(self, directory: AttemptDir) -> bool:
-        """Whether no copier of a rank runs. Collects the exit codes of those that have ended."""
+        """Whether no copier of a rank runs. Collects the exit codes of copiers that have ended."""
         self.reap()
         launch = directory.launch()
         copies = launch.copies() if launch is not None else ()

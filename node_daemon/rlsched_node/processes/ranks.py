@@ -229,13 +229,15 @@ class LiveRanks:
         return [self._new_shims.forker_pid, *self._spared, *self._copiers.pids, *living]
 
     def _look(self, events: list[Event]) -> None:
-        """Look for failed copies. Record the processes below adopted shims without a group, whose orphans go
-        to an unknown parent."""
+        """Look after copiers that were killed or have failed. Record the processes below adopted shims
+        without a group, whose orphans go to an unknown parent."""
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_S
             self._copiers.reap()
             for rank in self._ranks.values():
+                if rank.record is None:
+                    self._copiers.start(rank.directory, rank.pid)  # a copier that was killed
                 events += self._copy_failures(rank)
                 is_known = rank.leftovers.cgroup.path or (rank.is_child and self._is_subreaper)
                 if rank.record is None and not is_known:
@@ -302,6 +304,7 @@ class LiveRanks:
         now_s = time.monotonic()
         if rank.copied_by_s is None:
             rank.copied_by_s = now_s + COPY_WAIT_S
+            self._copiers.start(rank.directory, 0)
         return now_s >= rank.copied_by_s or self._copiers.are_done(rank.directory)
 
     def _copy_failures(self, rank: _WatchedShim) -> Iterator[Event]:

@@ -23,6 +23,7 @@ HOLD_S = 0.5
 """Longest time that the begin of a line waits for the rest of it, seconds."""
 LOOK_S = (0.02, 0.25)
 _TURNS = 64
+"""Pieces of a stream that are merged before the shim looks at its signals."""
 _OFFSET_BYTES = 20
 ALL_COPIED: int = 10**_OFFSET_BYTES - 1
 """The copy is complete, or has been given up."""
@@ -172,27 +173,25 @@ class Streams:
             os.dup2(self._streams[1].write_fd, 1)
 
     def merge(self, *, is_last: bool = False) -> None:
-        """Append to `output.log` what has been written, and set the next time to look. Bounded unless
-        `is_last`."""
+        """Append new output to `output.log`, and set the next time to look; does nothing before that time.
+
+        Args:
+            is_last: Take everything that has been written up to now, also the begin of a line.
+        """
         if not self._streams or (time.monotonic() < self.look_at_s and not is_last):
             return
-        has_more = is_last
-        turns = 0
-        moved = 0
-        while turns < _TURNS or (is_last and has_more):
-            turns += 1
-            has_more = False
-            for stream in self._streams.values():
-                data = stream.follower.piece(is_last=is_last)
-                if data:
-                    has_more = True
-                    moved += len(data)
-                    with contextlib.suppress(OSError):  # lost if the disk is full
-                        os.write(1, data)
-                    stream.follower.advance(len(data))
-            if not has_more:
-                break
+        moved, has_more = False, False
         for stream in self._streams.values():
+            follower, most = stream.follower, os.fstat(stream.write_fd).st_size
+            turns = 0
+            while (data := follower.piece(is_last=is_last)) and (is_last or turns < _TURNS):
+                with contextlib.suppress(OSError):  # lost if the disk is full
+                    os.write(1, data)
+                follower.advance(len(data))
+                moved, turns = True, turns + 1
+                if follower.offset >= most:  # else it could go on as long as a process writes
+                    break
+            has_more |= turns == _TURNS
             stream.bound.enforce(is_last=is_last)
         self._wait_s = LOOK_S[0] if moved else min(self._wait_s * 2, LOOK_S[1])
         self.look_at_s = time.monotonic() + (0.0 if has_more else self._wait_s)

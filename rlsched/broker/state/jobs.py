@@ -248,6 +248,8 @@ class Job:
             self.spec,
             command=[],
             env={},
+            output="",
+            error="",
             cwd="",
             depends_on=[],
             name=sys.intern(self.spec.name),
