@@ -109,6 +109,11 @@ class Client:
             time_limit_s: Time after which the job is ended, seconds.
             env: Environment variables of the job.
             cwd: Working directory; default: that of this process; "": the home directory on the node.
+            output: File to which the node copies the output, below `cwd` unless absolute, with the patterns
+                of `sbatch`, such as `%j` for the job; "": none.
+            error: Likewise for standard error, which is then not in the file of `output`.
+            open_mode: These files are emptied at the first start of the job only (`auto`), at each start
+                (`truncate`), or never (`append`).
             preemptible: The job may be preempted for another job, and is started again later: SIGTERM, then
                 SIGKILL after the seconds in its variable RLSCHED_GRACE_S. With exit code 0 it has finished.
             grace_s: Time between SIGTERM and SIGKILL, seconds, at the time limit and when the job is

@@ -6,7 +6,7 @@ The annotations are evaluated (no `from __future__ import annotations`): Python 
 from collections.abc import Sequence
 from typing import TypedDict
 
-from rlsched.wire.messages import DependsOn, Launcher, Priority, Share
+from rlsched.wire.messages import DependsOn, Launcher, OpenMode, Priority, Share
 
 
 class JobAsked(TypedDict, total=False):
@@ -23,6 +23,9 @@ class JobAsked(TypedDict, total=False):
     time_limit_s: float | None
     env: dict[str, str] | None
     cwd: str | None
+    output: str
+    error: str
+    open_mode: OpenMode
     preemptible: bool
     speed_energy: float | None
     workload: str

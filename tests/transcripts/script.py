@@ -68,7 +68,16 @@ _LEFT_OUT = {
     *("command", "env", "cwd", "name", "capabilities", "host", "boot_id", "directory_id"),
     *("counted", "profiles"),
     *("cluster", "gpus_of_ranks", "master", "heartbeat_s", "number", "partition", "contested"),
-    *("hears_power", "hears_limits", "hears_usage", "hears_clock", "gpu_uuids", "cpus", "marks_hold"),
+    *(
+        "hears_power",
+        "hears_limits",
+        "hears_usage",
+        "hears_clock",
+        "hears_output",
+        "gpu_uuids",
+        "cpus",
+        "marks_hold",
+    ),
     *("grace_s", "num_ranks", "launcher", "last_number", "last_attempt", "vc"),
     *("gpu_type", "memory_mib", "num_cpus"),
 }

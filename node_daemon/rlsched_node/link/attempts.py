@@ -47,10 +47,11 @@ class NodeAttempts:
             Ranks of another cluster keep their GPUs until they have ended, and their exit reports until a
             broker of that cluster acknowledges them.
         tells_limits: The broker understands reports of time limits.
+        tells_output: The broker understands reports of output that is not in its job's file.
     """
 
     def __init__(self, num_gpus: int, attempts: Iterable[LocalRank] = ()) -> None:
-        self._num_gpus, self.tells_limits = num_gpus, False
+        self._num_gpus, self.tells_limits, self.tells_output = num_gpus, False, False
         self.known: dict[AttemptKey, LocalRank] = {}
         self._open: dict[AttemptKey, LocalRank] = {}  # ranks in `known` without an acknowledged end
         for attempt in attempts:
@@ -252,6 +253,14 @@ class NodeAttempts:
             yield Note(f"attempt {attempt.key} runs at {_clock_words(locked.mhz)}: {locked.note}")
         if attempt.phase is Phase.RUNNING:
             yield Send(attempt.clock_held())
+
+    def record_copy_failure(self, key: AttemptKey, note: str) -> Iterator[Effect]:
+        """Record and report that the output of a rank is not in its job's file."""
+        attempt = self.known[key]
+        attempt.output_note = note
+        yield Note(f"attempt {key}: {note}")
+        if self.tells_output and not attempt.is_forgotten:
+            yield Send(attempt.output_failed())
 
     def record_limit(self, key: AttemptKey, limit_s: float) -> Iterator[Effect]:
         """Record and report that a shim enforces another time limit."""

@@ -36,6 +36,7 @@ from rlsched_node.processes.steps import (
     Checked,
     ClocksLocked,
     Connected,
+    CopyFailed,
     Disconnected,
     Effect,
     EndJobs,
@@ -166,6 +167,8 @@ class NodeMachine:
                     )
                     self._tells_anew = True
                 yield from self.attempts.clocks_locked(event)
+            case CopyFailed(key, note):
+                yield from self.attempts.record_copy_failure(key, note)
             case Limited(key, limit_s):
                 yield from self.attempts.record_limit(key, limit_s)
             case Checked():
@@ -280,6 +283,7 @@ class NodeMachine:
         self._heartbeat_at_s = now_s + self._heartbeat_s
         self.is_registered, self.tells_power = True, welcome.hears_power
         self.attempts.tells_limits = welcome.hears_limits
+        self.attempts.tells_output = welcome.hears_output
         self.tells_clock, self.tells_usage = welcome.hears_clock, welcome.hears_usage
         self._refusal = self._warned_cluster = ""
         self._forgets_cluster = False
@@ -293,6 +297,8 @@ class NodeMachine:
                 yield from self.attempts.forget(attempt, now_s)
             elif attempt.phase is Phase.RUNNING:
                 yield Send(attempt.launched(tells_limit=welcome.hears_limits))
+                if attempt.output_note and welcome.hears_output:
+                    yield Send(attempt.output_failed())
         yield from self._report_ends(now_s)
 
     def _stay(self, welcome: Welcome, running: list[LocalRank]) -> Iterator[Effect]:

@@ -13,6 +13,7 @@ from rlsched.wire.messages import (
     Launch,
     Launched,
     LaunchRefused,
+    OutputFailed,
     RankUsage,
     TimeLimited,
 )
@@ -72,6 +73,7 @@ class LocalRank:
         sm_clock_mhz: Clock to which its GPUs are locked, MHz; 0: not locked.
         asked_mhz: Clock that the broker ordered, MHz; GPUs that ranks share get the highest of their clocks.
         clock_note: Why the clock differs from the order.
+        output_note: Option, path and reason if its output is not in its job's file.
         limit_s: Time limit that its shim enforces, seconds, infinite for none; None: its shim is an older
             daemon's, and its limit cannot change.
         workload: Name in the catalogue; "" if the job names none.
@@ -93,6 +95,7 @@ class LocalRank:
     sm_clock_mhz: int = 0
     asked_mhz: int = 0
     clock_note: str = ""
+    output_note: str = ""
     limit_s: float | None = None
     workload: str = ""
     usage: RankUsage | None = None
@@ -138,6 +141,12 @@ class LocalRank:
             rank=self.key.rank,
             sm_clock_mhz=self.sm_clock_mhz,
             clock_note=self.clock_note,
+        )
+
+    def output_failed(self) -> OutputFailed:
+        """The message that its output is not in its job's file."""
+        return OutputFailed(
+            job=self.key.job, attempt=self.key.attempt, rank=self.key.rank, message=self.output_note
         )
 
     def time_limited(self) -> TimeLimited:

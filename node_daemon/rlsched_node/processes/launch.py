@@ -295,6 +295,10 @@ def start_rank(
         workload=launch.workload,
         grace_s=grace_s_of(launch),
         mps=terms.mps,
+        output=launch.output,
+        error=launch.error,
+        appends=launch.appends,
+        whole_lines=launch.whole_lines,
     )
     try:
         directory.create(record)

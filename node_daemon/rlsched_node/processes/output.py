@@ -14,11 +14,14 @@ import errno
 import math
 import os
 import time
+from collections.abc import Callable
 
 FASTEST_BYTES_PER_S = 1 << 30
 """Assumed maximum growth of output: the next check is due when the file could reach the limit."""
 LOOK_S = (0.05, 10.0)
 CUT = b"\nrlsched: output was dropped here\n"
+MOST_KEPT = 4
+"""Multiple of the limit up to which output that has not been copied yet is kept."""
 _ALIGN = 1 << 16
 _LINE_BYTES = 96
 _PUNCH_HOLE_KEEP_SIZE = 3
@@ -30,10 +33,12 @@ class OutputBound:
     Args:
         path: The file.
         max_bytes: Maximum size on disk, at least 4 x 64 KiB; None: no limit.
+        copied: Returns the number of bytes that a copy of the file does not need any more; None: there is no
+            copy. Other bytes are dropped only at `MOST_KEPT` times the limit.
     """
 
-    def __init__(self, path: str, max_bytes: int | None) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, path: str, max_bytes: int | None, copied: Callable[[], int] | None = None) -> None:
+        self._max_bytes, self._copied = max_bytes, copied
         self._fd = -1
         self.look_at_s = math.inf
         if max_bytes:
@@ -48,19 +53,22 @@ class OutputBound:
             return
         taken = os.fstat(self._fd).st_blocks * 512
         if taken >= self._max_bytes:
-            self._drop(self._max_bytes)
+            self._drop(self._max_bytes, is_due=taken >= MOST_KEPT * self._max_bytes)
             taken = os.fstat(self._fd).st_blocks * 512
         wait_s = (self._max_bytes - taken) / FASTEST_BYTES_PER_S
         self.look_at_s = now_s + min(max(wait_s, LOOK_S[0]), LOOK_S[1])
 
-    def _drop(self, max_bytes: int) -> None:
-        first_end = _down(max_bytes // 4)
-        last_start = _down(os.fstat(self._fd).st_size - max_bytes // 2)
+    def _drop(self, max_bytes: int, *, is_due: bool) -> None:
+        """Drop the middle; `is_due`: also the part of it that has not been copied."""
+        first_end, size = _down(max_bytes // 4), os.fstat(self._fd).st_size
+        last_start = _down(size - max_bytes // 2)
+        copied = size if self._copied is None or is_due else self._copied()
+        last_start = min(last_start, _down(copied))
         if last_start <= first_end:
             return
         line = f"\nrlsched: {last_start - first_end + _LINE_BYTES} bytes of output were dropped here"
         os.pwrite(self._fd, line.ljust(_LINE_BYTES - 1).encode() + b"\n", first_end - _LINE_BYTES)
-        if not _punch_hole(self._fd, first_end, last_start - first_end):
+        if not _punch_hole(self._fd, first_end, last_start - first_end) and copied >= size:
             os.ftruncate(self._fd, first_end)  # no holes in this file system: the last part starts again
 
 

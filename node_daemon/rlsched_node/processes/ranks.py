@@ -18,14 +18,17 @@ from rlsched_node.isolation.cgroup import Cgroup, Cgroups
 from rlsched_node.mishaps import Mishaps
 from rlsched_node.processes import shim
 from rlsched_node.processes.attempt import EXIT_VANISHED, VANISHED
+from rlsched_node.processes.copiers import Copiers
 from rlsched_node.processes.launch import Terms, start_rank
 from rlsched_node.processes.leftovers import Leftovers
 from rlsched_node.processes.shims import Shims
-from rlsched_node.processes.steps import Event, Exited, Started, StartFailed
+from rlsched_node.processes.steps import CopyFailed, Event, Exited, Started, StartFailed
 from rlsched_node.processes.store import AttemptDir, AttemptStore, ExitRecord, ProcessId
 
 LOOK_S = 2.0
 """Interval at which the processes of adopted ranks are listed, seconds."""
+COPY_WAIT_S = 5.0
+"""Time that the end of a rank waits for the copies of its output, seconds: a file system may hang."""
 DEFAULT_TERMS = Terms()
 MAX_TOLD_BYTES = 4096
 _log = logging.getLogger("rlsched.node")
@@ -45,6 +48,8 @@ class _WatchedShim:
         pid_fd: Readable when the shim ends; None if the kernel has no pidfd: then the shim is polled.
         record: How it ended; its GPUs are free after `leftovers` have ended too.
         has_vanished: Its shim was killed, and has cleaned up nothing.
+        copy_failure: The failure of its copiers that was reported last; "": none.
+        copied_by_s: The end of the rank waits until then for its copiers, monotonic seconds; None: not yet.
     """
 
     key: AttemptKey
@@ -58,6 +63,8 @@ class _WatchedShim:
     told: bytes = b""
     record: ExitRecord | None = None
     has_vanished: bool = False
+    copy_failure: str = ""
+    copied_by_s: float | None = None
 
 
 class LiveRanks:
@@ -83,7 +90,7 @@ class LiveRanks:
         spared: Collection[int] = (),
     ) -> None:
         self._spared = spared
-        self._new_shims = shims or Shims()
+        self._new_shims, self._copiers = shims or Shims(), Copiers()
         self._store, self._cgroups, self._is_subreaper = store, cgroups, is_subreaper
         self._mishaps = mishaps or Mishaps(_log)
         self._ranks: dict[AttemptKey, _WatchedShim] = {}
@@ -110,6 +117,8 @@ class LiveRanks:
         directory = self._store.directories_of(key)
         cgroup = self._cgroups.cgroup_of(f"{key.cluster}.{key}") if self._cgroups is not None else Cgroup("")
         pid, pipe_fd = start_rank(launch, directory, env, terms, cgroup, self._new_shims)
+        if launch.output or launch.error:
+            self._copiers.start(directory, pid)
         leftovers = Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
         self._watch(
             _WatchedShim(key, directory, pid, None, leftovers, pipe_fd, _open_pidfd(pid), is_child=True)
@@ -128,6 +137,7 @@ class LiveRanks:
                 key, directory, pid, process, self._leftovers(key, pid), None, pid_fd, is_child=False
             )
         )
+        self._copiers.start(directory, pid)
 
     def clear(self, key: AttemptKey, record: ExitRecord, *, has_vanished: bool) -> bool:
         """End the processes that a rank without a shim left. False: some remain; `collect()` reports the end.
@@ -148,6 +158,7 @@ class LiveRanks:
             record=record,
             has_vanished=has_vanished,
         )
+        self._copiers.start(directory, 0)
         if self._is_clear(rank):
             return True
         self._ranks[key] = rank
@@ -187,7 +198,7 @@ class LiveRanks:
         for rank in list(self._ranks.values()):
             with self._mishaps.set_aside(f"attempt {rank.key}"):
                 events += self._events(rank, ready)
-        self._look()
+        self._look(events)
         return events
 
     def _events(self, rank: _WatchedShim, ready: set[int]) -> Iterator[Event]:
@@ -213,16 +224,21 @@ class LiveRanks:
         return Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
 
     def _shims(self) -> list[int]:
-        """This daemon's own children: the living shims, the forker, and processes of no rank."""
+        """This daemon's own children: the living shims, the forker, copiers, and others of no rank."""
         living = [rank.pid for rank in self._ranks.values() if rank.record is None]
-        return [self._new_shims.forker_pid, *self._spared, *living]
+        return [self._new_shims.forker_pid, *self._spared, *self._copiers.pids, *living]
 
-    def _look(self) -> None:
-        """Record the processes below adopted shims without a group: their orphans go to an unknown parent."""
+    def _look(self, events: list[Event]) -> None:
+        """Look after copiers that were killed or have failed. Record the processes below adopted shims
+        without a group, whose orphans go to an unknown parent."""
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_S
+            self._copiers.reap()
             for rank in self._ranks.values():
+                if rank.record is None:
+                    self._copiers.start(rank.directory, rank.pid)  # a copier that was killed
+                events += self._copy_failures(rank)
                 is_known = rank.leftovers.cgroup.path or (rank.is_child and self._is_subreaper)
                 if rank.record is None and not is_known:
                     rank.leftovers.record_processes()
@@ -269,8 +285,9 @@ class LiveRanks:
                 yield self._not_started(rank)
                 return
             rank.record = self._record(rank)
-        if self._is_clear(rank):
+        if self._is_clear(rank) and self._is_copied(rank):
             del self._ranks[rank.key]
+            yield from self._copy_failures(rank)
             record = rank.record
             yield Exited(rank.key, record.exit_code, record.reason, record.when_s, record.ran_s)
 
@@ -281,6 +298,20 @@ class LiveRanks:
             return False
         left.cgroup.remove()
         return True
+
+    def _is_copied(self, rank: _WatchedShim) -> bool:
+        """Whether the files of a rank that has ended are complete, or have been waited for long enough."""
+        now_s = time.monotonic()
+        if rank.copied_by_s is None:
+            rank.copied_by_s = now_s + COPY_WAIT_S
+            self._copiers.start(rank.directory, 0)
+        return now_s >= rank.copied_by_s or self._copiers.are_done(rank.directory)
+
+    def _copy_failures(self, rank: _WatchedShim) -> Iterator[Event]:
+        failure = self._copiers.failure(rank.directory)
+        if failure != rank.copy_failure:
+            rank.copy_failure = failure
+            yield CopyFailed(rank.key, failure)
 
     def _not_started(self, rank: _WatchedShim) -> Event:
         output, _, _ = rank.directory.read_output(0, 2000)

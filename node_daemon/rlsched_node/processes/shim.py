@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
 import math
 import os
@@ -41,6 +42,7 @@ from rlsched_node.isolation.cgroup import Cgroup
 from rlsched_node.lease_file import Fence, since_boot_s
 from rlsched_node.processes.mps_commands import TERMINATE_S, CommandError, terminate_clients
 from rlsched_node.processes.output import OutputBound, tells_of_gpu_memory
+from rlsched_node.processes.streams import LOG, Streams, copied_bytes, copies_of
 from rlsched_node.records import claim, exit_record, write_exit
 
 EXIT_TIME_LIMIT = 124
@@ -169,21 +171,31 @@ def set_umask(env: dict[str, str]) -> None:
     os.umask(int(text, 8) & 0o777)
 
 
-def run_command(launch: dict[str, Any]) -> None:
+def become_user(launch: dict[str, Any]) -> None:
+    """Become the user that runs the command, with the submitter's umask.
+
+    Raises:
+        OSError: this process may not become another user.
+    """
+    user = launch.get("user")
+    if user:
+        if user.get("umask") is not None:
+            os.umask(user["umask"])
+        os.initgroups(user["name"], user["gid"])
+        os.setgid(user["gid"])
+        os.setuid(user["uid"])
+    set_umask(launch["env"])
+
+
+def run_command(launch: dict[str, Any], streams: Streams) -> None:
     """In the child: become the command. Never returns."""
     code = EXIT_NOT_EXECUTABLE
     try:
         os.setpgid(0, 0)
+        streams.redirect()
         give_up_oom_protection()
         set_limits(launch.get("setup") or {})
-        user = launch.get("user")
-        if user:
-            if user.get("umask") is not None:
-                os.umask(user["umask"])
-            os.initgroups(user["name"], user["gid"])
-            os.setgid(user["gid"])
-            os.setuid(user["uid"])
-        set_umask(launch["env"])
+        become_user(launch)
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         for number in _IGNORED:
             _set_handler(number, signal.SIG_DFL)
@@ -239,14 +251,17 @@ class ProcessGroup:
         self.set_limit(launch["time_limit_s"])
         self.read_limit()
         self.fence = fence
-        self.output = OutputBound("output.log", launch.get("max_output_bytes"))
+        self.streams = Streams(launch)
+        is_copied = any(copy.source == LOG for copy in copies_of(launch))
+        copied = functools.partial(copied_bytes, LOG) if is_copied else None
+        self.output = OutputBound(LOG, launch.get("max_output_bytes"), copied)
         self.cgroup = Cgroup(launch.get("cgroup", ""))
         self.exit_code: int | None = None
         self.mps = launch.get("mps")
         self.told: set[int] = set()  # processes that got SIGTERM; the command's ID stands for its group
         self.pid = self.cgroup.fork()
         if self.pid == 0:
-            run_command(launch)
+            run_command(launch, self.streams)
         with contextlib.suppress(OSError):  # the child did so first, or runs the command already
             os.setpgid(self.pid, self.pid)
 
@@ -301,7 +316,10 @@ class ProcessGroup:
 
     def step(self) -> None:
         """Wait for the next signal or deadline, and act on it."""
-        until_s = min(self.limit_at_s, self.kill_at_s, self.output.look_at_s) - time.monotonic()
+        until_s = (
+            min(self.limit_at_s, self.kill_at_s, self.output.look_at_s, self.streams.look_at_s)
+            - time.monotonic()
+        )
         info = signal.sigtimedwait(SIGNALS, min(max(until_s, 0.0), self.fence.look_s))
         if info is not None and info.si_signo == LOOK_AT_LIMIT:
             self.read_limit()
@@ -312,6 +330,7 @@ class ProcessGroup:
         if grace_s is not None:
             write_line("no broker has answered for --lost-after, and may start this job elsewhere: ending it")
             self.end("fenced", grace_s)
+        self.streams.merge()
         self.output.enforce()
         now_s = time.monotonic()
         if now_s >= self.limit_at_s:
@@ -379,18 +398,20 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str]:
         if rank.exit_code is not None:
             break
         rank.step()
+    rank.streams.merge(is_last=True)
     exit_code = EXIT_TIME_LIMIT if rank.reason == "time_limit" else rank.exit_code
     reason = rank.reason
     if exit_code and not reason and rank.cgroup.oom_kills():
         reason = OUT_OF_MEMORY
         write_line("the kernel ended a process of this job for want of memory (`rlsched submit --mem`)")
-    elif exit_code and not reason and launch["gpus"] and tells_of_gpu_memory("output.log"):
+    elif exit_code and not reason and launch["gpus"] and tells_of_gpu_memory(LOG):
         reason = GPU_OUT_OF_MEMORY
     if left:
         rank.end_rest()
     give_up_s = rank.kill_at_s + 5.0
     while rank.reap() and time.monotonic() < give_up_s:
         rank.step()
+    rank.streams.close()
     rank.output.enforce(is_last=True)
     return exit_code, reason
 

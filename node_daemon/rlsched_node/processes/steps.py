@@ -74,6 +74,15 @@ class ClocksLocked:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyFailed:
+    """The output of a rank is not in its job's file."""
+
+    key: AttemptKey
+    note: str
+    """Option, path and reason."""
+
+
+@dataclass(frozen=True, slots=True)
 class Limited:
     """The shim of a rank has received another time limit."""
 
@@ -121,6 +130,7 @@ Event = (
     | StartFailed
     | Exited
     | ClocksLocked
+    | CopyFailed
     | Limited
     | Checked
     | GpusOut

@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -29,6 +29,7 @@ from rlsched_node.processes import shim
 from rlsched_node.processes.attempt import VANISHED
 from rlsched_node.processes.output import read_piece
 from rlsched_node.processes.removal import remove_tree
+from rlsched_node.processes.streams import LOG, STDERR, STDOUT, Copy, copies_of, progress_name
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 REASONS = frozenset(
@@ -155,6 +156,7 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
         grace_s: Seconds between SIGTERM and SIGKILL without an order: at the time limit, and without a
             broker.
         mps: The control daemon that it is a client of; None: it runs without MPS.
+        output: As in `Launch`, like the next three: see `rlsched_node.processes.streams`.
     """
 
     gpus: list[int]
@@ -173,6 +175,14 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     workload: str = ""
     grace_s: float = shim.DEFAULT_GRACE_S
     mps: MpsTerms | None = None
+    output: str = ""
+    error: str = ""
+    appends: bool = False
+    whole_lines: bool = False
+
+    def copies(self) -> list[Copy]:
+        """The copies of its streams to files of the user."""
+        return copies_of({"output": self.output, "error": self.error, "cwd": self.cwd})
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,8 +211,10 @@ class AttemptDir:
         try:
             records.write(self._file("launch.json"), msgspec.json.encode(launch))
             records.reserve(self._file("exit.tmp"))
-            records.write(self._file("output.log"), b"")
-            self._make_for_job(launch.user)
+            sources = {LOG, *(copy.source for copy in launch.copies())}
+            for source in sources:
+                records.write(self._file(source), b"")
+            self._make_for_job(launch.user, sources)
         except OSError:
             self.remove()
             raise
@@ -226,14 +238,14 @@ class AttemptDir:
             make_private(path.parent)
             os.mkdir(path, 0o700)
 
-    def _make_for_job(self, user: JobUser | None) -> None:
+    def _make_for_job(self, user: JobUser | None, sources: Collection[str]) -> None:
         """Create the job's directory; remove one that an earlier job left or made there."""
         remove_tree(self.job_path)
         self._make(self.job_path)
         with contextlib.suppress(OSError):  # some file systems have no links
             os.link(self._file("output.log"), f"{self.job_path}/output.log")
         if user is not None:
-            for path in (self.path / "output.log", self.job_path):
+            for path in (*(self.path / source for source in sources), self.job_path):
                 os.chown(path, user.uid, user.gid)
             for path in self.job_path.parents[:3]:  # cluster, attempts, the node's directory
                 path.chmod(0o711)
@@ -338,7 +350,8 @@ class AttemptDir:
             os.rename(self._file("pid"), self._file("acknowledged"))
         except FileNotFoundError:
             (self.path / "acknowledged").touch()
-        for name in ("launch.json", "kill", "limit", "exit.tmp", "usage"):
+        copied = [name for source in (LOG, STDOUT, STDERR) for name in (source, progress_name(source))]
+        for name in ("launch.json", "kill", "limit", "exit.tmp", "usage", *copied[1:]):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._file(name))
 

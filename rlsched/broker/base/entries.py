@@ -360,6 +360,12 @@ class RankClocked(OfRank, Fact, frozen=True, kw_only=True, tag="rank_clocked"):
     clock_note: str = ""
 
 
+class RankOutputFailed(OfRank, Fact, frozen=True, kw_only=True, tag="rank_output_failed"):
+    """A node cannot write the output of a rank to its job's file. Absent in older journals."""
+
+    message: str
+
+
 class RankEnded(OfRank, Fact, frozen=True, kw_only=True, tag="rank_ended", omit_defaults=True):
     """A rank ended: it exited, was refused, or was lost with its node."""
 
@@ -497,6 +503,7 @@ Entry = (
     | Decided
     | RankLaunched
     | RankClocked
+    | RankOutputFailed
     | RankEnded
     | AttemptEnding
     | AttemptOver

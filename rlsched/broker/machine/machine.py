@@ -71,6 +71,7 @@ from rlsched.wire.messages import (
     Leaving,
     LogData,
     Metered,
+    OutputFailed,
     Refused,
     SayHello,
     TimeLimited,
@@ -315,6 +316,8 @@ class Machine:
                 members.unknown_attempts.remove_ended(node, message.key)
             case ClockHeld() as message:
                 attempts.clocked(node, message)
+            case OutputFailed() as message:
+                attempts.output_failed(node, message)
             case Hello() as message:
                 members.hello(node, message, event.request, self.now_s, event.wall_s)
             case LogData() as message:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from rlsched.broker.base.ledger_models import unknown_workload
+from rlsched.broker.base.output_files import wrong_pattern
 from rlsched.broker.state.tasks import MAX_TASK, MAX_TASKS, are_distinct, count
 from rlsched.terminal.visible import CONTROL, visible
 from rlsched.wire.declared import declared
@@ -132,6 +133,8 @@ def _wrong_words(message: Submit) -> str:
     odd = [one for one in message.notify.split(",") if one not in NOTIFY_EVENTS] if message.notify else []
     if odd:
         return f"notify: expected some of {', '.join(NOTIFY_EVENTS)}, got {visible(odd[0])[:20]!r}"
+    if refusal := wrong_pattern("output", message.output) or wrong_pattern("error", message.error):
+        return refusal
     if message.workload:
         return unknown_workload(message.workload)
     return ""

@@ -24,9 +24,11 @@ from rlsched.broker.base.entries import (
     RankClocked,
     RankEnded,
     RankLaunched,
+    RankOutputFailed,
 )
 from rlsched.broker.base.ledger_models import nearest_mhz
 from rlsched.broker.base.limits import Limits
+from rlsched.broker.base.output_files import files_of
 from rlsched.broker.base.states import PRECEDENCE, PREEMPTED, Ending, Outcome
 from rlsched.broker.nodes.sharing import is_limited, may_share
 from rlsched.broker.outbox import Outbox
@@ -50,9 +52,10 @@ from rlsched.wire.messages import (
     Launch,
     Launched,
     LaunchRefused,
+    OutputFailed,
     encode,
 )
-from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, LAUNCHING, QUEUED, RUNNING, RankState
+from rlsched.wire.states import CANCELLED, COMPLETED, ENDED, FAILED, LAUNCHING, QUEUED, RUNNING, RankState
 
 MAX_RETRIES = 3
 MAX_LOSSES = 3
@@ -190,6 +193,15 @@ class Launches:
                     sm_clock_mhz=message.sm_clock_mhz,
                     clock_note=message.clock_note,
                 )
+            )
+
+    def output_failed(self, node: str, message: OutputFailed) -> None:
+        """Record that a node cannot write a rank's output to its job's file."""
+        found = self._in_state(node, message.key, LAUNCHING, RUNNING, ENDED)
+        text = visible(message.message)[:MAX_REASON_CHARACTERS]
+        if found is not None and found[2].output_note != text:
+            self._out.record(
+                RankOutputFailed(job=message.job, attempt=message.attempt, rank=message.rank, message=text)
             )
 
     def record_refusal(self, node: str, message: LaunchRefused, held: Collection[int] = ()) -> None:
@@ -420,20 +432,26 @@ class Launches:
             return
         beside = [self._state.job_of_seq[seq].number for seq in self._state.cluster.beside(job.seq)]
         shares, need_mib = may_share(self._state, job)
+        nodes = [other.node for other in attempt.ranks]
         for number, rank in enumerate(attempt.ranks):
             if rank.state == LAUNCHING and node in (None, rank.node):
                 cores, memory_mib = on_a_rank(needs(job), len(rank.gpus), attempt.cpu_milli_each)
+                files = files_of(job.spec, attempt.number, number, nodes)
                 order = Launch(
                     epoch=self._state.epoch,
                     job=job.number,
                     attempt=attempt.number,
                     rank=number,
                     num_ranks=len(attempt.ranks),
-                    nodes=[other.node for other in attempt.ranks],
+                    nodes=nodes,
                     gpus=rank.gpus,
                     command=job.spec.command,
                     env=job.spec.env,
                     cwd=job.spec.cwd,
+                    output=files.output,
+                    error=files.error,
+                    appends=files.appends,
+                    whole_lines=files.whole_lines,
                     person=job.spec.user,
                     time_limit_s=job.spec.time_limit_s,
                     grace_s=self.grace_s(job),

@@ -308,6 +308,7 @@ class Members:
             hears_clock=True,
             hears_limits=True,
             hears_usage=True,
+            hears_output=True,
         )
 
     def _refusal(self, name: str, hello: Hello) -> str:

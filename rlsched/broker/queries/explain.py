@@ -440,6 +440,11 @@ def _started(
     lines += _beside(state, job, seen)
     lines += isolation_lines(state, job)
     lines += _clock(state, job, attempt)
+    lines += [
+        f"node {rank.node} does not write its output to a file: {rank.output_note}"
+        for rank in attempt.ranks
+        if rank.output_note
+    ]
     lines += _not_held(state, job, attempt) if job.live else []
     if job.preemptions:
         lines.append(f"it was preempted before: {job.preemptions} of its {attempt.number} attempts")

@@ -193,7 +193,9 @@ class Arrays:
         if array.live or array.has_left:
             return
         array.end_s = now_s
-        array.spec = msgspec.structs.replace(array.spec, command=[], env={}, cwd="", depends_on=[])
+        array.spec = msgspec.structs.replace(
+            array.spec, command=[], env={}, cwd="", output="", error="", depends_on=[]
+        )
         array.changes, array.coming, array.aside = [], [], {}
         del self.live[array.number]
         self._gates.resolve_end(array.number, array.state, now_s)

@@ -35,6 +35,7 @@ from rlsched.broker.base.entries import (
     RankClocked,
     RankEnded,
     RankLaunched,
+    RankOutputFailed,
     Restored,
     TasksCancelled,
     TasksHeld,
@@ -158,6 +159,8 @@ class BrokerState(Known):
                 self.priorities.rank(entry, now_s)
             case RankClocked():
                 self._on_rank_clocked(entry)
+            case RankOutputFailed():
+                self._attempt(entry.job, entry.attempt).ranks[entry.rank].output_note = entry.message
             case AttemptEnding():
                 self._on_attempt_ending(entry)
             case PairSeen():

@@ -29,6 +29,7 @@ class Rank:
         state: `launching`, `running` or `ended`.
         sm_clock_mhz: Highest SM clock allowed for the GPUs, as the node reports it; 0: no limit set.
         clock_note: Reason why the ordered clock was not set.
+        output_note: Option, path and reason if its output is not in its job's file.
         ended_s: End time, Unix seconds, by the node's report if there is one; never before the attempt's
             start nor after the journal's time.
         ran_s: Run time by the node's report, seconds; None without a report.
@@ -45,6 +46,7 @@ class Rank:
     ran_s: float | None = None
     sm_clock_mhz: int = 0
     clock_note: str = ""
+    output_note: str = ""
     usage: RankUsage | None = None
 
     def become(self, state: RankState) -> None:
@@ -246,6 +248,8 @@ class Job:
             self.spec,
             command=[],
             env={},
+            output="",
+            error="",
             cwd="",
             depends_on=[],
             name=sys.intern(self.spec.name),

@@ -19,7 +19,6 @@ from rlsched.errors import InputError
 SHELLS: Final = ("sh", "bash", "dash", "ksh", "zsh")
 MARKS: Final = ("#RLSCHED", "#SBATCH")
 _VALUED: Final = (
-    *("--output", "-o", "--error", "-e", "--open-mode"),
     *("--signal", "--mail-user", "--ntasks-per-node", "--cpus-per-gpu", "--qos", "-q", "--nice", "--comment"),
     *("--kill-on-invalid-dep", "--gpu-bind", "--cpu-bind", "--ntasks-per-gpu", "--threads-per-core"),
     *("--hint", "--tmp", "--kill-on-bad-exit"),

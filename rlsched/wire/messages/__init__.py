@@ -100,6 +100,7 @@ if TYPE_CHECKING:
         DependencyKind,
         DependsOn,
         Launcher,
+        OpenMode,
         Priority,
         Share,
         Tasks,
@@ -129,6 +130,7 @@ if TYPE_CHECKING:
         LogData,
         NodeMessage,
         OfNode,
+        OutputFailed,
         TimeLimited,
     )
     from rlsched.wire.messages.orders import (
@@ -271,6 +273,8 @@ __all__ = [
     "OfNode",
     "OfRank",
     "Ok",
+    "OpenMode",
+    "OutputFailed",
     "OutsideReport",
     "PartyKind",
     "PastJob",

@@ -17,6 +17,9 @@ Share = Literal["auto", "yes", "no"]
 Priority = Literal["low", "normal", "high", "urgent"]
 Launcher = Literal["none", "torchrun", "per-gpu"]
 """How a rank's command is started: once per node; once per node under torchrun; once per GPU."""
+OpenMode = Literal["auto", "truncate", "append"]
+"""Files of `output` and `error`: emptied at a job's first start and continued at later ones; emptied at each
+start; never emptied."""
 DependencyKind = Literal["after", "afterany", "afterok", "afternotok"]
 NOTIFY_EVENTS: Final = ("start", "requeue", "end", "fail")
 """Events of a job that send a notification: its first process runs; requeued; ended; failed."""
@@ -194,6 +197,38 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
             Option("-D --cwd --chdir DIR", "Working directory  [default: the current one]"), characters=4096
         ),
     ] = ""
+    output: Annotated[
+        str,
+        Setting(
+            Option(
+                "-o --output PATTERN",
+                "File for the job's output, also kept for `rlsched logs`. %j: job, %A: array, %a: task, %x: "
+                "name, %u: user, %N: node, %n and %t: rank, %%: a percent sign  [default: no file]",
+            ),
+            characters=4096,
+        ),
+    ] = ""
+    """Below the working directory unless absolute; patterns: `rlsched.broker.base.output_files`."""
+    error: Annotated[
+        str,
+        Setting(
+            Option(
+                "-e --error PATTERN",
+                "File for the job's standard error, which is then not in the file of --output.",
+            ),
+            characters=4096,
+        ),
+    ] = ""
+    open_mode: Annotated[
+        OpenMode,
+        Setting(
+            Option(
+                "--open-mode",
+                "Files of --output and --error: truncate: emptied at each start; append: never; auto: at the "
+                "first start only.",
+            )
+        ),
+    ] = "auto"
     begin_s: Annotated[
         float | None,
         Setting(

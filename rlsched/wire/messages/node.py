@@ -249,6 +249,13 @@ class ClockHeld(OfRank, frozen=True, kw_only=True, tag="clock_held", forbid_unkn
     clock_note: str = ""
 
 
+class OutputFailed(OfRank, frozen=True, kw_only=True, tag="output_failed", forbid_unknown_fields=True):
+    """This rank's output is not in its job's file; sent with `Welcome.hears_output`, perhaps repeatedly."""
+
+    message: str
+    """Option, path and reason."""
+
+
 class TimeLimited(OfRank, frozen=True, kw_only=True, tag="time_limited", forbid_unknown_fields=True):
     """The answer to `LimitTime`, for a running rank: this limit is in force."""
 
@@ -272,6 +279,7 @@ NodeMessage = (
     | LaunchRefused
     | ClockHeld
     | TimeLimited
+    | OutputFailed
     | Ended
     | Metered
     | LogData

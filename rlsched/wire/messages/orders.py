@@ -30,6 +30,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
     """Likewise `Metered` and `Ended.usage`."""
     hears_clock: bool = False
     """Likewise `Heartbeat.wall_s`."""
+    hears_output: bool = False
+    """Likewise `OutputFailed`."""
 
 
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
@@ -52,6 +54,15 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     command: list[str]
     env: dict[str, str]
     cwd: str
+    output: str = ""
+    """File for the output of this rank, without patterns, below `cwd` unless absolute; "": none. Nodes older
+    than this field make none."""
+    error: str = ""
+    """Likewise for its standard error, which is then not in the file of `output`."""
+    appends: bool = False
+    """Whether these files keep what they have when the rank starts."""
+    whole_lines: bool = False
+    """Other ranks may write to the same files at the same time."""
     person: str = ""
     """Owner of the job, as the broker knows it from a key; "" from an older broker."""
     time_limit_s: float | None = None

@@ -52,6 +52,30 @@ def test_killed_daemon_loses_no_job_and_the_next_one_reports_its_end_once(
     assert (tmp_path / "runs").read_text() == "ran\n"
 
 
+def test_killed_daemon_neither_loses_nor_repeats_output_in_the_file_of_a_job(
+    broker: FakeBroker, start_node: Callable[..., Node], tmp_path: Path
+) -> None:
+    file, stop = tmp_path / "out.txt", tmp_path / "stop"
+    node = start_node()
+    broker.greet()
+    program = f"n=0; until [ -e {stop} ]; do echo $((n += 1)); done"
+    broker.launch("bash", "-c", program, cwd=str(tmp_path), output="out.txt")
+    broker.receive(Launched)
+    until(lambda: file.exists() and file.stat().st_size > 1000)
+    node.signal(signal.SIGKILL)
+    size = file.stat().st_size
+    until(lambda: file.stat().st_size > size + 1000)
+    start_node()
+    broker.greet()
+    size = file.stat().st_size
+    until(lambda: file.stat().st_size > size + 1000)
+    stop.touch()
+    broker.end_of(1)
+    numbers = file.read_text().split()
+    assert numbers == [str(number) for number in range(1, len(numbers) + 1)]
+    assert broker.log(1).data.decode() == file.read_text()[: 1 << 16]
+
+
 def test_job_that_ends_without_a_daemon_is_reported(
     broker: FakeBroker, tmp_path: Path, start_node: Callable[..., Node]
 ) -> None:

@@ -106,6 +106,7 @@ class FakeBroker:
         grace_s: float | None = None,
         shares: bool = False,
         beside: tuple[int, ...] = (),
+        output: str = "",
     ) -> Launch:
         order = Launch(
             epoch=self.epoch,
@@ -125,6 +126,7 @@ class FakeBroker:
             grace_s=grace_s,
             shares=shares,
             beside=list(beside),
+            output=output,
         )
         self.send(order)
         return order

@@ -33,6 +33,10 @@ def start(
     limits: RankLimits = NO_LIMITS,
     user: JobUser | None = None,
     mps: MpsTerms | None = None,
+    output: str = "",
+    error: str = "",
+    appends: bool = False,
+    whole_lines: bool = False,
 ) -> AttemptDir:
     order = Launch(
         epoch=1,
@@ -46,6 +50,10 @@ def start(
         env=env or {},
         cwd=cwd,
         time_limit_s=limit_s,
+        output=output,
+        error=error,
+        appends=appends,
+        whole_lines=whole_lines,
     )
     directory = store.directories_of(key)
     ranks.start(

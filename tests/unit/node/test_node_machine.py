@@ -21,6 +21,7 @@ from rlsched.wire.messages import (
     Launched,
     LaunchRefused,
     Leaving,
+    OutputFailed,
     Refused,
     SayHello,
     Welcome,
@@ -37,6 +38,7 @@ from rlsched_node.processes.steps import (
     Acknowledge,
     Checked,
     Connected,
+    CopyFailed,
     Disconnected,
     Effect,
     EndJobs,
@@ -564,3 +566,15 @@ def test_gpus_out_of_service_are_reported_once_and_at_each_registration() -> Non
     node.handle(welcome(), 0.1)
     assert node.handle(GpusOut(held), 0.2) == []
     assert node.handle(GpusOut([]), 0.3) == [Note("GPU 1 gets jobs again"), Send(Held(held=[]))]
+
+
+def test_output_that_is_not_in_a_file_is_reported_and_again_to_the_next_broker() -> None:
+    machine = registered()
+    running(machine, launch())
+    note = "--output /x: Permission denied"
+    said = Send(OutputFailed(job=1, attempt=1, rank=0, message=note))
+    assert said not in machine.handle(CopyFailed(KEY, note), 1.0), "a broker that does not know the message"
+    machine.handle(Received(SayHello()), 2.0)
+    knows = Welcome(epoch=1, cluster=CLUSTER, heartbeat_s=1.0, hears_output=True)
+    assert said in machine.handle(Received(knows), 3.0)
+    assert said in machine.handle(CopyFailed(KEY, note), 4.0)

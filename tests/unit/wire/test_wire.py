@@ -27,6 +27,7 @@ from rlsched.wire.messages import (
     LimitTime,
     LogData,
     Message,
+    OutputFailed,
     Refused,
     Serving,
     Submit,
@@ -62,6 +63,7 @@ EXAMPLES: list[Message] = [
     LimitTime(epoch=1, job=2, attempt=3, rank=0, limit_s=math.inf),
     TimeLimited(job=2, attempt=3, rank=0, limit_s=math.inf),
     Launched(job=2, attempt=3, rank=0, pid=7, limit_s=60.0),
+    OutputFailed(job=2, attempt=3, rank=0, message="--output /x: Permission denied"),
     Ended(job=1, attempt=1, rank=0, exit_code=0),
 ]
 

@@ -1,0 +1,119 @@
+"""Starts the processes that copy streams of ranks to files of their users, and follows them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import sys
+
+from rlsched_node import records
+from rlsched_node.processes import copier
+from rlsched_node.processes.store import AttemptDir
+from rlsched_node.processes.streams import (
+    ALL_COPIED,
+    Copy,
+    failure_of,
+    progress_name,
+    read_progress,
+    write_progress,
+)
+
+_ENVIRONMENT = {"LANG": "C.UTF-8"}
+_log = logging.getLogger("rlsched.node")
+
+
+class Copiers:
+    """Copiers of this node's ranks. A copier outlives its daemon; a lock on its progress shows that it lives.
+
+    Attributes:
+        pids: Copiers that this process has started, and that may still run.
+    """
+
+    def __init__(self) -> None:
+        self.pids: set[int] = set()
+
+    def start(self, directory: AttemptDir, shim_pid: int) -> None:
+        """Start the copiers of a rank that neither run nor have finished. Failures are logged.
+
+        Args:
+            directory: The attempt's directories.
+            shim_pid: The rank's shim; 0: it has ended.
+        """
+        launch = directory.launch()
+        for copy in launch.copies() if launch is not None else ():
+            try:
+                self._start(directory, copy, shim_pid)
+            except OSError as error:
+                _log.warning("%s: %s cannot be copied: %s", directory.path, copy.source, error)
+
+    def are_done(self, directory: AttemptDir) -> bool:
+        """Whether no copier of a rank runs. Collects the exit codes of copiers that have ended."""
+        self.reap()
+        launch = directory.launch()
+        copies = launch.copies() if launch is not None else ()
+        return not any(_is_locked(f"{directory.path}/{progress_name(copy.source)}") for copy in copies)
+
+    def failure(self, directory: AttemptDir) -> str:
+        """Which copies of a rank have failed: option, path and reason; "" if none has."""
+        launch = directory.launch()
+        found = []
+        for copy in launch.copies() if launch is not None else ():
+            with contextlib.suppress(OSError):
+                reason = failure_of(records.read(f"{directory.path}/{progress_name(copy.source)}"))
+                if reason:
+                    found.append(f"{copy.option} {copy.target}: {reason}")
+        return "; ".join(found)
+
+    def reap(self) -> None:
+        """Collect the exit codes of copiers that have ended."""
+        for pid in list(self.pids):
+            try:
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    self.pids.discard(pid)
+            except ChildProcessError:
+                self.pids.discard(pid)
+
+    def _start(self, directory: AttemptDir, copy: Copy, shim_pid: int) -> None:
+        path = directory.path
+        progress = os.open(path / progress_name(copy.source), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(progress, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the copier inherits it
+            if read_progress(os.pread(progress, 64, 0)) == ALL_COPIED:
+                return
+            program = [sys.executable, "-I", "-S", copier.__file__]
+            try:
+                pid = os.posix_spawn(
+                    sys.executable,
+                    [*program, os.path.join(*path.parts[-2:]), copy.source, str(shim_pid)],
+                    _ENVIRONMENT,
+                    file_actions=[
+                        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                        (os.POSIX_SPAWN_OPEN, 1, str(path / "output.log"), os.O_WRONLY | os.O_APPEND, 0),
+                        (os.POSIX_SPAWN_DUP2, 1, 2),
+                        (os.POSIX_SPAWN_DUP2, progress, copier.PROGRESS_FD),
+                        (os.POSIX_SPAWN_OPEN, copier.RECORDS_FD, str(path), os.O_RDONLY | os.O_DIRECTORY, 0),
+                    ],
+                    setsid=True,
+                )
+            except OSError as error:
+                write_progress(progress, ALL_COPIED, f"cannot start a process: {error.strerror}")
+                raise
+            self.pids.add(pid)
+        except BlockingIOError:
+            return  # its copier runs
+        finally:
+            os.close(progress)
+
+
+def _is_locked(path: str) -> bool:
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(fd)
+    return False

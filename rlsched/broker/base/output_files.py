@@ -1,0 +1,111 @@
+"""Names of the files of `--output` and `--error`: the filename patterns of `sbatch`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from rlsched.broker.base.entries import JobSubmitted
+
+_PATTERN: Final = re.compile(r"%(\d{0,2})(.?)", re.DOTALL)
+_LETTERS: Final = "AajNntux%"
+_OF_RANK: Final = frozenset("Nnt")
+_MOST_DIGITS: Final = 10
+
+
+def wrong_pattern(field: str, pattern: str) -> str:
+    """Return the error of a pattern, in one line; "" if it is valid."""
+    for found in _PATTERN.finditer(pattern):
+        if not found[2] or found[2] not in _LETTERS:
+            return f"{field}: expected %% or % with one of A a j N n t u x, got {found[0]!r} in {pattern!r}"
+    if pattern.endswith("/"):
+        return f"{field}: expected a file, got a directory: {pattern!r}"
+    return ""
+
+
+def names_rank(pattern: str) -> bool:
+    """Whether each rank has a file of its own: the pattern has `%N`, `%n` or `%t`."""
+    return any(found[2] in _OF_RANK for found in _PATTERN.finditer(pattern))
+
+
+def values(
+    *, job: int, array: int, task: int, name: str, user: str, node: str, rank: int
+) -> Mapping[str, str]:
+    """Return the text of each letter.
+
+    Args:
+        job: Job number.
+        array: Number of the array; 0: the job is in no array, and `%A` is the job.
+        task: Number of the task; 0 without an array.
+        name: Name of the job; a slash in it becomes `_`.
+        user: Owner of the job.
+        node: Name of the rank's node, of which the part before the first dot counts.
+        rank: Number of the rank.
+    """
+    return {
+        "j": str(job),
+        "A": str(array or job),
+        "a": str(task),
+        "x": name.replace("/", "_"),
+        "u": user.replace("/", "_"),
+        "N": node.partition(".")[0],
+        "n": str(rank),
+        "t": str(rank),
+        "%": "%",
+    }
+
+
+def expanded(pattern: str, texts: Mapping[str, str]) -> str:
+    """Return a pattern with the texts of `values`; a number after `%` is the least width of a number."""
+
+    def text(found: re.Match[str]) -> str:
+        plain = texts[found[2]]
+        width = min(int(found[1] or 0), _MOST_DIGITS)
+        return plain.zfill(width) if plain.isdecimal() else plain
+
+    return _PATTERN.sub(text, pattern)
+
+
+class OutputFiles(NamedTuple):
+    """The files of one rank; fields as in `Launch`."""
+
+    output: str = ""
+    error: str = ""
+    appends: bool = False
+    whole_lines: bool = False
+
+
+NO_FILES: Final = OutputFiles()
+
+
+def files_of(spec: JobSubmitted, attempt: int, rank: int, nodes: Sequence[str]) -> OutputFiles:
+    """Return the files of one rank of a job.
+
+    A file of several ranks is never emptied: no rank knows whether another one has written to it already.
+
+    Args:
+        spec: The submission.
+        attempt: Number of the attempt; 1 for the first.
+        rank: Number of the rank.
+        nodes: The node of each rank.
+    """
+    patterns = [one for one in (spec.output, spec.error) if one]
+    if not patterns:
+        return NO_FILES
+    texts = values(
+        job=spec.job,
+        array=spec.array,
+        task=spec.task,
+        name=spec.name,
+        user=spec.user,
+        node=nodes[rank],
+        rank=rank,
+    )
+    is_shared = len(nodes) > 1 and not all(map(names_rank, patterns))
+    return OutputFiles(
+        expanded(spec.output, texts),
+        expanded(spec.error, texts),
+        is_shared or spec.open_mode == "append" or (spec.open_mode == "auto" and attempt > 1),
+        is_shared,
+    )
