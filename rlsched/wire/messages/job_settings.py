@@ -73,7 +73,7 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             Option(
                 "--gpu-type TYPE,...",
                 "Only these GPU types, as `rlsched nodes` shows them or shorter: H100; A100,H100; any.",
-                "Only these GPU types; any.",
+                "New accepted GPU types, or any.",
             ),
             Option("-C --constraint TYPE|...", "Same as --gpu-type, as in Slurm."),
             changes="task",
@@ -216,7 +216,7 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
                 "-d --dependency WHAT",
                 "Wait for other jobs: after, afterany, afterok, afternotok with job numbers (afterok:17:18), "
                 "singleton; separate several by commas, all have to be met.",
-                'Wait for these jobs, instead of earlier ones; "": for none.',
+                'New dependencies, which replace the present ones; "": none.',
             ),
             changes="waiting",
             scontrol="Dependency",
@@ -227,8 +227,8 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "-a --array TASKS",
-                "Queue a task per number, with RLSCHED_ARRAY_TASK in its environment: 0-99, 1,3,7; %8: at "
-                "most 8 at once.",
+                "Queue one task per number, with the number as RLSCHED_ARRAY_TASK in its environment: 0-99, "
+                "1,3,7; 0-99%8: at most 8 run at once.",
             ),
             keyword="array",
         ),
@@ -237,7 +237,11 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
     array_limit: Annotated[
         int,
         Setting(
-            Option("--array-limit N", update="Most tasks to run at once; 0: no limit.", kind="number"),
+            Option(
+                "--array-limit N",
+                update="Maximum number of tasks to run at once; 0: no limit.",
+                kind="number",
+            ),
             least=0,
             most=math.inf,
             expects="0 or more",
@@ -287,9 +291,9 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--lost-after TIME",
-                "Time a node of the job may be unreachable, or the broker down, before the node ends the job "
-                "and the broker requeues it: 10m, 1h, never.  [default: the broker's --lost-after, which is "
-                "never]",
+                "Time for which a node of the job may be unreachable, or the broker down, before the node "
+                "ends the job and the broker requeues it: 10m, 1h, never.  [default: the broker's "
+                "--lost-after, by default never]",
                 "Same as for `rlsched submit`.",
             ),
             changes="task",
@@ -303,7 +307,7 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
                 "--share",
                 "Whether the job may share its GPUs with other jobs, if the broker has --share. auto: if "
                 "--workload is given, or jobs with this command have been measured.",
-                update="Whether it may share GPUs; present co-tenants stay.",
+                update="Whether the job may share its GPUs; jobs that share them now stay.",
             ),
             changes="running",
         ),
@@ -326,8 +330,8 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--notify WHAT",
-                "Events to notify of, if the operator runs `rlsched notify`: some of start, requeue, end, "
-                "fail, separated by commas. fail: only if the job fails.",
+                "Events that send a notification, if the operator runs `rlsched notify`: some of start, "
+                "requeue, end, fail, separated by commas. fail: only if the job fails.",
             ),
             Option(
                 "--mail-type WHAT", "Same as --notify, with Slurm's names: BEGIN, END, FAIL, REQUEUE, ALL."

@@ -103,7 +103,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     state: str
-    """up | drained | away | down | asleep | waking | foreign (the node belongs to another cluster)"""
+    """up | drained | unreachable | down | asleep | waking | foreign (the node belongs to another cluster)"""
     gpus: int
     free_gpus: int
     gpu_type: str

@@ -108,7 +108,7 @@ class GpusReport(msgspec.Struct, frozen=True, kw_only=True):
     """Free GPUs on nodes that are up."""
     held: int
     absent: int
-    """Free GPUs on nodes that are down, away or drained."""
+    """Free GPUs on nodes that are down, unreachable or drained."""
 
 
 class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report"):
@@ -153,7 +153,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     health_failures: int = 0
     """How often the health checks of a node began to fail, since the journal began."""
     absent_nodes: dict[str, str] = {}
-    """Nodes that are down, away or drained, with the reason; the first 50."""
+    """Nodes that are down, unreachable or drained, with the reason; the first 50."""
     gpus_out: int = 0
     """GPUs of node daemons that are lost, or in use by a process that rlsched did not start."""
     nodes_with_gpus_out: dict[str, str] = {}
