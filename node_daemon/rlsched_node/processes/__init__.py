@@ -1,1 +1,1 @@
-"""Processes of jobs: their launch under a shim, records on disk, output, health checks."""
+"""Processes of jobs: start under a shim, records on disk, output, health checks."""
