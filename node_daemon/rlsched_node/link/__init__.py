@@ -1,1 +1,2 @@
-"""The daemon's side of the broker: its link, leases, and the state machine that answers it."""
+"""The node's connection to the broker, the lease, and the state machine that handles the broker's
+messages."""
