@@ -58,7 +58,7 @@ def open_gpus(
         return NvmlGpus(count, gpm=gpm, profile=cut.profile if cut is not None else "")
     except GpuUnavailableError as error:
         raise InputError(
-            f"no NVIDIA GPU here ({error}); for simulated ones give `--simulated --gpus {wanted}`"
+            f"no NVIDIA GPU here ({error}); for simulated GPUs give `--simulated --gpus {wanted}`"
         ) from error
     except GpuError as error:
         raise InputError(
@@ -68,7 +68,7 @@ def open_gpus(
     except ModuleNotFoundError as error:
         raise InputError(
             f"reading NVIDIA GPUs needs nvidia-ml-py ({install_command('node')}); "
-            f"for simulated ones give `--simulated --gpus {wanted}`"
+            f"for simulated GPUs give `--simulated --gpus {wanted}`"
         ) from error
 
 

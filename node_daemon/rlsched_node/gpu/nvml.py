@@ -446,7 +446,7 @@ class NvmlGpus:
                 self._told.add((gpu, str(error)))
                 _log.warning("GPU %d: a reading failed, and is left out while it does: %s", gpu, error)
         if look.errors and not look.is_answered:
-            raise GpuLostError(f"it answers nothing: {look.errors[0]}") from look.errors[0]
+            raise GpuLostError(f"no reading succeeded: {look.errors[0]}") from look.errors[0]
 
     def _working(self, gpu: int, able: GpuReadings, look: _Look) -> tuple[GpuProcess, ...] | None:
         """Return the processes on a GPU, with memory and share of time if the driver reports them."""
@@ -537,7 +537,7 @@ class NvmlGpus:
     @typed_errors
     def _gpm_supported(self, gpu: int) -> None:
         if not is_supported(self._board(gpu)):
-            raise GpuNotSupportedError("it has no counters")
+            raise GpuNotSupportedError("the GPU has no counters")
 
     @typed_errors
     def _counted(self, gpu: int, *, now_s: float) -> GpmReading:

@@ -127,11 +127,13 @@ class ReplayedGpus:
         self._rows: list[list[GpuReading]] = [[] for _ in self._devices]
         for number, row in enumerate(rows, start=2):
             if not 0 <= row.gpu < len(self._devices):
-                raise InputError(f"{path}, line {number}: GPU {row.gpu}, of {len(self._devices)}")
+                raise InputError(
+                    f"{path}, line {number}: got GPU {row.gpu}, expected a number below {len(self._devices)}"
+                )
             try:
                 unknown = sorted(row.reading.keys() - set(GpuReading._fields))
                 if unknown:
-                    raise TypeError(f"unknown figures {', '.join(unknown)}")
+                    raise TypeError(f"unknown readings: {', '.join(unknown)}")
                 reading = msgspec.convert([row.reading.get(name) for name in GpuReading._fields], GpuReading)
             except (msgspec.ValidationError, TypeError) as error:
                 raise InputError(f"{path}, line {number}: {error}") from error
@@ -139,7 +141,7 @@ class ReplayedGpus:
             self._rows[row.gpu].append(reading)
         for gpu, times_s in enumerate(self._times_s):
             if not times_s or times_s != sorted(times_s):
-                raise InputError(f"{path}: expected readings of GPU {gpu}, in the order of time")
+                raise InputError(f"{path}: expected readings of GPU {gpu}, in order of time")
 
     @property
     def count(self) -> int:

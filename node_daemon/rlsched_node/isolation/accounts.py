@@ -56,8 +56,8 @@ class SystemAccounts:
         found = self._known.get(name)
         if found is None:
             raise AccountsAwayError(
-                f"this node cannot find out who {name!r} is: its directory service does not answer "
-                f"(`getent passwd {name}` asks it)"
+                f"this node cannot look up the user {name!r}: its directory service does not answer "
+                f"(test it with `getent passwd {name}`)"
             )
         return found
 

@@ -90,7 +90,7 @@ class JobUsers:
             )
         name = self._accounts.get(person, person)
         if "\0" in name:
-            raise OwnerError("its owner's name holds a NUL character")
+            raise OwnerError("the name of the job's owner contains a NUL character")
         try:
             user = _user(self._directory.account_of(name))
         except KeyError:
@@ -103,7 +103,7 @@ class JobUsers:
         if user.uid < FIRST_UID and user.uid != 0 and person not in self._accounts:
             raise OwnerError(
                 f"{name!r} is a system account on this node (uid {user.uid}, below {FIRST_UID}): "
-                "only rlsched node --users can let jobs run as that"
+                "jobs can run as this account only if `rlsched node --users` names it"
             )
         return msgspec.structs.replace(user, umask=UMASK)
 
@@ -200,8 +200,8 @@ def check_reachable(directory: Path, user: JobUser | None) -> None:
             continue
         who = "the owners of jobs" if user is None else user.name
         raise InputError(
-            f"--dir {directory}: {who} cannot enter {above}, and jobs have files there; "
-            "give a --dir that it can reach, such as /var/lib/rlsched"
+            f"--dir {directory}: {who} cannot enter {above}, but jobs have files there; "
+            "give another --dir, such as /var/lib/rlsched"
         )
 
 

@@ -244,8 +244,8 @@ def refuse_on_full_disk(directory: Path, min_free_mib: int | None) -> None:
     free, wanted = free_and_wanted_mib(directory, min_free_mib)
     if free < wanted:
         raise LaunchError(
-            f"the disk of {directory} has {free} MiB free, and a job is started with {wanted} MiB or more "
-            "(--min-free-mib): remove something there",
+            f"the disk of {directory} has {free} MiB free, and the start of a job needs {wanted} MiB "
+            "(--min-free-mib): remove files there",
             is_for_now=True,
         )
 
@@ -278,7 +278,7 @@ def start_rank(
             close_others(group.path, [*terms.limits.devices, *FOR_ALL])
         except OSError as error:
             group.remove()
-            raise LaunchError(f"cannot close the other GPUs to it: {error.strerror}") from error
+            raise LaunchError(f"cannot deny the rank access to other GPUs: {error.strerror}") from error
     record = LaunchRecord(
         gpus=launch.gpus,
         command=launch_command(launch, env),
