@@ -48,7 +48,9 @@ def _ask(token: Token, pair: KeyPair, timeout_s: float) -> object:
         if connection.is_let_in(timeout_s):
             return connection.ask(Join(public=pair.public.decode()), Joined, timeout_s)
         if not connection.is_refused:
-            raise BrokerUnavailableError(f"no broker answers at {token.address}, where the token is from")
+            raise BrokerUnavailableError(
+                f"no broker answers at {token.address}, the address in the join token"
+            )
         raise InputError(
             f"the broker at {token.address} does not know this join token: it was used, or revoked; "
             "make another with `rlsched keys new` where the broker runs"

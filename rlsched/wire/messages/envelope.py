@@ -57,6 +57,5 @@ def _check_version(frame: bytes) -> None:
         raise WireError(f"malformed message of {len(frame)} bytes: expected a version number first")
     if version != PROTOCOL_VERSION:
         raise WireError(
-            f"protocol version {version}; this side speaks {PROTOCOL_VERSION}: "
-            "install the same rlsched on both sides"
+            f"protocol version {version}, expected {PROTOCOL_VERSION}: install the same rlsched on both sides"
         )

@@ -1,10 +1,10 @@
-"""A machine's request for its own key, signed with a one-time key; see `rlsched keys`."""
+"""A machine's request for its own key, sent with a one-time key; see `rlsched keys`."""
 
 import msgspec
 
 
 class Join(msgspec.Struct, frozen=True, kw_only=True, tag="join", forbid_unknown_fields=True):
-    """Accept this public key in place of the one-time key that signs the request."""
+    """Accept this public key in place of the one-time key with which the request is sent."""
 
     public: str
     """Public half of the machine's new key pair, z85."""
