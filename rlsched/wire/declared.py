@@ -91,8 +91,7 @@ class Setting:
 
 
 class Declared(NamedTuple):
-    """A field with its declaration. `type` is without `Annotated`; `default` is `NODEFAULT` for a required
-    field."""
+    """A field with its declaration. `type`: without `Annotated`; `default`: `NODEFAULT` if required."""
 
     name: str
     type: Any

@@ -29,7 +29,7 @@ class Cancel(
 
     job: int
     tasks: list[Tasks] = []
-    """Only these tasks of an array, including tasks that are not jobs yet; likewise in the orders below."""
+    """Only these tasks of an array, including tasks that are not jobs yet; likewise in the requests below."""
     waiting: bool = False
     """Cancel only jobs without GPUs. In an array, running tasks continue."""
 
@@ -37,7 +37,7 @@ class Cancel(
 class Hold(
     msgspec.Struct, frozen=True, kw_only=True, tag="hold", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Keep a waiting job out of the queue until it is released. Only an admin releases an admin's hold."""
+    """Keep a waiting job out of the queue until its release. Only an admin can release an admin's hold."""
 
     job: int
     tasks: list[Tasks] = []
@@ -117,8 +117,7 @@ class ResumeNode(msgspec.Struct, frozen=True, kw_only=True, tag="resume_node", f
 
 
 class DownNode(msgspec.Struct, frozen=True, kw_only=True, tag="down_node", forbid_unknown_fields=True):
-    """Mark an unreachable node as dead: nothing runs there, and its jobs are queued again. Only admins can
-    send this."""
+    """Mark an unreachable node as dead: nothing runs there. Its jobs are queued again. Only for admins."""
 
     node: str
     reason: str = ""
@@ -138,7 +137,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, tag="why", forbid_unknown_f
 
 
 class ReadLog(msgspec.Struct, frozen=True, kw_only=True, tag="read_log", forbid_unknown_fields=True):
-    """Ask for a piece of a job's output, from byte `offset` of rank `rank`. A negative offset counts from the
+    """Ask for a piece of a job's output, from byte `offset` of a rank. A negative offset counts from the
     end."""
 
     job: int
@@ -204,8 +203,7 @@ class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", for
     """Replace the policy that decides. The new policy stays in use after restarts of the broker."""
 
     policy: str
-    """The policy as TOML, including the files that its settings name
-    (`rlsched.decide.policies.files.to_send`)."""
+    """The policy as TOML, with the files that its settings name (`rlsched.decide.policies.files.to_send`)."""
     name: str
     fallback: str = ""
     """The fallback rule, as TOML; "": the rule in use."""
@@ -231,13 +229,12 @@ class ReadJournal(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for the journal entries after a standby's copy. Answered when there are some, or after a short
-    time."""
+    """Ask for the journal entries that a standby lacks. Answered when there are any, or after a short time."""
 
     after: int
-    """Number of the copy's last entry; 0: the copy is empty."""
+    """Number of the last entry in the standby's copy; 0: the copy is empty."""
     checksum: int
-    """Checksum of the copy's last entry; 0: the copy is empty."""
+    """Checksum of that entry; 0: the copy is empty."""
     access: int = 0
     """Checksum of the copy's access list, see `JournalRows.access`; 0: the copy has no access list."""
     ended_after: int = -1
@@ -246,8 +243,7 @@ class ReadJournal(
 
 
 class LaterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="later_broker", forbid_unknown_fields=True):
-    """Tell a broker to stop, because a broker of its cluster serves at a higher epoch. Sent by admins and
-    nodes."""
+    """Stop a broker, because a broker of its cluster serves at a higher epoch. Admins and nodes send this."""
 
     cluster: str
     epoch: int

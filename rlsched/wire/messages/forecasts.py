@@ -28,8 +28,7 @@ class DryRun(
 
 
 class DryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Forecast of one variant of the requested job, times as in `JobForecast`; no times if `note` says
-    why."""
+    """Forecast of one variant of the job, with times as in `JobForecast`. `note`: why there are no times."""
 
     what: str
     num_gpus: int
@@ -51,8 +50,7 @@ class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
     """Quality of the forecasts of the last week, compared with the true times."""
 
     what: str
-    """Forecast quantity: `start`; `end`, forecast while the job waited; `end-running`, forecast while it
-    ran."""
+    """Forecast time: `start`; `end`, forecast while the job waited; `end-running`, while the job ran."""
     size: str
     """Number of GPUs of the jobs: `1`, `2-3`, `4-7`, `8+`, or `all`."""
     jobs: int

@@ -355,8 +355,7 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
 
 
 class JobChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes to a submission, as in the request and in the journal. None: unchanged. Fields as in
-    `JobSettings`."""
+    """Changes to a submission, in the request and in the journal. None: unchanged. Fields: `JobSettings`."""
 
     job: int
     tasks: list[Tasks] = []

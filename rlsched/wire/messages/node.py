@@ -23,11 +23,20 @@ END_REASONS: Final = (
     MPS_FAULT,
     MPS_NEIGHBOUR_FAULT,
 )
-"""Reasons for the end of a rank. In this order: the rank ended by itself; by an order to end it; at its job's
-time limit; its node was stopped, or had no contact with a broker for too long; unknown; a user cancelled the
-job on the engine, not through the broker; the rank exceeded its memory limit or its node was out of memory;
-its GPU was out of memory, according to the output; an MPS server had a fault with an unknown cause, or with
-another rank on the same GPUs as the cause. Any other value is read as ""."""
+"""Why a rank ended. Any other value is read as "".
+
+    ""                   by itself
+    killed               by an order to end the rank
+    time_limit           at the job's time limit
+    node_stopped         its node was stopped
+    fenced               its node had no contact with a broker for too long
+    vanished             unknown
+    cancelled            a user cancelled the job on the engine, not through the broker
+    out_of_memory        the rank exceeded its memory limit, or the node was out of memory
+    gpu_out_of_memory    a GPU was out of memory, according to the rank's output
+    mps_fault            an MPS server had a fault, with an unknown cause
+    mps_neighbour_fault  an MPS server had a fault, caused by another rank on the same GPUs
+"""
 
 
 HELD_TO: Final = ("cores", "memory", "processes", "devices")
@@ -39,8 +48,7 @@ MPS: Final = "mps"
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Features of the engine behind a node, see `rlsched.broker.nodes.engine`. A node daemon has all of
-    them."""
+    """Features of a node's engine (`rlsched.broker.nodes.engine`). A node daemon has all of them."""
 
     exact_gpus: bool = True
     """Jobs get exactly the GPUs of the `Launch`, not only their number."""
@@ -54,8 +62,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The engine obeys a `Launch`. If False, the engine starts jobs itself, in the order of
     `JobInfo.queue_key`, and reports the starts with `Begin`."""
     holds_to: list[str] | None = None
-    """Members of `HELD_TO` that the node enforces for a job as a whole; None from nodes without this
-    field."""
+    """Members of `HELD_TO` that the node enforces for whole jobs; None from nodes without this field."""
     gpu_memory_mib: int = 0
     """Memory of the node's smallest GPU; 0: unknown."""
     shares: bool = False
@@ -168,8 +175,7 @@ class Hello(
 class Heartbeat(
     msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Report that the node is alive. The broker answers with `HeartbeatAck` if the message has a request
-    number."""
+    """Report that the node is alive. If it has a request number, the broker answers with `HeartbeatAck`."""
 
     name: str
     unhealthy: str = ""
@@ -184,7 +190,7 @@ class Heartbeat(
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held", forbid_unknown_fields=True):
-    """The complete list of a node's GPUs that other users hold or that are lost.
+    """Report all GPUs of the node that other users hold or that are lost.
 
     The broker does not assign these GPUs. GPUs that a later list does not name are free again. If a GPU of a
     running job is named, it counts as held after that job has ended.

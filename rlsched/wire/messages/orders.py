@@ -36,8 +36,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
     """The answer to the heartbeat with this request number.
 
-    For at least `Launch.lost_after_s` after the heartbeat was sent, the broker starts no job of this node on
-    another node. A node that gets no later answer ends the ranks of a job within the job's `lost_after_s`.
+    For at least `Launch.lost_after_s` after the heartbeat was sent, the broker does not start the job
+    elsewhere. A node that gets no later answer ends the ranks of the job within this time.
     """
 
 
@@ -119,8 +119,7 @@ class LimitTime(OfRank, frozen=True, kw_only=True, tag="limit_time"):
 
 
 class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag="say_hello"):
-    """Ask a node for its `Hello`, because the broker does not know this connection (for example after a
-    restart)."""
+    """Ask a node for its `Hello`. The broker does not know this connection, for example after a restart."""
 
     cluster: str = ""
     """As in `Welcome`; "" from an older broker."""

@@ -76,8 +76,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     gpu_types: list[str] = []
     """Accepted GPU types; empty: any type."""
     speed_frac: float | None = None
-    """Speed of the job on its GPUs according to the models; 1: unshared at the highest clock; None:
-    unknown."""
+    """Speed on the job's GPUs, by the models; 1: unshared at the highest clock; None: unknown."""
     usage: SeenUsage | None = None
     """Usage of the job; None if no node has measured it."""
     energy_j: float | None = None
@@ -87,11 +86,9 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float | None = None
     """Seconds between SIGTERM and SIGKILL; None from an older broker, or if the job has ended."""
     seen_speed_frac: float | None = None
-    """Measured speed while the job shares GPUs; 1: its speed without sharing at the same clock; None:
-    unknown."""
+    """Measured speed while sharing GPUs; 1: the speed without sharing at this clock; None: unknown."""
     slow_sharing_s: float = 0.0
-    """Seconds for which the measured speed has been below the policy's minimum or the prediction; 0: it is
-    not."""
+    """Seconds for which `seen_speed_frac` has been below the policy's minimum or the prediction."""
 
 
 MAX_CLOCK_SKEW_S = 5.0
@@ -113,11 +110,9 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Displayed IDs of the node's jobs, such as `17_3` for a task; empty from an older broker."""
     last_seen_s: float
     clock_skew_s: float | None = None
-    """Seconds by which the node's clock was ahead of the broker's at the last heartbeat; None: not
-    reported."""
+    """Seconds by which the node's clock was ahead of the broker's at the last heartbeat; None: unknown."""
     max_sm_clock_mhz: int = 0
-    """Highest SM clock to which all GPUs of the node can be locked, MHz; 0: they cannot be locked, or
-    unknown."""
+    """Highest SM clock to which all GPUs of the node can be locked, MHz; 0: none, or unknown."""
     clocks_note: str = ""
     """Why the clocks cannot be locked."""
     reason: str = ""
@@ -242,8 +237,7 @@ class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows")
     rows: list[tuple[int, float, str, bytes, int]]
     """Number, time (Unix seconds), kind, payload, checksum."""
     is_other: bool = False
-    """The copy belongs to another journal, or differs from this journal: the standby must copy from the
-    start."""
+    """The copy is of another journal, or differs from this journal: the standby must start a new copy."""
     access: dict[str, str] | None = None
     """Files of the access list by name; None if the copy has the same list, or the list is too long."""
     ended: list[tuple[Any, ...]] | None = None

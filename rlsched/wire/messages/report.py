@@ -31,7 +31,7 @@ class OutsideReport(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     """`low` and `high`: range in training."""
     only_warns: bool = False
-    """The column describes the cluster's configuration; without other columns outside, it is not drift."""
+    """The column describes the cluster's configuration. Drift needs another column that is outside."""
 
 
 class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +116,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
 
     policy: str
     decisions: dict[str, int]
-    """Decisions by source: policy, rule, guard, automatic."""
+    """Number of decisions by source: policy, rule, guard, automatic."""
     contested: dict[str, int]
     """Number of these decisions in which more than one row was legal."""
     queued: int
@@ -140,7 +140,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     fixed_clocks: dict[str, str] = {}
     """Nodes whose clocks cannot be set, with the reason; the first 50."""
     version: str = ""
-    """Version of rlsched; "" from an older broker. Fields below are None from an older broker."""
+    """Version of rlsched; "" from an older broker, which also leaves the fields below at their defaults."""
     epoch: int = 0
     """Number of brokers that have started on this journal."""
     address: str = ""
@@ -173,7 +173,7 @@ class StatsReport(msgspec.Struct, frozen=True, kw_only=True, tag="stats_report")
     tasks_to_come: int = 0
     """Number of tasks of job arrays that are not jobs yet; not counted as queued."""
     queued_gpus: int = 0
-    """GPUs that waiting jobs request."""
+    """Number of GPUs that waiting jobs request."""
     oldest_queued_s: float = 0.0
     """Waiting time of the oldest queued job, seconds."""
     outcomes: dict[str, int] = {}

@@ -43,8 +43,7 @@ class RankUsage(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     throttled_milli: int | None = None
     """Share of CPU periods in which the rank's control group was throttled; None if it has no limit."""
     io_wait_milli: int | None = None
-    """Share of time in which a process of the rank waited for input or output (pressure stall
-    information)."""
+    """Share of time in which a process waited for input or output (pressure stall information)."""
     read_mib: int | None = None
     """Data read from storage."""
     memory_mib: int | None = None
