@@ -73,8 +73,7 @@ def _adopt(key: AttemptKey, directory: AttemptDir, ranks: LiveRanks) -> LocalRan
 
 
 def _limit_s(directory: AttemptDir) -> float | None:
-    """Return the time limit that a shim enforces, seconds, infinite for none; None: the limit cannot
-    change."""
+    """Return the time limit that a shim enforces, seconds, infinite for none; None: it cannot change."""
     launch = directory.launch()
     if launch is None or not launch.hears_limits:
         return None

@@ -1,5 +1,4 @@
-"""SM clocks that this node has locked, written to disk before they are set, so that no lock outlives its
-job."""
+"""SM clocks locked by this node. They are written to disk first, so that no lock outlives its job."""
 
 from __future__ import annotations
 
@@ -74,8 +73,7 @@ class ClockLocks:
         return min((self._locked[gpu] for gpu in gpus if gpu in self._locked), default=0)
 
     def supported(self) -> NodeClocks:
-        """Return the clocks that can be set on this node. Queries the GPUs that answer, and changes
-        nothing."""
+        """Return the clocks that can be set on this node. Queries the GPUs, and changes nothing."""
         common: set[int] | None = None
         failed = ""
         for gpu in range(self._gpus.count):
@@ -95,8 +93,7 @@ class ClockLocks:
         return NodeClocks(sorted(common, reverse=True), "")
 
     def recover(self, held: Collection[int]) -> None:
-        """Unlock, at the daemon's start, the clocks that an earlier daemon locked for jobs that have
-        ended."""
+        """Unlock the clocks that an earlier daemon locked for jobs that have ended."""
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=_Locked)
         except FileNotFoundError:

@@ -1,5 +1,4 @@
-"""The node daemon's loop: passes events of broker and ranks to the state machine, and performs its
-effects."""
+"""The node daemon's loop: passes events to the state machine, and performs the effects that it returns."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ import time
 from rlsched_node import records
 
 LOOK_S = 1.0
-"""Seconds between two readings of the clock by a fenced shim. A long sleep would not end during a
-suspension."""
+"""Seconds between two clock readings of a fenced shim. A suspension would prolong a long sleep."""
 MAX_MARGIN_S = 5.0
 """Maximum margin for clock drift, and for the time that the kernel needs to kill processes, seconds."""
 

@@ -12,8 +12,7 @@ import time
 from typing import Any
 
 RESERVED_BYTES = 512
-"""Size of an exit record on disk, reserved before the rank starts, so that a full disk does not lose an
-end."""
+"""Size of an exit record on disk, reserved before the rank starts, in case the disk is full at its end."""
 
 
 def read(path: str) -> bytes:

@@ -305,8 +305,7 @@ class Client:
         vc: str | None = None,
         account: str | None = None,
     ) -> Iterator[messages.JobUsage]:
-        """Yield the usage of each job that ended at `since_s` or later and before `until_s`; `sums` adds it
-        up."""
+        """Yield the usage of each job that ended at `since_s` or later and before `until_s`."""
         asked = messages.ListUsage(since_s=since_s, until_s=until_s, user=user, vc=vc, account=account)
         while True:
             page = self._ask(asked, messages.Usage)
@@ -552,8 +551,7 @@ class Client:
     # ---- asking -----------------------------------------------------------------------------------
 
     def _ask(self, message: messages.ClientRequest, kind: type[R]) -> R:
-        """Send a request until there is an answer or the time is out. Receiving a request twice is
-        harmless."""
+        """Repeat a request until there is an answer or the time is out. A repeated request is harmless."""
         reply = self._connection.ask(message, kind, self.timeout_s)
         if isinstance(reply, Refused):
             raise InputError(reply.message)

@@ -133,8 +133,7 @@ class Tail:
 
 
 def tail(client: AsksBroker, info: JobInfo, num_bytes: int = TAIL_BYTES) -> Tail:
-    """Return the last lines of a job's output, of its first `TAIL_RANKS` ranks; empty before the job
-    starts."""
+    """Return the last lines of a job's output, of `TAIL_RANKS` ranks at most; empty before its start."""
     ranks = num_ranks(info) if info.attempt else 0
     found = Tail(info, left_out=max(ranks - TAIL_RANKS, 0))
     for rank in range(min(ranks, TAIL_RANKS)):

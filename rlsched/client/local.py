@@ -1,5 +1,4 @@
-"""A whole cluster on this machine: a broker and node daemons, started as child processes, watched and
-stopped."""
+"""A whole cluster on this machine: a broker and node daemons as child processes."""
 
 from __future__ import annotations
 
@@ -317,8 +316,7 @@ class LocalCluster:
     # ---- stop -------------------------------------------------------------------------------------
 
     def _take_down(self) -> None:
-        """Stop the broker, then the nodes, so that the broker starts no jobs. The nodes store the ends of
-        their jobs."""
+        """Stop the broker, so that it starts no jobs, then the nodes, which store the ends of their jobs."""
         self._end([child for child in self._children if child.name == BROKER])
         self._end([child for child in self._children if child.name != BROKER])
 

@@ -108,8 +108,7 @@ class Turns(Generic[T]):
                 del self._waiting[key]
 
     def add(self, key: bytes, messages: int) -> None:
-        """Count a key's latest message as `messages` further messages, for example one for each submitted
-        job."""
+        """Count a key's latest message as `messages` further messages, such as one per submitted job."""
         self._taken[key] = self._taken.get(key, 0) + messages
 
     def is_due(self, key: bytes) -> bool:
@@ -121,8 +120,7 @@ class Turns(Generic[T]):
         return True
 
     def wait(self, key: bytes, said: T) -> bool:
-        """Queue a message for a later turn. Return False if too many messages wait; the message is then
-        dropped."""
+        """Queue a message for a later turn. Return False if it is dropped, because too many wait."""
         waiting = self._waiting.setdefault(key, deque())
         if len(waiting) >= self._limits.waiting:
             return False

@@ -98,8 +98,7 @@ class KeyHome:
             return self._pair("broker", None)
 
     def client(self, name: str = "default") -> KeyPair:
-        """Return a client's pair, made on first use. In the broker's home, the new key gets the role
-        admin."""
+        """Return a client's pair, made on first use. In the broker's home, its role is admin."""
         check_name("client", name)
         with self.locked():
 

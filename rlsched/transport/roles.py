@@ -32,8 +32,7 @@ class Peer(msgspec.Struct, frozen=True):
     person: str = ""
     """Person in whose name the key submits jobs; a person may have several keys."""
     nodes: str = ""
-    """For an engine's key: patterns for the names of its nodes, separated by commas, with `*` as in a
-    shell."""
+    """For an engine's key: patterns of its nodes' names, separated by commas, with `*` as in a shell."""
 
     def speaks_for(self, node: str) -> bool:
         """Return whether this engine's key represents the node with this name."""

@@ -84,8 +84,7 @@ class GpuReading(NamedTuple):
     pcie_mib_s: float | None = None
     """PCIe traffic, sum of both directions."""
     sm_active_frac: float | None = None
-    """Share of multiprocessors with work since the previous reading; the next three fields are since then
-    too."""
+    """Share of multiprocessors with work. This and the next three: since the previous reading."""
     sm_occupancy_frac: float | None = None
     tensor_frac: float | None = None
     dram_frac: float | None = None
@@ -162,8 +161,7 @@ class GpuSet(Protocol):
         """Return the processes on the GPU for which `is_ours(pid)` is false."""
 
     def read(self, gpu: int) -> GpuReading:
-        """Return all readings now; a failed reading is None. Called on another thread than the other
-        methods."""
+        """Return all readings now; a failed reading is None. The meter's thread calls this."""
 
     def follow(self, held: Mapping[int, Sequence[Tenant]]) -> None:
         """Set which ranks hold each GPU now. Simulated GPUs need this; real GPUs ignore it."""

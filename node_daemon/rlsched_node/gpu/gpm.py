@@ -21,8 +21,7 @@ _NEVER = (
     pynvml.NVML_ERROR_NO_PERMISSION,
 )
 LEAST_S = 0.1
-"""Minimum time between two samples, seconds. According to its documentation, NVML gives no metrics for
-less."""
+"""Minimum time between two samples, seconds. NVML's documentation requires it."""
 
 
 class GpmReading(NamedTuple):

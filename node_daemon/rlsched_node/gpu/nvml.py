@@ -1,5 +1,4 @@
-"""NVIDIA GPUs and MIG instances, read through NVML. Sets SM clocks on request, and changes no limit or
-mode."""
+"""NVIDIA GPUs and MIG instances through NVML. Sets SM clocks on request, and changes no limit or mode."""
 
 from __future__ import annotations
 
@@ -473,8 +472,7 @@ class NvmlGpus:
             _log.info("NVML was not closed: %s", error)
 
     def _find_capabilities(self, gpu: int) -> GpuReadings:
-        """Determine which readings a GPU supports. NVML reports no utilisation and no PCIe traffic of an
-        instance."""
+        """Determine which readings a GPU supports. An instance has no utilisation and no PCIe traffic."""
         is_whole = not self._units[gpu].uuid
         return GpuReadings(
             memory=_answers(self._memory, gpu),
@@ -587,8 +585,7 @@ class NvmlGpus:
         return found + [one for one in self._mps_clients(gpu) if one.pid not in known]
 
     def _mps_clients(self, gpu: int) -> list[Any]:
-        """Return the clients of MPS, which the driver lists separately; empty if it lists none or the call
-        fails."""
+        """Return the clients of MPS, which the driver lists separately; empty if the call fails."""
         try:
             return (
                 []

@@ -144,8 +144,7 @@ class SimulatedGpus:
             self._draw(gpu)
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """Return simulated processors. If the machine has fewer, several of them are the same real
-        processor."""
+        """Return simulated processors. Several of them may be the same real processor."""
         self._check(gpu)
         return frozenset(range(gpu * CPUS_NEAR, (gpu + 1) * CPUS_NEAR))
 

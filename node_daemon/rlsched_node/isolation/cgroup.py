@@ -76,8 +76,7 @@ class Cgroup:
         return taken
 
     def oom_kills(self) -> int:
-        """Return the number of the group's processes that the kernel's OOM killer ended, at any memory
-        limit."""
+        """Return how many processes of the group the kernel's OOM killer ended, at any memory limit."""
         try:
             for line in records.read(f"{self.path}/memory.events").splitlines() if self.path else ():
                 name, _, count = line.partition(b" ")
@@ -103,8 +102,7 @@ class Cgroup:
             return False
 
     def remove(self) -> None:
-        """Remove the group and the empty groups below it, and the node's group if no other rank's group is
-        left."""
+        """Remove the group, the empty groups below it, and the node's group if that is empty then."""
         if self.path:
             try:
                 os.rmdir(self.path)

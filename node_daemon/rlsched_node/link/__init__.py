@@ -1,2 +1,1 @@
-"""The node's connection to the broker, the lease, and the state machine that handles the broker's
-messages."""
+"""The node's connection to the broker, its lease, and the state machine for the broker's messages."""

@@ -84,8 +84,7 @@ class NodeAttempts:
 
     @property
     def hard_kill_times_s(self) -> list[float]:
-        """Times at which the daemon kills ranks whose shims have not ended them by then, seconds since
-        boot."""
+        """Times at which the daemon kills ranks that their shims have not ended, seconds since boot."""
         live = [attempt for attempt in self._open.values() if attempt.is_live]
         return [attempt.hard_kill_at_s for attempt in live if attempt.hard_kill_at_s is not None]
 
@@ -135,8 +134,7 @@ class NodeAttempts:
             yield Send(attempt.end_report())
 
     def hold_clock(self, key: AttemptKey, mhz: int) -> Iterator[Effect]:
-        """Set the clock ordered for a rank. A waiting rank gets it at its start; an ended rank needs no
-        clock."""
+        """Set the clock ordered for a rank. For a waiting rank, it is set at the start."""
         attempt = self.known.get(key)
         if attempt is None:
             return
@@ -176,8 +174,7 @@ class NodeAttempts:
         return [attempt for attempt in live if attempt.key.cluster != cluster]
 
     def forget_others(self, cluster: str, now_s: float) -> Iterator[Effect]:
-        """End the ranks of other clusters and drop their exit reports, because the node now belongs to
-        `cluster`."""
+        """End the ranks of all clusters except `cluster`, and drop their exit reports."""
         for attempt in list(self._open.values()):
             if not attempt.is_forgotten and attempt.key.cluster != cluster:
                 yield from self.forget(attempt, now_s)
@@ -190,8 +187,7 @@ class NodeAttempts:
                 yield from self._end(attempt, grace_s, "node_stopped", now_s)
 
     def drop_waiting(self) -> None:
-        """Drop waiting ranks, because their orders may be out of date. The broker sends valid orders
-        again."""
+        """Drop waiting ranks, because their orders may be outdated. The broker sends valid orders again."""
         for attempt in [a for a in self._open.values() if a.phase is Phase.WAITING]:
             self._drop(attempt)
 
@@ -276,8 +272,7 @@ class NodeAttempts:
     def _refuse(
         self, key: AttemptKey, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
     ) -> Effect:
-        """Refuse a launch permanently: the broker gives up the attempt, but may already have repeated the
-        order."""
+        """Refuse a launch permanently. A repeated order for the attempt gets the same answer."""
         self._refused[key] = launch_refused(
             key, message, is_for_now=is_for_now, is_about_owner=is_about_owner
         )
@@ -343,8 +338,8 @@ class NodeAttempts:
             yield HoldClocks(attempt.key, attempt.gpus, mhz)
 
     def _reset_clocks(self, attempt: LocalRank) -> Iterator[Effect]:
-        """Lock an ended attempt's GPUs to the joint clock of the remaining ranks on them, or unlock the
-        GPUs."""
+        """Lock an ended attempt's GPUs to the joint clock of the remaining ranks; unlock them if none
+        remain."""
         others = [one for one in self._tenants(attempt.gpus) if one is not attempt]
         if others:
             attempt.sm_clock_mhz = 0

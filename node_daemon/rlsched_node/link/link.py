@@ -1,5 +1,4 @@
-"""The node's connection to the broker: turns frames into events, sends messages, reports handshake
-results."""
+"""The node's connection to the broker: sends messages, and turns frames and handshakes into events."""
 
 from __future__ import annotations
 
@@ -163,8 +162,8 @@ class BrokerLink:
             self._probe = None
 
     def send(self, message: NodeMessage, request: int = 0) -> bool:
-        """Send a message now, or drop it. A message above the size limit is never sent. Return whether it was
-        sent."""
+        """Send a message now, or drop it. Return whether it was sent; a message above the size limit is
+        not."""
         try:
             self.socket.send(encode(message, request), zmq.NOBLOCK)
         except zmq.Again:

@@ -301,8 +301,7 @@ class MpsSharing:
         return MpsControl(directory, list(uuids), user, self._environment, self._spared)
 
     def _join(self, key: AttemptKey, gpus: list[int], user: JobUser | None, directory: str) -> _Daemon | None:
-        """Add a rank to the control daemon that serves these GPUs and this account; None: no such daemon
-        runs."""
+        """Add a rank to the running control daemon for these GPUs and this account; None: there is none."""
         with self._lock:
             for daemon in self._daemons:
                 if daemon.serves(gpus, user):
@@ -318,8 +317,7 @@ class MpsSharing:
         directory: str,
         uuids: Collection[str],
     ) -> _Daemon | None:
-        """Start a control daemon for a rank; None: the start failed, or one failed less than `RETRY_S`
-        ago."""
+        """Start a control daemon for a rank; None: this start failed, or another one within `RETRY_S`."""
         if time.monotonic() - self._failed_s < RETRY_S:
             return None
         try:

@@ -123,8 +123,7 @@ class RankBounds:
         )
 
     def _devices(self, gpus: Sequence[int]) -> list[int] | None:
-        """Return the device file numbers that a rank may open; None: all, because the number of a GPU is
-        unknown."""
+        """Return the device file numbers that a rank may open; None: all, because a number is unknown."""
         if self._opens_all or not self._minors:
             return None
         if None in self._minors:

@@ -49,8 +49,7 @@ def _fork(path: str, pipe: int) -> int:
 
 
 def _fork_twice(path: str, pipe: int) -> int:
-    """Fork a shim like `_fork`, without clone3: as an orphan, it becomes a child of the daemon, a
-    subreaper."""
+    """Fork a shim without clone3: as an orphan, it becomes a child of the daemon, a subreaper."""
     told, tells = os.pipe()
     middle = os.fork()
     if middle == 0:

@@ -256,8 +256,7 @@ class Health:
 
 
 def _in_kind(reason: str) -> str:
-    """Return a reason without its numbers, so that a changed time or size in it does not count as a
-    change."""
+    """Return a reason without its numbers, so that a changed time or size is not a new reason."""
     return re.sub(r"[0-9]+", "#", reason)
 
 

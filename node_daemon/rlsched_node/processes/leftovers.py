@@ -50,8 +50,7 @@ class Leftovers:
         self.seen = kept | seen
 
     def kill(self, shims: Collection[int]) -> int:
-        """SIGKILL all processes of the rank, except `shims`, the daemon's living children. Return their
-        number."""
+        """SIGKILL the rank's processes, except `shims`, the daemon's living children. Return how many."""
         killed = int(self.cgroup.kill())
         for pid in self._find(shims):
             with contextlib.suppress(OSError):

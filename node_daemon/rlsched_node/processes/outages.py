@@ -27,8 +27,7 @@ from rlsched_node.processes.launch import LaunchError
 BACK_AFTER_LOOKS = 3
 """Number of consecutive good checks after which a GPU returns to service."""
 _VSIZE = 20
-"""Index of `vsize` in the fields of `/proc/PID/stat` from the third on; 0 after a process has freed its
-memory."""
+"""Index of `vsize` in the fields of `/proc/PID/stat` from the third on; `vsize` is 0 once memory is freed."""
 
 
 class _Outage(NamedTuple):

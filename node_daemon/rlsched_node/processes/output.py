@@ -16,8 +16,7 @@ import os
 import time
 
 FASTEST_BYTES_PER_S = 1 << 30
-"""Assumed maximum growth of output. The next check is due when the file could reach the limit at this
-rate."""
+"""Assumed maximum growth of output. The next check is due when the file could reach the limit."""
 LOOK_S = (0.05, 10.0)
 CUT = b"\nrlsched: output was dropped here\n"
 _ALIGN = 1 << 16

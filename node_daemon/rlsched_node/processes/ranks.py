@@ -98,8 +98,7 @@ class LiveRanks:
 
     @property
     def needs_polling(self) -> bool:
-        """Whether a shim cannot be watched by descriptor; `collect()` must then be called about every 50
-        ms."""
+        """Whether a shim cannot be watched by descriptor, so that `collect()` is due every 50 ms."""
         return any(rank.pid_fd is None or rank.record is not None for rank in self._ranks.values())
 
     def start(
@@ -210,8 +209,7 @@ class LiveRanks:
         self._epoll.close()
 
     def _leftovers(self, key: AttemptKey, pid: int) -> Leftovers:
-        """Return the leftovers of a rank that an earlier daemon started. Its control group may be
-        elsewhere."""
+        """Return the leftovers of a rank that an earlier daemon started, with that daemon's control group."""
         directory = self._store.directories_of(key)
         launch = directory.launch()
         cgroup = Cgroup(launch.cgroup if launch is not None else "")
@@ -223,8 +221,7 @@ class LiveRanks:
         return [self._new_shims.forker_pid, *self._spared, *living]
 
     def _look(self) -> None:
-        """Record the processes below adopted shims without a group, because an unknown process adopts their
-        orphans."""
+        """Record the processes below adopted shims without a group, because their orphans would be lost."""
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_S
@@ -296,7 +293,7 @@ class LiveRanks:
         return StartFailed(rank.key, f"the shim did not start: {' '.join(last) or 'no message'}")
 
     def _record(self, rank: _WatchedShim) -> ExitRecord:
-        """Return how a rank with an exited shim ended, from the pipe, or from the file if the shim was
+        """Return how a rank ended after its shim has exited: from the pipe, or from disk if it was
         adopted."""
         on_disk = rank.directory.exit()
         record = _told_record(rank.told) if rank.is_child else on_disk

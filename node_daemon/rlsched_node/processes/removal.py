@@ -88,8 +88,7 @@ def _rights_of(uid: int, gid: int) -> Iterator[None]:
 
 
 def _empty(top: int, until_s: float) -> None:
-    """Remove the content of a directory. Subdirectories are moved into it, and emptied one after the
-    other."""
+    """Remove the content of a directory. Deeper directories are moved into it, then emptied in turn."""
     moved = secrets.token_hex(4)
     names = (f"{moved}.{number}" for number in itertools.count())
     found = _clear(top, top, names, until_s)

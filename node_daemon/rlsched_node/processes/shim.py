@@ -56,8 +56,7 @@ RECORDS_FD = 4
 CLAIMED = b"."
 UMASK_VARIABLE = "RLSCHED_UMASK"
 DEFAULT_GRACE_S = 30.0
-"""Copy of `rlsched.wire.messages.DEFAULT_GRACE_S`, for launch records of daemons that wrote no grace
-period."""
+"""Copy of `rlsched.wire.messages.DEFAULT_GRACE_S`, for launch records without a grace period."""
 STRAGGLER_GRACE_S = 2.0
 LOOK_AT_LIMIT = signal.SIGUSR1
 SIGNALS = {
@@ -73,8 +72,7 @@ _IGNORED = [
 them."""
 _set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
 _set_mask = getattr(signal.pthread_sigmask, "__wrapped__", signal.pthread_sigmask)
-"""`pthread_sigmask` without the look-up of a name for each returned number, because a shim must start
-fast."""
+"""`pthread_sigmask` without its look-up of names, because a shim must start fast."""
 _OOM_SCORE = "/proc/self/oom_score_adj"
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
@@ -113,8 +111,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return the clock ticks from boot to a process's start; None if the process has exited or is a
-    zombie."""
+    """Return the clock ticks from boot to a process's start; None if it has exited or is a zombie."""
     fields = read_stat(pid)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
@@ -149,8 +146,7 @@ def give_up_oom_protection() -> None:
 
 
 def set_limits(setup: dict[str, Any]) -> None:
-    """Set the limits of the command and its descendants: `ProcessSetup` in limits.py. Skips limits that
-    fail."""
+    """Set the limits of the command and its descendants (`ProcessSetup`). Skips limits that fail."""
     if setup.get("cpus"):
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, setup["cpus"])
@@ -291,8 +287,7 @@ class ProcessGroup:
             told.add(self.pid)
 
     def end(self, reason: str, grace_s: float) -> None:
-        """Send SIGTERM now and SIGKILL after `grace_s` seconds. A second call can only make SIGKILL
-        earlier."""
+        """Send SIGTERM now, SIGKILL after `grace_s` seconds. Another call can only make SIGKILL earlier."""
         if not self.reason:
             self.reason = reason
             self.signal(signal.SIGTERM)
@@ -350,7 +345,7 @@ class ProcessGroup:
                 write_line(f"SIGKILL without terminate_client of MPS before: {error}")
 
     def set_limit(self, limit_s: float | None) -> None:
-        """Set the time limit from the rank's start, seconds; None: none. Does nothing if the rank is being
+        """Set the time limit from the rank's start, seconds; None: none. Not for a rank that is being
         ended."""
         if not self.reason:
             self.limit_s = math.inf if limit_s is None else limit_s

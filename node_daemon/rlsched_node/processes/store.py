@@ -56,8 +56,7 @@ _log = logging.getLogger("rlsched.node")
 
 
 class ProcessId(msgspec.Struct, frozen=True):
-    """A process, identified by its ID, start time and boot, so that a later process with the same ID
-    differs."""
+    """A process, identified by ID, start time and boot: a later process with the same ID differs."""
 
     pid: int
     start_ticks: int | None
@@ -241,8 +240,7 @@ class AttemptDir:
                 path.chmod(0o711)
 
     def launch(self) -> LaunchRecord | None:
-        """Return the launch record; None once acknowledged, or if the daemon was killed while it wrote the
-        record."""
+        """Return the launch record; None once acknowledged, or if the daemon was killed while writing it."""
         return self._read("launch.json", LaunchRecord)
 
     def process(self) -> ProcessId | None:
@@ -256,8 +254,7 @@ class AttemptDir:
         return process is not None and process.boot_id not in ("", shim.boot_id())
 
     def exit(self) -> ExitRecord | None:
-        """Return how the attempt ended; None while it runs, if it vanished, or if the record is not a
-        shim's."""
+        """Return how the attempt ended; None while it runs, if it vanished, or if the record is not valid."""
         record = self._read("exit", ExitRecord)
         if record is None:
             return None
@@ -360,8 +357,7 @@ class AttemptDir:
             records.sync_directory(str(self.path.parent))
 
     def remove(self) -> None:
-        """Remove both directories, the job's first, because a job's directory without records belongs to no
-        attempt."""
+        """Remove the job's directory, then the records: without them the directory belongs to no attempt."""
         remove_tree(self.job_path)
         remove_tree(self.path)
 

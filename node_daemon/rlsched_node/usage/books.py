@@ -125,8 +125,7 @@ class NodeUsage:
     def begin(
         self, key: AttemptKey, place: Place, now_s: float, kept: Kept | None = None, *, is_new: bool = True
     ) -> None:
-        """Open the account of a rank that starts, or of a rank whose usage an earlier daemon stored
-        (`kept`)."""
+        """Open the account of a rank. `kept`: its usage, if an earlier daemon started it."""
         self._ranks.setdefault(key, _RankAccount(place, now_s, kept, is_new=is_new))
 
     def end(self, key: AttemptKey, now_s: float) -> UsageSums | None:
@@ -216,8 +215,7 @@ class NodeUsage:
 
     @staticmethod
     def _while_nobody_looked(here: list[_RankAccount], gpu: int, reading: GpuReading, now_s: float) -> None:
-        """Divide a GPU's energy since an earlier daemon's last reading among the ranks that were there
-        then."""
+        """Divide a GPU's energy since an earlier daemon's last reading among the ranks of that time."""
         stayed = [rank for rank in here if gpu in rank.kept_j]
         for rank in stayed:
             drawn_j = -1.0 if reading.energy_j is None else reading.energy_j - rank.kept_j.pop(gpu)
@@ -225,8 +223,7 @@ class NodeUsage:
                 rank.window.draw(drawn_j / len(stayed))
 
     def news(self, now_s: float) -> list[RankMetered]:
-        """Return the usage to report: of each rank every `WINDOW_S` if it has changed, else every
-        `TOLD_EVERY_S`."""
+        """Return the usage to report: changed usage every `WINDOW_S`, other usage every `TOLD_EVERY_S`."""
         told = []
         for key, rank in self._ranks.items():
             if now_s - rank.window_s < WINDOW_S:

@@ -111,8 +111,7 @@ class Meter:
                 self._found_s = -math.inf
 
     def end(self, key: AttemptKey) -> bytes | None:
-        """Remove an ended rank. Return its usage, as input of `kept_usage`; None if the rank was never
-        read."""
+        """Remove an ended rank. Return its usage, as input of `kept_usage`; None if it was never read."""
         with self._lock:
             self._processes.pop(key, None)
             now_s = self._clock()
@@ -126,8 +125,7 @@ class Meter:
 
     @property
     def asked_s(self) -> float | None:
-        """Time since which the thread has been waiting for a GPU, monotonic seconds; None: it does not
-        wait."""
+        """Time since which the thread has waited for a GPU, monotonic seconds; None: it does not wait."""
         return self._asked_s
 
     @property
@@ -141,8 +139,7 @@ class Meter:
         return set(self._processes)
 
     def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:
-        """Return the process IDs of each rank on its GPUs at the last reading; empty unless the GPUs are
-        real."""
+        """Return the process IDs of each rank on its GPUs at the last reading; empty if not real GPUs."""
         if self._gpus.kind != "nvml":
             return {}
         with self._lock:

@@ -13,8 +13,7 @@ _PPID, _UTIME, _STIME, _CUTIME, _CSTIME, _RSS = 1, 11, 12, 13, 14, 21
 """Indices in the fields of `/proc/PID/stat` from the third (the state) on."""
 _READ: Final = 1 << 16
 READ_EVERY: Final = 5
-"""Every fifth reading includes the bytes read by single processes, because they take half of a reading's
-time."""
+"""Only every fifth reading includes the bytes read by single processes, because that is slow."""
 
 
 class ProcessReading(NamedTuple):
@@ -90,8 +89,7 @@ class RankProcesses:
         )
 
     def _by_proc(self) -> ProcessReading | None:
-        """Return the usage from `/proc`. The usage of ended processes is in the shim's, because the shim
-        reaps them."""
+        """Return the usage from `/proc`. The shim's counters include ended processes, which it reaps."""
         shim = _stat(self._pid)
         if shim is None:
             return None

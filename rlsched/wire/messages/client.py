@@ -137,8 +137,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, tag="why", forbid_unknown_f
 
 
 class ReadLog(msgspec.Struct, frozen=True, kw_only=True, tag="read_log", forbid_unknown_fields=True):
-    """Ask for a piece of a job's output, from byte `offset` of a rank. A negative offset counts from the
-    end."""
+    """Ask for a piece of a job's output, from byte `offset` of a rank; negative: from the end."""
 
     job: int
     rank: int = 0
@@ -229,7 +228,7 @@ class ReadJournal(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for the journal entries that a standby lacks. Answered when there are any, or after a short time."""
+    """Ask for journal entries that a standby lacks. Answered when there are any, or after a short time."""
 
     after: int
     """Number of the last entry in the standby's copy; 0: the copy is empty."""

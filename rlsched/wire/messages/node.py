@@ -151,8 +151,7 @@ class Hello(
     """`Welcome.cluster` of the broker whose orders the node obeyed last."""
     attempts: list[AttemptReport] = []
     sm_clocks_mhz: list[int] = []
-    """SM clocks to which all GPUs of the node can be locked, MHz, highest first; empty if they cannot be
-    locked."""
+    """SM clocks to which all GPUs of the node can be locked, MHz, highest first; empty: not lockable."""
     clocks_note: str = ""
     """Why the clocks cannot be locked."""
     directory_id: str = ""
