@@ -225,7 +225,7 @@ class NodeDaemon:
             why = self._cgroups.note or self._cgroups.missing
             held = "; ".join(self._bounds.weaker)
             _log.info(
-                "node %s cannot hold jobs to all limits by groups (%s): %s", self._config.name, why, held
+                "node %s cannot enforce all limits with control groups (%s): %s", self._config.name, why, held
             )
         if self._clocks_note:
             _log.info("node %s cannot set clocks: %s", self._config.name, self._clocks_note)

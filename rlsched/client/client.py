@@ -100,15 +100,15 @@ class Client:
             num_gpus: GPUs of the whole job.
             name: Name of the job; default: the program's name.
             vc: Virtual cluster.
-            user: User to submit as; default: the user of this key. Another user needs an admin's key.
+            user: User to submit as; default: the user of this key. Only an admin's key can name another user.
             num_cpus: Dedicated CPU cores of the whole job; 0: the job shares the cores that no job requested.
-            memory_mib: Host memory of the whole job, MiB; 0: the share that goes with its GPUs.
+            memory_mib: Host memory of the whole job, MiB; 0: the share of its GPUs.
             gpu_memory_mib: Minimum memory of each GPU, free when the job starts, MiB; 0: any.
             gpu_types: Accepted GPU types, such as `["A100", "H100"]`; a job can get GPUs of several of these
                 types; empty: any type.
             time_limit_s: Time after which the job is ended, seconds.
             env: Environment variables of the job.
-            cwd: Working directory; default: that of this process; "": the home directory on the node.
+            cwd: Working directory; default: the current one; "": the home directory on the node.
             preemptible: The job can be preempted for another job, and is then started again later. The node
                 sends SIGTERM, then SIGKILL after the seconds in the job's variable RLSCHED_GRACE_S. A job
                 that then exits with code 0 has finished.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class KeyPair(NamedTuple):
-    """A CURVE pair, both halves in z85."""
+    """A CURVE key pair, both halves in z85."""
 
     public: bytes
     secret: bytes
@@ -145,7 +145,7 @@ class KeyHome:
             raise InputError(f"{path}: cannot read the broker's key: {error.strerror}") from error
 
     def own_clients_are_admins(self) -> None:
-        """Give the role admin to the clients whose secret keys are in HOME, because earlier versions did not.
+        """Give the role admin to clients whose secret keys are in HOME; earlier versions made them users.
 
         Raises:
             InputError: in the cases of `broker`.

@@ -63,7 +63,7 @@ def open_gpus(
     except GpuError as error:
         raise InputError(
             f"the NVIDIA driver does not list its GPUs ({error}): see whether `nvidia-smi` does; for "
-            f"simulated ones give `--simulated --gpus {wanted}`"
+            f"simulated GPUs give `--simulated --gpus {wanted}`"
         ) from error
     except ModuleNotFoundError as error:
         raise InputError(

@@ -48,9 +48,8 @@ class Selection(NamedTuple):
 def profile_of(name: str) -> str:
     """Return the profile in NVML's name of an instance, such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
 
-    Attributes of the profile (`1g.5gb+me`: media engines) are left out. An instance that shares its GPU
-        instance
-    with others (`1c.2g.10gb`) keeps its `1c.`, so that `slice_name` does not accept it as a slice.
+    Extra attributes of the profile (`1g.5gb+me`: media engines) are left out. An instance that shares its GPU
+    instance with others (`1c.2g.10gb`) keeps its `1c.`, so that `slice_name` does not accept it as a slice.
     """
     return name.rpartition(" MIG ")[2].partition("+")[0]
 
@@ -86,7 +85,7 @@ def select(found: Sequence[Unit], wanted: str) -> Selection:
         else:
             others[f"MIG {unit.profile}" if unit.uuid else "whole GPU"] += 1
     left_out = ", ".join(f"{count} x {what}" for what, count in sorted(others.items()))
-    note = f"not offered, as a node has one GPU type (--gpu-type): {left_out}" if left_out else ""
+    note = f"not offered, because a node has one GPU type (--gpu-type): {left_out}" if left_out else ""
     return Selection(units, profile, note)
 
 

@@ -338,8 +338,7 @@ class NodeAttempts:
             yield HoldClocks(attempt.key, attempt.gpus, mhz)
 
     def _reset_clocks(self, attempt: LocalRank) -> Iterator[Effect]:
-        """Lock an ended attempt's GPUs to the joint clock of the remaining ranks; unlock them if none
-        remain."""
+        """Lock an ended attempt's GPUs to the joint clock of its remaining tenants, or unlock them."""
         others = [one for one in self._tenants(attempt.gpus) if one is not attempt]
         if others:
             attempt.sm_clock_mhz = 0

@@ -162,8 +162,7 @@ class BrokerLink:
             self._probe = None
 
     def send(self, message: NodeMessage, request: int = 0) -> bool:
-        """Send a message now, or drop it. Return whether it was sent; a message above the size limit is
-        not."""
+        """Send a message now, or drop it, for example above the size limit. Return whether it was sent."""
         try:
             self.socket.send(encode(message, request), zmq.NOBLOCK)
         except zmq.Again:

@@ -75,7 +75,7 @@ class NodeMachine:
         attempts: Attempts that an earlier daemon left.
         has_standby: The broker has several addresses: if one broker refuses this node, the node tries the
             next address.
-        forgets_cluster: The node joins the first broker of another cluster, and ends its running jobs.
+        forgets_cluster: The node joins the first broker of another cluster, and ends the jobs that run here.
 
     Attributes:
         attempts: Ranks that wait, run or have ended on this node.
@@ -152,7 +152,7 @@ class NodeMachine:
             case Disconnected():
                 if self.is_connected:
                     self._has_told_waiting = True
-                    yield Note("lost the connection to the broker; jobs go on")
+                    yield Note("lost the connection to the broker; jobs continue")
                 self.is_connected = self.is_registered = False
                 self.attempts.drop_waiting()
             case Started(key, pid):
@@ -304,8 +304,8 @@ class NodeMachine:
             self._warned_cluster = welcome.cluster
             yield Note(
                 f"the broker is of cluster {welcome.cluster}; {len(running)} ranks of cluster "
-                f"{running[0].key.cluster} run here and go on, so this node obeys none of its orders and "
-                "joins it once they have ended; `rlsched node --forget-cluster` ends them and joins at once"
+                f"{running[0].key.cluster} run here and continue, so this node obeys none of its orders and "
+                "joins it after they have ended; `rlsched node --forget-cluster` ends them and joins at once"
             )
         if self._has_standby:
             yield TryNext()

@@ -95,7 +95,7 @@ class _Daemon:
         directories: Job's directory for each client that was ever listed, and each process found at adoption.
         servers: Process IDs of the servers that ran at the last answer.
         on_gpus: Processes of its ranks on GPUs, as the meter reports them.
-        outside: Ranks with a process on a GPU that is not a client, at the last two answers.
+        outside: Ranks that used a GPU with a process that is not a client, at the last two answers.
         suspects: Ranks with such a process at the last answer.
         error: Last error; "" if the control daemon answers.
     """
@@ -121,7 +121,7 @@ class _Daemon:
 
 
 class MpsSharing:
-    """Control daemons, and the ranks that are their clients. Only the node daemon's thread calls it.
+    """Control daemons, and the ranks that are their clients. Only the node daemon's thread uses it.
 
     Args:
         directory: The node's directory.

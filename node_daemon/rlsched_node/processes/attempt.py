@@ -50,7 +50,7 @@ class Phase(StrEnum):
     """State of a rank on this node."""
 
     WAITING = "waiting"
-    """Accepted, but not on disk yet, because a rank that is being ended still holds its GPUs."""
+    """Accepted, but not on disk yet: another rank, which is being ended, still holds the GPUs."""
     LAUNCHING = LAUNCHING
     RUNNING = RUNNING
     ENDED = ENDED

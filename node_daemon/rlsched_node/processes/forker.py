@@ -1,4 +1,4 @@
-"""A small process that forks shims for its daemon, because a fork is faster than a new interpreter.
+"""The forker: a small process that forks shims for its daemon, faster than new interpreters start.
 
 The daemon starts it with the isolated interpreter (`python -I -S forker.py FD`) before the daemon has sockets
 or threads. FD is a packet socket: the daemon sends the path of an attempt's records and a pipe, and receives

@@ -20,11 +20,11 @@ from rlsched.terminal.visible import visible
 from rlsched_node.processes.launch import free_and_wanted_mib
 
 MAX_OUTPUT_BYTES = 4096
-"""Size of a check's output that is kept, its last bytes."""
+"""Number of bytes of a check's output that are kept, from its end."""
 MAX_REASON_CHARACTERS = 200
 FIRST_CHECK_WAIT_S = 5.0
 """Seconds without a result of the first check after which the node registers as unhealthy."""
-NOT_YET = "health check: the first one has not finished yet"
+NOT_YET = "health check: the first run has not finished yet"
 STUCK_S = 60.0
 """Seconds without an answer after which the GPUs count as stuck in the driver."""
 FREE_AGAIN = 1.1

@@ -225,7 +225,7 @@ def refuse_on_full_gpus(gpus: GpuSet, wanted: list[int], gpu_memory_mib: int) ->
 
 
 def free_and_wanted_mib(directory: Path, min_free_mib: int | None) -> tuple[int, int]:
-    """Return (free space on the disk of a directory, required space), MiB. `min_free_mib`: see below."""
+    """Return (free space on the disk of a directory, required space), MiB. See `refuse_on_full_disk`."""
     disk = os.statvfs(directory)
     free, size = disk.f_bavail * disk.f_frsize >> 20, disk.f_blocks * disk.f_frsize >> 20
     return free, min(LOW_DISK_MIB, size // 20) if min_free_mib is None else min_free_mib

@@ -50,7 +50,7 @@ class Leftovers:
         self.seen = kept | seen
 
     def kill(self, shims: Collection[int]) -> int:
-        """SIGKILL the rank's processes, except `shims`, the daemon's living children. Return how many."""
+        """SIGKILL the rank's processes, except `shims`, the daemon's living children. Return the number."""
         killed = int(self.cgroup.kill())
         for pid in self._find(shims):
             with contextlib.suppress(OSError):

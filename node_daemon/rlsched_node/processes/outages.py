@@ -123,7 +123,7 @@ class Outages:
             self._own = {pid: ticks for pid, ticks in self._own.items() if pid in shown}
 
     def refuse(self, gpus: GpuSet, wanted: Sequence[int]) -> None:
-        """Check the GPUs of a launch order now, without use of the last reading.
+        """Check the GPUs of a launch order now, independent of the last reading.
 
         Raises:
             LaunchError: a GPU is lost, or in use by a foreign process. It is then out of service.
@@ -155,7 +155,7 @@ class Outages:
     def _is_foreign(self, gpu: int, pid: int, ours: Container[int] = frozenset()) -> bool:
         """Return whether a process is foreign: not started by rlsched.
 
-        A process that is ending is not foreign, because the driver lists it for a while.
+        A process that is ending is not counted as foreign, although the driver lists it for a while.
         """
         if pid in ours and pid in self._own:
             return False

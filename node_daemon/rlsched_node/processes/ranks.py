@@ -293,8 +293,10 @@ class LiveRanks:
         return StartFailed(rank.key, f"the shim did not start: {' '.join(last) or 'no message'}")
 
     def _record(self, rank: _WatchedShim) -> ExitRecord:
-        """Return how a rank ended after its shim has exited: from the pipe, or from disk if it was
-        adopted."""
+        """Return how a rank with an exited shim ended.
+
+        The source is the pipe, or the exit record on disk if the shim was adopted.
+        """
         on_disk = rank.directory.exit()
         record = _told_record(rank.told) if rank.is_child else on_disk
         rank.has_vanished = record is None

@@ -1,5 +1,7 @@
-"""The shim: the process between the node daemon and one rank. It outlives the daemon, runs the command in its
-own process group, enforces the time limit, and leaves the exit code on disk.
+"""The shim: the process between the node daemon and one rank of a job.
+
+It outlives the daemon, runs the command in its own process group, enforces the time limit, and leaves the
+exit code on disk.
 
 The isolated interpreter runs it as a plain script (`python -I -S shim.py LABEL`), so it imports only the
 standard library, and neighbouring modules that do the same. Shim and daemon communicate by files in the
@@ -50,9 +52,9 @@ EXIT_KILLED = 143
 OUT_OF_MEMORY = "out_of_memory"
 GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 PIPE_FD = 3
-"""Pipe on which a shim reports its claim and the end of its rank to the daemon."""
+"""Descriptor of the pipe on which a shim reports its claim and the end of its rank to the daemon."""
 RECORDS_FD = 4
-"""The directory of the attempt's records."""
+"""Descriptor of the directory with the attempt's records."""
 CLAIMED = b"."
 UMASK_VARIABLE = "RLSCHED_UMASK"
 DEFAULT_GRACE_S = 30.0
@@ -317,7 +319,9 @@ class ProcessGroup:
             self.end(str(order.get("reason", "killed")), float(order.get("grace_s", self.grace_s)))
         grace_s = self.fence.closed_grace_s()
         if grace_s is not None:
-            write_line("no broker has answered for --lost-after, and may start this job elsewhere: ending it")
+            write_line(
+                "no broker has answered for --lost-after; this job may start elsewhere, so it ends here"
+            )
             self.end("fenced", grace_s)
         self.output.enforce()
         now_s = time.monotonic()
@@ -342,11 +346,13 @@ class ProcessGroup:
             try:
                 terminate_clients(mps, descendants(os.getpid()), within_s)
             except (CommandError, OSError) as error:
-                write_line(f"SIGKILL without terminate_client of MPS before: {error}")
+                write_line(f"SIGKILL before MPS ended the GPU work of this job: {error}")
 
     def set_limit(self, limit_s: float | None) -> None:
-        """Set the time limit from the rank's start, seconds; None: none. Not for a rank that is being
-        ended."""
+        """Set the time limit from the rank's start, seconds; None: none.
+
+        Does nothing if the rank is being ended.
+        """
         if not self.reason:
             self.limit_s = math.inf if limit_s is None else limit_s
             self.limit_at_s = self.began_s + self.limit_s
@@ -390,7 +396,7 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str]:
     reason = rank.reason
     if exit_code and not reason and rank.cgroup.oom_kills():
         reason = OUT_OF_MEMORY
-        write_line("the kernel ended a process of this job for want of memory (`rlsched submit --mem`)")
+        write_line("the kernel ended a process of this job because memory was short (`rlsched submit --mem`)")
     elif exit_code and not reason and launch["gpus"] and tells_of_gpu_memory("output.log"):
         reason = GPU_OUT_OF_MEMORY
     if left:

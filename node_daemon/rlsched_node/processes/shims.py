@@ -18,7 +18,10 @@ _ENVIRONMENT = {"LANG": "C.UTF-8"}
 
 
 class Spawned(NamedTuple):
-    """A started shim, and the pipe on which it reports its claim and its end. It is closed at its exit."""
+    """A started shim, and the pipe on which it reports its claim and its end.
+
+    The pipe closes when the shim exits.
+    """
 
     pid: int
     pipe_fd: int

@@ -40,10 +40,10 @@ class Kept(msgspec.Struct):
     Attributes:
         boot_id: Boot to which counters and times belong.
         at_s: Time of the record, monotonic seconds.
-        cpu_s: CPU time until then.
-        read_bytes: Bytes read until then.
-        counters_j: Energy counter by GPU number.
-        sums: Usage from the rank's start until then.
+        cpu_s: CPU time until `at_s`.
+        read_bytes: Bytes read until `at_s`.
+        counters_j: Energy counter at `at_s`, by GPU number.
+        sums: Usage from the rank's start until `at_s`.
     """
 
     boot_id: str

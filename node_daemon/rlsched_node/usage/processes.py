@@ -13,7 +13,7 @@ _PPID, _UTIME, _STIME, _CUTIME, _CSTIME, _RSS = 1, 11, 12, 13, 14, 21
 """Indices in the fields of `/proc/PID/stat` from the third (the state) on."""
 _READ: Final = 1 << 16
 READ_EVERY: Final = 5
-"""Only every fifth reading includes the bytes read by single processes, because that is slow."""
+"""Every fifth reading includes the bytes read by single processes, which take as long as all the rest."""
 
 
 class ProcessReading(NamedTuple):
