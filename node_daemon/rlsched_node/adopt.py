@@ -1,4 +1,4 @@
-"""Adopts the attempts that an earlier daemon left on disk, at the daemon's start."""
+"""Adopts, at the daemon's start, the attempts that an earlier daemon left on disk."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ _log = logging.getLogger("rlsched.node")
 
 
 def adopt_attempts(store: AttemptStore, ranks: LiveRanks) -> list[LocalRank]:
-    """Returns every attempt on disk that a shim has claimed, each in one of three states.
+    """Return every attempt on disk that a shim has claimed, each in one of three states.
 
-    Still running (the process in `pid` is its shim, by start time and boot): watched again. Ended: reported
-    until the broker acknowledges it. Vanished without an exit record: the processes that it left are killed,
-    and it has ended with exit code 137 and the reason of the order to end it, if there was one; with reason
-    `node_stopped` if the machine has booted since, so that the broker may requeue the job.
+    Still running (the process in `pid` is its shim, by start time and boot): the shim is watched again.
+    Ended: the end is reported until the broker acknowledges it. Vanished without an exit record: the
+    attempt's remaining processes are killed, and it ends with exit code 137. The reason is that of the order
+    to end it, if there was an order; if the machine has booted since, the reason is `node_stopped`, so that
+    the broker can requeue the job.
 
     An attempt that no shim has claimed never started. It is claimed here and dropped, so that a shim that is
-    still starting does nothing. The broker gets no report of it, and sends its order again.
+    still starting does nothing. It is not reported to the broker, which sends its order again.
     """
     attempts = []
     for key, directory in store.scan().items():
@@ -92,7 +93,7 @@ def has_running_attempts(store: AttemptStore) -> bool:
 
 
 def _limit_s(directory: AttemptDir) -> float | None:
-    """Returns the time limit that a shim enforces, seconds, infinite for none; None: it cannot change."""
+    """Return the time limit that a shim enforces, seconds, infinite for none; None: it cannot change."""
     launch = directory.launch()
     if launch is None or not launch.hears_limits:
         return None

@@ -55,7 +55,7 @@ Example:
 @click.option(
     "--no-gpm",
     is_flag=True,
-    help="Do not read GPU performance monitoring. Needed if a DCGM exporter runs: both would conflict.",
+    help="Do not read GPU performance monitoring. Needed if a DCGM exporter reads the same counters.",
 )
 @click.option(
     "--gpu-type",
@@ -76,27 +76,29 @@ Example:
     default="time-slicing",
     help="How jobs share a GPU (rlsched broker --share): in turn, or at the same time under MPS.",
 )
-@click.option("--vc", default="", help="Virtual cluster that owns this node; default: none, it serves all.")
+@click.option(
+    "--vc", default="", help="Virtual cluster that owns this node; default: none, so it serves all."
+)
 @directory_option("Directory for output and records of jobs; default: nodes/NAME in the directory of keys.")
 @HOME
 @click.option(
     "--host",
     default="",
     metavar="ADDR",
-    help="Address at which other nodes reach this one, for gangs; default: the address that the broker sees.",
+    help="Address of this node for other nodes of a gang; default: the address that the broker sees.",
 )
 @click.option(
     "--forget-cluster",
     is_flag=True,
     help="End the jobs of another cluster that run here, and join the broker's cluster at once. "
-    "[default: the jobs go on, and the node joins after they have ended]",
+    "[default: the jobs continue, and the node joins after they have ended]",
 )
 @click.option(
     "--end-jobs-on-exit",
     "--end-jobs",
     "end_jobs",
     is_flag=True,
-    help="End the jobs when this daemon stops; default: they go on, and the next daemon adopts them.",
+    help="End the jobs when this daemon stops; default: the jobs continue, and the next daemon adopts them.",
 )
 @shown(
     "--max-output-mib",
@@ -131,7 +133,7 @@ Example:
     help="Pass this variable of the node's environment to jobs; may be repeated.",
 )
 @click.option(
-    "--run-as", metavar="USER", help="Run jobs as this user; the node must be root. Default: as the node's."
+    "--run-as", metavar="USER", help="Run jobs as this user; the node must be root. Default: the node's user."
 )
 @click.option(
     "--run-as-owner",
@@ -148,13 +150,13 @@ Example:
     "--allow-root",
     is_flag=True,
     envvar="RLSCHED_ALLOW_ROOT",
-    help="Let a node that is root run jobs as root; or RLSCHED_ALLOW_ROOT=1.",
+    help="Let a node that is root run jobs as root; or set RLSCHED_ALLOW_ROOT=1.",
 )
 @click.option(
     "--health-check",
     default="",
     metavar="CMD",
-    help="Run this by sh. While it fails, the node gets no new jobs; its last output line is the reason.",
+    help="Command for sh. While it fails, the node gets no new jobs; its last output line is the reason.",
 )
 @shown(
     "--health-check-every-s",
@@ -190,7 +192,7 @@ def node(
     log_format: LogFormat,
     **config: Any,
 ) -> None:
-    """Offer this machine's GPUs to a broker, and run the jobs that it places here.
+    """Offer this machine's GPUs to a broker, and run the jobs that the broker places here.
 
     Jobs survive a restart of this daemon, and the daemon survives a restart of the broker. A job's output is
     in DIR/attempts/CLUSTER/JOB.ATTEMPT.RANK/output.log. Exit codes of jobs: their own; 128 + n after signal
@@ -199,7 +201,7 @@ def node(
     if ctx.invoked_subcommand is not None:
         return
     if simulated_truth is not None and not is_simulated:
-        raise InputError("--simulated-truth: expected with --simulated")
+        raise InputError("--simulated-truth is for simulated GPUs only: give --simulated too")
     if name is None:
         raise click.UsageError("Missing option '--name'.", ctx)
     set_up(log_format, node=name)

@@ -1,4 +1,4 @@
-"""SM clocks that this node has locked, written to disk before they are set: no lock outlives its job."""
+"""SM clocks locked by this node. They are written to disk first, so that no lock outlives its job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NodeClocks(NamedTuple):
 
     Attributes:
         sm_clocks_mhz: Clocks to which all of its GPUs can be locked, MHz, highest first.
-        note: Why there are none.
+        note: Why `sm_clocks_mhz` is empty.
     """
 
     sm_clocks_mhz: list[int]
@@ -46,8 +46,8 @@ class Lock(NamedTuple):
 
     Attributes:
         mhz: Lowest clock to which the GPUs are locked now, MHz; 0: not locked.
-        note: Why it differs from the order.
-        never: No later order to this node can succeed.
+        note: Why the clock differs from the order.
+        never: Whether every later order to this node would fail too.
     """
 
     mhz: int
@@ -69,11 +69,11 @@ class ClockLocks:
         self._absent: dict[str, int] = {}  # locks of silent GPUs, by UUID: kept for the next daemon
 
     def lowest_clock_mhz(self, gpus: Sequence[int]) -> int:
-        """The lowest clock to which one of these GPUs is locked, MHz; 0: none is."""
+        """Return the lowest clock to which any of these GPUs is locked, MHz; 0: none is locked."""
         return min((self._locked[gpu] for gpu in gpus if gpu in self._locked), default=0)
 
     def supported(self) -> NodeClocks:
-        """Clocks that can be set on this node; queries the GPUs that answer, and changes nothing."""
+        """Return the clocks that can be set on this node. Queries the GPUs, and changes nothing."""
         common: set[int] | None = None
         failed = ""
         for gpu in range(self._gpus.count):
@@ -93,7 +93,7 @@ class ClockLocks:
         return NodeClocks(sorted(common, reverse=True), "")
 
     def recover(self, held: Collection[int]) -> None:
-        """Unlock, at the daemon's start, clocks that an earlier daemon locked for jobs that have ended."""
+        """Unlock the clocks that an earlier daemon locked for jobs that have ended."""
         try:
             found = msgspec.json.decode(self._path.read_bytes(), type=_Locked)
         except FileNotFoundError:
@@ -131,10 +131,10 @@ class ClockLocks:
         return Lock(mhz)
 
     def reset(self, gpus: Sequence[int], *, quietly: bool = False) -> None:
-        """Let these GPUs choose their clocks again; GPUs that this node has not locked are not changed.
+        """Let these GPUs choose their clocks again. GPUs that this node has not locked are not changed.
 
-        A GPU that refuses stays in the file: the next daemon tries again. `quietly`: no warning for a GPU
-        that refuses, because it refused the lock too.
+        If a GPU cannot be unlocked, it stays in the file, and the next daemon tries again. `quietly`: no
+        warning for such a GPU, because it could not be locked either.
         """
         for gpu in [gpu for gpu in gpus if gpu in self._locked]:
             try:
@@ -150,7 +150,7 @@ class ClockLocks:
             _log.warning("%s: %s: the next daemon resets these clocks again", self._path, error.strerror)
 
     def _by_uuid(self) -> dict[str, int]:
-        """GPU numbers by UUID, for the GPUs that answer."""
+        """Return the GPU numbers by UUID, for the GPUs that answer."""
         found = {}
         for gpu in range(self._gpus.count):
             try:

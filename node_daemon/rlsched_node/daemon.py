@@ -1,4 +1,4 @@
-"""The node daemon's loop: feeds events of broker and ranks to the state machine and performs its effects."""
+"""The node daemon's loop: passes events to the state machine, and performs the effects that it returns."""
 
 from __future__ import annotations
 
@@ -84,16 +84,16 @@ from rlsched_node.usage.watch import UsageWatch
 CLEAN_EVERY_S = 86400.0
 CLEAN_LOOK_S = 1.0
 CLEAN_SLICE_S = 0.2
-"""Maximum time to remove old output before the daemon attends to its jobs again, seconds."""
+"""Maximum time for the removal of old output in one turn of the loop, seconds."""
 END_JOBS_GRACE_S = 3.0
 ACKNOWLEDGE_WAIT_S = 2.0
-"""Time that a node that ends its jobs waits for the broker to acknowledge their ends, seconds."""
+"""Maximum time for which a node that has ended its jobs waits for the broker's acknowledgements, seconds."""
 _POLL_WITHOUT_PIDFD_S = 0.05
 _log = logging.getLogger("rlsched.node")
 
 
 class NodeDaemon:
-    """One node. `run()` returns after `stop()` was called, for example from a signal handler.
+    """The daemon of one node. `run()` returns after a call of `stop()`, for example from a signal handler.
 
     Args:
         config: The node's options.
@@ -204,7 +204,7 @@ class NodeDaemon:
         return attempts
 
     def stop(self) -> None:
-        """Ask the loop to end; a second call skips all waiting. Safe in a signal handler."""
+        """Make the loop end; a second call skips all waiting. Safe in a signal handler."""
         self._stops += 1
         with contextlib.suppress(OSError):
             self._waker.send(b".")
@@ -239,7 +239,7 @@ class NodeDaemon:
             why = self._cgroups.note or self._cgroups.missing
             held = "; ".join(self._bounds.weaker)
             _log.info(
-                "node %s cannot hold jobs to all limits by groups (%s): %s", self._config.name, why, held
+                "node %s cannot enforce all limits with control groups (%s): %s", self._config.name, why, held
             )
         if self._clocks_note:
             _log.info("node %s cannot set clocks: %s", self._config.name, self._clocks_note)
@@ -330,7 +330,7 @@ class NodeDaemon:
         return events
 
     def _attributed(self, event: Exited) -> Exited:
-        """The end of a rank, with its reason on disk if a fault of MPS ended it."""
+        """Return the end of a rank. If a fault of MPS ended the rank, add that reason, also on disk."""
         found = self._mps.attribute(event)
         if found.reason != event.reason:
             with _log_os_errors(f"attempt {event.key}: the reason of its end is remembered in memory only"):
@@ -349,7 +349,7 @@ class NodeDaemon:
         return poller
 
     def _clean(self) -> None:
-        """Remove old output once a day; the mtime of a file is the time of the last removal."""
+        """Remove old output once a day. The mtime of a file is the time of the last removal."""
         now_s, stamp = time.time(), self._config.directory / "cleaned"
         if now_s < self._clean_at_s:
             return
@@ -365,7 +365,7 @@ class NodeDaemon:
             _log.info("removed the output of %d ranks that ended long ago", removed)
 
     def _feed(self, *new: Event) -> None:
-        """Handle each event and all events that follow from it. If one raises, only that one is dropped."""
+        """Handle each event and all events that follow from it. An event that raises an error is dropped."""
         for first in new:
             events = [first]
             while events:
@@ -474,7 +474,7 @@ class NodeDaemon:
         return ClocksLocked(key, self._clocks.lowest_clock_mhz(gpus))
 
     def _is_ours(self, pid: int) -> bool:
-        """Whether a process belongs to a rank, to the health check or to MPS."""
+        """Return whether a process belongs to a rank, to the health check or to MPS."""
         directory = attempt_directory_of(pid)
         if directory is not None and Path(directory).is_relative_to(self._store.attempts):
             return True
@@ -513,7 +513,7 @@ class NodeDaemon:
 
 
 def _uuid(gpus: GpuSet, gpu: int) -> str:
-    """The UUID of a GPU; "" if it does not answer."""
+    """Return the UUID of a GPU; "" if it does not answer."""
     try:
         return gpus.uuid(gpu)
     except GpuError:
@@ -528,7 +528,7 @@ def _health_check(config: NodeConfig) -> HealthCheck | None:
 
 @contextlib.contextmanager
 def _log_os_errors(consequence: str) -> Iterator[None]:
-    """Log an OS error and go on: a full disk must not stop the daemon if memory is enough."""
+    """Log an OS error and continue, because a full disk must not stop the daemon if memory is enough."""
     try:
         yield
     except OSError as error:

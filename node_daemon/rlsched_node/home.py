@@ -22,8 +22,8 @@ class KeptState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         name: The node's name.
         cluster: Identity of the broker's journal; "" before the first `Welcome`.
-        epoch: The highest epoch of that cluster that the node has obeyed.
-        directory_id: Random; identifies this directory of attempts.
+        epoch: The highest epoch among brokers of that cluster that the node has obeyed.
+        directory_id: Random ID of this directory of attempts.
     """
 
     name: str
@@ -36,7 +36,8 @@ class NodeHome:
     """DIR of `rlsched node`: `lock`, `state.json`, `lease`, `records/`, `attempts/`. Locked until `close()`.
 
     Raises:
-        InputError: another daemon holds it, it belongs to a node with another name, or it cannot be used.
+        InputError: another daemon has the lock, the directory belongs to a node with another name, or it
+            cannot be used.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -58,17 +59,18 @@ class NodeHome:
             raise
 
     def persist(self, cluster: str, epoch: int) -> None:
-        """Write both to disk before acting on them.
+        """Write cluster and epoch to disk. Called before the node acts on them.
 
         Raises:
-            OSError: the disk is full or missing; both are kept in memory, and written with the next change.
+            OSError: the disk is full or missing. The values are then in memory, and written with the next
+                change.
         """
         self.state = msgspec.structs.replace(self.state, cluster=cluster, epoch=epoch)
         self._write_state()
 
     @property
     def lease(self) -> Path:
-        """The file that shims of fenced ranks read."""
+        """Path of the lease file, which shims of fenced ranks read."""
         return self.path / "lease"
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Lease file: the time of the broker's last answer, written by the node's daemon and read by its shims.
+"""Lease file: the time of the broker's last answer. The node's daemon writes it, and its shims read it.
 
-Imported by the shim, so it imports only the standard library.
+The shim imports this module, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ import time
 from rlsched_node import records
 
 LOOK_S = 1.0
-"""Interval at which a fenced shim reads the clock, seconds; a sleep does not end during a suspension."""
+"""Seconds between two clock readings of a fenced shim. A suspension would prolong a long sleep."""
 MAX_MARGIN_S = 5.0
-"""Margin for clock drift, and for the time that the kernel takes to kill, seconds."""
+"""Maximum margin for clock drift, and for the time that the kernel needs to kill processes, seconds."""
 
 
 def since_boot_s() -> float:
-    """Seconds since boot, including time in suspension."""
+    """Return the seconds since boot, including time in suspension."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def fence_times(lost_after_s: float, grace_s: float) -> tuple[float, float]:
-    """(seconds without an answer after which a rank is ended, its seconds between SIGTERM and SIGKILL).
+    """Return (seconds without an answer after which a rank is ended, seconds between SIGTERM and SIGKILL).
 
-    Together they are less than `lost_after_s`, by a margin. `grace_s`: the job's grace period otherwise.
+    Together they are less than `lost_after_s`, by a margin. `grace_s`: the grace period at other ends of the
+    job.
     """
     grace_s = min(grace_s, lost_after_s / 8)
     return lost_after_s - grace_s - _margin_s(lost_after_s), grace_s
@@ -36,10 +37,11 @@ def _margin_s(lost_after_s: float) -> float:
 
 
 def write_renewed(path: str, renewed_s: float) -> None:
-    """Write the send time of the last heartbeat that was answered, seconds since boot.
+    """Write the send time of the last answered heartbeat, seconds since boot.
 
-    In place, which needs no space; twice, so that a partial write is detected. The first two fields are for
-    shims of older versions: a deadline that never comes, and a grace period.
+    The file is written in place, which needs no space. It contains the time twice, so that a partial write is
+    detected. The first two fields are for shims of older versions: a deadline that is never reached, and a
+    grace period.
     """
     line = f"inf 0 {renewed_s:.3f}".ljust(63) + "\n"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -50,7 +52,7 @@ def write_renewed(path: str, renewed_s: float) -> None:
 
 
 def read_renewed(path: str) -> float | None:
-    """Send time of the last heartbeat that was answered; None: no file, or a partial write."""
+    """Return the send time of the last answered heartbeat; None: no file, or a partial write."""
     try:
         first, second = records.read(path).decode("ascii").splitlines()
         _, _, renewed_s = map(float, first.split())
@@ -60,17 +62,17 @@ def read_renewed(path: str) -> float | None:
 
 
 class Fence:
-    """A rank's view of its node's lease.
+    """The lease of a node, as one rank reads it.
 
     Args:
-        path: The lease file.
-        lost_after_s: Value that the rank was launched with, seconds; 0: it goes on without the broker.
+        path: Path of the lease file.
+        lost_after_s: `Launch.lost_after_s` of the rank, seconds; 0: the rank continues without the broker.
         grace_s: Seconds between SIGTERM and SIGKILL of the rank; limited to an eighth of `lost_after_s`.
 
-        Attributes:
-            look_s: Maximum seconds until the next check.
-            margin_s: Time that ending the rank may take after its grace period, seconds; infinite without
-                a fence.
+    Attributes:
+        look_s: Maximum seconds until the next check.
+        margin_s: Time that the end of the rank may take after its grace period, seconds; infinite without a
+            fence.
     """
 
     def __init__(self, path: str, lost_after_s: float, grace_s: float) -> None:
@@ -81,7 +83,10 @@ class Fence:
         self.look_s = LOOK_S if self._path else 3600.0
 
     def closed_grace_s(self) -> float | None:
-        """Grace period with which the rank must end now, seconds; None: it may go on, or was ended before."""
+        """Return the grace period with which the rank must end now, seconds.
+
+        None: the rank may continue, or an earlier call returned the grace period.
+        """
         if not self._path or since_boot_s() < self._until_s:
             return None
         renewed_s = read_renewed(self._path)  # the deadline has passed: the file may have a later one

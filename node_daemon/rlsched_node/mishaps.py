@@ -1,4 +1,4 @@
-"""Unexpected errors, which must not end the daemon: logged with a traceback once, then only counted."""
+"""Unexpected errors, which must not end the daemon: logged once with a traceback, then counted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG_EVERY = 1_000
 
 
 class Mishaps:
-    """Unexpected errors, counted by the place that raised them.
+    """Counts of unexpected errors, by the place that raised them.
 
     Args:
         log: Logger of the errors.
@@ -24,7 +24,7 @@ class Mishaps:
 
     @contextlib.contextmanager
     def set_aside(self, what: str) -> Iterator[None]:
-        """Go on after an error in the block. `what` names the failed action in the log."""
+        """Log an error in the block, and continue. `what` names the failed action in the log."""
         try:
             yield
         except Exception as error:

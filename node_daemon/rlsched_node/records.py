@@ -1,6 +1,6 @@
 """Files between a shim and its daemon: written whole, exit records synced to disk, claimed by one side.
 
-Imported by the shim, so it imports only the standard library.
+The shim imports this module, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import time
 from typing import Any
 
 RESERVED_BYTES = 512
-"""Size of an exit record on disk, reserved before the rank starts: a full disk must not lose an end."""
+"""Size of an exit record on disk, reserved before the rank starts, in case the disk is full at its end."""
 
 
 def read(path: str) -> bytes:
-    """Read a small file. In a newly forked shim `open` would cost more than everything else together.
+    """Read a small file. In a newly forked shim, `open` would take longer than all other steps together.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -32,7 +32,7 @@ def read(path: str) -> bytes:
 
 
 def write(path: str, data: bytes, *, synced: bool = False) -> None:
-    """Write a file in place; `synced`: force it to disk, so that it survives a crash of the machine."""
+    """Write a file in place. `synced`: also force it to disk, so that it survives a crash of the machine."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         while data:
@@ -44,10 +44,10 @@ def write(path: str, data: bytes, *, synced: bool = False) -> None:
 
 
 def write_existing(path: str, data: bytes) -> None:
-    """Write at once to an existing file, such as a kernel file.
+    """Write data with one call to an existing file, such as a kernel file.
 
     Raises:
-        OSError: it does not exist, or does not accept the data.
+        OSError: the file does not exist, or does not accept the data.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
@@ -62,7 +62,7 @@ def write_synced(path: str, data: bytes) -> None:
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Write a file under a temporary name, and rename it over the existing one."""
+    """Write a file under a temporary name, then rename it, replacing any existing file."""
     draft = f"{path}.tmp"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(draft)
@@ -85,10 +85,10 @@ def replace_synced(path: str, data: bytes) -> None:
 
 
 def reserve(path: str) -> None:
-    """Reserve the space of an exit record.
+    """Reserve disk space for an exit record.
 
     Raises:
-        OSError: there is none.
+        OSError: the disk has no space.
     """
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -107,10 +107,10 @@ def sync_directory(path: str) -> None:
 
 
 def claim(directory: str, identity: dict[str, Any]) -> bool:
-    """Write `pid` unless it exists. False: the other side was first, and nothing may be started.
+    """Write `pid` unless it exists. Return False if the other side was first, so that nothing may be started.
 
     Raises:
-        FileNotFoundError: the directory has been removed, which is also a claim of the other side.
+        FileNotFoundError: the other side has claimed the attempt by removing the directory.
     """
     draft = os.path.join(directory, f"pid.{os.getpid()}")
     write(draft, json.dumps(identity).encode())
@@ -125,7 +125,10 @@ def claim(directory: str, identity: dict[str, Any]) -> bool:
 
 
 def exit_record(exit_code: int, reason: str, ran_s: float | None = None) -> bytes:
-    """An end at the present time, as one line of `RESERVED_BYTES`; `ran_s`: seconds, None if unknown."""
+    """Return the record of an end at the present time, as one line of `RESERVED_BYTES`.
+
+    `ran_s`: run time, seconds; None if unknown.
+    """
     record = {"exit_code": exit_code, "reason": reason, "ended_s": time.time(), "ran_s": ran_s}
     return json.dumps(record).ljust(RESERVED_BYTES - 1).encode() + b"\n"
 

@@ -1,4 +1,4 @@
-"""Tasks of an array as users write them."""
+"""Parsers for tasks of an array, as users write them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _WHOLE: Final = re.compile(r"([\d,:-]+)(?:%(\d{1,9}))?")
 
 
 def tasks_of(text: str) -> tuple[list[Tasks], int]:
-    """Parse `0-99%8`, `1,3,7` or `0-20:5` into tasks, and how many may run at once (0: any number).
+    """Parse `0-99%8`, `1,3,7` or `0-20:5` into tasks and the number that can run at once (0: no limit).
 
     Raises:
-        InputError: the text is none of these.
+        InputError: the text has another form.
     """
     whole = _WHOLE.fullmatch(text)
     found = _ranges(whole[1]) if whole else None
@@ -26,10 +26,10 @@ def tasks_of(text: str) -> tuple[list[Tasks], int]:
 
 
 def ranges_of(text: str) -> list[Tasks]:
-    """Parse the tasks of `5-9`, `1,3,7` or `0-20:5`; an empty text has none.
+    """Parse `5-9`, `1,3,7` or `0-20:5` into tasks; an empty text gives no tasks.
 
     Raises:
-        InputError: the text is none of these.
+        InputError: the text has another form.
     """
     found = _ranges(text) if text else []
     if found is None:

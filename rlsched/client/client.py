@@ -1,4 +1,4 @@
-"""The Python client: submit jobs, list them, read their output. One socket, blocking calls, no threads."""
+"""The Python client: submit jobs, list jobs, read their output. One socket, blocking calls, no threads."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ if TYPE_CHECKING:
 DRY_RUN_S = 70.0
 """Time-out of a dry run, seconds; the forecaster may have to be started first."""
 LATEST_JOBS = 2_000
-"""Most jobs to list if finished jobs are requested without a number of jobs."""
+"""Maximum number of jobs to list if finished jobs are requested without a limit."""
 KEY_LOOK_S = 0.1
-"""Interval at which a patient client looks for the key of the first broker of a home, seconds."""
+"""Seconds between two checks of a patient client for the key of a first broker."""
 R = TypeVar("R", bound="messages.ClientReply")
 
 
 class Client:
-    """A connection to a broker. Use as a context manager, or call `close`.
+    """A connection to a broker. Use it as a context manager, or call `close`.
 
     Args:
-        address: Address of the broker; separate standbys by commas; default: `RLSCHED_BROKER`,
-            else `tcp://127.0.0.1:7461`.
+        address: Address of the broker; with standbys, their addresses too, separated by commas; default:
+            `RLSCHED_BROKER`, else `tcp://127.0.0.1:7461`.
         home: Key directory; default: `RLSCHED_HOME`, else `~/.config/rlsched`.
-        timeout_s: Time-out after which the broker is unavailable, seconds.
-        waits: Called while a call waits, as in `Connection`.
-        is_patient: Keep waiting while a broker is starting, however long it takes.
+        timeout_s: Seconds without an answer after which the broker counts as unavailable.
+        waits: Called repeatedly while a call waits, as in `Connection`.
+        is_patient: Wait without a time limit while a broker is starting.
 
     Raises:
         InputError: the address or the keys are malformed.
-        BrokerUnavailableError: there is no key of a broker yet, so no broker has ever been started.
+        BrokerUnavailableError: the key directory has no key of a broker yet.
     """
 
     def __init__(
@@ -93,55 +93,56 @@ class Client:
     # ---- verbs ------------------------------------------------------------------------------------
 
     def submit(self, command: Sequence[str], **asked: Unpack[JobAsked]) -> int:
-        """Queue a job; once this returns, the job is on disk. Returns its number.
+        """Queue a job and return its number. The job is then on disk.
 
         Args:
             command: Program and arguments.
             num_gpus: GPUs of the whole job.
             name: Name of the job; default: the program's name.
             vc: Virtual cluster.
-            user: User to submit as; default: the user of this key. Another user needs an admin's key.
-            num_cpus: Dedicated CPU cores of the whole job; 0: it shares the cores that no job requested.
-            memory_mib: Host memory of the whole job, MiB; 0: the share that goes with its GPUs.
+            user: User to submit as; default: the user of this key. Only an admin's key can name another user.
+            num_cpus: Dedicated CPU cores of the whole job; 0: the job shares the cores that no job requested.
+            memory_mib: Host memory of the whole job, MiB; 0: the share of its GPUs.
             gpu_memory_mib: Minimum memory of each GPU, free when the job starts, MiB; 0: any.
-            gpu_types: Accepted GPU types, such as `["A100", "H100"]`; a job's GPUs may be of several of them;
-                empty: any.
+            gpu_types: Accepted GPU types, such as `["A100", "H100"]`; a job can get GPUs of several of these
+                types; empty: any type.
             time_limit_s: Time after which the job is ended, seconds.
             env: Environment variables of the job.
-            cwd: Working directory; default: that of this process; "": the home directory on the node.
+            cwd: Working directory; default: the current one; "": the home directory on the node.
             output: File to which the node copies the output, below `cwd` unless absolute, with the patterns
                 of `sbatch`, such as `%j` for the job; "": none.
             error: Likewise for standard error, which is then not in the file of `output`.
             open_mode: These files are emptied at the first start of the job only (`auto`), at each start
                 (`truncate`), or never (`append`).
-            preemptible: The job may be preempted for another job, and is started again later: SIGTERM, then
-                SIGKILL after the seconds in its variable RLSCHED_GRACE_S. With exit code 0 it has finished.
+            preemptible: The job can be preempted for another job, and is then started again later. The node
+                sends SIGTERM, then SIGKILL after the seconds in the job's variable RLSCHED_GRACE_S. A job
+                that then exits with code 0 has finished.
             grace_s: Time between SIGTERM and SIGKILL, seconds, at the time limit and when the job is
                 cancelled, preempted or requeued; at most the broker's limit; None: the broker's.
-            speed_energy: Weight of energy against time, 0 (only speed) to 1 (only energy), by which the SM
-                clock of its GPUs is chosen on nodes that can set it; None: the broker's.
+            speed_energy: Weight of energy against time, 0 (only speed) to 1 (only energy). It determines the
+                SM clock of the job's GPUs on nodes that can set the clock. None: the broker's setting.
             workload: Workload, a name that `rlsched models` lists; "": the clock is chosen as for an average
-                of these.
-            share: Whether the job may share its GPUs, if the broker lets jobs share: `yes`, `no`, or `auto`:
-                if its workload is given, or jobs of its command have been measured.
-            lost_after_s: Time without contact between the broker and a node of the job, seconds, at least the
-                broker's `--lease-s`, after which the node ends the job, and the broker requeues it. 0: the
+                of these workloads.
+            share: Whether the job may share its GPUs, if the broker lets jobs share. `yes`; `no`; `auto`: it
+                may if its workload is given, or jobs with this command have been measured.
+            lost_after_s: Time without contact between the broker and a node of the job, seconds, after which
+                the node ends the job and the broker requeues it; at least the broker's `--lease-s`. 0: the
                 job continues until the node is back; None: the broker's `--lost-after`, by default 0.
             priority: `low`, `normal`, `high` or `urgent`: higher-priority jobs start first. The broker limits
                 the highest that a non-admin may request.
             account: Account to charge in addition to the user; "": the user's first account, if any.
-            notify: Events to notify of, some of start, requeue, end, fail, if the operator runs
-                `rlsched notify`.
+            notify: Events that send a notification, if the operator runs `rlsched notify`: some of start,
+                requeue, end, fail.
             hold: Hold the job until `release`.
             begin_s: Earliest start, Unix seconds.
             depends_on: Jobs to wait for, such as `DependsOn("afterok", 17)`; a job whose dependency can never
                 be met is cancelled.
             singleton: Wait until all earlier jobs of the same name and user have finished.
-            array: Tasks of an array, such as `0-99%8` or `1,3,5-9:2`: each runs as a separate job with
-                RLSCHED_ARRAY_TASK in its environment, and with `%8` at most 8 at once.
+            array: Tasks of an array, such as `0-99%8` or `1,3,5-9:2`. Each task runs as a separate job with
+                its number in the variable RLSCHED_ARRAY_TASK; with `%8`, at most 8 run at once.
             launcher: How the command is started: once on each node (`none`), under `torchrun`, or once per
                 GPU (`per-gpu`), with RANK, WORLD_SIZE and LOCAL_RANK.
-            token: Makes a repeated call harmless; default: random, one per call.
+            token: Makes a repeated call harmless; default: random, a new token per call.
 
         Raises:
             InputError: the broker rejects the job, with the reason in one line.
@@ -151,28 +152,29 @@ class Client:
     def submit_many(
         self, jobs: Sequence[messages.Submit], *, seen: Callable[[int], object] | None = None
     ) -> list[int]:
-        """Queue all of these jobs or none of them, in one message or a few; return their numbers.
+        """Queue all of these jobs or none of them, in one or several messages; return their numbers.
 
         Args:
-            jobs: Made by `as_submit`.
-            seen: Called with the number of jobs queued so far.
+            jobs: Submissions from `as_submit`.
+            seen: Called after each message with the number of jobs queued so far.
 
         Raises:
-            JobRefusedError: the broker rejects a job, which the error names.
+            JobRefusedError: the broker rejects a job; the error names the job.
         """
         return submit_many(self._ask, jobs, seen)
 
     def update(self, job: int, *, tasks: Sequence[messages.Tasks] = (), **changes: Unpack[Changes]) -> None:
-        """Change a submitted job: a waiting job in all of these ways, a running job in some.
+        """Change a submitted job: all settings below of a waiting job, some of a running job.
 
-        A job that has GPUs can change name, priority, `share`, and time limit, which only an admin may raise.
+        A job that has GPUs can change name, priority, `share` and time limit; only an admin can raise the
+        limit.
 
         Args:
-            job: Job number, or number of an array, whose tasks that are still to come change.
-            tasks: Only these tasks of an array, also tasks that are not jobs yet.
+            job: Job number, or number of an array; the tasks of the array that are not jobs yet change too.
+            tasks: Change only these tasks of an array, including tasks that are not jobs yet.
             changes: `name`, `priority`, `time_limit_s` (infinite: none), `begin_s` (in the past: at once),
-                `depends_on` and `singleton` (instead of earlier ones), `lost_after_s`, `array_limit`,
-                `gpu_types` (empty: any), `share`, `grace_s`.
+                `depends_on` and `singleton` (replace the present dependencies), `lost_after_s`,
+                `array_limit`, `gpu_types` (empty: any), `share`, `grace_s`.
 
         Raises:
             InputError: there is no such job, it has finished, or a change is not possible now.
@@ -180,12 +182,12 @@ class Client:
         self._ask(messages.Update(job=job, tasks=list(tasks), **changes), messages.Ok)
 
     def cancel(self, job: int, *, tasks: Sequence[messages.Tasks] = (), waiting: bool = False) -> None:
-        """Remove a job from the queue, or end its processes.
+        """Remove a waiting job from the queue, or end the processes of a running job.
 
         Args:
             job: Job number.
-            tasks: Only these tasks of an array, also tasks that are not jobs yet; likewise below.
-            waiting: Only what has no GPUs; running tasks of an array continue.
+            tasks: Only these tasks of an array, including tasks that are not jobs yet; likewise below.
+            waiting: Cancel only jobs without GPUs; running tasks of an array continue.
 
         Raises:
             InputError: there is no such job, it has finished, or it has GPUs and `waiting` is set.
@@ -223,15 +225,19 @@ class Client:
 
         Args:
             finished: Include finished jobs.
-            limit: Maximum number of jobs, the latest; None: 2,000 with `finished`, otherwise all.
-            before: Only jobs with a lower number.
+            limit: Maximum number of jobs, of which the latest are returned; None: 2,000 with `finished`,
+                otherwise all.
+            before: Only jobs with a lower number than this.
         """
         return self.list_jobs(finished=finished, limit=limit, before=before).jobs
 
     def list_jobs(
         self, *, finished: bool = False, limit: int | None = None, before: int | None = None
     ) -> messages.Jobs:
-        """Return `jobs`, and the number of omitted older ones. The broker is queried page by page."""
+        """Return the jobs as `jobs` does, and the number of older jobs left out.
+
+        The broker is queried page by page.
+        """
         left = (LATEST_JOBS if finished else sys.maxsize) if limit is None else limit
         found: list[messages.JobInfo] = []
         while True:
@@ -245,11 +251,11 @@ class Client:
             before = rows[0].job
 
     def me(self) -> str:
-        """Return the user of this key, as in the field `user` of jobs."""
+        """Return the user of this key, as in the field `user` of `JobInfo`."""
         return self._ask(messages.WhoServes(), messages.Serving).person
 
     def job(self, number: int, task: int | None = None) -> messages.JobInfo:
-        """Return a job, or a task of the array `number`; an array is returned as a job."""
+        """Return a job, or a task of the array `number`. An array is returned as one job."""
         return self._ask(messages.ListJobs(job=number, task=task), messages.Jobs).jobs[0]
 
     def history(
@@ -264,17 +270,17 @@ class Client:
         states: Sequence[str] = (),
         name: str = "",
     ) -> list[messages.PastJob]:
-        """Return finished jobs by their end, then running jobs by number. The broker is queried page by page.
+        """Return finished jobs by end time, then running jobs by number. The broker is queried page by page.
 
         Args:
-            limit: Maximum number of jobs, the newest; None: all.
+            limit: Maximum number of jobs, of which the newest are returned; None: all.
             since_s: Only jobs that ended at this time or later, Unix seconds, and all running jobs.
             until_s: Only jobs that ended before this time, and running jobs that started before it.
             user: Only jobs of this user.
             vc: Only jobs of this virtual cluster.
             account: Only jobs of this account.
-            states: completed, failed, cancelled, rejected, running; none: all.
-            name: Only jobs whose name matches this pattern, with `*`, `?` and `[...]` as in a shell.
+            states: Any of completed, failed, cancelled, rejected, running; empty: all.
+            name: Only jobs with a name that matches this pattern, with `*`, `?` and `[...]` as in a shell.
         """
         asked = messages.ListHistory(
             since_s=since_s,
@@ -304,7 +310,7 @@ class Client:
         vc: str | None = None,
         account: str | None = None,
     ) -> Iterator[messages.JobUsage]:
-        """Return the usage of each job that ended at `since_s` or later and before `until_s`, for sums."""
+        """Yield the usage of each job that ended at `since_s` or later and before `until_s`."""
         asked = messages.ListUsage(since_s=since_s, until_s=until_s, user=user, vc=vc, account=account)
         while True:
             page = self._ask(asked, messages.Usage)
@@ -327,8 +333,8 @@ class Client:
 
         Args:
             node: Node name.
-            reason: Shown in lists of nodes.
-            requeue: End the jobs there, with the grace of a preemption, and requeue them.
+            reason: Text shown in lists of nodes.
+            requeue: End the jobs on the node, with the grace time of a preemption, and requeue them.
 
         Raises:
             InputError: there is no such node.
@@ -336,11 +342,11 @@ class Client:
         self._ask(messages.DrainNode(node=node, reason=reason, requeue=requeue), messages.Ok)
 
     def resume_node(self, node: str) -> None:
-        """Let a drained node get jobs again."""
+        """Allow new jobs on a drained node."""
         self._ask(messages.ResumeNode(node=node), messages.Ok)
 
     def down_node(self, node: str, *, reason: str = "") -> None:
-        """Declare an unreachable node down: its jobs are requeued, and it may come back.
+        """Declare an unreachable node down. Its jobs are requeued; the node can register again later.
 
         Raises:
             InputError: there is no such node, or its daemon answers.
@@ -348,7 +354,7 @@ class Client:
         self._ask(messages.DownNode(node=node, reason=reason), messages.Ok)
 
     def remove_node(self, node: str, *, reason: str = "") -> None:
-        """Remove a node from the list permanently; its jobs are requeued.
+        """Remove a node from the list permanently. Its jobs are requeued.
 
         Raises:
             InputError: there is no such node, or its daemon is running.
@@ -364,26 +370,26 @@ class Client:
         jobs: int | UnsetType | None = UNSET,
         gpu_hours: float | UnsetType | None = UNSET,
     ) -> None:
-        """Set limits of a user, an account or a VC. Needs an admin's key; no running job is ended.
+        """Set limits of a user, an account or a VC. Needs an admin's key. Running jobs are not ended.
 
-        Limits that are not given stay as they are; None removes a limit.
+        Limits that are not given stay unchanged; None removes a limit.
 
         Args:
             kind: `user`, `account` or `vc`.
-            name: Name; `default`: all of this kind that have no limit of their own.
-            gpus: GPUs at once.
-            jobs: Waiting and running jobs.
+            name: Name of the party; `default`: all parties of this kind without a limit of their own.
+            gpus: Maximum number of GPUs in use at the same time.
+            jobs: Maximum number of waiting and running jobs.
             gpu_hours: GPU-hours in a calendar month, UTC.
 
         Raises:
-            InputError: the name is invalid, a limit is out of range, or none is given.
+            InputError: the name is invalid, a limit is out of range, or no limit is given.
         """
         self._ask(
             messages.SetQuota(kind=kind, name=name, gpus=gpus, jobs=jobs, gpu_hours=gpu_hours), messages.Ok
         )
 
     def quotas(self) -> list[messages.QuotaInfo]:
-        """Return all limits, with the current use of each."""
+        """Return all quotas: the limits of each party, and its present usage."""
         found: list[messages.QuotaInfo] = []
         while True:
             page = self._ask(messages.ListQuotas(first=len(found)), messages.Quotas)
@@ -392,11 +398,11 @@ class Client:
                 return found
 
     def set_member(self, account: str, person: str, *, member: bool = True) -> None:
-        """Let a user charge jobs to an account, or end that permission. Needs an admin's key."""
+        """Allow a user to charge jobs to an account, or end that permission. Needs an admin's key."""
         self._ask(messages.SetMember(account=account, person=person, member=member), messages.Ok)
 
     def members(self) -> list[messages.Member]:
-        """Return which users may charge jobs to which accounts."""
+        """Return the members of all accounts: the users who can charge jobs to them."""
         found: list[messages.Member] = []
         while True:
             page = self._ask(messages.ListAccounts(first=len(found)), messages.Accounts)
@@ -405,18 +411,18 @@ class Client:
                 return found
 
     def set_policy(self, policy: Policy, *, fallback: Policy | None = None) -> None:
-        """Switch to another policy now; it is kept over restarts of the broker.
+        """Replace the broker's policy now. The new policy stays in use after restarts of the broker.
 
         The strategy and the checkpoint that a policy names are sent with it. A Python file is not sent: it
-        must exist where the broker runs, under the same path.
+        must exist under the same path where the broker runs.
 
         Args:
             policy: Policy that decides.
-            fallback: Rule if the policy fails; None: the rule that the policy follows.
+            fallback: Rule used if the policy fails; None: the rule that the policy follows.
 
         Raises:
-            InputError: a file cannot be read, the policy is too large to send, or the broker cannot serve it;
-                the current policy stays.
+            InputError: a file cannot be read, the policy is too large to send, or the broker cannot use it.
+                The current policy then stays in use.
         """
         from rlsched.decide.policies.files import to_send
 
@@ -428,7 +434,7 @@ class Client:
         self._ask(asked, messages.Ok)
 
     def why(self, job: int) -> messages.Explanation:
-        """Return why a job waits, or runs where it does."""
+        """Return why a job waits, or why it was placed where it runs."""
         return self._ask(messages.Why(job=job), messages.Explanation)
 
     def dry_run(
@@ -445,10 +451,10 @@ class Client:
         workload: str = "",
         tonight_s: float | None = None,
     ) -> messages.DryRunAnswer:
-        """Return when a job would start and end, and similar requests; nothing is queued. Takes seconds.
+        """Return forecasts of the start and end of a job and of similar jobs. Queues nothing; takes seconds.
 
         Args:
-            num_gpus: As in `submit`, like the next ones.
+            num_gpus: As in `submit`, like the arguments below.
             num_cpus: CPU cores of the whole job.
             memory_mib: Host memory of the whole job, MiB.
             gpu_memory_mib: Memory of each GPU, MiB.
@@ -457,7 +463,7 @@ class Client:
             time_limit_s: Time limit, seconds.
             preemptible: Whether the job may be preempted for another job.
             workload: Workload of the job.
-            tonight_s: Later time of submission to forecast as well, Unix seconds.
+            tonight_s: Also forecast the job as submitted at this later time, Unix seconds.
 
         Raises:
             InputError: the broker makes no forecasts, has none now, or the job can never run.
@@ -490,7 +496,7 @@ class Client:
         return self._ask(messages.ReadLog(job=job, rank=rank, offset=offset), messages.LogChunk)
 
     def log(self, job: int, *, rank: int = 0, follow: bool = False) -> Iterator[bytes]:
-        """Yield a job's output in pieces: the output so far, or with `follow` until the job has finished."""
+        """Yield a rank's output in pieces: the output so far, or with `follow` until the job has finished."""
         from rlsched.client.following import POLL_S
 
         offset, attempt = 0, 0
@@ -510,11 +516,11 @@ class Client:
                 time.sleep(POLL_S)
 
     def output(self, job: int, *, to_its_end: bool = True) -> Iterator[messages.JobInfo | bytes]:
-        """Yield a job's states and the output of all its ranks, until it has finished.
+        """Yield a job's states and the output of all its ranks, until the job has finished.
 
         Args:
             job: Job number; the job need not have started.
-            to_its_end: Follow until the end; else only what there is now.
+            to_its_end: Follow the job until it has finished; if False, stop after the present output.
         """
         from rlsched.client.following import follow
 
@@ -523,12 +529,12 @@ class Client:
     def wait(
         self, job: int, *, patience_s: float = 60.0, seen: Callable[[messages.JobInfo], object] | None = None
     ) -> messages.JobInfo:
-        """Wait until a job has finished; return it.
+        """Wait until a job has finished, and return it.
 
         Args:
             job: Job number.
-            patience_s: Longest absence of the broker to wait for, seconds.
-            seen: Called with the job at each query.
+            patience_s: Seconds for which the broker may be unavailable before the error is raised.
+            seen: Called with the job after each query.
         """
         from rlsched.client.following import POLL_S
 
@@ -550,7 +556,7 @@ class Client:
     # ---- asking -----------------------------------------------------------------------------------
 
     def _ask(self, message: messages.ClientRequest, kind: type[R]) -> R:
-        """Send until there is an answer or the time is out; every request may safely arrive twice."""
+        """Repeat a request until there is an answer or the time is out. A repeated request is harmless."""
         reply = self._connection.ask(message, kind, self.timeout_s)
         if isinstance(reply, Refused):
             raise InputError(reply.message)
@@ -570,10 +576,10 @@ def _broker_public(
     *,
     is_patient: bool,
 ) -> bytes:
-    """Return the broker's public key; a patient client waits for a first broker that is about to create it.
+    """Return the broker's public key; a patient client waits for a first broker that is starting.
 
     Raises:
-        BrokerUnavailableError: there is none yet.
+        BrokerUnavailableError: there is no key yet.
     """
     began_s = time.monotonic()
     try:

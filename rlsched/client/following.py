@@ -1,4 +1,4 @@
-"""Follows a job: its states, and the output of all its ranks; or reads the end of its output."""
+"""Generator that follows a job: its states, and the output of all its ranks. Also reads the last output."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from rlsched.wire.states import FINISHED
 
 POLL_S: Final = 0.25
 PATIENCE_S: Final = 60.0
-"""Longest absence of a broker to wait for, seconds."""
+"""Seconds for which the broker may be unavailable before following a job fails."""
 TAIL_BYTES: Final = 1 << 14
-"""Bytes to read from each rank for the end of a job's output."""
+"""Bytes to read from the end of each rank's output."""
 TAIL_RANKS: Final = 8
-"""Most ranks to read for the end of a job's output: each needs a query."""
+"""Maximum number of ranks to read for the end of a job's output, because each rank needs a query."""
 
 
 class AsksBroker(Protocol):
-    """The part of a client that is needed here."""
+    """The methods of `Client` that this module uses."""
 
     def job(self, number: int) -> JobInfo:
         """Return a job."""
         ...
 
     def read_log(self, job: int, *, rank: int = 0, offset: int = 0) -> LogChunk:
-        """Return a piece of its output."""
+        """Return a piece of a job's output."""
         ...
 
 
 def follow(
     client: AsksBroker, number: int, *, labelled: bool | None = None, to_its_end: bool = True
 ) -> Iterator[JobInfo | bytes]:
-    """Yield the job at each query, and pieces of output, in whole lines if a gang writes them.
+    """Yield the job at each query, and pieces of its output; output of a gang in whole lines.
 
     Args:
         client: Client of the broker.
         number: Job number; the job need not have started.
-        labelled: Whether lines begin with `RANK: `; None: lines of gangs of several nodes do.
-        to_its_end: Follow until the job has finished; else only what there is now.
+        labelled: Whether lines begin with `RANK: `; None: only lines of gangs on several nodes.
+        to_its_end: Follow the job until it has finished; if False, stop after the present output.
 
     Raises:
         InputError: the job is an array; or, at the end, the output of a rank could not be read.
-        BrokerUnavailableError: the broker has been away for `PATIENCE_S`.
+        BrokerUnavailableError: the broker has been unavailable for `PATIENCE_S`.
     """
     ranks: dict[int, _RankOutput] = {}
     attempt, info = 0, None
@@ -80,7 +80,7 @@ def follow(
 
 
 def _patiently(client: AsksBroker, number: int) -> JobInfo:
-    """Return the job, also from a broker that restarts meanwhile."""
+    """Return the job; if the broker is unavailable, repeat the query for `PATIENCE_S`."""
     give_up_s = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -93,12 +93,12 @@ def _patiently(client: AsksBroker, number: int) -> JobInfo:
 
 @dataclass
 class Tail:
-    """The end of a job's output.
+    """The last lines of a job's output.
 
     Attributes:
         job: The job.
-        of_rank: Last lines by rank, of ranks that have written any.
-        unread: Reason by rank, if its output could not be read.
+        of_rank: Last lines by rank, for ranks with output.
+        unread: Reason by rank, for ranks with output that could not be read.
         left_out: Number of ranks that were not read.
     """
 
@@ -113,10 +113,11 @@ class Tail:
         return not self.of_rank and not self.unread
 
     def lines(self, most: int | None = None) -> list[bytes]:
-        """Return the lines, rank by rank, with `RANK: ` before lines of a gang.
+        """Return the lines, rank by rank, each with `RANK: ` in front if the job is a gang.
 
         Args:
-            most: Maximum number, the last ones; ranks of a gang share it. None: all.
+            most: Maximum number of lines, divided among the ranks; each rank's last lines are returned. None:
+                all lines.
         """
         each = None if most is None else max(most // max(len(self.of_rank), 1), 1)
         gang, found = is_gang(self.job), list[bytes]()
@@ -132,7 +133,7 @@ class Tail:
 
 
 def tail(client: AsksBroker, info: JobInfo, num_bytes: int = TAIL_BYTES) -> Tail:
-    """Return the end of a job's output, of its first ranks; empty before it starts."""
+    """Return the last lines of a job's output, of `TAIL_RANKS` ranks at most; empty before its start."""
     ranks = num_ranks(info) if info.attempt else 0
     found = Tail(info, left_out=max(ranks - TAIL_RANKS, 0))
     for rank in range(min(ranks, TAIL_RANKS)):
@@ -155,12 +156,12 @@ def num_ranks(info: JobInfo) -> int:
 
 
 def is_gang(info: JobInfo) -> bool:
-    """Return whether a job has several ranks, whose lines are labelled."""
+    """Return whether a job has several ranks."""
     return num_ranks(info) > 1
 
 
 class _RankOutput:
-    """Position up to which a rank's output has been read; output of a gang is read line by line."""
+    """Reader of one rank's output, with the position up to which it has read. A gang is read line by line."""
 
     def __init__(self, number: int, *, is_labelled: bool, is_gang: bool) -> None:
         self._number, self._is_gang = number, is_gang
@@ -171,7 +172,7 @@ class _RankOutput:
         """Why the last piece could not be read; "" if it was read."""
 
     def new(self, client: AsksBroker, job: int, attempt: int) -> Iterator[bytes]:
-        """Yield new output; in a gang, an incomplete last line is kept back."""
+        """Yield new output; in a gang, an incomplete last line is buffered."""
         while True:
             try:
                 chunk = client.read_log(job, rank=self._number, offset=self._offset)
@@ -190,5 +191,5 @@ class _RankOutput:
                 yield b"".join(self._label + line + b"\n" for line in lines)
 
     def rest(self) -> bytes:
-        """Return a last line without a line end."""
+        """Return the buffered last line, or b"" if there is none."""
         return self._label + self._line + b"\n" if self._line else b""

@@ -1,4 +1,4 @@
-"""Joins a machine to a broker: creates a key pair and registers the public half with a join token."""
+"""Registration of a machine at a broker: creates a key pair, and sends its public half with a join token."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ _LET_IN_S = 3.0
 
 
 def join(token: Token, home: KeyHome, timeout_s: float = 10.0) -> Joined | None:
-    """Exchange a token for this machine's own key, stored in `home`. May be repeated with the same token.
+    """Exchange a token for this machine's own key, stored in `home`. Safe to repeat with the same token.
 
     Args:
-        token: Token of `rlsched keys new`, parsed.
-        home: This machine's key directory; it must not be another broker's.
+        token: Parsed token from `rlsched keys new`.
+        home: This machine's key directory. It must not contain another broker's key.
         timeout_s: Time-out, seconds.
 
     Returns:
-        Role and name of the key. None if the token was used by an earlier try of this machine whose answer
-        was lost, and the broker accepts its key already.
+        Role and name of the key. None if an earlier call with this token succeeded but its answer was lost.
 
     Raises:
-        InputError: the token has expired, was used or revoked, or `home` has another broker's keys.
+        InputError: the token has expired, was used or revoked, or `home` has another broker's key.
         BrokerUnavailableError: no broker answers.
     """
     home.refuse_another(token.broker_public)
@@ -49,7 +48,9 @@ def _ask(token: Token, pair: KeyPair, timeout_s: float) -> object:
         if connection.is_let_in(timeout_s):
             return connection.ask(Join(public=pair.public.decode()), Joined, timeout_s)
         if not connection.is_refused:
-            raise BrokerUnavailableError(f"no broker answers at {token.address}, where the token is from")
+            raise BrokerUnavailableError(
+                f"no broker answers at {token.address}, the address in the join token"
+            )
         raise InputError(
             f"the broker at {token.address} does not know this join token: it was used, or revoked; "
             "make another with `rlsched keys new` where the broker runs"

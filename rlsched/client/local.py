@@ -1,4 +1,4 @@
-"""A whole cluster on this machine: a broker and node daemons as child processes, supervised and stopped."""
+"""A whole cluster on this machine: a broker and node daemons as child processes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from rlsched.transport.keys import KeyHome
 
 START_TIMEOUT_S = 120.0
 SILENT_S, AGAIN_S = 1.0, 1.5
-"""Duration of a start from which a message is printed, and repeated without other output, seconds."""
+"""Seconds of waiting after which a message is printed, and seconds between two messages."""
 STOP_TIMEOUT_S = 20.0
 WATCH_S = 0.2
 LAST_LINES = 5
 BROKER = "broker"
-"""Name of the child that is the broker."""
+"""Name of the broker among the child processes."""
 _RLSCHED = (sys.executable, "-c", "from rlsched.cli.main import main; main()")
 
 
@@ -42,14 +42,14 @@ class _LocalProcess:
     process: subprocess.Popen[bytes]
     log: Path
     log_from: int
-    """Bytes of the log that earlier runs wrote."""
+    """Size of the log when this process was started, bytes: earlier runs wrote this part."""
     began_s: float
     restarts: Restarts
     again_s: float | None = None
-    """Time to start it again; infinite: it stays down; None: it runs."""
+    """Time of the next start; infinite: never; None: the process runs."""
 
     def how(self, code: int) -> str:
-        """Describe how it ended, with the end of its log."""
+        """Describe how the process ended, with the last lines of its log."""
         ended = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         tail = _tail(self.log, self.log_from)
         return f"{self.name} {ended}; its log {self.log} " + (f"ends with: {tail}" if tail else "is empty")
@@ -59,12 +59,12 @@ class LocalCluster:
     """One broker and some node daemons with simulated GPUs.
 
     Args:
-        directory: Journal, logs and job output.
+        directory: Directory of the journal, the logs and the output of jobs.
         keys: Key directory.
         address: Address of the broker; port 0: a free port.
         nodes: Number of node daemons, named n0, n1, ...
         gpus: GPUs per node.
-        gpu_types: GPU models, given to the nodes in turn; none: `generic`.
+        gpu_types: GPU models, assigned to the nodes in turn; empty: `generic`.
         broker_options: Further options of `rlsched broker`.
         node_options: Further options of `rlsched node`.
         note: Text to print once the cluster is ready.
@@ -92,15 +92,18 @@ class LocalCluster:
         self._stopping = False
 
     def run(self, announce: Callable[[str], None], *, listens: Callable[[], object] = lambda: None) -> int:
-        """Start, announce, supervise until a signal, stop. Returns the exit code.
+        """Start the cluster, restart nodes that exit, and stop at a signal. Return the exit code.
 
-        A node that exits while the cluster runs is started again (`Restarts`), and the others continue.
+        A node that exits while the cluster runs is started again (see `Restarts`), and the other nodes
+        continue.
 
-        `listens`: called when the broker listens.
+        Args:
+            announce: Called with each message for the user.
+            listens: Called when the broker listens.
 
         Raises:
-            RlschedError: a process did not start, the broker exited, or every node exited too often; the
-                message contains the end of a log.
+            RlschedError: a process did not start, the broker exited, or every node exited too often. The
+                message contains the last lines of a log.
         """
         with self._alone(), on_signals(self._on_signal):
             try:
@@ -126,7 +129,7 @@ class LocalCluster:
         """Lock the directory for one cluster, until the file is closed or this process dies.
 
         Raises:
-            InputError: another cluster holds it, or the directory is not writable.
+            InputError: another cluster has the lock, or the directory is not writable.
         """
         try:
             make_private(self._directory)
@@ -224,9 +227,9 @@ class LocalCluster:
         return _LocalProcess(name, args, process, log, log_from, time.monotonic(), restarts)
 
     def _until(self, what: str, look: Callable[[], str], announce: Callable[[str], None]) -> str:
-        """Poll until `look` returns a text; "" if the cluster is to stop meanwhile.
+        """Poll until `look` returns a text; "" if the cluster is stopped in the meantime.
 
-        A long wait is announced, and so is the broker's compilation, which has no time-out.
+        If the wait is long, it is announced. The broker's compilation is announced too, and has no time-out.
         """
         began_s = time.monotonic()
         deadline, speak_s, compiled = began_s + START_TIMEOUT_S, began_s + SILENT_S, ""
@@ -252,7 +255,7 @@ class LocalCluster:
         return ""
 
     def _last_compiled(self) -> str:
-        """Return the broker's last line about compilation."""
+        """Return the last line about compilation in the broker's log."""
         broker = self._children[0]
         with broker.log.open("rb") as log:
             log.seek(broker.log_from)
@@ -267,7 +270,7 @@ class LocalCluster:
         return "up" if up >= self._num_nodes else ""
 
     def _name_missing(self, client: Client, announce: Callable[[str], None]) -> None:
-        """Announce nodes of an earlier `up` that are not started, and still have jobs."""
+        """Announce nodes of an earlier `up` that were not started now but still have jobs."""
         for node in client.nodes():
             if node.state == "unreachable" and node.jobs:
                 jobs = ", ".join(map(str, node.jobs))
@@ -286,7 +289,7 @@ class LocalCluster:
         """Restart nodes that have exited, each after its back-off.
 
         Raises:
-            RlschedError: the broker has exited, or no node is left to restart.
+            RlschedError: the broker has exited, or no node can be restarted.
         """
         for at, child in enumerate(self._children):
             now_s = time.monotonic()
@@ -313,7 +316,7 @@ class LocalCluster:
     # ---- stop -------------------------------------------------------------------------------------
 
     def _take_down(self) -> None:
-        """Stop the broker first, so that it starts nothing; nodes keep their jobs' ends for the next one."""
+        """Stop the broker, so that it starts no jobs, then the nodes, which store the ends of their jobs."""
         self._end([child for child in self._children if child.name == BROKER])
         self._end([child for child in self._children if child.name != BROKER])
 
@@ -343,6 +346,6 @@ def _first_line(path: Path) -> str:
 
 
 def _tail(path: Path, start: int) -> str:
-    """Return the last lines that this run has written to a log."""
+    """Return the last lines that the log has after byte `start`."""
     lines = path.read_bytes()[start:].decode(errors="replace").splitlines()
     return " | ".join(line for line in lines[-LAST_LINES:] if line.strip())

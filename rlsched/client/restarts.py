@@ -1,4 +1,4 @@
-"""Restarts of a process that has exited: with back-off, and a limited number in a row."""
+"""Back-off and maximum number of restarts for a process that exits repeatedly."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import math
 from typing import Final
 
 MOST: Final = 5
-"""Restarts in a row before a process stays down."""
+"""Restarts in a row after which a process stays down."""
 FIRST_S: Final = 1.0
-"""Back-off before the first restart, seconds; it doubles with each."""
+"""Back-off before the first restart, seconds; each further restart doubles it."""
 CALM_S: Final = 60.0
 """Run time after which the count of restarts begins again, seconds."""
 
 
 class Restarts:
-    """Restarts of one process.
+    """The count of restarts of one process.
 
     Attributes:
-        in_a_row: Restarts since it last ran for `CALM_S`.
+        in_a_row: Restarts since the process last ran for `CALM_S`.
     """
 
     def __init__(self) -> None:

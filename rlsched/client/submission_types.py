@@ -1,6 +1,7 @@
-"""Keywords of submissions and of changes, as types.
+"""Types of the keywords of `Client.submit` and `Client.update`.
 
-The annotations are evaluated (no `from __future__ import annotations`): Python would compile each as text.
+This module has no `from __future__ import annotations`, because Python would then compile each annotation as
+text when it is evaluated.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from rlsched.wire.messages import DependsOn, Launcher, OpenMode, Priority, Share
 
 
 class JobAsked(TypedDict, total=False):
-    """Keywords of `Client.submit`; its docstring describes them."""
+    """Keywords of `Client.submit`, described in the docstring of that method."""
 
     num_gpus: int
     name: str
@@ -45,7 +46,7 @@ class JobAsked(TypedDict, total=False):
 
 
 class Changes(TypedDict, total=False):
-    """Keywords of `Client.update`; its docstring describes them."""
+    """Keywords of `Client.update`, described in the docstring of that method."""
 
     name: str
     priority: Priority

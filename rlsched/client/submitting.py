@@ -1,4 +1,4 @@
-"""Messages of submissions: one job, many jobs, and changes of submitted jobs."""
+"""Messages for submissions of one job or many jobs, and for changes of submitted jobs."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from rlsched.wire.messages import (
 )
 
 MOST_AT_ONCE: Final = 500
-"""Jobs per message that a broker accepts."""
+"""Maximum number of jobs per message; a broker refuses longer messages."""
 _MOST_BYTES: Final = MAX_MESSAGE_BYTES * 9 // 10
 _PLACE: Final = r"job (\d+): "
 
 
 class JobRefusedError(InputError):
-    """The broker rejects one of many jobs, and has queued only the jobs of earlier messages.
+    """The broker rejects one of many jobs. Only the jobs of earlier messages are queued.
 
     Attributes:
-        place: Position of the job, from 0.
+        place: Position of the rejected job, from 0.
         why: Reason.
-        queued: Numbers of the queued jobs, which are the first ones.
+        queued: Numbers of the queued jobs, which are the first jobs.
     """
 
     def __init__(self, place: int, why: str, queued: Sequence[int] = ()) -> None:
@@ -47,7 +47,7 @@ def _but_queued(numbers: Sequence[int]) -> str:
 
 
 def as_submit(command: Sequence[str], **asked: Unpack[JobAsked]) -> Submit:
-    """Return the message of a submission, see `Client.submit`.
+    """Return the message of a submission; arguments as for `Client.submit`.
 
     Raises:
         InputError: the tasks of the array are invalid.
@@ -80,10 +80,10 @@ def submit_many(
     jobs: Sequence[Submit],
     seen: Callable[[int], object] | None = None,
 ) -> list[int]:
-    """Queue all or none; if they need several messages, all are checked before any is queued.
+    """Queue all jobs or none. If they need several messages, all are checked before the first is queued.
 
-    A check may no longer hold when a job is queued, for quotas above all: an error between two messages names
-    the jobs that are queued.
+    A job can be refused although its check passed, for example because of a quota. An error in a later
+    message names the jobs that are queued already.
 
     Raises:
         JobRefusedError: a job is rejected.
@@ -113,7 +113,7 @@ def submit_many(
 
 
 def in_common(jobs: Sequence[Submit]) -> tuple[dict[str, str], list[Submit]]:
-    """Return the variables with equal values in all jobs, and the jobs without them."""
+    """Return the variables with the same value in all jobs, and the jobs without these variables."""
     env = dict(jobs[0].env) if jobs else {}
     for job in jobs:
         env = {name: value for name, value in env.items() if job.env.get(name) == value}
@@ -124,7 +124,7 @@ def in_common(jobs: Sequence[Submit]) -> tuple[dict[str, str], list[Submit]]:
 
 
 def split(env: dict[str, str], jobs: Sequence[Submit]) -> list[list[Submit]]:
-    """Split jobs into parts that fit a message each.
+    """Split jobs into lists that each fit in one message.
 
     Raises:
         JobRefusedError: a job cannot be sent.

@@ -1,4 +1,4 @@
-"""Sums over finished jobs: by user, virtual cluster, account and day."""
+"""Totals of finished jobs by user, virtual cluster, account and day."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _J_A_KWH = 3.6e6
 
 
 class Sums(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums of one group of jobs.
+    """Totals of one group of jobs.
 
     Attributes:
-        of: Values that the group has in common, in the order of the grouping.
+        of: Values that all jobs of the group have, in the order of the fields to group by.
         jobs: Number of jobs.
-        gpu_hours: GPU-hours of all their attempts, with shares of GPUs counted.
-        energy_kwh: Energy of the jobs for which it is known; None if it is known for none.
-        energy_jobs: Number of these jobs.
+        gpu_hours: GPU-hours of all attempts of these jobs. Shared GPUs count by each job's share.
+        energy_kwh: Energy of the jobs with known energy; None if there is no such job.
+        energy_jobs: Number of jobs with known energy.
         wait_mean_s: Mean queueing delay of the jobs that started, seconds; None if none did.
         wait_p90_s: 90th percentile of the queueing delay, interpolated linearly, seconds.
         outcomes: Number of jobs by final state.
@@ -41,7 +41,7 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Group:
-    """A group while it is summed up."""
+    """Running totals of one group."""
 
     def __init__(self) -> None:
         self.gpu_s: list[float] = []
@@ -74,15 +74,15 @@ class _Group:
 def sums(
     jobs: Iterable[JobUsage], by: Sequence[By], day_of: Callable[[float], str]
 ) -> tuple[list[Sums], Sums]:
-    """Sum up jobs.
+    """Compute the totals of each group of jobs, and of all jobs.
 
     Args:
-        jobs: In any order.
+        jobs: Jobs in any order.
         by: Fields to group by.
-        day_of: Returns the day of a time in Unix seconds.
+        day_of: Function that returns the day of a time in Unix seconds.
 
     Returns:
-        The groups, sorted, and the sum of all jobs.
+        The groups, sorted, and the totals of all jobs.
     """
     groups: dict[tuple[str, ...], _Group] = {}
     total = _Group()
@@ -94,7 +94,12 @@ def sums(
 
 
 def percentile(ascending: Sequence[float], part: float) -> float:
-    """Return the value below which this part of the values lies, interpolated linearly."""
+    """Return a quantile, interpolated linearly.
+
+    Args:
+        ascending: Values in ascending order, at least one.
+        part: Fraction of the values below the quantile, 0 to 1.
+    """
     place = part * (len(ascending) - 1)
     low = math.floor(place)
     high = min(low + 1, len(ascending) - 1)

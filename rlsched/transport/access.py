@@ -1,7 +1,8 @@
 """The access list: the key files in HOME/authorised/, which are read once, and again when they change.
 
-Every message and every handshake queries the list, so a query must be cheap. It reads the time stamp of the
-directory each time, the time stamps of the files once a second, and a file only after its time stamp changed.
+Every message and every handshake queries the list, so a query must be cheap. Each query reads the time stamp
+of the directory. Once a second, a query also reads the time stamps of the files. A file is read only after
+its time stamp has changed.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from rlsched.transport.names import NAME, Z85_LENGTH
 from rlsched.transport.roles import Peer, Role
 
 SCAN_S = 1.0
-"""Maximum delay, seconds, for a file overwritten in place, which leaves the directory's time stamp
-unchanged."""
+"""Maximum delay, seconds, until a change of a file's content is noticed. Such a change leaves the directory's
+time stamp unchanged."""
 _Stamp = tuple[int, int, int, int]
 _ROLES: dict[str, Role] = {
     "user": "user",
@@ -34,14 +35,17 @@ _ROLES: dict[str, Role] = {
 
 
 class AccessEntry(msgspec.Struct, frozen=True):
-    """A file of the access list: ROLE-NAME.public. Its first line is the key; `field value` lines follow."""
+    """An entry of the access list, stored in the file ROLE-NAME.public.
+
+    The first line of the file is the key; lines of the form `field value` follow.
+    """
 
     file: str
     key: str
-    """Public half, z85."""
+    """Public half of the key pair, z85."""
     peer: Peer
     joins_as: Role | None = None
-    """Role of the permanent key for which a one-time key is exchanged."""
+    """For a one-time key: role of the permanent key that replaces it."""
     expires_s: float | None = None
     """Expiry of a one-time key, Unix seconds."""
 
@@ -65,9 +69,9 @@ class AccessEntry(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, file: str, text: str) -> AccessEntry | None:
-        """Parse a file of the access list; return None if the file is damaged.
+        """Parse a file of the access list. Return None if the file is damaged.
 
-        A user key without a person belongs to the person with the name of the key.
+        A user key without a person belongs to the person with the same name as the key.
         """
         prefix, _, name = file.removesuffix(".public").partition("-")
         key, *lines = text.strip().splitlines() or [""]
@@ -148,7 +152,7 @@ class AccessList:
             self._peers = {key: member.peer for key, member in self._members.items()}
 
     def _look(self, entry: os.DirEntry[str]) -> _MemberFile | None:
-        """Return a file from the cache, or read the file again if it has changed."""
+        """Return a file's entry from the cache, or read the file again if it has changed."""
         try:
             stat = entry.stat()
             stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size)

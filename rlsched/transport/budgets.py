@@ -1,10 +1,10 @@
-"""Limits of each sender's use of the broker's loop: a rate, and a share of each turn.
+"""Limits for each sender's use of the broker's loop: a rate, and a share of each turn of the loop.
 
 A sender is a key, with any number of connections. The budget of a sender refills with time. An accepted
-message costs little. A refused message costs much more, because the check and the answer take the loop
-longest. A message that submits many jobs costs as many messages. The broker reads nothing from a sender
-without budget until the budget has refilled; clients retry by themselves. Messages beyond a key's share of a
-turn wait for later turns, behind the messages of other keys.
+message costs little. A refused message costs much more, because its check and its answer take more of the
+loop's time. A message that submits many jobs costs as much as one message per job. The broker reads nothing
+from a sender without budget until the budget has refilled; clients repeat their messages by themselves.
+Messages beyond a key's share of a turn wait for later turns, behind the messages of other keys.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import msgspec
 
 T = TypeVar("T")
 MAX_KNOWN = 10_000
-"""Maximum number of budgets in memory. Beyond it, the budget of the longest silent key is dropped, and that
-key starts with a full budget again.
-"""
+"""Maximum number of budgets in memory. If there are more, the budget of the key that has been silent longest
+is dropped, and that key starts again with a full budget."""
 
 
 class SenderLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one key.
 
     Attributes:
-        messages_per_s: Long-term rate of messages, 1/s; a table of jobs counts as one message per job.
+        messages_per_s: Long-term rate of messages, 1/s. A message that submits many jobs counts as one
+            message per job, also below.
         refusals_per_s: Long-term rate of refused messages, 1/s.
         burst_s: Capacity of the budget, in seconds of messages at the long-term rate.
-        a_turn: Maximum number of messages read in one turn of the loop; the next turn reads further ones. A
-            table of jobs counts as one message per job.
+        a_turn: Maximum number of messages read in one turn of the loop. Later turns read the remaining
+            messages.
         waiting: Maximum number of messages that wait for a turn; further messages are dropped.
         handshakes_a_turn: Maximum number of handshakes of all peers together in one turn.
     """
@@ -63,7 +63,7 @@ class Budgets:
         return key not in self._left or self._now(key) > 0.0
 
     def spend(self, key: bytes, messages: int = 1) -> None:
-        """Charge a message to its key, as this number of messages."""
+        """Charge a message to its key, with the cost of `messages` messages."""
         self._take(key, float(messages))
 
     def charge_refusal(self, key: bytes) -> None:
@@ -98,7 +98,7 @@ class Turns(Generic[T]):
         return bool(self._waiting)
 
     def begin(self) -> Iterator[T]:
-        """Begin the next turn. Yield the messages that waited for it, up to the share of each key."""
+        """Begin the next turn. Yield the messages that have waited for it, up to the share of each key."""
         self._taken = {}
         for key, waiting in list(self._waiting.items()):
             while waiting and self._taken.get(key, 0) < self._limits.a_turn:
@@ -108,7 +108,7 @@ class Turns(Generic[T]):
                 del self._waiting[key]
 
     def add(self, key: bytes, messages: int) -> None:
-        """Count the latest message of a key as this number of further messages."""
+        """Count a key's latest message as `messages` further messages, such as one per submitted job."""
         self._taken[key] = self._taken.get(key, 0) + messages
 
     def is_due(self, key: bytes) -> bool:
@@ -120,7 +120,7 @@ class Turns(Generic[T]):
         return True
 
     def wait(self, key: bytes, said: T) -> bool:
-        """Queue a message for the next turn. Return False if too many messages wait: it is dropped."""
+        """Queue a message for a later turn. Return False if it is dropped, because too many wait."""
         waiting = self._waiting.setdefault(key, deque())
         if len(waiting) >= self._limits.waiting:
             return False

@@ -1,4 +1,4 @@
-"""A client's connection: it repeats a request until an answer comes, and explains why no answer comes."""
+"""A client's connection: repeats a request until an answer arrives, or explains why no answer arrives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 RESEND_S = 2.0
 RENEW_S = 10.0
-"""Time without an answer, or duration of a whole call, after which the socket is replaced, seconds."""
+"""Seconds without an answer, or seconds of one call, after which the socket is replaced."""
 MANY_HANG_UPS = 3
 WAITS_S = 0.25
 APART_S = 0.05
@@ -31,18 +31,21 @@ APART_S = 0.05
 
 
 class Connection:
-    """One socket to a broker. The connection replaces the socket if it does not reconnect on its own.
+    """One socket to a broker. The connection replaces the socket if it does not reconnect by itself.
 
     Args:
-        address: Address of the broker, tcp://HOST:PORT; addresses of standbys follow, separated by commas.
+        address: Address of the broker, tcp://HOST:PORT. Addresses of standbys can follow, separated by
+            commas.
         pair: Key pair of this client.
         broker_public: Public key of the broker, z85.
-        keys: Source of the keys, for messages.
-        epochs: Epochs of known brokers. With several addresses, a broker of an earlier epoch gets no request.
+        keys: Key directory, for error messages.
+        epochs: Epochs of known brokers. With several addresses, a broker with an earlier epoch gets no
+            request.
+        waits: Called a few times a second while a call waits, with the address, the time waited and the
+            maximum waiting time, both in seconds. At the end of the wait, the time waited is 0. None: not
+            called.
         starting: Returns a description of a broker that is starting at these addresses, or "".
         is_patient: Wait without a time-out while a broker is starting.
-        waits: Called a few times a second while a call waits, with the address, the time waited and the
-            maximum waiting time, both in seconds. The time waited is 0 when the wait ends.
 
     Attributes:
         is_refused: Whether the last call failed because the broker does not accept this key.
@@ -81,14 +84,14 @@ class Connection:
         self._context.destroy(linger=0)
 
     def ask(self, message: ClientRequest | Join, kind: type[msgspec.Struct], timeout_s: float) -> object:
-        """Send a request until an answer comes, which may be a `Refused`.
+        """Send a request until an answer arrives, and return the answer, which can be a `Refused`.
 
-        The broker can receive the request twice.
-        With several addresses, the next address is tried if no answer comes.
+        The broker may receive the request twice. With several addresses, the next address is tried if no
+        answer arrives.
 
         Args:
             message: The request.
-            kind: Type of the expected answer; the answer can be of another type.
+            kind: Class of the expected answer; the answer can be of another class.
             timeout_s: Time-out, seconds.
 
         Raises:
@@ -145,13 +148,13 @@ class Connection:
 
     @property
     def _patience_s(self) -> float:
-        """Return the time to wait for an answer from one address before the socket is replaced, seconds."""
+        """Seconds to wait for an answer from one address before the socket is replaced."""
         return RENEW_S if len(self._addresses) == 1 else RESEND_S
 
     def _judge(self, serving: Serving) -> None:
-        """Check that the broker that answers is the last known broker, or a later one.
+        """Decide whether the broker at this address gets the request: only the newest known broker does.
 
-        A standby reports epoch 0.
+        A standby reports epoch 0, and gets no request.
         """
         highest = (
             serving.epoch if self._epochs is None else self._epochs.highest(serving.cluster, serving.epoch)
@@ -159,11 +162,12 @@ class Connection:
         self._is_known = serving.epoch >= max(highest, 1)
         self._send_at = 0.0
         if not self._is_known and not serving.epoch:
-            self._outdated = f"no broker answers, and the one at {self.address} is a standby"
+            self._outdated = f"no broker answers; the broker at {self.address} is a standby"
         elif not self._is_known:
             self._outdated = (
-                f"the broker at {self.address} is at epoch {serving.epoch}, and a later one of this cluster "
-                f"has been at {highest}: it is not asked. Stop it, and start the later one"
+                f"the broker at {self.address} is at epoch {serving.epoch}, but a later broker of this "
+                f"cluster has been at {highest}: no request was sent. "
+                "Stop this broker, and start the later broker"
             )
         if not self._is_known:
             self._give_up_at = time.monotonic() + APART_S
@@ -179,7 +183,7 @@ class Connection:
         return self._socket in ready
 
     def _watch(self) -> bool:
-        """Record events of the connection. Return whether to try the next address soon."""
+        """Record events of the connection. Return whether the connection was lost or could not be opened."""
         has_gone = False
         while self._monitor.poll(0):
             from zmq.utils.monitor import recv_monitor_message  # loads asyncio, and is rarely needed
@@ -238,7 +242,7 @@ class Connection:
         self._socket.close(linger=0)
 
     def _next(self) -> None:
-        """Replace the socket, and use the next address: libzmq does not reconnect after every disconnect."""
+        """Replace the socket, and use the next address. libzmq does not reconnect after every disconnect."""
         self._hang_up()
         self._at = (self._at + 1) % len(self._addresses)
         self._dial()
@@ -247,7 +251,7 @@ class Connection:
         """Explain why no answer came, from the events of the connection since the last answer.
 
         A listener that cannot decrypt our messages disconnects at once, so handshakes fail repeatedly. A
-        broker that was killed or is slow causes one or two failed handshakes.
+        broker that was killed or is slow causes only one or two failed handshakes.
         """
         failures, self._failed = self._failed, []
         outdated, self._outdated = self._outdated, ""
@@ -261,7 +265,7 @@ class Connection:
         if hung_up >= MANY_HANG_UPS:
             return (
                 f"the process at {self.address} is not the broker of {self._keys}/broker.public; "
-                "give that broker's address, or the --keys directory of this one"
+                "give the address of the broker of these keys, or the --keys directory of the broker there"
             )
         starts = self._starting(self._addresses)
         if starts:
@@ -281,7 +285,7 @@ def _frame(message: ClientRequest | Join, request: int) -> bytes:
 
 @contextmanager
 def what_cannot_be_sent() -> Iterator[None]:
-    """Raise encoding errors as errors of one line.
+    """Turn encoding errors into errors of one line.
 
     Raises:
         InputError: a text is not valid UTF-8, a number has too many digits, or a message is too long.

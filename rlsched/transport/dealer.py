@@ -1,4 +1,4 @@
-"""The broker's address, the sockets that connect to it, and the socket limits of both ends."""
+"""The broker's address, the sockets that connect to it, and the socket limits of both sides."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def broker_address(option: str | None = None) -> str:
 
 
 def broker_addresses(option: str | None = None) -> tuple[str, ...]:
-    """Return the addresses of a broker and its standbys, in the order of attempts.
+    """Return the addresses of a broker and its standbys, in the order in which clients try them.
 
-    The option separates them by commas.
+    In the option, the addresses are separated by commas.
 
     Raises:
         InputError: one of the addresses is not `tcp://HOST:PORT`.
@@ -60,7 +60,7 @@ def is_loopback(address: str) -> bool:
 
 
 def own_host(address: str) -> str:
-    """Return this machine's own address on the route to another address; "" without a route."""
+    """Return the address of this machine on the route to another address; "" if there is no route."""
     match = _ADDRESS.fullmatch(address)
     if match is None or is_loopback(address):
         return "127.0.0.1"
@@ -87,10 +87,11 @@ def dial_address(address: str) -> str:
 
 
 def set_limits(socket: zmq.Socket[bytes]) -> None:
-    """Set the limits of both ends: bounded queues and messages, and detection of a dead peer within seconds.
+    """Set the limits of a socket: bounded queues and messages, and detection of a dead peer within seconds.
 
-    Each end sends heartbeats of its own. `HEARTBEAT_TTL` is not set, because the other end would then keep a
-    timer for each heartbeat, and libzmq searches the timers of all connections to cancel one.
+    Both sides of a connection set these limits and send heartbeats. `HEARTBEAT_TTL` is not set. If it were,
+    the other side would keep a timer for each heartbeat, and libzmq searches the timers of all connections to
+    cancel one.
     """
     import zmq
 
@@ -107,13 +108,13 @@ def set_limits(socket: zmq.Socket[bytes]) -> None:
 def connect_dealer(
     context: zmq.Context[zmq.Socket[bytes]], address: str, pair: KeyPair, broker_public: bytes
 ) -> zmq.Socket[bytes]:
-    """Return a connected DEALER under CURVE. Sends must be NOBLOCK, with `zmq.Again` handled.
+    """Return a connected DEALER under CURVE. Callers must send with NOBLOCK and handle `zmq.Again`.
 
     Args:
         context: The caller's context; it outlives the socket.
-        address: `tcp://HOST:PORT`.
-        pair: This side's keys.
-        broker_public: The broker's public key, z85.
+        address: Address of the broker, `tcp://HOST:PORT`.
+        pair: Key pair of this side.
+        broker_public: Public key of the broker, z85.
     """
     socket = _dealer(context, address, pair, broker_public)
     socket.connect(address)
@@ -123,7 +124,7 @@ def connect_dealer(
 def connect_watched_dealer(
     context: zmq.Context[zmq.Socket[bytes]], address: str, pair: KeyPair, broker_public: bytes, events: int
 ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-    """Return a connected DEALER, and a monitor socket of these events.
+    """Return a connected DEALER, and a monitor socket that reports these events of it.
 
     The monitor starts before the socket connects. Otherwise a handshake could finish before this thread runs
     again, and its event would be lost.

@@ -1,4 +1,4 @@
-"""The highest epoch of each cluster that the clients of a key directory have received."""
+"""The highest epoch of each cluster that clients with a common key directory have received."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import msgspec
 
 EPOCHS_FILE = "epochs.json"
 MOST = 64
-"""Maximum number of clusters to remember, the latest first."""
+"""Maximum number of clusters in the file; the latest clusters are kept."""
 
 
 class Epochs:
-    """Epochs received by the clients of a key directory; kept in memory if the directory is not writable.
+    """Epochs that the clients of a key directory have received.
+
+    They are stored in the directory, or in memory if the directory is not writable.
 
     Args:
         directory: The key directory.

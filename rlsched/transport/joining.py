@@ -1,7 +1,7 @@
-"""Join tokens: one-time keys for other machines. A machine exchanges the one-time key for a key that it made.
+"""Join tokens: one-time keys with which other machines register their own keys.
 
-`invite` puts the one-time key on the access list; the token contains the secret half. `admit` answers `Join`:
-the new public key is on disk before the one-time key is removed.
+`invite` puts a one-time key on the access list; the token contains the secret half. `admit` answers a `Join`:
+it writes the machine's public key to disk before it removes the one-time key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlsched.wire.messages import Join, Joined, Refused
 
 PREFIX = "rlsched-join-"
 FORGET_S = 86400.0
-"""Time from the expiry of a token until its removal, seconds."""
+"""Seconds from the expiry of a token until its removal from the access list."""
 _ANOTHER = "make another with `rlsched keys new` where the broker runs"
 _Z85 = re.compile(rb"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 
@@ -64,7 +64,7 @@ class Token(msgspec.Struct, frozen=True, array_like=True):
         return token
 
     def pair(self) -> KeyPair:
-        """Return the pair of the one-time key."""
+        """Return the key pair of the one-time key."""
         import zmq
 
         return KeyPair(zmq.curve_public(self.secret), self.secret)
@@ -80,16 +80,16 @@ def invite(
     person: str = "",
     nodes: str = "",
 ) -> Token:
-    """Put a one-time key on the access list of a broker's key directory.
+    """Put a one-time key on the access list of a broker's key directory. Return the join token.
 
     Args:
         home: Key directory of the broker.
-        name: Name of the new key; for a node its own.
+        name: Name of the new key; for a node's key, the node's name.
         role: Role of the new key.
         address: Address at which the other machine reaches the broker.
         valid_s: Validity of the token, seconds.
-        person: Owner of the new key; "": the key's name.
-        nodes: Of an engine's key, as in `Peer`.
+        person: Owner of the new key; "": the person with the key's name.
+        nodes: For an engine's key, as in `Peer.nodes`.
 
     Raises:
         InputError: the name or the person is invalid, the key exists, or this is not a broker's key
@@ -125,7 +125,7 @@ def invite(
 
 
 def admit(home: KeyHome, one_time: bytes, join: Join, now_s: float) -> Joined | Refused:
-    """Answer a `Join` that was sent with this one-time key (z85); `now_s` in Unix seconds."""
+    """Answer a `Join` that was sent with this one-time key (z85). `now_s`: Unix seconds."""
     public = join.public.encode()
     with home.locked():
         members = home.access.members()
@@ -147,7 +147,7 @@ def admit(home: KeyHome, one_time: bytes, join: Join, now_s: float) -> Joined | 
 
 
 def revoke(home: KeyHome, name: str, role: Role | None = None) -> list[AccessEntry]:
-    """Remove all keys of this name from the access list, including tokens. The broker applies this at once.
+    """Remove all keys with this name from the access list, including tokens. The broker notices that at once.
 
     Raises:
         InputError: there is no such key, or keys of several roles have this name and `role` is not given.

@@ -1,4 +1,4 @@
-"""CURVE keys, made on first use in a home directory, and their roles.
+"""CURVE keys, which are made on first use in a home directory, and their roles.
 
     HOME/broker.key  broker.public       the broker's pair; clients and nodes need only the public half
     HOME/client-default.key              a client's pair
@@ -6,9 +6,11 @@
     HOME/engine-slurm.key                the pair of a gateway that represents many nodes
     HOME/authorised/ROLE-NAME.public     the access list, see `AccessEntry`: removing a file revokes the key
 
-The pair of a client made in the broker's own home is an admin's: its readers can also read broker.key.
+A client's pair made in the broker's own home has the role admin, because users who can read that home can
+also read broker.key.
 
-The directory is 0700 and secret keys are 0600; a secret that other users can read is refused.
+The directory has mode 0700, and secret keys have mode 0600. A secret key that other users can read is
+refused.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ if TYPE_CHECKING:
 
 
 class KeyPair(NamedTuple):
-    """A CURVE pair, both halves in z85."""
+    """A CURVE key pair, both halves in z85."""
 
     public: bytes
     secret: bytes
 
 
 def default_home() -> Path:
-    """`RLSCHED_HOME`, or `~/.config/rlsched`.
+    """Return the default key directory: `RLSCHED_HOME`, else `~/.config/rlsched`.
 
     Raises:
         InputError: `RLSCHED_HOME` is not set, and the user has no home directory.
@@ -61,12 +63,12 @@ def _default_home() -> str:
 
 
 class KeyHome:
-    """The keys in one directory.
+    """The keys in one directory, called HOME.
 
-    Methods for clients take paths as text: `pathlib` loads a parser of URLs, and one of IP addresses.
+    Methods for clients take paths as text, because `pathlib` imports parsers for URLs and IP addresses.
 
     Attributes:
-        text: HOME as text.
+        text: Path of HOME as text.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
@@ -74,29 +76,29 @@ class KeyHome:
 
     @cached_property
     def directory(self) -> Path:
-        """HOME."""
+        """Path of HOME."""
         from pathlib import Path
 
         return Path(self.text)
 
     @cached_property
     def access(self) -> AccessList:
-        """Access list in the directory. Clients do not read it."""
+        """The access list in HOME. Clients do not read it."""
         from rlsched.transport.access import AccessList
 
         return AccessList(self.directory / "authorised")
 
     def broker(self) -> KeyPair:
-        """The broker's pair, made on first use.
+        """Return the broker's pair, made on first use.
 
         Raises:
-            InputError: the directory cannot be written, or a key file is damaged or readable by others.
+            InputError: the directory cannot be written, or a key file is damaged or readable by other users.
         """
         with self.locked():
             return self._pair("broker", None)
 
     def client(self, name: str = "default") -> KeyPair:
-        """Return a client's pair, made on first use; in the broker's home it is an authorised admin's."""
+        """Return a client's pair, made on first use. In the broker's home, its role is admin."""
         check_name("client", name)
         with self.locked():
 
@@ -129,7 +131,7 @@ class KeyHome:
         """Return the broker's public key.
 
         Raises:
-            InputError: there is none yet.
+            InputError: HOME has no such key yet, or the file cannot be read.
         """
         path = os.path.join(self.text, "broker.public")
         try:
@@ -143,10 +145,10 @@ class KeyHome:
             raise InputError(f"{path}: cannot read the broker's key: {error.strerror}") from error
 
     def own_clients_are_admins(self) -> None:
-        """Make admins of the clients whose secrets are here: homes of earlier versions do not record that.
+        """Give the role admin to clients whose secret keys are in HOME; earlier versions made them users.
 
         Raises:
-            InputError: as `broker`.
+            InputError: in the cases of `broker`.
         """
         from rlsched.transport.access import AccessEntry
         from rlsched.transport.roles import Peer
@@ -160,36 +162,40 @@ class KeyHome:
                     self.take(known)
 
     def refuse_another(self, broker_public: bytes) -> None:
-        """Check that the keys here do not belong to another broker.
+        """Check that the keys in HOME do not belong to another broker.
 
         Raises:
-            InputError: they are another broker's.
+            InputError: they belong to another broker.
         """
         path = self.directory / "broker.public"
         if path.exists() and self.broker_public() != broker_public:
             raise InputError(f"{path} is another broker's key; give another directory with --keys")
 
     def trust(self, broker_public: bytes) -> None:
-        """Store the broker's key.
+        """Store the broker's public key.
 
         Raises:
-            InputError: the keys here are another broker's.
+            InputError: the keys in HOME belong to another broker.
         """
         with self.locked():
             self.refuse_another(broker_public)
             _write(self.directory / "broker.public", broker_public + b"\n")
 
     def put(self, member: AccessEntry) -> None:
-        """Write a file of the access list, synced to disk. Call it `locked`."""
+        """Write an entry of the access list, synced to disk. Callers must hold the lock of `locked`."""
         _write(self.access.directory / member.file, member.text().encode())
 
     def take(self, member: AccessEntry) -> None:
-        """Remove a file of the access list, synced to disk. Call it `locked`."""
+        """Remove an entry of the access list, synced to disk. Callers must hold the lock of `locked`."""
         (self.access.directory / member.file).unlink(missing_ok=True)
         _sync(self.access.directory)
 
     def _pair(self, stem: str, owner: Callable[[], Peer] | None) -> KeyPair:
-        """Write the public half first: a crash in between leaves a public key without an owner."""
+        """Read a key pair, or make it.
+
+        The public half is written first, so that a crash in between leaves only a public key without a
+        secret.
+        """
         path = os.path.join(self.text, f"{stem}.key")
         if not os.path.exists(path):
             import zmq
@@ -237,10 +243,10 @@ def login_name() -> str:
 
 
 def check_name(what: str, name: str) -> None:
-    """Check a key's name, which is part of a file's name.
+    """Check the name of a key, which is part of a file's name.
 
     Raises:
-        InputError: it is invalid.
+        InputError: the name is invalid.
     """
     if not re.fullmatch(NAME, name):
         raise InputError(

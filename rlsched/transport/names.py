@@ -1,4 +1,4 @@
-"""Valid names and keys of an access list."""
+"""Patterns for the names and keys in an access list."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Permissions of roles. A role belongs to a key, and is read for every message. A routing id proves nothing.
+"""Permissions of roles. A role belongs to a key, not to a connection, and is looked up for every message.
 
 user     submits, queries, and controls the jobs of the key's own person
 admin    controls all jobs, nodes, quotas and the policy, and may submit in another user's name
-node     represents the node of its name
+node     represents the node with the key's name
 engine   represents many nodes, submits in any user's name, and controls the jobs that it submitted
 joining  a one-time key, which may send one `Join`
 """
@@ -28,14 +28,14 @@ class Peer(msgspec.Struct, frozen=True):
 
     role: Role
     name: str
-    """Name of the key; for a node's key the node's own."""
+    """Name of the key; for a node's key, the name of the node."""
     person: str = ""
-    """Person whose jobs it submits; a person may have several keys."""
+    """Person in whose name the key submits jobs; a person may have several keys."""
     nodes: str = ""
-    """For an engine's key: patterns of its nodes' names, comma-separated, with `*` as in a shell."""
+    """For an engine's key: patterns of its nodes' names, separated by commas, with `*` as in a shell."""
 
     def speaks_for(self, node: str) -> bool:
-        """Whether this key, an engine's, represents a node of this name."""
+        """Return whether this engine's key represents the node with this name."""
         return any(fnmatchcase(node, pattern.strip()) for pattern in self.nodes.split(","))
 
 
@@ -43,13 +43,16 @@ ANONYMOUS = Peer("user", "")
 
 
 def may_send(role: Role, message: Message) -> bool:
-    """Whether a key of this role may send such a message."""
+    """Return whether a key of this role may send such a message."""
     return isinstance(message, _sendable()[role])
 
 
 @cache
 def _sendable() -> dict[Role, tuple[type, ...]]:
-    """Messages of each role. Clients read keys too, and do not import these messages for that."""
+    """Return the classes of messages that each role may send.
+
+    The classes are imported here, because clients also read keys but do not need all messages.
+    """
     from rlsched.wire.messages import (
         AdminOrder,
         Begin,
@@ -72,10 +75,10 @@ def _sendable() -> dict[Role, tuple[type, ...]]:
 
 
 def signed(by: Peer, submit: Submit) -> Submit:
-    """Return a submission in the name of its key's person, or in the name that an admin gives.
+    """Return a submission with its user: the key's person, or the user that an admin or engine names.
 
     Raises:
-        InputError: the name is another user's.
+        InputError: the submission names another user, and the key may not do that.
     """
     if submit.user in ("", by.person):
         return msgspec.structs.replace(submit, user=by.person)
@@ -85,12 +88,12 @@ def signed(by: Peer, submit: Submit) -> Submit:
 
 
 def rules_over(by: Peer, user: str, token: str) -> bool:
-    """Whether this key may read the output of such a job, and change or cancel it.
+    """Return whether a key may read the output of a job, change the job, and cancel it.
 
     Args:
         by: Owner of the key.
         user: User of the job.
-        token: Submission token of the job; an engine's tokens begin with its name.
+        token: Submission token of the job; an engine's tokens begin with the engine's name.
     """
     if by.role == "engine":
         return token.startswith(f"{by.name}-")

@@ -1,7 +1,7 @@
-"""The broker's socket: a ROUTER under CURVE that checks the access list for every message, failing closed.
+"""The broker's socket: a ROUTER under CURVE that checks the access list for every message.
 
-The ZAP handler is a REP socket served in the same poll loop. `ZAP_ENFORCE_DOMAIN` makes libzmq refuse every
-handshake without an answer of the handler, so no dead thread can leave access open.
+The ZAP handler is a REP socket, served in the same poll loop. `ZAP_ENFORCE_DOMAIN` makes libzmq refuse every
+handshake that the handler does not answer, so a dead thread cannot leave access open.
 """
 
 from __future__ import annotations
@@ -38,26 +38,28 @@ from rlsched.wire.messages import (
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 ZAP_DOMAIN = b"rlsched"
 MAX_UNREAD = 1_000
-"""Messages queued for a peer that does not read; more are dropped, and sent again when it asks again.
+"""Maximum number of messages queued for a peer that does not read.
 
-Pages of lists and pieces of logs are 64 KiB, so such a client costs the broker 64 MB at most.
+Further messages are dropped, and sent again when the peer repeats its request. Pages of lists and pieces of
+logs are 64 KiB, so such a peer costs the broker 64 MB at most.
 """
 MAX_DROPPED = 32
-"""Messages dropped unread in one turn; if there is nothing else to do, the loop then rests for `REST_S`.
+"""Maximum number of messages dropped unread in one turn.
 
-Unread messages fill their sender's connection, which then waits.
+If the turn has no other message, the loop then rests for `REST_S`. Unread messages fill their sender's
+connection, so that the sender must wait.
 """
 REST_S = 0.002
 _NOW = int(zmq.NOBLOCK)
 _BEGINS = int(zmq.NOBLOCK | zmq.SNDMORE)
 NO_KEY = b""
-"""Sender of all messages with revoked keys, which share one budget."""
+"""Common sender of all messages with keys that are not on the access list: they share one budget."""
 MAX_ROUTES = 10_000
-"""Maximum of connections whose sender is remembered."""
+"""Maximum number of connections whose sender is remembered."""
 
 
 class _Route(NamedTuple):
-    """A node's connection, the key (z85) that authenticated it, and whether that is an engine's."""
+    """A node's connection, the key (z85) that authenticated it, and whether this is an engine's key."""
 
     connection: bytes
     key: bytes
@@ -65,7 +67,7 @@ class _Route(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """A message whose key has the permission to send it.
+    """A received message that its key may send.
 
     Attributes:
         peer: Owner of the key.
@@ -79,10 +81,10 @@ class Heard(NamedTuple):
 
 
 def check_address(address: str) -> None:
-    """Check that this process can listen at an address, before any other preparation.
+    """Check that this process can listen at an address. Called before other preparations.
 
     Raises:
-        InputError: it is in use, or no address of this machine.
+        InputError: the address is in use, or is not an address of this machine.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
@@ -110,18 +112,18 @@ class Transport:
     """The sockets of a broker.
 
     Args:
-        address: `tcp://HOST:PORT`; port 0 takes any free one, `0.0.0.0` every interface.
+        address: `tcp://HOST:PORT`; with port 0, any free port; with `0.0.0.0`, every interface.
         home: Keys and access list.
         senders: Limits of one key.
 
     Attributes:
-        address: Address at which it listens, with the real port.
+        address: Address at which the broker listens, with the real port.
         says_hello: Message to a node whose connection is unknown.
-        counts: Numbers of malformed, unauthorised, undeliverable, too long, deferred and dropped messages;
-            refused and accepted handshakes.
+        counts: Numbers of malformed, unauthorised, undeliverable, too long, deferred and dropped messages,
+            and of refused and accepted handshakes.
 
     Raises:
-        InputError: it cannot listen at the address, or the address is in use.
+        InputError: the broker cannot listen at the address, for example because it is in use.
     """
 
     def __init__(self, address: str, home: KeyHome, senders: SenderLimits | None = None) -> None:
@@ -151,7 +153,7 @@ class Transport:
         self._poller.register(self._router, zmq.POLLIN)
 
     def close(self) -> None:
-        """Close the sockets. Unsent messages get half a second."""
+        """Close the sockets. Unsent messages have half a second to be sent."""
         self._router.close(linger=500)
         self._zap.close(linger=0)
         self._context.term()
@@ -159,10 +161,10 @@ class Transport:
     # ---- receiving --------------------------------------------------------------------------------
 
     def receive(self, timeout_ms: int, limit: int) -> tuple[list[Heard], bool]:
-        """Wait for messages, and receive up to `limit`. Returns them, and whether none was left behind.
+        """Wait for messages, and receive up to `limit`. Return the messages, and whether all were received.
 
-        Each key sends up to its share of a turn (`SenderLimits`); messages that waited for this turn come
-        first.
+        Each key gets at most its share of a turn (`SenderLimits`). Messages that have waited for this turn
+        come first.
         """
         ready = dict(self._poller.poll(0 if self._turns else timeout_ms))
         if self._zap in ready:
@@ -192,7 +194,10 @@ class Transport:
         return found, emptied and not self._turns
 
     def _frames(self) -> list[zmq.Frame]:
-        """Receive a whole message, or an empty one: `recv_multipart` queries the socket after each frame."""
+        """Receive a whole message; empty if there is none.
+
+        `recv_multipart` is not used, because it queries the socket after each frame.
+        """
         try:
             frame = self._router.recv(_NOW, copy=False)
         except zmq.Again:
@@ -204,11 +209,11 @@ class Transport:
         return frames
 
     def _sender(self, key: bytes) -> bytes:
-        """Return the sender whose budget a message is charged to."""
+        """Return the sender to whose budget a message is charged."""
         return key if key in self._peers else NO_KEY
 
     def _understand(self, frames: list[zmq.Frame], key: bytes) -> Heard | None:
-        """Decode a message that its sender may send; any other message is answered here, in one line."""
+        """Decode a message if its sender may send it. Any other message is answered here with a `Refused`."""
         route = frames[0].bytes
         peer = self._peers.get(key)
         if peer is None or peer.role != "node":
@@ -231,7 +236,7 @@ class Transport:
         if not may_send(peer.role, message):
             self._count("unauthorised")
             kind = message.__struct_config__.tag
-            more = ": that takes an admin's key" if peer.role == "user" and may_send("admin", message) else ""
+            more = ": this needs an admin's key" if peer.role == "user" and may_send("admin", message) else ""
             self._refuse(route, envelope.request, f"a key of role {peer.role!r} may not send {kind!r}{more}")
             return None
         if isinstance(message, SubmitMany) and len(message.jobs) > 1:
@@ -244,7 +249,7 @@ class Transport:
             return self._of_node(peer, _Route(route, key), envelope)
         if isinstance(message, OfNode):
             if not peer.speaks_for(message.node):
-                refused = Refused(message=f"the key of engine {peer.name!r} does not speak for this node")
+                refused = Refused(message=f"the key of engine {peer.name!r} does not represent this node")
                 self._send(route, encode(ForNode(node=message.node, message=refused), envelope.request))
                 return None
             inner = Envelope(envelope.version, envelope.request, message.message)
@@ -258,11 +263,14 @@ class Transport:
         self._key_of[route] = sender
 
     def _of_node(self, peer: Peer, route: _Route, envelope: Envelope) -> Heard | None:
-        """Return the message of a node or its engine; on an unknown connection a node must say hello."""
+        """Return the message of a node or of its engine; None if its connection is unknown.
+
+        A node with an unknown connection is asked for its `Hello`.
+        """
         message = envelope.message
         if isinstance(message, Hello):
             if (taken := self._routes.get(peer.name)) is not None and taken.is_engine != route.is_engine:
-                self._say(route, peer.name, Refused(message=f"another key speaks for node {peer.name!r}"))
+                self._say(route, peer.name, Refused(message=f"another key represents node {peer.name!r}"))
                 return None
             self._routes[peer.name] = route
         elif isinstance(message, LaterBroker):
@@ -279,10 +287,10 @@ class Transport:
             return Refused(message=str(error))
 
     def _answer_handshakes(self) -> None:
-        """ZAP (RFC 27): accept CURVE keys of the access list under their own names, refuse all others.
+        """Answer ZAP requests (RFC 27): accept CURVE keys on the access list, refuse all others.
 
-        At most `handshakes_a_turn` per call, so a handshake flood cannot starve messages. There is no rate
-        limit, as valid peers wait in the same queue.
+        At most `handshakes_a_turn` per call, so that a flood of handshakes does not delay messages.
+        Handshakes have no rate limit, because valid peers wait in the same queue.
         """
         for _ in range(self._senders.handshakes_a_turn):
             try:
@@ -304,7 +312,7 @@ class Transport:
     # ---- sending ----------------------------------------------------------------------------------
 
     def reply(self, route: bytes, request: int, message: ClientReply) -> None:
-        """Answer a client; dropped and counted if it has left."""
+        """Send an answer to a client. If the client has disconnected, the answer is dropped and counted."""
         if isinstance(message, Refused) and route in self._key_of:
             self._budgets.charge_refusal(self._key_of[route])
         try:
@@ -315,7 +323,11 @@ class Transport:
         self._send(route, frame)
 
     def send_node(self, node: str, message: BrokerToNode, request: int = 0) -> None:
-        """Send to a node; dropped and counted if it is disconnected or revoked, or the message too long."""
+        """Send a message to a node.
+
+        The message is dropped and counted if the node is disconnected or revoked, or if the message is too
+        long.
+        """
         route = self._routes.get(node)
         if route is None or route.key not in self._access.peers():
             self._count("undeliverable")
@@ -323,7 +335,7 @@ class Transport:
         self._say(route, node, message, request)
 
     def _say(self, route: _Route, node: str, message: BrokerToNode, request: int = 0) -> None:
-        """Send to a node on its connection; an engine also gets the name of the node."""
+        """Send a message on a node's connection. An engine also gets the name of the node."""
         try:
             frame = encode(ForNode(node=node, message=message) if route.is_engine else message, request)
         except WireError:
@@ -332,11 +344,11 @@ class Transport:
         self._send(route.connection, frame)
 
     def drop_node(self, node: str) -> None:
-        """Make the node's connection say hello again."""
+        """Forget a node's connection, so that the node must send its `Hello` again."""
         self._routes.pop(node, None)
 
     def drop_nodes(self) -> None:
-        """Make all nodes say hello again."""
+        """Forget the connections of all nodes, so that they must send their `Hello` again."""
         self._routes.clear()
 
     def _refuse(self, route: bytes, request: int, message: str) -> None:
@@ -356,7 +368,7 @@ class Transport:
 
 
 def _user_id(frame: zmq.Frame) -> bytes:
-    """Return the z85 key that the handshake proved, b"" if none did."""
+    """Return the key (z85) that the handshake proved; b"" if it proved none."""
     try:
         proved = frame.get("User-Id")
     except zmq.ZMQError:

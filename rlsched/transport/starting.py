@@ -1,7 +1,7 @@
-"""Progress file of a starting broker next to its keys: clients that ask before it listens get its progress.
+"""Progress file of a broker that is starting, in its key directory. Clients read the progress from the file.
 
-The starting process holds a shared lock on the file. The kernel releases the lock when it dies, and the
-contents are then ignored.
+The starting process holds a shared lock on the file. When the process dies, the kernel releases the lock, and
+clients ignore the content of the file.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _MOST_BYTES: Final = 600
 
 
 class Starting:
-    """Reports that a broker is starting, until `remove_report`. A file that cannot be written is ignored.
+    """Report that a broker is starting, until `remove_report`. Without a writable file, there is no report.
 
     Args:
         home: Key directory, which clients have too.
-        address: Address at which it will listen; with port 0 clients cannot find it.
+        address: Address at which the broker will listen. With port 0 there is no report, because clients
+            cannot know the port.
     """
 
     def __init__(self, home: Path, address: str) -> None:
@@ -55,7 +56,7 @@ class Starting:
                 os.pwrite(self._fd, line.ljust(_MOST_BYTES, b"\n"), 0)
 
     def remove_report(self) -> None:
-        """End the report: it listens, or has given up."""
+        """End the report, because the broker listens or has given up."""
         if self._fd >= 0:
             with suppress(OSError):
                 os.unlink(self._path)
@@ -64,7 +65,10 @@ class Starting:
 
 
 def starting_at(home: str | os.PathLike[str], addresses: Sequence[str]) -> str:
-    """Starting broker of these addresses, and its current step: `tcp://...: ...`; "" if there is none."""
+    """Return the first of these addresses at which a broker is starting, and its current step.
+
+    The form is `tcp://...: ...`; "" if no broker is starting.
+    """
     for address in addresses:
         listens, what = _read(_file(home, address))
         dialled = dial_address(listens)
@@ -74,7 +78,7 @@ def starting_at(home: str | os.PathLike[str], addresses: Sequence[str]) -> str:
 
 
 def starting_in(home: Path) -> str:
-    """Broker of these keys that is starting, at any address, as in `starting_at`."""
+    """Return the address and step of any starting broker with these keys, in the form of `starting_at`."""
     for path in sorted(home.glob(os.path.basename(_file(home, ":*")))):
         listens, what = _read(str(path))
         if listens:
@@ -83,7 +87,7 @@ def starting_in(home: Path) -> str:
 
 
 def is_starting(where: str) -> str:
-    """Message for clients of a starting broker; `where`: result of `starting_at`."""
+    """Return the message for clients of a starting broker. `where`: result of `starting_at`."""
     return f"a broker is starting at {where}"
 
 
@@ -92,7 +96,7 @@ def _file(home: str | os.PathLike[str], address: str) -> str:
 
 
 def _read(path: str) -> tuple[str, str]:
-    """(address, current step); empty if no broker is starting."""
+    """Return (address, current step) from a progress file; empty if no broker is starting."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""Declarations of settings: range of a message's field, when it may change, its command-line options."""
+"""Declarations of settings: the range of a message's field, when it can change, its command-line options."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import msgspec
 
 
 class Option(NamedTuple):
-    """A command-line option that gives a setting; scripts give it in `#RLSCHED` and `#SBATCH` directives.
+    """A command-line option for a setting. Job scripts give it in `#RLSCHED` or `#SBATCH` directives.
 
     Attributes:
-        usage: All names, and the value as help shows it, such as `-t --time TIME`.
-        help: Help of `rlsched submit` and `run`; "": not an option there.
-        update: Help of `rlsched update`; "": not an option there.
-        kind: How it is read. "": a flag, a choice, else text that the verb parses; `number`: within the range
-            of the field; `count`: from 1; `gpus`: likewise, or with a type as in Slurm.
-        default: Text if it is not given; "": the field's default, if that is a text or a choice.
+        usage: All names of the option, and its value as help shows it, such as `-t --time TIME`.
+        help: Help text for `rlsched submit` and `run`; "": these verbs do not have the option.
+        update: Help text for `rlsched update`; "": this verb does not have the option.
+        kind: How the value is parsed. "": a flag, a choice, or a text that the verb parses; `number`: a
+            number in the range of the field; `count`: an integer from 1; `gpus`: a count, or a count with a
+            GPU type as in Slurm.
+        default: Text used if the option is not given; "": the field's default, if that is a text or a choice.
     """
 
     usage: str
@@ -29,22 +30,22 @@ class Option(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """All names."""
+        """All names of the option."""
         return [one for one in self.usage.split() if one.startswith("-")]
 
     @property
     def metavar(self) -> str | None:
-        """The value as help shows it; None: by its type."""
+        """The option's value as help shows it; None: help derives it from the type."""
         return next((one for one in self.usage.split() if not one.startswith("-")), None)
 
     @property
     def name(self) -> str:
-        """The first long name."""
+        """The first long name, with its dashes."""
         return next(one for one in self.names if one.startswith("--"))
 
     @property
     def dest(self) -> str:
-        """Name of its value in the verb."""
+        """Name of the option's value among the arguments of the verb."""
         return self.name[2:].replace("-", "_")
 
 
@@ -52,15 +53,15 @@ class Setting:
     """A setting of a job, declared in the type of its field: `Annotated[int, Setting(...)]`.
 
     Args:
-        options: Command-line options that give it, the main one first.
+        options: Command-line options for the setting, the main option first.
         least: Lowest value.
-        most: Highest value; None: no highest, and `least` itself is too low.
-        expects: Range in words; "": the numbers.
-        characters: Longest text; 0: not limited.
-        changes: When it may change: never; while the job waits; `task`: also for single tasks of an array,
-            before they are jobs; `running`: also while the job has GPUs.
-        scontrol: Names in `scontrol update`, separated by spaces.
-        keyword: Keyword of `Client.submit`; "": the field's name.
+        most: Highest value; None: there is no highest value, and values must be above `least`.
+        expects: The range in words, for errors; "": the error prints the numbers.
+        characters: Maximum length of a text; 0: no limit.
+        changes: When the setting can change. "": never; `waiting`: while the job waits; `task`: also for
+            single tasks of an array before they are jobs; `running`: also while the job has GPUs.
+        scontrol: Names of the setting in `scontrol update`, separated by spaces.
+        keyword: Keyword of `Client.submit`; "": the name of the field.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Setting:
         self.characters, self.changes, self.scontrol, self.keyword = characters, changes, scontrol, keyword
 
     def out_of_range(self, name: str, value: float | None) -> str:
-        """Return the error of a number, in one line; "" if it is valid or None."""
+        """Return the error for a number outside the range, in one line; "" if it is valid or None."""
         if value is None or self.least is None:
             return ""
         if self.most is None:
@@ -99,7 +100,7 @@ class Declared(NamedTuple):
 
     @property
     def keyword(self) -> str:
-        """Keyword of `Client.submit`."""
+        """Keyword of `Client.submit` for this field."""
         return self.setting.keyword or self.name
 
 

@@ -1,6 +1,6 @@
-"""States of jobs and ranks, as the broker, nodes and clients name them.
+"""States of jobs and ranks, with the same names for the broker, nodes and clients.
 
-Each has one name here, so that a misspelt one is no text but an error, and all uses of a state can be found.
+Each state is a constant: a misspelt name is an error, and all uses of a state can be found.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FAILED: Final = "failed"
 CANCELLED: Final = "cancelled"
 REJECTED: Final = "rejected"
 ENDED: Final = "ended"
-"""Of a rank: its processes have exited."""
+"""State of a rank: its processes have exited."""
 
 LIVE: Final[tuple[JobState, ...]] = (QUEUED, LAUNCHING, RUNNING)
 """States of a job that has not ended."""

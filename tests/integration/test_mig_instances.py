@@ -39,7 +39,7 @@ def test_jobs_run_on_instances_and_a_removed_instance_gets_none(
             node = client.nodes()[0]
             assert (node.gpus, node.gpu_type) == (3, "H200-141GB/1g.18gb")
             assert node.notes[0].startswith("GPU 2: in MIG mode, and had no usable instance")
-            assert any("not offered, as a node has one GPU type" in note for note in node.notes)
+            assert any("not offered, because a node has one GPU type" in note for note in node.notes)
             jobs = [client.submit(command, gpu_types=["h200/1g.18gb"]) for _ in range(3)]
             until(lambda: places.exists() and len(places.read_text().split()) == 2, "two jobs run")
             assert sorted(places.read_text().split()) == ["MIG-fake-1-0", "MIG-fake-1-1"]

@@ -148,7 +148,7 @@ def test_job_gets_no_more_memory_than_requested(node: Node) -> None:
     assert got_mib <= LIMITS.memory_bytes >> 20
     if "memory" in node.controllers:
         assert (event.exit_code, event.reason) == (137, "out_of_memory")
-        assert "for want of memory" in output(directory)
+        assert "because memory was short" in output(directory)
     else:
         assert (event.exit_code, event.reason) == (1, "")
         assert "MemoryError" in output(directory)

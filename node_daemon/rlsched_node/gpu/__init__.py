@@ -1,4 +1,4 @@
-"""The GPUs of a node behind one small interface: real through NVML, simulated, or replayed."""
+"""The GPUs of a node behind one interface: real GPUs through NVML, simulated GPUs, or recorded readings."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ def open_gpus(
     """Open the GPUs that a node offers.
 
     Args:
-        count: Number of GPUs; None: all that NVML lists (not for simulated GPUs).
+        count: Number of GPUs; None: all GPUs that NVML lists (not for simulated GPUs).
         is_simulated: Simulate the GPUs instead of using NVML.
         node: The node's name.
-        gpu_type: Model of the GPUs; simulated GPUs behave like it. With a MIG profile
+        gpu_type: Model of the GPUs; simulated GPUs behave like this model. With a MIG profile
             (`H100-80GB/1g.10gb`) the node offers the instances of this profile.
-        replayed: Replay the readings in this file (`ReplayedGpus`) instead.
-        gpm: Read GPU performance monitoring if there is any.
-        truth: File of behaviour of simulated GPUs that differs from the catalogue (`SimulatedTruth`).
+        replayed: Recording to replay instead of using NVML (`ReplayedGpus`); None: no replay.
+        gpm: Read GPU performance monitoring if the GPUs have it.
+        truth: File with behaviour of simulated GPUs that differs from the catalogue (`SimulatedTruth`).
 
     Raises:
-        InputError: no NVIDIA GPU on this machine, or a number that cannot be offered; names the remedy.
+        InputError: this machine has no NVIDIA GPU, or the number cannot be offered; the error names the
+            remedy.
     """
     if replayed is not None:
         from rlsched_node.gpu.replayed import ReplayedGpus
@@ -64,22 +65,22 @@ def explained_errors(wanted: int = 4) -> Iterator[None]:
         yield
     except GpuUnavailableError as error:
         raise InputError(
-            f"no NVIDIA GPU here ({error}); for simulated ones give `--simulated --gpus {wanted}`"
+            f"no NVIDIA GPU here ({error}); for simulated GPUs give `--simulated --gpus {wanted}`"
         ) from error
     except GpuError as error:
         raise InputError(
             f"the NVIDIA driver does not list its GPUs ({error}): see whether `nvidia-smi` does; for "
-            f"simulated ones give `--simulated --gpus {wanted}`"
+            f"simulated GPUs give `--simulated --gpus {wanted}`"
         ) from error
     except ModuleNotFoundError as error:
         raise InputError(
             f"reading NVIDIA GPUs needs nvidia-ml-py ({install_command('node')}); "
-            f"for simulated ones give `--simulated --gpus {wanted}`"
+            f"for simulated GPUs give `--simulated --gpus {wanted}`"
         ) from error
 
 
 def type_of(gpus: GpuSet, named: str = "") -> str:
-    """The GPU type: the `named` model, by default the model that the driver reports, several joined by `+`.
+    """Return the GPU type: the `named` model, by default the models that the driver reports, joined by `+`.
 
     MIG instances have the profile after the model, such as `H100-80GB/1g.10gb`. The default is `generic` if
     there are no GPUs, and for simulated GPUs.

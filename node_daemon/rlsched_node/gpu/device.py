@@ -1,4 +1,4 @@
-"""Interface to the node's GPUs, real or not; None stands for a value that a GPU does not report."""
+"""Interface to the node's GPUs, real or not. None stands for a value that a GPU does not report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class GpuNotSupportedError(GpuError):
 
 
 class GpuPermissionError(GpuError):
-    """The call needs more rights than this process has."""
+    """The call needs permissions that this process does not have."""
 
 
 class GpuInUseError(GpuError):
@@ -39,11 +39,11 @@ class GpuLostError(GpuError):
 
 
 class GpuUnfitError(GpuLostError):
-    """The GPU answers, and is not what this node offers; the message follows «GPU N is»."""
+    """The GPU answers, but is not the GPU that this node offers. The message completes «GPU N is»."""
 
 
 class GpuReadings(NamedTuple):
-    """Readings that a GPU supports, determined once at start."""
+    """Which readings a GPU supports, determined once when the GPU first answers."""
 
     memory: bool
     utilisation: bool
@@ -65,11 +65,11 @@ class GpuProcess(NamedTuple):
     pid: int
     used_mib: int | None
     utilisation_frac: float | None = None
-    """Share of recent time in which the GPU worked for it, 0 to 1."""
+    """Share of recent time in which the GPU worked for the process, 0 to 1."""
 
 
 class Tenant(NamedTuple):
-    """A rank that holds a GPU, for devices that simulate their load."""
+    """A rank that holds a GPU, for devices that simulate the load of ranks."""
 
     pid: int
     workload: str = ""
@@ -85,14 +85,14 @@ class GpuReading(NamedTuple):
     energy_j: float | None = None
     sm_clock_mhz: int | None = None
     power_limited: bool | None = None
-    """The SM clock is reduced by a power limit."""
+    """Whether a power limit reduces the SM clock."""
     heat_limited: bool | None = None
-    """The SM clock is reduced by heat, or by the hardware's brake."""
+    """Whether heat, or the hardware's brake, reduces the SM clock."""
     temperature_c: int | None = None
     pcie_mib_s: float | None = None
-    """Both directions."""
+    """PCIe traffic, sum of both directions."""
     sm_active_frac: float | None = None
-    """Since the previous reading, as are the next three."""
+    """Share of multiprocessors with work. This and the next three: since the previous reading."""
     sm_occupancy_frac: float | None = None
     tensor_frac: float | None = None
     dram_frac: float | None = None
@@ -102,73 +102,77 @@ class GpuReading(NamedTuple):
 class GpuSet(Protocol):
     """The GPUs of one node, numbered from 0. A reading is None if `capabilities` does not list it.
 
-    Every method that takes a GPU number raises GpuLostError if that GPU is lost, and GpuError otherwise.
+    Every method that takes a GPU number raises GpuLostError if that GPU is lost, and GpuError if the call
+    fails for another reason.
     """
 
     kind: Literal["simulated", "nvml", "replayed"]
     note: str
-    """GPUs of the machine that the node does not offer, for people; "": it offers all."""
+    """GPUs of the machine that the node does not offer, as text for people; "": the node offers all."""
 
     @property
     def count(self) -> int:
         """Number of GPUs; a MIG instance counts as one."""
 
     def capabilities(self, gpu: int) -> GpuReadings:
-        """Readings that this GPU supports."""
+        """Return which readings this GPU supports."""
 
     def uuid(self, gpu: int) -> str:
-        """Identifier that stays with the device."""
+        """Return an identifier that stays with the device."""
 
     def name(self, gpu: int) -> str:
-        """Model of the GPU."""
+        """Return the model of the GPU."""
 
     def visible_as(self, gpu: int) -> str:
-        """Name of the GPU for CUDA_VISIBLE_DEVICES."""
+        """Return the name of the GPU for CUDA_VISIBLE_DEVICES."""
 
     def memory_total_mib(self, gpu: int) -> int | None:
-        """Memory of the device, MiB."""
+        """Return the memory of the device, MiB."""
 
     def memory_used_mib(self, gpu: int) -> int | None:
-        """Memory in use by all processes, MiB."""
+        """Return the memory in use by all processes, MiB."""
 
     def utilisation_frac(self, gpu: int) -> float | None:
-        """Share of the last sampling period in which a kernel ran, 0 to 1."""
+        """Return the share of the last sampling period in which a kernel ran, 0 to 1."""
 
     def power_w(self, gpu: int) -> float | None:
-        """Power draw in watts (since Ampere, except GA100, a mean over one second)."""
+        """Return the power draw, W (since Ampere, except GA100, a mean over one second)."""
 
     def energy_j(self, gpu: int) -> float | None:
-        """Joules since the driver was loaded: take differences, and expect it to start again from 0."""
+        """Return the joules since the driver was loaded.
+
+        Callers must take differences, and expect that the counter starts again from 0.
+        """
 
     def sm_clock_mhz(self, gpu: int) -> int | None:
-        """Clock of the streaming multiprocessors, MHz."""
+        """Return the clock of the streaming multiprocessors, MHz."""
 
     def sm_clocks_mhz(self, gpu: int) -> list[int]:
-        """SM clocks to which the GPU can be locked, MHz, highest first; empty if it does not report them."""
+        """Return the SM clocks to which the GPU can be locked, MHz, highest first; empty if not reported."""
 
     def why_clocks_are_fixed(self, gpu: int) -> str:
-        """Returns why this process cannot set the GPU's clocks, "" if it can. Changes no clock."""
+        """Return why this process cannot set the GPU's clocks; "" if it can. Changes no clock."""
 
     def lock_sm_clock(self, gpu: int, mhz: int) -> None:
-        """Limit the GPU's SM clock to `mhz`, one of `sm_clocks_mhz`, until it is reset."""
+        """Limit the GPU's SM clock to `mhz`, a value of `sm_clocks_mhz`, until the clock is reset."""
 
     def reset_sm_clock(self, gpu: int) -> None:
         """Let the GPU choose its SM clock again."""
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """Numbers of the processors on the GPU's bus; empty if unknown."""
+        """Return the numbers of the processors on the GPU's bus; empty if unknown."""
 
     def device_minor(self, gpu: int) -> int | None:
-        """N of the GPU's /dev/nvidiaN; None if it has none or it is unknown."""
+        """Return N of the GPU's /dev/nvidiaN; None if the GPU has no such file, or N is unknown."""
 
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess] | None:
-        """Processes on the GPU for which `is_ours(pid)` is false."""
+        """Return the processes on the GPU for which `is_ours(pid)` is false."""
 
     def read(self, gpu: int) -> GpuReading:
-        """All readings now; a failed reading is None. Called from another thread than the other methods."""
+        """Return all readings now; a failed reading is None. The meter's thread calls this."""
 
     def follow(self, held: Mapping[int, Sequence[Tenant]]) -> None:
-        """Set which ranks hold these GPUs now. Simulated GPUs need it; real GPUs ignore it."""
+        """Set which ranks hold each GPU now. Simulated GPUs need this; real GPUs ignore it."""
 
     def close(self) -> None:
         """Release the driver."""

@@ -1,7 +1,7 @@
 """GPU performance monitoring (GPM): counters of Hopper and newer that NVML reads without a daemon or root.
 
-A metric is the difference of two samples. If a DCGM exporter reads the same counters, both disturb each
-other: use `rlsched node --no-gpm`.
+A metric is the difference of two samples. If a DCGM exporter reads the same counters, both programs get wrong
+values; in that case use `rlsched node --no-gpm`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NEVER = (
     pynvml.NVML_ERROR_NO_PERMISSION,
 )
 LEAST_S = 0.1
-"""Minimum time between two samples, seconds: NVML gives no metrics for closer ones (its documentation)."""
+"""Minimum time between two samples, seconds. NVML's documentation requires it."""
 
 
 class GpmReading(NamedTuple):
@@ -45,19 +45,19 @@ _METRICS = (
 
 
 def is_supported(handle: Any) -> bool:
-    """Whether a GPU has the counters.
+    """Return whether a GPU has the counters.
 
     Raises:
-        pynvml.NVMLError: the driver does not know the call, or the GPU is lost.
+        pynvml.NVMLError: the driver does not have the call, or the GPU is lost.
     """
     return bool(pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
 
 
 class Gpm:
-    """The counters of one GPU or MIG instance, read with two samples in alternation.
+    """The counters of one GPU or MIG instance, read alternately into two samples.
 
     Args:
-        handle: Returns NVML's handle of the GPU, also for an instance.
+        handle: Returns NVML's handle of the GPU; for an instance, of the GPU that contains it.
         gpu_instance_id: Returns the ID of the instance on its GPU; None: the whole GPU.
     """
 
@@ -68,10 +68,10 @@ class Gpm:
         self._asked = pynvml.c_nvmlGpmMetricsGet_t()
 
     def read(self, now_s: float) -> GpmReading:
-        """Metrics since the previous call; empty at the first call, and within `LEAST_S` of the previous one.
+        """Return the metrics since the previous call; empty at the first call, and after less than `LEAST_S`.
 
         Raises:
-            pynvml.NVMLError: the GPU is lost, or another program holds the counters.
+            pynvml.NVMLError: the GPU is lost, or another program uses the counters.
             GpuError: a call without a GPU handle failed, or the instance was removed.
         """
         is_first = self._at_s is None
@@ -115,7 +115,10 @@ class Gpm:
 
 @contextlib.contextmanager
 def _of_no_gpu() -> Iterator[None]:
-    """A call without a GPU handle: its error disables the counters, and does not mark a GPU as lost."""
+    """Turn errors of calls without a GPU handle into GpuError.
+
+    Such an error disables the counters, and does not mark a GPU as lost.
+    """
     try:
         yield
     except pynvml.NVMLError as error:

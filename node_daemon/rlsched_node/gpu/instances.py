@@ -1,4 +1,4 @@
-"""MIG instances that a node offers as GPUs: names of their types, selection, and parts of the board's energy.
+"""MIG instances that a node offers as GPUs: names of types, selection, shares of the board's energy.
 
 The operator or `rlsched_node.mig` has created the instances. A node offers GPUs of one type: whole GPUs, or
 the instances of one profile.
@@ -36,8 +36,8 @@ class Selection(NamedTuple):
 
     Attributes:
         units: The units, in the order of their GPU numbers on the node.
-        profile: Their profile; "": whole GPUs.
-        note: GPUs and instances that the node does not offer, for people; "": it offers all.
+        profile: Profile of the units; "": whole GPUs.
+        note: GPUs and instances that the node does not offer, as text for people; "": the node offers all.
     """
 
     units: list[Unit]
@@ -48,8 +48,8 @@ class Selection(NamedTuple):
 def profile_of(name: str) -> str:
     """Return the profile in NVML's name of an instance, such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
 
-    Attributes of the profile (`1g.5gb+me`: media engines) are left out. An instance that shares its GPU
-    instance with others (`1c.2g.10gb`) keeps its `1c.`, so that it is no slice by `slice_name`.
+    Extra attributes of the profile (`1g.5gb+me`: media engines) are left out. An instance that shares its GPU
+    instance with others (`1c.2g.10gb`) keeps its `1c.`, so that `slice_name` does not accept it as a slice.
     """
     return name.rpartition(" MIG ")[2].partition("+")[0]
 
@@ -57,13 +57,13 @@ def profile_of(name: str) -> str:
 def select(found: Sequence[Unit], wanted: str) -> Selection:
     """Select the units that a node offers.
 
-    Without a wanted profile: whole GPUs if there is one outside MIG mode, else the most frequent profile.
-    A GPU in MIG mode without instances, and a GPU that does not answer, is always selected, so that the
-    reason is shown.
+    Without a wanted profile, these are whole GPUs if a GPU is outside MIG mode, else the most frequent
+    profile. A GPU in MIG mode without instances, and a GPU that does not answer, is always selected, so that
+    the reason is shown.
 
     Args:
         found: All GPUs and instances of the machine.
-        wanted: Profile of `--gpu-type`; "": any.
+        wanted: Profile in `--gpu-type`; "": none.
 
     Raises:
         InputError: no instance has the wanted profile.
@@ -85,16 +85,17 @@ def select(found: Sequence[Unit], wanted: str) -> Selection:
         else:
             others[f"MIG {unit.profile}" if unit.uuid else "whole GPU"] += 1
     left_out = ", ".join(f"{count} x {what}" for what, count in sorted(others.items()))
-    note = f"not offered, as a node has one GPU type (--gpu-type): {left_out}" if left_out else ""
+    note = f"not offered, because a node has one GPU type (--gpu-type): {left_out}" if left_out else ""
     return Selection(units, profile, note)
 
 
 class BoardParts:
-    """Parts of a board's power and energy that belong to its MIG instances. The parts add up to the board's.
+    """Shares of a board's power and energy that belong to its MIG instances; they add up to the whole board.
 
-    NVML measures the board only. As in the simulator's model (`rlsched.models.power`), an instance has static
-    power by its memory, and the power above by its compute slices while it has processes. These shares are an
-    assumption: no data on the power of instances is public.
+    NVML measures only the whole board. As in the simulator's model (`rlsched.models.power`), static power is
+    divided among the instances by their memory. The remaining power is divided among the instances with
+    processes, by their compute slices. This division is an assumption: no data on the power of instances is
+    public.
 
     Args:
         instances: All instances of the board, offered or not.
@@ -111,20 +112,20 @@ class BoardParts:
         self._counter_j: float | None = None
 
     def note_processes(self, uuid: str, is_busy: bool) -> None:
-        """Note whether an instance has processes; an instance that is not read counts as busy."""
+        """Set whether an instance has processes. An instance that is not read counts as busy."""
         self._is_busy[uuid] = is_busy
 
     def power_w(self, uuid: str, board_w: float) -> float:
-        """Return an instance's part of the board's power, W."""
+        """Return an instance's share of the board's power, W."""
         return board_w * self._fractions(board_w)[uuid]
 
     def energy_j(self, uuid: str, counter_j: float, board_w: float | None) -> float:
         """Return an instance's energy since this daemon began to read the board, J.
 
         Args:
-            uuid: The instance.
+            uuid: UUID of the instance.
             counter_j: The board's energy counter, J.
-            board_w: The board's power, W; None: unknown, and then all power counts as static.
+            board_w: The board's power, W; None: unknown, so that all power counts as static.
         """
         before_j, self._counter_j = self._counter_j, counter_j
         drawn_j = 0.0 if before_j is None else counter_j - before_j
@@ -144,7 +145,7 @@ class BoardParts:
 
 
 def _size(profile: str) -> tuple[float, float]:
-    """Compute slices and GB of a profile."""
+    """Return the compute slices and GB of a profile."""
     compute, memory = re.search(r"(\d+)g", profile), re.search(r"(\d+)gb", profile)
     return float(compute[1]) if compute else 1.0, float(memory[1]) if memory else 1.0
 

@@ -38,7 +38,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _MIB = 1 << 20
 PCIE_EVERY_S = 10.0
-"""Interval of PCIe readings, seconds: NVML blocks for 20 ms at each call to count the traffic."""
+"""Seconds between PCIe readings. NVML blocks for 20 ms at each call to count the traffic."""
 _POWER = pynvml.nvmlClocksEventReasonSwPowerCap | pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
 _HEAT = (
     pynvml.nvmlClocksEventReasonSwThermalSlowdown
@@ -83,15 +83,15 @@ def typed_errors(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 class NvmlGpus:
-    """The GPUs that NVML lists on this machine, or the first `count` of them; MIG instances count as GPUs.
+    """The GPUs that NVML lists on this machine, or the first `count` of them. MIG instances count as GPUs.
 
-    A GPU that does not answer at the start is included: calls that name it raise GpuLostError until it
-    answers. Constant properties of a GPU are queried until it answers, then cached. A GPU in MIG mode without
-    instances raises GpuUnfitError.
+    A GPU that does not answer at the start is included; calls that name it raise GpuLostError until it
+    answers. Constant properties of a GPU are queried until it answers, then cached. Calls that name a GPU in
+    MIG mode without instances raise GpuUnfitError.
 
     Args:
         count: Number of GPUs; None: all.
-        gpm: Read GPU performance monitoring if there is any.
+        gpm: Read GPU performance monitoring if the GPUs have it.
         profile: Offer the MIG instances of this profile; "": see `select`.
 
     Raises:
@@ -155,15 +155,18 @@ class NvmlGpus:
 
     @typed_errors
     def _name(self, gpu: int) -> str:
-        """The type of an instance is the board's with the profile; so is that of a silent GPU among them."""
+        """Return the type of a GPU. For an instance, this is the board's type with the profile.
+
+        If this node offers instances, a GPU that does not answer gets the same type as the instances.
+        """
         name = str(pynvml.nvmlDeviceGetName(self._board(gpu)))
         return f"{name}/{self._profile}" if self._profile else name
 
     def _handle(self, gpu: int) -> Any:
-        """NVML's handle of a GPU or of an instance.
+        """Return NVML's handle of a GPU or of an instance.
 
         Raises:
-            GpuLostError: NVML returns none.
+            GpuLostError: NVML returns no handle.
             GpuUnfitError: the instance was removed.
         """
         unit = self._units[gpu]
@@ -182,11 +185,11 @@ class NvmlGpus:
         return self._instances[unit.uuid]
 
     def _board(self, gpu: int) -> Any:
-        """NVML's handle of a GPU, or of the GPU of an instance."""
+        """Return NVML's handle of a GPU; for an instance, of the GPU that contains it."""
         return self._by_number(self._units[gpu].board)
 
     def _by_number(self, board: int) -> Any:
-        """NVML's handle of a board; cached, because the index may mean another GPU later."""
+        """Return NVML's handle of a board. It is cached, because the index may mean another GPU later."""
         if self._handles[board] is None:
             try:
                 self._handles[board] = by_index(board)
@@ -197,7 +200,7 @@ class NvmlGpus:
         return self._handles[board]
 
     def _units_of(self, board: int) -> list[Unit]:
-        """The instances of a board, in the order of their GPU instance IDs; without any, the board itself."""
+        """Return the instances of a board, by GPU instance ID; the board itself if it has no instances."""
         try:
             has_mig = _twice(self._mig_mode_of, board)
             if not has_mig:
@@ -218,10 +221,10 @@ class NvmlGpus:
             return False
 
     def _refuse_unfit(self, gpu: int) -> None:
-        """Check that a GPU is what this node offers: admins may turn MIG on, or remove instances, any time.
+        """Check that a GPU is still what this node offers. Admins can turn MIG on or remove instances.
 
         Raises:
-            GpuUnfitError: it is not.
+            GpuUnfitError: the GPU has changed.
             GpuLostError, GpuUnavailableError: the GPU does not answer.
         """
         unit, has_mig = self._units[gpu], False
@@ -246,10 +249,10 @@ class NvmlGpus:
             raise GpuUnfitError(f"whole, and this node offers MIG instances {self._profile}")
 
     def _able(self, gpu: int) -> GpuReadings:
-        """Readings that a GPU supports; determined as soon as it answers.
+        """Return which readings a GPU supports, determined when the GPU first answers.
 
         Raises:
-            GpuLostError, GpuUnavailableError: it does not answer, or does not report its UUID.
+            GpuLostError, GpuUnavailableError: the GPU does not answer, or does not report its UUID.
         """
         able = self._capabilities[gpu]
         if able is None:
@@ -264,7 +267,7 @@ class NvmlGpus:
         return able
 
     def visible_as(self, gpu: int) -> str:
-        """The UUID: CUDA may number devices in another order than NVML."""
+        """Return the UUID, because CUDA may number devices in another order than NVML."""
         return self.uuid(gpu)
 
     def memory_total_mib(self, gpu: int) -> int | None:
@@ -316,10 +319,11 @@ class NvmlGpus:
             return []
 
     def why_clocks_are_fixed(self, gpu: int) -> str:
-        """Determined by a call that needs the same rights and changes nothing.
+        """Return why this process cannot set the GPU's clocks; "" if it can.
 
-        The call sets persistence mode to its present value. NVML has no query for the right to set clocks,
-        and resetting them would undo the setting of another program.
+        The test is a call that needs the same permissions and changes nothing: it sets persistence mode to
+        its present value. NVML has no query for the permission to set clocks, and a reset of the clocks would
+        undo the setting of another program.
         """
         if self._units[gpu].uuid:
             return "a MIG instance shares the clock of its GPU"
@@ -334,7 +338,7 @@ class NvmlGpus:
 
     @typed_errors
     def lock_sm_clock(self, gpu: int, mhz: int) -> None:
-        """The lowest clock stays allowed, so that an idle GPU can save power."""
+        """Limit the SM clock to `mhz`. The lowest clock stays allowed, so that an idle GPU can save power."""
         lowest_mhz = min(self._supported_clocks_mhz(gpu), default=mhz)
         pynvml.nvmlDeviceSetGpuLockedClocks(self._handle(gpu), min(lowest_mhz, mhz), mhz)
 
@@ -343,7 +347,7 @@ class NvmlGpus:
         pynvml.nvmlDeviceResetGpuLockedClocks(self._handle(gpu))
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """From NVML, else from the PCI bus in sysfs."""
+        """Return the processors near a GPU, from NVML, else from the PCI bus in sysfs."""
         try:
             words = _twice(self._cpu_affinity, gpu)
         except (GpuNotSupportedError, GpuPermissionError):
@@ -374,7 +378,7 @@ class NvmlGpus:
 
     @typed_errors
     def _cpu_affinity(self, gpu: int) -> list[int]:
-        """Bit mask in words of 64 processors."""
+        """Return the processors near a GPU as a bit mask, in words of 64 processors."""
         count = -(-(os.cpu_count() or 1) // 64)
         return [int(word) for word in pynvml.nvmlDeviceGetCpuAffinity(self._board(gpu), count)]
 
@@ -397,7 +401,7 @@ class NvmlGpus:
         ]
 
     def read(self, gpu: int) -> GpuReading:
-        """For a thread of its own: with a faulty driver a call may not return."""
+        """Return all readings. Must run on a separate thread: with a faulty driver, a call may not return."""
         able, now_s, look = self._able(gpu), time.monotonic(), _Look()
         self._refuse_unfit(gpu)
         utilisation = look.ask(self._utilisation, gpu, able.utilisation)
@@ -435,7 +439,7 @@ class NvmlGpus:
         )
 
     def follow(self, held: Mapping[int, Sequence[Tenant]]) -> None:
-        """Does nothing: a real GPU knows its processes."""
+        """Do nothing: the driver of a real GPU lists its processes."""
 
     def _tell(self, gpu: int, look: _Look) -> None:
         """Log failed readings, each error of a GPU once.
@@ -448,10 +452,10 @@ class NvmlGpus:
                 self._told.add((gpu, str(error)))
                 _log.warning("GPU %d: a reading failed, and is left out while it does: %s", gpu, error)
         if look.errors and not look.is_answered:
-            raise GpuLostError(f"it answers nothing: {look.errors[0]}") from look.errors[0]
+            raise GpuLostError(f"no reading succeeded: {look.errors[0]}") from look.errors[0]
 
     def _working(self, gpu: int, able: GpuReadings, look: _Look) -> tuple[GpuProcess, ...] | None:
-        """Processes with their memory and share of time, as far as the driver reports them."""
+        """Return the processes on a GPU, with memory and share of time if the driver reports them."""
         found = look.ask(self._processes, gpu, able.processes)
         if found is None:
             return None
@@ -475,7 +479,7 @@ class NvmlGpus:
             _log.info("NVML was not closed: %s", error)
 
     def _find_capabilities(self, gpu: int) -> GpuReadings:
-        """NVML reports neither utilisation nor PCIe traffic of an instance."""
+        """Determine which readings a GPU supports. An instance has no utilisation and no PCIe traffic."""
         is_whole = not self._units[gpu].uuid
         return GpuReadings(
             memory=_answers(self._memory, gpu),
@@ -498,7 +502,7 @@ class NvmlGpus:
         return Gpm(board, lambda: gpu_instance_id(self._handle(gpu)))
 
     def _has_gpm(self, gpu: int) -> bool:
-        """Whether the GPU counts, and permits reading."""
+        """Return whether the GPU has GPM counters, and this process may read them."""
         return _answers(self._gpm_supported, gpu) and _answers(
             functools.partial(self._counted, now_s=-1.0), gpu
         )
@@ -525,7 +529,7 @@ class NvmlGpus:
 
     @typed_errors
     def _supported_clocks_mhz(self, gpu: int) -> list[int]:
-        """At the highest memory clock, which rlsched leaves in force."""
+        """Return the SM clocks available at the highest memory clock, which rlsched does not change."""
         memory_mhz = max(pynvml.nvmlDeviceGetSupportedMemoryClocks(self._board(gpu)))
         clocks = pynvml.nvmlDeviceGetSupportedGraphicsClocks(self._board(gpu), memory_mhz)
         return sorted({int(mhz) for mhz in clocks}, reverse=True)
@@ -538,7 +542,7 @@ class NvmlGpus:
     @typed_errors
     def _gpm_supported(self, gpu: int) -> None:
         if not is_supported(self._board(gpu)):
-            raise GpuNotSupportedError("it has no counters")
+            raise GpuNotSupportedError("the GPU has no counters")
 
     @typed_errors
     def _counted(self, gpu: int, *, now_s: float) -> GpmReading:
@@ -554,7 +558,7 @@ class NvmlGpus:
 
     @typed_errors
     def _pcie_mib_s(self, gpu: int, *, now_s: float) -> float:
-        """Both directions; read again after `PCIE_EVERY_S`."""
+        """Return the PCIe traffic, sum of both directions; read again after `PCIE_EVERY_S`."""
         at_s, mib_s = self._pcie.get(gpu, (-PCIE_EVERY_S, 0.0))
         if now_s - at_s >= PCIE_EVERY_S:
             kib_s = sum(
@@ -567,7 +571,7 @@ class NvmlGpus:
 
     @typed_errors
     def _process_utilisation(self, gpu: int) -> dict[int, float]:
-        """By process, mean of the samples since the last call; NVML has none if no process ran."""
+        """Return each process's share of time, a mean since the last call. Empty if no process ran."""
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(self._handle(gpu), self._seen_us[gpu])
         except pynvml.NVMLError as error:
@@ -588,7 +592,7 @@ class NvmlGpus:
         return found + [one for one in self._mps_clients(gpu) if one.pid not in known]
 
     def _mps_clients(self, gpu: int) -> list[Any]:
-        """Clients of MPS, which the driver lists by themselves; none if it lists none or the call fails."""
+        """Return the clients of MPS, which the driver lists separately; empty if the call fails."""
         try:
             return (
                 []
@@ -606,14 +610,14 @@ class NvmlGpus:
 
 
 class _Look:
-    """One reading of a GPU: calls that may fail independently."""
+    """One reading of a GPU, made of calls that can fail independently."""
 
     def __init__(self) -> None:
         self.is_answered = False
         self.errors: list[GpuError] = []
 
     def ask(self, read: Callable[[int], _T], gpu: int, is_able: bool) -> _T | None:
-        """A reading; None if the GPU does not support it, or if it fails now.
+        """Return one value; None if the GPU does not support it, or the call fails now.
 
         Raises:
             GpuLostError, GpuUnavailableError: the GPU does not answer.
@@ -662,7 +666,7 @@ def mig_mode(board: Any) -> bool:
 
 @typed_errors
 def mig_devices(board: Any) -> list[tuple[str, Any]]:
-    """(UUID, handle) of each MIG instance of a board. Indices may have gaps."""
+    """Return (UUID, handle) of each MIG instance of a board. NVML's indices may have gaps."""
     found = []
     for index in range(int(pynvml.nvmlDeviceGetMaxMigDeviceCount(board))):
         try:
@@ -687,7 +691,7 @@ def _name_of(handle: Any) -> str:
 
 
 def _uuid_or_none(handle: Any) -> str | None:
-    """UUID of an instance's handle; None if the handle has become invalid.
+    """Return the UUID for an instance's handle; None if the handle has become invalid.
 
     Raises:
         GpuLostError, GpuUnavailableError: the GPU does not answer.
@@ -701,7 +705,7 @@ def _uuid_or_none(handle: Any) -> str | None:
 
 
 def _twice(ask: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Call again if the first call failed, unless it is not supported or not permitted.
+    """Call a function, and call it again if it failed, unless the call is not supported or not permitted.
 
     Raises:
         GpuError: the second call failed too.
@@ -715,14 +719,15 @@ def _twice(ask: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
 
 
 def _remembered(known: dict[int, _T], ask: Callable[[int], _T], gpu: int) -> _T:
-    """A constant property of a GPU, queried until it answers."""
+    """Return a constant property of a GPU, cached once the GPU has answered."""
     if gpu not in known:
         known[gpu] = _twice(ask, gpu)
     return known[gpu]
 
 
 def _answers(read: Callable[[int], object], gpu: int) -> bool:
-    """Whether this GPU supports and permits a call; a call that fails otherwise is tried again later.
+    """Return whether this GPU supports and permits a call. A call that fails for another reason counts as
+    supported, and is tried again later.
 
     Raises:
         GpuLostError, GpuUnavailableError: the GPU does not answer.

@@ -1,4 +1,4 @@
-"""Replays recorded readings of real GPUs, on a machine that has none.
+"""Replay of recorded readings of real GPUs, for machines without GPUs.
 
 A recording is JSON lines. The first line lists the GPUs; each other line is a reading:
 
@@ -48,7 +48,7 @@ class _RecordedReading(msgspec.Struct, frozen=True):
 
 
 class Recorder:
-    """Records GPU readings; `rlsched node --record-gpus FILE`.
+    """Recorder of GPU readings, for `rlsched node --record-gpus FILE`.
 
     Args:
         gpus: GPUs to record.
@@ -87,7 +87,7 @@ class Recorder:
 
 
 def _device(gpus: GpuSet, gpu: int) -> _Device:
-    """The recorded properties of a GPU; empty names if it does not answer now."""
+    """Return the recorded properties of a GPU, with empty names if the GPU does not answer now."""
     try:
         return _Device(gpus.uuid(gpu), gpus.name(gpu), gpus.memory_total_mib(gpu))
     except GpuError:
@@ -95,12 +95,12 @@ def _device(gpus: GpuSet, gpu: int) -> _Device:
 
 
 class ReplayedGpus:
-    """Replays a recording in a loop; the energy counter keeps growing.
+    """GPUs that replay a recording in a loop. The energy counter continues to grow.
 
     The readings do not depend on the ranks of this node. Clocks cannot be set.
 
     Args:
-        path: The recording.
+        path: Path of the recording.
         clock: Monotonic seconds.
 
     Raises:
@@ -127,11 +127,13 @@ class ReplayedGpus:
         self._rows: list[list[GpuReading]] = [[] for _ in self._devices]
         for number, row in enumerate(rows, start=2):
             if not 0 <= row.gpu < len(self._devices):
-                raise InputError(f"{path}, line {number}: GPU {row.gpu}, of {len(self._devices)}")
+                raise InputError(
+                    f"{path}, line {number}: got GPU {row.gpu}, expected a number below {len(self._devices)}"
+                )
             try:
                 unknown = sorted(row.reading.keys() - set(GpuReading._fields))
                 if unknown:
-                    raise TypeError(f"unknown figures {', '.join(unknown)}")
+                    raise TypeError(f"unknown readings: {', '.join(unknown)}")
                 reading = msgspec.convert([row.reading.get(name) for name in GpuReading._fields], GpuReading)
             except (msgspec.ValidationError, TypeError) as error:
                 raise InputError(f"{path}, line {number}: {error}") from error
@@ -139,7 +141,7 @@ class ReplayedGpus:
             self._rows[row.gpu].append(reading)
         for gpu, times_s in enumerate(self._times_s):
             if not times_s or times_s != sorted(times_s):
-                raise InputError(f"{path}: expected readings of GPU {gpu}, in the order of time")
+                raise InputError(f"{path}: expected readings of GPU {gpu}, in order of time")
 
     @property
     def count(self) -> int:
@@ -199,17 +201,17 @@ class ReplayedGpus:
         self._device(gpu)
 
     def device_minor(self, gpu: int) -> int | None:
-        """A recording has no device file."""
+        """Return None: a recording has no device file."""
         self._device(gpu)
         return None
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """A recording is near no processor."""
+        """Return no processors: a recording is near none."""
         self._device(gpu)
         return frozenset()
 
     def foreign_processes(self, gpu: int, is_ours: Callable[[int], bool]) -> list[GpuProcess] | None:  # noqa: ARG002
-        """The recorded processes do not run now."""
+        """Return no processes: the recorded processes do not run now."""
         self._device(gpu)
         return []
 
@@ -223,10 +225,10 @@ class ReplayedGpus:
         return row._replace(energy_j=row.energy_j + rounds * a_round_j)
 
     def follow(self, held: Mapping[int, Sequence[Tenant]]) -> None:
-        """Does nothing: the readings are recorded."""
+        """Do nothing: the readings are recorded."""
 
     def close(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def _device(self, gpu: int) -> _Device:
         if not 0 <= gpu < len(self._devices):

@@ -1,4 +1,4 @@
-"""Simulated GPUs: no device, readings that follow the ranks, and names that mark them as simulated."""
+"""Simulated GPUs: no device, readings that depend on the ranks, and names that mark them as simulated."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from rlsched_node.gpu.truth import SimulatedTruth
 
 SM_CLOCK_IDLE_MHZ = 210
 SM_CLOCK_BUSY_MHZ = 1_980
-"""Clocks of an H100, for all types; a locked clock counts as a fraction of the highest."""
+"""Highest SM clock of an H100, used for all types. A locked clock counts as a fraction of this clock."""
 SM_CLOCK_STEP_MHZ = 15
 CPUS_NEAR = 16
 
 
 class SimulatedGpus:
-    """N equal GPUs whose readings are predicted by the simulator's models from the jobs on them.
+    """Equal GPUs whose readings the simulator's models compute from the jobs on the GPUs.
 
-    The figures of a GPU type are in `GPU_FIGURES`, the figures of a job's workload in the catalogue; a job
-    without a workload gets the median of all. Jobs on a shared GPU divide its time: together they use
-    1 - product(1 - u) of it, where u is the utilisation of each job without the others, in proportion to u.
-    Values that no model computes are None, such as tensor cores, bandwidth and temperature. The same calls at
-    the same times give the same readings.
+    The figures of a GPU type are in `GPU_FIGURES`, the figures of a job's workload in the catalogue. A job
+    without a workload gets the median of all workloads. Jobs on a shared GPU divide its time: together they
+    use 1 - product(1 - u) of it, where u is the utilisation of each job without the others. Each job's part
+    is proportional to its u. Values that no model computes are None, such as tensor cores, bandwidth and
+    temperature. The same calls at the same times give the same readings.
 
     Args:
         count: Number of GPUs, 1 to `MAX_GPUS_PER_NODE`.
         node: Name of the node, part of the UUIDs.
-        clock: Monotonic seconds; energy is integrated along it.
+        clock: Monotonic seconds; energy is integrated with this clock.
         gpu_type: Model of the GPUs.
         truth: Behaviour that differs from the catalogue.
 
@@ -144,7 +144,7 @@ class SimulatedGpus:
             self._draw(gpu)
 
     def near_cpus(self, gpu: int) -> frozenset[int]:
-        """Simulated as well: the machine may have fewer processors, and then uses one for several."""
+        """Return simulated processors. Several of them may be the same real processor."""
         self._check(gpu)
         return frozenset(range(gpu * CPUS_NEAR, (gpu + 1) * CPUS_NEAR))
 
@@ -189,10 +189,10 @@ class SimulatedGpus:
                 self._draw(gpu)
 
     def close(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def _trait(self, workload: str) -> dict[str, float]:
-        """The catalogue row of a workload on this type."""
+        """Return the catalogue row of a workload on this GPU type."""
         found = self._traits.get(workload)
         if found is None:
             from rlsched.models.catalogue.catalogue import load_catalogue  # numpy, only for simulated GPUs
@@ -206,16 +206,16 @@ class SimulatedGpus:
         return found
 
     def _clock_frac(self, gpu: int) -> float:
-        """SM clock of a GPU with jobs, of the highest."""
+        """Return the SM clock of a GPU with jobs, as a fraction of the highest clock."""
         return self._locked_mhz.get(gpu, SM_CLOCK_BUSY_MHZ) / SM_CLOCK_BUSY_MHZ
 
     def _alone(self, workload: str, x: float) -> float:
-        """Share of time in which a GPU at clock `x` works for a job without co-tenants."""
+        """Return the share of time in which a GPU at clock `x` works for a job without co-tenants."""
         trait = self._trait(workload)
         return busy_at(trait["util_frac"], relative_time(trait["clock_bound"], x))
 
     def _at_work(self, held: Sequence[Tenant], x: float) -> tuple[float, list[float]]:
-        """Share of time in which a GPU at clock `x` works, and the part of each tenant, 0 to 1."""
+        """Return the share of time in which a GPU at clock `x` works, and the part of each tenant, 0 to 1."""
         alone = [self._alone(tenant.workload, x) for tenant in held]
         idle = 1.0
         for one in alone:
@@ -252,7 +252,7 @@ class SimulatedGpus:
             raise GpuError(f"GPU {gpu}: expected 0 to {self._count - 1}")
 
     def _settle(self) -> None:
-        """Integrate power up to now."""
+        """Add the energy since the last call."""
         now_s = self._clock()
         elapsed_s = max(now_s - self._energy_at_s, 0.0)
         self._energy_at_s = now_s

@@ -1,4 +1,4 @@
-"""Behaviour of simulated GPUs that differs from the catalogue, so that tests show learning."""
+"""Behaviour of simulated GPUs that differs from the catalogue, so that tests can show what rlsched learns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlsched.settings import convert_settings, read_table
 
 
 class WorkloadTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Figures of a workload, as in the catalogue; None: the catalogue's."""
+    """Figures of a workload, with the names of the catalogue; None: the catalogue's figure."""
 
     util_frac: float | None = None
     memory_mib: float | None = None
@@ -22,7 +22,7 @@ class WorkloadTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class PairTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Speed of a workload next to another on one GPU; 1: its speed without co-tenants."""
+    """Speed of a workload that shares a GPU with another workload; 1: its speed without co-tenants."""
 
     workload: str
     partner: str
@@ -30,10 +30,10 @@ class PairTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class SimulatedTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Truth of simulated GPUs: a TOML file.
+    """Behaviour of simulated GPUs, read from a TOML file.
 
     Attributes:
-        workload: By name; other workloads behave as in the catalogue.
+        workload: Figures by name of the workload; other workloads behave as in the catalogue.
         pair: Speeds of pairs; other pairs divide the GPU's time as described in `SimulatedGpus`.
     """
 
@@ -45,7 +45,7 @@ class SimulatedTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         """Read a file.
 
         Raises:
-            InputError: it cannot be read, or a value is unknown or out of range.
+            InputError: the file cannot be read, or a value is unknown or out of range.
         """
         truth = convert_settings(read_table(path, "file of simulated truth"), cls, str(path))
         for name, one in truth.workload.items():
@@ -62,7 +62,7 @@ class SimulatedTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return truth
 
     def changes(self, workload: str) -> dict[str, float]:
-        """Figures of a workload that differ from the catalogue."""
+        """Return the figures of a workload that differ from the catalogue."""
         known = self.workload.get(workload)
         if known is None:
             return {}
@@ -71,7 +71,7 @@ class SimulatedTruth(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         }
 
     def speeds(self, workloads: Sequence[str]) -> list[float | None]:
-        """Speed of each of two jobs on a GPU; None: no truth is given, or there are not two."""
+        """Return the speed of each of two jobs on a GPU; None: unknown, or not two jobs."""
         if len(workloads) != 2:
             return [None] * len(workloads)
         known = {(pair.workload, pair.partner): pair.speed for pair in self.pair}

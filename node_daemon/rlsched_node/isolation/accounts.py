@@ -1,8 +1,8 @@
-"""Looks up accounts of this machine without letting a hanging directory service block the daemon.
+"""Looks up accounts of this machine, so that a directory service that hangs does not block the daemon.
 
 Each lookup runs in its own thread, and the caller waits for it for a limited time. If the lookup fails or
-takes longer, the caller gets the account that was found last. For a name that was never found it gets
-`AccountsAwayError`, and can ask again.
+takes longer, the caller gets the account from the last successful lookup of the name. Without such a lookup,
+the caller gets `AccountsAwayError`, and can ask again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from rlsched.errors import RlschedError
 
 WAIT_S: Final = 1.0
-"""Time to wait for a lookup while no other lookup hangs, seconds."""
+"""Maximum time to wait for a lookup while no other lookup hangs, seconds."""
 MOST_HANGING: Final = 8
 """Maximum number of threads that wait for the directory service."""
 
@@ -24,10 +24,10 @@ class AccountsAwayError(RlschedError):
 
 
 class SystemAccounts:
-    """Looks accounts up by name.
+    """Accounts of this machine by name.
 
     Args:
-        wait_s: Time to wait for an answer.
+        wait_s: Maximum time to wait for a lookup, seconds.
     """
 
     def __init__(self, wait_s: float = WAIT_S) -> None:
@@ -36,7 +36,7 @@ class SystemAccounts:
         self._asked: dict[str, _Lookup] = {}
 
     def account_of(self, name: str) -> pwd.struct_passwd:
-        """The account with this name.
+        """Return the account with this name.
 
         Raises:
             KeyError: there is no such account.
@@ -56,14 +56,14 @@ class SystemAccounts:
         found = self._known.get(name)
         if found is None:
             raise AccountsAwayError(
-                f"this node cannot find out who {name!r} is: its directory service does not answer "
-                f"(`getent passwd {name}` asks it)"
+                f"this node cannot look up the user {name!r}: its directory service does not answer "
+                f"(test it with `getent passwd {name}`)"
             )
         return found
 
 
 class _Lookup:
-    """One lookup in its own thread.
+    """One lookup, which runs in its own thread.
 
     Attributes:
         done: Set when the lookup has ended.

@@ -1,10 +1,10 @@
-"""One control group (cgroup v2) for each rank, if the daemon may create groups: no process can leave it.
+"""One control group (cgroup v2) for each rank, if the daemon may create groups.
 
 A process can leave its session, its parent and its environment, but not its control group. `cgroup.kill` ends
 all processes of a group at once. If the kernel's controllers are delegated to the daemon, a group also has
 limits: memory, processes, processors, shares of processor and disk time.
 
-Imported by the shim, so it imports only the standard library.
+The shim imports this module, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -18,22 +18,28 @@ from rlsched_node.isolation import clone
 
 CONTROLLERS = ("cpu", "cpuset", "io", "memory", "pids")
 SUBGROUP = "rlsched-node"
-"""Group of the daemon itself, next to the groups of its ranks: a group with controllers below must not hold
-processes (kernel, cgroup-v2.rst, «No Internal Process Constraint»). systemd: `DelegateSubgroup=`."""
+"""Group of the daemon itself, a sibling of the groups of its ranks. The parent group has controllers, so it
+must not contain processes (kernel, cgroup-v2.rst, «No Internal Process Constraint»). systemd:
+`DelegateSubgroup=`."""
 _PREFIX = "rlsched-"
 
 
 class Cgroup:
-    """The control group of one rank; with path "" there is none, and all calls do nothing."""
+    """The control group of one rank. With path "" there is no group, and all calls do nothing."""
 
     def __init__(self, path: str, controllers: Collection[str] = (), all_memory_bytes: int = 0) -> None:
-        """`controllers`: controllers that the node's group delegates to this one; `all_memory_bytes`: memory
-        limit of the groups of all ranks together, 0: none."""
+        """Set the path and the limits of the node's group; creates nothing.
+
+        Args:
+            path: Directory of the group.
+            controllers: Controllers that the node's group delegates to this group.
+            all_memory_bytes: Memory limit of all ranks' groups together; 0: none.
+        """
         self.path = path
         self._controllers, self._all_memory_bytes = controllers, all_memory_bytes
 
     def create(self) -> bool:
-        """Create the group, and the node's group before the first one. Returns whether the group exists."""
+        """Create the group, and the node's group if it does not exist. Return whether the group exists."""
         above = Cgroup(os.path.dirname(self.path))
         with contextlib.suppress(OSError):
             if not os.path.exists(above.path):
@@ -45,10 +51,11 @@ class Cgroup:
         return False
 
     def fork(self) -> int:
-        """Like `os.fork`, for a process with one thread; the child and its descendants are in the group.
+        """Fork like `os.fork`, in a process with one thread. The child and its descendants are in the group.
 
-        The child is created in the group if the kernel can do that (Linux 5.7). Moving a process takes some
-        10 ms on an idle machine, because the kernel waits until no other processor is forking.
+        The child is created in the group if the kernel supports that (Linux 5.7). Moving a process into a
+        group takes about 10 ms on an idle machine, because the kernel waits until no other processor is
+        forking.
         """
         pid = _born_in(self.path) if self.path else -1
         if pid < 0:
@@ -59,7 +66,7 @@ class Cgroup:
         return pid
 
     def write(self, values: Mapping[str, int | str]) -> set[str]:
-        """Set every value except 0 and "". Returns the names of the files that the kernel accepted."""
+        """Write every value except 0 and "". Return the names of the files that accepted their value."""
         taken = set()
         for name, value in values.items():
             if self.path and value:
@@ -69,7 +76,7 @@ class Cgroup:
         return taken
 
     def oom_kills(self) -> int:
-        """Number of its processes that the kernel's OOM killer ended, at any memory limit."""
+        """Return how many processes of the group the kernel's OOM killer ended, at any memory limit."""
         try:
             for line in records.read(f"{self.path}/memory.events").splitlines() if self.path else ():
                 name, _, count = line.partition(b" ")
@@ -80,7 +87,7 @@ class Cgroup:
         return 0
 
     def kill(self) -> bool:
-        """SIGKILL all processes of the group. Returns whether there were any."""
+        """SIGKILL all processes of the group. Return whether there were any."""
         if not self.path or not self.is_populated():
             return False
         with contextlib.suppress(OSError):
@@ -88,14 +95,14 @@ class Cgroup:
         return True
 
     def is_populated(self) -> bool:
-        """Whether a process is in the group, or in a group below it."""
+        """Return whether a process is in the group, or in a group below it."""
         try:
             return b"populated 1" in records.read(f"{self.path}/cgroup.events")
         except OSError:
             return False
 
     def remove(self) -> None:
-        """Remove the group and the empty groups below it, and the node's group if this was the last one."""
+        """Remove the group, the empty groups below it, and the node's group if that is empty then."""
         if self.path:
             try:
                 os.rmdir(self.path)
@@ -111,14 +118,19 @@ class Cgroups:
     """The control groups of a node's ranks.
 
     Attributes:
-        note: Why there are none; "" if there are.
-        controllers: Controllers that the groups have, of `CONTROLLERS`.
+        note: Why the node has no control groups; "" if it has them.
+        controllers: Members of `CONTROLLERS` that the groups have.
         missing: Why some controllers are missing; "" if none is.
     """
 
     def __init__(self, directory: str, memory_bytes: int = 0) -> None:
-        """`directory`: the node's directory; distinguishes its groups from groups of other nodes of this
-        machine. `memory_bytes`: memory limit of all its ranks together; 0: none."""
+        """Find out whether this process may create groups, and which controllers they have.
+
+        Args:
+            directory: The node's directory, which distinguishes its groups from groups of other nodes on this
+                machine.
+            memory_bytes: Memory limit of all ranks together; 0: none.
+        """
         import hashlib  # not in the shim, which does not need it and must start fast
 
         self.root, self.note = "", "there is no cgroup v2"
@@ -141,7 +153,7 @@ class Cgroups:
         trial.remove()
 
     def cgroup_of(self, name: str) -> Cgroup:
-        """The group of a rank, whether it exists or not."""
+        """Return the group of a rank. The group need not exist."""
         if not self.root:
             return Cgroup("")
         return Cgroup(f"{self.root}/{name}", sorted(self.controllers), self._memory_bytes)
@@ -155,7 +167,7 @@ class Cgroups:
 
 
 def _born_in(path: str) -> int:
-    """Like `os.fork`, with the child in this group; -1 if the kernel cannot do that."""
+    """Fork like `os.fork`, with the child in this group. Return -1 if the kernel cannot do that."""
     try:
         group = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -167,7 +179,7 @@ def _born_in(path: str) -> int:
 
 
 def _own_cgroup() -> str:
-    """The directory of this process's group in the cgroup v2 file system; "" where there is none."""
+    """Return the directory of this process's group in the cgroup v2 file system; "" if there is none."""
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as file:
             own = next(line[3:].rstrip("\n") for line in file if line.startswith("0::"))
@@ -183,7 +195,7 @@ def _own_cgroup() -> str:
 
 
 def _controllers(own: str, root: str) -> tuple[frozenset[str], str]:
-    """Delegate this group's controllers to the ranks' groups. Returns (controllers, why some are missing)."""
+    """Delegate this group's controllers to the ranks' groups. Return (controllers, why some are missing)."""
     present = _listed(f"{own}/cgroup.controllers")
     wanted = [name for name in CONTROLLERS if name in present]
     why = _give_on(own, wanted) or _give_on(root, wanted)
@@ -193,10 +205,10 @@ def _controllers(own: str, root: str) -> tuple[frozenset[str], str]:
 
 
 def _give_on(group: str, wanted: Collection[str]) -> str:
-    """Enable controllers for the groups below. Returns why that failed; "" if it did not.
+    """Enable controllers for the groups below a group. Return why that failed; "" if it succeeded.
 
-    All at once: a group with processes of its own accepts only `cpu`, and the groups below are then threaded,
-    and accept no process.
+    All controllers are enabled with one write. If they were enabled one by one, a group with processes of its
+    own would accept only `cpu`, and the groups below it would be threaded and accept no process.
     """
     if not wanted:
         return ""
@@ -213,10 +225,13 @@ def _give_on(group: str, wanted: Collection[str]) -> str:
 
 
 def _step_aside(group: str) -> str:
-    """Move this process, the only one in its group, into a subgroup. Returns why that failed; "" if not.
+    """Move this process into a subgroup, if it is the only process in its group.
 
-    Not below a systemd without `DelegateSubgroup=`: it starts the next daemon in the group itself, which
-    fails while jobs of this daemon are below.
+    Below a systemd unit without `DelegateSubgroup=`, the process is not moved: systemd would start the next
+    daemon in the group itself, and that fails while jobs of this daemon are in groups below.
+
+    Returns:
+        Why the process was not moved; "" if it was.
     """
     if os.environ.get("INVOCATION_ID"):
         return f"the unit of this node has no DelegateSubgroup={SUBGROUP}"
@@ -231,7 +246,7 @@ def _step_aside(group: str) -> str:
 
 
 def _listed(path: str) -> set[str]:
-    """The words of a small file; empty if there is no such file."""
+    """Return the words of a small file; empty if there is no such file."""
     try:
         return set(records.read(path).decode("ascii", "replace").split())
     except OSError:

@@ -1,6 +1,6 @@
-"""clone3(2) as a variant of `os.fork` that sets the child's parent or control group, which fork(2) cannot.
+"""Fork with clone3(2), which can set the child's parent or control group; fork(2) cannot.
 
-Imported by the shim, so it imports only the standard library.
+The shim imports this module, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ import ctypes
 import signal
 
 PARENT = 0x8000
-"""The child gets the parent of this process as its parent."""
+"""Flag: the child gets the parent of this process as its parent."""
 INTO_CGROUP = 0x200000000
-"""The child is created in a control group (Linux 5.7)."""
+"""Flag: the child is created in a control group (Linux 5.7)."""
 _CLONE3 = 435
-"""The same number on all machines."""
+"""Number of the system call, the same on all machines."""
 _WORDS, _EXIT_SIGNAL, _CGROUP = 11, 4, 10
-"""`struct clone_args`: its length in words, and the positions of the fields that are set."""
+"""`struct clone_args`: its length in words, and the positions of the fields that `fork` sets."""
 
 
 def fork(flags: int, group: int = 0) -> int:
-    """Like `os.fork`, for a process with one thread; -1 if the kernel cannot do that.
+    """Fork like `os.fork`, in a process with one thread. Return -1 if the kernel cannot do that.
 
     Args:
-        flags: `PARENT`, `INTO_CGROUP`.
-        group: A descriptor of the control group's directory, for `INTO_CGROUP`.
+        flags: Any of `PARENT`, `INTO_CGROUP`.
+        group: Descriptor of the control group's directory, for `INTO_CGROUP`.
     """
     arguments = (ctypes.c_uint64 * _WORDS)()
     arguments[0], arguments[_CGROUP] = flags, group

@@ -1,8 +1,9 @@
 """Denies a control group the GPUs that its rank does not hold, with a small BPF program (bpf(2)).
 
-cgroup v2 has no file for devices: the kernel runs a program of type BPF_PROG_TYPE_CGROUP_DEVICE (Linux 4.15;
-kernel, cgroup-v2.rst, «Device controller»). Numbers and structures below are from linux/bpf.h. A program
-stays loaded as long as its group exists. Loading one needs root, or CAP_BPF with CAP_NET_ADMIN.
+cgroup v2 has no file for devices. Instead, the kernel runs a program of type BPF_PROG_TYPE_CGROUP_DEVICE
+(Linux 4.15; kernel, cgroup-v2.rst, «Device controller»). Numbers and structures below are from linux/bpf.h. A
+program stays loaded as long as its group exists. To load a program, a process needs root, or CAP_BPF with
+CAP_NET_ADMIN.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from typing import Final
 NVIDIA_MAJOR: Final = 195
 """Major number of /dev/nvidiaN, /dev/nvidiactl and /dev/nvidia-modeset (kernel, devices.txt)."""
 FOR_ALL: Final = (254, 255)
-"""Minor numbers of the devices that every CUDA program opens: nvidia-modeset, nvidiactl."""
+"""Minor numbers of devices that every CUDA program opens: nvidia-modeset, nvidiactl."""
 _SYSCALL: Final = {"x86_64": 321, "aarch64": 280}
 _PROG_LOAD, _PROG_ATTACH = 5, 8
 _TYPE_CGROUP_DEVICE, _ATTACH_CGROUP_DEVICE, _ALLOW_MULTI = 15, 6, 2
 _TYPE, _MAJOR, _MINOR, _CHAR = 0, 4, 8, 2
-"""`struct bpf_cgroup_dev_ctx`: offsets of its fields; value of the type's low half for character devices."""
+"""Offsets of the fields of `struct bpf_cgroup_dev_ctx`, and the value of the type for character devices."""
 _LOAD_W, _AND, _NOT_EQUAL, _EQUAL, _MOVE, _EXIT = 0x61, 0x57, 0x55, 0x15, 0xB7, 0x95
 _ATTR_BYTES: Final = 128
 
 
 def program(major: int, minors: Sequence[int]) -> bytes:
-    """Instructions that deny all character devices of a major number, except these minor numbers."""
+    """Return instructions that deny all character devices of a major number, except these minor numbers."""
     allow = 8 + len(minors)  # position of `return 1`; a jump counts from the next instruction
     code = [
         _instruction(_LOAD_W, 2, 1, _TYPE),
@@ -45,7 +46,7 @@ def program(major: int, minors: Sequence[int]) -> bytes:
 
 
 def why_not() -> str:
-    """Returns the reason why this process cannot deny devices to a group, "" if it can. Only a test."""
+    """Return why this process cannot deny devices to a group; "" if it can. Changes no group."""
     try:
         os.close(_load(program(NVIDIA_MAJOR, FOR_ALL)))
     except OSError as error:
@@ -71,14 +72,14 @@ def close_others(group: str, minors: Collection[int], major: int = NVIDIA_MAJOR)
 
 
 def _load(code: bytes) -> int:
-    """Load a program into the kernel. Returns its descriptor."""
+    """Load a program into the kernel. Return its descriptor."""
     instructions, license_ = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"MIT")
     places = ctypes.addressof(instructions), ctypes.addressof(license_)
     return _bpf(_PROG_LOAD, struct.pack("=2I2Q", _TYPE_CGROUP_DEVICE, len(code) // 8, *places))
 
 
 def _instruction(code: int, to: int = 0, source: int = 0, offset: int = 0, *, immediate: int = 0) -> bytes:
-    """`struct bpf_insn`: operation, registers, offset, immediate value."""
+    """Return a `struct bpf_insn`: operation, registers, offset, immediate value."""
     return struct.pack("=BBhi", code, source << 4 | to, offset, immediate)
 
 

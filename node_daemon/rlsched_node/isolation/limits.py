@@ -1,4 +1,4 @@
-"""Resource limits of one rank: kept in its record, enforced by its control group or on its processes."""
+"""Resource limits of one rank: stored in its record, enforced by its control group or on its processes."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from rlsched_node.isolation.cgroup import Cgroup
 
 RESERVED_FRAC: Final = 0.05
 RESERVED_MIB: Final = (512, 16_384)
-"""Part of a node's memory that no job gets, and its bounds: daemon, shims and kernel need it."""
+"""Minimum and maximum of the memory that no job gets, because daemon, shims and kernel need it."""
 OOM_FIRST: Final = 500
-"""`oom_score_adj` of a rank that requested no memory: on a full node it is killed before ranks that did.
-Half of the scale of proc(5): a rank counts as if it had half of the node's memory on top of its own."""
+"""`oom_score_adj` of a rank that requested no memory. If the node's memory is full, the kernel kills such a
+rank before ranks that requested memory. The value is half of the scale of proc(5): the rank counts as if it
+used half of the node's memory in addition to its own."""
 MAX_PROCESSES: Final = 16_384
-"""Default limit of processes and threads of a rank, or half of the kernel's limit if that is less: eight
-GPUs with sixteen loaders of a hundred threads each are 12,800."""
+"""Default limit of processes and threads of a rank; half of the kernel's limit if that is less. Eight GPUs
+with sixteen loaders of a hundred threads each need 12,800."""
 
 
 class RankLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The limits of one rank; 0 and empty: no limit.
 
     Attributes:
-        cpus: Numbers of the processors that it runs on.
-        owns_cpus: The processors are exclusive; else the rank shares them with all ranks that requested none.
-        memory_bytes: Host memory of all its processes together.
-        asked_memory: The job requested this memory; else it is the share of its GPUs.
-        processes: Processes and threads.
-        devices: Minor numbers of the GPUs whose files it may open; None: all GPUs.
-        weight: Its share of contended processor and disk time, 100 for a rank with one GPU.
+        cpus: Numbers of the processors on which the rank runs.
+        owns_cpus: The processors are exclusive. If False, the rank shares them with all ranks that requested
+            none.
+        memory_bytes: Host memory of all processes of the rank together.
+        asked_memory: The job requested this memory. If False, the memory is the share of the rank's GPUs.
+        processes: Number of processes and threads.
+        devices: Minor numbers of the GPUs whose device files the rank may open; None: all GPUs.
+        weight: Weight of the rank for contended processor and disk time, 100 for a rank with one GPU.
     """
 
     cpus: list[int] = []
@@ -43,13 +45,14 @@ class RankLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProcessSetup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Limits that a shim sets on the process that becomes the command; its descendants inherit them.
+    """Limits that a shim sets on the command's process; the descendants inherit them.
 
     Attributes:
-        cpus: Its processors; empty: as the daemon's.
-        data_bytes: RLIMIT_DATA, of each process; 0: as the daemon's.
-        processes: RLIMIT_NPROC, of all processes of its user together; 0: as the daemon's.
-        oom_score_adj: Adjustment for the kernel's OOM killer; the highest is killed first.
+        cpus: Processors; empty: the daemon's.
+        data_bytes: RLIMIT_DATA, for each process separately; 0: the daemon's.
+        processes: RLIMIT_NPROC, for all processes of the job's user together; 0: the daemon's.
+        oom_score_adj: Adjustment for the kernel's OOM killer; processes with the highest value are killed
+            first.
     """
 
     cpus: list[int] = []
@@ -59,10 +62,10 @@ class ProcessSetup(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def hold(group: Cgroup, limits: RankLimits) -> ProcessSetup:
-    """Apply limits to a new group. Returns the limits that must be set on each process instead.
+    """Apply limits to a new group. Return the limits to set on each process instead.
 
-    Memory that the job did not request is limited only by a group: RLIMIT_DATA counts memory that a process
-    has reserved and never touched, and would end harmless programs.
+    Only a group limits memory that the job did not request. RLIMIT_DATA counts memory that a process has
+    reserved but never used, and would end harmless programs.
     """
     cpus = on_machine(limits.cpus)
     held = group.write(
@@ -86,13 +89,16 @@ def hold(group: Cgroup, limits: RankLimits) -> ProcessSetup:
 
 
 def on_machine(cpus: list[int]) -> list[int]:
-    """Processors of this machine for the processors of a node: the same numbers, if there are as many."""
+    """Return processors of this machine for the processors of a node.
+
+    The numbers are the same if this machine has as many processors.
+    """
     here = sorted(os.sched_getaffinity(0))
     return sorted({cpu if cpu in here else here[cpu % len(here)] for cpu in cpus})
 
 
 def in_words(cpus: list[int]) -> str:
-    """Processors in the kernel's list format: `0-3,8`."""
+    """Return processors in the kernel's list format: `0-3,8`."""
     parts: list[list[int]] = []
     for cpu in sorted(cpus):
         if parts and parts[-1][1] == cpu - 1:
@@ -103,7 +109,7 @@ def in_words(cpus: list[int]) -> str:
 
 
 def numbers(text: str) -> frozenset[int]:
-    """Parse the kernel's list format of processors.
+    """Parse processors in the kernel's list format.
 
     Raises:
         ValueError: the text is not such a list.
@@ -116,14 +122,14 @@ def numbers(text: str) -> frozenset[int]:
 
 
 def memory_for_jobs_mib() -> int:
-    """Memory of this machine for all jobs together, MiB."""
+    """Return the memory of this machine for all jobs together, MiB."""
     total_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     reserved = min(max(int(total_mib * RESERVED_FRAC), RESERVED_MIB[0]), RESERVED_MIB[1])
     return max(total_mib - reserved, 1)
 
 
 def most_processes() -> int:
-    """Default limit of processes and threads of a rank."""
+    """Return the default limit of processes and threads of a rank."""
     found = [MAX_PROCESSES]
     for name in ("pid_max", "threads-max"):
         try:

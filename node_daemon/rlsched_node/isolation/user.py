@@ -1,4 +1,4 @@
-"""The user that runs the jobs: the daemon's own, one set for all jobs, or the owner of each job."""
+"""The user that runs each job: the daemon's own user, one user for all jobs, or the owner of the job."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from rlsched.errors import InputError, RlschedError
 from rlsched_node.isolation.accounts import SystemAccounts
 
 FIRST_UID = 1000
-"""Accounts with a lower number are system accounts, which run jobs only if `--users` names them."""
+"""Accounts with a lower number are system accounts. They run jobs only if `--users` names them."""
 UMASK = 0o022
-"""Umask of jobs that run as their owner, instead of the daemon's stricter one."""
+"""Umask of jobs that run as their owner. The daemon's own umask is stricter."""
 
 
 class OwnerError(RlschedError):
@@ -33,10 +33,10 @@ class JobUser(msgspec.Struct, frozen=True):
     home: str
     shell: str
     umask: int | None = None
-    """Umask of its jobs; None: the daemon's."""
+    """Umask of the account's jobs; None: the daemon's."""
 
     def environment(self) -> dict[str, str]:
-        """Environment of a login of this user."""
+        """Return the variables that a login of this user would set."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": self.shell}
 
 
@@ -44,13 +44,14 @@ class JobUsers:
     """The user that runs each job of this node.
 
     Args:
-        run_as: Name of the user for all jobs; None: none was given.
+        run_as: Name of the user for all jobs; None: no name was given.
         allow_root: Jobs may run as root.
         as_owner: Each job runs as the account of the user who submitted it.
-        accounts: Accounts by person, for accounts with another name and system accounts.
+        accounts: Accounts by person, for persons with another account name and for system accounts.
 
     Raises:
-        InputError: jobs would run as root and may not, there is no such user, or only root can become it.
+        InputError: jobs would run as root and may not, there is no such user, or only root can become that
+            user.
     """
 
     def __init__(
@@ -69,16 +70,16 @@ class JobUsers:
             raise InputError("--users maps owners to accounts, so it needs --run-as-owner")
         if as_owner and os.geteuid() != 0:
             raise InputError(
-                f"--run-as-owner: only a node that is root can do that, and this one is {_my_name()}; leave "
-                "it out (all jobs then run as that user), or start as root"
+                f"--run-as-owner: only a node that is root can do that, and this node is {_my_name()}; leave "
+                "the option out (all jobs then run as that user), or start as root"
             )
         self._all = None if as_owner else job_user(run_as, allow_root=allow_root)
 
     def user_of(self, person: str) -> JobUser | None:
-        """The user that runs a job of this person; None: the daemon's own user.
+        """Return the user that runs a job of this person; None: the daemon's own user.
 
         Raises:
-            OwnerError: the person has no account on this node, or one without permission to run jobs.
+            OwnerError: the person has no account on this node, or the account may not run jobs.
             AccountsAwayError: the account cannot be looked up now.
         """
         if not self._as_owner:
@@ -89,7 +90,7 @@ class JobUsers:
             )
         name = self._accounts.get(person, person)
         if "\0" in name:
-            raise OwnerError("its owner's name holds a NUL character")
+            raise OwnerError("the name of the job's owner contains a NUL character")
         try:
             user = _user(self._directory.account_of(name))
         except KeyError:
@@ -102,7 +103,7 @@ class JobUsers:
         if user.uid < FIRST_UID and user.uid != 0 and person not in self._accounts:
             raise OwnerError(
                 f"{name!r} is a system account on this node (uid {user.uid}, below {FIRST_UID}): "
-                "only rlsched node --users can let jobs run as that"
+                "jobs can run as this account only if `rlsched node --users` names it"
             )
         return msgspec.structs.replace(user, umask=UMASK)
 
@@ -116,7 +117,7 @@ class JobUsers:
             check_reachable(directory, self._all)
 
     def __str__(self) -> str:
-        """Description for people."""
+        """Return a description for people."""
         if self._as_owner:
             return "each job runs as the account of its owner"
         if self._all is not None:
@@ -128,7 +129,7 @@ def read_users(path: Path) -> dict[str, str]:
     """Read the accounts by person from a file of lines `person = "account"`.
 
     Raises:
-        InputError: it cannot be read, has another format, or others may write to it.
+        InputError: the file cannot be read, has another format, or is writable by other users.
     """
     try:
         with path.open("rb") as file:
@@ -152,14 +153,15 @@ def read_users(path: Path) -> dict[str, str]:
 
 
 def job_user(run_as: str | None, *, allow_root: bool) -> JobUser | None:
-    """The user that runs jobs; None: the daemon's own user.
+    """Return the user that runs jobs; None: the daemon's own user.
 
     Args:
-        run_as: A user's name; None: none was given.
+        run_as: Name of a user; None: no name was given.
         allow_root: Jobs may run as root.
 
     Raises:
-        InputError: jobs would run as root and may not, there is no such user, or only root can become it.
+        InputError: jobs would run as root and may not, there is no such user, or only root can become that
+            user.
     """
     mine = os.geteuid()
     user = None
@@ -179,7 +181,7 @@ def job_user(run_as: str | None, *, allow_root: bool) -> JobUser | None:
         return None
     if mine != 0:
         raise InputError(
-            f"--run-as {run_as}: only a node that is root can do that; leave it out, or start as root"
+            f"--run-as {run_as}: only a node that is root can do that; leave the option out, or start as root"
         )
     return user
 
@@ -188,7 +190,7 @@ def check_reachable(directory: Path, user: JobUser | None) -> None:
     """Check that a user (None: every user) can reach a directory.
 
     Raises:
-        InputError: a directory above it denies access.
+        InputError: the user has no access to a directory above it.
     """
     for above in directory.absolute().parents:
         found = above.stat() if above.exists() else None
@@ -198,8 +200,8 @@ def check_reachable(directory: Path, user: JobUser | None) -> None:
             continue
         who = "the owners of jobs" if user is None else user.name
         raise InputError(
-            f"--dir {directory}: {who} cannot enter {above}, and jobs have files there; "
-            "give a --dir that it can reach, such as /var/lib/rlsched"
+            f"--dir {directory}: {who} cannot enter {above}, but jobs have files there; "
+            "give another --dir, such as /var/lib/rlsched"
         )
 
 

@@ -1,1 +1,1 @@
-"""The daemon's side of the broker: its link, leases, and the state machine that answers it."""
+"""The node's connection to the broker, its lease, and the state machine for the broker's messages."""

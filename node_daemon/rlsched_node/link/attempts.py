@@ -1,7 +1,7 @@
-"""State of the node's ranks, from the launch order to the acknowledged end; no processes or clocks here.
+"""State of the node's ranks, from the launch order to the acknowledged end. No processes, no clocks.
 
-Orders are idempotent: this daemon remembers the ranks that it has started, ended or refused while it runs,
-and longer if they are on disk.
+Orders are idempotent: this daemon remembers the ranks that it has started, ended or refused while it runs.
+Ranks that are on disk are remembered longer.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from rlsched_node.processes.steps import (
 
 FORGET_GRACE_S = 5.0
 HARD_KILL_AFTER_S = 5.0
-"""Seconds past its grace period after which the daemon kills a shim's processes itself."""
+"""Seconds after the end of a rank's grace period at which the daemon itself kills the rank's processes."""
 
 
 class NodeAttempts:
-    """Ranks that wait, run or have ended on this node.
+    """All ranks that wait, run or have ended on this node.
 
     Args:
-        num_gpus: GPUs of this node.
+        num_gpus: Number of GPUs of this node.
         attempts: Attempts that an earlier daemon left.
 
     Attributes:
-        known: Every rank that this node has started or was ordered to end, so that none starts twice.
+        known: Every rank that this node has started or was ordered to end, so that no rank starts twice.
             Ranks of another cluster keep their GPUs until they have ended, and their exit reports until a
             broker of that cluster acknowledges them.
-        tells_limits: The broker understands reports of time limits.
+        tells_limits: The broker accepts reports of time limits.
         tells_output: The broker understands reports of output that is not in its job's file.
     """
 
@@ -60,7 +60,7 @@ class NodeAttempts:
 
     @property
     def gpus_held(self) -> set[int]:
-        """GPU numbers on which a rank runs."""
+        """Numbers of the GPUs that ranks hold."""
         return {gpu for attempt in self._open.values() if attempt.is_live for gpu in attempt.gpus}
 
     @property
@@ -85,18 +85,18 @@ class NodeAttempts:
 
     @property
     def hard_kill_times_s(self) -> list[float]:
-        """When ranks are killed that their shims should have ended before, seconds since boot."""
+        """Times at which the daemon kills ranks that their shims have not ended, seconds since boot."""
         live = [attempt for attempt in self._open.values() if attempt.is_live]
         return [attempt.hard_kill_at_s for attempt in live if attempt.hard_kill_at_s is not None]
 
     def of_cluster(self, cluster: str) -> list[LocalRank]:
-        """A cluster's ranks without an acknowledged end."""
+        """Return a cluster's ranks without an acknowledged end."""
         return [attempt for attempt in self._open.values() if attempt.key.cluster == cluster]
 
     # ---- orders -------------------------------------------------------------------------------------
 
     def launch(self, key: AttemptKey, launch: Launch, *, is_stopping: bool = False) -> Iterator[Effect]:
-        """Start a rank as soon as no rank that is being ended holds its GPUs, or refuse it."""
+        """Refuse a rank, or start it as soon as no rank that is being ended holds its GPUs."""
         known = self.known.get(key)
         if known is not None:
             if known.is_forgotten:
@@ -135,7 +135,7 @@ class NodeAttempts:
             yield Send(attempt.end_report())
 
     def hold_clock(self, key: AttemptKey, mhz: int) -> Iterator[Effect]:
-        """Set the clock of a rank. A rank that waits gets it with its GPUs; an ended rank needs none."""
+        """Set the clock ordered for a rank. For a waiting rank, it is set at the start."""
         attempt = self.known.get(key)
         if attempt is None:
             return
@@ -144,7 +144,7 @@ class NodeAttempts:
             yield from self._clock(attempt.gpus)
 
     def limit_time(self, key: AttemptKey, limit_s: float) -> Iterator[Effect]:
-        """Change a rank's time limit. A rank that waits starts with the new limit."""
+        """Change a rank's time limit. A waiting rank starts with the new limit."""
         attempt = self.known.get(key)
         if attempt is None or attempt.is_forgotten:
             return
@@ -161,7 +161,7 @@ class NodeAttempts:
                 yield LimitRank(key, limit_s)
 
     def forget(self, attempt: LocalRank, now_s: float) -> Iterator[Effect]:
-        """End a rank that the broker has disowned, and report nothing."""
+        """End a rank that the broker has disowned, without a report of its end."""
         attempt.is_forgotten = True
         if attempt.is_live:
             yield Note(f"attempt {attempt.key} is not the broker's: ending it")
@@ -170,36 +170,36 @@ class NodeAttempts:
             yield from self._acknowledge(attempt)
 
     def running_for_others(self, cluster: str) -> list[LocalRank]:
-        """Running ranks of other clusters that have not been disowned."""
+        """Return the running ranks of other clusters that have not been disowned."""
         live = (attempt for attempt in self._open.values() if attempt.is_live and not attempt.is_forgotten)
         return [attempt for attempt in live if attempt.key.cluster != cluster]
 
     def forget_others(self, cluster: str, now_s: float) -> Iterator[Effect]:
-        """End the ranks of other clusters, and drop their exit reports; the node belongs to this cluster."""
+        """End the ranks of all clusters except `cluster`, and drop their exit reports."""
         for attempt in list(self._open.values()):
             if not attempt.is_forgotten and attempt.key.cluster != cluster:
                 yield from self.forget(attempt, now_s)
 
     def end_all(self, grace_s: float, now_s: float) -> Iterator[Effect]:
-        """End all ranks: the node is being stopped together with its jobs."""
+        """End all ranks, because the node is being stopped together with its jobs."""
         self.drop_waiting()
         for attempt in self._open.values():
             if attempt.is_live:
                 yield from self._end(attempt, grace_s, "node_stopped", now_s)
 
     def drop_waiting(self) -> None:
-        """Drop waiting ranks, whose orders may be out of date; the broker sends them again."""
+        """Drop waiting ranks, because their orders may be outdated. The broker sends valid orders again."""
         for attempt in [a for a in self._open.values() if a.phase is Phase.WAITING]:
             self._drop(attempt)
 
     def unacknowledged(self, key: AttemptKey) -> LocalRank | None:
-        """An ended rank whose end is not acknowledged; None if there is none."""
+        """Return an ended rank if its end is not acknowledged, else None."""
         attempt = self.known.get(key)
         ended = attempt is not None and attempt.phase is Phase.ENDED and not attempt.is_acknowledged
         return attempt if ended else None
 
     def record_acked_end(self, key: AttemptKey) -> Iterator[Effect]:
-        """Record that the broker has an end in its journal."""
+        """Record that the broker has the end of a rank in its journal."""
         attempt = self.unacknowledged(key)
         if attempt is not None:
             yield from self._acknowledge(attempt)
@@ -214,7 +214,7 @@ class NodeAttempts:
         yield Send(attempt.launched(tells_limit=self.tells_limits))
 
     def start_failed(self, failed: StartFailed) -> Iterator[Effect]:
-        """Refuse a rank whose start failed; nothing of it is left."""
+        """Refuse a rank that could not be started; the daemon has removed all parts of it."""
         attempt = self.known[failed.key]
         yield Note(f"attempt {failed.key} cannot be started: {failed.message}")
         yield from self._reset_clocks(attempt)
@@ -263,7 +263,7 @@ class NodeAttempts:
             yield Send(attempt.output_failed())
 
     def record_limit(self, key: AttemptKey, limit_s: float) -> Iterator[Effect]:
-        """Record and report that a shim enforces another time limit."""
+        """Record and report that a shim enforces a new time limit."""
         attempt = self.known[key]
         attempt.limit_s = limit_s
         yield Note(f"attempt {key} has a time limit of {limit_s:g} s now")
@@ -281,14 +281,14 @@ class NodeAttempts:
     def _refuse(
         self, key: AttemptKey, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
     ) -> Effect:
-        """Refuse a launch permanently: the broker gives the attempt up, but may have repeated the order."""
+        """Refuse a launch permanently. A repeated order for the attempt gets the same answer."""
         self._refused[key] = launch_refused(
             key, message, is_for_now=is_for_now, is_about_owner=is_about_owner
         )
         return Send(self._refused[key])
 
     def _objection(self, launch: Launch, cluster: str) -> str:
-        """Returns the reason to refuse this launch, "" if there is none."""
+        """Return the reason to refuse this launch; "" if there is none."""
         if not 0 <= launch.rank < launch.num_ranks == len(launch.nodes):
             return (
                 f"expected rank below num_ranks and a node for each rank, got rank {launch.rank} "
@@ -308,7 +308,7 @@ class NodeAttempts:
         return ""
 
     def _start_waiting(self) -> Iterator[Effect]:
-        """Start ranks whose GPUs are not held by ranks that are being ended; other ranks share the GPUs."""
+        """Start the waiting ranks whose GPUs no ending rank holds. Running ranks on these GPUs share them."""
         left = {gpu for attempt in self.live if attempt.is_ending for gpu in attempt.gpus}
         for attempt in self._open.values():
             if attempt.phase is Phase.WAITING and left.isdisjoint(attempt.gpus):
@@ -336,18 +336,18 @@ class NodeAttempts:
         yield Send(attempt.end_report())
 
     def _tenants(self, gpus: Iterable[int]) -> list[LocalRank]:
-        """Ranks that run on one of these GPUs."""
+        """Return the ranks that run on any of these GPUs."""
         return [attempt for attempt in self.live if not set(gpus).isdisjoint(attempt.gpus)]
 
     def _clock(self, gpus: Sequence[int], mhz: int | None = None) -> Iterator[Effect]:
-        """Lock GPUs to this clock; None: to the joint clock of the ranks that hold them."""
+        """Lock GPUs to a clock; None: to the joint clock of the ranks that hold them."""
         tenants = self._tenants(gpus)
         mhz = _joint_mhz(tenants) if mhz is None else mhz
         for attempt in tenants:
             yield HoldClocks(attempt.key, attempt.gpus, mhz)
 
     def _reset_clocks(self, attempt: LocalRank) -> Iterator[Effect]:
-        """Give the GPUs of an ended attempt the joint clock of its remaining tenants, or unlock them."""
+        """Lock an ended attempt's GPUs to the joint clock of its remaining tenants, or unlock them."""
         others = [one for one in self._tenants(attempt.gpus) if one is not attempt]
         if others:
             attempt.sm_clock_mhz = 0
@@ -373,7 +373,10 @@ class NodeAttempts:
 
 
 def _joint_mhz(tenants: Sequence[LocalRank]) -> int:
-    """The highest clock ordered for these ranks, MHz, as in the simulator; 0: one of them may have any."""
+    """Return the highest clock ordered for ranks on the same GPUs, MHz, as in the simulator.
+
+    0 if a rank among them has no ordered clock.
+    """
     asked = [attempt.asked_mhz for attempt in tenants]
     return max(asked, default=0) if all(asked) else 0
 

@@ -1,10 +1,10 @@
-"""Time of the broker's last answer, for ranks that end if no answer comes for too long.
+"""Time of the broker's last answer, for ranks that must end if no answer comes for too long.
 
-If a job was submitted with `--lost-after T`, the broker starts it elsewhere after T without a message from a
-node of the job. The node ends the job before that time, so that the job never runs twice at a time. The node
-knows when it sent each heartbeat, and an answer proves that the broker counts from that time or later. The
-time is in a file that the shims read, so that this also works without a daemon. All other jobs go on while
-the broker is unreachable.
+If a job was submitted with `--lost-after T`, the broker starts the job elsewhere after T without a message
+from a node of the job. The node ends the job before that time, so that the job never runs twice at a time.
+The node knows when it sent each heartbeat, and an answer proves that the broker counts T from that time or
+later. The time is in a file that the shims read, so that the shims end their ranks even without a daemon. All
+other jobs continue while the broker is unreachable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEPT = 64
 
 
 class Lease:
-    """Send times of heartbeats, and the last one that was answered."""
+    """Send times of heartbeats, and the send time of the last answered heartbeat."""
 
     def __init__(self) -> None:
         self._renewed_s = -math.inf
@@ -26,14 +26,17 @@ class Lease:
         self._last = 0
 
     def ask(self, now_s: float) -> int:
-        """Request number of a message that is sent now and that the broker will answer."""
+        """Return the request number for a message that is sent now and that the broker will answer."""
         self._last += 1
         self._sent_s[self._last] = now_s
         self._sent_s.pop(self._last - _KEPT, None)
         return self._last
 
     def record_answer(self, request: int) -> RenewLease | None:
-        """Record an answer to a heartbeat or a hello; None if a later one was answered before."""
+        """Record the answer to a heartbeat or a `Hello`.
+
+        Return None if a later message was answered before.
+        """
         sent_s = self._sent_s.pop(request, -math.inf)
         if sent_s <= self._renewed_s:
             return None
@@ -41,5 +44,8 @@ class Lease:
         return RenewLease(sent_s)
 
     def has_run_out(self, lost_after_s: float, grace_s: float, now_s: float) -> bool:
-        """Whether the broker may have started a job with this `lost_after_s` elsewhere by now; 0: never."""
+        """Return whether the broker may have started a job with this `lost_after_s` elsewhere by now.
+
+        A `lost_after_s` of 0 means never.
+        """
         return lost_after_s > 0 and now_s >= self._renewed_s + fence_times(lost_after_s, grace_s)[0]

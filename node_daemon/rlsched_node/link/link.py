@@ -1,4 +1,4 @@
-"""The node's connection to the broker: frames to events and back, and the result of the handshake."""
+"""The node's connection to the broker: sends messages, and turns frames and handshakes into events."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rlsched_node.processes.steps import Connected, Disconnected, Event, Receive
 MAX_DROPS_LOGGED = 20
 LINGER_MS = 200
 RENEW_S = 10.0
-"""Time without a broker's `Welcome` after which a node connects with a new socket, seconds."""
+"""Seconds without a broker's `Welcome` after which a node connects with a new socket."""
 NEXT_S = 3.0
-"""The same with several addresses."""
+"""The same interval for a node with several broker addresses."""
 APART_S = 0.1
-"""Pause between two addresses at which no process listens, seconds."""
+"""Pause before the next address if no process listens at the present address, seconds."""
 LOOK_AROUND_S = 5.0
-"""Interval at which one of the other addresses is probed, seconds."""
+"""Interval between probes of the other addresses, seconds."""
 _log = logging.getLogger("rlsched.node")
 _FOR_NODES = BrokerToNode.__args__
 _FAILED_HANDSHAKES = (
@@ -36,11 +36,11 @@ _FAILED_HANDSHAKES = (
 
 
 class BrokerLink:
-    """A DEALER that reconnects by itself, and that `renew` replaces if it does not.
+    """A DEALER socket that reconnects by itself; `renew` replaces the socket if it does not.
 
     Args:
-        addresses: tcp://HOST:PORT of the broker and its standbys; the first that answers is kept, until a
-            later broker of the same cluster answers at another (`look_around`).
+        addresses: tcp://HOST:PORT of the broker and its standbys. The node keeps the first address that
+            answers, until a later broker of the same cluster answers at another address (`look_around`).
         pair: The node's keys.
         broker_public: The broker's public key, z85.
         elapsed: Monotonic clock, seconds.
@@ -94,10 +94,10 @@ class BrokerLink:
         self.socket.close(linger_ms)
 
     def renew(self, is_registered: bool) -> bool:
-        """Open a new socket if the node was not registered for `RENEW_S`. Returns whether it did.
+        """Open a new socket if the node was not registered for `RENEW_S`. Return whether a socket was opened.
 
-        libzmq closes a connection at a frame above the limit, and then the connecting side never reconnects.
-        With several addresses the next one is used, after a shorter time.
+        libzmq closes a connection when a frame exceeds the size limit, and then the connecting side never
+        reconnects. With several addresses, the new socket uses the next address, after `NEXT_S`.
         """
         now_s = self._elapsed()
         if is_registered:
@@ -115,15 +115,15 @@ class BrokerLink:
         return True
 
     def try_next(self) -> None:
-        """Let `renew` use the next address soon; does nothing with a single address."""
+        """Make `renew` use the next address soon. Does nothing with a single address."""
         if len(self._addresses) > 1 and self._moves_to is None:
             self._moves_to = (self._at + 1) % len(self._addresses)
 
     def look_around(self, cluster: str, epoch: int) -> None:
         """Probe the other addresses at an interval for a later broker of this cluster.
 
-        A broker sends its epoch to nodes that it does not know (`SayHello`); a standby does not answer. An
-        earlier broker is notified that there is a later one.
+        A broker sends its epoch to nodes that it does not know (`SayHello`); a standby does not answer. If a
+        probe finds an earlier broker, the node sends it a `LaterBroker`.
         """
         if len(self._addresses) == 1:
             return
@@ -162,7 +162,7 @@ class BrokerLink:
             self._probe = None
 
     def send(self, message: NodeMessage, request: int = 0) -> bool:
-        """Send now or drop the message; a message above the size limit is never sent."""
+        """Send a message now, or drop it, for example above the size limit. Return whether it was sent."""
         try:
             self.socket.send(encode(message, request), zmq.NOBLOCK)
         except zmq.Again:
@@ -173,8 +173,10 @@ class BrokerLink:
         return True
 
     def receive(self, limit: int = 1000) -> list[Event]:
-        """Events since the last call, from at most `limit` frames: first connection changes, then
-        messages."""
+        """Return the events since the last call, from at most `limit` frames.
+
+        Changes of the connection come before messages.
+        """
         events = self._watch()
         for _ in range(limit):
             try:
@@ -191,7 +193,7 @@ class BrokerLink:
         return events
 
     def close(self) -> None:
-        """Send the last messages, and close the connection."""
+        """Send the remaining messages, and close the connection."""
         self._end_probe()
         self._hang_up(LINGER_MS)
         self._context.term()

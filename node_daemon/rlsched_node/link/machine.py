@@ -1,6 +1,6 @@
-"""The node's state machine: takes an event and the time, returns effects; no socket, process or clock.
+"""The node's state machine: takes an event and the time, returns effects. No sockets, processes or clocks.
 
-This module holds the state of the node towards its broker; `attempts.py` holds the state of its ranks.
+This module contains the state of the node towards its broker; `attempts.py` contains the state of its ranks.
 """
 
 from __future__ import annotations
@@ -62,31 +62,34 @@ ENDED_REPEAT_S = 2.0
 MAX_LOG_BYTES = 1 << 19
 REMEMBER_S = 600.0
 MOST_REMEMBERED = 500
-"""Recently acknowledged ends are reported to each broker again: a standby's copy may lack them."""
+"""Maximum number of acknowledged ends that are reported again to each broker, because a standby's copy may
+lack them."""
 _CLUSTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _HEARTBEAT_RANGE_S = (0.05, 60.0)
 
 
 class NodeMachine:
-    """State of the node, and the effects of each event.
+    """State of the node. It returns the effects of each event.
 
     Args:
         hello: Registration of the node.
         attempts: Attempts that an earlier daemon left.
-        has_standby: The broker has several addresses: if one refuses this node, the next is tried.
-        forgets_cluster: The node joins the first broker of another cluster, and ends its running jobs.
+        has_standby: The broker has several addresses: if one broker refuses this node, the node tries the
+            next address.
+        forgets_cluster: The node joins the first broker of another cluster, and ends the jobs that run here.
 
     Attributes:
         attempts: Ranks that wait, run or have ended on this node.
-        cluster: The cluster that this node belongs to; "" before its first `Welcome`.
-        epoch: The highest broker epoch of that cluster obeyed; orders of a lower one are ignored.
+        cluster: The cluster to which this node belongs; "" before its first `Welcome`.
+        epoch: The highest epoch among brokers of that cluster that the node has obeyed. Orders of a lower
+            epoch are ignored.
         is_connected: The connection is up.
         is_registered: The broker on this connection has answered the `Hello`.
         tells_power: The broker accepts the power draw of the GPUs in a heartbeat.
         tells_clock: The broker accepts the time of this machine in a heartbeat.
         tells_usage: The broker accepts the usage of ranks.
-        is_stopping: The node ends its jobs and accepts no new ones.
-        is_checked: The health is known; before that the node does not register.
+        is_stopping: The node is being stopped and accepts no new jobs.
+        is_checked: The health is known; before that, the node does not register.
     """
 
     def __init__(
@@ -136,7 +139,7 @@ class NodeMachine:
         return bool(self._warned_cluster) and not self.is_registered
 
     def next_tick_s(self) -> float:
-        """Latest time at which the next `NodeTick` is due, seconds since boot."""
+        """Return the latest time at which the next `NodeTick` is due, seconds since boot."""
         due = [self._heartbeat_at_s, self._repeat_at_s] if self.is_registered else [self._hello_at_s or 0.0]
         return min(due + self.attempts.hard_kill_times_s)
 
@@ -150,7 +153,7 @@ class NodeMachine:
             case Disconnected():
                 if self.is_connected:
                     self._has_told_waiting = True
-                    yield Note("lost the connection to the broker; jobs go on")
+                    yield Note("lost the connection to the broker; jobs continue")
                 self.is_connected = self.is_registered = False
                 self.attempts.drop_waiting()
             case Started(key, pid):
@@ -302,22 +305,22 @@ class NodeMachine:
         yield from self._report_ends(now_s)
 
     def _stay(self, welcome: Welcome, running: list[LocalRank]) -> Iterator[Effect]:
-        """A broker of another cluster answers: jobs go on, and its orders are not obeyed."""
+        """Keep the jobs while a broker of another cluster answers, and obey none of its orders."""
         if self._warned_cluster != welcome.cluster:
             self._warned_cluster = welcome.cluster
             yield Note(
                 f"the broker is of cluster {welcome.cluster}; {len(running)} ranks of cluster "
-                f"{running[0].key.cluster} run here and go on, so this node obeys none of its orders and "
-                "joins it once they have ended; `rlsched node --forget-cluster` ends them and joins at once"
+                f"{running[0].key.cluster} run here and continue, so this node obeys none of its orders and "
+                "joins it after they have ended; `rlsched node --forget-cluster` ends them and joins at once"
             )
         if self._has_standby:
             yield TryNext()
 
     def _join(self, welcome: Welcome, now_s: float) -> Iterator[Effect]:
-        """Join another journal: its job numbers mean other jobs, and its epochs start from the beginning.
+        """Join another cluster. Its job numbers mean other jobs, and its epochs start from the beginning.
 
-        Ends that the broker of the previous cluster has not acknowledged are kept for it, unless the node
-        forgets that cluster.
+        Ends that the broker of the previous cluster has not acknowledged are kept for that broker, unless the
+        node forgets the previous cluster.
         """
         self.cluster, self.epoch = welcome.cluster, welcome.epoch
         yield Persist(self.cluster, self.epoch)

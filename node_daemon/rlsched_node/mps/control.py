@@ -22,13 +22,13 @@ SERVER: Final = "nvidia-cuda-mps-server"
 PIPES: Final = "CUDA_MPS_PIPE_DIRECTORY"
 LOGS: Final = "CUDA_MPS_LOG_DIRECTORY"
 START_S: Final = 3.0
-"""Time-out of the start, seconds. The daemon's loop waits for it."""
+"""Time-out of the start, seconds. The node daemon's loop waits for the start."""
 COMMAND_S: Final = 5.0
 """Time-out of a command, seconds."""
 QUIT_S: Final = 5.0
-"""Time that a daemon has to end after `quit`, and again after SIGTERM, seconds."""
+"""Time that a control daemon has to end after `quit`, and again after SIGTERM, seconds."""
 MOST_SOCKET_BYTES: Final = 107
-"""Longest path of a Unix socket, bytes."""
+"""Maximum length of a Unix socket's path, bytes."""
 LONGEST_SOCKET: Final = "control_privileged"
 _COMM: Final = PROGRAM[:15]
 _POLL_S: Final = 0.02
@@ -42,7 +42,7 @@ class MpsError(RlschedError):
 
 
 class MpsProcesses(NamedTuple):
-    """Processes of a control daemon, found by their name and pipe directory; `control`: 0 if none runs."""
+    """Processes of a control daemon, found by name and pipe directory. `control` is 0 if no daemon runs."""
 
     control: int
     servers: frozenset[int]
@@ -53,13 +53,13 @@ class MpsControl:
 
     Args:
         directory: Directory of this daemon; `pipe` and `log` in it belong to the account, with mode 0700.
-        uuids: The GPUs that its clients share, by UUID: by number they would be renumbered.
-        user: Account of its clients, which the daemon runs as; None: this process's.
-        inherited: Environment for `PATH` and `LD_LIBRARY_PATH`.
-        spared: Process IDs of this class's children are in this set while they run.
+        uuids: UUIDs of the GPUs that the clients share. With numbers, MPS would renumber the GPUs.
+        user: Account of the clients, which also runs the daemon; None: the account of this process.
+        inherited: Environment from which `PATH` and `LD_LIBRARY_PATH` are taken.
+        spared: Set to which this class adds the process IDs of its children while they run.
 
     Attributes:
-        servers: Process IDs of its servers at the last answer.
+        servers: Process IDs of the daemon's servers at its last answer.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class MpsControl:
         """Start the control daemon, and return its process ID.
 
         Raises:
-            MpsError: it cannot be started within `START_S`.
+            MpsError: the daemon does not run within `START_S`.
         """
         try:
             for path in (self.pipes, self.logs):
@@ -105,10 +105,10 @@ class MpsControl:
         raise MpsError(f"{PROGRAM} -d ended, and no control daemon runs")
 
     def clients(self) -> frozenset[int]:
-        """Process IDs of all clients of its servers.
+        """Return the process IDs of all clients of the daemon's servers.
 
         Raises:
-            MpsError: it does not answer.
+            MpsError: the daemon does not answer.
         """
         self.servers = servers = numbers(self._run("", "get_server_list", COMMAND_S))
         self._spared.update(servers)
@@ -118,8 +118,10 @@ class MpsControl:
         return found
 
     def quit(self) -> bool:
-        """End the control daemon and its servers: `quit`, then SIGTERM, then SIGKILL. Takes 20 seconds at
-        most. Returns whether they have ended."""
+        """End the control daemon and its servers: `quit`, then SIGTERM, then SIGKILL.
+
+        Takes 20 seconds at most. Returns whether all have ended.
+        """
         runs = find_processes(self.pipes).control > 0
         if runs:
             with contextlib.suppress(MpsError):
@@ -140,11 +142,11 @@ class MpsControl:
         return False
 
     def new_faults(self) -> list[int]:
-        """Fatal exceptions that its servers have logged since the last call: the client's process ID each, 0
-        if the log does not name it.
+        """Return the fatal exceptions that the servers have logged since the last call.
 
-        NVIDIA documents that the server logs them, not the words: a line counts if it has `fatal exception`,
-        `fatal fault` or `fatal error`.
+        Each is the process ID of the client, 0 if the log does not name it. NVIDIA documents that the server
+        logs these exceptions, but not the words. A line counts if it contains `fatal exception`, `fatal
+        fault` or `fatal error`.
         """
         try:
             with (self.logs / "server.log").open("rb") as file:
@@ -183,7 +185,7 @@ class MpsControl:
         return None if user is None or user.uid == os.geteuid() else Account(user.uid, user.gid)
 
     def _run(self, option: str, command: str, timeout_s: float) -> str:
-        """Run the program once, with a command on its standard input. Returns its output."""
+        """Run the program once, with a command on its standard input. Return its output."""
         began: list[int] = []
 
         def spare(pid: int) -> None:
@@ -207,12 +209,12 @@ class MpsControl:
 
 
 def is_installed(path: str | None) -> bool:
-    """Whether the program is in a search path; None: this process's."""
+    """Return whether the program is in a search path; None: the search path of this process."""
     return shutil.which(PROGRAM, path=path) is not None
 
 
 def find_processes(pipes: Path) -> MpsProcesses:
-    """Control daemon and servers that use a pipe directory."""
+    """Find the control daemon and the servers that use a pipe directory."""
     control, servers = 0, set[int]()
     for pid, found, args in _all_mps():
         if found == os.fsencode(pipes):
@@ -224,7 +226,7 @@ def find_processes(pipes: Path) -> MpsProcesses:
 
 
 def pipes_of(pid: int) -> str | None:
-    """Pipe directory of a process of MPS; None: it is none, or cannot be read."""
+    """Return the pipe directory of an MPS process; None: not an MPS process, or not readable."""
     fields = shim.read_stat(pid)
     if fields is None or fields[0] in "ZX" or not _is_named(pid):
         return None
@@ -238,7 +240,7 @@ def pipes_of(pid: int) -> str | None:
 
 
 def _all_mps() -> Iterator[tuple[int, bytes, list[bytes]]]:
-    """Process ID, pipe directory and arguments of each process of MPS on this machine."""
+    """Yield process ID, pipe directory and arguments of each MPS process on this machine."""
     for name in os.listdir("/proc"):
         if name.isdigit() and (pipes := pipes_of(int(name))) is not None:
             with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline", "rb") as file:

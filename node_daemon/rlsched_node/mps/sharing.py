@@ -1,8 +1,8 @@
 """The MPS control daemons of a node: one for each account and set of GPUs that jobs share.
 
-A control daemon starts with the first rank that shares, and ends after the last one. Its record is on disk
-before it starts, so that the next node daemon adopts or ends it. The loop of the node daemon waits for a
-start only; a thread sends all other commands.
+A control daemon starts with the first rank that shares, and ends after the last rank. Its record is written
+to disk before it starts, so that the next node daemon can adopt or end it. The loop of the node daemon waits
+only for the start; a thread sends all other commands.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from rlsched_node.processes.steps import Exited
 from rlsched_node.processes.store import LaunchRecord, MpsTerms, ProcessId
 
 LOOK_S: Final = 5.0
-"""Interval at which the clients of each control daemon are listed, seconds."""
+"""Seconds between two listings of a control daemon's clients."""
 TURN_S: Final = 1.0
 FAULT_S: Final = 60.0
-"""Time after a fault of a server in which a failed rank counts as ended by it, seconds."""
+"""Seconds after a server's fault in which the failure of a rank is attributed to the fault."""
 RETRY_S: Final = 60.0
-"""Time after a failed start in which no other start is tried, seconds."""
+"""Seconds after a failed start in which no other start is tried."""
 CLOSE_S: Final = 20.0
-"""Maximum time that the node daemon waits at its end for control daemons that no job needs, seconds."""
+"""Maximum time for which the node daemon, at its end, waits for unused control daemons to end, seconds."""
 THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 _HIGHEST: Final = "99999999"
@@ -58,12 +58,12 @@ _log = logging.getLogger("rlsched.node")
 
 
 class MpsRecord(msgspec.Struct, frozen=True):
-    """A control daemon on disk.
+    """Record of a control daemon on disk.
 
     Attributes:
         gpus: GPUs that its clients share, numbers on this node.
         user: Account of its clients; None: the node daemon's.
-        process: None while it is being started.
+        process: The control daemon; None while it is being started.
     """
 
     gpus: list[int]
@@ -75,9 +75,9 @@ class _Fault(NamedTuple):
     """A fault of a server.
 
     Attributes:
-        at_s: When it was noticed, monotonic seconds.
-        culprit: The job's directory of the rank that caused it; "": unknown.
-        ranks: Ranks that shared the GPUs then.
+        at_s: Time at which the fault was noticed, monotonic seconds.
+        culprit: Directory of the job that caused the fault; "": unknown.
+        ranks: Ranks that shared the GPUs at that time.
     """
 
     at_s: float
@@ -90,14 +90,14 @@ class _Daemon:
     """A control daemon and its clients.
 
     Attributes:
-        ranks: Directory of each job whose rank uses it.
-        clients: Its clients at the last answer.
-        directories: Directory of the job of each client ever listed, and of each process found at adoption.
-        servers: Its servers that ran at the last answer.
-        on_gpus: Processes of its ranks on GPUs, by the meter.
-        outside: Ranks with a process on a GPU that is no client, at the last two answers.
-        suspects: Such ranks at the last answer.
-        error: Last error; "" if it answers.
+        ranks: Ranks that use this control daemon, each with its job's directory.
+        clients: Process IDs of the clients at the last answer.
+        directories: Job's directory for each client that was ever listed, and each process found at adoption.
+        servers: Process IDs of the servers that ran at the last answer.
+        on_gpus: Processes of its ranks on GPUs, as the meter reports them.
+        outside: Ranks that used a GPU with a process that is not a client, at the last two answers.
+        suspects: Ranks with such a process at the last answer.
+        error: Last error; "" if the control daemon answers.
     """
 
     directory: Path
@@ -115,23 +115,23 @@ class _Daemon:
     error: str = ""
 
     def serves(self, gpus: Iterable[int], user: JobUser | None) -> bool:
-        """Whether it is the control daemon of this account and these GPUs, and runs."""
+        """Return whether this control daemon runs and serves this account and these GPUs."""
         same = sorted(gpus) == self.record.gpus and _uid(user) == _uid(self.record.user)
         return same and self.record.process is not None and self.record.process.is_alive()
 
 
 class MpsSharing:
-    """Control daemons, and the ranks that are their clients. Only the node daemon's thread calls it.
+    """Control daemons, and the ranks that are their clients. Only the node daemon's thread uses it.
 
     Args:
         directory: The node's directory.
-        enabled: Ranks that share run under MPS. Otherwise control daemons of an earlier node daemon are
-            adopted while a job needs them, and none is started.
+        enabled: Ranks that share run under MPS. If False, no control daemon is started; control daemons of an
+            earlier node daemon are adopted while a job needs them.
         environment: Environment of the node daemon.
-        spared: Process IDs of control daemons and commands, which belong to no rank, are in this set.
+        spared: Set of the process IDs of control daemons and commands, which belong to no rank.
 
     Raises:
-        InputError: `enabled` without the control program, or with a directory whose path is too long.
+        InputError: `enabled`, but the control program is missing, or the path of `directory` is too long.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class MpsSharing:
             )
 
     def adopt(self, running: Iterable[tuple[AttemptKey, str, LaunchRecord]]) -> None:
-        """Adopt the control daemons of an earlier node daemon; those without ranks are ended.
+        """Adopt the control daemons of an earlier node daemon. Control daemons without ranks are ended.
 
         Args:
             running: Each running rank with its job's directory and its record.
@@ -200,17 +200,18 @@ class MpsSharing:
         uuids: Collection[str],
         env: Mapping[str, str],
     ) -> dict[str, str]:
-        """Variables of a rank that shares, whose control daemon runs; empty if the rank runs without MPS.
+        """Return the MPS variables of a rank that shares its GPUs; empty if the rank runs without MPS.
 
-        If no control daemon can be started, the rank shares by time slicing, and counts as outside of MPS.
+        Starts a control daemon if none serves these GPUs. If that fails, the rank shares by time slicing, and
+        counts as outside of MPS.
 
         Args:
             key: The rank.
-            launch: Its launch order.
-            user: Account that runs it; None: the node daemon's.
+            launch: The launch order of the rank.
+            user: Account that runs the rank; None: the node daemon's.
             directory: The job's directory.
-            uuids: Its GPUs by UUID.
-            env: Its other variables: a thread percentage of the job itself stays.
+            uuids: UUIDs of the rank's GPUs.
+            env: Other variables of the rank. If the job itself sets a thread percentage, that value stays.
         """
         if not self._enabled or not (launch.shares or launch.beside):
             return {}
@@ -226,7 +227,7 @@ class MpsSharing:
         return found
 
     def terms_of(self, key: AttemptKey) -> MpsTerms | None:
-        """How the rank's shim ends GPU work before SIGKILL; None: the rank runs without MPS."""
+        """Return how the rank's shim can end GPU work before SIGKILL; None: the rank runs without MPS."""
         daemon = self._of(key)
         return None if daemon is None else daemon.control.terms
 
@@ -243,10 +244,10 @@ class MpsSharing:
                 self._wake.set()
 
     def attribute(self, ended: Exited) -> Exited:
-        """The same end, with its reason if a fault of a server ended the rank.
+        """Return the same end of a rank, with a reason if a server's fault ended the rank.
 
-        The fault ends all clients on the GPU. If the log names one rank as its cause, that rank has failed
-        by itself, and the others have `MPS_NEIGHBOUR_FAULT`. Otherwise all have `MPS_FAULT`.
+        A fault ends all clients on the GPU. If the log names one rank as its cause, that rank has failed by
+        itself, and the other ranks get `MPS_NEIGHBOUR_FAULT`. Otherwise all ranks get `MPS_FAULT`.
         """
         daemon = self._of(ended.key)
         if daemon is None or ended.exit_code == 0 or ended.reason:
@@ -264,7 +265,7 @@ class MpsSharing:
         return replace(ended, reason=MPS_NEIGHBOUR_FAULT if len(causes) == 1 else MPS_FAULT)
 
     def follow(self, on_gpus: Mapping[AttemptKey, frozenset[int]]) -> frozenset[AttemptKey]:
-        """Follow the ranks. Returns the ranks that should be under MPS and run on a GPU without it.
+        """Update the processes of each rank. Return the ranks that should use a GPU through MPS but do not.
 
         Args:
             on_gpus: Process IDs on GPUs, by rank.
@@ -280,12 +281,12 @@ class MpsSharing:
         return frozenset(self._without).union(*(daemon.outside for daemon in self._daemons))
 
     def is_ours(self, pid: int) -> bool:
-        """Whether a process is a control daemon or server of this node."""
+        """Return whether a process is a control daemon or server of this node."""
         pipes = pipes_of(pid)
         return pipes is not None and Path(pipes).is_relative_to(self._root)
 
     def close(self) -> None:
-        """End the control daemons that no rank needs; the others stay for the next node daemon."""
+        """End the control daemons that no rank needs; the others continue for the next node daemon."""
         self._is_closing = True
         if self._thread is not None:
             self._wake.set()
@@ -300,7 +301,7 @@ class MpsSharing:
         return MpsControl(directory, list(uuids), user, self._environment, self._spared)
 
     def _join(self, key: AttemptKey, gpus: list[int], user: JobUser | None, directory: str) -> _Daemon | None:
-        """Add a rank to the running control daemon of these GPUs and this account; None: there is none."""
+        """Add a rank to the running control daemon for these GPUs and this account; None: there is none."""
         with self._lock:
             for daemon in self._daemons:
                 if daemon.serves(gpus, user):
@@ -316,7 +317,7 @@ class MpsSharing:
         directory: str,
         uuids: Collection[str],
     ) -> _Daemon | None:
-        """Start a control daemon for a rank; None: it failed, or a start failed less than `RETRY_S` ago."""
+        """Start a control daemon for a rank; None: this start failed, or another one within `RETRY_S`."""
         if time.monotonic() - self._failed_s < RETRY_S:
             return None
         try:
@@ -337,7 +338,7 @@ class MpsSharing:
         """Start a control daemon in a new directory.
 
         Raises:
-            MpsError: it cannot be started.
+            MpsError: the control daemon cannot be started.
             OSError: its directory cannot be written.
         """
         make_private(self._root)
@@ -364,7 +365,7 @@ class MpsSharing:
         return daemon
 
     def _find_faults(self, daemon: _Daemon) -> None:
-        """Note the faults in the log of its servers, and servers that have ended."""
+        """Record the faults in the log of a control daemon's servers, and servers that have ended."""
         named = daemon.control.new_faults()
         ended = {pid for pid in daemon.servers if shim.start_ticks(pid) is None}
         daemon.servers -= ended
@@ -378,7 +379,7 @@ class MpsSharing:
             )
 
     def _reap(self, daemon: _Daemon) -> None:
-        """Reap processes of MPS that have become children of this process."""
+        """Reap MPS processes that have become children of this process."""
         process = daemon.record.process
         for pid in (*([process.pid] if process is not None else []), *daemon.servers):
             with contextlib.suppress(ChildProcessError):
@@ -419,8 +420,11 @@ class MpsSharing:
                 self._list_clients(daemon)
 
     def _list_clients(self, daemon: _Daemon) -> None:
-        """Compare the processes on GPUs with the clients: a process that was there before, twice, and still
-        runs is a client, or it runs without MPS. Without an answer, the clients of the last answer count."""
+        """Compare the processes on GPUs with the clients of MPS.
+
+        A rank runs without MPS if at two consecutive answers one of its processes on a GPU was not a client,
+        and still ran. If there is no answer, the clients of the last answer count.
+        """
         on_gpus = daemon.on_gpus
         try:
             daemon.clients, error = daemon.control.clients(), ""
@@ -449,7 +453,7 @@ def _write(daemon: _Daemon) -> None:
 
 
 def _end(daemon: _Daemon) -> None:
-    """End a control daemon and remove its directory; after a failure the next node daemon tries again."""
+    """End a control daemon and remove its directory. If that fails, the next node daemon tries again."""
     if daemon.control.quit():
         shutil.rmtree(daemon.directory, ignore_errors=True)
         _log.info("the MPS control daemon of GPUs %s has ended", daemon.record.gpus)

@@ -1,1 +1,1 @@
-"""Processes of jobs: their launch under a shim, records on disk, output, health checks."""
+"""Processes of jobs, each under a shim (a process that outlives the daemon); output, health checks."""

@@ -1,4 +1,4 @@
-"""One rank of one attempt of a job on this node, and its messages to the broker."""
+"""State of one rank on this node, and the messages about it to the broker."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from rlsched.wire.states import ENDED, LAUNCHING, RUNNING
 from rlsched_node.processes import shim
 
 EXIT_VANISHED = 137
-"""Exit code of a rank without an exit record: its shim was killed, or the node went down."""
+"""Exit code of a rank without an exit record: its shim was killed, or the node crashed."""
 VANISHED = "vanished"
-"""Reason of an end with `EXIT_VANISHED` that no order caused."""
+"""Reason of an end with `EXIT_VANISHED` if the daemon had not ordered the rank to end."""
 EXIT_KILLED = shim.EXIT_KILLED
 """Exit code of a rank that was ended before it started (128 + SIGTERM)."""
 
 
 def grace_s_of(launch: Launch) -> float:
-    """Seconds between SIGTERM and SIGKILL of a rank; the default if the broker sends none."""
+    """Return the seconds between SIGTERM and SIGKILL of a rank; the default if the broker sends none."""
     return shim.DEFAULT_GRACE_S if launch.grace_s is None else launch.grace_s
 
 
 def launch_refused(
     key: AttemptKey, message: str, *, is_for_now: bool = False, is_about_owner: bool = False
 ) -> LaunchRefused:
-    """The message that this rank could not be started."""
+    """Return the message that a rank could not be started."""
     return LaunchRefused(
         job=key.job,
         attempt=key.attempt,
@@ -51,7 +51,7 @@ class Phase(StrEnum):
     """State of a rank on this node."""
 
     WAITING = "waiting"
-    """Accepted, nothing on disk: a rank that is being ended still holds its GPUs."""
+    """Accepted, but not on disk yet: another rank, which is being ended, still holds the GPUs."""
     LAUNCHING = LAUNCHING
     RUNNING = RUNNING
     ENDED = ENDED
@@ -63,21 +63,22 @@ class LocalRank:
 
     Attributes:
         gpus: GPU numbers on this node; held while LAUNCHING and RUNNING.
-        exit_code: None until ENDED.
-        ended_s: Time of its end, Unix seconds; None if unknown.
+        exit_code: Exit code; None until ENDED.
+        ended_s: Time of the end, Unix seconds; None if unknown.
         ran_s: Run time, seconds of a monotonic clock; None if unknown.
         is_acknowledged: The broker has the end in its journal, or has disowned the attempt.
-        is_forgotten: The broker disowned it: its end is not reported.
-        hard_kill_at_s: When the daemon kills it instead of the shim, seconds since boot; None: not ordered.
-        launch: The launch order; kept while WAITING.
-        sm_clock_mhz: Clock to which its GPUs are locked, MHz; 0: not locked.
-        asked_mhz: Clock that the broker ordered, MHz; GPUs that ranks share get the highest of their clocks.
+        is_forgotten: The broker has disowned the attempt, so its end is not reported.
+        hard_kill_at_s: Time at which the daemon kills the rank if the shim has not ended it by then, seconds
+            since boot; None: no end was ordered.
+        launch: The launch order; stored while WAITING.
+        sm_clock_mhz: Clock to which the rank's GPUs are locked, MHz; 0: not locked.
+        asked_mhz: Clock that the broker ordered, MHz. Shared GPUs get the highest of their ranks' clocks.
         clock_note: Why the clock differs from the order.
         output_note: Option, path and reason if its output is not in its job's file.
-        limit_s: Time limit that its shim enforces, seconds, infinite for none; None: its shim is an older
-            daemon's, and its limit cannot change.
+        limit_s: Time limit that the shim enforces, seconds, infinite for none; None: an older daemon started
+            the shim, so the limit cannot change.
         workload: Name in the catalogue; "" if the job names none.
-        usage: Measured usage, once it is ENDED; None if not measured.
+        usage: Measured usage of an ENDED rank; None if not measured.
     """
 
     key: AttemptKey
@@ -122,7 +123,7 @@ class LocalRank:
         )
 
     def launched(self, *, tells_limit: bool) -> Launched:
-        """The message that this rank runs; with its time limit if the broker understands that field."""
+        """Return the message that the rank runs; with its time limit if the broker accepts that field."""
         return Launched(
             job=self.key.job,
             attempt=self.key.attempt,
@@ -134,7 +135,7 @@ class LocalRank:
         )
 
     def clock_held(self) -> ClockHeld:
-        """The message with the clock to which its GPUs are locked."""
+        """Return the message with the clock to which the rank's GPUs are locked."""
         return ClockHeld(
             job=self.key.job,
             attempt=self.key.attempt,
@@ -150,14 +151,14 @@ class LocalRank:
         )
 
     def time_limited(self) -> TimeLimited:
-        """The message with the time limit in force."""
+        """Return the message with the time limit in force."""
         assert self.limit_s is not None
         return TimeLimited(
             job=self.key.job, attempt=self.key.attempt, rank=self.key.rank, limit_s=self.limit_s
         )
 
     def report(self) -> AttemptReport:
-        """Its entry in a `Hello`."""
+        """Return the entry for the rank in a `Hello`."""
         return AttemptReport(
             job=self.key.job,
             attempt=self.key.attempt,

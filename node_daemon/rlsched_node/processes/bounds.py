@@ -1,4 +1,4 @@
-"""Resource limits of each rank: cores, memory, processes and GPUs, and which of them are enforced."""
+"""Resource limits of each rank (cores, memory, processes, GPUs), and which of them the node can enforce."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _WEAKER: Final = {
     "memory": "memory process by process, where a job asked for some",
     "pids": "processes user by user, root's not at all",
 }
-"""The weaker limit that replaces a missing controller."""
+"""The weaker limit that replaces a limit if its controller is missing."""
 _HELD_BY: Final = {"cores": "cpuset", "memory": "memory", "processes": "pids"}
 _log = logging.getLogger("rlsched.node")
 
 
 def least_memory_mib(gpus: GpuSet) -> int:
-    """Memory of the smallest of a node's GPUs that answer, MiB; 0 if one of them does not report it."""
+    """Return the memory of the smallest GPU that answers, MiB; 0 if a GPU does not report its memory."""
     found = []
     for gpu in range(gpus.count):
         with contextlib.suppress(GpuError):
@@ -35,7 +35,10 @@ def least_memory_mib(gpus: GpuSet) -> int:
 
 
 def minors_of(gpus: GpuSet) -> list[int | None]:
-    """Device file numbers by GPU; None: the GPU does not answer. Empty if the GPUs have no device files."""
+    """Return the device file number of each GPU; None for a GPU that does not answer.
+
+    Empty if the GPUs have no device files.
+    """
     found: list[int | None] = []
     for gpu in range(gpus.count):
         minor = None
@@ -53,10 +56,10 @@ class RankBounds:
     Args:
         cores: Allocation of the node's processors.
         cgroups: Control groups of the node's ranks.
-        num_gpus: GPUs of the node.
+        num_gpus: Number of GPUs of the node.
         memory_mib: Memory for all jobs together, MiB.
-        max_processes: Processes and threads per rank; 0: no limit.
-        minors: Returns the result of `minors_of`; called again before a start while a number is unknown.
+        max_processes: Maximum number of processes and threads per rank; 0: no limit.
+        minors: Returns the result of `minors_of`; called again before each start while a number is unknown.
     """
 
     def __init__(
@@ -76,19 +79,19 @@ class RankBounds:
 
     @property
     def holds_to(self) -> list[str]:
-        """Limits that hold for a rank as a whole, of `HELD_TO`."""
+        """Members of `HELD_TO` that the node enforces for a rank as a whole."""
         held = [name for name, controller in _HELD_BY.items() if controller in self._cgroups.controllers]
         return held + (["devices"] if self._minors and not self._opens_all else [])
 
     @property
     def weaker(self) -> list[str]:
-        """The limits that replace missing controllers; empty if none is missing."""
+        """The weaker limits in use because controllers are missing; empty if none is missing."""
         found = [words for name, words in _WEAKER.items() if name not in self._cgroups.controllers]
         return found + (["GPUs by CUDA_VISIBLE_DEVICES only"] if self._minors and self._opens_all else [])
 
     @property
     def note(self) -> str:
-        """The limits that are weaker than they should be, in a few words for a list; "" if none is."""
+        """Short note for lists that names the weaker limits in use; "" if there are none."""
         if not self.weaker:
             return ""
         lead = "no control groups" if self._cgroups.note else "control groups without controllers"
@@ -96,11 +99,10 @@ class RankBounds:
         return f"{lead}: weaker limits of {what} (rlsched doctor)"
 
     def allocate_limits(self, key: AttemptKey, launch: Launch) -> RankLimits:
-        """Allocate the limits of a rank that is about to start; its cores stay allocated until
-        `release_limits`.
+        """Allocate the limits of a rank that is about to start; `release_limits` frees its cores.
 
-        A rank that requested no memory gets the share of its GPUs; a rank that shares its GPUs, its part of
-        that share.
+        A rank that requested no memory gets the share of its GPUs. If it shares its GPUs with other jobs, it
+        gets its part of that share.
         """
         owns = launch.cores > 0
         gpus = max(len(launch.gpus), 1)
@@ -121,7 +123,7 @@ class RankBounds:
         )
 
     def _devices(self, gpus: Sequence[int]) -> list[int] | None:
-        """Device file numbers that a rank may open; None: all, because a number of its GPUs is unknown."""
+        """Return the device file numbers that a rank may open; None: all, because a number is unknown."""
         if self._opens_all or not self._minors:
             return None
         if None in self._minors:
@@ -131,7 +133,7 @@ class RankBounds:
         return known if len(known) == len(own) else None
 
     def adopt(self, key: AttemptKey, record: LaunchRecord) -> None:
-        """Keep the limits of a rank that an earlier daemon started."""
+        """Allocate the limits of a rank that an earlier daemon started."""
         if record.limits.owns_cpus:
             self._cores.adopt(key, record.limits.cpus)
         elif record.limits.cpus:
@@ -144,8 +146,11 @@ class RankBounds:
             self._share_anew()
 
     def _share_anew(self) -> None:
-        """Update the shared cores after cores were allocated or freed. If affinity replaces control groups,
-        ranks keep the cores that they started with: each thread of a job may have set its own affinity."""
+        """Update the cores of all ranks without exclusive cores, after cores were allocated or freed.
+
+        Without the controller for processors, ranks keep the cores with which they started, because the
+        threads of a job may have set their own affinity.
+        """
         if "cpuset" not in self._cgroups.controllers:
             return
         cpus = in_words(on_machine(self._cores.shared_processors))

@@ -1,7 +1,7 @@
 """Allocates processors to ranks: near their GPUs, and exclusively if the job requested cores.
 
-As in kubelet's static CPU manager: requested cores are exclusive, and all other ranks share the remaining
-ones. So idle cores are available to ranks that requested none, until a later start takes them back.
+As in kubelet's static CPU manager, requested cores are exclusive, and all other ranks share the remaining
+cores. Idle cores are therefore available to ranks that requested none, until a later start allocates them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Cores:
 
     Args:
         cpus: Numbers of the processors that jobs may use.
-        near: By GPU, the processors on its bus; empty if unknown.
-        cores: By processor, the hyper-threads of its core; only itself if unknown.
+        near: For each GPU, the processors on its bus; empty if unknown.
+        cores: For each processor, the hyper-threads of its core; only the processor itself if unknown.
     """
 
     def __init__(
@@ -41,12 +41,14 @@ class Cores:
 
     @property
     def shared_processors(self) -> list[int]:
-        """Processors that no rank has exclusively; all of them if there are no others."""
+        """Processors that no rank has exclusively; all processors if every one is allocated."""
         return sorted(self._cpus - self._taken() or self._cpus)
 
     def take(self, rank: Hashable, count: int, gpus: Sequence[int]) -> list[int]:
-        """Allocate processors to one rank exclusively: whole cores first, near its GPUs. Fewer than `count`
-        if too few are free, which a broker that counts cores prevents."""
+        """Allocate processors to one rank exclusively, whole cores near the rank's GPUs first.
+
+        Returns fewer than `count` processors if fewer are free; a broker that counts cores prevents that.
+        """
         free = self._cpus - self._taken()
         near = frozenset[int]().union(*(self._near[gpu] for gpu in gpus if gpu < len(self._near)))
         split = {cpu for cpu in free if not free.issuperset(self._cores.get(cpu, ()))}
@@ -59,7 +61,7 @@ class Cores:
         self._own[rank] = frozenset(cpus) & self._cpus
 
     def give_back(self, rank: Hashable) -> bool:
-        """Free the processors of an ended rank. Returns whether it had any."""
+        """Free the processors of an ended rank. Return whether the rank had any."""
         return bool(self._own.pop(rank, None))
 
     def _taken(self) -> frozenset[int]:
@@ -70,7 +72,7 @@ class Cores:
 
 
 def cores_of_machine(gpus: GpuSet) -> Cores:
-    """The processors that this process may use, as the kernel and the GPUs describe them.
+    """Return the processors that this process may use, as the kernel and the GPUs describe them.
 
     The processors of simulated GPUs are simulated too (`limits.on_machine`).
     """
@@ -87,7 +89,7 @@ def cores_of_machine(gpus: GpuSet) -> Cores:
 
 
 def _threads(cpu: int) -> frozenset[int]:
-    """The hyper-threads of a processor's core, including itself."""
+    """Return the hyper-threads of a processor's core, including the processor itself."""
     path = f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
     try:
         with open(path, encoding="ascii") as file:

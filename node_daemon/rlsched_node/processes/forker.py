@@ -1,9 +1,9 @@
-"""A small process that forks shims for its daemon: a start costs a fork instead of a new interpreter.
+"""The forker: a small process that forks shims for its daemon, faster than new interpreters start.
 
-Run by the isolated interpreter (`python -I -S forker.py FD`) before the daemon has sockets or threads. FD is
-a packet socket: the daemon sends the path of an attempt's records and a pipe, and receives the process ID of
-the shim. The shim is a child of the daemon, and outlives both. When the daemon exits, the socket closes, and
-this process exits too.
+The daemon starts it with the isolated interpreter (`python -I -S forker.py FD`) before the daemon has sockets
+or threads. FD is a packet socket: the daemon sends the path of an attempt's records and a pipe, and receives
+the process ID of the shim. The shim is a child of the daemon, and outlives the daemon and the forker. When
+the daemon exits, the socket closes and the forker exits too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def serve(control: socket.socket) -> int:
 
 
 def _fork(path: str, pipe: int) -> int:
-    """Fork a shim as a child of the daemon. Returns its process ID."""
+    """Fork a shim as a child of the daemon. Return its process ID."""
     pid = clone.fork(clone.PARENT)
     if pid < 0:
         return _fork_twice(path, pipe)
@@ -49,7 +49,7 @@ def _fork(path: str, pipe: int) -> int:
 
 
 def _fork_twice(path: str, pipe: int) -> int:
-    """Like `_fork`, without clone3: the kernel gives an orphan to the daemon, which is a subreaper."""
+    """Fork a shim without clone3: as an orphan, it becomes a child of the daemon, a subreaper."""
     told, tells = os.pipe()
     middle = os.fork()
     if middle == 0:
@@ -71,8 +71,10 @@ def _fork_twice(path: str, pipe: int) -> int:
 
 
 def _become_shim(path: str, pipe: int) -> None:
-    """In the new process: set up what `python shim.py` starts with, its pipe in place of the forker's socket.
-    Never returns.
+    """Turn the new process into a shim. Never returns.
+
+    Sets up the descriptors with which `python shim.py` would start, with the shim's pipe in place of the
+    forker's socket.
     """
     code = 1
     try:

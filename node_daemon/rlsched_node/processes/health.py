@@ -1,7 +1,7 @@
-"""Whether this node is fit for new jobs: the operator's health check, and the daemon's own checks.
+"""Checks whether this node is fit for new jobs: the operator's health check, and the daemon's own checks.
 
-Neither may block the daemon. The health check is a process that is polled in each turn of the daemon's loop.
-GPUs are read by the meter's thread, because a call to a faulty driver may not return.
+No check may block the daemon. The health check is a process that each turn of the daemon's loop polls. The
+meter's thread reads the GPUs, because a call to a faulty driver may not return.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from rlsched.terminal.visible import visible
 from rlsched_node.processes.launch import free_and_wanted_mib
 
 MAX_OUTPUT_BYTES = 4096
-"""Bytes of a check's output that are kept, from its end."""
+"""Number of bytes of a check's output that are kept, from its end."""
 MAX_REASON_CHARACTERS = 200
 FIRST_CHECK_WAIT_S = 5.0
-"""Time to wait for the first check before the node registers as unhealthy, seconds."""
-NOT_YET = "health check: the first one has not finished yet"
+"""Seconds without a result of the first check after which the node registers as unhealthy."""
+NOT_YET = "health check: the first run has not finished yet"
 STUCK_S = 60.0
-"""Time without an answer after which GPUs count as stuck in the driver, seconds."""
+"""Seconds without an answer after which the GPUs count as stuck in the driver."""
 FREE_AGAIN = 1.1
-"""A full disk is free again at this multiple of the required space, so that one write does not toggle it."""
+"""Multiple of the required space at which a full disk counts as free again. It avoids frequent changes."""
 _READ_BYTES = 1 << 16
 _READS = 16
 
 
 class HealthCheck:
-    """A command that runs at an interval, never twice at once.
+    """A command that runs at an interval; a run begins only after the previous run has ended.
 
-    The shell runs it as the daemon's user, in its own process group, which is killed after the command has
-    ended or timed out.
+    A shell runs the command as the daemon's user, in its own process group. The group is killed after the
+    command has ended or timed out.
 
     Args:
-        command: For `sh -c`.
+        command: Command for `sh -c`.
         every_s: Seconds from the start of a run to the start of the next.
         timeout_s: Seconds after which a run has failed.
         elapsed: Monotonic clock, seconds.
 
     Attributes:
-        pids: Process ID of the current run.
+        pids: Process ID of the current run; empty if none runs.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class HealthCheck:
         self.pids: set[int] = set()
 
     def step(self) -> str | None:
-        """Start a run that is due, and poll the current one.
+        """Start a run if one is due, and poll the current run.
 
         Returns:
             Result of a run that has ended: "" if healthy, else the reason; None if no run has ended.
@@ -158,25 +158,25 @@ class HealthCheck:
 
 
 class WatchedGpus(Protocol):
-    """GPUs that are read all the time, on a thread that a driver may block."""
+    """GPUs that a separate thread reads all the time, because a driver may block that thread."""
 
     @property
     def all_lost(self) -> list[str]:
-        """The reason for each GPU if all were lost at the last reading, else empty."""
+        """A reason for each GPU if all were lost at the last reading, else empty."""
 
     @property
     def asked_s(self) -> float | None:
-        """Start of the reading that still waits for an answer, monotonic seconds; None: none waits."""
+        """Start of the reading that waits for an answer, monotonic seconds; None: no reading waits."""
 
     @property
     def power_w(self) -> float | None:
-        """Power draw of all GPUs, W; None if one does not report it."""
+        """Power draw of all GPUs, W; None if a GPU does not report it."""
 
 
 class OwnChecks:
-    """The daemon's own checks: whether all GPUs are lost, and the free space on its disk.
+    """The daemon's own checks: whether the GPUs answer and are not all lost, and the free space on its disk.
 
-    GPUs out of service next to working GPUs do not make the node unhealthy: see `Outages`.
+    Single GPUs out of service do not make the node unhealthy: see `Outages`.
 
     Args:
         gpus: The node's GPUs, as its meter reads them.
@@ -190,11 +190,11 @@ class OwnChecks:
 
     @property
     def power_w(self) -> float | None:
-        """Power draw of all GPUs, W; None if one does not report it."""
+        """Power draw of all GPUs, W; None if a GPU does not report it."""
         return self._gpus.power_w
 
     def unfit_reasons(self) -> list[str]:
-        """Reasons why this node is not fit for jobs; empty if it is."""
+        """Return the reasons why this node is not fit for jobs; empty if it is fit."""
         return [*self._stuck(), *self._gpus.all_lost, *self._disk()]
 
     def _stuck(self) -> list[str]:
@@ -212,7 +212,7 @@ class OwnChecks:
 
 
 class Health:
-    """Both kinds of checks together, as reported to the broker.
+    """The operator's health check and the daemon's own checks, as one result for the broker.
 
     Args:
         check: The operator's health check; None: there is none.
@@ -230,11 +230,11 @@ class Health:
 
     @property
     def power_w(self) -> float | None:
-        """Power draw of all GPUs, W; None if one does not report it."""
+        """Power draw of all GPUs, W; None if a GPU does not report it."""
         return self._own.power_w
 
     def news(self) -> str | None:
-        """Why this node is not fit for jobs, "" if it is; None if that has not changed."""
+        """Return a changed result: why this node is not fit for jobs, "" if it is fit; None: no change."""
         said = self._check.step() if self._check is not None else None
         if said is not None:
             self._checked = said
@@ -250,13 +250,13 @@ class Health:
         return unhealthy
 
     def close(self) -> None:
-        """End the current run."""
+        """End the current run of the health check."""
         if self._check is not None:
             self._check.close()
 
 
 def _in_kind(reason: str) -> str:
-    """A reason without its numbers, so that a changing time or size in it does not count as a change."""
+    """Return a reason without its numbers, so that a changed time or size is not a new reason."""
     return re.sub(r"[0-9]+", "#", reason)
 
 

@@ -1,4 +1,4 @@
-"""Start one rank: its environment, its directory, its shim."""
+"""Start of one rank: its environment, its directory, its shim."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from rlsched_node.processes.store import AttemptDir, LaunchRecord, MpsTerms
 
 MASTER_PORT_FIRST = 20_000
 MASTER_PORTS = 10_000
-"""Ports of gangs are below Linux's ephemeral ports, which begin at 32,768."""
+"""Number of ports for gangs, all below Linux's ephemeral ports, which begin at 32,768."""
 FIRST_RANK_VARIABLE = "RLSCHED_FIRST_RANK"
-"""`RANK` of the first process of a node, for `per_gpu.py`."""
+"""Variable with the `RANK` of a node's first process, for `per_gpu.py`."""
 SLURMS_VARIABLE = "SLURM_SUBMIT_DIR"
-"""Set by `rlsched submit` for a script with `#SBATCH` lines, which also gets `slurm_variables`."""
+"""Variable that `rlsched submit` sets for a script with `#SBATCH` lines. Such a job also gets
+`slurm_variables`."""
 DIRECTORY_VARIABLE = "RLSCHED_ATTEMPT_DIR"
-"""Marks every process of a rank, so that processes that a killed shim leaves can be found."""
+"""Variable that marks every process of a rank, so that processes left by a killed shim can be found."""
 
 
 INHERITED = frozenset(
@@ -47,14 +48,14 @@ INHERITED = frozenset(
         "LD_LIBRARY_PATH",
     }
 )
-"""Variables of the daemon's environment that a job gets, to find programs, files and GPUs."""
+"""Variables of the daemon's environment that a job gets, so that it finds programs, files and GPUs."""
 OUTPUT_AS_IT_COMES = {"PYTHONUNBUFFERED": "1"}
-"""Python buffers output to a file: a log would be empty while its job runs."""
+"""Disables Python's output buffer; otherwise the log would be empty while the job runs."""
 INHERITED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "NCCL_")
 
 
 class LaunchError(RlschedError):
-    """This node cannot start the rank: GPU in use, disk full, and the like.
+    """This node cannot start the rank, for example because a GPU is in use or the disk is full.
 
     `is_for_now`: the cause is temporary and not the job's, so the job waits until the node can start it.
     """
@@ -65,14 +66,14 @@ class LaunchError(RlschedError):
 
 
 class Terms(NamedTuple):
-    """Conditions under which a rank starts, in addition to its order.
+    """Conditions under which a rank starts, in addition to its launch order.
 
     Attributes:
-        lease: The file of the node's lease.
+        lease: Path of the node's lease file.
         max_output_mib: Maximum output on disk, MiB; 0: no limit.
         user: User that runs the command; None: the daemon's own user.
-        limits: Its resource limits.
-        mps: The MPS control daemon that it is a client of; None: it runs without MPS.
+        limits: Resource limits of the rank.
+        mps: MPS control daemon that serves the rank; None: the rank runs without MPS.
     """
 
     lease: str = ""
@@ -83,7 +84,7 @@ class Terms(NamedTuple):
 
 
 def master_port(job: int, attempt: int) -> int:
-    """Port of a gang's rank 0: the same on every node, and different for consecutive jobs."""
+    """Return the port of a gang's rank 0: the same on every node, and different for consecutive jobs."""
     return MASTER_PORT_FIRST + (job + 1013 * attempt) % MASTER_PORTS
 
 
@@ -97,18 +98,18 @@ def rank_environment(
     passed: Collection[str] = (),
     user: JobUser | None = None,
 ) -> dict[str, str]:
-    """The environment of a rank: part of the daemon's, then the user's, then rlsched's; later values win.
+    """Return a rank's environment: variables of the daemon, the user and rlsched. Later values win.
 
     The variables of torch.distributed count processes. They are set only if rlsched starts one process for
-    each GPU (launcher `per-gpu`), as torchrun sets them. Nodes are counted by `RLSCHED_NUM_NODES` and
-    `RLSCHED_NODE_RANK`.
+    each GPU (launcher `per-gpu`), with the values that torchrun would set. `RLSCHED_NUM_NODES` and
+    `RLSCHED_NODE_RANK` count nodes.
 
     Args:
         launch: The launch order.
         gpus: The node's GPUs, which give the names for CUDA.
         directory: The job's directory.
-        is_local: All nodes are on this machine: rank 0 is at 127.0.0.1 instead of its node's name.
-        inherited: The daemon's environment, which may hold secrets: jobs get only `INHERITED` and
+        is_local: All nodes are on this machine, so rank 0 is at 127.0.0.1 instead of its node's name.
+        inherited: The daemon's environment. It may contain secrets, so jobs get only `INHERITED` and
             `INHERITED_PREFIXES`.
         passed: More names that jobs get.
         user: User that runs the rank; None: the daemon's own user.
@@ -161,10 +162,10 @@ def rank_environment(
 
 
 def slurm_variables(launch: Launch, address: str) -> dict[str, str]:
-    """The variables of Slurm that describe a job and its nodes, by their present names.
+    """Return Slurm's variables for a job and its nodes, under their present names.
 
-    `SLURM_NTASKS`, `SLURM_PROCID` and the earlier names `SLURM_JOBID` and `SLURM_NODELIST` are left out:
-    libraries conclude from them that `srun` has started this process, or that `srun` can start others.
+    `SLURM_NTASKS`, `SLURM_PROCID` and the earlier names `SLURM_JOBID` and `SLURM_NODELIST` are not set. If
+    they were, libraries would assume that `srun` has started this process, or that `srun` can start others.
 
     Args:
         launch: The launch order.
@@ -183,11 +184,11 @@ def slurm_variables(launch: Launch, address: str) -> dict[str, str]:
 
 
 def launch_command(launch: Launch, env: Mapping[str, str]) -> list[str]:
-    """The command that a rank's shim runs: the job's, or a launcher that starts it once for each GPU.
+    """Return the command that a rank's shim runs: the job's, or a launcher that starts it once for each GPU.
 
     Args:
         launch: The launch order.
-        env: Its environment.
+        env: Environment of the rank.
     """
     match launch.launcher:
         case "torchrun":
@@ -206,10 +207,10 @@ def launch_command(launch: Launch, env: Mapping[str, str]) -> list[str]:
 
 
 def refuse_on_full_gpus(gpus: GpuSet, wanted: list[int], gpu_memory_mib: int) -> None:
-    """Check that each GPU has as much free memory as the job requested.
+    """Check that each GPU has the free memory that the job requested.
 
     Raises:
-        LaunchError: less is free. A GPU that does not answer now is assumed to have enough.
+        LaunchError: a GPU has less. A GPU that does not answer now is assumed to have enough.
     """
     for gpu in wanted if gpu_memory_mib else ():
         try:
@@ -224,27 +225,27 @@ def refuse_on_full_gpus(gpus: GpuSet, wanted: list[int], gpu_memory_mib: int) ->
 
 
 def free_and_wanted_mib(directory: Path, min_free_mib: int | None) -> tuple[int, int]:
-    """(free space on the disk of a directory, required space), MiB; `min_free_mib` as below."""
+    """Return (free space on the disk of a directory, required space), MiB. See `refuse_on_full_disk`."""
     disk = os.statvfs(directory)
     free, size = disk.f_bavail * disk.f_frsize >> 20, disk.f_blocks * disk.f_frsize >> 20
     return free, min(LOW_DISK_MIB, size // 20) if min_free_mib is None else min_free_mib
 
 
 def refuse_on_full_disk(directory: Path, min_free_mib: int | None) -> None:
-    """Keep the last part of the disk for running jobs, and for journals on the same disk.
+    """Check the free space, to keep the last part of a disk for running jobs and journals on the same disk.
 
     Args:
         directory: A directory on the disk to check.
         min_free_mib: Required free space, MiB; None: 1 GiB, or a twentieth of a smaller disk.
 
     Raises:
-        LaunchError: less is free.
+        LaunchError: the disk has less free space.
     """
     free, wanted = free_and_wanted_mib(directory, min_free_mib)
     if free < wanted:
         raise LaunchError(
-            f"the disk of {directory} has {free} MiB free, and a job is started with {wanted} MiB or more "
-            "(--min-free-mib): remove something there",
+            f"the disk of {directory} has {free} MiB free, and the start of a job needs {wanted} MiB "
+            "(--min-free-mib): remove files there",
             is_for_now=True,
         )
 
@@ -261,10 +262,10 @@ def start_rank(
 
     Args:
         launch: The launch order.
-        directory: Directory of its records, its output and its own files.
-        env: Its environment.
-        terms: Its other conditions.
-        cgroup: Its control group, not created yet.
+        directory: Directories of the attempt's records and output, and of the job's own files.
+        env: Environment of the rank.
+        terms: Further conditions of the rank.
+        cgroup: Control group of the rank, not created yet.
         shims: Starts the shim.
 
     Raises:
@@ -277,7 +278,7 @@ def start_rank(
             close_others(group.path, [*terms.limits.devices, *FOR_ALL])
         except OSError as error:
             group.remove()
-            raise LaunchError(f"cannot close the other GPUs to it: {error.strerror}") from error
+            raise LaunchError(f"cannot deny the rank access to other GPUs: {error.strerror}") from error
     record = LaunchRecord(
         gpus=launch.gpus,
         command=launch_command(launch, env),
@@ -316,7 +317,7 @@ def start_rank(
 
 
 def _is_text(value: str) -> bool:
-    """Whether a value was valid UTF-8, and can be written as JSON."""
+    """Return whether a value was valid UTF-8, and can be written as JSON."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -17,17 +17,18 @@ from rlsched_node.processes.launch import DIRECTORY_VARIABLE
 class Leftovers:
     """The processes of a rank, except its shim.
 
-    All processes in the rank's control group are the rank's. Without a group, a process is the rank's if its
-    environment names the job's directory, if it is in the session of the shim, if it was seen below the shim
-    while that lived, or if it descends from such a process. Processes that the kernel gave to this daemon (a
-    subreaper) when one of its own shims was killed are found as its children.
+    All processes in the rank's control group belong to the rank. Without a group, a process belongs to the
+    rank if its environment names the job's directory, if it is in the session of the shim, if it was found
+    below the shim while the shim lived, or if it descends from such a process. If the daemon is a subreaper,
+    orphans of its own killed shims become its children, and are found as such.
 
     Attributes:
         job_path: The job's directory.
         shim_pid: Process ID of the shim; 0 if unknown.
         cgroup: The rank's control group; its path is "" if there is none.
-        is_subreaper: The children of this process are the shims that it started, and their orphans.
-        seen: Start ticks by process ID, of the processes that `record_processes` has found.
+        is_subreaper: This process is a subreaper: its children are the shims that it started, and their
+            orphans.
+        seen: Start ticks by process ID, for the processes that `record_processes` has found.
     """
 
     job_path: str
@@ -37,7 +38,7 @@ class Leftovers:
     seen: dict[int, int] = field(default_factory=dict)
 
     def record_processes(self) -> None:
-        """Record the processes below the shim: nothing else identifies them if the shim is killed."""
+        """Record the processes below the shim, because nothing else identifies them if the shim is killed."""
         seen, below = {}, [self.shim_pid]
         while below:
             for pid in _children(below.pop()):
@@ -49,7 +50,7 @@ class Leftovers:
         self.seen = kept | seen
 
     def kill(self, shims: Collection[int]) -> int:
-        """SIGKILL all of them, except `shims`, the daemon's living children. Returns how many there were."""
+        """SIGKILL the rank's processes, except `shims`, the daemon's living children. Return the number."""
         killed = int(self.cgroup.kill())
         for pid in self._find(shims):
             with contextlib.suppress(OSError):
@@ -86,8 +87,10 @@ class Leftovers:
 
 
 def attempt_directory_of(pid: int) -> str | None:
-    """Directory of the attempt that a process belongs to, from its environment; None: none, or not
-    readable."""
+    """Return the directory of the attempt to which a process belongs, from the process's environment.
+
+    None if the environment names no attempt, or is not readable.
+    """
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             entries = file.read().split(b"\0")
@@ -98,7 +101,7 @@ def attempt_directory_of(pid: int) -> str | None:
 
 
 def processes_by_directory(directories: Collection[str]) -> dict[int, str]:
-    """Return the running processes of some attempts: the attempt's directory by process ID.
+    """Return the running processes of some attempts, as a map from process ID to the attempt's directory.
 
     Args:
         directories: Directories of the attempts.
@@ -112,7 +115,7 @@ def _all() -> list[int]:
 
 
 def _children(pid: int) -> Iterator[int]:
-    """The children of a process; none if the kernel does not list them."""
+    """Yield the children of a process; none if the kernel does not list children."""
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:

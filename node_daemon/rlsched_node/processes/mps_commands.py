@@ -1,7 +1,7 @@
-"""Commands to an MPS control daemon. Used by the shim too, so that it imports only the standard library.
+"""Commands to an MPS control daemon. The shim imports this module, so it imports only the standard library.
 
-This is the only module that runs `nvidia-cuda-mps-control`, whose interface changes between versions. Each
-command is a process of its own with a time-out: the program can be absent, slow or dead.
+This is the only module that runs `nvidia-cuda-mps-control`, because the interface of that program changes
+between versions. Each command is a separate process with a time-out: the program can be absent, slow or dead.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 
 PROGRAM: Final = "nvidia-cuda-mps-control"
 TERMINATE_S: Final = 2.0
-"""Maximum time that `terminate_clients` delays SIGKILL, seconds. Less than `HARD_KILL_AFTER_S`."""
+"""Maximum time by which `terminate_clients` delays SIGKILL, seconds. Less than `HARD_KILL_AFTER_S`."""
 
 
 class Account(NamedTuple):
-    """Account that runs the program, if it is not this process's."""
+    """Account that runs the program, if it is not the account of this process."""
 
     uid: int
     gid: int
@@ -37,21 +37,21 @@ def run(
     timeout_s: float,
     began: Callable[[int], object] | None = None,
 ) -> str:
-    """Run the program once, with a command on its standard input. Returns its output.
+    """Run the program once, with a command on its standard input. Return its output.
 
-    Output goes to a file: a daemon that it leaves would hold a pipe open.
+    Output goes to a file, because a daemon that the program starts would keep a pipe open.
 
     Args:
-        program: Its path.
-        env: Its whole environment.
-        account: Account that runs it; None: this process's.
-        option: Its argument; "": none.
-        command: Line on its standard input; "": none.
+        program: Path of the program.
+        env: Complete environment of the program.
+        account: Account that runs the program; None: the account of this process.
+        option: Argument of the program; "": none.
+        command: Line on the program's standard input; "": none.
         timeout_s: Time-out, seconds.
-        began: Called with its process ID; None: not called.
+        began: Called with the process ID of the program; None: not called.
 
     Raises:
-        CommandError: it cannot be run, fails, or does not answer in time.
+        CommandError: the program cannot be run, fails, or does not answer in time.
     """
     import subprocess  # here: a new shim must start fast
     import tempfile
@@ -95,21 +95,21 @@ def run(
 
 
 def terminate_clients(mps: Mapping[str, Any], pids: Collection[int], within_s: float) -> int:
-    """End the GPU work of MPS clients before they get SIGKILL, which could harm other clients.
+    """End the GPU work of MPS clients before they get SIGKILL, because SIGKILL could harm other clients.
 
-    NVIDIA documents that a client that is killed while it has work on the GPU can leave the server and the
-    other clients in an undefined state, and that `terminate_client` ends this work first.
+    According to NVIDIA's documentation, a client that is killed while it has work on the GPU can leave the
+    server and the other clients in an undefined state, and `terminate_client` ends this work first.
 
     Args:
         mps: `MpsTerms` of the launch record, as JSON: `program`, `env`, `uid` and `gid`.
-        pids: Processes to be killed; processes that are no clients are left out.
+        pids: Processes to be killed; processes that are not clients are skipped.
         within_s: Maximum time of all commands together, seconds.
 
     Returns:
         Number of clients whose work was ended.
 
     Raises:
-        CommandError: a command fails or the time is up; the remaining clients are left as they are.
+        CommandError: a command fails or the time is up; the remaining clients are unchanged.
     """
     until_s = time.monotonic() + within_s
     account = None if mps.get("uid") is None else Account(mps["uid"], mps["gid"])
@@ -129,5 +129,5 @@ def terminate_clients(mps: Mapping[str, Any], pids: Collection[int], within_s: f
 
 
 def numbers(text: str) -> frozenset[int]:
-    """Process IDs, one per line; other lines are messages."""
+    """Return the process IDs in a text, one per line; other lines are messages."""
     return frozenset(int(line) for line in text.split() if line.isdigit())

@@ -1,7 +1,7 @@
 """GPUs out of service: lost or unfit GPUs, and GPUs in use by a process that rlsched did not start.
 
-The meter's thread checks them once a second. The daemon checks again before each start, because the last
-check may be too old.
+The meter's thread checks the GPUs once a second. The daemon checks them again before each start, because the
+last check may be out of date.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from rlsched_node.processes import shim
 from rlsched_node.processes.launch import LaunchError
 
 BACK_AFTER_LOOKS = 3
-"""Number of consecutive good checks after which a GPU is back in service."""
+"""Number of consecutive good checks after which a GPU returns to service."""
 _VSIZE = 20
-"""Index in the fields of `/proc/PID/stat` from the third on: 0 after a process has freed its memory."""
+"""Index of `vsize` in the fields of `/proc/PID/stat` from the third on; `vsize` is 0 once memory is freed."""
 
 
 class _Outage(NamedTuple):
@@ -35,8 +35,8 @@ class _Outage(NamedTuple):
 
     Attributes:
         why: Reason for people; constant during the outage.
-        pid: The foreign process; 0: the GPU is lost, or not what the node offers.
-        good_looks: Number of consecutive good checks since then.
+        pid: The foreign process; 0: the GPU is lost, or is not the GPU that the node offers.
+        good_looks: Number of consecutive good checks at present.
     """
 
     why: str
@@ -52,8 +52,9 @@ class Outages:
         is_ours: Returns whether rlsched started the process with this ID.
 
     Attributes:
-        busy: GPUs that ranks hold. Processes on them count as the ranks' (a container's processes are
-            children of its engine), and the broker does not assign these GPUs; `refuse` checks them.
+        busy: GPUs that ranks hold. All processes on these GPUs count as processes of the ranks, because the
+            processes of a container are children of the container engine. The broker does not assign these
+            GPUs; `refuse` checks them too.
     """
 
     def __init__(self, count: int, is_ours: Callable[[int], bool]) -> None:
@@ -66,7 +67,7 @@ class Outages:
 
     @property
     def holdings(self) -> list[Holding]:
-        """GPUs that the broker must not assign, with reasons; without lost GPUs if `all_lost` lists them."""
+        """GPUs that the broker must not assign, with reasons. Lost GPUs are left out if all GPUs are lost."""
         with self._lock:
             all_lost = self._are_all_lost()
             return [
@@ -77,7 +78,7 @@ class Outages:
 
     @property
     def all_lost(self) -> list[str]:
-        """The reason for each GPU if all are lost, else empty."""
+        """A reason for each GPU if all are lost, else empty."""
         with self._lock:
             if not self._are_all_lost():
                 return []
@@ -95,9 +96,9 @@ class Outages:
         """Record a reading of a GPU that is not lost.
 
         Args:
-            gpu: Its number.
-            reading: Its values; None if they could not be read.
-            ours: Processes of ranks.
+            gpu: Number of the GPU.
+            reading: Values of the GPU; None if they could not be read.
+            ours: Process IDs of ranks.
         """
         processes = (reading.processes if reading is not None else None) or ()
         foreign = [] if gpu in self.busy else self._foreign(gpu, processes, ours)
@@ -116,17 +117,16 @@ class Outages:
                     del self._out[gpu]
 
     def look_done(self) -> None:
-        """Forget processes that no GPU shows any more, after all GPUs were read."""
+        """Forget processes that are no longer on any GPU. Called after all GPUs were read."""
         with self._lock:
             shown = frozenset[int]().union(*self._seen.values())
             self._own = {pid: ticks for pid, ticks in self._own.items() if pid in shown}
 
     def refuse(self, gpus: GpuSet, wanted: Sequence[int]) -> None:
-        """Check the GPUs of a launch order, whatever the last reading showed.
+        """Check the GPUs of a launch order now, independent of the last reading.
 
         Raises:
-            LaunchError: one of them is lost, or in use by a foreign process; it is out of service from now
-                on.
+            LaunchError: a GPU is lost, or in use by a foreign process. It is then out of service.
         """
         for gpu in wanted:
             with self._lock:
@@ -153,8 +153,10 @@ class Outages:
         return [one for one in processes if self._is_foreign(gpu, one.pid, ours)]
 
     def _is_foreign(self, gpu: int, pid: int, ours: Container[int] = frozenset()) -> bool:
-        """Whether a process is not rlsched's. An ending process is not foreign: the driver shows it for a
-        while."""
+        """Return whether a process is foreign: not started by rlsched.
+
+        A process that is ending is not counted as foreign, although the driver lists it for a while.
+        """
         if pid in ours and pid in self._own:
             return False
         fields = shim.read_stat(pid)
@@ -184,7 +186,7 @@ def _in_words(processes: Sequence[GpuProcess]) -> str:
 
 
 def _name(pid: int) -> str:
-    """The kernel's name of a process; "" if it does not exist, or is not readable."""
+    """Return the kernel's name of a process; "" if it does not exist, or is not readable."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return visible(file.read().strip())

@@ -1,9 +1,9 @@
-"""Limits a rank's output: the first and the last part are kept, the middle is freed on disk.
+"""Size limit of a rank's output: the first and the last part are kept, the middle is freed on disk.
 
 The command writes to a plain file at full speed, and the shim checks the size. The dropped part becomes a
-hole, so that offsets stay valid, and a line before it reports how much is missing.
+hole in the file, so that offsets stay valid. A line before the hole reports how much is missing.
 
-Imported by the shim, so it imports only the standard library.
+The shim imports this module, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 FASTEST_BYTES_PER_S = 1 << 30
-"""Assumed maximum growth of output: the next check is due when the file could reach the limit."""
+"""Assumed maximum growth of output. The next check is due when the file could reach the limit."""
 LOOK_S = (0.05, 10.0)
 CUT = b"\nrlsched: output was dropped here\n"
 MOST_KEPT = 4
@@ -28,7 +28,7 @@ _PUNCH_HOLE_KEEP_SIZE = 3
 
 
 class OutputBound:
-    """Keeps a file that other processes append to below a size.
+    """Limits the size of a file to which other processes append.
 
     Args:
         path: The file.
@@ -47,7 +47,10 @@ class OutputBound:
                 self.look_at_s = time.monotonic()
 
     def enforce(self, *, is_last: bool = False) -> None:
-        """Drop the middle if the file is too large, and set the next check. Does nothing before that time."""
+        """Drop the middle part if the file is too large, and set the time of the next check.
+
+        Does nothing before that time, unless `is_last`.
+        """
         now_s = time.monotonic()
         if not self._max_bytes or self._fd < 0 or (now_s < self.look_at_s and not is_last):
             return
@@ -73,10 +76,10 @@ class OutputBound:
 
 
 def read_piece(fd: int, offset: int, max_bytes: int) -> tuple[bytes, int, bool]:
-    """(a piece of output from `offset` on, its start, whether nothing follows it now).
+    """Return a piece of output from `offset` on, its start, and whether nothing follows it now.
 
-    It starts later if a hole is skipped. It is the line `CUT` if the file has become shorter. A negative
-    offset counts from the end.
+    The piece starts later than `offset` if a hole is skipped. If the file has become shorter than `offset`,
+    the piece is the line `CUT`. A negative offset counts from the end.
     """
     size = os.fstat(fd).st_size
     if offset < 0:
@@ -104,12 +107,12 @@ GPU_MEMORY_WORDS = (
     b"RESOURCE_EXHAUSTED: Out of memory",  # XLA
     b"OOM when allocating tensor",  # TensorFlow
 )
-"""Messages of libraries that could not allocate GPU memory."""
+"""Messages that libraries print if they cannot allocate GPU memory."""
 TAIL_BYTES = 1 << 16
 
 
 def tells_of_gpu_memory(path: str) -> bool:
-    """Whether the last 64 KiB of output report that a GPU was out of memory."""
+    """Return whether the last 64 KiB of output report that a GPU was out of memory."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -126,7 +129,7 @@ def _down(num_bytes: int) -> int:
 
 
 def _punch_hole(fd: int, offset: int, num_bytes: int) -> bool:
-    """fallocate(2). Returns whether the file system supports holes."""
+    """Free a range of a file with fallocate(2). Return whether the file system supports that."""
     libc = ctypes.CDLL(None)
     fallocate = getattr(libc, "fallocate64", None) or getattr(libc, "fallocate", None)
     if fallocate is None:

@@ -1,8 +1,9 @@
-"""Starts a rank's command once for each of its GPUs, and ends with the first that fails.
+"""Starts a rank's command once for each of its GPUs, and ends all processes when the first one fails.
 
-Run as a script by the interpreter of the node daemon; imports only the standard library. The environment sets
-the number of processes: see `launch_command`. The shim signals the process group, and so each process. A
-signal forwarded from here would arrive twice, and interrupt a handler that is saving.
+The interpreter of the node daemon runs it as a script; it imports only the standard library. The environment
+gives the number of processes: see `launch_command`. The shim signals the whole process group, so each process
+receives the signal. A signal forwarded from here would arrive a second time, and interrupt a handler that
+saves a checkpoint.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ import sys
 from types import FrameType
 
 GRACE_S = float(os.environ.get("RLSCHED_GRACE_S", "30"))
-"""Seconds between SIGTERM and SIGKILL of the others after the first has failed: the job's grace period."""
+"""Seconds between SIGTERM and SIGKILL of the other processes after one has failed: the job's grace period."""
 
 
 def main(command: list[str]) -> int:
-    """Run the command for each GPU. Returns the exit code of the first that fails, 0 if none does."""
+    """Run the command for each GPU. Return the exit code of the first process that fails, 0 if none fails."""
     count, first = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["RLSCHED_FIRST_RANK"])
     running: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -46,11 +47,11 @@ def main(command: list[str]) -> int:
 
 
 def _wait_on(number: int, frame: FrameType | None) -> None:
-    """Does nothing: the processes receive the signal themselves."""
+    """Do nothing: the processes receive the signal themselves."""
 
 
 def _exit_code_of(running: dict[int, subprocess.Popen[bytes]], code: int) -> int:
-    """End the remaining processes."""
+    """End the remaining processes, and return `code`."""
     for process in running.values():
         process.terminate()
     for process in running.values():

@@ -1,4 +1,4 @@
-"""The ranks of this node as processes: start, watch, end, and adopt the ranks of an earlier daemon."""
+"""The ranks of this node as processes: start and end them, and adopt the ranks of an earlier daemon."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlsched_node.processes.steps import CopyFailed, Event, Exited, Started, Sta
 from rlsched_node.processes.store import AttemptDir, AttemptStore, ExitRecord, ProcessId
 
 LOOK_S = 2.0
-"""Interval at which the processes of adopted ranks are listed, seconds."""
+"""Seconds between two listings of the processes of adopted ranks."""
 COPY_WAIT_S = 5.0
 """Time that the end of a rank waits for the copies of its output, seconds: a file system may hang."""
 DEFAULT_TERMS = Terms()
@@ -41,13 +41,14 @@ class _WatchedShim:
     """A shim that this daemon watches.
 
     Attributes:
-        process: None until the shim has claimed the attempt.
+        process: The shim; None until it has claimed the attempt.
         pipe_fd: Pipe on which the shim reports its claim and the end; None for adopted shims, and once
             closed.
         told: Data received from the pipe.
-        pid_fd: Readable when the shim ends; None if the kernel has no pidfd: then the shim is polled.
-        record: How it ended; its GPUs are free after `leftovers` have ended too.
-        has_vanished: Its shim was killed, and has cleaned up nothing.
+        pid_fd: Descriptor that is readable when the shim ends; None if the kernel has no pidfd, so that the
+            shim is polled.
+        record: End of the rank; None while the shim runs. The GPUs are free after `leftovers` have ended too.
+        has_vanished: The shim was killed, and has left its processes.
         copy_failure: The failure of its copiers that was reported last; "": none.
         copied_by_s: The end of the rank waits until then for its copiers, monotonic seconds; None: not yet.
     """
@@ -74,8 +75,9 @@ class LiveRanks:
         store: The attempts on disk.
         mishaps: Keeps an error with one rank from affecting the others.
         cgroups: Control groups for the ranks; None: none.
-        is_subreaper: This process is a subreaper, and has no children but shims and their forker.
-        shims: Starts shims; None: with new interpreters.
+        is_subreaper: This process is a subreaper, and has no children except shims, their forker and
+            `spared`.
+        shims: Starts shims; None: each with a new interpreter.
         spared: Other children of this process, which belong to no rank.
     """
 
@@ -98,12 +100,12 @@ class LiveRanks:
         self._look_at_s = 0.0
 
     def fileno(self) -> int:
-        """Descriptor for a poller."""
+        """Return the descriptor for a poller."""
         return self._epoll.fileno()
 
     @property
     def needs_polling(self) -> bool:
-        """Whether some shim cannot be watched by descriptor: call `collect()` every 50 ms or so."""
+        """Whether a shim cannot be watched by descriptor, so that `collect()` is due every 50 ms."""
         return any(rank.pid_fd is None or rank.record is not None for rank in self._ranks.values())
 
     def start(
@@ -112,7 +114,7 @@ class LiveRanks:
         """Start a rank; `collect()` reports when it runs.
 
         Raises:
-            LaunchError: see `start_rank`.
+            LaunchError: in the cases of `start_rank`.
         """
         directory = self._store.directories_of(key)
         cgroup = self._cgroups.cgroup_of(f"{key.cluster}.{key}") if self._cgroups is not None else Cgroup("")
@@ -125,7 +127,7 @@ class LiveRanks:
         )
 
     def adopt(self, key: AttemptKey, process: ProcessId) -> None:
-        """Watch a shim that an earlier daemon started; a shim that ends meanwhile is noticed at once."""
+        """Watch a shim that an earlier daemon started. If it has ended already, that is noticed at once."""
         pid = process.pid
         pid_fd = _open_pidfd(pid)
         if pid_fd is not None and not process.is_alive():  # the process ID may have been reused
@@ -140,9 +142,10 @@ class LiveRanks:
         self._copiers.start(directory, pid)
 
     def clear(self, key: AttemptKey, record: ExitRecord, *, has_vanished: bool) -> bool:
-        """End the processes that a rank without a shim left. False: some remain; `collect()` reports the end.
+        """End the processes that a rank without a shim left. Return whether all have ended.
 
-        If not `has_vanished`, the shim has done that itself, and the group of its rank is empty.
+        If some remain, `collect()` reports the end later. If not `has_vanished`, the shim has ended the
+        processes itself, and only the rank's control group is checked.
         """
         directory = self._store.directories_of(key)
         process = directory.process()
@@ -165,7 +168,7 @@ class LiveRanks:
         return False
 
     def end(self, key: AttemptKey, grace_s: float, reason: str) -> None:
-        """Ask the shim to end its rank."""
+        """Make the shim end its rank."""
         rank = self._ranks.get(key)
         if rank is None or rank.record is not None:
             return
@@ -174,7 +177,7 @@ class LiveRanks:
         self._signal(rank, signal.SIGTERM)
 
     def limit(self, key: AttemptKey, limit_s: float) -> None:
-        """Make the shim enforce another time limit, seconds from the rank's start, infinite for none.
+        """Make the shim enforce a new time limit, seconds from the rank's start, infinite for none.
 
         Raises:
             OSError: the limit cannot be written, because the disk is full.
@@ -192,7 +195,7 @@ class LiveRanks:
             rank.leftovers.kill(self._shims())
 
     def collect(self) -> list[Event]:
-        """Events of the ranks since the last call."""
+        """Return the events of the ranks since the last call."""
         ready = {fd for fd, _ in self._epoll.poll(0)}
         events: list[Event] = []
         for rank in list(self._ranks.values()):
@@ -209,7 +212,7 @@ class LiveRanks:
             yield from self._finish(rank)
 
     def close(self) -> None:
-        """Stop watching; the shims go on."""
+        """Stop watching; the shims continue."""
         for rank in list(self._ranks.values()):
             self._unwatch(rank)
             del self._ranks[rank.key]
@@ -217,20 +220,22 @@ class LiveRanks:
         self._epoll.close()
 
     def _leftovers(self, key: AttemptKey, pid: int) -> Leftovers:
-        """Leftovers of a rank that an earlier daemon started, perhaps with control groups elsewhere."""
+        """Return the leftovers of a rank that an earlier daemon started, with that daemon's control group."""
         directory = self._store.directories_of(key)
         launch = directory.launch()
         cgroup = Cgroup(launch.cgroup if launch is not None else "")
         return Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
 
     def _shims(self) -> list[int]:
-        """This daemon's own children: the living shims, the forker, copiers, and others of no rank."""
+        """Return the children of this daemon: the living shims, the forker, copiers, and others of no rank."""
         living = [rank.pid for rank in self._ranks.values() if rank.record is None]
         return [self._new_shims.forker_pid, *self._spared, *self._copiers.pids, *living]
 
     def _look(self, events: list[Event]) -> None:
-        """Look after copiers that were killed or have failed. Record the processes below adopted shims
-        without a group, whose orphans go to an unknown parent."""
+        """Restart copiers that were killed, report failed copies, and record the processes below adopted shims.
+
+        Processes are recorded only without a control group, because their orphans would be lost.
+        """
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_S
@@ -263,7 +268,7 @@ class LiveRanks:
             rank.pipe_fd = None
 
     def _read_pipe(self, rank: _WatchedShim) -> Iterator[Event]:
-        """Handle data on the pipe, or its end."""
+        """Read the data on the pipe, close the pipe at its end, and report the claim of the attempt."""
         assert rank.pipe_fd is not None
         with contextlib.suppress(BlockingIOError):
             while piece := os.read(rank.pipe_fd, 4096):
@@ -274,7 +279,7 @@ class LiveRanks:
             yield Started(rank.key, rank.pid)
 
     def _finish(self, rank: _WatchedShim) -> Iterator[Event]:
-        """Handle the exit of a shim; the rank has ended after its leftovers have ended too."""
+        """Handle the exit of a shim. The rank has ended when its leftovers have ended too."""
         if rank.record is None:
             self._unwatch(rank)
             if rank.is_child:
@@ -292,7 +297,7 @@ class LiveRanks:
             yield Exited(rank.key, record.exit_code, record.reason, record.when_s, record.ran_s)
 
     def _is_clear(self, rank: _WatchedShim) -> bool:
-        """End what is left of a rank without a shim. Returns whether nothing was."""
+        """End the remaining processes of a rank without a shim. Return whether there were none."""
         left = rank.leftovers
         if left.kill(self._shims()) if rank.has_vanished else left.cgroup.kill():
             return False
@@ -321,8 +326,10 @@ class LiveRanks:
         return StartFailed(rank.key, f"the shim did not start: {' '.join(last) or 'no message'}")
 
     def _record(self, rank: _WatchedShim) -> ExitRecord:
-        """How a rank with an exited shim ended: as reported on the pipe, or by the file if no daemon
-        listened."""
+        """Return how a rank with an exited shim ended.
+
+        The source is the pipe, or the exit record on disk if the shim was adopted.
+        """
         on_disk = rank.directory.exit()
         record = _told_record(rank.told) if rank.is_child else on_disk
         rank.has_vanished = record is None
@@ -347,7 +354,7 @@ class LiveRanks:
 
 
 def _told_record(told: bytes) -> ExitRecord | None:
-    """The exit record that a shim has sent; None: none, the shim was killed."""
+    """Return the exit record that a shim has sent; None: it sent none, because it was killed."""
     try:
         return msgspec.json.decode(told.removeprefix(shim.CLAIMED), type=ExitRecord)
     except msgspec.DecodeError:
@@ -355,7 +362,7 @@ def _told_record(told: bytes) -> ExitRecord | None:
 
 
 def _open_pidfd(pid: int) -> int | None:
-    """A descriptor of the process; None if the kernel has no pidfd, or the process has exited."""
+    """Return a descriptor of a process; None if the kernel has no pidfd, or the process has exited."""
     try:
         return None if _pidfd_open is None else _pidfd_open(pid)
     except OSError:

@@ -1,8 +1,9 @@
-"""Remove a job's directory, which may have any content, and may still be changing.
+"""Removal of a job's directory. The directory may have any content, and may change during the removal.
 
-A daemon that is root does so with the file permissions of the directory's owner (setfsuid(2)), so that it
-removes nothing that the owner could not. No path is resolved: each step is one name below an open directory,
-and no link is followed. The depth of directories is not limited: deep directories are moved up.
+A daemon that is root removes the directory with the file permissions of its owner (setfsuid(2)), so that it
+removes nothing that the owner could not remove. No path is resolved: each step is one name below an open
+directory, and no link is followed. The depth of directories is not limited, because deep directories are
+moved up.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ def remove_tree(path: Path, until_s: float = float("inf")) -> bool:
     """Remove a directory and its content, as far as possible and until `until_s`.
 
     Args:
-        path: Only the daemon may write to its parent. A link is removed, not its target.
-        until_s: Monotonic seconds; the rest is left for another call.
+        path: The directory. Only the daemon may write to its parent. A link is removed, not its target.
+        until_s: Time at which to stop, monotonic seconds; another call removes the rest.
 
     Returns:
-        Whether nothing is left.
+        Whether the directory is removed.
     """
     with contextlib.suppress(OSError):
         top = _open_top(path)
@@ -48,7 +49,7 @@ def remove_tree(path: Path, until_s: float = float("inf")) -> bool:
 
 
 def _open_top(path: Path) -> int | None:
-    """Open the directory; None if it is not a directory."""
+    """Open a directory; return None if it is not a directory."""
     try:
         return os.open(path, _DIRECTORY)
     except PermissionError:  # the job may have the daemon's own uid
@@ -62,7 +63,7 @@ def _open_top(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def _rights_of(uid: int, gid: int) -> Iterator[None]:
-    """Access files as this user only, if this process is root and the user is not.
+    """Access files with the permissions of this user, if this process is root and the user is not.
 
     Raises:
         OSError: the user cannot be changed.
@@ -87,7 +88,7 @@ def _rights_of(uid: int, gid: int) -> Iterator[None]:
 
 
 def _empty(top: int, until_s: float) -> None:
-    """Remove the content of a directory. Directories below are moved into it, and emptied in turn."""
+    """Remove the content of a directory. Deeper directories are moved into it, then emptied in turn."""
     moved = secrets.token_hex(4)
     names = (f"{moved}.{number}" for number in itertools.count())
     found = _clear(top, top, names, until_s)
@@ -103,7 +104,7 @@ def _empty(top: int, until_s: float) -> None:
 
 
 def _clear(directory: int, top: int, names: Iterator[str], until_s: float) -> list[str]:
-    """Remove files, and move directories into `top`. Returns the names that the directories have there."""
+    """Remove files, and move directories into `top`. Return the new names of the directories."""
     moved = []
     with os.scandir(directory) as entries:
         for entry in entries:

@@ -1,10 +1,12 @@
-"""Process between the node daemon and one rank of a job: outlives the daemon, runs the command in its own
-process group, enforces the time limit and leaves the exit code on disk.
+"""The shim: the process between the node daemon and one rank of a job.
 
-Run as a plain script by the isolated interpreter (`python -I -S shim.py LABEL`), so it imports only the
-standard library, and neighbouring modules that do the same. Its protocol with the daemon is the directory of
-the attempt's records, which it receives as an open descriptor, so that neither its command line nor the job's
-environment shows the path:
+It outlives the daemon, runs the command in its own process group, enforces the time limit, and leaves the
+exit code on disk.
+
+The isolated interpreter runs it as a plain script (`python -I -S shim.py LABEL`), so it imports only the
+standard library, and neighbouring modules that do the same. Shim and daemon communicate by files in the
+directory of the attempt's records. The shim receives this directory as an open descriptor, so that neither
+its command line nor the job's environment shows the path:
 
     launch.json   in:  the command and its conditions: `LaunchRecord` in store.py
     kill          in:  grace_s, reason; read when SIGTERM arrives
@@ -12,12 +14,12 @@ environment shows the path:
     pid           out: identity of this process; made with link(2), so exactly one side can claim an attempt
     exit          out: exit_code, reason, ended_s, ran_s; written over `exit.tmp`, whose space was reserved
 
-A running daemon receives the same on a pipe: a byte when the attempt is claimed, the exit record at its end.
-The daemon prefers the pipe to the file, which a job of the same user could write.
+A running daemon also receives a byte on a pipe when the attempt is claimed, and the exit record at its end.
+The daemon prefers the pipe to the file, because a job of the same user could write the file.
 
 Exit codes: the command's own; 128 + n when signal n ended it; 124 when the time limit did; 127 when the
-command does not exist; 126 when it, or its working directory, cannot be used. A failed command gets the
-reason `out_of_memory` if the kernel has killed processes of its group because memory was short, and
+command does not exist; 126 when the command, or its working directory, cannot be used. A failed command gets
+the reason `out_of_memory` if the kernel has killed processes of its group because memory was short, and
 `gpu_out_of_memory` if its last output reports that a GPU was out of memory.
 """
 
@@ -52,13 +54,13 @@ EXIT_KILLED = 143
 OUT_OF_MEMORY = "out_of_memory"
 GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 PIPE_FD = 3
-"""Pipe on which a shim reports its claim, and the end, to its daemon."""
+"""Descriptor of the pipe on which a shim reports its claim and the end of its rank to the daemon."""
 RECORDS_FD = 4
-"""The directory of the attempt's records."""
+"""Descriptor of the directory with the attempt's records."""
 CLAIMED = b"."
 UMASK_VARIABLE = "RLSCHED_UMASK"
 DEFAULT_GRACE_S = 30.0
-"""As `rlsched.wire.messages.DEFAULT_GRACE_S`, for launch records of daemons that wrote no grace period."""
+"""Copy of `rlsched.wire.messages.DEFAULT_GRACE_S`, for launch records without a grace period."""
 STRAGGLER_GRACE_S = 2.0
 LOOK_AT_LIMIT = signal.SIGUSR1
 SIGNALS = {
@@ -70,11 +72,11 @@ _IGNORED = [
     for number in signal.valid_signals()
     if signal.getsignal(number) in (signal.SIG_IGN, signal.default_int_handler)
 ]
-"""Signals that a command gets with their default action: Python ignores some, a shell's `&` and nohup
-others."""
+"""Signals that a command gets with their default action, although Python, nohup or a shell's `&` may ignore
+them."""
 _set_handler = getattr(signal.signal, "__wrapped__", signal.signal)
 _set_mask = getattr(signal.pthread_sigmask, "__wrapped__", signal.pthread_sigmask)
-"""Without the look-up of a name for each returned number: a new shim must start fast."""
+"""`pthread_sigmask` without its look-up of names, because a shim must start fast."""
 _OOM_SCORE = "/proc/self/oom_score_adj"
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
@@ -82,7 +84,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def boot_id() -> str:
-    """The kernel's ID of this boot; "" if it is unknown."""
+    """Return the kernel's ID of this boot; "" if it is unknown."""
     try:
         return records.read("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
     except OSError:
@@ -90,7 +92,7 @@ def boot_id() -> str:
 
 
 def read_stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the third (the state) on; None if there is no such process."""
+    """Return the fields of /proc/PID/stat from the third (the state) on; None if there is no such process."""
     try:
         return records.read(f"/proc/{pid}/stat").rpartition(b")")[2].decode("ascii").split()
     except (FileNotFoundError, ProcessLookupError):
@@ -98,7 +100,7 @@ def read_stat(pid: int) -> list[str] | None:
 
 
 def descendants(pid: int) -> set[int]:
-    """Process IDs below a process."""
+    """Return the IDs of all descendants of a process."""
     children: dict[str, list[int]] = {}
     for one in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
         fields = read_stat(one)
@@ -113,7 +115,7 @@ def descendants(pid: int) -> set[int]:
 
 
 def start_ticks(pid: int) -> int | None:
-    """Clock ticks from boot to the start of a process; None if it has exited or is a zombie."""
+    """Return the clock ticks from boot to a process's start; None if it has exited or is a zombie."""
     fields = read_stat(pid)
     return None if fields is None or fields[0] in "ZX" else int(fields[19])
 
@@ -125,7 +127,7 @@ def write_line(line: str) -> None:
 
 
 def prctl(option: int, value: int | bytes) -> bool:
-    """prctl(2). Returns whether it succeeded; if not, a killed shim leaves processes behind."""
+    """Call prctl(2). Return whether it succeeded."""
     try:
         return bool(_libc.prctl(option, value, 0, 0, 0) == 0)
     except AttributeError:
@@ -133,19 +135,22 @@ def prctl(option: int, value: int | bytes) -> bool:
 
 
 def become_subreaper() -> bool:
-    """Make orphans below this process its children. Returns whether the kernel does that."""
+    """Make orphans below this process its children. Return whether the kernel supports that.
+
+    Without support, a killed shim leaves processes behind.
+    """
     return prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def give_up_oom_protection() -> None:
-    """Drop the OOM protection of daemon and shim, which the job would inherit."""
+    """Drop the OOM protection of daemon and shim, because the job would inherit it."""
     with contextlib.suppress(OSError, ValueError):
         if int(records.read(_OOM_SCORE)) < 0:
             records.write(_OOM_SCORE, b"0")
 
 
 def set_limits(setup: dict[str, Any]) -> None:
-    """Set the limits of the command and its descendants: `Setup` in limits.py. Skips what cannot be set."""
+    """Set the limits of the command and its descendants (`ProcessSetup`). Skips limits that fail."""
     if setup.get("cpus"):
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, setup["cpus"])
@@ -161,7 +166,7 @@ def set_limits(setup: dict[str, Any]) -> None:
 
 
 def set_umask(env: dict[str, str]) -> None:
-    """Set the umask that the submitter had, `RLSCHED_UMASK`. Keeps the present one if it is not octal."""
+    """Set the umask of the submitter, `RLSCHED_UMASK`. Keeps the present umask if that value is not octal."""
     text = env.get(UMASK_VARIABLE)
     if text is None:
         return
@@ -188,7 +193,7 @@ def become_user(launch: dict[str, Any]) -> None:
 
 
 def run_command(launch: dict[str, Any], streams: Streams) -> None:
-    """In the child: become the command. Never returns."""
+    """Execute the command; called in the child process. Never returns."""
     code = EXIT_NOT_EXECUTABLE
     try:
         os.setpgid(0, 0)
@@ -220,10 +225,11 @@ def run_command(launch: dict[str, Any], streams: Streams) -> None:
 
 
 def _execute(command: list[str], env: dict[str, str]) -> None:
-    """`os.execvpe` without its look-up of warnings.
+    """Execute a command like `os.execvpe`, without that function's look-up of warnings.
 
     Raises:
-        OSError: the command cannot be executed; the error of the first directory of PATH that has it.
+        OSError: the command cannot be executed; the error of the first directory of PATH that has the
+            command.
     """
     name = command[0]
     if "/" in name:
@@ -240,7 +246,7 @@ def _execute(command: list[str], env: dict[str, str]) -> None:
 
 
 class ProcessGroup:
-    """The command's process group, and all orphans of it that this subreaper received."""
+    """The command's process group, and all its orphans that became children of this subreaper."""
 
     def __init__(self, launch: dict[str, Any], fence: Fence) -> None:
         self.reason = ""
@@ -266,7 +272,7 @@ class ProcessGroup:
             os.setpgid(self.pid, self.pid)
 
     def reap(self) -> bool:
-        """Reap the processes that ended. True while any is left."""
+        """Reap the processes that have ended. Return whether any are left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -279,9 +285,10 @@ class ProcessGroup:
                 self.exit_code = 128 - code if code < 0 else code
 
     def signal(self, number: int) -> None:
-        """Send a signal to the command's process group, and to orphans of it that left the group.
+        """Send a signal to the command's process group, and to orphans that left the group.
 
-        Each process gets SIGTERM once: a second one would interrupt a handler that is saving.
+        Each process gets SIGTERM only once, because a second SIGTERM would interrupt a handler that saves a
+        checkpoint.
         """
         told = self.told if number == signal.SIGTERM else set()
         mine, group = str(os.getpid()), str(self.pid)
@@ -297,7 +304,7 @@ class ProcessGroup:
             told.add(self.pid)
 
     def end(self, reason: str, grace_s: float) -> None:
-        """SIGTERM now, SIGKILL after `grace_s` seconds; a second call can only make SIGKILL earlier."""
+        """Send SIGTERM now, SIGKILL after `grace_s` seconds. Another call can only make SIGKILL earlier."""
         if not self.reason:
             self.reason = reason
             self.signal(signal.SIGTERM)
@@ -305,8 +312,10 @@ class ProcessGroup:
         self.kill_at_s = min(self.kill_at_s, time.monotonic() + grace_s)
 
     def end_rest(self) -> None:
-        """End the processes that a finished command left, within the rest of the grace period if ended by
-        order."""
+        """End the processes that a finished command left.
+
+        They get the rest of the grace period if the command was ended by an order, else `STRAGGLER_GRACE_S`.
+        """
         self.limit_at_s = math.inf
         if not self.reason:
             self.end("stragglers", STRAGGLER_GRACE_S)
@@ -315,7 +324,7 @@ class ProcessGroup:
         self.signal(signal.SIGCONT)
 
     def step(self) -> None:
-        """Wait for the next signal or deadline, and act on it."""
+        """Wait for the next signal or deadline, and handle it."""
         until_s = (
             min(self.limit_at_s, self.kill_at_s, self.output.look_at_s, self.streams.look_at_s)
             - time.monotonic()
@@ -328,7 +337,9 @@ class ProcessGroup:
             self.end(str(order.get("reason", "killed")), float(order.get("grace_s", self.grace_s)))
         grace_s = self.fence.closed_grace_s()
         if grace_s is not None:
-            write_line("no broker has answered for --lost-after, and may start this job elsewhere: ending it")
+            write_line(
+                "no broker has answered for --lost-after; this job may start elsewhere, so it ends here"
+            )
             self.end("fenced", grace_s)
         self.streams.merge()
         self.output.enforce()
@@ -344,9 +355,9 @@ class ProcessGroup:
             self.kill_at_s = now_s + 0.2
 
     def end_gpu_work(self) -> None:
-        """Under MPS, end the rank's work on GPUs before the first SIGKILL, which could harm its neighbours.
+        """Under MPS, end the rank's GPU work before the first SIGKILL, which could harm neighbouring ranks.
 
-        With `--lost-after` it takes half of the fence's margin at most.
+        With `--lost-after`, this takes at most half of the fence's margin.
         """
         mps, self.mps = self.mps, None
         if mps:
@@ -354,11 +365,13 @@ class ProcessGroup:
             try:
                 terminate_clients(mps, descendants(os.getpid()), within_s)
             except (CommandError, OSError) as error:
-                write_line(f"SIGKILL without terminate_client of MPS before: {error}")
+                write_line(f"SIGKILL before MPS ended the GPU work of this job: {error}")
 
     def set_limit(self, limit_s: float | None) -> None:
-        """Set the time limit from the rank's start, seconds; None: none. A rank that is being ended has
-        none."""
+        """Set the time limit from the rank's start, seconds; None: none.
+
+        Does nothing if the rank is being ended.
+        """
         if not self.reason:
             self.limit_s = math.inf if limit_s is None else limit_s
             self.limit_at_s = self.began_s + self.limit_s
@@ -372,7 +385,7 @@ class ProcessGroup:
             return
 
     def read_kill(self) -> dict[str, Any]:
-        """The daemon's order; empty if the signal came from another process."""
+        """Return the daemon's order to end the rank; empty if the signal came from another process."""
         try:
             order = json.loads(records.read("kill"))
         except (OSError, ValueError):
@@ -386,7 +399,7 @@ def _kill(send: Any, target: int, number: int) -> None:
 
 
 def supervise(launch: dict[str, Any]) -> tuple[int, str]:
-    """Run the command to its end and leave none of its processes behind. Returns (exit code, reason)."""
+    """Run the command to its end, and end all its processes. Return (exit code, reason)."""
     fence = Fence(
         launch.get("lease", ""), launch.get("lost_after_s", 0.0), launch.get("grace_s", DEFAULT_GRACE_S)
     )
@@ -403,7 +416,7 @@ def supervise(launch: dict[str, Any]) -> tuple[int, str]:
     reason = rank.reason
     if exit_code and not reason and rank.cgroup.oom_kills():
         reason = OUT_OF_MEMORY
-        write_line("the kernel ended a process of this job for want of memory (`rlsched submit --mem`)")
+        write_line("the kernel ended a process of this job because memory was short (`rlsched submit --mem`)")
     elif exit_code and not reason and launch["gpus"] and tells_of_gpu_memory(LOG):
         reason = GPU_OUT_OF_MEMORY
     if left:
@@ -423,7 +436,7 @@ def send_to_daemon(data: bytes) -> None:
 
 
 def main(records_fd: int) -> int:
-    """Claim the attempt, run it, record its end. `SIGNALS` are blocked."""
+    """Claim the attempt, run it and record its end. The caller has blocked `SIGNALS`."""
     os.fchdir(records_fd)
     os.close(records_fd)
     mine = os.getpid()
@@ -447,7 +460,7 @@ def main(records_fd: int) -> int:
 
 
 def begin() -> int:
-    """Entry point of a new process whose descriptors are in place."""
+    """Run a shim in a new process that has its descriptors in place. Return the exit code."""
     _set_mask(signal.SIG_BLOCK, SIGNALS)
     os.closerange(RECORDS_FD + 1, 1 << 16)  # descriptors that the daemon's own parent may have left open
     os.set_inheritable(PIPE_FD, False)

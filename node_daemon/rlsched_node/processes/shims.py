@@ -1,4 +1,4 @@
-"""Starts shims: forked by a small process that stands ready, or with a new interpreter."""
+"""Starts shims: forked by a small process that is already running, or each with a new interpreter."""
 
 from __future__ import annotations
 
@@ -18,17 +18,21 @@ _ENVIRONMENT = {"LANG": "C.UTF-8"}
 
 
 class Spawned(NamedTuple):
-    """A shim, and the pipe on which it reports its claim and its end; the pipe closes when the shim exits."""
+    """A started shim, and the pipe on which it reports its claim and its end.
+
+    The pipe closes when the shim exits.
+    """
 
     pid: int
     pipe_fd: int
 
 
 class Shims:
-    """Starts shims, each in its own session, with no environment but LANG.
+    """Starts shims, each in its own session, with LANG as their only environment variable.
 
     Args:
-        forks: Use a forker that stands ready; without one each start is a new interpreter.
+        forks: Use a forker, a small process that is already running. If False, each start needs a new
+            interpreter.
     """
 
     def __init__(self, *, forks: bool = False) -> None:
@@ -42,7 +46,7 @@ class Shims:
         """Start the shim of an attempt.
 
         Args:
-            path: Its directory of records.
+            path: Directory of the attempt's records.
 
         Raises:
             OSError: no process can be created.
@@ -59,7 +63,7 @@ class Shims:
         return Spawned(pid, told)
 
     def close(self) -> None:
-        """Stop the forker; its shims go on."""
+        """Stop the forker; its shims continue."""
         if self._control is not None:
             self._control.close()
             self._control = None
@@ -86,7 +90,10 @@ class Shims:
         self._control = ours
 
     def _forked(self, path: Path, tells: int) -> int:
-        """Start a shim with the forker; 0 if there is none, or it failed: the next call starts a new one."""
+        """Start a shim with the forker. Return its process ID; 0 if the forker failed or there is none.
+
+        After a failure, the next call starts a new forker.
+        """
         if not self._forks:
             return 0
         if self._control is None:
@@ -103,7 +110,7 @@ class Shims:
 
 
 def _spawned(path: Path, tells: int) -> int:
-    """Start a shim with an interpreter of its own."""
+    """Start a shim with a new interpreter. Return its process ID."""
     return os.posix_spawn(
         sys.executable,
         [sys.executable, "-I", "-S", shim.__file__, os.path.join(*path.parts[-2:])],

@@ -1,4 +1,4 @@
-"""Events that a node handles, and the effects that they have, as plain data."""
+"""Events that a node handles, and the effects that result from them, as plain data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The connection is lost. Jobs go on."""
+    """The connection is lost. Jobs continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,40 +37,40 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class StartFailed:
-    """The node could not start the rank, and nothing of it is left."""
+    """The node could not start the rank, and has removed all parts of it."""
 
     key: AttemptKey
     message: str
     is_for_now: bool = False
-    """The cause is temporary and not the job's: it may wait for this node."""
+    """The cause is temporary and not the job's, so the job may wait for this node."""
     is_about_owner: bool = False
-    """The node runs no jobs of its owner."""
+    """The node runs no jobs of the job's owner."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The rank has ended and its exit record is on disk."""
+    """The rank has ended, and its exit record is on disk."""
 
     key: AttemptKey
     exit_code: int
     reason: str = ""
     ended_s: float | None = None
-    """Unix seconds; None if unknown."""
+    """Time of the end, Unix seconds; None if unknown."""
     ran_s: float | None = None
     """Run time, seconds; None if unknown."""
     usage: RankUsage | None = None
-    """None if not measured."""
+    """Usage of the rank; None if not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClocksLocked:
-    """Outcome of the order to lock the clocks of a rank's GPUs."""
+    """Outcome of an order to lock the clocks of a rank's GPUs."""
 
     key: AttemptKey
     mhz: int
     note: str = ""
     never: bool = False
-    """No later order to this node can succeed."""
+    """Whether every later order to this node would fail too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class CopyFailed:
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """The shim of a rank has received another time limit."""
+    """The shim of a rank has received a new time limit."""
 
     key: AttemptKey
     limit_s: float
@@ -92,15 +92,15 @@ class Limited:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The node's health was checked."""
+    """A result of the node's health checks."""
 
     unhealthy: str
-    """Why it must not get new jobs; "" if it may."""
+    """Why the node must not get new jobs; "" if it may get them."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpusOut:
-    """All GPUs of the node that are out of service now, and the reasons."""
+    """The complete list of the node's GPUs that are out of service now, with reasons."""
 
     held: list[Holding]
 
@@ -112,7 +112,7 @@ class NodeTick:
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """The daemon is being stopped; its jobs go on."""
+    """The daemon is being stopped; its jobs continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send to the broker; lost if there is no connection."""
+    """Send a message to the broker; the message is lost if there is no connection."""
 
     message: NodeMessage
     request: int = 0
@@ -153,7 +153,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Write cluster and epoch to disk before all effects that follow."""
+    """Write cluster and epoch to disk, before the effects that follow."""
 
     cluster: str
     epoch: int
@@ -161,21 +161,24 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class RenewLease:
-    """Write that the broker has answered the heartbeat sent at `renewed_s`, seconds since boot."""
+    """Write to the lease file that the broker has answered the heartbeat sent at `renewed_s`.
+
+    `renewed_s`: seconds since boot.
+    """
 
     renewed_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class StartRank:
-    """Lock the clocks of a rank, then start its process; answered by `Started` or `StartFailed`."""
+    """Lock the clocks of a rank's GPUs, then start its process. `Started` or `StartFailed` answers this."""
 
     launch: Launch
 
 
 @dataclass(frozen=True, slots=True)
 class HoldClocks:
-    """Change the clock of a running rank's GPUs, MHz; 0: unlock them. Answered by `ClocksLocked`."""
+    """Change the clock of a running rank's GPUs, MHz; 0: unlock them. `ClocksLocked` answers this."""
 
     key: AttemptKey
     gpus: tuple[int, ...]
@@ -184,7 +187,7 @@ class HoldClocks:
 
 @dataclass(frozen=True, slots=True)
 class LimitRank:
-    """Change a rank's time limit, seconds from its start, infinite for none. See `Limited`."""
+    """Change a rank's time limit, seconds from its start, infinite for none. `Limited` answers this."""
 
     key: AttemptKey
     limit_s: float
@@ -215,7 +218,7 @@ class HardKill:
 
 @dataclass(frozen=True, slots=True)
 class RecordEnded:
-    """Record on disk an attempt that ended without having run."""
+    """Record on disk an attempt that ended before it started."""
 
     key: AttemptKey
     exit_code: int
@@ -224,7 +227,7 @@ class RecordEnded:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """Mark the end on disk as acknowledged."""
+    """Mark the end of an attempt on disk as acknowledged by the broker."""
 
     key: AttemptKey
 
@@ -238,7 +241,7 @@ class SendLog:
     offset: int
     max_bytes: int
     is_over: bool
-    """No process writes to it any more."""
+    """Whether no process can write to the output any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,14 +253,14 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """The broker refuses this node: stop, with this line. Jobs go on."""
+    """Stop the daemon with this line, because the broker refuses this node. Jobs continue."""
 
     line: str
 
 
 @dataclass(frozen=True, slots=True)
 class TryNext:
-    """The broker at this address does not serve this node: try the next address."""
+    """Connect to the next address, because the broker at this address does not serve this node."""
 
 
 Effect = (

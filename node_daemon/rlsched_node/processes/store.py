@@ -1,7 +1,7 @@
 """Attempts on disk: two directories for each rank of an attempt, made exclusively, so that none starts twice.
 
-`records/CLUSTER/JOB.ATTEMPT.RANK` is the daemon's, and jobs do not get its path. The directory of the same
-name below `attempts/` is the job's own: it may fill it, or remove it with its content.
+`records/CLUSTER/JOB.ATTEMPT.RANK` is the daemon's directory; jobs do not get its path. The directory of the
+same name below `attempts/` is the job's own: the job may fill it, or remove it with its content.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ REASONS = frozenset(
         MPS_NEIGHBOUR_FAULT,
     }
 )
-"""Reasons that an exit record may give; see `rlsched.wire.messages.Ended`."""
+"""Reasons that an exit record can contain; see `rlsched.wire.messages.Ended`."""
 _FAR_FUTURE_S = 1e11
 MAX_TURNS = 1000
-"""Turns of one old directory in a round of removals; the rest of it waits for the next round."""
+"""Maximum number of calls in which one round of removals works on a directory; the next round continues."""
 
 
 OUTPUT_GONE = b"rlsched: the output of this attempt has been removed\n"
@@ -57,14 +57,14 @@ _log = logging.getLogger("rlsched.node")
 
 
 class ProcessId(msgspec.Struct, frozen=True):
-    """A process, distinguished from a later one with the same ID by its start time and the boot."""
+    """A process, identified by ID, start time and boot: a later process with the same ID differs."""
 
     pid: int
     start_ticks: int | None
     boot_id: str
 
     def is_alive(self) -> bool:
-        """Whether this process runs (a zombie does not)."""
+        """Return whether this process runs (a zombie does not)."""
         return (
             self.boot_id == shim.boot_id()
             and self.start_ticks is not None
@@ -76,9 +76,9 @@ class ExitRecord(msgspec.Struct, frozen=True):
     """How an attempt ended.
 
     Attributes:
-        exit_code: The command's, or one of the codes listed in `rlsched_node.processes.shim`; 0 to 255.
+        exit_code: The command's exit code, or a code listed in `rlsched_node.processes.shim`; 0 to 255.
         reason: One of `REASONS`.
-        ended_s: Unix seconds.
+        ended_s: Time of the end, Unix seconds; 0: unknown.
         ran_s: Run time, seconds of a monotonic clock; None if unknown.
     """
 
@@ -89,15 +89,15 @@ class ExitRecord(msgspec.Struct, frozen=True):
 
     @property
     def when_s(self) -> float | None:
-        """`ended_s`; None if the record has none."""
+        """`ended_s`; None if it is unknown."""
         return self.ended_s or None
 
     def damage(self, *, has_limit: bool, told: str) -> str:
-        """Returns why no shim can have written this; "" if one can.
+        """Return why no shim can have written this record; "" if a shim can have written it.
 
         Args:
             has_limit: The rank had a time limit.
-            told: The reason of the daemon's order to end it; "" if there was none.
+            told: Reason in the daemon's order to end the rank; "": there was no order.
         """
         if self.reason not in REASONS or not 0.0 <= self.ended_s < _FAR_FUTURE_S:
             return f"expected a reason of {sorted(REASONS)} and a time, got {self.reason!r}, {self.ended_s}"
@@ -127,10 +127,10 @@ class MpsTerms(msgspec.Struct, frozen=True, kw_only=True):
     """How a shim reaches the MPS control daemon of its rank.
 
     Attributes:
-        program: Path of the control program, chosen by the node: the job's `PATH` does not count.
-        env: Its whole environment.
-        uid: Account of the control daemon; None: the node daemon's.
-        gid: Its group.
+        program: Path of the control program, chosen by the node; the job's `PATH` is not used.
+        env: Complete environment of the program.
+        uid: User ID of the control daemon's account; None: the node daemon's account.
+        gid: Group ID of that account.
     """
 
     program: str
@@ -143,19 +143,19 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Input of a shim.
 
     Attributes:
-        gpus: GPUs that it holds, numbers on this node.
-        lease: The file of the node's lease; "": no fence.
+        gpus: GPUs that the rank holds, numbers on this node.
+        lease: Path of the node's lease file; "": no fence.
         lost_after_s: As in `Launch`.
         max_output_bytes: Maximum output on disk; None: no limit.
-        cgroup: The directory of its control group; "": none.
+        cgroup: Directory of the rank's control group; "": none.
         user: User that runs the command; None: the daemon's own user.
-        limits: Its resource limits; absent in records of older daemons.
-        setup: The limits that are set on its processes.
-        hears_limits: Its shim reads a new time limit when it is signalled; shims of older daemons do not.
+        limits: Resource limits of the rank; absent in records of older daemons.
+        setup: The limits to set on each process of the rank.
+        hears_limits: The shim reads a new time limit when it is signalled; shims of older daemons do not.
         workload: Name in the catalogue; "" if the job names none.
-        grace_s: Seconds between SIGTERM and SIGKILL without an order: at the time limit, and without a
-            broker.
-        mps: The control daemon that it is a client of; None: it runs without MPS.
+        grace_s: Seconds between SIGTERM and SIGKILL if the rank ends without an order: at the time limit, and
+            for lack of contact with a broker.
+        mps: MPS control daemon that serves the rank; None: the rank runs without MPS.
         output: As in `Launch`, like the next three: see `rlsched_node.processes.streams`.
     """
 
@@ -187,10 +187,11 @@ class LaunchRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class AttemptDir:
-    """Directories of one attempt. Files appear whole: written under another name, then renamed.
+    """The two directories of one attempt. Files are written under another name, then renamed.
 
-    Exit records are synced to disk. The files of a start are not: they must outlive the daemon, but their
-    process does not outlive a reboot, and the broker marks attempts as lost that are not reported after one.
+    Exit records are synced to disk. The files of a start are not synced: they must outlive the daemon, but
+    not a reboot, which ends the process too. After a reboot, the broker marks attempts as lost that are not
+    reported.
 
     Attributes:
         path: The daemon's directory, with the records.
@@ -201,11 +202,11 @@ class AttemptDir:
     job_path: Path
 
     def create(self, launch: LaunchRecord) -> None:
-        """Create the directories, with space reserved for the exit record.
+        """Create the directories, and reserve space for the exit record.
 
         Raises:
             FileExistsError: this attempt was started before.
-            OSError: no space or no permission; nothing is left behind.
+            OSError: no space or no permission; the directories are removed again.
         """
         self._make(self.path)
         try:
@@ -220,7 +221,7 @@ class AttemptDir:
             raise
 
     def create_ended(self, exit_code: int, reason: str) -> None:
-        """Record an attempt that never ran, so that it never will.
+        """Record the end of an attempt that never ran, so that it never starts.
 
         Raises:
             FileExistsError: this attempt was started before.
@@ -239,7 +240,7 @@ class AttemptDir:
             os.mkdir(path, 0o700)
 
     def _make_for_job(self, user: JobUser | None, sources: Collection[str]) -> None:
-        """Create the job's directory; remove one that an earlier job left or made there."""
+        """Create the job's directory; remove a directory that an earlier job left there."""
         remove_tree(self.job_path)
         self._make(self.job_path)
         with contextlib.suppress(OSError):  # some file systems have no links
@@ -251,21 +252,21 @@ class AttemptDir:
                 path.chmod(0o711)
 
     def launch(self) -> LaunchRecord | None:
-        """The launch record; None once acknowledged, or if the daemon was killed while writing it."""
+        """Return the launch record; None once acknowledged, or if the daemon was killed while writing it."""
         return self._read("launch.json", LaunchRecord)
 
     def process(self) -> ProcessId | None:
-        """The shim; None before it has claimed the attempt."""
+        """Return the shim's identity; None before it has claimed the attempt."""
         return self._read("pid", ProcessId)
 
     @property
     def is_of_earlier_boot(self) -> bool:
-        """Whether its shim ran before the last boot of the machine."""
+        """Whether the attempt's shim ran before the last boot of the machine."""
         process = self.process()
         return process is not None and process.boot_id not in ("", shim.boot_id())
 
     def exit(self) -> ExitRecord | None:
-        """How it ended; None while it runs, if it vanished, and if no shim can have written the record."""
+        """Return how the attempt ended; None while it runs, if it vanished, or if the record is not valid."""
         record = self._read("exit", ExitRecord)
         if record is None:
             return None
@@ -292,11 +293,11 @@ class AttemptDir:
             return None
 
     def abandon(self) -> bool:
-        """Claim the attempt instead of the shim. False: the shim was first, and runs or ran."""
+        """Claim the attempt instead of the shim. Return False if the shim was first, and runs or ran."""
         return records.claim(str(self.path), {"pid": 0, "start_ticks": None, "boot_id": ""})
 
     def record_exit(self, exit_code: int, reason: str, ran_s: float | None = None) -> ExitRecord:
-        """Write the exit record for a shim that ended without one, or another reason of an end.
+        """Write the exit record for a shim that ended without one, or write another reason for the end.
 
         Raises:
             OSError: the directory is missing, or the disk is faulty.
@@ -306,31 +307,31 @@ class AttemptDir:
         return msgspec.json.decode(line, type=ExitRecord)
 
     def order_kill(self, grace_s: float, reason: str) -> None:
-        """Write the order that the shim reads at the SIGTERM that follows."""
+        """Write the order to end the rank. The shim reads it at the next SIGTERM."""
         draft = self.path / "kill.tmp"
         draft.write_bytes(msgspec.json.encode(KillOrder(grace_s, reason)))
         draft.rename(self.path / "kill")
 
     def order_limit(self, limit_s: float) -> None:
-        """Write another time limit for the shim, seconds from its start, infinite for none."""
+        """Write a new time limit for the shim, seconds from the rank's start, infinite for none."""
         draft = self._file("limit.tmp")
         records.write(draft, msgspec.json.encode(LimitOrder(None if limit_s == math.inf else limit_s)))
         os.rename(draft, self._file("limit"))
 
     def limit_ordered(self) -> float | None:
-        """The last limit ordered, seconds; None if none was."""
+        """Return the last limit ordered, seconds, infinite for none; None if no limit was ordered."""
         order = self._read("limit", LimitOrder)
         if order is None:
             return None
         return math.inf if order.time_limit_s is None else order.time_limit_s
 
     def told_to_end(self) -> str:
-        """The reason of the order to end it; "" if there was none."""
+        """Return the reason in the order to end the rank; "" if there was no order."""
         order = self._read("kill", KillOrder)
         return order.reason if order is not None else ""
 
     def keep_usage(self, data: bytes) -> None:
-        """Write its usage up to now, for the next daemon.
+        """Write the rank's usage up to now, for the next daemon.
 
         Raises:
             OSError: the disk is full, or the directory is missing.
@@ -338,13 +339,13 @@ class AttemptDir:
         records.write_whole(self._file("usage"), data)
 
     def usage(self) -> bytes | None:
-        """The usage written last; None if there is none."""
+        """Return the usage written last; None if there is none."""
         with contextlib.suppress(OSError):
             return records.read(self._file("usage"))
         return None
 
     def acknowledge(self) -> None:
-        """Record that the broker has the end in its journal: keep only the exit record and the output."""
+        """Record that the broker has the end in its journal. Only the exit record and the output are kept."""
         try:
             os.utime(self._file("pid"), follow_symlinks=False)  # the retention time starts now
             os.rename(self._file("pid"), self._file("acknowledged"))
@@ -360,7 +361,7 @@ class AttemptDir:
         return (self.path / "acknowledged").exists()
 
     def drop(self) -> None:
-        """Forget, durably, an attempt that never started: its order may come again.
+        """Remove an attempt that never started, and sync the removal. The broker may send its order again.
 
         A shim that is still starting has the removed directory open, and finds no attempt in it.
         """
@@ -369,13 +370,12 @@ class AttemptDir:
             records.sync_directory(str(self.path.parent))
 
     def remove(self) -> None:
-        """Remove both directories, the job's first: a job's directory without records belongs to no
-        attempt."""
+        """Remove the job's directory, then the records: without them the directory belongs to no attempt."""
         remove_tree(self.job_path)
         remove_tree(self.path)
 
     def read_output(self, offset: int, max_bytes: int) -> tuple[bytes, int, bool]:
-        """(a piece of the output, its start, whether nothing follows it now): see `read_piece`."""
+        """Return a piece of the output, its start, and whether nothing follows it now: see `read_piece`."""
         try:
             fd = os.open(self._file("output.log"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -392,8 +392,8 @@ class AttemptDir:
 class AttemptStore:
     """All attempts of a node, in `records/` and `attempts/` of its directory.
 
-    Earlier daemons kept the records in the job's directory. Such attempts, which may still run, are in
-    `records/` as links to it.
+    Earlier daemons stored the records in the job's directory. Such attempts may still run; `records/` has
+    links to them.
 
     Raises:
         OSError: the directories cannot be created.
@@ -412,27 +412,28 @@ class AttemptStore:
                 path.path.symlink_to(path.job_path.absolute(), target_is_directory=True)
 
     def directories_of(self, key: AttemptKey) -> AttemptDir:
-        """The directories of an attempt, whether they exist or not."""
+        """Return the directories of an attempt. They need not exist."""
         name = f"{key.cluster}/{key}"
         return AttemptDir(self.records / name, self.attempts / name)
 
     def scan(self) -> dict[AttemptKey, AttemptDir]:
-        """Every attempt on disk, in order; other names are skipped."""
+        """Return every attempt on disk, in order; other names are skipped."""
         return {key: self.directories_of(key) for key in sorted(_keys_below(self.records))}
 
     def clean(self, now_s: float, keep_s: float, until_s: float = math.inf) -> tuple[int, bool]:
-        """Remove attempts acknowledged longer than `keep_s` before `now_s` (Unix seconds).
+        """Remove attempts that were acknowledged more than `keep_s` before `now_s`.
 
-        A round may take several calls. An attempt whose removal takes long continues after the others. An
-        attempt whose job directory cannot be removed keeps its records until the next round.
+        A round of removals may need several calls. If the removal of an attempt takes long, it continues
+        after the other attempts. An attempt whose job directory cannot be removed keeps its records until the
+        next round.
 
         Args:
-            now_s: Unix seconds.
+            now_s: Present time, Unix seconds.
             keep_s: Retention time, seconds.
-            until_s: When to stop, monotonic seconds.
+            until_s: Time at which to stop, monotonic seconds.
 
         Returns:
-            How many were removed, and whether the round is complete.
+            Number of removed attempts, and whether the round is complete.
         """
         if not self._old:
             self._old = deque((directory, 0) for directory in self._acknowledged_before(now_s - keep_s))
@@ -456,11 +457,11 @@ class AttemptStore:
 
 
 _EARLIER = ("launch.json", "pid", "exit", "acknowledged")
-"""Files of an attempt of the earlier layout in the job's directory."""
+"""Files that earlier daemons stored in the job's directory."""
 
 
 def _is_of_earlier_layout(job_path: Path) -> bool:
-    """Whether a job's directory has records of the earlier layout. Files of another user do not count."""
+    """Return whether a job's directory has an earlier daemon's records. Another user's files do not count."""
     is_ours = job_path.lstat().st_uid == os.geteuid()
     return is_ours and any((job_path / name).exists() for name in _EARLIER)
 
@@ -469,7 +470,7 @@ _NUMBER = re.compile("[0-9]{1,18}")
 
 
 def _keys_below(root: Path) -> list[AttemptKey]:
-    """The attempts that have directories, from the names of these."""
+    """Return the attempts that have directories below `root`, in the order of the file system."""
     keys = []
     for path in root.glob("*/*.*.*"):
         parts = path.name.split(".")

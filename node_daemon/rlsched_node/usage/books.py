@@ -1,4 +1,4 @@
-"""The meter's accounts: readings of GPUs and ranks in, usage out. No thread, no clock, no device."""
+"""The meter's accounts: take readings of GPUs and ranks, return usage. No thread, no clock, no device."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rlsched_node.usage.processes import ProcessReading
 from rlsched_node.usage.sums import UsageSums
 
 WINDOW_S = 10.0
-"""Period over which reported readings are averaged, seconds."""
+"""Period for which the readings of a report are averaged, seconds."""
 TOLD_EVERY_S = 60.0
-"""Interval at which a rank without changes is reported, seconds."""
+"""Seconds between two reports of a rank without changes."""
 CHANGE_FRAC = 0.05
 CHANGE_LEAST = 20
-"""A change is reported if it exceeds a twentieth and this in its own unit (2 % of a GPU or core, 20 MiB,
-...)."""
+"""Minimum change to report, in the unit of each field (2 % of a GPU or core, 20 MiB, ...). The change must
+also exceed a twentieth of the value."""
 MOST_GUESSED_S = 2.0
-"""Maximum time after the last reading for which a rank's energy is extrapolated from the power, seconds."""
+"""Maximum seconds after the last reading for which a rank's energy is extrapolated from the power."""
 
 
 class Place(NamedTuple):
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
     gpus: tuple[int, ...]
     pid: int
-    """Process ID of its shim."""
+    """Process ID of the rank's shim."""
     cgroup: str = ""
 
 
@@ -40,10 +40,10 @@ class Kept(msgspec.Struct):
     Attributes:
         boot_id: Boot to which counters and times belong.
         at_s: Time of the record, monotonic seconds.
-        cpu_s: CPU time until then.
-        read_bytes: Bytes read until then.
-        counters_j: Energy counter by GPU number.
-        sums: Usage from its start until then.
+        cpu_s: CPU time until `at_s`.
+        read_bytes: Bytes read until `at_s`.
+        counters_j: Energy counter at `at_s`, by GPU number.
+        sums: Usage from the rank's start until `at_s`.
     """
 
     boot_id: str
@@ -59,11 +59,11 @@ class _RankAccount:
 
     Attributes:
         window: Usage since the last report.
-        whole: Usage before that.
-        seen: Last reading of its processes.
+        whole: Usage before the last report.
+        seen: Last reading of the rank's processes.
         seen_s: Time of that reading.
         cpu_s: CPU time at that reading; None: the rank began before the first reading.
-        kept_j: Last energy counters of an earlier daemon.
+        kept_j: Last energy counters that an earlier daemon stored.
         kept_s: Time of these counters.
     """
 
@@ -85,7 +85,7 @@ class _RankAccount:
             self.cpu_s, self.read_bytes = kept.cpu_s, kept.read_bytes or 0
 
     def usage(self) -> UsageSums:
-        """Usage since its start."""
+        """Return the usage since the rank's start."""
         whole = UsageSums()
         whole.add(self.whole)
         whole.highest = dict(self.whole.highest)
@@ -97,7 +97,7 @@ class NodeUsage:
     """The accounts of one node.
 
     Args:
-        num_gpus: GPUs of the node.
+        num_gpus: Number of GPUs of the node.
         gpu_type: Any name of their type.
 
     Attributes:
@@ -114,7 +114,7 @@ class NodeUsage:
 
     @property
     def power_w(self) -> float | None:
-        """Power of all GPUs at the last reading, W; None if one did not report it."""
+        """Power of all GPUs at the last reading, W; None if a GPU did not report it."""
         known = [board.power_w for board in self._boards]
         return (
             None
@@ -125,11 +125,11 @@ class NodeUsage:
     def begin(
         self, key: AttemptKey, place: Place, now_s: float, kept: Kept | None = None, *, is_new: bool = True
     ) -> None:
-        """Open the account of a rank that starts, or that an earlier daemon `kept`."""
+        """Open the account of a rank. `kept`: its usage, if an earlier daemon started it."""
         self._ranks.setdefault(key, _RankAccount(place, now_s, kept, is_new=is_new))
 
     def end(self, key: AttemptKey, now_s: float) -> UsageSums | None:
-        """Close the account of an ended rank. Returns its usage; None if it was never read."""
+        """Close the account of an ended rank. Return its usage; None if it was never read."""
         rank = self._ranks.pop(key, None)
         if rank is None or (not rank.was_read and not rank.whole.measured_s):
             return None
@@ -138,7 +138,10 @@ class NodeUsage:
         return rank.usage()
 
     def _guess(self, rank: _RankAccount, gpu: int, now_s: float) -> None:
-        """Add its energy since the last reading, from the power then. The next reading is reduced by it."""
+        """Credit a rank with energy since the last reading, estimated from the power at that reading.
+
+        The estimate is deducted from the next reading.
+        """
         board, reading = self._boards[gpu], self._last[gpu]
         if board.at_s is None or board.power_w is None or reading is None or board.at_s < rank.begun_s:
             return
@@ -155,7 +158,7 @@ class NodeUsage:
         gpus: Mapping[int, GpuReading | None],
         processes: Mapping[AttemptKey, ProcessReading | None],
     ) -> None:
-        """Add one reading of everything; None: it could not be read."""
+        """Add one reading of all GPUs and ranks; None: the GPU or rank could not be read."""
         for key, seen in processes.items():
             rank = self._ranks.get(key)
             if rank is not None and seen is not None:
@@ -212,7 +215,7 @@ class NodeUsage:
 
     @staticmethod
     def _while_nobody_looked(here: list[_RankAccount], gpu: int, reading: GpuReading, now_s: float) -> None:
-        """Divide a GPU's energy since an earlier daemon's last reading among the ranks that stayed."""
+        """Divide a GPU's energy since an earlier daemon's last reading among the ranks of that time."""
         stayed = [rank for rank in here if gpu in rank.kept_j]
         for rank in stayed:
             drawn_j = -1.0 if reading.energy_j is None else reading.energy_j - rank.kept_j.pop(gpu)
@@ -220,7 +223,7 @@ class NodeUsage:
                 rank.window.draw(drawn_j / len(stayed))
 
     def news(self, now_s: float) -> list[RankMetered]:
-        """Usage to report: each rank every `WINDOW_S` if it has changed, and every `TOLD_EVERY_S`."""
+        """Return the usage to report: changed usage every `WINDOW_S`, other usage every `TOLD_EVERY_S`."""
         told = []
         for key, rank in self._ranks.items():
             if now_s - rank.window_s < WINDOW_S:
@@ -247,7 +250,7 @@ class NodeUsage:
         return told
 
     def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:
-        """Process IDs of each rank on its GPUs at the last reading, without its shim."""
+        """Return the process IDs of each rank on its GPUs at the last reading, without its shim."""
         found = {}
         for key, rank in self._ranks.items():
             readings = [self._last[gpu] for gpu in rank.place.gpus]
@@ -256,12 +259,12 @@ class NodeUsage:
         return found
 
     def mark_outside_mps(self, outside: Collection[AttemptKey]) -> None:
-        """Set the ranks that run on GPUs without MPS although they should be under it."""
+        """Set the ranks that use GPUs without MPS although they should use MPS."""
         for key, rank in self._ranks.items():
             rank.outside_mps = key in outside
 
     def usage_to_keep(self, boot_id: str, now_s: float) -> dict[AttemptKey, Kept]:
-        """Usage that must outlive the daemon."""
+        """Return the usage of each rank that must outlive the daemon."""
         counters_j = {gpu: board.counter_j for gpu, board in enumerate(self._boards)}
         return {
             key: Kept(
@@ -287,7 +290,7 @@ def _own(rank: _RankAccount, reading: GpuReading) -> list[GpuProcess]:
 
 
 def _weight(rank: _RankAccount, reading: GpuReading) -> float | None:
-    """Share of the time in which the GPU worked for a rank; None if unknown."""
+    """Return the share of time in which the GPU worked for a rank; None if unknown."""
     if reading.processes is None:
         return None
     own = _own(rank, reading)

@@ -1,4 +1,4 @@
-"""Energy of a GPU between two readings, and each rank's part of it. The parts add up to the board's."""
+"""Energy of a GPU between two readings, and the part of each rank. The parts add up to the board's energy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rlsched.models.at_clock import part_w
 from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
 
 MOST_W = 5_000.0
-"""Maximum plausible power of a board, W: a counter that implies more has jumped."""
+"""Maximum plausible power of a board, W. A counter that implies more is not used."""
 
 
 class Board:
@@ -16,8 +16,8 @@ class Board:
 
     Attributes:
         at_s: Time of the last reading, monotonic seconds; None: never read.
-        counter_j: Its energy counter then; None if it has none.
-        power_w: Its power then.
+        counter_j: Energy counter at the last reading; None if the GPU has none.
+        power_w: Power at the last reading.
         claimed_j: Energy of the next interval that was already credited to ranks that ended.
     """
 
@@ -28,10 +28,10 @@ class Board:
         self.claimed_j = 0.0
 
     def drawn_j(self, now_s: float, counter_j: float | None, power_w: float | None) -> float | None:
-        """Joules since the previous reading; None at the first one, and if nothing is reported.
+        """Return the joules since the previous reading; None at the first reading, or if nothing is reported.
 
-        From the counter. If there is none, or it went back (the driver was reloaded) or jumped, from the mean
-        of the powers at both ends.
+        Computed from the counter. If there is no counter, or it went back (the driver was reloaded) or
+        jumped, computed from the mean of the powers at both readings.
         """
         before_s, before_j, before_w = self.at_s, self.counter_j, self.power_w
         self.at_s, self.counter_j, self.power_w = now_s, counter_j, power_w
@@ -46,22 +46,24 @@ class Board:
         return sum(known_w) / len(known_w) * lasted_s if known_w else None
 
     def unclaimed_j(self, drawn_j: float) -> float:
-        """The part of it that is left for the present ranks; an excess credit is deducted from the next
-        reading."""
+        """Return the part of `drawn_j` that is left for the present ranks.
+
+        If ended ranks were credited with more than `drawn_j`, the excess is deducted from the next reading.
+        """
         left_j = drawn_j - self.claimed_j
         self.claimed_j = max(-left_j, 0.0)
         return max(left_j, 0.0)
 
 
 def parts_frac(watts: float, weights: Sequence[float | None], gpu_type: str) -> list[float]:
-    """Each rank's part of a GPU's power, by the simulator's formula; together they are 1.
+    """Return each rank's part of a GPU's power, by the simulator's formula. The parts add up to 1.
 
-    Static power is split evenly; the power above it in proportion to the GPU's work for each rank.
+    Static power is divided evenly; the remaining power in proportion to the GPU's work for each rank.
 
     Args:
         watts: Power of the board.
-        weights: By rank, the share of the time in which the GPU worked for it; None: unknown, and then all
-            ranks count alike.
+        weights: For each rank, the share of time in which the GPU worked for it; None: unknown. If one is
+            unknown, all ranks count equally.
         gpu_type: Any name of the GPU's type.
     """
     count = len(weights)

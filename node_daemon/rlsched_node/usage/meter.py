@@ -1,4 +1,4 @@
-"""The meter: reads GPUs and ranks once a second, on its own thread, which a driver may block."""
+"""The meter: reads GPUs and ranks once a second, on its own thread, because a driver may block a call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlsched_node.usage.processes import RankProcesses, children_of_all
 
 EVERY_S = 1.0
 FIND_EVERY_S = 5.0
-"""Interval at which the machine's processes are listed, for ranks without a control group, seconds."""
+"""Seconds between two listings of the machine's processes, for ranks without a control group."""
 NODE_TOLD_EVERY_S = 10.0
 _log = logging.getLogger("rlsched.node")
 
@@ -38,11 +38,11 @@ class Meter:
     Args:
         gpus: The node's GPUs.
         gpu_type: Any name of their type.
-        day: Energy that an earlier daemon had counted.
-        recorder: Records every reading.
-        every_s: Interval of the readings, seconds.
+        day: Energy that an earlier daemon has counted for its last day; None: none.
+        recorder: Records every reading; None: no recording.
+        every_s: Seconds between readings.
         clock: Monotonic seconds.
-        today: The date, by this machine's clock.
+        today: Returns the date on this machine's clock.
         is_ours: Returns whether rlsched started the process with this ID.
 
     Attributes:
@@ -83,11 +83,11 @@ class Meter:
             _log.exception("the meter missed its first reading")
 
     def start(self) -> None:
-        """Read once a second from now on."""
+        """Start the thread, which reads once a second."""
         self._thread.start()
 
     def close(self) -> bool:
-        """Stop reading. Returns whether the thread has ended, so that no call to a GPU is left."""
+        """Stop reading. Return whether the thread has ended, so that no call to a GPU is in progress."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(1.0)
@@ -98,8 +98,11 @@ class Meter:
     # ---- the daemon's side: never waits for a GPU -------------------------------------------------------
 
     def begin(self, key: AttemptKey, place: Place, kept: bytes | None = None, *, is_new: bool = True) -> None:
-        """Add a rank that runs; a rank that is not new was begun by an earlier daemon, whose
-        `usage_to_keep()` is `kept`."""
+        """Add a rank that runs.
+
+        An earlier daemon began a rank that is not new; `kept` is that daemon's `usage_to_keep()` for the
+        rank.
+        """
         before = _kept(kept)
         with self._lock:
             if key not in self._processes:
@@ -108,7 +111,7 @@ class Meter:
                 self._found_s = -math.inf
 
     def end(self, key: AttemptKey) -> bytes | None:
-        """Remove an ended rank. Returns its usage, for `kept_usage`; None if it was never read."""
+        """Remove an ended rank. Return its usage, as input of `kept_usage`; None if it was never read."""
         with self._lock:
             self._processes.pop(key, None)
             now_s = self._clock()
@@ -117,17 +120,17 @@ class Meter:
 
     @property
     def all_lost(self) -> list[str]:
-        """The reason for each GPU if all of them are lost, else empty."""
+        """A reason for each GPU if all of them are lost, else empty."""
         return self.outages.all_lost
 
     @property
     def asked_s(self) -> float | None:
-        """Time since which the thread waits for a GPU, monotonic seconds; None: it does not wait."""
+        """Time since which the thread has waited for a GPU, monotonic seconds; None: it does not wait."""
         return self._asked_s
 
     @property
     def power_w(self) -> float | None:
-        """Power of all GPUs, W; None if one does not report it."""
+        """Power of all GPUs, W; None if a GPU does not report it."""
         return self._books.power_w
 
     @property
@@ -136,19 +139,19 @@ class Meter:
         return set(self._processes)
 
     def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:
-        """Process IDs of each rank on its GPUs at the last reading; empty unless the GPUs are real."""
+        """Return the process IDs of each rank on its GPUs at the last reading; empty if not real GPUs."""
         if self._gpus.kind != "nvml":
             return {}
         with self._lock:
             return self._books.on_gpus()
 
     def mark_outside_mps(self, outside: Collection[AttemptKey]) -> None:
-        """Set the ranks that run on GPUs without MPS although they should be under it."""
+        """Set the ranks that use GPUs without MPS although they should use MPS."""
         with self._lock:
             self._books.mark_outside_mps(outside)
 
     def news(self) -> Metered | None:
-        """Report for the broker; None: nothing to report now."""
+        """Return the report for the broker; None: nothing to report now."""
         with self._lock:
             now_s = self._clock()
             if not self._news and now_s - self._told_s < NODE_TOLD_EVERY_S:
@@ -164,12 +167,12 @@ class Meter:
             )
 
     def day(self) -> DayEnergy:
-        """Energy of the GPUs today."""
+        """Return the energy of the GPUs today."""
         with self._lock:
             return self._count_day()
 
     def usage_to_keep(self) -> dict[AttemptKey, bytes]:
-        """Usage of each rank that must outlive the daemon."""
+        """Return the usage of each rank that must outlive the daemon."""
         with self._lock:
             found = self._books.usage_to_keep(shim.boot_id(), self._clock())
         return {key: msgspec.json.encode(one) for key, one in found.items()}
@@ -193,7 +196,7 @@ class Meter:
             self._closing.wait(max(self._every_s - (self._clock() - began_s), self._every_s / 10))
 
     def read_all(self) -> None:
-        """Read everything once, and record it."""
+        """Read all GPUs and ranks once, and record the readings."""
         with self._lock:
             ranks = dict(self._processes)
         self._find(ranks)
@@ -237,7 +240,7 @@ class Meter:
 
 
 def _type_of(gpus: GpuSet, gpu_type: str) -> str:
-    """The GPU type: the node's option, or the driver's name if that is `generic`."""
+    """Return the GPU type: `gpu_type`, or the driver's name for the GPU if `gpu_type` is `generic`."""
     if gpu_type != "generic" or not gpus.count:
         return gpu_type
     try:
@@ -247,13 +250,13 @@ def _type_of(gpus: GpuSet, gpu_type: str) -> str:
 
 
 def kept_usage(data: bytes | None) -> RankUsage | None:
-    """Usage of a rank when it was written last; None if unknown."""
+    """Return the usage in a rank's stored record; None if unknown."""
     kept = _kept(data)
     return None if kept is None else kept.sums.usage()
 
 
 def _kept(data: bytes | None) -> Kept | None:
-    """Record of an earlier daemon; None if it is damaged, or from another boot."""
+    """Decode an earlier daemon's record of a rank; None if it is damaged, or from another boot."""
     if data is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Usage of a rank's processes: from its control group (cgroup v2) if it has one, else from `/proc`."""
+"""Usage by a rank's processes: from its control group (cgroup v2) if it has one, else from `/proc`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ _PPID, _UTIME, _STIME, _CUTIME, _CSTIME, _RSS = 1, 11, 12, 13, 14, 21
 """Indices in the fields of `/proc/PID/stat` from the third (the state) on."""
 _READ: Final = 1 << 16
 READ_EVERY: Final = 5
-"""Every fifth reading includes the bytes that single processes have read, which cost as much as the rest."""
+"""Every fifth reading includes the bytes read by single processes, which take as long as all the rest."""
 
 
 class ProcessReading(NamedTuple):
     """Usage of a rank up to now; None for a value that is not counted.
 
     Attributes:
-        cpu_s: CPU time since its start, including ended processes.
-        memory_mib: Resident now: with a control group, its anonymous and shared memory. Without one that
-            counts it, the sum over its processes, in which shared pages count several times.
-        read_bytes: Read from storage since its start.
-        io_stall_s: Time in which a process waited for storage since its start.
-        periods: Periods of its CPU limit since its start.
-        throttled: Periods of them in which it was throttled.
-        pids: Its processes.
+        cpu_s: CPU time since the rank's start, including ended processes.
+        memory_mib: Memory that is resident now: anonymous and shared memory of the control group. If no group
+            counts memory, the sum of all processes, in which shared pages count several times.
+        read_bytes: Bytes read from storage since the rank's start.
+        io_stall_s: Time in which a process waited for storage since the rank's start.
+        periods: Periods of the rank's CPU limit since its start.
+        throttled: Number of these periods in which the rank was throttled.
+        pids: Processes of the rank.
     """
 
     cpu_s: float
@@ -40,11 +40,11 @@ class ProcessReading(NamedTuple):
 
 
 class RankProcesses:
-    """Reads the usage of one rank.
+    """Reader of one rank's usage.
 
     Args:
-        pid: Its shim, which is not one of its processes.
-        cgroup: The directory of its control group; "": none.
+        pid: Process ID of the rank's shim, which does not count as a process of the rank.
+        cgroup: Directory of the rank's control group; "": none.
     """
 
     def __init__(self, pid: int, cgroup: str = "") -> None:
@@ -55,11 +55,11 @@ class RankProcesses:
 
     @property
     def needs_tree(self) -> bool:
-        """Whether `find` must list its processes."""
+        """Whether `find` must list the rank's processes."""
         return not self._cgroup
 
     def find(self, children: dict[int, list[int]]) -> None:
-        """List its processes: all descendants of the shim."""
+        """List the rank's processes: all descendants of the shim."""
         found, left = set[int](), list(children.get(self._pid, ()))
         while left:
             pid = left.pop()
@@ -69,7 +69,7 @@ class RankProcesses:
         self.pids = frozenset(found)
 
     def read(self) -> ProcessReading | None:
-        """Usage now; None if the rank has ended."""
+        """Return the usage now; None if the rank has ended."""
         return self._by_cgroup() if self._cgroup else self._by_proc()
 
     def _by_cgroup(self) -> ProcessReading | None:
@@ -89,7 +89,7 @@ class RankProcesses:
         )
 
     def _by_proc(self) -> ProcessReading | None:
-        """The shim reaps the processes, so that the usage of ended processes is not lost."""
+        """Return the usage from `/proc`. The shim's counters include ended processes, which it reaps."""
         shim = _stat(self._pid)
         if shim is None:
             return None
@@ -114,7 +114,7 @@ class RankProcesses:
         return sum(int(fields[_RSS]) for fields in stats) * _PAGE_BYTES // _MIB
 
     def _read_of(self, of_cgroup: int | None) -> int | None:
-        """Bytes that it has read; from its processes if its group does not count them."""
+        """Return the bytes that the rank has read, from its processes if its group does not count bytes."""
         if of_cgroup is not None:
             return of_cgroup
         known, self._looks = self._read_bytes, self._looks + 1
@@ -128,7 +128,7 @@ class RankProcesses:
 
 
 def children_of_all() -> dict[int, list[int]]:
-    """Children by parent, of every process of the machine."""
+    """Return the children of every process of the machine, by parent."""
     found: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal():
@@ -139,7 +139,7 @@ def children_of_all() -> dict[int, list[int]]:
 
 
 def _members(cgroup: str) -> Iterator[int]:
-    """Processes of a group and of the groups below it."""
+    """Yield the processes of a group and of the groups below it."""
     left = [cgroup]
     while left:
         path = left.pop()
@@ -152,7 +152,7 @@ def _members(cgroup: str) -> Iterator[int]:
 
 
 def _text(path: str) -> bytes | None:
-    """Content of a small file; None if it does not exist, or is not readable."""
+    """Return the content of a small file; None if it does not exist, or is not readable."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -172,7 +172,7 @@ def _stat(pid: int | str) -> list[bytes] | None:
 
 
 def _keyed(path: str, separator: bytes | None = None) -> dict[bytes, int] | None:
-    """Content of a file whose lines are a name and a number."""
+    """Return the numbers by name in a file with lines of a name and a number."""
     text = _text(path)
     if text is None:
         return None
@@ -181,7 +181,7 @@ def _keyed(path: str, separator: bytes | None = None) -> dict[bytes, int] | None
 
 
 def _held_bytes(memory: dict[bytes, int]) -> int:
-    """Memory that the kernel cannot reclaim; without file caches."""
+    """Return the memory that the kernel cannot reclaim, without file caches."""
     return memory.get(b"anon", 0) + memory.get(b"shmem", 0)
 
 
@@ -193,7 +193,7 @@ def _io_read_bytes(cgroup: str) -> int | None:
 
 
 def _stall_s(path: str) -> float | None:
-    """Seconds from the line `some avg10=... total=MICROSECONDS`."""
+    """Return the seconds in the line `some avg10=... total=MICROSECONDS` of a file."""
     text = _text(path)
     first = text.split(b"\n", 1)[0] if text else b""
     total = first.rpartition(b"total=")[2]

@@ -1,4 +1,4 @@
-"""Readings over a period, kept as sums, and the `RankUsage` computed from them."""
+"""Sums of readings in a period, and the `RankUsage` computed from them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class UsageSums(msgspec.Struct):
     """Usage of a rank in a period. Consecutive periods can be added.
 
     Attributes:
-        measured_s: Length, seconds.
-        sums: By name, value x weight and weight: means over time, and over GPUs.
+        measured_s: Length of the period, seconds.
+        sums: Sum of value x weight, and sum of the weights, by name: for means over time and GPUs.
         highest: Maximum by name.
         energy_j: Energy; None: not measured.
         read_bytes: Bytes read; None: not measured.
@@ -42,13 +42,13 @@ class UsageSums(msgspec.Struct):
     read_bytes: int | None = None
 
     def mean(self, name: str, value: float | None, weight: float) -> None:
-        """Add a value with a weight, usually its seconds."""
+        """Add a value with a weight, usually the seconds for which it holds."""
         if value is not None and weight > 0.0:
             total, weights = self.sums.get(name, (0.0, 0.0))
             self.sums[name] = total + value * weight, weights + weight
 
     def high(self, name: str, value: float | None) -> None:
-        """Keep the maximum."""
+        """Add a value of which only the maximum is kept."""
         if value is not None:
             self.highest[name] = max(value, self.highest.get(name, value))
 
@@ -59,8 +59,8 @@ class UsageSums(msgspec.Struct):
     def gpu(self, reading: GpuReading, own: list[GpuProcess], *, alone: bool, lasted_s: float) -> None:
         """Add a reading of a GPU.
 
-        `own`: the processes on it that are the rank's. `alone`: whether the rank is the only one there.
-        `lasted_s`: seconds since the previous reading.
+        `own`: the rank's processes on the GPU. `alone`: whether no other rank is on the GPU. `lasted_s`:
+        seconds since the previous reading.
         """
         used = reading.utilisation_frac
         shares = [one.utilisation_frac for one in own if one.utilisation_frac is not None]
@@ -81,7 +81,7 @@ class UsageSums(msgspec.Struct):
         self.high("temperature_c", reading.temperature_c)
 
     def add(self, later: UsageSums) -> None:
-        """Add the next period. Its mean CPU use counts for the maximum."""
+        """Add the next period. The mean CPU use of that period counts for the maximum CPU use."""
         self.measured_s += later.measured_s
         for name, (total, weight) in later.sums.items():
             mine = self.sums.get(name, (0.0, 0.0))
@@ -97,7 +97,7 @@ class UsageSums(msgspec.Struct):
             self.read_bytes = (self.read_bytes or 0) + later.read_bytes
 
     def usage(self) -> RankUsage:
-        """Usage as it is reported."""
+        """Return the usage as it is reported to the broker."""
         told = {f"{name}_milli": self._mean(name, 1e3) for name in _SHARES}
         told |= {name: self._mean(name, 1.0) for name in _MEANS}
         told |= {name: _whole(self.highest.get(name)) for name in _HIGHEST}

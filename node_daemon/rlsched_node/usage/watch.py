@@ -1,4 +1,4 @@
-"""The daemon's side of the meter: selects the ranks to read, and keeps their usage on disk."""
+"""The daemon's part of the meter: selects the ranks to read, and stores their usage on disk."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from rlsched_node.usage.books import Place
 from rlsched_node.usage.meter import DayEnergy, Meter, kept_usage
 
 KEEP_EVERY_S = 60.0
-"""Maximum time of usage that a killed daemon loses, seconds, except counters that go on."""
+"""Maximum seconds of usage that a killed daemon loses; counters that continue to count are not lost."""
 DAY_FILE = "energy.json"
 _log = logging.getLogger("rlsched.node")
 
 
 class UsageWatch:
-    """Follows the ranks of a node.
+    """Meter of a node's ranks, with their usage on disk.
 
     Args:
         gpus: The node's GPUs.
         gpu_type: Value of `--gpu-type`.
-        store: Records of attempts.
+        store: Attempts on disk.
         directory: The node's directory.
         adopted: Ranks of an earlier daemon.
         record_gpus: File to which GPU readings are recorded; None: none.
@@ -80,7 +80,7 @@ class UsageWatch:
         self._meter.begin(attempt.key, place, None if is_new else directory.usage(), is_new=is_new)
 
     def add_usage(self, events: Iterable[Event]) -> list[Event]:
-        """The same events, each end with the usage of its rank."""
+        """Return the same events, with the usage of the rank in each event of an end."""
         return [self._with_usage(event) if isinstance(event, Exited) else event for event in events]
 
     def _with_usage(self, event: Exited) -> Exited:
@@ -91,20 +91,20 @@ class UsageWatch:
         return replace(event, usage=kept_usage(used))
 
     def on_gpus(self) -> dict[AttemptKey, frozenset[int]]:
-        """Process IDs of each rank on its GPUs; see `Meter.on_gpus`."""
+        """Return the process IDs of each rank on its GPUs; see `Meter.on_gpus`."""
         return self._meter.on_gpus()
 
     def mark_outside_mps(self, outside: Collection[AttemptKey]) -> None:
-        """Set the ranks that run on GPUs without MPS although they should be under it."""
+        """Set the ranks that use GPUs without MPS although they should use MPS."""
         self._meter.mark_outside_mps(outside)
 
     @property
     def gpus(self) -> Meter:
-        """The GPUs, as the meter's thread reads them."""
+        """The meter, through which the health checks see the GPUs."""
         return self._meter
 
     def news(self) -> Metered | None:
-        """Report for the broker; None: nothing to report now."""
+        """Return the report for the broker; None: nothing to report now."""
         return self._meter.news()
 
     def keep(self) -> None:
@@ -117,7 +117,7 @@ class UsageWatch:
             _log.warning("%s: %s: today's energy is remembered in memory only", self._day_file, error)
 
     def close(self) -> bool:
-        """Stop reading. Returns whether no call to a GPU is left."""
+        """Stop reading. Return whether no call to a GPU is in progress."""
         is_over = self._meter.close()
         self.keep()
         return is_over

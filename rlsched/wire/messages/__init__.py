@@ -1,13 +1,13 @@
 """Messages between client, broker and node: msgpack, tagged, one closed union for each direction.
 
 Every frame is an `Envelope`: the protocol version, a request number that the reply repeats (0: not a
-request), and the message. Every message about a started job has the pair (job, attempt), and for a member of
-a gang also rank and node.
+request), and the message. Every message about a started job contains the pair (job, attempt). If the job is a
+gang, the message also contains the rank and the node.
 
     job_settings.py the settings of a submission, each declared once
     basic.py        messages that every client sends or receives: submissions, the serving broker, refusals
-    client.py       client -> broker, all of it
-    replies.py      broker -> client; report.py and predictions.py are the part about the broker's state
+    client.py       all messages from client to broker
+    replies.py      broker -> client; report.py and predictions.py contain the report of the broker's state
     forecasts.py    requests for forecasts of starts and ends, and the answers
     history.py      requests for finished jobs, and the answers
     node.py         node -> broker
@@ -16,10 +16,10 @@ a gang also rank and node.
     join.py         a machine's request for its own key
     frame.py        encoding
     answer.py       decoding of one expected kind of answer
-    envelope.py     the union of all messages, and decoding of any of them
+    envelope.py     the union of all messages, and the decoder for them
 
-A name is imported from its module when it is first used: building all messages takes a third of the time of
-`rlsched submit`.
+A name is imported from its module on first use, because building all message classes takes a third of the
+run time of `rlsched submit`.
 """
 
 from importlib import import_module
@@ -338,7 +338,7 @@ _MODULES = (
     ),
     *("usage", "node", "orders", "envelope"),
 )
-"""Modules in the order in which a name is searched: modules that a client needs first come first."""
+"""Modules in which a name is searched, in this order; modules that a client needs come first."""
 
 if not TYPE_CHECKING:
 

@@ -1,4 +1,4 @@
-"""Decodes the answer that a client expects, without building all messages."""
+"""Decoder of the answer that a client expects. It avoids building all message classes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rlsched.wire.messages.frame import PROTOCOL_VERSION, UNREADABLE
 
 
 def decode_answer(frame: bytes, kind: type[msgspec.Struct]) -> tuple[int, object]:
-    """The request number and the message of a frame, as `decode` returns them.
+    """Return the request number and the message of a frame.
 
     Args:
-        frame: The bytes.
-        kind: The expected message. This message, `Refused` and `Serving` are decoded fast; any other message
-            loads the whole protocol.
+        frame: The bytes of the frame.
+        kind: Class of the expected message. The decoder is fast for this class, `Refused` and `Serving`; any
+            other message loads the whole protocol.
 
     Raises:
-        WireError: as for `decode`.
+        WireError: in the cases of `envelope.decode`.
     """
     try:
         version, request, message = _answers(kind).decode(frame)
@@ -36,5 +36,5 @@ def decode_answer(frame: bytes, kind: type[msgspec.Struct]) -> tuple[int, object
 
 @cache
 def _answers(kind: type[msgspec.Struct]) -> msgspec.msgpack.Decoder[tuple[int, int, Any]]:
-    """A decoder of frames with one of three messages."""
+    """Return a decoder for frames that contain a message of class `kind`, a `Refused` or a `Serving`."""
     return msgspec.msgpack.Decoder(tuple[int, int, kind | Refused | Serving])  # type: ignore[valid-type]

@@ -1,4 +1,4 @@
-"""Messages of every client: submissions, the serving broker and refusals."""
+"""Messages that every client sends or receives: submissions, the serving broker, refusals."""
 
 from typing import Annotated, NamedTuple
 
@@ -9,11 +9,11 @@ from rlsched.wire.messages.job_settings import JobSettings
 
 
 class AttemptKey(NamedTuple):
-    """Identifies a rank of an attempt of a job.
+    """The identity of one rank in one attempt of a job.
 
     Attributes:
         job: Number of the job.
-        attempt: Number of its attempt, from 1.
+        attempt: Number of the job's attempt, from 1.
         rank: Number of the rank, from 0.
         cluster: Identity of the cluster whose journal gives these numbers. A node can hold ranks of several
             clusters. "": the cluster of the broker that uses this key.
@@ -33,7 +33,7 @@ class OfRank(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         job: Number of the job.
-        attempt: Number of its attempt, from 1.
+        attempt: Number of the job's attempt, from 1.
         rank: Number of the rank, from 0.
     """
 
@@ -43,7 +43,7 @@ class OfRank(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> AttemptKey:
-        """The rank, for its broker."""
+        """Identity of the rank, without a cluster."""
         return AttemptKey(self.job, self.attempt, self.rank)
 
 
@@ -55,14 +55,14 @@ class Submit(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Queue a job. `token` makes a repeated request harmless: the same token gets the same job.
+    """Queue a job. `token` makes a repeated request harmless: a known token returns the job queued first.
 
-    Fields with their default are not sent: a broker that does not know a field refuses requests that use it.
+    Fields with their default are not sent, because a broker refuses requests that use a field unknown to it.
     """
 
     hold: Annotated[bool, Setting(Option("-H --hold", "Hold the job until `rlsched release`."))] = False
     singleton: Annotated[bool, Setting()] = False
-    """The job waits until all earlier jobs of the same name and user have ended; given by `--dependency`."""
+    """The job waits until all earlier jobs with its name and user have ended; set by `--dependency`."""
 
 
 class SubmitMany(
@@ -73,7 +73,7 @@ class SubmitMany(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Queue all of these jobs, or none of them: a refusal names the job by its position, from 1."""
+    """Queue all of these jobs, or none of them. A refusal names the refused job by its position, from 1."""
 
     jobs: list[Submit]
     env: dict[str, str] = {}
@@ -83,13 +83,16 @@ class SubmitMany(
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True, tag="submitted"):
-    """The job is in the journal on disk."""
+    """The answer to `Submit`: the job is in the journal on disk."""
 
     job: int
 
 
 class SubmittedMany(msgspec.Struct, frozen=True, kw_only=True, tag="submitted_many"):
-    """The jobs are in the journal on disk, in the order in which they were sent; empty after a check."""
+    """The answer to `SubmitMany`: the jobs are in the journal on disk, in the order of the request.
+
+    Empty if the request was only a check.
+    """
 
     jobs: list[int]
 
@@ -99,7 +102,7 @@ class WhoServes(msgspec.Struct, frozen=True, kw_only=True, tag="who_serves", for
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True, tag="serving"):
-    """The broker that answers here."""
+    """The answer to `WhoServes`: the broker at this address."""
 
     cluster: str
     """See `Welcome.cluster`."""

@@ -14,7 +14,7 @@ PartyKind = Literal["user", "account", "vc"]
 
 
 class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin", forbid_unknown_fields=True):
-    """An engine that places jobs itself has started a queued one. May be repeated."""
+    """An engine that places jobs itself has started a queued job. The engine may repeat this message."""
 
     job: int
     nodes: list[str]
@@ -25,19 +25,19 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True, tag="begin", forbid_unkno
 class Cancel(
     msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Remove a job from the queue, or end its processes."""
+    """Remove a waiting job from the queue, or end the processes of a job that has GPUs."""
 
     job: int
     tasks: list[Tasks] = []
-    """Only these tasks of an array, including tasks that are no jobs yet; likewise in the orders below."""
+    """Only these tasks of an array, including tasks that are not jobs yet; likewise in the requests below."""
     waiting: bool = False
-    """Only jobs without GPUs; of an array, tasks that wait or are no jobs yet: running tasks go on."""
+    """Cancel only jobs without GPUs. In an array, running tasks continue."""
 
 
 class Hold(
     msgspec.Struct, frozen=True, kw_only=True, tag="hold", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Keep a waiting job out of the queue until it is released. Only an admin releases an admin's hold."""
+    """Keep a waiting job out of the queue until its release. Only an admin can release an admin's hold."""
 
     job: int
     tasks: list[Tasks] = []
@@ -55,7 +55,7 @@ class Release(
 class Requeue(
     msgspec.Struct, frozen=True, kw_only=True, tag="requeue", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """End a running job's processes, with the grace of a preemption, and queue it again."""
+    """End a running job's processes, with the grace time of a preemption, and queue the job again."""
 
     job: int
     tasks: list[Tasks] = []
@@ -77,14 +77,14 @@ class ListJobs(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for a page of jobs; `finished` includes jobs that have ended, `job` selects one."""
+    """Ask for a page of jobs; with `finished`, also of finished jobs; with `job`, only of this job."""
 
     finished: bool = False
     job: int | None = None
     task: int | None = None
     """Task of the array `job`."""
     before: int | None = None
-    """Only jobs with a lower number; None: the latest."""
+    """Only jobs with a lower number than this; None: the latest jobs."""
     limit: int | None = None
     """Maximum number of jobs; None: a full page."""
 
@@ -97,13 +97,13 @@ class ListNodes(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for a page of the nodes after a name, in the order of the numbers in their names."""
+    """Ask for a page of the nodes after a node name, in the order of the numbers in the names."""
 
     after: str = ""
 
 
 class DrainNode(msgspec.Struct, frozen=True, kw_only=True, tag="drain_node", forbid_unknown_fields=True):
-    """Give a node no new jobs until `ResumeNode`; with `requeue` end its jobs and queue them again."""
+    """Give a node no new jobs until `ResumeNode`; with `requeue`, also end its jobs and queue them again."""
 
     node: str
     reason: str = ""
@@ -111,21 +111,20 @@ class DrainNode(msgspec.Struct, frozen=True, kw_only=True, tag="drain_node", for
 
 
 class ResumeNode(msgspec.Struct, frozen=True, kw_only=True, tag="resume_node", forbid_unknown_fields=True):
-    """Give a drained node jobs again."""
+    """Allow new jobs on a drained node."""
 
     node: str
 
 
 class DownNode(msgspec.Struct, frozen=True, kw_only=True, tag="down_node", forbid_unknown_fields=True):
-    """Mark an unreachable node as dead: nothing runs there, and its jobs are queued again. Only for
-    admins."""
+    """Mark an unreachable node as dead: nothing runs there. Its jobs are queued again. Only for admins."""
 
     node: str
     reason: str = ""
 
 
 class RemoveNode(msgspec.Struct, frozen=True, kw_only=True, tag="remove_node", forbid_unknown_fields=True):
-    """Remove a node without a running daemon; its jobs are queued again."""
+    """Remove a node that has no running daemon. Its jobs are queued again."""
 
     node: str
     reason: str = ""
@@ -138,8 +137,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True, tag="why", forbid_unknown_f
 
 
 class ReadLog(msgspec.Struct, frozen=True, kw_only=True, tag="read_log", forbid_unknown_fields=True):
-    """Ask for a piece of a job's output, from byte `offset` of rank `rank`; a negative offset: from the
-    end."""
+    """Ask for a piece of a job's output, from byte `offset` of a rank; negative: from the end."""
 
     job: int
     rank: int = 0
@@ -152,17 +150,17 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True, tag="stats", forbid_unkno
 
 
 class SetQuota(msgspec.Struct, frozen=True, kw_only=True, tag="set_quota", forbid_unknown_fields=True):
-    """Limit the usage of a user, an account or a VC; unset fields stay unchanged, None removes a limit."""
+    """Limit the usage of a user, an account or a VC. Unset fields stay unchanged; None removes a limit."""
 
     kind: PartyKind
     name: str
-    """`default`: every party without a limit of its own."""
+    """Name of the party; `default`: every party without a limit of its own."""
     gpus: int | msgspec.UnsetType | None = msgspec.UNSET
-    """GPUs at once."""
+    """Maximum number of GPUs in use at the same time."""
     jobs: int | msgspec.UnsetType | None = msgspec.UNSET
-    """Waiting and running jobs."""
+    """Maximum number of waiting and running jobs."""
     gpu_hours: float | msgspec.UnsetType | None = msgspec.UNSET
-    """In a calendar month, UTC."""
+    """GPU-hours in a calendar month, UTC."""
 
 
 class ListQuotas(
@@ -173,13 +171,13 @@ class ListQuotas(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """Ask for a page of the quotas, from this position on."""
+    """Ask for a page of the quotas, from position `first` on."""
 
     first: int = 0
 
 
 class SetMember(msgspec.Struct, frozen=True, kw_only=True, tag="set_member", forbid_unknown_fields=True):
-    """Permit a person to charge jobs to an account, or revoke that."""
+    """Allow a person to charge jobs to an account, or end that permission."""
 
     account: str
     person: str
@@ -189,29 +187,29 @@ class SetMember(msgspec.Struct, frozen=True, kw_only=True, tag="set_member", for
 class ListAccounts(
     msgspec.Struct, frozen=True, kw_only=True, tag="list_accounts", forbid_unknown_fields=True
 ):
-    """Ask for the members of accounts."""
+    """Ask for a page of the members of accounts."""
 
     first: int = 0
     """First position to list."""
 
 
 MAX_POLICY_BYTES = 960 << 10
-"""Maximum size of a policy and its fallback together, as TOML. The journal keeps them in one entry, which
+"""Maximum size of a policy and its fallback together, as TOML. The journal stores them in one entry, which
 must fit in a message to a standby."""
 
 
 class SetPolicy(msgspec.Struct, frozen=True, kw_only=True, tag="set_policy", forbid_unknown_fields=True):
-    """Replace the policy that decides, also after restarts of the broker."""
+    """Replace the policy that decides. The new policy stays in use after restarts of the broker."""
 
     policy: str
-    """As TOML, with the content of files in its settings (`rlsched.decide.policies.files.to_send`)."""
+    """The policy as TOML, with the files that its settings name (`rlsched.decide.policies.files.to_send`)."""
     name: str
     fallback: str = ""
     """The fallback rule, as TOML; "": the rule in use."""
     fallback_name: str = ""
 
     def too_large(self) -> str:
-        """Error text if it is too large to send and to accept, else ""."""
+        """Return the error if policy and fallback together are too large to send, else ""."""
         size = len(self.policy.encode()) + len(self.fallback.encode())
         if size <= MAX_POLICY_BYTES:
             return ""
@@ -230,20 +228,21 @@ class ReadJournal(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """A standby asks for the entries after its copy. Answered when there are some, or after a short time."""
+    """Ask for journal entries that a standby lacks. Answered when there are any, or after a short time."""
 
     after: int
-    """Number of the last entry of the copy, 0 for none."""
+    """Number of the last entry in the standby's copy; 0: the copy is empty."""
     checksum: int
-    """Checksum of that entry; 0 for none."""
+    """Checksum of that entry; 0: the copy is empty."""
     access: int = 0
-    """Checksum of the access list of the copy, see `JournalRows.access`; 0 for none."""
+    """Checksum of the copy's access list, see `JournalRows.access`; 0: the copy has no access list."""
     ended_after: int = -1
-    """Send rows of ended jobs with a higher number, which the entries do not contain; -1: send none."""
+    """Also send the rows of ended jobs with a higher number than this. Journal entries do not contain these
+    rows. -1: send none."""
 
 
 class LaterBroker(msgspec.Struct, frozen=True, kw_only=True, tag="later_broker", forbid_unknown_fields=True):
-    """A broker of the same cluster serves at a higher epoch: stop. Admins and nodes may send this."""
+    """Stop a broker, because a broker of its cluster serves at a higher epoch. Admins and nodes send this."""
 
     cluster: str
     epoch: int

@@ -1,4 +1,4 @@
-"""The closed union of all messages, and the decoder of any of them."""
+"""The closed union of all messages, and its decoder."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ Message = ClientRequest | ClientReply | NodeMessage | OfNode | BrokerToNode | Fo
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """One frame on the wire."""
+    """A decoded frame: protocol version, request number and message."""
 
     version: int
     request: int
@@ -26,10 +26,10 @@ _MAX_ERROR = 300
 
 
 def decode(frame: bytes) -> Envelope:
-    """The envelope of a frame.
+    """Decode a frame.
 
     Raises:
-        WireError: not msgpack, not one of the messages, or of another protocol version.
+        WireError: the frame is not msgpack, contains no known message, or has another protocol version.
     """
     try:
         envelope = _decoder.decode(frame)
@@ -42,10 +42,10 @@ def decode(frame: bytes) -> Envelope:
 
 
 def _check_version(frame: bytes) -> None:
-    """Report the fault of a frame that is not an envelope, or has another version.
+    """Raise the error for a frame that has another protocol version or is not an envelope.
 
     Raises:
-        WireError: the fault.
+        WireError: with the reason. No error is raised if the frame begins with this protocol version.
     """
     try:
         version = msgspec.msgpack.decode(frame)[0]
@@ -57,6 +57,5 @@ def _check_version(frame: bytes) -> None:
         raise WireError(f"malformed message of {len(frame)} bytes: expected a version number first")
     if version != PROTOCOL_VERSION:
         raise WireError(
-            f"protocol version {version}; this side speaks {PROTOCOL_VERSION}: "
-            "install the same rlsched on both sides"
+            f"protocol version {version}, expected {PROTOCOL_VERSION}: install the same rlsched on both sides"
         )

@@ -6,72 +6,74 @@ from rlsched.wire.messages.job_settings import JobNeeds
 
 
 class JobForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """10, 50 and 90 % quantiles of a job's start and end, Unix seconds; None for a value: not within 7
-    days."""
+    """Quantiles of a job's start and end (10, 50 and 90 %), Unix seconds.
+
+    A quantile is None if it is not within the next 7 days.
+    """
 
     said_s: float
     """Time of the forecast."""
     start_s: list[float | None] | None
-    """None: the job runs."""
+    """Start quantiles; None: the job runs already."""
     end_s: list[float | None]
 
 
 class DryRun(
     JobNeeds, frozen=True, kw_only=True, tag="dry_run", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Ask when a job and some variants of it would start and end, without queueing anything."""
+    """Ask when a job and some variants of it would start and end. Nothing is queued."""
 
     tonight_s: float | None = None
-    """Time that counts as tonight, Unix seconds; None: no forecast for it."""
+    """Time of submission of the variant `tonight`, Unix seconds; None: no such variant."""
 
 
 class DryRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One variant of the request. Times as in `JobForecast`; empty if `note` gives a reason."""
+    """Forecast of one variant of the job, with times as in `JobForecast`. `note`: why there are no times."""
 
     what: str
     num_gpus: int
     predicted_s: float
-    """Median run time."""
+    """Predicted run time, median, seconds."""
     start_s: list[float | None] = []
     end_s: list[float | None] = []
     note: str = ""
 
 
 class DryRunAnswer(msgspec.Struct, frozen=True, kw_only=True, tag="dry_run_answer"):
-    """The request unchanged, then its variants."""
+    """The answer to `DryRun`: a row for the job as requested, then a row for each variant."""
 
     said_s: float
     rows: list[DryRow]
 
 
 class ForecastScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Forecasts of the last week against the outcomes."""
+    """Quality of the forecasts of the last week, compared with the true times."""
 
     what: str
-    """`start`; `end`, forecast while the job waited; `end-running`, forecast while it ran."""
+    """Forecast time: `start`; `end`, forecast while the job waited; `end-running`, while the job ran."""
     size: str
-    """GPUs: `1`, `2-3`, `4-7`, `8+`, or `all`."""
+    """Number of GPUs of the jobs: `1`, `2-3`, `4-7`, `8+`, or `all`."""
     jobs: int
     covered_frac: float
-    """Share of outcomes within 10 to 90 %."""
+    """Share of true times between the 10 % and the 90 % quantile."""
     loss_s: float
     """Mean pinball loss of the three quantiles."""
     rules: dict[str, float | None]
-    """The same loss of simple rules: `last`, the last time of this size; `week`, 10, 50, 90 % of the last
-    week; `list`, list scheduling by predicted run times."""
+    """The same loss for simple forecasts: `last`, the last time for this size; `week`, the 10, 50 and 90 %
+    quantiles of the last week; `list`, list scheduling with predicted run times."""
 
 
 class ForecastReport(msgspec.Struct, frozen=True, kw_only=True):
     """State of the forecaster."""
 
     note: str
-    """Why there are no forecasts, or no new ones; "" if there are."""
+    """Why there are no forecasts, or no new forecasts; "" if there are."""
     said_s: float | None = None
-    """Time of the last forecast; None: none yet."""
+    """Time of the last forecast; None before the first."""
     jobs: int = 0
     futures: int = 0
     cpu_s: float | None = None
-    """CPU time of the last refresh."""
+    """CPU time of the last refresh, seconds."""
     by: str = ""
     """The policy that decides in the simulated futures."""
     scores: list[ForecastScore] = []

@@ -1,6 +1,7 @@
-"""One frame on the wire: protocol version, request number and message, in msgpack.
+"""Encoding of frames: protocol version, request number and message, in msgpack.
 
-`envelope` decodes any message, and builds all of them for that; `answer` decodes one kind.
+Two modules decode frames: `envelope` decodes all messages and builds all message classes; `answer` decodes
+one kind of answer.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from rlsched.errors import WireError
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 1 << 20
 UNREADABLE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError)
-"""Errors of msgspec on hostile bytes: ValueError if text is not UTF-8, RecursionError if too deep."""
+"""Errors that msgspec raises on malformed bytes, such as ValueError for text that is not UTF-8, and
+RecursionError for deep nesting."""
 _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: msgspec.Struct, request: int = 0) -> bytes:
-    """Encode one frame. Every outgoing frame is made here.
+    """Encode a message as a frame. All outgoing frames are encoded here.
 
     Raises:
-        WireError: it would exceed the limit of the other side: libzmq closes the connection for that, and the
-            connecting side would not reconnect.
+        WireError: the frame exceeds `MAX_MESSAGE_BYTES`. If it were sent, libzmq at the receiver would close
+            the connection, and the connecting side would not reconnect.
     """
     frame = _encoder.encode((PROTOCOL_VERSION, request, message))
     if len(frame) > MAX_MESSAGE_BYTES:

@@ -1,28 +1,30 @@
-"""Requests for finished jobs, and the answers: job by job, and as summands for totals."""
+"""Requests for finished jobs, and the answers: jobs in full, and the few values per job needed for totals."""
 
 import msgspec
 
 Cursor = tuple[float, int]
-"""(end time, job) of the last job of a page; the time is infinite for a running job."""
+"""(end time, job number) of the last job of a page; the end time of a running job is infinite."""
 
 
 class WhichJobs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Selection of jobs, and the start of a page. The order is newest first: running jobs by number, then
-    finished jobs by end time."""
+    """Selection of jobs, and the position at which the page begins.
+
+    The newest jobs come first: running jobs by number, then finished jobs by end time.
+    """
 
     since_s: float | None = None
-    """Ended at this time or later, Unix seconds; running jobs always match."""
+    """Only jobs that ended at this time or later, Unix seconds; running jobs always match."""
     until_s: float | None = None
-    """Ended before this time; a running job matches if it started before it."""
+    """Only jobs that ended before this time, and running jobs that started before it."""
     user: str | None = None
     vc: str | None = None
     account: str | None = None
     states: list[str] = []
-    """completed, failed, cancelled, rejected, running; empty: all."""
+    """Any of completed, failed, cancelled, rejected, running; empty: all."""
     name: str = ""
     """A pattern with `*`, `?` and `[...]`, as in a shell; "": any."""
     before: Cursor | None = None
-    """Only jobs after this one in the order; None: from the newest on."""
+    """Only jobs after this position; None: from the newest job on."""
 
 
 class ListHistory(WhichJobs, frozen=True, kw_only=True, tag="list_history"):
@@ -33,7 +35,7 @@ class ListHistory(WhichJobs, frozen=True, kw_only=True, tag="list_history"):
 
 
 class ListUsage(WhichJobs, frozen=True, kw_only=True, tag="list_usage"):
-    """Ask for a page of summands of finished jobs. Running jobs are not included."""
+    """Ask for a page of `JobUsage` of finished jobs. Running jobs are not included."""
 
 
 class PastJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,39 +50,39 @@ class PastJob(msgspec.Struct, frozen=True, kw_only=True):
     num_gpus: int
     submit_s: float
     start_s: float | None
-    """Its first start; None: it never started."""
+    """First start of the job; None: the job never started."""
     end_s: float | None
-    """None while it runs."""
+    """End of the job; None while the job runs."""
     wait_s: float | None
-    """Queueing delay: first start minus submission; None if it never started."""
+    """Queueing delay: first start minus submission; None if the job never started."""
     gpu_s: float
-    """GPU-seconds of all attempts, with shares counted; up to now while the job runs."""
+    """GPU-seconds of all attempts, up to now while the job runs. Shared GPUs count by the job's share."""
     energy_j: float | None
-    """Joules of all attempts; None if no node has measured it."""
+    """Energy of all attempts, joules; None if no node has measured it."""
     exit_code: int | None
     reason: str
     nodes: str
-    """Nodes and GPUs of its last attempt, such as `n0[0,1] n1[3]`."""
+    """Nodes and GPUs of the last attempt, such as `n0[0,1] n1[3]`."""
     gpu_types: str
     attempts: int
     preemptions: int
     array: int = 0
-    """Array of a task; 0 also from an older broker."""
+    """Number of the array, if the job is a task; 0 if not, and from an older broker."""
     task: int = 0
     asked_gpu_types: str = ""
-    """Requested GPU types, separated by commas; "": any type. `gpu_types`: the types that it got."""
+    """Requested GPU types, separated by commas; "": any type. `gpu_types` has the types of the GPUs used."""
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, tag="history"):
-    """A page of jobs, newest first; it may be empty without being the last."""
+    """A page of jobs, newest first. The page may be empty although more pages follow."""
 
     jobs: list[PastJob]
     next: Cursor | None = None
-    """`before` of the next page; None: this is the last page."""
+    """Value of `before` for the next page; None: this is the last page."""
 
 
 class JobUsage(msgspec.Struct, frozen=True, array_like=True):
-    """Summands of one job. Fields as in `PastJob`."""
+    """Values of one finished job from which clients compute totals. Fields as in `PastJob`."""
 
     user: str
     account: str
@@ -93,7 +95,7 @@ class JobUsage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, tag="usage"):
-    """A page of finished jobs, newest first; it may be empty without being the last."""
+    """A page of `JobUsage`, newest job first. The page may be empty although more pages follow."""
 
     jobs: list[JobUsage]
     next: Cursor | None = None

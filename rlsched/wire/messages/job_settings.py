@@ -1,8 +1,8 @@
 """The settings of a submission, each declared once: type, default, range, and command-line options.
 
-`Submit`, the fact of the journal, dry runs, the checks of the broker, and the options of `rlsched submit`,
-`run` and `update` follow from this file. The keywords of `Client.submit` and `Client.update`, which type
-checkers need in writing, are compared with it by a test.
+`Submit`, the journal's fact of a submission, dry runs, the checks of the broker, and the options of
+`rlsched submit`, `run` and `update` are derived from this file. Type checkers need the keywords of
+`Client.submit` and `Client.update` written out; a test compares these keywords with this file.
 """
 
 import math
@@ -22,7 +22,7 @@ OpenMode = Literal["auto", "truncate", "append"]
 start; never emptied."""
 DependencyKind = Literal["after", "afterany", "afterok", "afternotok"]
 NOTIFY_EVENTS: Final = ("start", "requeue", "end", "fail")
-"""Events of a job that send a notification: its first process runs; requeued; ended; failed."""
+"""Events that send a notification: the job's first process runs; the job is requeued; ends; fails."""
 MAX_GANG_GPUS: Final = 65_536
 MAX_CORES: Final = 1 << 24
 MAX_MEMORY_MIB: Final = 1 << 40
@@ -32,7 +32,7 @@ LAST_S: Final = 253_402_300_799
 
 
 class DependsOn(msgspec.Struct, frozen=True, array_like=True):
-    """A dependency of a job, see `rlsched.broker.state.gates`."""
+    """A dependency on another job; `rlsched.broker.state.gates` describes the kinds."""
 
     kind: DependencyKind
     job: int
@@ -47,7 +47,7 @@ class Tasks(msgspec.Struct, frozen=True, array_like=True):
 
 
 class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a submission on which forecasts depend; a dry run has these."""
+    """Settings of a submission on which forecasts depend. `DryRun` has the same settings."""
 
     num_gpus: Annotated[
         int,
@@ -76,14 +76,14 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             Option(
                 "--gpu-type TYPE,...",
                 "Only these GPU types, as `rlsched nodes` shows them or shorter: H100; A100,H100; any.",
-                "Only these GPU types; any.",
+                "New accepted GPU types, or any.",
             ),
             Option("-C --constraint TYPE|...", "Same as --gpu-type, as in Slurm."),
             changes="task",
             scontrol="Features",
         ),
     ] = []
-    """Accepted types, as `rlsched.models.gpu_types.stands_for` reads them; empty: any."""
+    """Accepted GPU types, as `rlsched.models.gpu_types.stands_for` interprets them; empty: any type."""
     num_cpus: Annotated[
         int,
         Setting(
@@ -97,7 +97,7 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             most=MAX_CORES,
         ),
     ] = 0
-    """Of the whole job."""
+    """CPU cores of the whole job; 0: none requested."""
     memory_mib: Annotated[
         int,
         Setting(
@@ -112,7 +112,7 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             most=MAX_MEMORY_MIB,
         ),
     ] = 0
-    """Of the whole job."""
+    """Host memory of the whole job, MiB; 0: none requested."""
     gpu_memory_mib: Annotated[
         int,
         Setting(
@@ -164,10 +164,10 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobSettings(JobNeeds, frozen=True, kw_only=True):
-    """Settings of a submission, as sent and as journalled."""
+    """All settings of a submission, as in the request and in the journal."""
 
     token: Annotated[str, Setting(characters=128)]
-    """Makes a repeated request harmless: the same token gets the same job."""
+    """Makes a repeated request harmless: a known token returns the job queued first."""
     command: Annotated[list[str], Setting()]
     name: Annotated[
         str,
@@ -251,7 +251,7 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
                 "-d --dependency WHAT",
                 "Wait for other jobs: after, afterany, afterok, afternotok with job numbers (afterok:17:18), "
                 "singleton; separate several by commas, all have to be met.",
-                'Wait for these jobs, instead of earlier ones; "": for none.',
+                'New dependencies, which replace the present ones; "": none.',
             ),
             changes="waiting",
             scontrol="Dependency",
@@ -262,8 +262,8 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "-a --array TASKS",
-                "Queue a task per number, with RLSCHED_ARRAY_TASK in its environment: 0-99, 1,3,7; %8: at "
-                "most 8 at once.",
+                "Queue one task per number, with the number as RLSCHED_ARRAY_TASK in its environment: 0-99, "
+                "1,3,7; 0-99%8: at most 8 run at once.",
             ),
             keyword="array",
         ),
@@ -272,7 +272,11 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
     array_limit: Annotated[
         int,
         Setting(
-            Option("--array-limit N", update="Most tasks to run at once; 0: no limit.", kind="number"),
+            Option(
+                "--array-limit N",
+                update="Maximum number of tasks to run at once; 0: no limit.",
+                kind="number",
+            ),
             least=0,
             most=math.inf,
             expects="0 or more",
@@ -303,7 +307,7 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
             changes="task",
         ),
     ] = None
-    """None: the broker's setting, like the next two."""
+    """Seconds; None: the broker's setting."""
     speed_energy: Annotated[
         float | None,
         Setting(
@@ -322,15 +326,15 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--lost-after TIME",
-                "Time a node of the job may be unreachable, or the broker down, before the node ends the job "
-                "and the broker requeues it: 10m, 1h, never.  [default: the broker's --lost-after, which is "
-                "never]",
+                "Time for which a node of the job may be unreachable, or the broker down, before the node "
+                "ends the job and the broker requeues it: 10m, 1h, never.  [default: the broker's "
+                "--lost-after, by default never]",
                 "Same as for `rlsched submit`.",
             ),
             changes="task",
         ),
     ] = None
-    """0: never, the job goes on there."""
+    """Seconds; 0: never, so the job continues on an unreachable node. None: the broker's setting."""
     share: Annotated[
         Share,
         Setting(
@@ -338,12 +342,12 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
                 "--share",
                 "Whether the job may share its GPUs with other jobs, if the broker has --share. auto: if "
                 "--workload is given, or jobs with this command have been measured.",
-                update="Whether it may share GPUs; present co-tenants stay.",
+                update="Whether the job may share its GPUs; jobs that share them now stay.",
             ),
             changes="running",
         ),
     ] = "auto"
-    """`auto`: if the job's needs are known (`rlsched.broker.state.job_requests`)."""
+    """`auto`: the job may share if its needs are known (`rlsched.broker.state.job_requests`)."""
     priority: Annotated[
         Priority,
         Setting(
@@ -361,8 +365,8 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
         Setting(
             Option(
                 "--notify WHAT",
-                "Events to notify of, if the operator runs `rlsched notify`: some of start, requeue, end, "
-                "fail, separated by commas. fail: only if the job fails.",
+                "Events that send a notification, if the operator runs `rlsched notify`: some of start, "
+                "requeue, end, fail, separated by commas. fail: only if the job fails.",
             ),
             Option(
                 "--mail-type WHAT", "Same as --notify, with Slurm's names: BEGIN, END, FAIL, REQUEUE, ALL."
@@ -386,22 +390,22 @@ class JobSettings(JobNeeds, frozen=True, kw_only=True):
 
 
 class JobChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes of a submission, as ordered and as journalled; None: unchanged. Fields as in `JobSettings`."""
+    """Changes to a submission, in the request and in the journal. None: unchanged. Fields: `JobSettings`."""
 
     job: int
     tasks: list[Tasks] = []
-    """Tasks of an array, if only these change, including tasks that are no jobs yet."""
+    """Change only these tasks of an array, including tasks that are not jobs yet."""
     name: str | None = None
     priority: Priority | None = None
     time_limit_s: float | None = None
-    """Infinite: no limit."""
+    """New time limit; infinite: no limit."""
     begin_s: float | None = None
-    """A time in the past: the job may start at once."""
+    """New earliest start; a time in the past: the job may start immediately."""
     depends_on: list[DependsOn] | None = None
-    """Replaces the job's dependencies."""
+    """New dependencies, which replace the present ones."""
     lost_after_s: float | None = None
     share: Share | None = None
     array_limit: int | None = None
     gpu_types: list[str] | None = None
-    """Empty: any."""
+    """New accepted GPU types; empty: any type."""
     grace_s: float | None = None

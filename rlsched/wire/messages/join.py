@@ -1,17 +1,17 @@
-"""A machine's request for its own key, sent with a one-time key: see `rlsched keys`."""
+"""A machine's request for its own key, sent with a one-time key; see `rlsched keys`."""
 
 import msgspec
 
 
 class Join(msgspec.Struct, frozen=True, kw_only=True, tag="join", forbid_unknown_fields=True):
-    """Accept this key, in place of the one-time key that signs the request."""
+    """Accept this public key in place of the one-time key with which the request is sent."""
 
     public: str
-    """The public half of the new pair, z85."""
+    """Public half of the machine's new key pair, z85."""
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True, tag="joined"):
-    """The key is on the access list, on disk; the one-time key is no longer valid."""
+    """The answer to `Join`: the key is on the access list, on disk. The one-time key is no longer valid."""
 
     role: str
     name: str

@@ -23,65 +23,75 @@ END_REASONS: Final = (
     MPS_FAULT,
     MPS_NEIGHBOUR_FAULT,
 )
-"""How a rank can have ended: by itself; by an order to end it; at its job's time limit; because its node was
-stopped, or had no contact with a broker for too long; for an unknown reason; because a user cancelled its job
-on the engine, not through the broker; because it exceeded its memory limit or its node was out of memory;
-because its GPU was out of memory, according to its output; because an MPS server had a fault, whose cause is
-unknown, or is another rank on its GPUs. Any other value is read as ""."""
+"""Why a rank ended. Any other value is read as "".
+
+    ""                   by itself
+    killed               by an order to end the rank
+    time_limit           at the job's time limit
+    node_stopped         its node was stopped
+    fenced               its node had no contact with a broker for too long
+    vanished             unknown
+    cancelled            a user cancelled the job on the engine, not through the broker
+    out_of_memory        the rank exceeded its memory limit, or the node was out of memory
+    gpu_out_of_memory    a GPU was out of memory, according to the rank's output
+    mps_fault            an MPS server had a fault, with an unknown cause
+    mps_neighbour_fault  an MPS server had a fault, caused by another rank on the same GPUs
+"""
 
 
 HELD_TO: Final = ("cores", "memory", "processes", "devices")
 """Limits that a node can enforce: `Launch.cores`, `Launch.memory_mib`, the node's own limit of processes,
-and the device files of the GPUs that a job holds."""
+and access to the device files of the job's GPUs only."""
 
 TIME_SLICING: Final = "time-slicing"
 MPS: Final = "mps"
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Features of a node's engine, `rlsched.broker.nodes.engine`; a node of rlsched's own has all of them."""
+    """Features of a node's engine (`rlsched.broker.nodes.engine`). A node daemon has all of them."""
 
     exact_gpus: bool = True
     """Jobs get exactly the GPUs of the `Launch`, not only their number."""
     per_node_indices: bool = True
     """The GPUs of a gang may have different numbers on each node."""
     preempts: bool = True
-    """It can stop a job so that the job starts again later."""
+    """The engine can stop a job so that the job starts again later."""
     clocks: bool = True
-    """It obeys `HoldClock`."""
+    """The engine obeys `HoldClock`."""
     places: bool = True
-    """It obeys a `Launch`. Otherwise it starts jobs itself, in the order of the queue (`JobInfo.queue_key`),
-    and reports that with `Begin`."""
+    """The engine obeys a `Launch`. If False, the engine starts jobs itself, in the order of
+    `JobInfo.queue_key`, and reports the starts with `Begin`."""
     holds_to: list[str] | None = None
-    """Limits that it enforces for a job as a whole, of `HELD_TO`; None from nodes older than limits."""
+    """Members of `HELD_TO` that the node enforces for whole jobs; None from nodes without this field."""
     gpu_memory_mib: int = 0
-    """Memory of its smallest GPU; 0: unknown."""
+    """Memory of the node's smallest GPU; 0: unknown."""
     shares: bool = False
-    """It runs several jobs on a GPU (`Launch.beside`); false from nodes older than this field."""
+    """The node runs several jobs on a GPU (`Launch.beside`); False from nodes without this field."""
     sharing: str = ""
-    """How jobs share its GPUs: `MPS`; "": by time slicing."""
+    """How jobs share the node's GPUs: `MPS`; "": by time slicing."""
     fences: bool = False
-    """It ends ranks at their `Launch.lost_after_s`. Jobs on other nodes are never lost by time."""
+    """The node ends ranks after `Launch.lost_after_s` without contact. If False, jobs on the node are never
+    treated as lost because of the time without contact."""
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a node of rlsched's own, which has all features, whatever its hardware and limits."""
+        """Whether a node daemon of rlsched serves the node. Its hardware and limits do not matter."""
         return self.exact_gpus and self.per_node_indices and self.preempts and self.clocks and self.places
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of a node that the broker must not assign: other jobs hold them, or they are out of service."""
+    """GPUs of a node that the broker must not assign: other users hold them, or they are out of service."""
 
     by: str
-    """Holder, or reason why they are out of service, for people; constant as long as they are held."""
+    """Holder of the GPUs, or why they are out of service, as text for people. Constant for one holding."""
     gpus: list[int]
     """GPU numbers on the node."""
     until_s: float | None = None
-    """Latest time at which they are free again, Unix seconds; None: unknown."""
+    """Latest time at which the GPUs are free again, Unix seconds; None: unknown."""
 
 
 class AttemptReport(OfRank, frozen=True, kw_only=True):
-    """State of an attempt on a node: `running`, or `ended` with its exit code and reason (see `Ended`)."""
+    """State of one rank on a node: `running`, or `ended` with its exit code and reason (see `Ended`)."""
 
     state: str
     exit_code: int | None = None
@@ -90,12 +100,12 @@ class AttemptReport(OfRank, frozen=True, kw_only=True):
     ran_s: float | None = None
     sm_clock_mhz: int = 0
     limit_s: float | None = None
-    """Both as in `Launched`."""
+    """`sm_clock_mhz` and `limit_s` as in `Launched`."""
     usage: RankUsage | None = None
     """As in `Ended`."""
 
     def as_launched(self) -> "Launched":
-        """The `Launched` of a rank that runs; its process number is not reported again."""
+        """Return the `Launched` message for a running rank; its process number is 0."""
         return Launched(
             job=self.job,
             attempt=self.attempt,
@@ -106,7 +116,7 @@ class AttemptReport(OfRank, frozen=True, kw_only=True):
         )
 
     def as_ended(self) -> "Ended":
-        """The `Ended` of a rank that has ended."""
+        """Return the `Ended` message for a rank that has ended."""
         return Ended(
             job=self.job,
             attempt=self.attempt,
@@ -122,9 +132,9 @@ class AttemptReport(OfRank, frozen=True, kw_only=True):
 class Hello(
     msgspec.Struct, frozen=True, kw_only=True, tag="hello", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """A node registers or reconnects, with all attempts that run or whose end is not acknowledged.
+    """Register a node, or reconnect it, with all attempts that run or whose end is not acknowledged.
 
-    Fields with their default are not sent: a broker that does not know a field refuses messages that use it.
+    Fields with their default are not sent, because a broker refuses messages that use a field unknown to it.
     """
 
     name: str
@@ -136,62 +146,61 @@ class Hello(
     vc: str = ""
     boot_id: str = ""
     epoch: int = 0
-    """Highest broker epoch that this node has obeyed."""
+    """Highest epoch among the brokers whose orders this node has obeyed."""
     cluster: str = ""
-    """The last `Welcome.cluster` that it has obeyed."""
+    """`Welcome.cluster` of the broker whose orders the node obeyed last."""
     attempts: list[AttemptReport] = []
     sm_clocks_mhz: list[int] = []
-    """SM clocks to which all of its GPUs can be locked, MHz, highest first; empty if they cannot be
-    locked."""
+    """SM clocks to which all GPUs of the node can be locked, MHz, highest first; empty: not lockable."""
     clocks_note: str = ""
-    """Why they cannot be locked."""
+    """Why the clocks cannot be locked."""
     directory_id: str = ""
-    """Random ID of the directory in which it keeps its attempts."""
+    """Random ID of the directory in which the node stores its attempts."""
     wall_s: float | None = None
-    """Its clock when it sends this, Unix seconds."""
+    """Time on the node's clock when the message is sent, Unix seconds."""
     unhealthy: str = ""
-    """Why it must get no new jobs, by its own checks; "" if it may."""
+    """Failed health check because of which the node must get no new jobs; "": none."""
     notes: list[str] = []
-    """Notes about the node for people."""
+    """Notes about the node, for people."""
     capabilities: Capabilities = Capabilities()
     engine_away: bool = False
     """As in `Heartbeat`."""
     held: list[Holding] = []
     """As in `Held`."""
     host: str = ""
-    """Name or address at which other nodes reach it; "" if it sends none."""
+    """Name or address at which other nodes reach this node; "" if the node sends none."""
 
 
 class Heartbeat(
     msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """The node is alive. Answered by `HeartbeatAck` if it has a request number."""
+    """Report that the node is alive. If it has a request number, the broker answers with `HeartbeatAck`."""
 
     name: str
     unhealthy: str = ""
-    """As in `Hello`, at this time."""
+    """As in `Hello`, but now."""
     engine_away: bool = False
-    """The sender is alive, but its engine does not answer it: orders may be delayed until the engine does,
-    and no rank is lost because of that. `unhealthy` reports it to people."""
+    """The sender is alive, but its engine does not answer: orders may be delayed until the engine answers,
+    and no rank is treated as lost because of that. People see the reason in `unhealthy`."""
     power_w: float | None = None
-    """Power of its GPUs, W; None if not all of them report it, or without `Welcome.hears_power`."""
+    """Power of the node's GPUs, W; None if not all of them report it, or without `Welcome.hears_power`."""
     wall_s: float | None = None
     """As in `Hello`; None without `Welcome.hears_clock`."""
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True, tag="held", forbid_unknown_fields=True):
-    """All GPUs of the node that other users hold or that are lost; GPUs that are no longer listed are free
-    again.
+    """Report all GPUs of the node that other users hold or that are lost.
 
-    The broker does not assign them. A GPU that a job of the broker holds becomes held after that job has
-    ended.
+    The broker does not assign these GPUs. GPUs that a later list does not name are free again. If a GPU of a
+    running job is named, it counts as held after that job has ended.
     """
 
     held: list[Holding]
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving", forbid_unknown_fields=True):
-    """This daemon is being stopped: no new jobs. Its ranks go on, or are being ended and will be reported."""
+    """Report that this daemon is being stopped and accepts no new jobs. Its ranks continue, or are being
+    ended; in that case their ends are reported."""
 
     name: str
 
@@ -204,33 +213,33 @@ class Launched(
     forbid_unknown_fields=True,
     omit_defaults=True,
 ):
-    """This rank's process runs."""
+    """Report that a rank's process runs."""
 
     pid: int
     sm_clock_mhz: int = 0
-    """Highest SM clock to which its GPUs are locked, MHz; 0: not locked."""
+    """Highest SM clock to which the rank's GPUs are locked, MHz; 0: not locked."""
     clock_note: str = ""
-    """Why the clock differs from the `Launch`."""
+    """Why the clock differs from the clock in `Launch`."""
     limit_s: float | None = None
-    """The time limit in force, which `LimitTime` can change, infinite for none; None: the limit of its
-    `Launch` cannot be changed, or without `Welcome.hears_limits`."""
+    """The time limit in force, which `LimitTime` can change; infinite: no limit. None: the limit of the
+    `Launch` cannot be changed, or the broker's `Welcome.hears_limits` is False."""
 
 
 class LaunchRefused(OfRank, frozen=True, kw_only=True, tag="launch_refused", forbid_unknown_fields=True):
-    """This rank could not be started."""
+    """Report that a rank could not be started."""
 
     message: str
     is_for_now: bool = False
-    """The cause is not the job's (for example a full disk of the node): this attempt does not count."""
+    """The job is not the cause (for example, the node's disk is full), so this attempt does not count."""
     is_about_owner: bool = False
-    """The node runs no jobs of the job's person: there is no such account, or it has no permission."""
+    """The node cannot run jobs of this user: the account does not exist, or the daemon lacks permission."""
 
 
 class Ended(OfRank, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True, omit_defaults=True):
-    """This rank has ended, or (after a `Kill`) will never start. Repeated until `EndedAck`."""
+    """Report that a rank has ended, or (after a `Kill`) will never start. Repeated until `EndedAck`."""
 
     exit_code: int
-    """The process's own; 128 + signal number if a signal ended it; 143 if it never started."""
+    """Exit code of the process; 128 + signal number if a signal ended it; 143 if it never started."""
     reason: str = ""
     """One of `END_REASONS`."""
     ended_s: float | None = None
@@ -238,7 +247,7 @@ class Ended(OfRank, frozen=True, kw_only=True, tag="ended", forbid_unknown_field
     ran_s: float | None = None
     """Run time, seconds of a monotonic clock; None if unknown."""
     usage: RankUsage | None = None
-    """Usage from its start on; None if not measured, or without `Welcome.hears_usage`."""
+    """Usage since the rank's start; None if not measured, or without `Welcome.hears_usage`."""
 
 
 class ClockHeld(OfRank, frozen=True, kw_only=True, tag="clock_held", forbid_unknown_fields=True):
@@ -257,7 +266,7 @@ class OutputFailed(OfRank, frozen=True, kw_only=True, tag="output_failed", forbi
 
 
 class TimeLimited(OfRank, frozen=True, kw_only=True, tag="time_limited", forbid_unknown_fields=True):
-    """The answer to `LimitTime`, for a running rank: this limit is in force."""
+    """The answer to `LimitTime`, for a running rank: the time limit in force."""
 
     limit_s: float
 
@@ -288,7 +297,7 @@ NodeMessage = (
 
 
 class OfNode(msgspec.Struct, frozen=True, kw_only=True, tag="of_node", forbid_unknown_fields=True):
-    """A message of an engine for one of its nodes: one connection and one key serve all of them."""
+    """A message of an engine for one of its nodes. All nodes of the engine use one connection and one key."""
 
     node: str
     message: NodeMessage

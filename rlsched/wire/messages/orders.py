@@ -1,4 +1,4 @@
-"""Orders and notices of the broker to a node."""
+"""Orders and notices that the broker sends to a node."""
 
 import msgspec
 
@@ -10,40 +10,41 @@ DEFAULT_GRACE_S = 30.0
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
-    """The node is registered. Attempts in `forget` are not the broker's: end them and forget them.
+    """The answer to `Hello`: the node is registered. The node must end and forget the attempts in `forget`.
 
-    A node whose `Hello` named another cluster is not registered by this: it learns the broker's cluster. It
-    keeps its jobs and obeys no order, or joins and sends `Hello` again.
+    If the node's `Hello` named another cluster, this message does not register the node; it only names the
+    broker's cluster. The node then keeps its jobs and obeys no order, or joins this cluster and sends `Hello`
+    again.
     """
 
     epoch: int
     cluster: str
-    """Identity of the broker's journal; in another journal the same job numbers mean other jobs."""
+    """Identity of the broker's journal. The same job number in another journal is another job."""
     heartbeat_s: float
     forget: list[tuple[int, int]] = []
-    """(job, attempt)"""
+    """(job, attempt) pairs that are not current attempts in the broker's journal."""
     hears_power: bool = False
-    """Whether this broker knows `Heartbeat.power_w`; otherwise it would refuse the field."""
+    """Whether this broker accepts `Heartbeat.power_w`. An older broker would refuse the message."""
     hears_limits: bool = False
-    """Likewise `Launched.limit_s`."""
+    """Whether this broker accepts `Launched.limit_s`."""
     hears_usage: bool = False
-    """Likewise `Metered` and `Ended.usage`."""
+    """Whether this broker accepts `Metered` and `Ended.usage`."""
     hears_clock: bool = False
-    """Likewise `Heartbeat.wall_s`."""
+    """Whether this broker accepts `Heartbeat.wall_s`."""
     hears_output: bool = False
     """Likewise `OutputFailed`."""
 
 
 class HeartbeatAck(msgspec.Struct, frozen=True, kw_only=True, tag="heartbeat_ack"):
-    """The broker received the heartbeat with this request number.
+    """The answer to the heartbeat with this request number.
 
-    For at least `Launch.lost_after_s` after that was sent, the broker starts the job on no other node. A node
-    that gets no later answer ends the ranks of that job within this time.
+    For at least `Launch.lost_after_s` after the heartbeat was sent, the broker does not start the job
+    elsewhere. A node that gets no later answer ends the ranks of the job within this time.
     """
 
 
 class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
-    """Start one rank of an attempt. A node that knows (job, attempt, rank) does not start it again."""
+    """Start one rank of an attempt. A node that knows (job, attempt, rank) does not start the rank again."""
 
     epoch: int
     num_ranks: int
@@ -64,69 +65,72 @@ class Launch(OfRank, frozen=True, kw_only=True, tag="launch"):
     whole_lines: bool = False
     """Other ranks may write to the same files at the same time."""
     person: str = ""
-    """Owner of the job, as the broker knows it from a key; "" from an older broker."""
+    """Owner of the job, as given by the key that submitted it; "" from an older broker."""
     time_limit_s: float | None = None
     grace_s: float | None = None
-    """Seconds between SIGTERM and SIGKILL, for every kind of end; None from an older broker."""
+    """Seconds between SIGTERM and SIGKILL, for every reason to end the rank; None from an older broker."""
     sm_clock_mhz: int = 0
-    """Highest SM clock of its GPUs while the rank runs, MHz; 0: unchanged."""
+    """Highest SM clock of the rank's GPUs while it runs, MHz; 0: unchanged."""
     lost_after_s: float = 0.0
-    """End it before no heartbeat has been answered for this time, seconds (see `HeartbeatAck`); 0: never."""
+    """Longest time without an answered heartbeat, seconds: the node ends the rank before this time has passed
+    (see `HeartbeatAck`). 0: never."""
     launcher: Launcher = "none"
     gpus_of_ranks: list[int] = msgspec.field(default_factory=list)
     """Number of GPUs of each rank; empty from an older broker."""
     master: str = ""
     """Address at which other nodes reach rank 0's node; "" from an older broker."""
     cores: int = 0
-    """Exclusive processors of this rank; 0: none requested. Nodes older than limits ignore it."""
+    """Processors for this rank only; 0: none requested. Nodes without limits ignore this field."""
     memory_mib: int = 0
-    """Host memory that this rank may use; 0: none requested, it gets the share of its GPUs."""
+    """Maximum host memory of this rank; 0: none requested, so the rank gets the share of its GPUs."""
     gpu_memory_mib: int = 0
-    """Memory that must be free on each of its GPUs; 0: none requested."""
+    """Memory that must be free on each of the rank's GPUs; 0: none requested."""
     workload: str = ""
-    """Name in the catalogue, if the user gave one; simulated GPUs use it."""
+    """Name of the workload in the catalogue, if the user gave one; used by simulated GPUs."""
     beside: list[int] = msgspec.field(default_factory=list)
-    """Jobs that may share its GPUs. All other jobs must have ended, or be ending, before it starts."""
+    """Jobs that may share the rank's GPUs. All other jobs on these GPUs must have ended, or be ending, before
+    the rank starts."""
     shares: bool = False
-    """Jobs that start later may share its GPUs."""
+    """Jobs that start later may share the rank's GPUs."""
     gpu_need_mib: int = 0
-    """Memory that it needs on each GPU, as requested or learnt: its limit under MPS; 0: unknown."""
+    """Memory that the rank needs on each GPU, as requested or measured, MiB. It is the rank's limit under
+    MPS. 0: unknown."""
 
 
 class Kill(OfRank, frozen=True, kw_only=True, tag="kill"):
     """End this rank on this node: SIGTERM, then SIGKILL after `grace_s`.
 
-    Always answered by `Ended`, also if the node does not know the attempt; the node then remembers the
-    attempt as ended, so that it does not obey a `Launch` that arrives later.
+    The node always answers with `Ended`. If it does not know the attempt, it remembers the attempt as ended,
+    so that it does not obey a `Launch` that arrives later.
     """
 
     epoch: int
     grace_s: float = DEFAULT_GRACE_S
     again: bool = False
-    """The job waits afterwards, to start again: an engine with its own queue keeps it there."""
+    """The job will start again later: an engine with its own queue keeps the job in that queue."""
 
 
 class HoldClock(OfRank, frozen=True, kw_only=True, tag="hold_clock"):
-    """Change the highest SM clock of a running rank's GPUs; answered by `ClockHeld`."""
+    """Change the highest SM clock of a running rank's GPUs. The node answers with `ClockHeld`."""
 
     epoch: int
     sm_clock_mhz: int
-    """0: unlock the clocks."""
+    """New highest SM clock, MHz; 0: unlock the clocks."""
 
 
 class LimitTime(OfRank, frozen=True, kw_only=True, tag="limit_time"):
-    """Change the time limit of a running rank, counted from its start; answered by `TimeLimited`.
+    """Change the time limit of a running rank, counted from its start. The node answers with `TimeLimited`.
 
-    Sent only for ranks that have reported `Launched.limit_s`, and repeated until it is answered.
+    Sent only for ranks that have reported `Launched.limit_s`, and repeated until the node answers.
     """
 
     epoch: int
     limit_s: float
-    """Infinite: no limit."""
+    """New time limit, seconds; infinite: no limit."""
 
 
 class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag="say_hello"):
-    """The broker does not know this connection (for example after a restart): send `Hello` again."""
+    """Ask a node for its `Hello`. The broker does not know this connection, for example after a restart."""
 
     cluster: str = ""
     """As in `Welcome`; "" from an older broker."""
@@ -134,11 +138,11 @@ class SayHello(msgspec.Struct, frozen=True, kw_only=True, tag="say_hello"):
 
 
 class EndedAck(OfRank, frozen=True, kw_only=True, tag="ended_ack"):
-    """The end is in the journal; the node need not repeat it."""
+    """The answer to `Ended`: the end is in the journal, and the node stops repeating it."""
 
 
 class FetchLog(OfRank, frozen=True, kw_only=True, tag="fetch_log"):
-    """Read a piece of output; answered by `LogData` with the same request number."""
+    """Read a piece of a rank's output. The node answers with `LogData` and the same request number."""
 
     offset: int
     max_bytes: int

@@ -1,10 +1,13 @@
-"""Quality of the broker's predictions: part of `StatsReport`."""
+"""Quality of the broker's run-time predictions: a part of `StatsReport`."""
 
 import msgspec
 
 
 class LongerScore(msgspec.Struct, frozen=True, kw_only=True):
-    """P(longer than `than_s`) against the outcomes; `auc` is None if all jobs were on one side."""
+    """Quality of the predicted probability that a job runs longer than `than_s`.
+
+    `auc` is None if all jobs ran longer, or none did.
+    """
 
     than_s: float
     true_frac: float
@@ -14,55 +17,57 @@ class LongerScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PredictionScore(msgspec.Struct, frozen=True, kw_only=True):
-    """Quality of predictions: the figures of `rlsched.workload.predict.quality`."""
+    """Quality of run-time predictions, with the figures of `rlsched.workload.predict.quality`."""
 
     median_abs_ln: float
     """Median of |ln(true / predicted median)|."""
     spearman_mean: float | None
-    """Rank correlation of the expected run time with the true one."""
+    """Rank correlation of the expected run time with the true run time."""
     spearman_ln: float | None
-    """The same of the expected logarithm."""
+    """Rank correlation of the expected logarithm of the run time with the true run time."""
     longer_than_median_frac: float
-    """Jobs that lasted longer than their predicted median; 0.5 if calibrated."""
+    """Share of jobs that ran longer than their predicted median; 0.5 if calibrated."""
     covered_frac: float
-    """Jobs inside their 10 to 90 % interval; 0.8 if calibrated."""
+    """Share of jobs that ran within their predicted 10 to 90 % interval; 0.8 if calibrated."""
     ks: float
     longer: list[LongerScore]
 
 
 class RecentPredictions(msgspec.Struct, frozen=True, kw_only=True):
-    """Predictions for jobs that ended recently, and the running mean's for the same; None below 20 jobs."""
+    """Scores for jobs that ended recently: of their predictions, and of the running mean on the same jobs.
+
+    A score is None for fewer than 20 jobs.
+    """
 
     jobs: int
     since_s: float | None
-    """End of the first of them, Unix seconds."""
+    """End time of the first of these jobs, Unix seconds."""
     predicted: PredictionScore | None
     running_mean: PredictionScore | None
 
 
 class PredictionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The predictor of run times, and its recent quality. Times are Unix seconds, None if there is none
-    yet."""
+    """The predictor of run times, and its recent quality. Times are Unix seconds; None: no such time yet."""
 
     model: str
-    """Predictor of the next job, `running-mean` or `hedge`."""
+    """Predictor used for the next job, `running-mean` or `hedge`."""
     note: str
-    """Predictors that do not serve (yet), and why; "" if all do."""
+    """Predictors that are not in use (yet), and why; "" if all are."""
     ended: int
-    """Jobs learnt from."""
+    """Number of ended jobs on which the predictor is trained."""
     last_jobs: RecentPredictions
-    """The last 200."""
+    """Scores for the last 200 jobs."""
     last_week: RecentPredictions
-    """The last seven days."""
+    """Scores for the jobs of the last seven days."""
     fits: int | None
-    """Fits of boosting since this broker started; this and the following fields are None without boosting."""
+    """Boosting models fitted since this broker started; None, like the following fields, without boosting."""
     fitted_s: float | None
     fitted_jobs: int | None
-    """Jobs that had ended when the fit in use began."""
+    """Number of ended jobs when the fit in use began."""
     next_fit_jobs: int | None
     """Number of ended jobs at which the next fit starts."""
     fitting: bool | None
     fit_error: str | None
-    """Why the last fit failed; None if it did not."""
+    """Why the last fit failed; None if it succeeded."""
     weights: dict[str, dict[str, float]] | None
-    """By size of jobs (1, 2-7, 8+ GPUs): the weight of each predictor in the hedge."""
+    """Weight of each predictor in the hedge, by job size (1, 2-7, 8+ GPUs)."""

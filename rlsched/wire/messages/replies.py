@@ -1,4 +1,4 @@
-"""Answers of the broker to a client."""
+"""Answers that the broker sends to a client."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from rlsched.wire.messages.usage import SeenUsage
 
 
 class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as shown to people. Times are Unix seconds, None if there is none yet."""
+    """A job as shown to people. Times are Unix seconds; None: no such time yet."""
 
     job: int
     name: str
@@ -26,7 +26,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     submit_s: float
     predicted_s: float | None
-    """Run time on which the queue order is based, predicted at submission."""
+    """Run time predicted at submission; the queue order is based on it."""
     start_s: float | None
     end_s: float | None
     exit_code: int | None
@@ -34,65 +34,65 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     gpus: list[list[int]]
     """GPU numbers on each of `nodes`."""
     nodes_omitted: int = 0
-    """Number of nodes left out of `nodes` and `gpus`, if there are thousands."""
+    """Number of nodes that `nodes` and `gpus` omit, for jobs with thousands of nodes."""
     decided_by: str
     reason: str
     """Why the job waits, or how it ended; one line."""
     predicted_by: str = ""
-    """`running-mean` or `hedge`."""
+    """Predictor of the run time, `running-mean` or `hedge`."""
     preemptible: bool = False
     priority: str = "normal"
-    """As submitted."""
+    """Priority of the submission or of a later change."""
     preemptions: int = 0
     """Attempts that were preempted for another job."""
     workload: str = ""
     share: str = "auto"
-    """As submitted."""
+    """Setting `share` of the submission or of a later change."""
     beside: list[str] = []
-    """Displayed IDs of the jobs that share its GPUs now."""
+    """Displayed IDs of the jobs that share the job's GPUs now."""
     speed_energy: float | None = None
-    """As submitted; None: the broker's."""
+    """Setting `speed_energy` of the submission; None: the broker's setting."""
     sm_clock_frac: float | None = None
-    """SM clock of the current or last attempt, relative to the highest; None before the first."""
+    """SM clock of the current or last attempt, as a fraction of the highest clock; None before the first."""
     queue_key: float | None = None
-    """Sort key of a queued job: the lowest first, and among equals the lower number."""
+    """Sort key of a queued job: jobs start in ascending order of the key, then of the job number."""
     sm_clocks_mhz: list[int] = []
-    """SM clock that each of `nodes` has set, MHz; 0: none set."""
+    """SM clock set on each of `nodes`, MHz; 0: none set."""
     array: int = 0
-    """Array of a task."""
+    """Number of the array, if the job is a task."""
     task: int = 0
     tasks: str = ""
     """Tasks of an array that are not jobs yet, such as `8-99%4`; "" for a job."""
     num_tasks: int = 0
     """Number of tasks of an array; 0 for a job."""
     forecast: JobForecast | None = None
-    """Forecast of its start and end; None: no forecast yet, or the job has ended."""
+    """Forecast of the job's start and end; None: no forecast yet, or the job has ended."""
     num_cpus: int = 0
-    """Cores that a live job requests; 0: none."""
+    """CPU cores that the job requests; 0: none, or the job has ended."""
     memory_mib: int = 0
-    """Host memory that it requests; 0: none."""
+    """Host memory that the job requests; 0: none."""
     gpu_memory_mib: int = 0
-    """Minimum memory of each of its GPUs, from its request or its measured need; 0: any GPU fits."""
+    """Minimum memory of each of the job's GPUs, from its request or its measured need; 0: any GPU fits."""
     gpu_types: list[str] = []
-    """Accepted GPU types; empty: any."""
+    """Accepted GPU types; empty: any type."""
     speed_frac: float | None = None
-    """Speed of a job on its GPUs by the models; 1: unshared at the highest clock; None: unknown."""
+    """Speed on the job's GPUs, by the models; 1: unshared at the highest clock; None: unknown."""
     usage: SeenUsage | None = None
-    """Its usage; None if no node has measured it."""
+    """Usage of the job; None if no node has measured it."""
     energy_j: float | None = None
     """Energy of all attempts, joules; None if no node has measured it."""
     shared_by: list[str] = []
-    """How its nodes let it share its GPUs, `time-slicing` or `mps`; empty if it shares none."""
+    """How nodes share the job's GPUs among jobs, `time-slicing` or `mps`; empty if the job shares no GPU."""
     grace_s: float | None = None
     """Seconds between SIGTERM and SIGKILL; None from an older broker, or if the job has ended."""
     seen_speed_frac: float | None = None
-    """Observed speed next to its co-tenants; 1: its speed without them at the same clock; None: unknown."""
+    """Measured speed while sharing GPUs; 1: the speed without sharing at this clock; None: unknown."""
     slow_sharing_s: float = 0.0
-    """Seconds for which this speed has been below the policy's minimum or the prediction; 0: it is not."""
+    """Seconds for which `seen_speed_frac` has been below the policy's minimum or the prediction."""
 
 
 MAX_CLOCK_SKEW_S = 5.0
-"""A larger difference between the clocks of node and broker is reported."""
+"""Difference between the clocks of node and broker above which it is reported, seconds."""
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,50 +100,50 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     state: str
-    """up | drained | away | down | asleep | waking | foreign (it belongs to another cluster)"""
+    """up | drained | unreachable | down | asleep | waking | foreign (the node belongs to another cluster)"""
     gpus: int
     free_gpus: int
     gpu_type: str
     vc: str
     jobs: list[int]
     called: list[str] = []
-    """Displayed ID of each job, `17_3` for a task; empty from an older broker."""
+    """Displayed IDs of the node's jobs, such as `17_3` for a task; empty from an older broker."""
     last_seen_s: float
     clock_skew_s: float | None = None
-    """Seconds by which its clock was ahead of the broker's at its last heartbeat; None: not reported."""
+    """Seconds by which the node's clock was ahead of the broker's at the last heartbeat; None: unknown."""
     max_sm_clock_mhz: int = 0
-    """Highest SM clock to which all of its GPUs can be locked; 0: they cannot be locked, or unknown."""
+    """Highest SM clock to which all GPUs of the node can be locked, MHz; 0: none, or unknown."""
     clocks_note: str = ""
-    """Why they cannot be locked."""
+    """Why the clocks cannot be locked."""
     reason: str = ""
-    """Why it is in this state; "" if it is up."""
+    """Why the node is in this state; "" if it is up."""
     notes: list[str] = []
-    """Notes for people, in any state."""
+    """Notes about the node for people, in any state."""
     power_w: float | None = None
-    """Power of its GPUs now, W; None if not measured."""
+    """Power of the node's GPUs now, W; None if not measured."""
     energy_day_j: float | None = None
-    """Energy of its GPUs since its day began, joules; None if not measured."""
+    """Energy of the node's GPUs since the beginning of its day, joules; None if not measured."""
     gpu_frac: float | None = None
-    """Share of the recent GPU time in which its GPUs worked for jobs; None if not measured, as the next
-    two."""
+    """Share of the recent GPU time in which the node's GPUs worked for jobs. `gpu_frac`, `cores` and
+    `memory_mib` are None if not measured."""
     cores: float | None = None
     """CPU cores that jobs keep busy."""
     memory_mib: int | None = None
     """Memory that jobs use."""
     sharing: str = ""
-    """How jobs share its GPUs, `time-slicing` or `mps`; "": not at all."""
+    """How jobs share the node's GPUs, `time-slicing` or `mps`; "": they do not."""
 
 
 class Ok(msgspec.Struct, frozen=True, kw_only=True, tag="ok"):
-    """Done."""
+    """The request has been carried out."""
 
 
 class Jobs(msgspec.Struct, frozen=True, kw_only=True, tag="jobs"):
-    """A page of jobs by number, the latest of the selected ones."""
+    """A page of the requested jobs, sorted by number: the last ones."""
 
     jobs: list[JobInfo]
     omitted: int = 0
-    """Number of older jobs left out; ask for jobs before the first of `jobs`."""
+    """Number of older jobs that are left out; `ListJobs.before` gets them."""
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
@@ -151,25 +151,25 @@ class Nodes(msgspec.Struct, frozen=True, kw_only=True, tag="nodes"):
 
     nodes: list[NodeInfo]
     omitted: int = 0
-    """Number of nodes left out; ask for nodes after the last of `nodes`."""
+    """Number of nodes that are left out; `ListNodes` after the last of `nodes` gets them."""
 
 
 class QuotaInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a user, an account or a VC, None if there is none, and the usage for each."""
+    """Limits of a user, an account or a VC, and the usage that each limits. None: no limit."""
 
     kind: PartyKind
     name: str
-    """`default`: limits of every party without its own."""
+    """Name of the party; `default`: limits of every party without limits of its own."""
     gpus: int | None
     jobs: int | None
     gpu_hours: float | None
     by_default: list[str]
-    """Limits among `gpus`, `jobs`, `gpu_hours` that come from the default."""
+    """Which of `gpus`, `jobs`, `gpu_hours` come from the default limits."""
     gpus_now: float
     jobs_now: int
     """Waiting and running jobs."""
     gpu_hours_used: float
-    """In this calendar month, UTC."""
+    """GPU-hours used in this calendar month, UTC."""
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True, tag="quotas"):
@@ -177,24 +177,24 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True, tag="quotas"):
 
     quotas: list[QuotaInfo]
     omitted: int = 0
-    """Number of quotas that follow."""
+    """Number of quotas after this page."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A person who may charge jobs to an account."""
+    """A person who can charge jobs to an account."""
 
     account: str
     person: str
     default: bool
-    """Whether this is the account for this person's jobs that name none."""
+    """Whether this person's jobs are charged to this account if they name none."""
 
 
 class Accounts(msgspec.Struct, frozen=True, kw_only=True, tag="accounts"):
-    """A page of the members of accounts, by account."""
+    """A page of the members of accounts, sorted by account."""
 
     members: list[Member]
     omitted: int = 0
-    """Number of members that follow."""
+    """Number of members after this page."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, tag="explanation"):
@@ -211,19 +211,19 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, tag="explanation"):
     """`forecast`, `array` and `task` as in `JobInfo`."""
 
     def __str__(self) -> str:
-        """As `rlsched why` prints it."""
+        """Return the text that `rlsched why` prints."""
         called = f"{self.array}_{self.task}" if self.array else str(self.job)
         return "\n".join([f"job {called}: {self.summary}", *(f"  {line}" for line in self.details)])
 
 
 class LogChunk(msgspec.Struct, frozen=True, kw_only=True, tag="log_chunk"):
-    """A piece of output. `eof`: the attempt has ended and nothing follows."""
+    """A piece of output. `eof`: the attempt has ended and this is the end of its output."""
 
     data: bytes
     offset: int
     eof: bool
     attempt: int = 0
-    """The attempt whose output this is; a higher one than before starts again at offset 0."""
+    """The attempt that wrote this output. If it is higher than before, continue from offset 0."""
 
 
 class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows"):
@@ -231,20 +231,20 @@ class JournalRows(msgspec.Struct, frozen=True, kw_only=True, tag="journal_rows")
 
     cluster: str
     epoch: int
-    """Epoch of the broker; the highest of a cluster decides."""
+    """Epoch of the broker; the broker with the highest epoch of a cluster decides."""
     last: int
     """Number of the last entry in the journal."""
     rows: list[tuple[int, float, str, bytes, int]]
     """Number, time (Unix seconds), kind, payload, checksum."""
     is_other: bool = False
-    """The copy is of another journal, or has diverged: it must start again."""
+    """The copy is of another journal, or differs from this journal: the standby must start a new copy."""
     access: dict[str, str] | None = None
-    """Files of the access list by name; None if the copy has it, or it is too long."""
+    """Files of the access list by name; None if the copy has the same list, or the list is too long."""
     ended: list[tuple[Any, ...]] | None = None
-    """Rows of ended jobs with their checksums, by number; None if none were requested, and from an older
+    """Rows of ended jobs with their checksums, by number; None if none were requested, or from an older
     broker."""
     is_ended_all: bool = False
-    """There are no more rows of ended jobs."""
+    """Whether no more rows of ended jobs follow."""
 
 
 Listing = Jobs | Nodes | History | Usage | Quotas | Accounts

@@ -118,7 +118,7 @@ def test_no_job_starts_on_a_full_disk(broker: FakeBroker, start_node: Callable[.
     broker.launch("true")
     refused = broker.receive(LaunchRefused)
     assert refused.is_for_now, "the job must wait"
-    assert f"a job is started with {1 << 40} MiB or more (--min-free-mib)" in refused.message
+    assert f"the start of a job needs {1 << 40} MiB (--min-free-mib)" in refused.message
     assert "\n" not in refused.message
     assert not (node.directory / "records" / "c1").exists()
 

@@ -259,7 +259,7 @@ def test_recording_replays_unchanged_and_its_energy_continues(tmp_path: Path) ->
         ('{"form": 1, "gpus": [{"uuid": "a", "name": "b"}]}', "expected readings of GPU 0"),
         (
             '{"form": 1, "gpus": [{"uuid": "a", "name": "b"}]}\n{"at_s": 0, "gpu": 3, "reading": {}}',
-            "line 2: GPU 3, of 1",
+            "line 2: got GPU 3, expected a number below 1",
         ),
         (
             '{"form": 1, "gpus": [{"uuid": "a", "name": "b"}]}\n'

@@ -64,7 +64,7 @@ def uuids(gpus: NvmlGpus) -> list[str]:
 def test_node_offers_the_instances_of_its_profile_as_gpus() -> None:
     gpus = NvmlGpus(profile=PROFILE)
     assert uuids(gpus) == ["MIG-fake-1-0", "MIG-fake-1-1", "GPU-fake-2"], "by the ID of the GPU instance"
-    assert gpus.note == "not offered, as a node has one GPU type (--gpu-type): 2 x whole GPU"
+    assert gpus.note == "not offered, because a node has one GPU type (--gpu-type): 2 x whole GPU"
     assert {gpus.name(gpu) for gpu in range(3)} == {"Fake H200/1g.18gb"}
     assert [gpus.visible_as(gpu) for gpu in (0, 1)] == ["MIG-fake-1-0", "MIG-fake-1-1"]
     assert [gpus.memory_total_mib(gpu) for gpu in (0, 1)] == [300, 300]
@@ -326,5 +326,5 @@ def test_most_frequent_profile_is_the_default_without_whole_gpus() -> None:
     chosen = select([*found, silent], "3g.40gb")
     assert chosen.units == [found[0], silent], "a silent GPU is shown, with the reason"
     assert select([Unit(0, "a", "1c.3g.40gb", has_mig=True)], "") == (
-        [], "", "not offered, as a node has one GPU type (--gpu-type): 1 x MIG 1c.3g.40gb"
+        [], "", "not offered, because a node has one GPU type (--gpu-type): 1 x MIG 1c.3g.40gb"
     )  # fmt: skip

@@ -256,7 +256,7 @@ def client(home: KeyHome, transport: Transport, peers: Peers) -> zmq.Socket[byte
         ([b"\x91" * 3000], "malformed message"),
         ([encode(Stats(), 1), b"more"], "malformed message of 2 frames"),
         ([encode(Cancel(job=1), 1).replace(b"\xa3job\x01", b"\xa3job\xa1x")], "Expected `int`, got `str`"),
-        ([b"\x93\x63" + encode(Stats(), 1)[2:]], "protocol version 99; this side speaks 1"),
+        ([b"\x93\x63" + encode(Stats(), 1)[2:]], "protocol version 99, expected 1"),
     ],
 )
 def test_malformed_message_gets_one_clear_line_and_is_harmless(
