@@ -227,12 +227,12 @@ class LiveRanks:
         return Leftovers(str(directory.job_path), pid, cgroup, self._is_subreaper)
 
     def _shims(self) -> list[int]:
-        """Return the children of this daemon: the living shims, the forker, copiers, and others of no rank."""
+        """Return the children of this daemon: living shims, the forker, copiers, and others of no rank."""
         living = [rank.pid for rank in self._ranks.values() if rank.record is None]
         return [self._new_shims.forker_pid, *self._spared, *self._copiers.pids, *living]
 
     def _look(self, events: list[Event]) -> None:
-        """Restart copiers that were killed, report failed copies, and record the processes below adopted shims.
+        """Restart killed copiers, report failed copies, and record the processes below adopted shims.
 
         Processes are recorded only without a control group, because their orphans would be lost.
         """
