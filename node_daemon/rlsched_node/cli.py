@@ -201,7 +201,7 @@ def node(
     if ctx.invoked_subcommand is not None:
         return
     if simulated_truth is not None and not is_simulated:
-        raise InputError("--simulated-truth is for simulated GPUs only: give --simulated too")
+        raise InputError("--simulated-truth: expected with --simulated")
     if name is None:
         raise click.UsageError("Missing option '--name'.", ctx)
     set_up(log_format, node=name)

@@ -27,7 +27,7 @@ class SenderLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         messages_per_s: Long-term rate of messages, 1/s. A message that submits many jobs counts as one
-            message per job, also below.
+            message per job; this also applies to `a_turn`.
         refusals_per_s: Long-term rate of refused messages, 1/s.
         burst_s: Capacity of the budget, in seconds of messages at the long-term rate.
         a_turn: Maximum number of messages read in one turn of the loop. Later turns read the remaining

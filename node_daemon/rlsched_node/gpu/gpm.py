@@ -1,7 +1,7 @@
 """GPU performance monitoring (GPM): counters of Hopper and newer that NVML reads without a daemon or root.
 
-A metric is the difference of two samples. If a DCGM exporter reads the same counters, both programs get wrong
-values; in that case use `rlsched node --no-gpm`.
+A metric is the difference of two samples. If a DCGM exporter reads the same counters, the two programs
+disturb each other; in that case use `rlsched node --no-gpm`.
 """
 
 from __future__ import annotations

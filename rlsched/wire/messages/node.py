@@ -232,7 +232,7 @@ class LaunchRefused(OfRank, frozen=True, kw_only=True, tag="launch_refused", for
     is_for_now: bool = False
     """The job is not the cause (for example, the node's disk is full), so this attempt does not count."""
     is_about_owner: bool = False
-    """The node cannot run jobs of this user: the account does not exist, or the daemon lacks permission."""
+    """The node runs no jobs of this user: the account does not exist there, or may not run jobs."""
 
 
 class Ended(OfRank, frozen=True, kw_only=True, tag="ended", forbid_unknown_fields=True, omit_defaults=True):

@@ -313,4 +313,4 @@ def test_each_account_has_its_own_control_daemon_that_outlives_the_node_daemon(
     assert broker.end_of(2).exit_code == 137
     until(lambda: not any(root.iterdir()))
     assert find_processes(pipes[2]) == (0, frozenset())
-    assert "SIGKILL without terminate_client" not in node.output_of(2)
+    assert "SIGKILL before MPS ended the GPU work" not in node.output_of(2)

@@ -85,7 +85,7 @@ def test_hanging_lookup_is_awaited_once(service: Service, monkeypatch: pytest.Mo
         patch.setattr(threading.Event, "wait", wait)
         for name in ("eve", "bob", *(f"u{k}" for k in range(20))):
             with pytest.raises(
-                AccountsAwayError, match=f"who '{name}' is: its directory service does not answer"
+                AccountsAwayError, match=f"the user '{name}': its directory service does not answer"
             ):
                 accounts.account_of(name)
         assert accounts.account_of("ada") == ADA, "known accounts can still be used"
