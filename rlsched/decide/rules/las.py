@@ -11,7 +11,8 @@ of attained service permanently follow all others. This is the rule of Lucid's s
 ASPLOS'23) for Tiresias and for SRTF. This implementation differs in four points: ties are broken by `seq`;
 running jobs that are not preemptible, or run on a node that is not up, keep their GPUs, which are excluded
 from the quota; a job that would not fit even if every other job of the walk left gets no quota, so that no
-job is preempted for it in vain; and the walk is made only at events and at due ticks, since it would decide
+job is preempted for it in vain, and a job with whole nodes gets quota only if it fits now; a running one
+counts with all GPUs of its nodes; and the walk is made only at events and at due ticks, since it would decide
 the same between them.
 """
 
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, StateArrays
+from rlsched.cluster.kernels import gpus_with
 from rlsched.cluster.placement import fits_in, fits_slot
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.move import Move, nothing, preempt_of, start_of
@@ -153,11 +155,13 @@ def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[n
     """Return `Index.holes` and `Index.whole` of partition `p` as if all of `movable` had left; (M + 1,)."""
     free = s.node.free.copy()
     for slot in movable:
-        place = s.job.head[slot]
+        place, exclusive = s.job.head[slot], s.demand.exclusive[s.job.demand[slot]] != 0
+        if exclusive and place < 0:
+            free[s.job.host[slot]] = s.node.gpus[s.job.host[slot]]
         while place >= 0:
             g = place // MAX_TENANTS
             n = s.gpu.node[g]
-            free[n] = min(free[n] + 1, s.node.gpus[n])
+            free[n] = s.node.gpus[n] if exclusive else min(free[n] + 1, s.node.gpus[n])
             place = s.gpu.link[g, place % MAX_TENANTS]
     holes, whole = np.zeros_like(s.derived.holes[p]), np.zeros_like(s.derived.whole[p])
     for n in range(s.node.shape[0]):
@@ -191,7 +195,9 @@ def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
     movable = _movable_running(s, p, _all_up(s, p))
     running, keys, first_level = _in_order(s, movable, now_s, threshold_gpu_s)
     holes, whole = _room(s, p, movable)
-    quota = s.derived.part.free_gpus[p] + s.job.gpus[movable].sum()
+    quota = s.derived.part.free_gpus[p]
+    for slot in movable:
+        quota += gpus_with(s, slot)
     smallest = _smallest_waiting(s, p)
     preempt, start = s.derived.slot.quota_out, s.derived.slot.quota_in
     preempts = starts = r = 0
@@ -206,6 +212,7 @@ def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
                     s.job.gpus[slot] <= quota
                     and (s.job.attained_gpu_s[slot] > threshold_gpu_s) == (level == 1)
                     and fits_in(holes, whole, s.derived.part.node_size[p], s.job.gpus[slot])
+                    and (not s.demand.exclusive[s.job.demand[slot]] or fits_slot(s, p, slot))
                 ):
                     break
                 q += 1
@@ -219,8 +226,8 @@ def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
                 quota -= s.job.gpus[queue[q]]
                 q += 1
             elif r < until:
-                if s.job.gpus[running[r]] <= quota:
-                    quota -= s.job.gpus[running[r]]
+                if gpus_with(s, running[r]) <= quota:
+                    quota -= gpus_with(s, running[r])
                 elif s.job.start_s[running[r]] < now_s:
                     preempt[preempts] = running[r]
                     preempts += 1

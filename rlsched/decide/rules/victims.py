@@ -22,12 +22,26 @@ _MORE_GPUS = 1 << 30
 
 @kernel
 def _last_tenant(s: StateArrays, g: int) -> int:
-    """Return the slot of the job in the last occupied place of GPU `g`, -1 if the GPU is free."""
+    """Return the slot of the job in the last occupied place of GPU `g`, -1 if the GPU is free.
+
+    For an empty GPU of a node that a job has as a whole, return this job, which has other GPUs there.
+    """
     last = -1
     for k in range(MAX_TENANTS):
         if s.gpu.tenant[g, k] >= 0:
             last = s.gpu.tenant[g, k]
+    if last >= 0 or s.gpu.free_milli[g] > 0:
+        return last
+    n = s.gpu.node[g]
+    for other in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        last = max(last, s.gpu.tenant[other, 0])
     return last
+
+
+@kernel
+def _has_nodes(s: StateArrays, slot: int) -> bool:
+    """Whether the job in a slot gets whole nodes."""
+    return s.demand.exclusive[s.job.demand[slot]] != 0
 
 
 @array_kernel
@@ -41,15 +55,36 @@ def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
             g = place // MAX_TENANTS
             worst[g] = min(worst[g], index[slot])
             place = s.gpu.link[g, place % MAX_TENANTS]
+        if _has_nodes(s, slot):
+            _withhold(s, slot, worst, index[slot])
     return worst
+
+
+@kernel
+def _withhold(s: StateArrays, slot: int, worst: NDArray[np.float64], index: float) -> None:
+    """Set the index of all GPUs on the nodes of a job that has them as a whole; without GPUs, it stays."""
+    place, n = s.job.head[slot], s.job.host[slot]
+    if place < 0:
+        for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+            worst[g] = -math.inf
+    while place >= 0:
+        n = s.gpu.node[place // MAX_TENANTS]
+        for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+            worst[g] = index
+        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
 
 
 @kernel
 def _mark(s: StateArrays, g: int, free: NDArray[np.bool_], mark: bool) -> None:
     """Mark the group on GPU `g` as leaving, or as staying: its jobs share all of its GPUs."""
-    place = s.job.head[_last_tenant(s, g)]
+    slot = _last_tenant(s, g)
+    place, exclusive = s.job.head[slot], _has_nodes(s, slot)
     while place >= 0:
         free[place // MAX_TENANTS] = mark
+        if exclusive:
+            n = s.gpu.node[place // MAX_TENANTS]
+            for other in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+                free[other] = mark
         place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
 
 

@@ -240,7 +240,8 @@ def test_script_with_directives(tmp_path: object, capsys: pytest.CaptureFixture[
     assert found["command"] == ("/bin/bash", "-c", SCRIPT, f"{tmp_path}/job.sh", "a", "b c")
     said = capsys.readouterr().err
     assert said.startswith("note: ")
-    assert said.endswith("in rlsched: --exclusive, -o out-%j.txt\n")
+    assert said.endswith("in rlsched: -o out-%j.txt\n")
+    assert found["exclusive"] is True
 
 
 def test_only_a_script_for_slurm_gets_slurm_s_variables(tmp_path: Path) -> None:
