@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from rlsched.cluster.arrays import PLACEMENT_CODES
 from rlsched.cluster.spec import ClusterSpec, NodeGroup
+from rlsched.cluster.state import ClusterState
 from rlsched.decide.policies.policy import Policy
 from rlsched.decide.registry import load_scheduler
+from rlsched.decide.rule_scheduler import RuleScheduler
+from rlsched.decide.scheduler import Decision
 from rlsched.workload.load import trace_demands
 from rlsched.workload.trace import Trace
 from rlsched_envs.sim.attempt_log import RunRules
@@ -152,22 +155,40 @@ def test_no_job_that_fits_waits_under_backfill(
     check_not_kept_back(table, spec)
 
 
+class Watching(RuleScheduler):
+    """A rule that checks before every decision that jobs with whole nodes have them alone."""
+
+    def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
+        """The rule's decision."""
+        arrays = state.arrays
+        for seq in state.running():
+            if state.demands[int(arrays.job.demand[state.slot_of(seq)])].exclusive:
+                for n in {state.gpu_location(g)[0] for g in state.gpus_of(seq)}:
+                    assert state.jobs_on(n) == [seq]
+                    assert arrays.node.free[n] == 0
+        return super().decide(state, partition, now_s, record=record)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     WHOLE,
     st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=4),
     st.sampled_from(["tiresias", "srtf", "gittins"]),
 )
-def test_preempted_jobs_keep_apart_too(
+def test_preempted_jobs_and_those_that_preempt_keep_apart(
     jobs: list[tuple[int, int, int, str]], sizes: list[int], name: str
 ) -> None:
-    """Every attempt, from the log: jobs that must leave, and jobs for which others leave."""
-    trace = whole_gpu_trace([(60 * at_s, 60 * run_s, gpus, whole) for at_s, run_s, gpus, whole in jobs])
+    trace = whole_gpu_trace([(60 * at_s, 240 * run_s, gpus, whole) for at_s, run_s, gpus, whole in jobs])
     spec = ClusterSpec(name="c", nodes=tuple(NodeGroup(gpus=gpus) for gpus in sizes))
-    rule = Policy(name).rule
-    engine = Engine(trace, spec, order=rule.order, oracle=True, rules=RunRules())
-    table = engine.run_rule(rule)
+    policy = Policy(name)
+    engine = Engine(trace, spec, order=policy.rule.order, oracle=True, rules=RunRules())
+    table = engine.run_rule(policy.rule)
     assert np.isfinite(table.start_s[~table.rejected]).all(), "no job is lost"
-    state = engine.state.arrays
-    assert (state.gpu.free_milli == 1000).all()
-    np.testing.assert_array_equal(state.node.free, state.node.gpus)
+    watched = Engine(trace, spec, order=policy.rule.order, oracle=True, rules=RunRules())
+    stepped = watched.run(Watching(policy))
+    np.testing.assert_array_equal(stepped.end_s, table.end_s)
+    assert stepped.gpus == table.gpus
+    for one in (engine, watched):
+        state = one.state.arrays
+        assert (state.gpu.free_milli == 1000).all(), "all resources are returned"
+        np.testing.assert_array_equal(state.node.free, state.node.gpus)

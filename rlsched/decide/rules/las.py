@@ -8,12 +8,11 @@ it does.
 
 The order is by the level of attained service, then by the order of the queue: jobs with more than a threshold
 of attained service permanently follow all others. This is the rule of Lucid's simulator (Hu et al.,
-ASPLOS'23) for Tiresias and for SRTF. This implementation differs in four points: ties are broken by `seq`;
+ASPLOS'23) for Tiresias and for SRTF. This implementation differs in five points: ties are broken by `seq`;
 running jobs that are not preemptible, or run on a node that is not up, keep their GPUs, which are excluded
 from the quota; a job that would not fit even if every other job of the walk left gets no quota, so that no
-job is preempted for it in vain, and a job with whole nodes gets quota only if it fits now; a running one
-counts with all GPUs of its nodes; and the walk is made only at events and at due ticks, since it would decide
-the same between them.
+job is preempted for it in vain; a job with whole nodes counts with all GPUs of its nodes; and the walk is
+made only at events and at due ticks, since it would decide the same between them.
 """
 
 from __future__ import annotations
@@ -58,8 +57,13 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
-    """Walk again after the start of a job that must not be preempted, because the quota excludes its GPUs."""
-    if move.start >= 0 and s.job.pinned[move.start]:
+    """Walk again after the start of a job that must not be preempted, because the quota excludes its GPUs.
+
+    Walk also after the start or the preemption of a job with whole nodes: its nodes may be others than the
+    walk counted.
+    """
+    moved = max(move.start, move.preempt)
+    if (move.start >= 0 and s.job.pinned[move.start]) or s.demand.exclusive[s.job.demand[moved]]:
         begin(s, p, o, now_s)
 
 
@@ -172,6 +176,39 @@ def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[n
 
 
 @kernel
+def _quota_of(s: StateArrays, p: int, slot: int, whole: NDArray[np.int32]) -> int:
+    """GPUs that a waiting job takes from the quota, `whole` as in `_room`; -1 if it would not fit.
+
+    They are the GPUs that it requested. A job with whole nodes takes all GPUs of the smallest node that holds
+    it; a larger gang, of the largest nodes and the smallest one that holds the remainder.
+    """
+    gpus = s.job.gpus[slot]
+    if not s.demand.exclusive[s.job.demand[slot]]:
+        return gpus
+    left, rest, last, wide = gpus, gpus, -1, gpus > s.derived.part.node_size[p]
+    for size in range(whole.shape[0] - 1, 0, -1):
+        left -= min(whole[size], left // size) * size if wide else 0
+    if wide and left == 0:
+        return gpus
+    for size in range(whole.shape[0] - 1, -1, -1):
+        take = min(whole[size], rest // size) if wide and size > 0 else 0
+        rest -= take * size
+        if size >= left and whole[size] > take:
+            last = size
+    return gpus - left + last if last >= 0 else -1
+
+
+@kernel
+def _could_start(
+    s: StateArrays, p: int, slot: int, holes: NDArray[np.int32], whole: NDArray[np.int32], quota: int
+) -> bool:
+    """Whether a waiting job fits the quota, and the partition as if all jobs that can move had left."""
+    if not s.demand.exclusive[s.job.demand[slot]]:
+        return fits_in(holes, whole, s.derived.part.node_size[p], s.job.gpus[slot])
+    return 0 <= _quota_of(s, p, slot, whole) <= quota
+
+
+@kernel
 def _smallest_waiting(s: StateArrays, p: int) -> int:
     """GPUs of the smallest job that waits for partition `p`; at least one job waits."""
     classes, smallest = s.derived.class_queue, s.gpu.shape[0]
@@ -211,8 +248,7 @@ def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
                 if (
                     s.job.gpus[slot] <= quota
                     and (s.job.attained_gpu_s[slot] > threshold_gpu_s) == (level == 1)
-                    and fits_in(holes, whole, s.derived.part.node_size[p], s.job.gpus[slot])
-                    and (not s.demand.exclusive[s.job.demand[slot]] or fits_slot(s, p, slot))
+                    and _could_start(s, p, slot, holes, whole, quota)
                 ):
                     break
                 q += 1
@@ -223,7 +259,7 @@ def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
             ):
                 start[starts] = queue[q]
                 starts += 1
-                quota -= s.job.gpus[queue[q]]
+                quota -= _quota_of(s, p, queue[q], whole)
                 q += 1
             elif r < until:
                 if gpus_with(s, running[r]) <= quota:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, StateArrays
+from rlsched.cluster.capacity import idle_places
 from rlsched.compile.jit import array_kernel, kernel
 
 _MORE_GPUS = 1 << 30
@@ -211,3 +212,66 @@ def find_victims(
             held += s.job.gpus[first]
             lowest = min(lowest, worst[plan[k]])
     return first, held, lowest
+
+
+@array_kernel
+def find_victims_of_nodes(
+    s: StateArrays, p: int, c: int, index: NDArray[np.float64], above: float
+) -> tuple[int, int, float]:
+    """Choose the jobs to preempt for a job of class `c`, which gets whole nodes, in partition `p`.
+
+    All jobs of the chosen nodes leave; the nodes are chosen as in `find_victims`. Jobs without GPUs stay.
+    Arguments and result are as in `find_victims`.
+    """
+    worst = _worst(s, index)
+    free, chosen = worst == math.inf, np.zeros(s.node.shape[0], np.bool_)
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        if s.job.head[slot] < 0:
+            chosen[s.job.host[slot]] = True
+    left, size = max(s.demand.gpus[c], 1), s.derived.class_queue.node_size[p, c]
+    first, held, lowest = -1, 0, math.inf
+    while left > 0:
+        needed, node, least = min(left, size), -1, _MORE_GPUS
+        for n in range(s.node.shape[0]):
+            in_part = s.node.part_of[n] == p and s.node.status[n] == NODE_UP and not chosen[n]
+            if in_part and needed > 0 and idle_places(s, c, n) >= needed:
+                cost = _cost_of_node(s, n, worst, above, free)
+                if 0 <= cost < least:
+                    node, least = n, cost
+        if node < 0:
+            return -1, 0, 0.0
+        chosen[node] = True
+        for g in range(s.node.first_gpu[node], s.node.first_gpu[node] + s.node.gpus[node]):
+            if not free[g]:
+                _mark(s, g, free, True)
+                first = _last_tenant(s, g)
+                held += s.job.gpus[first]
+                lowest = min(lowest, worst[g])
+        left -= needed
+    return first, held, lowest
+
+
+@array_kernel
+def _cost_of_node(
+    s: StateArrays, n: int, worst: NDArray[np.float64], above: float, free: NDArray[np.bool_]
+) -> int:
+    """GPUs that the jobs of node `n` hold, without those that leave already; -1 if one of them must stay."""
+    seen, held = free.copy(), 0
+    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        if not seen[g]:
+            if worst[g] <= above:
+                return -1
+            _mark(s, g, seen, True)
+            held += s.job.gpus[_last_tenant(s, g)]
+    return held
+
+
+@kernel
+def find_victims_for(
+    s: StateArrays, p: int, slot: int, index: NDArray[np.float64], above: float
+) -> tuple[int, int, float]:
+    """Choose the jobs to preempt for the waiting job in a slot: see `find_victims`."""
+    if _has_nodes(s, slot):
+        return find_victims_of_nodes(s, p, s.job.demand[slot], index, above)
+    return find_victims(s, p, s.job.gpus[slot], index, above)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 
 from rlsched.cluster.demand import Demand
 from rlsched.cluster.placement import class_fits, fits
@@ -19,7 +18,7 @@ from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.plans.plan import ends_by_gpu
 from rlsched.decide.policies.policy import Policy
-from rlsched.decide.rules.victims import find_victims
+from rlsched.decide.rules.victims import find_victims, find_victims_of_nodes
 from rlsched.power_down.need import nodes_filled
 from rlsched_envs.sim.attempt_log import RunRules
 from rlsched_envs.sim.engine import Engine, PredictedTimes
@@ -67,17 +66,40 @@ class TestReservation:
 
 
 class TestPreemption:
-    """Jobs with whole nodes leave for others; no job leaves for them."""
+    """Jobs with whole nodes leave for others, and others for them."""
 
     def test_job_with_a_whole_node_leaves_for_a_shorter_one(self) -> None:
         """Job b needs 3 GPUs, and the node of job a has them, although a uses only one."""
         found = spans([(0, 10_000, 1, WHOLE), (600, 60, 3, "")], Policy("gittins"), 4)
         assert found[:2] == [("a", 0, 600), ("b", 600, 660)]
 
-    @pytest.mark.parametrize("name", ["srtf", "tiresias", "gittins"])
-    def test_no_job_leaves_for_one_with_a_whole_node(self, name: str) -> None:
-        found = spans([(0, 7200, 1, ""), (600, 60, 1, WHOLE)], Policy(name), 4)
-        assert [(job, end_s - start_s) for job, start_s, end_s in found] == [("a", 7200), ("b", 60)]
+    def test_all_jobs_of_a_node_leave_for_one_with_a_whole_node(self) -> None:
+        """Job c gets the node of a and b: on the other node runs one job more."""
+        long = [(0, 20_000, 1, ""), (0, 20_000, 1, ""), *[(0, 20_000, 1, "")] * 3]
+        found = spans([*long, (600, 60, 1, WHOLE)], Policy("gittins"), 3, 2)
+        (began,) = [start_s for job, start_s, _ in found if job == "f"]
+        assert began == 600
+        assert len([end_s for _, start_s, end_s in found if start_s == 0 and end_s == 600]) == 2
+
+    def test_no_job_leaves_in_vain(self) -> None:
+        """Job b must not be preempted: job a stays until b has ended."""
+        policy, spec = Policy("gittins"), ClusterSpec.uniform(1, 2)
+        trace = trace_of(
+            [(0, 20_000, 1), (0, 700, 1), (600, 100, 1)],
+            exclusive=["", "", WHOLE],
+            preemptible=["", "false", ""],
+        )
+        run = Engine(trace, spec, order=policy.rule.order, oracle=True, rules=RunRules())
+        found = [
+            (job, start_s, end_s) for job, _, start_s, end_s, _, _ in attempts(run.run_rule(policy.rule))
+        ]
+        assert found[:3] == [("a", 0, 700), ("b", 0, 700), ("c", 700, 800)]
+
+    def test_job_with_a_whole_node_has_its_quota(self) -> None:
+        """Under SRTF job b is the shorter one, and counts as 4 GPUs: a leaves, as it would for 4 GPUs."""
+        for gpus, whole in ((1, WHOLE), (4, "")):
+            found = spans([(0, 7200, 1, ""), (600, 60, gpus, whole)], Policy("srtf"), 4)
+            assert found[:2] == [("a", 0, 600), ("b", 600, 660)]
 
     def test_quota_of_a_running_job_is_that_of_its_nodes(self) -> None:
         """Under SRTF job b has the first 4 GPUs of the quota of 4, so that a leaves, with one GPU in use."""
@@ -103,6 +125,12 @@ def with_jobs(sizes: list[int], jobs: list[Held]) -> ClusterState:
         seq = state.add_job(demand=demand, submit_s=0.0, predicted_s=9.0, spread=1.0)
         state.start(seq, job.gpus, 0.0)
     return state
+
+
+def class_starts(state: ClusterState, demand: Demand) -> bool:
+    """Whether a job with this demand can start."""
+    c = state.demand_number(demand)  # may replace the arrays
+    return bool(class_fits(state.arrays, 0, c))
 
 
 def drawn(rng: np.random.Generator) -> tuple[list[int], list[Held]]:
@@ -154,6 +182,58 @@ def test_victims_make_room_and_no_more() -> None:
             assert not fits(with_jobs(sizes, left).arrays, 0, gpus), "each of them is needed"
         found += any(jobs[seq].exclusive for seq in gone)
     assert found > 20
+
+
+def test_victims_empty_whole_nodes_and_no_more() -> None:
+    """Victims are found if a job of one node fits a new cluster without all jobs that may leave."""
+    rng, found = np.random.default_rng(5), 0
+    for _ in range(300):
+        sizes, jobs = drawn(rng)
+        above = float(rng.integers(-1, 3))
+        demand = Demand(gpus=int(rng.choice([1, 2, 3, 4, 5, 8])), exclusive=True)
+        state = with_jobs(sizes, jobs)
+        c = state.demand_number(demand)
+        if class_fits(state.arrays, 0, c):
+            continue
+        stay = with_jobs(sizes, [job for job in jobs if job.index <= above])
+        possible = class_starts(stay, demand)
+        index = np.full(state.arrays.job.shape[0], -math.inf)
+        for seq, job in enumerate(jobs):
+            index[state.slot_of(seq)] = job.index
+        gone = list[int]()
+        while not class_fits(state.arrays, 0, c):
+            out = int(find_victims_of_nodes(state.arrays, 0, c, index, above)[0])
+            if out >= 0 or demand.gpus <= max(sizes):  # larger gangs get only nodes of the largest size
+                assert (out >= 0) == possible
+            if out < 0:
+                assert not gone, "no job left in vain"
+                break
+            assert index[out] > above
+            gone.append(int(state.arrays.job.seq[out]))
+            state.preempt(gone[-1], 1.0)
+        for kept in gone if demand.gpus <= max(sizes) else ():
+            left = with_jobs(sizes, [job for seq, job in enumerate(jobs) if seq == kept or seq not in gone])
+            assert not class_starts(left, demand), "each of them is needed"
+        found += len(gone) > 1
+    assert found > 10
+
+
+def test_job_without_gpus_stays_and_keeps_its_node() -> None:
+    state = ClusterState([NodeSpec(name=f"n{n}", gpus=2, cpus=8) for n in range(2)], OrderedQueue(Order()))
+    alone = Demand(gpus=1, exclusive=True)
+    for demand, gpus, host in (
+        (Demand(gpus=0, cpu_milli=1000), [], 0),
+        (Demand(gpus=1), [0], 0),
+        (Demand(gpus=2), [2, 3], 1),
+    ):
+        state.start(
+            state.add_job(demand=demand, submit_s=0.0, predicted_s=9.0, spread=1.0), gpus, 0.0, node=host
+        )
+    index = np.full(state.arrays.job.shape[0], 5.0)
+    c = state.demand_number(alone)
+    assert find_victims_of_nodes(state.arrays, 0, c, index, 0.0)[:2] == (state.slot_of(2), 2)
+    index[state.slot_of(2)] = -math.inf
+    assert find_victims_of_nodes(state.arrays, 0, c, index, 0.0)[0] == -1
 
 
 def test_share_that_long_jobs_leave_free_counts_whole_nodes() -> None:
