@@ -232,8 +232,8 @@ def _no_room(state: BrokerState, room: Room, demand: Demand) -> str:
         counts = whole_nodes(state, demand, room)
         if counts is None:
             return f"it can never get whole nodes {where}"
-        nodes, able, empty, absent = counts
-        more = f", and {absent} are absent" if absent else ""
+        nodes, able, empty, away = counts
+        more = f", and {away} are absent" if away else ""
         return (
             f"it needs {nodes} whole node{'' if nodes == 1 else 's'} {where}, without other jobs: {empty} of "
             f"the {able} that it can use are up and have no job{more}"
