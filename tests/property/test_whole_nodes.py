@@ -80,7 +80,7 @@ def check_alone(table: JobTable) -> None:
 
 
 def check_not_kept_back(table: JobTable, spec: ClusterSpec) -> None:
-    """At no instant after a start or an end, a waiting job of one node could start: counted anew."""
+    """At no instant after a start or an end, a waiting job of one node could start: an independent count."""
     demands, which = trace_demands(table.trace)
     nodes, rows = spec.expand(), np.flatnonzero(~table.rejected).tolist()
     largest = max(node.gpus for node in nodes)
@@ -156,7 +156,7 @@ def test_no_job_that_fits_waits_under_backfill(
 
 
 class Watching(RuleScheduler):
-    """A rule that checks before every decision that jobs with whole nodes have them alone."""
+    """A rule that checks before every decision that jobs with whole nodes share them with no job."""
 
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
         """The rule's decision."""

@@ -256,7 +256,7 @@ def find_victims_of_nodes(
 def _cost_of_node(
     s: StateArrays, n: int, worst: NDArray[np.float64], above: float, free: NDArray[np.bool_]
 ) -> int:
-    """GPUs that the jobs of node `n` hold, without those that leave already; -1 if one of them must stay."""
+    """GPUs that jobs of node `n` hold, except of jobs that leave already; -1 if one of them must stay."""
     seen, held = free.copy(), 0
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         if not seen[g]:

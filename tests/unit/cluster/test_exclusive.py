@@ -1,4 +1,4 @@
-"""Jobs with whole nodes in the ledger: what starts where, and what the nodes have before, while and after."""
+"""Jobs with whole nodes in the ledger: legal starts, and the nodes before, during and after them."""
 
 from __future__ import annotations
 
