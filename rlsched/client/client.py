@@ -106,6 +106,8 @@ class Client:
             gpu_memory_mib: Minimum memory of each GPU, free when the job starts, MiB; 0: any.
             gpu_types: Accepted GPU types, such as `["A100", "H100"]`; a job can get GPUs of several of these
                 types; empty: any type.
+            exclusive: The job gets whole nodes: it starts on nodes without other jobs, and no other job
+                starts there while it runs. It uses the GPUs that it requested.
             time_limit_s: Time after which the job is ended, seconds.
             env: Environment variables of the job.
             cwd: Working directory; default: the current one; "": the home directory on the node.
@@ -445,6 +447,7 @@ class Client:
         memory_mib: int = 0,
         gpu_memory_mib: int = 0,
         gpu_types: Sequence[str] = (),
+        exclusive: bool = False,
         vc: str = "",
         time_limit_s: float | None = None,
         preemptible: bool = False,
@@ -459,6 +462,7 @@ class Client:
             memory_mib: Host memory of the whole job, MiB.
             gpu_memory_mib: Memory of each GPU, MiB.
             gpu_types: Accepted GPU types.
+            exclusive: Whether the job gets whole nodes.
             vc: Virtual cluster.
             time_limit_s: Time limit, seconds.
             preemptible: Whether the job may be preempted for another job.
@@ -474,6 +478,7 @@ class Client:
             memory_mib=memory_mib,
             gpu_memory_mib=gpu_memory_mib,
             gpu_types=list(gpu_types),
+            exclusive=exclusive,
             vc=vc,
             time_limit_s=time_limit_s,
             preemptible=preemptible,

@@ -21,6 +21,7 @@ class JobAsked(TypedDict, total=False):
     memory_mib: int
     gpu_memory_mib: int
     gpu_types: Sequence[str]
+    exclusive: bool
     time_limit_s: float | None
     env: dict[str, str] | None
     cwd: str | None

@@ -125,7 +125,7 @@ NODE: Final = np.dtype(
         ("first_gpu", np.int32),  # global number of its GPU 0
         ("part_of", np.int32),  # its partition
         ("status", np.int32),  # NODE_UP ... NODE_BOOTING; jobs start only on NODE_UP
-        ("free", np.int32),  # wholly free GPUs, whatever the status
+        ("free", np.int32),  # wholly free GPUs, whatever the status; 0 while a job has the whole node
         ("kind", np.int32),  # number of its GPU type
         ("fixed_clock", np.int32),  # 1: the SM clocks of its GPUs cannot be set
         ("unshared", np.int32),  # 1: its GPUs run one job at a time
@@ -165,6 +165,7 @@ DEMAND: Final = np.dtype(
         ("gpus", np.int32),
         ("share_milli", np.int32),
         ("plain", np.int32),  # 1: counts of free GPUs decide whether it fits
+        ("exclusive", np.int32),  # 1: its jobs get whole nodes
     ],
     align=True,
 )
@@ -173,7 +174,7 @@ DEMAND: Final = np.dtype(
 GPU: Final = np.dtype(
     [
         ("node", np.int32),
-        ("free_milli", np.int32),  # 1,000 = wholly free
+        ("free_milli", np.int32),  # 1,000 = wholly free; 0 while a job has the whole node
         ("tenant", np.int32, (MAX_TENANTS,)),  # job slot, -1 if none
         ("link", np.int32, (MAX_TENANTS,)),  # next place of the same job, as gpu * MAX_TENANTS + k; -1 ends
         ("power_w", np.float64),  # with models, at the first GPU of its jobs: power of all their GPUs, W

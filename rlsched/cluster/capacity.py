@@ -97,8 +97,16 @@ def loosest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
 
 
 @kernel
+def has_no_job(s: StateArrays, n: int) -> bool:
+    """Whether no job runs on node `n`: a job without GPUs runs only where cores are counted."""
+    if s.node.free[n] < s.node.gpus[n]:
+        return False
+    return s.node.cpu_milli[n] >= UNCOUNTED or s.node.cpu_free_milli[n] >= s.node.cpu_milli[n]
+
+
+@kernel
 def places_on(s: StateArrays, c: int, n: int) -> int:
-    """Free places of class `c` on node `n`, up or not.
+    """Free places of class `c` on node `n`, up or not; 0 if the class needs a node without other jobs.
 
     Plain classes never lack cores or memory, except if cores are lent (`clocks.cores_for`): a job then
     starts with the remaining cores.
@@ -114,6 +122,8 @@ def places_on(s: StateArrays, c: int, n: int) -> int:
         places = 1 if tightest_gpu(s, n, d.share_milli[c]) >= 0 else 0
     if places == 0 or d.plain[c]:
         return places
+    if d.exclusive[c] and not has_no_job(s, n):
+        return 0
     places = _within(places, d.cpu_milli_each[c], s.node.cpu_free_milli[n])
     return _within(places, d.memory_mib_each[c], s.node.memory_free_mib[n])
 

@@ -183,6 +183,28 @@ def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[n
     return n
 
 
+@array_kernel
+def _gpus_of_nodes(s: StateArrays, p: int, slot: int) -> int:
+    """GPUs of all nodes that the rule would use for the job in a slot, which fits now."""
+    out, held, last = np.empty(s.job.gpus[slot], np.int32), 0, -1
+    host = choose(s, p, slot, -1, out)
+    if out.shape[0] == 0:
+        return s.node.gpus[host]
+    for position in range(out.shape[0]):
+        n = s.gpu.node[out[position]]
+        held += s.node.gpus[n] if n != last else 0
+        last = n
+    return held
+
+
+@kernel
+def gpus_taken(s: StateArrays, p: int, slot: int) -> int:
+    """GPUs that others can no longer get once the job in a slot, which fits now, has started."""
+    if s.demand.exclusive[s.job.demand[slot]]:
+        return _gpus_of_nodes(s, p, slot)
+    return s.job.gpus[slot]
+
+
 @kernel
 def host_of(s: StateArrays, p: int, slot: int, scratch: NDArray[np.int32]) -> int:
     """Return the first node that the rule would use for the job in a slot, -1 if it does not fit now."""

@@ -32,6 +32,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         cpu_milli: CPU cores of the whole job, thousandths; 0: unknown, not counted.
         memory_mib: Host memory of the whole job, MiB; 0: unknown, not counted.
         gpu_memory_mib: Least memory of each GPU, MiB; 0: any.
+        exclusive: Whether the job gets whole nodes: it starts only on nodes without other jobs, and no other
+            job starts there while it runs.
     """
 
     gpus: int
@@ -40,10 +42,17 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     cpu_milli: int = 0
     memory_mib: int = 0
     gpu_memory_mib: int = 0
+    exclusive: bool = False
 
     @classmethod
     def from_request(
-        cls, num_gpus: float, *, gpu_type: str = "", num_cpus: float = math.nan, memory_mib: float = math.nan
+        cls,
+        num_gpus: float,
+        *,
+        gpu_type: str = "",
+        num_cpus: float = math.nan,
+        memory_mib: float = math.nan,
+        exclusive: bool = False,
     ) -> Demand:
         """Return the demand of a trace row or a submission.
 
@@ -52,6 +61,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
             gpu_type: Accepted models, separated by `|`; "": any.
             num_cpus: CPU cores of the job, nan if unknown.
             memory_mib: Host memory of the job, MiB, nan if unknown.
+            exclusive: Whether the job gets whole nodes.
 
         Raises:
             AllocationError: more than one GPU, and not a whole number of them.
@@ -66,6 +76,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
             gpu_types=types if num_gpus else (),
             cpu_milli=_milli(num_cpus) if num_cpus == num_cpus else 0,
             memory_mib=math.ceil(memory_mib) if memory_mib == memory_mib else 0,
+            exclusive=exclusive,
         )
 
     @property
@@ -132,8 +143,9 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 def plain_demands(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> list[bool]:
     """Return for each of these demands whether counts of free GPUs suffice to place it on these nodes.
 
-    Counts suffice for demands of whole GPUs of any type in the cluster. Such demands may request cores and
-    memory that never run short: no demand requests more of them per GPU than every node has per GPU.
+    Counts suffice for demands of whole GPUs of any type in the cluster, but not of whole nodes. Such demands
+    may request cores and memory that never run short: no demand requests more of them per GPU than every node
+    has per GPU.
     """
     owners = [node for node in nodes if node.gpus]
     cpus = min((node.cpus * 1000 / node.gpus for node in owners if node.cpus), default=math.inf)
@@ -142,6 +154,7 @@ def plain_demands(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> list[
     here = {(node.gpu_type, node.gpu_memory_mib) for node in owners}
     return [
         one.whole
+        and not one.exclusive
         and all(one.accepts(*kind) for kind in here)
         and (modest or not (one.cpu_milli or one.memory_mib))
         for one in demands
@@ -169,6 +182,19 @@ def holds(sizes: Counter[int], places: int) -> bool:
         untouched[size] -= whole
         places -= whole * size
     return places == 0 or any(count and size >= places for size, count in untouched.items())
+
+
+def nodes_of_gang(sizes: Counter[int], places: int) -> int:
+    """Number of nodes that a gang gets while all of these nodes are free; 0 if it does not fit (`holds`)."""
+    if not holds(sizes, places):
+        return 0
+    if places <= max(sizes):
+        return 1
+    count = 0
+    for size in sorted((size for size, of_it in sizes.items() if size > 0 and of_it > 0), reverse=True):
+        whole = min(sizes[size], places // size)
+        count, places = count + whole, places - whole * size
+    return count + (places > 0)
 
 
 def _milli(value: float) -> int:

@@ -92,6 +92,8 @@ def _added(s: StateArrays, n: int, c: int, g: int, classes: NDArray[np.int64]) -
             left -= 1
     cpu -= s.demand.gpus[c] * s.demand.cpu_milli_each[c]
     memory -= s.demand.gpus[c] * s.demand.memory_mib_each[c]
+    if s.demand.exclusive[c]:
+        free[:] = 0
     return fragmentation_milli(s, n, classes, free, cpu, memory) - before
 
 

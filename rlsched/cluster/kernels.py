@@ -143,7 +143,7 @@ def add_job(
     job.pinned[slot] = pinned
     job.workload[slot], job.reference_kind[slot] = 0, -1
     job.energy_ppm[slot] = -1
-    job.unshared[slot], job.gpu_need_mib[slot] = 0, -1
+    job.unshared[slot], job.gpu_need_mib[slot] = s.demand.exclusive[demand], -1
     job.cpu_milli_each[slot] = s.demand.cpu_milli_each[demand]
     job.level[slot], job.ln_weight[slot] = 0, 0.0
     job.head[slot] = -1
@@ -192,8 +192,12 @@ def describe_job(s: StateArrays, slot: int, workload: int, energy_ppm: int) -> i
 
 @kernel
 def share_job(s: StateArrays, slot: int, unshared: bool, gpu_need_mib: int) -> None:
-    """Set whether a job refuses to share GPUs, and the GPU memory that it uses (-1: as models predict)."""
-    s.job.unshared[slot], s.job.gpu_need_mib[slot] = unshared, gpu_need_mib
+    """Set whether a job refuses to share GPUs, and the GPU memory that it uses (-1: as models predict).
+
+    A job with whole nodes never shares.
+    """
+    s.job.unshared[slot] = unshared or s.demand.exclusive[s.job.demand[slot]] != 0
+    s.job.gpu_need_mib[slot] = gpu_need_mib
 
 
 @kernel
@@ -263,13 +267,52 @@ def _uses_more_than_gpus(s: StateArrays, slot: int) -> bool:
 
 
 @kernel
+def close_node(s: StateArrays, n: int) -> None:
+    """Withhold all GPUs, cores and memory of node `n` from other jobs: a job has the whole node."""
+    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        s.gpu.free_milli[g] = 0
+    _set_free(s, n, 0)
+    if s.node.cpu_milli[n] < UNCOUNTED:
+        s.node.cpu_free_milli[n] = 0
+    if s.node.memory_mib[n] < UNCOUNTED:
+        s.node.memory_free_mib[n] = 0
+
+
+@kernel
+def _open_node(s: StateArrays, n: int) -> None:
+    """Undo `close_node` and the allocation of the job: no job runs on node `n` now."""
+    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        s.gpu.free_milli[g] = WHOLE_GPU_MILLI
+    _set_free(s, n, s.node.gpus[n])
+    s.node.cpu_free_milli[n], s.node.memory_free_mib[n] = s.node.cpu_milli[n], s.node.memory_mib[n]
+
+
+@kernel
+def gpus_with(s: StateArrays, slot: int) -> int:
+    """GPUs that others can get if a running job leaves: its own, or all GPUs of its nodes if it has these."""
+    if not s.demand.exclusive[s.job.demand[slot]]:
+        return s.job.gpus[slot]
+    place, gpus = s.job.head[slot], 0
+    if place < 0:
+        return s.node.gpus[s.job.host[slot]]
+    while place >= 0:
+        n = s.gpu.node[place // MAX_TENANTS]
+        gpus += s.node.gpus[n]
+        while place >= 0 and s.gpu.node[place // MAX_TENANTS] == n:
+            place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
+    return gpus
+
+
+@kernel
 def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int, share_milli: int) -> int:
     """Allocate these GPUs of partition `p` to the job in a slot; change nothing else.
 
     `gpus` is grouped by node, and the first group is on `host`. A job without GPUs gets cores and memory of
-    `host`. Return the index of the allocation's first entry, -1 without GPUs.
+    `host`. A job with whole nodes withholds the rest of its nodes from others, which have no job before.
+    Return the index of the allocation's first entry, -1 without GPUs.
     """
     gpu, counted = s.gpu, _uses_more_than_gpus(s, slot)
+    exclusive = s.demand.exclusive[s.job.demand[slot]] != 0
     head = last = -1
     position, count = 0, gpus.shape[0]
     while position < count:
@@ -295,8 +338,12 @@ def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int
                 _use(s, n, slot, 1)
         if taken:
             _set_free(s, n, s.node.free[n] - taken)
+        if exclusive:
+            close_node(s, n)
     if count == 0:
         _use(s, host, slot, 1)
+        if exclusive:
+            close_node(s, host)
     s.derived.part.changes[p] += 1
     return head
 
@@ -305,9 +352,12 @@ def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int
 def vacate(s: StateArrays, slot: int, head: int, host: int, p: int, share_milli: int) -> None:
     """Undo `occupy`: remove a job from all its GPUs, a linked list of places that begins at `head`."""
     gpu, counted = s.gpu, _uses_more_than_gpus(s, slot)
+    exclusive = s.demand.exclusive[s.job.demand[slot]] != 0
     place = head
     if place < 0:
         _use(s, host, slot, -1)
+        if exclusive:
+            _open_node(s, host)
     while place >= 0:
         n, freed = gpu.node[place // MAX_TENANTS], 0
         while place >= 0 and gpu.node[place // MAX_TENANTS] == n:
@@ -321,6 +371,8 @@ def vacate(s: StateArrays, slot: int, head: int, host: int, p: int, share_milli:
                 _use(s, n, slot, -1)
         if freed:
             _set_free(s, n, s.node.free[n] + freed)
+        if exclusive:
+            _open_node(s, n)
     s.derived.part.changes[p] += 1
 
 

@@ -339,6 +339,7 @@ class ClusterShape:
             row.gpus[number], row.share_milli[number] = demand.gpus, demand.share_milli
             row.cpu_milli_each[number] = demand.cpu_milli_each
             row.memory_mib_each[number] = demand.memory_mib_each
+            row.exclusive[number] = demand.exclusive
             kernels.size_class(self.arrays, number)
             self._mark_plain()
         return number

@@ -451,6 +451,8 @@ class ClusterState(ClusterShape):
         ):
             node[free] += (new or UNCOUNTED) - node[total]
             node[total] = new or UNCOUNTED
+        if any(self.demands[self.arrays.job.demand[self.slot_of(seq)]].exclusive for seq in self.jobs_on(n)):
+            kernels.close_node(self.arrays, n)
         self._mark_plain()
         kernels.rebuild_index(self.arrays)
 

@@ -48,6 +48,8 @@ def nodes_filled(demand: Demand, node: NodeSpec) -> float:
         return 0.0
     if demand.gpus > places:
         return float(math.ceil(demand.gpus / places))
+    if demand.exclusive:
+        return 1.0
     if demand.whole:
         return 1.0 / (places // demand.gpus)
     fits = node.gpus * (WHOLE_GPU_MILLI // demand.share_milli) if demand.gpus else node.cpus * 1000

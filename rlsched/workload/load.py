@@ -71,7 +71,8 @@ def trace_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
 def _find_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
     columns = [trace.num_gpus, trace.num_cpus]
     columns += [np.asarray(trace.extra["memory_mib"], np.float64)] if "memory_mib" in trace.extra else []
-    first, which = distinct_rows([*columns, trace.gpu_type])
+    texts = [trace.gpu_type, *([trace.extra["exclusive"]] if "exclusive" in trace.extra else [])]
+    first, which = distinct_rows([*columns, *texts])
     memory_mib = columns[2] if len(columns) > 2 else np.full(len(trace), np.nan)
     demands = [
         Demand.from_request(
@@ -79,6 +80,7 @@ def _find_demands(trace: Trace) -> tuple[list[Demand], NDArray[np.intp]]:
             gpu_type=str(trace.gpu_type[row]),
             num_cpus=float(trace.num_cpus[row]),
             memory_mib=float(memory_mib[row]),
+            exclusive=len(texts) > 1 and str(texts[1][row]) == "true",
         )
         for row in first.tolist()
     ]

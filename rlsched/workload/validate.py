@@ -69,6 +69,7 @@ OPTIONAL: tuple[TraceColumn, ...] = (
     TraceColumn("time_limit", "time_limit_s", "seconds"),
     TraceColumn("preemptible", None, "flag"),
     TraceColumn("shares", None, "flag"),
+    TraceColumn("exclusive", None, "flag"),
     TraceColumn("gpu_need_mib", None, "amount"),
     TraceColumn("checkpoint_s", None, "seconds"),
     TraceColumn("restart_s", None, "seconds"),

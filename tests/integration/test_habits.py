@@ -82,6 +82,24 @@ def test_job_has_the_umask_of_its_submitter(place: Place) -> None:
     assert done.stdout == "0027\n", done.stderr
 
 
+def test_exclusive_job_has_its_node_to_itself(place: Place) -> None:
+    """Two nodes of 2 GPUs: one GPU of the first job's node stays empty."""
+    script = place.folder / "whole.sh"
+    script.write_text("#!/bin/bash\n#SBATCH --exclusive -G 1\nsleep 600\n", encoding="utf-8")
+    done = place.type("rlsched submit --parsable whole.sh; rlsched submit -G 1 --parsable --wrap 'sleep 600'")
+    assert done.stderr == ""
+    whole, other = (int(line) for line in done.stdout.split())
+    until(lambda: all(job.state == "running" for job in place.client.jobs()), "both run")
+    (first,), (second,) = (place.client.job(job).nodes for job in (whole, other))
+    assert first != second
+    waits = int(place.type("rlsched submit --parsable whole.sh").stdout)
+    until(lambda: "waits for 1 whole node" in place.client.job(waits).reason, "the reason is known")
+    assert {node.name: node.free_gpus for node in place.client.nodes()} == {first: 0, second: 1}
+    place.client.cancel(other)
+    until(lambda: place.client.job(waits).nodes == [second], "it runs on the other node")
+    place.clear()
+
+
 def test_interrupt_cancels_the_job(place: Place) -> None:
     env = os.environ | {"RLSCHED_HOME": str(place.home), "RLSCHED_BROKER": place.address}
     with subprocess.Popen(

@@ -58,7 +58,8 @@ def put_slot(sim: SimArrays, row: int, at_s: float) -> int:
     sim.progress.ends.row[slot] = row
     sim.state.job.workload[slot] = truth.workload[row]
     sim.state.job.reference_kind[slot] = truth.reference_kind[row]
-    sim.state.job.unshared[slot] = truth.unshared[row]
+    if truth.unshared[row]:
+        sim.state.job.unshared[slot] = 1
     if truth.gpu_need_mib[row] > 0:
         sim.state.job.gpu_need_mib[slot] = truth.gpu_need_mib[row]
     queue.arrive(sim.state, slot, at_s)

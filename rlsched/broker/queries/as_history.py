@@ -286,6 +286,7 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
     origin_s = jobs[0].submit_s
     waits = ["" if math.isnan(job.start_s) else job.start_s - job.submit_s for job in jobs]
     alone = [job.spec is not None and job.spec.share == "no" for job in jobs]
+    whole = [job.spec is not None and job.spec.exclusive for job in jobs]
     memory = [float(_asked(job, "memory_mib") or math.nan) for job in jobs]
     trace = Trace.from_columns(
         name=path.absolute().parent.name,
@@ -306,7 +307,8 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
         ],
         extra={"queue_s": waits}
         | ({} if all(map(math.isnan, memory)) else {"memory_mib": memory})
-        | ({"shares": ["false" if no else "" for no in alone]} if any(alone) else {}),
+        | ({"shares": ["false" if no else "" for no in alone]} if any(alone) else {})
+        | ({"exclusive": ["true" if yes else "" for yes in whole]} if any(whole) else {}),
     )
     is_counted = any(job.spec is not None and job.spec.counted for job in jobs)
     numbers = {name: number for number, name in enumerate(read.nodes)}

@@ -28,6 +28,7 @@ from rlsched.broker.queries.waiting import (
     places,
     rooms,
     sleeping_for,
+    whole_nodes,
 )
 from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.job_requests import beside_count, beside_gpus, needs, runs_as
@@ -227,6 +228,16 @@ def _absent(state: BrokerState, now_s: float) -> list[str]:
 
 def _no_room(state: BrokerState, room: Room, demand: Demand) -> str:
     where, need, beside = _on(state, room.partition), demand.gpus, beside_count(demand)
+    if demand.exclusive:
+        counts = whole_nodes(state, demand, room)
+        if counts is None:
+            return f"it can never get whole nodes {where}"
+        nodes, able, empty, away = counts
+        more = f", and {away} are absent" if away else ""
+        return (
+            f"it needs {nodes} whole node{'' if nodes == 1 else 's'} {where}, without other jobs: {empty} of "
+            f"the {able} that it can use are up and have no job{more}"
+        )
     if beside and gpus_fit_now(state, need, room):
         absent = absent_of_types(state, demand, [room])
         waits = f"; it waits for {', '.join(absent[:NAMED_NODES])}" if absent else ""
@@ -437,6 +448,8 @@ def _started(
     if job.stopped is not None:
         waited = span(attempt.start_s - job.stopped.end_s)
         lines.append(f"{_stopped(job.stopped)}; it then waited {waited} in the queue")
+    if job.spec.exclusive and job.live:
+        lines.append("no other job starts on its nodes: it was submitted with --exclusive")
     lines += _beside(state, job, seen)
     lines += isolation_lines(state, job)
     lines += _clock(state, job, attempt)
@@ -502,6 +515,8 @@ def _kept_apart(state: BrokerState, job: Job) -> list[str]:
         why = job.alone_reason or (
             "it was out of GPU memory on shared GPUs, or ended with co-tenants by a GPU fault"
         )
+    elif job.spec.exclusive:
+        why = "it gets whole nodes"
     elif job.spec.share == "no":
         why = "as it was submitted"
     return [f"it shares no GPUs: {why}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
@@ -13,7 +14,7 @@ from rlsched.broker.state.broker_state import BrokerState
 from rlsched.broker.state.job_requests import beside_count, needs
 from rlsched.broker.state.jobs import Job, called
 from rlsched.cluster.arrays import NODE_UP
-from rlsched.cluster.demand import Demand
+from rlsched.cluster.demand import Demand, nodes_of_gang
 
 _HOLDERS: Final = {"user": "its user", "admin": "an admin"}
 
@@ -92,6 +93,37 @@ def absent_of_types(state: BrokerState, demand: Demand, among: Sequence[Room]) -
         if demand.gpu_types and node.state != "up" and not node.removed and part_of[node.number] in inside
         if node.spec.gpus and demand.accepts(node.spec.gpu_type)
     ]
+
+
+def whole_nodes(state: BrokerState, demand: Demand, room: Room) -> tuple[int, int, int, int] | None:
+    """Count the nodes for a job with whole nodes in a partition; None if the partition cannot hold it.
+
+    Returns (nodes that it needs while all are free; nodes that can be among them, and of these, nodes that
+    are up and have no job; and absent nodes without a job).
+    """
+    node, specs = state.cluster.arrays.node.view(np.ndarray), state.cluster.nodes
+    inside = set(np.flatnonzero(node["part_of"] == room.partition).tolist()) - state.removed_nodes()
+    places = {n: demand.places_on_node(specs[n]) for n in sorted(inside)}
+    needed = nodes_of_gang(Counter(places.values()), demand.places)
+    if not needed:
+        return None
+    able = [n for n, count in places.items() if count >= (demand.places if needed == 1 else 1)]
+    empty = [n for n in able if node["free"][n] == node["gpus"][n]]
+    up = sum(node["status"][n] == NODE_UP for n in empty)
+    return needed, len(able), up, len(empty) - up
+
+
+def needs_whole_nodes(state: BrokerState, demand: Demand, among: Sequence[Room]) -> str:
+    """Describe the whole nodes for which a job waits; "" if no partition can hold it."""
+    found = [counts for room in among if (counts := whole_nodes(state, demand, room)) is not None]
+    if not found:
+        return ""
+    needed, able, empty, absent = max(found, key=lambda counts: counts[2] - counts[0])
+    word = "node" if needed == 1 else "nodes"
+    said = f"waits for {needed} whole {word}, {empty} of {able} up without jobs"
+    if empty < needed <= empty + absent:
+        return f"NodeDown: {said}, {absent} more absent"
+    return f"Resources: {said}" + (", which are too small together" if empty >= needed else "")
 
 
 def sleeping_for(state: BrokerState, demand: Demand, among: Sequence[Room]) -> str:
@@ -231,6 +263,8 @@ class WaitingReasons:
         sleeping = sleeping_for(self.state, demand, open_rooms)
         if sleeping:
             return f"NodeAsleep: {sleeping}"
+        if demand.exclusive:
+            return needs_whole_nodes(self.state, demand, open_rooms)
         more = beside_count(demand)
         if more and any(gpus_fit_now(self.state, demand.gpus, room) for room in open_rooms):
             absent = absent_of_types(self.state, demand, open_rooms)

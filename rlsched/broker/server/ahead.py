@@ -104,6 +104,7 @@ def _of_ledger(s: Any, scheduler: Scheduler) -> Iterator[Entry]:
     yield kernels.make_ineligible, (s, slots)
     yield kernels.allocate, (s, slot, gpus, 0, 0, 0, 0.0, now_s)
     yield kernels.release, (s, slot, now_s)
+    yield kernels.close_node, (s, 0)
     yield kernels.forget, (s, slot)
     yield capacity.places_on, (s, 0, 0)
     yield digest.sums, digest.arguments(s)

@@ -58,6 +58,7 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int = 0
     gpu_memory_mib: int = 0
     gpu_types: list[str] = []
+    exclusive: bool = False
 
     @property
     def demand(self) -> Demand:
@@ -68,6 +69,7 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             memory_mib=self.memory_mib,
             gpu_memory_mib=self.gpu_memory_mib,
             gpu_types=tuple(self.gpu_types),
+            exclusive=self.exclusive,
         )
 
 

@@ -138,6 +138,7 @@ def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledg
                 memory_mib=asked[int(job.demand[slot])].memory_mib,
                 gpu_memory_mib=asked[int(job.demand[slot])].gpu_memory_mib,
                 gpu_types=list(asked[int(job.demand[slot])].gpu_types),
+                exclusive=asked[int(job.demand[slot])].exclusive,
                 vc=vcs[job.vc[slot]] if job.vc[slot] >= 0 else "",
                 status=_STATUS[int(job.status[slot])],
                 gpus=state.gpus_of(int(job.seq[slot])),
@@ -153,6 +154,7 @@ def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledg
                 memory_mib=demand.memory_mib,
                 gpu_memory_mib=demand.gpu_memory_mib,
                 gpu_types=list(demand.gpu_types),
+                exclusive=demand.exclusive,
                 burst_vc=vcs[row.burst_vc] if row.burst_vc >= 0 and vcs else "",
                 fields={name: row[name].item() for name in DEMAND_FIELDS},
             )

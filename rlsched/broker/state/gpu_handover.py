@@ -41,14 +41,20 @@ class GpuHandover:
         self._leaving.pop(job.number, None)
 
     def wait_for_gpus(self, job: Job, attempt: Attempt) -> bool:
-        """Record the ranks that are still on a new attempt's GPUs. Return whether there are none."""
+        """Record the ranks that are still on a new attempt's GPUs. Return whether there are none.
+
+        If one of the two jobs has whole nodes, the ranks that are still on the attempt's nodes count.
+        """
         taken = {(rank.node, gpu) for rank in attempt.ranks for gpu in rank.gpus}
+        nodes = {rank.node for rank in attempt.ranks}
         for other in self._leaving.values():
             theirs = other.active
             assert theirs is not None
             for number in theirs.live_ranks():
                 rank = theirs.ranks[number]
-                if any((rank.node, gpu) in taken for gpu in rank.gpus):
+                exclusive = job.spec.exclusive or other.spec.exclusive
+                is_there = exclusive and rank.node in nodes
+                if is_there or any((rank.node, gpu) in taken for gpu in rank.gpus):
                     attempt.leaving.add((other.number, number))
             if theirs.ending == PREEMPTED and any(seat[0] == other.number for seat in attempt.leaving):
                 why, _, named = theirs.ending_reason.partition(" for ")

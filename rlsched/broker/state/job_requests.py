@@ -34,13 +34,19 @@ def demand_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Demand:
     """
     gpu_memory_mib, gpu_types = max(spec.gpu_memory_mib, learnt_gpu_mib), tuple(spec.gpu_types)
     if not spec.counted:
-        return Demand(gpus=spec.num_gpus, gpu_types=gpu_types, gpu_memory_mib=gpu_memory_mib)
+        return Demand(
+            gpus=spec.num_gpus,
+            gpu_types=gpu_types,
+            gpu_memory_mib=gpu_memory_mib,
+            exclusive=spec.exclusive,
+        )
     return Demand(
         gpus=spec.num_gpus,
         gpu_types=gpu_types,
         cpu_milli=spec.num_cpus * 1000,
         memory_mib=spec.memory_mib,
         gpu_memory_mib=gpu_memory_mib,
+        exclusive=spec.exclusive,
     )
 
 
@@ -52,9 +58,10 @@ def needs(job: Job) -> Demand:
 def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0, *, alone: bool = False) -> Sharing:
     """Return whether a job can share GPUs, and its GPU memory, by its submission and its attempts.
 
-    With `auto`, a job shares if its effect on its neighbours is known (the user named a workload, or similar
-    jobs have run and their GPU time was measured) and its GPU memory is known. The memory is the larger of
-    the requested memory and the bound that 99 % of such jobs stay below; without both, the catalogue's value.
+    A job with whole nodes never shares. With `auto`, a job shares if its effect on its neighbours is known
+    (the user named a workload, or similar jobs have run and their GPU time was measured) and its GPU memory
+    is known. The memory is the larger of the requested memory and the bound that 99 % of such jobs stay
+    below; without both, the catalogue's value.
 
     `learnt_gpu_mib`: as in `demand_of`. `alone`: it may no longer share, whatever its submission permits.
     """
@@ -63,7 +70,7 @@ def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0, *, alone: bool = Fal
     need_mib = max(spec.gpu_memory_mib, learnt_gpu_mib, memory_bound_mib(spec.profiles)) or -1
     is_known = is_named or (need_mib > 0 and any(one.util_frac is not None for one in profiles))
     permitted = spec.share == "yes" or (spec.share == "auto" and is_known)
-    return Sharing(shares=permitted and not alone, gpu_need_mib=need_mib)
+    return Sharing(shares=permitted and not (alone or spec.exclusive), gpu_need_mib=need_mib)
 
 
 def memory_bound_mib(profiles: Mapping[str, WorkloadProfile]) -> int:
@@ -137,6 +144,7 @@ def demand_asked(message: Submit | DryRun) -> Demand:
         cpu_milli=message.num_cpus * 1000,
         memory_mib=message.memory_mib,
         gpu_memory_mib=message.gpu_memory_mib,
+        exclusive=message.exclusive,
     )
 
 

@@ -24,7 +24,7 @@ _VALUED: Final = (
     *("--hint", "--tmp", "--kill-on-bad-exit"),
 )
 _FLAGS: Final = (
-    *("--exclusive", "--requeue", "--no-requeue", "--verbose", "-v", "--quiet", "-Q", "--get-user-env"),
+    *("--requeue", "--no-requeue", "--verbose", "-v", "--quiet", "-Q", "--get-user-env"),
     *("--label", "-l", "--unbuffered"),
 )
 _SLURMS: Final = re.compile(r"(?:^[^\S\n]*(?:exec |time )?|[$]\(\s*|`)(srun|scontrol|sbcast)\s(?!\()")

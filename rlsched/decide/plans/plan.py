@@ -185,11 +185,23 @@ def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArra
         slot = s.derived.slot.running[position]
         if s.job.placed_in[slot] == p:
             left_s, place = remaining_s(s, slot, now_s), s.job.head[slot]
+            exclusive = s.demand.exclusive[s.job.demand[slot]] != 0
             while place >= 0:
                 g = place // MAX_TENANTS
                 ends_s[g] = max(ends_s[g], left_s)
                 place = s.gpu.link[g, place % MAX_TENANTS]
+                if exclusive:
+                    _end_together(s, s.gpu.node[g], ends_s, left_s)
+            if exclusive and s.job.head[slot] < 0:
+                _end_together(s, s.job.host[slot], ends_s, left_s)
     return ends_s
+
+
+@kernel
+def _end_together(s: StateArrays, n: int, ends_s: NDArray[np.float64], left_s: float) -> None:
+    """Set `ends_by_gpu` of all GPUs of a node that one job has as a whole."""
+    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        ends_s[g] = left_s
 
 
 @kernel
@@ -217,7 +229,8 @@ def later_worth(
         floor = max(above, most)
         if worth > floor and will_do(s, c, n):
             most_s = run_s * (worth / max(floor, 1e-9) - 1.0) / o.later
-            wait_s = _free_in_s(s, n, gpus, ends_s, most_s)
+            needed = s.node.gpus[n] if s.demand.exclusive[c] else gpus
+            wait_s = _free_in_s(s, n, needed, ends_s, most_s)
             if wait_s < most_s:
                 most = worth * run_s / (run_s + o.later * wait_s)
     return most

@@ -21,7 +21,7 @@ from rlsched.decide.options import RuleOptions
 from rlsched.decide.order.gittins import next_step_s
 from rlsched.decide.order.keys import index_key
 from rlsched.decide.rules.preempting import FAR, look_tick_s, may_claim, most_preemptible, next_by_key
-from rlsched.decide.rules.victims import find_victims
+from rlsched.decide.rules.victims import find_victims_for
 
 LOOKS = True
 
@@ -127,10 +127,10 @@ def preemptions(s: StateArrays, p: int, now_s: float, found: Records) -> int:
         gpus = s.job.gpus[slot]
         if tried[demand] or gpus >= failed or class_fits(s, p, demand) or not may_claim(s, p, slot):
             continue
-        out, held, lowest = find_victims(s, p, gpus, leave, key[slot])
+        out, held, lowest = find_victims_for(s, p, slot, leave, key[slot])
         tried[demand] = True
         if out < 0:
-            failed = gpus
+            failed = failed if s.demand.exclusive[demand] else gpus
             continue
         found.position[count], found.out[count], found.gpus[count] = position, out, held
         found.lead[count] = lowest + s.order.code[0].margin + s.dials.dial[p].margin - key[slot]

@@ -16,6 +16,7 @@ Whether a job may start depends on the free GPUs, which change only at events: n
 from __future__ import annotations
 
 from rlsched.cluster.arrays import StateArrays
+from rlsched.cluster.choose import gpus_taken
 from rlsched.cluster.placement import first_fitting
 from rlsched.compile.jit import kernel
 from rlsched.decide.move import Move
@@ -35,7 +36,7 @@ def leaves_share(s: StateArrays, p: int, slot: int, longer_than_s: float, free_f
     """Whether a job that fits may start: it is short, or leaves the share free, or is exempt."""
     if s.job.predicted_s[slot] <= longer_than_s:
         return True
-    gpus, share = s.job.gpus[slot], free_frac * s.derived.part.open_gpus[p]
+    gpus, share = gpus_taken(s, p, slot), free_frac * s.derived.part.open_gpus[p]
     return s.derived.part.free_gpus[p] - gpus >= share or s.derived.part.open_gpus[p] - gpus < share
 
 

@@ -8,11 +8,11 @@ it does.
 
 The order is by the level of attained service, then by the order of the queue: jobs with more than a threshold
 of attained service permanently follow all others. This is the rule of Lucid's simulator (Hu et al.,
-ASPLOS'23) for Tiresias and for SRTF. This implementation differs in four points: ties are broken by `seq`;
+ASPLOS'23) for Tiresias and for SRTF. This implementation differs in five points: ties are broken by `seq`;
 running jobs that are not preemptible, or run on a node that is not up, keep their GPUs, which are excluded
 from the quota; a job that would not fit even if every other job of the walk left gets no quota, so that no
-job is preempted for it in vain; and the walk is made only at events and at due ticks, since it would decide
-the same between them.
+job is preempted for it in vain; a job with whole nodes counts with all GPUs of its nodes; and the walk is
+made only at events and at due ticks, since it would decide the same between them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, StateArrays
+from rlsched.cluster.kernels import gpus_with
 from rlsched.cluster.placement import fits_in, fits_slot
 from rlsched.compile.jit import array_kernel, kernel
 from rlsched.decide.move import Move, nothing, preempt_of, start_of
@@ -56,8 +57,13 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
-    """Walk again after the start of a job that must not be preempted, because the quota excludes its GPUs."""
-    if move.start >= 0 and s.job.pinned[move.start]:
+    """Walk again after the start of a job that must not be preempted, because the quota excludes its GPUs.
+
+    Walk also after the start or the preemption of a job with whole nodes: its nodes may be others than the
+    walk counted.
+    """
+    moved = max(move.start, move.preempt)
+    if (move.start >= 0 and s.job.pinned[move.start]) or s.demand.exclusive[s.job.demand[moved]]:
         begin(s, p, o, now_s)
 
 
@@ -153,11 +159,13 @@ def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[n
     """Return `Index.holes` and `Index.whole` of partition `p` as if all of `movable` had left; (M + 1,)."""
     free = s.node.free.copy()
     for slot in movable:
-        place = s.job.head[slot]
+        place, exclusive = s.job.head[slot], s.demand.exclusive[s.job.demand[slot]] != 0
+        if exclusive and place < 0:
+            free[s.job.host[slot]] = s.node.gpus[s.job.host[slot]]
         while place >= 0:
             g = place // MAX_TENANTS
             n = s.gpu.node[g]
-            free[n] = min(free[n] + 1, s.node.gpus[n])
+            free[n] = s.node.gpus[n] if exclusive else min(free[n] + 1, s.node.gpus[n])
             place = s.gpu.link[g, place % MAX_TENANTS]
     holes, whole = np.zeros_like(s.derived.holes[p]), np.zeros_like(s.derived.whole[p])
     for n in range(s.node.shape[0]):
@@ -165,6 +173,39 @@ def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[n
             holes[free[n]] += 1
             whole[s.node.gpus[n]] += free[n] == s.node.gpus[n]
     return holes, whole
+
+
+@kernel
+def _quota_of(s: StateArrays, p: int, slot: int, whole: NDArray[np.int32]) -> int:
+    """GPUs that a waiting job takes from the quota, `whole` as in `_room`; -1 if it would not fit.
+
+    They are the GPUs that it requested. A job with whole nodes takes all GPUs of the smallest node that holds
+    it; a larger gang, of the largest nodes and the smallest one that holds the remainder.
+    """
+    gpus = s.job.gpus[slot]
+    if not s.demand.exclusive[s.job.demand[slot]]:
+        return gpus
+    left, rest, last, wide = gpus, gpus, -1, gpus > s.derived.part.node_size[p]
+    for size in range(whole.shape[0] - 1, 0, -1):
+        left -= min(whole[size], left // size) * size if wide else 0
+    if wide and left == 0:
+        return gpus
+    for size in range(whole.shape[0] - 1, -1, -1):
+        take = min(whole[size], rest // size) if wide and size > 0 else 0
+        rest -= take * size
+        if size >= left and whole[size] > take:
+            last = size
+    return gpus - left + last if last >= 0 else -1
+
+
+@kernel
+def _could_start(
+    s: StateArrays, p: int, slot: int, holes: NDArray[np.int32], whole: NDArray[np.int32], quota: int
+) -> bool:
+    """Whether a waiting job fits the quota, and the partition as if all jobs that can move had left."""
+    if not s.demand.exclusive[s.job.demand[slot]]:
+        return fits_in(holes, whole, s.derived.part.node_size[p], s.job.gpus[slot])
+    return 0 <= _quota_of(s, p, slot, whole) <= quota
 
 
 @kernel
@@ -191,7 +232,9 @@ def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
     movable = _movable_running(s, p, _all_up(s, p))
     running, keys, first_level = _in_order(s, movable, now_s, threshold_gpu_s)
     holes, whole = _room(s, p, movable)
-    quota = s.derived.part.free_gpus[p] + s.job.gpus[movable].sum()
+    quota = s.derived.part.free_gpus[p]
+    for slot in movable:
+        quota += gpus_with(s, slot)
     smallest = _smallest_waiting(s, p)
     preempt, start = s.derived.slot.quota_out, s.derived.slot.quota_in
     preempts = starts = r = 0
@@ -205,7 +248,7 @@ def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
                 if (
                     s.job.gpus[slot] <= quota
                     and (s.job.attained_gpu_s[slot] > threshold_gpu_s) == (level == 1)
-                    and fits_in(holes, whole, s.derived.part.node_size[p], s.job.gpus[slot])
+                    and _could_start(s, p, slot, holes, whole, quota)
                 ):
                     break
                 q += 1
@@ -216,11 +259,11 @@ def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
             ):
                 start[starts] = queue[q]
                 starts += 1
-                quota -= s.job.gpus[queue[q]]
+                quota -= _quota_of(s, p, queue[q], whole)
                 q += 1
             elif r < until:
-                if s.job.gpus[running[r]] <= quota:
-                    quota -= s.job.gpus[running[r]]
+                if gpus_with(s, running[r]) <= quota:
+                    quota -= gpus_with(s, running[r])
                 elif s.job.start_s[running[r]] < now_s:
                     preempt[preempts] = running[r]
                     preempts += 1

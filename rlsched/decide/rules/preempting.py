@@ -22,7 +22,7 @@ from rlsched.decide.plans.best import (
     waits_for_better,
 )
 from rlsched.decide.plans.plan import ends_by_gpu
-from rlsched.decide.rules.victims import find_victims
+from rlsched.decide.rules.victims import find_victims_for
 
 FAR: Final = 1 << 30
 """More GPUs than any cluster has: the initial value of a minimum."""
@@ -39,7 +39,8 @@ def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
 def may_claim(s: StateArrays, p: int, slot: int) -> bool:
     """Whether running jobs may be preempted for this job of partition `p`: not if it fits elsewhere."""
     other, demand = _elsewhere(s, p, slot), s.job.demand[slot]
-    return s.demand.plain[demand] and (other < 0 or not class_fits(s, other, demand))
+    may = s.demand.plain[demand] or s.demand.exclusive[demand]
+    return may and (other < 0 or not class_fits(s, other, demand))
 
 
 @kernel
@@ -98,10 +99,11 @@ def next_by_key(
         else:
             passed[kind[at]] = True
         if least < most and s.job.gpus[slot] < failed and may_claim(s, p, slot):
-            out = find_victims(s, p, s.job.gpus[slot], s.derived.slot.leave, least)[0]
+            out = find_victims_for(s, p, slot, s.derived.slot.leave, least)[0]
             if out >= 0:
                 return preempt_of(out, slot)
-            failed = s.job.gpus[slot]
+            if not s.demand.exclusive[demand]:
+                failed = s.job.gpus[slot]
 
 
 @kernel

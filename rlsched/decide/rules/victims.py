@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlsched.cluster.arrays import MAX_TENANTS, NODE_UP, StateArrays
+from rlsched.cluster.capacity import idle_places
 from rlsched.compile.jit import array_kernel, kernel
 
 _MORE_GPUS = 1 << 30
@@ -22,12 +23,26 @@ _MORE_GPUS = 1 << 30
 
 @kernel
 def _last_tenant(s: StateArrays, g: int) -> int:
-    """Return the slot of the job in the last occupied place of GPU `g`, -1 if the GPU is free."""
+    """Return the slot of the job in the last occupied place of GPU `g`, -1 if the GPU is free.
+
+    For an empty GPU of a node that a job has as a whole, return this job, which has other GPUs there.
+    """
     last = -1
     for k in range(MAX_TENANTS):
         if s.gpu.tenant[g, k] >= 0:
             last = s.gpu.tenant[g, k]
+    if last >= 0 or s.gpu.free_milli[g] > 0:
+        return last
+    n = s.gpu.node[g]
+    for other in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        last = max(last, s.gpu.tenant[other, 0])
     return last
+
+
+@kernel
+def _has_nodes(s: StateArrays, slot: int) -> bool:
+    """Whether the job in a slot gets whole nodes."""
+    return s.demand.exclusive[s.job.demand[slot]] != 0
 
 
 @array_kernel
@@ -41,15 +56,36 @@ def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
             g = place // MAX_TENANTS
             worst[g] = min(worst[g], index[slot])
             place = s.gpu.link[g, place % MAX_TENANTS]
+        if _has_nodes(s, slot):
+            _withhold(s, slot, worst, index[slot])
     return worst
+
+
+@kernel
+def _withhold(s: StateArrays, slot: int, worst: NDArray[np.float64], index: float) -> None:
+    """Set the index of all GPUs on the nodes of a job that has them as a whole; without GPUs, it stays."""
+    place, n = s.job.head[slot], s.job.host[slot]
+    if place < 0:
+        for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+            worst[g] = -math.inf
+    while place >= 0:
+        n = s.gpu.node[place // MAX_TENANTS]
+        for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+            worst[g] = index
+        place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
 
 
 @kernel
 def _mark(s: StateArrays, g: int, free: NDArray[np.bool_], mark: bool) -> None:
     """Mark the group on GPU `g` as leaving, or as staying: its jobs share all of its GPUs."""
-    place = s.job.head[_last_tenant(s, g)]
+    slot = _last_tenant(s, g)
+    place, exclusive = s.job.head[slot], _has_nodes(s, slot)
     while place >= 0:
         free[place // MAX_TENANTS] = mark
+        if exclusive:
+            n = s.gpu.node[place // MAX_TENANTS]
+            for other in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+                free[other] = mark
         place = s.gpu.link[place // MAX_TENANTS, place % MAX_TENANTS]
 
 
@@ -176,3 +212,66 @@ def find_victims(
             held += s.job.gpus[first]
             lowest = min(lowest, worst[plan[k]])
     return first, held, lowest
+
+
+@array_kernel
+def find_victims_of_nodes(
+    s: StateArrays, p: int, c: int, index: NDArray[np.float64], above: float
+) -> tuple[int, int, float]:
+    """Choose the jobs to preempt for a job of class `c`, which gets whole nodes, in partition `p`.
+
+    All jobs of the chosen nodes leave; the nodes are chosen as in `find_victims`. Jobs without GPUs stay.
+    Arguments and result are as in `find_victims`.
+    """
+    worst = _worst(s, index)
+    free, chosen = worst == math.inf, np.zeros(s.node.shape[0], np.bool_)
+    for position in range(s.derived.running_len[0]):
+        slot = s.derived.slot.running[position]
+        if s.job.head[slot] < 0:
+            chosen[s.job.host[slot]] = True
+    left, size = max(s.demand.gpus[c], 1), s.derived.class_queue.node_size[p, c]
+    first, held, lowest = -1, 0, math.inf
+    while left > 0:
+        needed, node, least = min(left, size), -1, _MORE_GPUS
+        for n in range(s.node.shape[0]):
+            in_part = s.node.part_of[n] == p and s.node.status[n] == NODE_UP and not chosen[n]
+            if in_part and needed > 0 and idle_places(s, c, n) >= needed:
+                cost = _cost_of_node(s, n, worst, above, free)
+                if 0 <= cost < least:
+                    node, least = n, cost
+        if node < 0:
+            return -1, 0, 0.0
+        chosen[node] = True
+        for g in range(s.node.first_gpu[node], s.node.first_gpu[node] + s.node.gpus[node]):
+            if not free[g]:
+                _mark(s, g, free, True)
+                first = _last_tenant(s, g)
+                held += s.job.gpus[first]
+                lowest = min(lowest, worst[g])
+        left -= needed
+    return first, held, lowest
+
+
+@array_kernel
+def _cost_of_node(
+    s: StateArrays, n: int, worst: NDArray[np.float64], above: float, free: NDArray[np.bool_]
+) -> int:
+    """GPUs that jobs of node `n` hold, except of jobs that leave already; -1 if one of them must stay."""
+    seen, held = free.copy(), 0
+    for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+        if not seen[g]:
+            if worst[g] <= above:
+                return -1
+            _mark(s, g, seen, True)
+            held += s.job.gpus[_last_tenant(s, g)]
+    return held
+
+
+@kernel
+def find_victims_for(
+    s: StateArrays, p: int, slot: int, index: NDArray[np.float64], above: float
+) -> tuple[int, int, float]:
+    """Choose the jobs to preempt for the waiting job in a slot: see `find_victims`."""
+    if _has_nodes(s, slot):
+        return find_victims_of_nodes(s, p, s.job.demand[slot], index, above)
+    return find_victims(s, p, s.job.gpus[slot], index, above)

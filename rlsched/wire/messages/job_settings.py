@@ -124,6 +124,16 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
             most=MAX_MEMORY_MIB,
         ),
     ] = 0
+    exclusive: Annotated[
+        bool,
+        Setting(
+            Option(
+                "--exclusive",
+                "Give the job whole nodes: it starts on nodes without other jobs, and no other job starts "
+                "there while it runs. It uses the GPUs that it requested.",
+            )
+        ),
+    ] = False
     vc: Annotated[
         str, Setting(Option("-p --vc --partition VC", "Virtual cluster to run in."), characters=64)
     ] = ""

@@ -75,6 +75,8 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Minimum memory of each of the job's GPUs, from its request or its measured need; 0: any GPU fits."""
     gpu_types: list[str] = []
     """Accepted GPU types; empty: any type."""
+    exclusive: bool = False
+    """Whether it gets whole nodes."""
     speed_frac: float | None = None
     """Speed on the job's GPUs, by the models; 1: unshared at the highest clock; None: unknown."""
     usage: SeenUsage | None = None

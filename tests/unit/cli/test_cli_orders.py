@@ -117,11 +117,11 @@ def verb(**_: object) -> None:
 
 
 def test_options_without_effect_are_named_and_ignored(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--qos=x", "-G", "2", "-q", "long", "--exclusive", "--hold", "python", "-o", "--mem"]
+    words = ["--qos=x", "-G", "2", "-q", "long", "--requeue", "--hold", "python", "-o", "--mem"]
     params = verb.make_context("verb", words).params
     assert (params["gpus"], params["hold"], params["command"]) == (2, True, ("python", "-o", "--mem"))
     assert capsys.readouterr().err == (
-        "note: ignored, has no effect in rlsched: --qos=x, -q long, --exclusive\n"
+        "note: ignored, has no effect in rlsched: --qos=x, -q long, --requeue\n"
     )
     with pytest.raises(click.NoSuchOption, match="--licenses"):
         verb.make_context("verb", ["--qos=x", "--licenses=x", "python"])

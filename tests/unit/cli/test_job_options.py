@@ -189,7 +189,7 @@ SCRIPT = """#!/bin/bash
 #SBATCH --job-name=resnet -N2
 #SBATCH --gpus-per-node 4   # a comment
 #SBATCH --mem=32G --exclusive
-#SBATCH -o out-%j.txt
+#SBATCH -o out-%j.txt -q long
 #RLSCHED --preemptible --share no
 
 #SBATCH -t 1:00:00
@@ -239,9 +239,11 @@ def test_script_with_directives(tmp_path: object, capsys: pytest.CaptureFixture[
     assert found["mem"] == "32G"
     assert (found["output"], found["error"], found["open_mode"]) == ("out-%j.txt", "", "auto")
     assert found["command"] == ("/bin/bash", "-c", SCRIPT, f"{tmp_path}/job.sh", "a", "b c")
+    assert found["exclusive"] is True
     said = capsys.readouterr().err
     assert said.startswith("note: ")
-    assert said.endswith("in rlsched: --exclusive\n")
+    assert said.endswith("in rlsched: -q long
+")
 
 
 def test_only_a_script_for_slurm_gets_slurm_s_variables(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ COPIED: dict[str, Any] = {
     "num_cpus": 3,
     "memory_mib": 5,
     "gpu_memory_mib": 7,
+    "exclusive": True,
     "vc": "v",
     "time_limit_s": 11.0,
     "preemptible": True,
