@@ -242,8 +242,7 @@ def test_script_with_directives(tmp_path: object, capsys: pytest.CaptureFixture[
     assert found["exclusive"] is True
     said = capsys.readouterr().err
     assert said.startswith("note: ")
-    assert said.endswith("in rlsched: -q long
-")
+    assert said.endswith("in rlsched: -q long\n")
 
 
 def test_only_a_script_for_slurm_gets_slurm_s_variables(tmp_path: Path) -> None:
