@@ -262,8 +262,9 @@ def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
                 quota -= _quota_of(s, p, queue[q], whole)
                 q += 1
             elif r < until:
-                if gpus_with(s, running[r]) <= quota:
-                    quota -= gpus_with(s, running[r])
+                held = gpus_with(s, running[r])
+                if held <= quota:
+                    quota -= held
                 elif s.job.start_s[running[r]] < now_s:
                     preempt[preempts] = running[r]
                     preempts += 1

@@ -31,11 +31,16 @@ def _last_tenant(s: StateArrays, g: int) -> int:
     for k in range(MAX_TENANTS):
         if s.gpu.tenant[g, k] >= 0:
             last = s.gpu.tenant[g, k]
-    if last >= 0 or s.gpu.free_milli[g] > 0:
-        return last
-    n = s.gpu.node[g]
-    for other in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
-        last = max(last, s.gpu.tenant[other, 0])
+    return last if last >= 0 else _node_tenant(s, g)
+
+
+@kernel
+def _node_tenant(s: StateArrays, g: int) -> int:
+    """Return the slot of the job that has the node of GPU `g` as a whole, -1 if no job has."""
+    n, last = s.gpu.node[g], -1
+    if s.gpu.free_milli[g] == 0:
+        for other in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
+            last = max(last, s.gpu.tenant[other, 0])
     return last
 
 
@@ -48,7 +53,9 @@ def _has_nodes(s: StateArrays, slot: int) -> bool:
 @array_kernel
 def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
     """(G,) least index of the jobs on each GPU; infinite if it is free."""
-    worst = np.full(s.gpu.shape[0], math.inf)
+    worst, some = np.full(s.gpu.shape[0], math.inf), False
+    for c in range(s.demand.shape[0]):
+        some = some or s.demand.exclusive[c] != 0
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
         place = s.job.head[slot]
@@ -56,7 +63,7 @@ def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
             g = place // MAX_TENANTS
             worst[g] = min(worst[g], index[slot])
             place = s.gpu.link[g, place % MAX_TENANTS]
-        if _has_nodes(s, slot):
+        if some and _has_nodes(s, slot):
             _withhold(s, slot, worst, index[slot])
     return worst
 

@@ -245,6 +245,17 @@ def test_script_with_directives(tmp_path: object, capsys: pytest.CaptureFixture[
     assert said.endswith("in rlsched: -q long\n")
 
 
+def test_exclusive_is_a_directive_a_column_and_an_option(tmp_path: Path) -> None:
+    script = "#!/bin/bash\n#SBATCH --exclusive\ntrue\n"
+    assert submission(parsed(tmp_path, script))["exclusive"] is True
+    assert submission(parsed(tmp_path, "#!/bin/bash\ntrue\n", "--exclusive"))["exclusive"] is True
+    table = tmp_path / "jobs.csv"
+    table.write_text("exclusive,command\ntrue,true\n,true\n", encoding="utf-8")
+    context = submit.make_context("submit", ["--from", str(table)])
+    jobs = jobs_of(str(table), read_rows(str(table), context))
+    assert [job.keywords["exclusive"] for job in jobs] == [True, False]
+
+
 def test_only_a_script_for_slurm_gets_slurm_s_variables(tmp_path: Path) -> None:
     script = "#!/bin/bash\n#SBATCH -c 4 --job-name=resnet\ntrue\n"
     env = submission(parsed(tmp_path, script, "--export=NONE", "--env", "SLURM_JOB_NAME=mine"))["env"]

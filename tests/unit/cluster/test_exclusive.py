@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from rlsched.decide.actions import Start
 from rlsched.decide.order.keys import Order
 from rlsched.decide.order.queue import OrderedQueue
 from rlsched.decide.start import start_action
-from rlsched.errors import AllocationError
+from rlsched.errors import AllocationError, TraceError
+from rlsched.workload.load import trace_demands
+from rlsched.workload.trace import Trace
 
 PLACEMENTS = ("consolidate", "best-fit", "worst-fit", "spread", "fgd")
 
@@ -190,3 +193,14 @@ def test_number_of_nodes_is_that_of_the_placement() -> None:
         if number:
             assert len(start(state, add(state, places, exclusive=True))) == number
     assert nodes_of_gang(Counter(), 1) == 0
+
+
+def test_column_of_a_trace_gives_the_demand(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    head = "job_id,submit_time,duration,num_gpus,exclusive\n"
+    path.write_text(head + "a,0,1,2,true\nb,0,1,2,\nc,0,1,2,0\nd,0,1,2,1\n", encoding="utf-8")
+    demands, which = trace_demands(Trace.read(path))
+    assert [demands[number].exclusive for number in which.tolist()] == [True, False, False, True]
+    path.write_text(head + "a,0,1,2,user\n", encoding="utf-8")
+    with pytest.raises(TraceError, match=r"row 2, column 'exclusive': expected true or false, .*'user'"):
+        Trace.read(path)
