@@ -42,14 +42,34 @@ class Dial(NamedTuple):
 
 DIALS: Final = (
     Dial("gate_pair", 0.5, "speed", "added to the least gain of a second tenant of a GPU (`share.min_gain`)"),
-    Dial("gate_more", 0.5, "speed", "added to the least gain of a third and fourth (`share.min_gain_more`)"),
-    Dial("by_length", 0.5, "speed", "added to the gate's factor of the new job's length (`share.by_length`)"),
-    Dial("by_left", 0.5, "speed", "added to its factor of the running job's time left (`share.by_left`)"),
+    Dial(
+        "gate_more",
+        0.5,
+        "speed",
+        "added to the least gain of a third and fourth tenant (`share.min_gain_more`)",
+    ),
+    Dial(
+        "by_length",
+        0.5,
+        "speed",
+        "added to the factor by which that least gain depends on the new job's length (`share.by_length`)",
+    ),
+    Dial("by_left", 0.5, "speed", "the same for the running job's remaining time (`share.by_left`)"),
     Dial("gpu_price", 2.0, "ln of a factor", "multiplies the cost of GPU time when clocks are chosen"),
     Dial("margin", 1.0, "ln(cost)", "added to the margin of preemption (`preempt.margin`)"),
-    Dial("must_stay", 2.0, "ln(cost)", "added to the cost of a waiting job that must stay once it runs"),
-    Dial("patience", 3.0, "ln of a factor", "multiplies the wait before a reservation (`reserve_after`)"),
-    Dial("type_price", 1.0, "exponent", "added to the price of usually fast GPU types (`types.price`)"),
+    Dial("must_stay", 2.0, "ln(cost)", "added to the cost of a waiting job that refuses preemption"),
+    Dial(
+        "patience",
+        3.0,
+        "ln of a factor",
+        "multiplies the waiting time before a job gets a reservation (`reserve_after`)",
+    ),
+    Dial(
+        "type_price",
+        1.0,
+        "exponent",
+        "added to the price of GPU types that are fast for most jobs (`types.price`)",
+    ),
 )
 """All dials, in the order of the network's outputs and of the rows of strategy files."""
 

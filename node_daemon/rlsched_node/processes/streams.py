@@ -74,11 +74,14 @@ def write_progress(fd: int, num_bytes: int, failure: str = "") -> None:
 
 
 def copied_bytes(source: str) -> int:
-    """Bytes of a file in the present directory that its copier does not need any more."""
+    """Return the number of bytes of a file in the current directory that its copier no longer needs.
+
+    0 if the copier has not started yet: a job can write before that.
+    """
     try:
         return read_progress(records.read(progress_name(source))) or 0
     except OSError:
-        return ALL_COPIED
+        return 0
 
 
 class Follower:

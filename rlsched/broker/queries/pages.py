@@ -170,7 +170,7 @@ def _job_bytes(row: JobInfo) -> int:
     texts = row.name, row.user, row.account, row.vc, row.workload, row.reason, *row.nodes
     used = 0 if row.usage is None else 460
     return (
-        500
+        520
         + used
         + sum(map(text_bytes, row.beside))
         + sum(map(text_bytes, texts))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlsched.broker.base.ledger_models import LedgerModels, workload_name, workload_number
 from rlsched.broker.server.ahead import pieces
+from rlsched.cluster import kernels
 from rlsched.cluster.spec import ClusterSpec
 from rlsched.cluster.state import ClusterState
 from rlsched.compile.ahead import compile_pieces
@@ -144,3 +145,4 @@ def _warm_up(scheduler: Scheduler, has_models: bool, shares: bool) -> None:
             state.requeue(running[0], now_s + 0.5)
         for seq in running[1:]:
             state.release(seq, now_s)
+    kernels.close_node(state.arrays, 0)  # for nodes that change while a job has the whole node
