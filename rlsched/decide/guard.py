@@ -57,7 +57,10 @@ class Guarded(Scheduler):
                 f"policy {policy.name!r} by {policy.order.in_words}"
             )
         if fallback.abilities.preempts and not policy.abilities.preempts:
-            raise ValueError(f"fallback {fallback.name!r} preempts, policy {policy.name!r} does not")
+            raise ValueError(
+                f"fallback {fallback.name!r} preempts jobs, but policy {policy.name!r} does not: choose a "
+                "fallback that does not preempt"
+            )
         self.name, self.policy_id = policy.name, policy.policy_id
         self.order, self.oracle, self.abilities = policy.order, policy.oracle, policy.abilities
         self.strategy = policy.strategy

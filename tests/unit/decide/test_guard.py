@@ -194,7 +194,7 @@ def test_fallback_preempts_only_where_the_policy_may() -> None:
     tiresias = load_scheduler("tiresias")
     policy = Scripted(lambda: Wait())
     policy.order = tiresias.order
-    with pytest.raises(ValueError, match="fallback 'tiresias' preempts, policy 'scripted' does not"):
+    with pytest.raises(ValueError, match="fallback 'tiresias' preempts jobs, but policy 'scripted' does not"):
         Guarded(policy, tiresias)
     policy = preempting(lambda: Wait())
     policy.order = tiresias.order
