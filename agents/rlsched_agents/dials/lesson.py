@@ -48,7 +48,7 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         rollout_steps: Number of times that each cluster's dials are set between two updates; the noise stays
             the same for this time.
         rollouts: Number of rollouts and updates; 0: no training by PPO.
-        batch_size: Steps in a minibatch.
+        batch_size: Steps in a minibatch, a divisor of `clusters` x `rollout_steps`.
         epochs: Passes over a rollout.
         gamma: Discount per step (ten minutes or less).
         gae_lambda: Decay of the advantage estimator.
@@ -78,6 +78,11 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ValueError(f"width: expected {NUM_DIALS} or more, one per dial, got {self.width}")
         if self.clusters < 2 or self.clusters % 2:
             raise ValueError(f"clusters: expected an even number, 2 or more, got {self.clusters}")
+        steps = self.clusters * self.rollout_steps
+        if self.batch_size < 2 or steps % self.batch_size:
+            raise ValueError(
+                f"batch_size: expected a divisor of clusters x rollout_steps = {steps}, got {self.batch_size}"
+            )
 
 
 class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -298,7 +298,7 @@ class Training:
         if self.state_file is None:
             return
         packed = io.BytesIO()
-        np.savez(packed, allow_pickle=False, **arrays)
+        np.savez_compressed(packed, allow_pickle=False, **arrays)  # a tenth of the size
         _replace(self.state_file.with_name(PPO_FILE), packed.getvalue())
 
 

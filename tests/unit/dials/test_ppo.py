@@ -52,7 +52,12 @@ def test_network_starts_as_the_linear_strategy(source: EpisodeSource) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"), [({"width": 8}, "width: expected 9 or more"), ({"clusters": 5}, "an even number")]
+    ("wrong", "said"),
+    [
+        ({"width": 8}, "width: expected 9 or more"),
+        ({"clusters": 5}, "an even number"),
+        ({"batch_size": 3000}, r"a divisor of clusters x rollout_steps = 32768, got 3000"),
+    ],
 )
 def test_config_is_checked(wrong: dict[str, int], said: str) -> None:
     with pytest.raises(ValueError, match=said):
@@ -95,6 +100,6 @@ def test_state_of_another_training_is_refused(source: EpisodeSource) -> None:
     wider = DialPpo([source], SMALL, Policy("tuned"), msgspec.structs.replace(CONFIG, width=32), 3)
     with pytest.raises(RuntimeError, match="size mismatch"):
         wider.set_state(state)
-    more = DialPpo([source], SMALL, Policy("tuned"), msgspec.structs.replace(CONFIG, clusters=6), 3)
+    more = DialPpo([source], SMALL, Policy("tuned"), msgspec.structs.replace(CONFIG, clusters=8), 3)
     with pytest.raises(ValueError, match="of another number of clusters"):
         more.set_state(state)
