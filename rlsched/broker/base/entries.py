@@ -142,9 +142,7 @@ class NodeUp(Fact, frozen=True, kw_only=True, tag="node_up"):
     host: str = ""
     """Address at which other nodes reach the node; absent in journals from before nodes reported it."""
     capabilities: Capabilities = Capabilities()
-    """Abilities of the node's engine; absent in journals from before other engines than rlsched's own
-    existed.
-    """
+    """Abilities of the node's engine; absent in journals from when rlsched's was the only engine."""
 
 
 class NodeAway(Fact, frozen=True, kw_only=True, tag="node_away"):
@@ -197,8 +195,7 @@ class NodeSlept(Fact, frozen=True, kw_only=True, tag="node_slept"):
     asks_scheduler: ClassVar[bool] = True
     name: str
     off_s: float
-    """Time by which the node is off, Unix seconds. A message from the node before then does not mark it up.
-    """
+    """Time by which the node is off, Unix seconds. A message before then does not mark it up."""
     reason: str
 
 
@@ -257,17 +254,14 @@ class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submit
     lost_after_s: float = 0.0
     """Time on an unreachable node after which the job is lost, seconds; 0: never (also in older journals)."""
     held: str = ""
-    """Who holds the job, `user` or `admin`, until the job is released; "": not held. Absent before version 5.
-    """
+    """Holder of the job, `user` or `admin`, until its release; "": not held. Absent before version 5."""
     array: int = 0
     """Number of the array of which this job is a task, see `TaskSubmitted`; 0: the job is no task. `array`
     and `task` are absent before version 5.
     """
     task: int = 0
     counted: bool = False
-    """Whether the ledger counts the job's cores and memory. `counted` and `profiles` are absent before
-    version 7.
-    """
+    """Whether the ledger counts the job's cores and memory. Absent before version 7, like `profiles`."""
     profiles: dict[str, WorkloadProfile] = {}
     """Resource use of similar jobs, as learnt until the submission, by GPU type."""
 

@@ -60,9 +60,7 @@ from rlsched.wire.states import CANCELLED, COMPLETED, ENDED, FAILED, LAUNCHING, 
 
 MAX_RETRIES = 3
 MAX_LOSSES = 3
-"""Maximum number of attempts in a row that end with a lost node. With one more, the job fails: the job itself
-may crash nodes.
-"""
+"""Maximum number of attempts in a row that end with a lost node; after one more, the job fails."""
 LOCALHOST = "127.0.0.1"
 LOST_EXIT_CODE = 255
 REFUSED_EXIT_CODE = 126

@@ -44,8 +44,7 @@ MOST_OF_NODE = {
     "cpus": 1 << 16,
     "memory_mib": 1 << 30,
 }
-"""Highest values that a node can report, by field. A higher value is a mistake, and does not fit the ledger.
-"""
+"""Highest values that a node can report, by field. Higher values are mistakes, and do not fit the ledger."""
 MAX_NAME = 128
 MAX_MHZ = 100_000
 MAX_NOTES = 8
@@ -369,7 +368,7 @@ class Members:
             return None
         for other in self._state.nodes.values():
             spec = other.spec
-            if spec.gpus == hello.gpus or not spec.gpus:  # nearly all of thousands of nodes
+            if spec.gpus == hello.gpus or not spec.gpus:  # most of thousands of nodes
                 continue
             if hello.capabilities.per_node_indices and spec.capabilities.per_node_indices:
                 continue
@@ -454,7 +453,7 @@ class Members:
             elif rebooted or any(rank.node == name and rank.state == RUNNING for rank in attempt.ranks):
                 self._attempts.record_loss(name, job, f"node {name} {gone}")
             elif self.unknown_attempts.is_settling:
-                continue  # it may have been given up since the backup, and have begun elsewhere
+                continue  # since the backup, another node may have begun it
             else:
                 self._attempts.launch(job, node=name)
 

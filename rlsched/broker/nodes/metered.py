@@ -54,7 +54,7 @@ class MeteredUsage:
         self._ranks: dict[tuple[int, int], _RankReading] = {}
         self._nodes: dict[str, _OfNode] = {}
         self._latest_s = -math.inf
-        self._most = 64  # above this number of ranks, ended ones are removed
+        self._most = 64  # number of ranks above which ended ranks are removed
 
     def store_measurements(self, node: str, message: Metered, now_s: float) -> None:
         """Store the measurements that a node reports; ignore implausible values."""

@@ -14,20 +14,15 @@ from rlsched.models.sharing import RESIDUAL_SD
 from rlsched.wire.messages import RankMetered
 
 LEAST_SOLO_FRAC: Final = 0.05
-"""Minimum GPU time without co-tenants, as a fraction, from which a speed is computed: readings have steps of
-1 %.
-"""
+"""Minimum GPU time without co-tenants (fraction) for an observed speed: readings have steps of 1 %."""
 AT_WORK_FRAC: Final = 0.01
 """GPU time, as a fraction, from which a job counts as working. Before that, its programs load."""
 HOLDS_S: Final = 80.0
-"""Time for which a reading is valid, seconds. Nodes read every 10 s, and report an unchanged rank every 60 s.
-"""
+"""Time for which a reading is valid, seconds: nodes read every 10 s, report unchanged ranks every 60 s."""
 SLOW_AFTER_S: Final = 60.0
 """Time for which a job must be slower than permitted before it is reported, seconds."""
 THROTTLED_MILLI: Final = 50
-"""Share of throttled CPU periods, thousandths, above which a job counts as limited by the CPU and not by its
-co-tenants.
-"""
+"""Share of throttled CPU periods, thousandths, above which the CPU limits a job, and not its co-tenants."""
 
 
 class SeenSpeed(NamedTuple):
@@ -135,7 +130,7 @@ class SeenSpeeds:
                 return
             watch.until_s = max(now_s - one.usage.measured_s, since_s)
         window_s = min(float(one.usage.measured_s), now_s - watch.until_s)
-        watch.count(now_s - window_s, watch.share)  # it was not reported: it had not changed
+        watch.count(now_s - window_s, watch.share)  # no report meanwhile means that the share was unchanged
         if not self._is_slow(job, attempt, share):
             watch.slow_since_s = math.nan
         elif math.isnan(watch.slow_since_s):

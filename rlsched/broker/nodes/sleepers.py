@@ -95,7 +95,7 @@ class Sleepers:
                     NodeDown(name=name, reason="asleep, and this broker has no command to wake it")
                 )
             elif now_s >= node.off_s and self._heard_s(name) >= node.off_s:
-                self._out.record(node.spec)  # it sends messages: it never slept, or was powered up by hand
+                self._out.record(node.spec)  # it sends messages, so it is not powered down
             elif node.sleep == "waking":
                 self._wakes(name, node, now_s)
         if self._plan is None:

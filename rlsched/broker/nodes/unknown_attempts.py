@@ -54,7 +54,7 @@ class UnknownAttempts:
     ) -> None:
         self._state, self._attempts, self._out = state, attempts, out
         self._was_settling, self._settled_s = bool(state.awaited), 0.0
-        self._drained: set[str] = set()  # a node that an operator has resumed since is not drained again
+        self._drained: set[str] = set()  # drained before: not again after an operator's resume
         self._running: dict[str, dict[AttemptKey, AttemptReport]] = {}
 
     @property

@@ -11,9 +11,7 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rows.reasons import HELD
 
 MAX_JOBS = 5_000
-"""Maximum number of jobs with a record in memory. A restarted broker reads as many. A record takes about 1.3
-KB.
-"""
+"""Maximum number of jobs with a record in memory, about 1.3 KB each. A restarted broker reads as many."""
 
 
 class RecordMemory:
@@ -60,7 +58,7 @@ class RecordMemory:
             self._made_room.pop(seq, None)
 
     def _note_room(self, record: DecisionRecord) -> None:
-        """Store preemptions, until a job starts at the same time for which they made room."""
+        """Store preemptions until the job for which they made room starts, at the same time."""
         action = record.action
         if self._preempted and self._preempted[-1][0].now_s != record.now_s:
             self._preempted.clear()

@@ -195,7 +195,7 @@ class Arrays:
         """Stop an array: no more of its tasks become jobs."""
         array = self.live[number]
         array.stopped = reason
-        self._gates.remove_gates(number)  # tasks of it may still run
+        self._gates.remove_gates(number)  # some of its tasks may still run
         self._end_if_done(array, now_s)
 
     def _end_if_done(self, array: JobArray, now_s: float) -> None:

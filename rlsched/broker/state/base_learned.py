@@ -69,7 +69,7 @@ class Noting(Predictions):
         moves = self.live[job].moves
         moves.append((what, now_s))
         if len(moves) > _MOST_MOVES:
-            del moves[1:3]  # keep its first start and its current state
+            del moves[1:3]  # keep the first start and the latest moves
 
     def record_run_time(self, spec: JobSubmitted, duration_s: float, now_s: float) -> None:
         """Record the run time of a job that ended by itself."""
@@ -145,7 +145,7 @@ def replay_learned(predictions: Predictions, learned: Learned, jobs: list[BaseJo
             known = learned.losses.get(size, {})
             if known.keys() >= set(EXPERTS):
                 losses[row] = [known[name] for name in EXPERTS]
-            else:  # of other predictors: all get equal weights
+            else:  # losses of other predictors: all get equal weights
                 losses[row] = 0.0
         predictor.hedge.restore_losses(losses)
 

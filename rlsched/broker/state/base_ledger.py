@@ -184,8 +184,8 @@ def fill(
 ) -> None:
     """Fill an empty cluster with the nodes and live jobs of a base.
 
-    All waiting jobs are put into the queues, also jobs that are not eligible. The caller then removes these:
-    `Gates.add_gates` jobs that are held or wait for something, `QuotaTable.restore_quotas` jobs over a quota.
+    All waiting jobs are put into the queues, also jobs that are not eligible. The caller then removes the
+    ineligible jobs: `Gates.add_gates` removes jobs with gates, `QuotaTable.restore_quotas` jobs over a quota.
 
     Args:
         state: The cluster, with the permissions of its scheduler already set.
@@ -223,7 +223,7 @@ def fill(
         number = state.demand_number(one.demand)
         s.demand.burst_vc[number] = state.vc_number(one.burst_vc)
         _set(s.demand, number, one.fields, DEMAND_FIELDS)
-    s.scratch[0].look_s = -np.inf  # jobs are looked at when due
+    s.scratch[0].look_s = -np.inf  # review jobs when they are due
     s.counters[0].next_seq, s.counters[0].decisions = ledger.next_seq, ledger.decisions
     if ledger.preemptible and s.order.may_change and not s.config[0].preempts:
         _let_preempt(s, now_s)

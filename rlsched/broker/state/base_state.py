@@ -194,7 +194,7 @@ def _job(one: BaseJob) -> Job:
 def _with_coming(kept: BaseArray) -> dict[str, Any]:
     """Return the fields of an array, including `coming`.
 
-    In bases before version 3, an array has a number of tasks instead of the field `coming`.
+    In bases before version 3, an array has the number of tasks that are jobs already (`come`) instead.
     """
     fields = dict(kept.array)
     if "come" in fields:

@@ -80,8 +80,7 @@ _SPEC_IN_COLUMNS = {name: name for name in ("job", "token", "name", "user", "vc"
 _UNCOUNTED = {"command": [], "env": {}, "cwd": ""}
 """Fields of the submission that are removed when a job finishes, with the values that replace them."""
 _ALWAYS_WRITTEN = ("num_cpus", "time_limit_s")
-"""Fields of the submission that are written even if they have their default: earlier versions require them.
-"""
+"""Fields of the submission that are written even with default values: earlier versions require them."""
 _LEAVES = frozenset((type(None), bool, int, float, str, dict))
 """Types of most field values. Such values are plain data already and need no conversion."""
 _encoder = msgspec.msgpack.Encoder()

@@ -117,7 +117,7 @@ def differences(
     before = over_before()
     found = rows + missing - count
     if from_s and found < before:
-        return  # their rows were kept for long enough
+        return  # rows were removed when they were old enough
     if before and found < before:
         yield (
             f"ended jobs: {before} had finished before the journal's base, and {max(found, 0)} of them have "

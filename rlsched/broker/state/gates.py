@@ -45,7 +45,7 @@ class Gates:
         self._eligibility = eligibility
         self._held: dict[int, str] = {}  # job -> `user` or `admin`
         self._begins: dict[int, tuple[float, int]] = {}  # job -> begin time, and its seq
-        self._waits: dict[int, tuple[int, list[DependsOn]]] = {}  # job -> its seq, and its open dependencies
+        self._waits: dict[int, tuple[int, list[DependsOn]]] = {}  # job -> its seq, and its unmet dependencies
         self._awaited: dict[int, dict[int, None]] = {}  # job -> jobs that wait for it
         self.hopeless: dict[int, str] = {}
         self.due_s = math.inf

@@ -1,6 +1,6 @@
 """The class `Known`: fields of the broker's state, and simple queries.
 
-`broker_state` applies facts to them.
+The module `broker_state` applies facts to the fields.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def change_node(
             node.drained_until_s, node.unhealthy, node.sleep = 0.0, "", ""
     status = _STATUS[node.state]
     if status == NODE_UP and not node.spec.capabilities.places:
-        status = NODE_DRAINED  # no starts from here
+        status = NODE_DRAINED  # the broker starts no jobs on it
     if cluster.arrays.node.status[node.number] != status:
         _SHOW[status](cluster, node.number)
 

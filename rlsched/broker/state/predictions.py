@@ -109,7 +109,7 @@ class Predictions:
             return [self._by_mean(draft) for draft in drafts]
         facts = [_facts(draft) for draft in drafts]
         for fact in facts:
-            if self._predictor.history.knows(fact.job_id):  # an error meant that its number was not assigned
+            if self._predictor.history.knows(fact.job_id):  # of a submission that failed: its number is free
                 self._predictor.observe_gone(fact.job_id)
         foreseen = self._predictor.foresee(facts, now_s)
         points = point_and_spread(
@@ -155,7 +155,7 @@ class Predictions:
 
     def record_submission(self, entry: JobSubmitted, now_s: float) -> None:
         """Record a journalled submission, which contains its prediction."""
-        if self._predictor is None or entry.job not in self._open:  # else `predict` has just made it
+        if self._predictor is None or entry.job not in self._open:  # else `predict` has just added it
             self._recall(entry, now_s)
         if entry.rejected:
             self.discard_job(entry.job)

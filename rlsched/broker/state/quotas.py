@@ -134,8 +134,8 @@ class QuotaTable:
         self._groups: dict[tuple[QuotaOwner, int], QuotaGroup] = {}
         self._group_of: dict[int, QuotaGroup] = {}
         self._charged: set[int] = set()
-        self._waiting: dict[Party, dict[QuotaGroup, None]] = {}  # groups of a party in which jobs wait
-        self._timed: dict[Party, int] = {}  # when to review it, ms
+        self._waiting: dict[Party, dict[QuotaGroup, None]] = {}  # groups with waiting jobs, by party
+        self._timed: dict[Party, int] = {}  # next review of the party, Unix ms
         self._month_ms = self._next_month_ms = 0
         self.due_s = math.inf
         """Next time at which `review_quotas` can change something although no job changes, Unix seconds."""
@@ -271,7 +271,7 @@ class QuotaTable:
         Args:
             owner: The parties to which the job is charged.
             num_gpus: Number of GPUs of the job.
-            `beside`: Number of further jobs by party that are being submitted together with this job.
+            `beside`: Number of jobs by party that were accepted before this job in the same batch.
 
         Raises:
             InputError: a quota forbids the job.
