@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rlsched.workload.trace import Trace
 
 MOST_JOBS: Final = 10_000
-"""Maximum number of past jobs; only the latest are used. Each adds some 0.1 ms to a broker's start."""
+"""Maximum number of past jobs; only the latest are used. Each adds tenths of a ms to a broker's start."""
 _ENDS, _COMES, _STARTS, _ENDS_AT_ONCE = range(4)
 
 

@@ -360,9 +360,10 @@ class Members:
         return ""
 
     def _unlike(self, name: str, hello: Hello) -> Node | None:
-        """Return a node of the same partition with another number of GPUs; None: there is none.
+        """Return a node with which this node cannot share a partition; None: there is none.
 
-        Such a node matters only if one of the two engines needs the same GPU numbers on all nodes of a gang.
+        If one of their engines needs the same GPU numbers on all nodes of a gang, the two nodes must have the
+        same number of GPUs.
         """
         if not hello.gpus:
             return None

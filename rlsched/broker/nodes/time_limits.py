@@ -1,6 +1,6 @@
 """Time limits of running jobs.
 
-Nodes enforce the limits; the broker repeats a changed limit until confirmed.
+Nodes enforce the limits; the broker repeats a changed limit until nodes confirm.
 """
 
 from __future__ import annotations

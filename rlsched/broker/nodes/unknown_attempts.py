@@ -69,7 +69,7 @@ class UnknownAttempts:
     def finish_registration(self, now_s: float) -> bool:
         """Resume the drained nodes once all awaited nodes have registered.
 
-        Return whether this call did so; only one call returns True.
+        Return whether this call resumed the nodes; only one call returns True.
         """
         if not self._was_settling or self._state.awaited:
             return False

@@ -165,7 +165,7 @@ class Reports:
 
 
 def drift_report(scheduler: Scheduler, cluster: ClusterState) -> DriftReport | None:
-    """Return how far a policy's inputs are outside its training; None for a policy that is not learned."""
+    """Return how far a policy's inputs are outside its training data; None if the policy is not learned."""
     drift = scheduler.drift()
     if drift is None:
         return None

@@ -78,7 +78,7 @@ def fits_now(state: BrokerState, demand: Demand, room: Room) -> bool:
 
 
 def gpus_fit_now(state: BrokerState, num_gpus: int, room: Room) -> bool:
-    """Return whether this number of GPUs could be allocated now, cores and memory left aside."""
+    """Return whether this number of GPUs could be allocated now if cores and memory are ignored."""
     from rlsched.cluster.placement import fits
 
     return bool(fits(state.cluster.arrays, room.partition, num_gpus))
@@ -175,15 +175,15 @@ def ineligible(state: BrokerState, job: Job) -> list[str]:
 
 
 class WaitingReasons:
-    """Texts of one line that give the reason why a queued job waits; `explain` gives details.
+    """One-line reasons why queued jobs wait; `explain` gives details.
 
-    The line begins with one of these words:
+    Each line begins with one of these words:
 
     - `Resources`: the requested GPUs, cores or memory are not free, or not together.
-    - `NodeAsleep`: they are on sleeping nodes, which are woken for the job.
+    - `NodeAsleep`: the requested resources are on sleeping nodes, which are woken for the job.
     - `NodeDown`: enough would be free together with the GPUs of absent nodes (down, unreachable, drained).
-    - `Reservation`: they are free, but are kept for a job ahead in the queue.
-    - `Priority`: they are free, but other jobs are first.
+    - `Reservation`: the requested resources are free, but are kept for a job ahead in the queue.
+    - `Priority`: the requested resources are free, but other jobs are first.
     - `Quota`, `Held`, `BeginTime`, `Dependency`: the job is kept out of the queue.
 
     Jobs of one virtual cluster with the same request wait for the same reason. The reason is cached until an

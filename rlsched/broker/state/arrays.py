@@ -213,7 +213,7 @@ class Arrays:
             self._forget(over - MOST_OVER)
 
     def _forget(self, many: int) -> None:
-        """Forget `many` arrays, first the ones that finished first.
+        """Forget the `many` arrays that finished first.
 
         The choice depends only on facts, so a replay forgets the same arrays.
         """

@@ -19,7 +19,7 @@ from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.predictor import EXPERTS, Predictor
 
 MOST_PAST: Final = 20_000
-"""Maximum number of ended jobs in a base, the latest, from which the next predictor learns."""
+"""Maximum number of ended jobs in a base (the latest ones), from which the next predictor learns."""
 _MOST_MOVES: Final = 4
 
 

@@ -43,7 +43,7 @@ class GpuHandover:
     def wait_for_gpus(self, job: Job, attempt: Attempt) -> bool:
         """Record the ranks that are still on a new attempt's GPUs. Return whether these GPUs are empty.
 
-        If the new job or the leaving job has whole nodes, all ranks on the attempt's nodes are recorded.
+        If the new or the leaving job has whole nodes, all ranks still on the attempt's nodes count.
         """
         taken = {(rank.node, gpu) for rank in attempt.ranks for gpu in rank.gpus}
         nodes = {rank.node for rank in attempt.ranks}
@@ -65,7 +65,7 @@ class GpuHandover:
     def remove_rank(self, number: int, rank: int, jobs: Iterable[Job]) -> list[Job]:
         """Remove an ended rank of a leaving job.
 
-        Return the jobs among `jobs` whose GPUs have become empty.
+        Return the jobs of `jobs` that now have empty GPUs.
         """
         if number not in self._leaving:
             return []

@@ -17,7 +17,7 @@ from rlsched.models.gpu_types import asked_type
 from rlsched.wire.messages import DryRun, Submit
 
 HIGH_QUANTILE: Final = 2.33
-"""Number of standard deviations above the mean below which 99 % of a normal distribution are."""
+"""Standard deviations from the mean to the 99th percentile of a normal distribution."""
 
 
 class Sharing(TypedDict):
@@ -30,8 +30,7 @@ class Sharing(TypedDict):
 def demand_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Demand:
     """Return the demand of a job as the ledger counts it. Journals before version 7 did not count cores.
 
-    `learnt_gpu_mib`: observed use of GPU memory, MiB; the demand is the larger of it and the requested
-    memory.
+    `learnt_gpu_mib`: observed use of GPU memory, MiB. The larger of this use and the requested memory counts.
     """
     gpu_memory_mib, gpu_types = max(spec.gpu_memory_mib, learnt_gpu_mib), tuple(spec.gpu_types)
     if not spec.counted:
