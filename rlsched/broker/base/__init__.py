@@ -1,1 +1,1 @@
-"""Shared by all packages of the broker: journal facts, times, non-fatal errors."""
+"""Modules that all packages of the broker share: journal facts, job states, time-outs, non-fatal errors."""

@@ -1,4 +1,4 @@
-"""Decisions that the simulator can make and a live broker cannot, described for users."""
+"""List, for users, of the decisions that the simulator can make and a live broker cannot."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NOT_LIVE: Final = (
     "power caps",
     "profiling runs",
 )
-"""Decisions of the simulator that no option of a broker enables."""
+"""Decisions of the simulator that a broker never makes, whatever its options."""
 
 
 def not_live(*, shares: bool, speed_energy: float) -> str:

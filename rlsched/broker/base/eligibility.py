@@ -1,8 +1,8 @@
-"""Eligibility of waiting jobs: a job is eligible if no reason (such as a quota) keeps it out of the queues.
+"""Eligibility of waiting jobs: a job is eligible if nothing (such as a quota) keeps it out of the queues.
 
 As in the simulator (`rlsched_envs/eligibility.py`), no rule, plan or policy considers a job that is not
-eligible. The job enters the queue when its last reason ends, before the decisions at that instant. Its place
-in the queue follows its submission time.
+eligible. Several reasons can keep a job out of the queue. The job enters the queue when the last of these
+reasons has ended, before the decisions at that instant. Its place in the queue follows its submission time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Literal
 from rlsched.cluster.state import ClusterState
 
 Reason = Literal["Quota", "Held", "BeginTime", "Dependency"]
-"""Reason why a job is not eligible: `quotas` sets `Quota`, `gates` sets the others."""
+"""Reason why a job is not eligible: the module `quotas` sets `Quota`, `gates` sets the other reasons."""
 
 
 class Eligibility:
-    """Jobs that are kept out of the queues, with the reasons.
+    """Waiting jobs that are kept out of the queues, with the reasons.
 
     Args:
         cluster: The ledger. The methods remove jobs from its queues and add them again.
@@ -28,14 +28,14 @@ class Eligibility:
         self._barred: dict[Reason, set[int]] = {}
 
     def bar(self, seqs: Sequence[int], reason: Reason) -> None:
-        """Keep these waiting jobs out of the queues for this reason. No job of `seqs` has the reason yet."""
+        """Keep these waiting jobs out of the queues for this reason, which no job of `seqs` has yet."""
         leave = self._without_other(seqs, reason)
         self._barred.setdefault(reason, set()).update(seqs)
         if leave:
             self._cluster.make_ineligible(leave)
 
     def clear(self, seqs: Sequence[int], reason: Reason, now_s: float) -> None:
-        """Clear this reason, which all these jobs have. Jobs without another reason enter the queue."""
+        """Remove this reason from jobs that all have it. Jobs without another reason enter the queue."""
         self._barred[reason].difference_update(seqs)
         enter = self._without_other(seqs, reason)
         if enter:
@@ -46,16 +46,16 @@ class Eligibility:
         return set(self._barred.get(reason, ()))
 
     def forget_waiting(self, seq: int) -> None:
-        """Forget a job that no longer waits."""
+        """Forget the reasons of a job that no longer waits."""
         for barred in self._barred.values():
             barred.discard(seq)
 
     def barring_reasons(self, seq: int) -> frozenset[Reason]:
-        """Return the reasons that keep this job out of the queue; empty if eligible or not waiting."""
+        """Return the reasons that keep this job out of the queue; empty if it is eligible or not waiting."""
         return frozenset(reason for reason, barred in self._barred.items() if seq in barred)
 
     def counts(self) -> dict[str, int]:
-        """Return the number of jobs that each reason keeps out of the queues."""
+        """Return the number of jobs that each reason keeps out of the queues, by reason."""
         return {reason: len(barred) for reason, barred in self._barred.items() if barred}
 
     def _without_other(self, seqs: Sequence[int], reason: Reason) -> Sequence[int]:

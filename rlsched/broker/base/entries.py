@@ -1,4 +1,4 @@
-"""Facts that the journal holds. The state of a broker is the result of applying them in order."""
+"""Facts that the journal holds. A broker's state is the result of applying all facts in order."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from rlsched.wire.messages.job_settings import JobChanges, JobSettings
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
-    """A fact of the journal.
+    """Base class of the facts in the journal.
 
     Attributes:
-        asks_scheduler: Whether the scheduler is called after the fact: True for submissions, ends, changes of
-            eligibility, and changes of nodes as in the simulator.
+        asks_scheduler: Whether the scheduler is called after the fact. As in the simulator, this is true for
+            submissions, ends, changes of eligibility, and changes of nodes.
     """
 
     asks_scheduler: ClassVar[bool] = False
@@ -39,10 +39,10 @@ class ChosenPolicy(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         policy: The policy as TOML.
         name: Display name of the policy.
-        fallback: The policy's fallback rule as TOML; "": the rule that the policy follows.
+        fallback: The policy's fallback rule as TOML; "": the fallback is the rule that the policy follows.
         fallback_name: Display name of the fallback.
-        instead_of: Digest of the policy that the broker was started with. Starting with another `--policy`
-            discards the chosen policy.
+        instead_of: Digest of the policy that the broker was started with. If the broker is later started with
+            another `--policy`, it discards the chosen policy.
     """
 
     policy: str
@@ -57,21 +57,23 @@ class BrokerStarted(Fact, frozen=True, kw_only=True, tag="broker_started"):
 
     epoch: int
     cluster: str
-    """Random id, constant for the life of the journal."""
+    """Random id of the cluster; the same in all entries of a journal."""
     version: str
     policy: str
     fallback: str
     order: str
     speed_energy: float = 0.0
-    """Weight of energy against time, 0 to 1, for jobs that set none. Like all facts about clocks in this
-    module, absent in journals from before brokers chose clocks."""
+    """Weight of energy against time, 0 to 1, for jobs that set no weight. The field is absent in journals
+    from before brokers chose clocks, as are all other fields about clocks in this module.
+    """
     shares: bool = False
     """Whether jobs that allow sharing share GPUs, if the policy supports it. Absent before version 7."""
     chosen: ChosenPolicy | None = None
-    """The policy set by `rlsched policy set`; None: the policy that the broker was started with."""
+    """The policy set by `rlsched policy set`; None: the policy that the broker was started with is used."""
     goes_on: bool = False
-    """Whether the `chosen` of the previous start stays in force. That policy is not stored again here because
-    it may contain a checkpoint."""
+    """Whether the policy that `chosen` named at the previous start stays in force. That policy is not stored
+    again here because it may contain a checkpoint.
+    """
 
 
 class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
@@ -81,8 +83,8 @@ class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
         epoch: Higher than any epoch that a node may have obeyed since the backup.
         last_number: Highest job number that may have been assigned since the backup.
         last_attempt: Highest attempt number that may be in use; new attempts get higher numbers.
-        taken_over: Whether the source is not a backup but a standby's copy, taken over while nodes were
-            running. Absent in journals from before standbys existed.
+        taken_over: Whether the journal was restored from a standby's copy, taken over while nodes were
+            running, and not from a backup. Absent in journals from before standbys existed.
     """
 
     epoch: int
@@ -92,32 +94,33 @@ class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
 
 
 class BasePart(Fact, frozen=True, kw_only=True, tag="base_part"):
-    """Part of the base: the document that replaces deleted earlier entries; see `rlsched.broker.state.base`.
+    """A part of the base, the document that replaces deleted entries; see `rlsched.broker.state.base`.
 
-    All parts follow each other at the start of a journal. Their `data`, concatenated, is the document.
+    The parts are the first entries of a journal. Their `data`, concatenated, is the document.
     """
 
     part: int
-    """Number of the part, from 1."""
+    """Number of this part; 1 for the first."""
     parts: int
     version: int
     """Version of the document."""
     epoch: int
-    """Epoch of the last broker before the base. `epoch`, `cluster` and `last_number` are repeated in each
-    part for tools that read damaged journals."""
+    """Epoch of the last broker before the base. Each part repeats `epoch`, `cluster` and `last_number` for
+    tools that read damaged journals.
+    """
     cluster: str
     last_number: int
     data: bytes
 
 
 class NumbersTaken(Fact, frozen=True, kw_only=True, tag="numbers_taken"):
-    """A node reported that job numbers up to `last` are in use. New jobs get higher numbers."""
+    """A node reported that job numbers up to `last` are already in use. New jobs get higher numbers."""
 
     last: int
 
 
 class NodeUp(Fact, frozen=True, kw_only=True, tag="node_up"):
-    """A node registered, or registered again."""
+    """A node registered, for the first time or again."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
@@ -131,7 +134,7 @@ class NodeUp(Fact, frozen=True, kw_only=True, tag="node_up"):
     sm_clocks_mhz: list[int] = []
     """SM clocks that all GPUs of the node support, highest first; empty if the clocks cannot be set."""
     clocks_note: str = ""
-    """Reason why the clocks cannot be set."""
+    """Reason why the node's clocks cannot be set; "" if they can."""
     directory_id: str = ""
     """Id of the node's attempts directory; "" in journals from before nodes reported it."""
     notes: list[str] = []
@@ -139,7 +142,7 @@ class NodeUp(Fact, frozen=True, kw_only=True, tag="node_up"):
     host: str = ""
     """Address at which other nodes reach the node; absent in journals from before nodes reported it."""
     capabilities: Capabilities = Capabilities()
-    """Abilities of the node's engine; absent in journals from before engines other than rlsched's own."""
+    """Abilities of the node's engine; absent in journals from when rlsched's was the only engine."""
 
 
 class NodeAway(Fact, frozen=True, kw_only=True, tag="node_away"):
@@ -151,7 +154,7 @@ class NodeAway(Fact, frozen=True, kw_only=True, tag="node_away"):
 
 
 class NodeDown(Fact, frozen=True, kw_only=True, tag="node_down"):
-    """A node is down: an admin declared it down, or it did not wake. No job runs on the node."""
+    """A node is down: an admin declared it down, or it did not wake up. No job runs on the node."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
@@ -159,8 +162,11 @@ class NodeDown(Fact, frozen=True, kw_only=True, tag="node_down"):
 
 
 class NodeDrained(Fact, frozen=True, kw_only=True, tag="node_drained"):
-    """A node gets no new jobs until `NodeResumed`, due at `until_s` (Unix seconds; infinite: when an operator
-    resumes the node). A finite drain also ends when the node goes down."""
+    """A node gets no new jobs until it is resumed (`NodeResumed`).
+
+    The drain ends at `until_s`, Unix seconds (infinite: when an operator resumes the node). A finite drain
+    also ends when the node goes down.
+    """
 
     asks_scheduler: ClassVar[bool] = True
     name: str
@@ -184,24 +190,24 @@ class NodeResumed(Fact, frozen=True, kw_only=True, tag="node_resumed"):
 
 
 class NodeSlept(Fact, frozen=True, kw_only=True, tag="node_slept"):
-    """An idle node is powered down by the operator's command; it gets no jobs until `NodeUp`."""
+    """An idle node is being powered down by the operator's command; it gets no jobs until `NodeUp`."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
     off_s: float
-    """Time by which the node is off, Unix seconds. An earlier message does not mean that the node is up."""
+    """Time by which the node is off, Unix seconds. A message before then does not mark it up."""
     reason: str
 
 
 class NodeWoken(Fact, frozen=True, kw_only=True, tag="node_woken"):
-    """A node is powered up by the operator's command. `NodeUp` follows, or `NodeDown` on a time-out."""
+    """A node is being powered up by the operator's command. `NodeUp` follows, or `NodeDown` on a time-out."""
 
     asks_scheduler: ClassVar[bool] = True
     name: str
     resume_s: float
     """Time from which the command runs, Unix seconds."""
     until_s: float
-    """Time-out, Unix seconds: a node that has not registered by then is marked down."""
+    """Time of the time-out, Unix seconds: a node that has not registered by then is marked down."""
     reason: str
 
 
@@ -215,16 +221,19 @@ class NodeHealth(Fact, frozen=True, kw_only=True, tag="node_health"):
 
 
 class GpusHeld(Fact, frozen=True, kw_only=True, tag="gpus_held"):
-    """All GPUs of a node that something other than this broker's jobs holds. Replaces the previous list."""
+    """All GPUs of a node that are held by something other than this broker's jobs.
+
+    The fact replaces the node's previous `GpusHeld`.
+    """
 
     asks_scheduler: ClassVar[bool] = True
     name: str
     held: list[Holding]
-    """The holders and their GPUs, without this broker's jobs."""
+    """The holders and their GPUs."""
 
 
 class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submitted"):
-    """A job was submitted. The prediction made at submission is stored, and a replay does not predict again.
+    """A job was submitted. The prediction of its run time is stored, so a replay does not predict again.
 
     Settings that are absent in a journal did not exist when it was written. `depends_on`: dependencies that
     were not met at submission. `rejected`: reason why the job can never run, "" if it can.
@@ -238,19 +247,23 @@ class JobSubmitted(JobSettings, Fact, frozen=True, kw_only=True, tag="job_submit
     predicted_by: str = "running-mean"
     """Predictor of the run time, `running-mean` or `hedge`."""
     said: bytes = b""
-    """Saved fields of `Foreseen`, little-endian: the forecasts of the blend and of each predictor, (1 +
-    EXPERTS, BINS) float64, then (FEATURES,) float32. Empty if only the running mean predicts."""
+    """Input and output of the prediction (fields of `Foreseen`), little-endian: (1 + EXPERTS, BINS) float64,
+    the forecasts of the blend and of each predictor, then (FEATURES,) float32. Empty if only the running mean
+    predicts.
+    """
     lost_after_s: float = 0.0
-    """Time after which a job on an unreachable node is lost, seconds; 0: never (also in older journals)."""
+    """Time on an unreachable node after which the job is lost, seconds; 0: never (also in older journals)."""
     held: str = ""
-    """Who holds the job until it is released: `user` or `admin`; "": not held. Absent before version 5."""
+    """Holder of the job, `user` or `admin`, until its release; "": not held. Absent before version 5."""
     array: int = 0
-    """Array of this task, see `TaskSubmitted`; 0: none. `array` and `task` are absent before version 5."""
+    """Number of the array of which this job is a task, see `TaskSubmitted`; 0: the job is no task. `array`
+    and `task` are absent before version 5.
+    """
     task: int = 0
     counted: bool = False
-    """Whether the ledger counts the job's cores and memory. Absent before version 7, as is `profiles`."""
+    """Whether the ledger counts the job's cores and memory. Absent before version 7, like `profiles`."""
     profiles: dict[str, WorkloadProfile] = {}
-    """Resource use learnt from similar jobs at submission, by GPU type."""
+    """Resource use of similar jobs, as learnt until the submission, by GPU type."""
 
 
 class TaskSubmitted(Fact, frozen=True, kw_only=True, tag="task_submitted"):
@@ -268,7 +281,7 @@ class TaskSubmitted(Fact, frozen=True, kw_only=True, tag="task_submitted"):
 
 
 class JobHeld(Fact, frozen=True, kw_only=True, tag="job_held"):
-    """A waiting job is held by `user` or `admin`. `by` is "": the job was released."""
+    """A waiting job is held by `user` or `admin`; if `by` is "", the job was released."""
 
     asks_scheduler: ClassVar[bool] = True
     job: int
@@ -294,7 +307,7 @@ class TasksCancelled(Fact, frozen=True, kw_only=True, tag="tasks_cancelled"):
 
 
 class JobUpdated(JobChanges, Fact, frozen=True, kw_only=True, tag="job_updated", omit_defaults=True):
-    """Settings of a job, or of all tasks of an array that are not jobs yet, were changed.
+    """Settings of a job were changed, or settings of all tasks of an array that are not jobs yet.
 
     Predictions made at submission stay. `depends_on` omits dependencies that are already met.
     """
@@ -303,7 +316,7 @@ class JobUpdated(JobChanges, Fact, frozen=True, kw_only=True, tag="job_updated",
 
 
 class JobCancelled(Fact, frozen=True, kw_only=True, tag="job_cancelled"):
-    """A waiting job was removed from the queue."""
+    """A waiting job was cancelled and removed from the queue."""
 
     asks_scheduler: ClassVar[bool] = True
     job: int
@@ -315,14 +328,16 @@ class JobsRanked(Fact, frozen=True, kw_only=True, tag="jobs_ranked"):
 
     asks_scheduler: ClassVar[bool] = True
     ln_weights: dict[str, float]
-    """New ln(weight) by user, for all jobs of the user, including later ones."""
+    """New ln(weight) by user, for all present and later jobs of the user."""
     levels: dict[int, int]
-    """New level by job."""
+    """New priority level by job number."""
 
 
 class Decided(Fact, frozen=True, kw_only=True, tag="decided"):
-    """A decision. A `Start` allocates GPUs and begins the next attempt of its job; a `Preempt` takes a job's
-    GPUs away and orders its attempt to end.
+    """A decision of the scheduler was made.
+
+    A `Start` allocates GPUs and begins the next attempt of its job. A `Preempt` takes a job's GPUs away and
+    orders its attempt to end.
 
     Attributes:
         number: Decision number, the same as in the decision record.
@@ -350,7 +365,7 @@ class RankLaunched(OfRank, Fact, frozen=True, kw_only=True, tag="rank_launched")
     sm_clock_mhz: int = 0
     """Highest SM clock allowed for the rank's GPUs, MHz; 0: no limit set."""
     clock_note: str = ""
-    """Reason why the ordered clock was not set."""
+    """Reason why the ordered clock was not set; "" if it was."""
 
 
 class RankClocked(OfRank, Fact, frozen=True, kw_only=True, tag="rank_clocked"):
@@ -361,26 +376,28 @@ class RankClocked(OfRank, Fact, frozen=True, kw_only=True, tag="rank_clocked"):
 
 
 class RankOutputFailed(OfRank, Fact, frozen=True, kw_only=True, tag="rank_output_failed"):
-    """A node cannot write the output of a rank to its job's file. Absent in older journals."""
+    """A node cannot write a rank's output to the output file of the job. Absent in older journals."""
 
     message: str
 
 
 class RankEnded(OfRank, Fact, frozen=True, kw_only=True, tag="rank_ended", omit_defaults=True):
-    """A rank ended: it exited, was refused, or was lost with its node."""
+    """A rank ended: its process exited, the node refused to start it, or it was lost with its node."""
 
     exit_code: int
     reason: str
     ended_s: float | None = None
     """End time reported by the rank's node, Unix seconds; None: the time of this entry."""
     ran_s: float | None = None
-    """Run time measured by the rank's node, seconds; takes precedence over the wall-clock time `ended_s`."""
+    """Run time measured by the rank's node, seconds. If known, it is used instead of the difference of
+    wall-clock times that `ended_s` gives.
+    """
     usage: RankUsage | None = None
-    """Resource use since the start of the rank; absent in journals of version 6 and before."""
+    """Resource use of the rank during its whole run; absent in journals of version 6 and before."""
 
 
 class AttemptEnding(Fact, frozen=True, kw_only=True, tag="attempt_ending"):
-    """The remaining ranks of an attempt are being ended.
+    """The broker has ordered the remaining ranks of an attempt to end.
 
     Attributes:
         outcome: State of the job after the last rank has ended: `queued` (another attempt), `failed` or
@@ -398,7 +415,10 @@ class AttemptEnding(Fact, frozen=True, kw_only=True, tag="attempt_ending"):
 
 
 class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
-    """All ranks ended; the GPUs are free. `outcome`: completed, failed, cancelled, or queued again."""
+    """An attempt is finished: all ranks ended and the GPUs are free.
+
+    `outcome`: new state of the job (completed, failed, cancelled, or queued again).
+    """
 
     asks_scheduler: ClassVar[bool] = True
     job: int
@@ -407,14 +427,17 @@ class AttemptOver(Fact, frozen=True, kw_only=True, tag="attempt_over"):
     exit_code: int | None
     reason: str
     gpu_memory_mib: int = 0
-    """New minimum of memory per GPU for the job, MiB: the attempt's GPUs were too small; 0: unchanged."""
+    """GPU memory that the job needs from now on per GPU, MiB, because the GPUs of the attempt were too small;
+    0: the need is unchanged.
+    """
     alone: bool = False
-    """Whether the job shares no GPUs from now on: the attempt ran out of GPU memory next to co-tenants, or
-    ended together with them because of a fault under MPS."""
+    """Whether the job shares no GPUs from now on, because the attempt ran out of GPU memory next to
+    co-tenants, or ended together with them because of a fault under MPS.
+    """
 
 
 class PairSeen(Fact, frozen=True, kw_only=True, tag="pair_seen"):
-    """The observed speed of a job next to its co-tenant. Predictions for both workloads use it.
+    """A job's speed next to its co-tenant was observed. Predictions for the two workloads use this speed.
 
     As in the simulator, the next decision uses the speed; the fact itself triggers no decision.
     """
@@ -422,36 +445,39 @@ class PairSeen(Fact, frozen=True, kw_only=True, tag="pair_seen"):
     job: int
     attempt: int
     gpu_type: str
-    """GPU type, as named in the ledger."""
+    """GPU type by its name in the ledger."""
     workload: str
     """Workload of the catalogue by which the job is modelled."""
     partner: str
     """Workload of the catalogue by which its co-tenant is modelled."""
     speed: float
-    """Speed relative to the job without co-tenants at the same clock."""
+    """Speed of the job relative to its speed without co-tenants at the same clock."""
 
 
 class JobUnshared(Fact, frozen=True, kw_only=True, tag="job_unshared"):
-    """A job shares no GPUs from its next start on: a co-tenant slowed it down too much."""
+    """A job shares no GPUs from its next start on because a co-tenant slowed it down too much."""
 
     job: int
     reason: str
 
 
 class QuotaSet(Fact, frozen=True, kw_only=True, tag="quota_set"):
-    """New limits of a user, an account or a VC; None: no limit."""
+    """Limits of a user, an account or a VC were set; None: no limit."""
 
     asks_scheduler: ClassVar[bool] = True
     kind: PartyKind
     name: str
-    """Name of the user, account or VC; `default`: all names without limits of their own."""
+    """Name of the user, account or VC. `default` stands for all names without limits of their own."""
     gpus: int | None = None
     jobs: int | None = None
     gpu_hours: float | None = None
 
 
 class MemberSet(Fact, frozen=True, kw_only=True, tag="member_set"):
-    """A user can charge jobs to an account, or no longer can. A user's first account is the default."""
+    """A user joined or left an account.
+
+    Members can charge jobs to it; a user's first account is the default.
+    """
 
     account: str
     person: str
@@ -459,7 +485,7 @@ class MemberSet(Fact, frozen=True, kw_only=True, tag="member_set"):
 
 
 class EligibilityReviewed(Fact, frozen=True, kw_only=True, tag="eligibility_reviewed"):
-    """The passing of time changed which jobs are eligible: a month began, or GPU-hours were used up."""
+    """The set of eligible jobs changed because time passed: a month began, or GPU-hours were used up."""
 
     asks_scheduler: ClassVar[bool] = True
 
@@ -475,7 +501,7 @@ NodeEntry = (
     | NodeHealth
     | NodeRemoved
 )
-"""Facts that set the state of a node; all other facts are about jobs."""
+"""Facts that change the state of a `Node`."""
 
 Entry = (
     BrokerStarted
@@ -519,12 +545,12 @@ _decoder: msgspec.msgpack.Decoder[Entry] = msgspec.msgpack.Decoder(Entry)
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """Encode an entry for the journal."""
+    """Encode an entry as bytes for the journal."""
     return _encoder.encode(entry)
 
 
 def decode_entry(payload: bytes) -> Entry:
-    """Decode an entry of the journal.
+    """Decode an entry from the bytes in the journal.
 
     Raises:
         JournalError: the payload is damaged.

@@ -1,4 +1,4 @@
-"""Speed models of a broker's ledger. They are absent until energy is weighed or GPUs are shared."""
+"""Speed models of a broker's ledger. The ledger has none until energy is weighed or GPUs are shared."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class LedgerModels:
-    """Gives a `ClusterState` only the models that its broker's decisions need.
+    """Models of a `ClusterState`, limited to the models that its broker's decisions need.
 
     If GPUs are shared, the ledger gets all models, as in a simulator, except that each job has the cores that
-    it requested. If only energy counts (for the broker or for a live job), the ledger gets the models of
-    clocks. Otherwise it gets none: every start is at the full clock, and nodes get no clock orders. A job
-    that names a workload is modelled by it on the same GPU type; any other job by the median of the catalogue
-    (`rlsched.broker.state.job_requests.runs_as`).
+    it requested. If only energy is weighed (by the broker, or by a live job), the ledger gets only the models
+    of clocks. Otherwise it gets no models: every start is at the full clock, and nodes get no clock orders.
+    If a job names a workload, the model of this workload on the same GPU type is used, and otherwise the
+    median of the catalogue (`rlsched.broker.state.job_requests.runs_as`).
 
     Args:
         cluster: The ledger.
@@ -48,31 +48,31 @@ class LedgerModels:
         self._known: tuple[Any, ...] | None = None  # key of the ledger's current models
 
     def weigh(self, speed_energy: float) -> None:
-        """Set the weight of energy against time for jobs that set none."""
+        """Set the weight of energy against time, 0 to 1, for jobs that set no weight."""
         self._cluster.weigh_energy(speed_energy)
         self._update_models(speed_energy)
 
     def share(self, shares: bool) -> None:
-        """Set whether jobs may share GPUs from now on; jobs that already share continue."""
+        """Set whether jobs may start to share GPUs. Jobs that already share GPUs continue to share them."""
         self.shares = shares
         for number, node in enumerate(self._cluster.nodes if shares else ()):
             self._note_gpus(number, node)
         self._update_models(self._cluster.energy_counts)
 
     def add_energy_weight(self, number: int, own: float | None) -> None:
-        """Record a queued job and its own weight of energy (None: the broker's weight)."""
+        """Record a live job's weight of energy; `own` is None if the job uses the broker's weight."""
         if own:
             self._asking.add(number)
             self._update_models(self._cluster.energy_counts)
 
     def remove_energy_weight(self, number: int) -> None:
-        """Forget the weight of energy of a finished job."""
+        """Forget a finished job's weight of energy."""
         if number in self._asking:
             self._asking.discard(number)
             self._update_models(self._cluster.energy_counts)
 
     def node(self, number: int, sm_clocks_mhz: Sequence[int], *, shares: bool = False) -> None:
-        """Record a node's clocks (empty: not settable) and whether jobs can share its GPUs (`shares`)."""
+        """Record a node's clocks (empty: not settable), and whether jobs can share its GPUs (`shares`)."""
         self._cluster.fix_clocks(number, not sm_clocks_mhz)
         self._cluster.let_share(number, shares=shares)
         if self.shares:
@@ -80,7 +80,7 @@ class LedgerModels:
         self._update_models(self._cluster.energy_counts)
 
     def speed_frac(self, workload: str, gpu_type: str, sm_clock_frac: float) -> float:
-        """Return a workload's speed at a clock, relative to the highest clock, without co-tenants."""
+        """Return a workload's speed at a clock, relative to the highest clock; both without co-tenants."""
         if sm_clock_frac >= 1.0:
             return 1.0
         bound = float(_models((gpu_type,)).trait.clock_bound[workload_number(workload), 0])
@@ -90,13 +90,13 @@ class LedgerModels:
     def observe(self, seen: Observed) -> None:
         """Learn from the observed speed of a job next to its only co-tenant; see `LearntPairs.observe`.
 
-        Nothing is learnt without models, or if the ledger does not know the GPU type or a workload.
+        Nothing is learnt if there are no models, or if the GPU type or a workload is not known.
         """
         if self.shares and self._known is not None:
             self.pairs.observe(self._cluster.arrays.models, self._cluster.kind_names, seen, workload_number)
 
     def can_learn(self, kind: int, workload: int, partner: int) -> bool:
-        """Return whether `observe` would learn from this pair: both are known, their speed is not."""
+        """Return whether `observe` would learn from a pair: both workloads are known, their speed is not."""
         if not self.shares or self._known is None or workload <= 0 or partner <= 0:
             return False
         return bool(np.isnan(self._cluster.arrays.models.pair[kind, workload, partner]))
@@ -132,7 +132,7 @@ class LedgerModels:
             self._cluster.clock_by_models(_models(kinds))
 
     def _gpu_memory_mib(self, kinds: tuple[str, ...]) -> tuple[int, ...]:
-        """Return the memory of the smallest GPU of each type, MiB; 0 if no node of the type reports it."""
+        """Return the memory of the smallest GPU of each type, MiB; 0 if no node of that type reports it."""
         return tuple(min(self._of_type.get(name, ()), default=0) for name in kinds)
 
     def _note_gpus(self, number: int, node: NodeSpec) -> None:
@@ -184,12 +184,12 @@ def workload_number(name: str) -> int:
 
 
 def workload_name(number: int) -> str:
-    """Return the name of a workload by its number in the catalogue; "" for 0, an unknown workload."""
+    """Return the name of the workload with this number in the catalogue; "" for 0, an unknown workload."""
     return catalogue().names[number - 1] if number > 0 else ""
 
 
 def unknown_workload(name: str) -> str:
-    """Return the error for an unknown workload name; "" if the name is known."""
+    """Return an error message, in one line, if the workload name is not in the catalogue, else ""."""
     try:
         catalogue().number(name) if name else None
     except InputError as error:
@@ -198,9 +198,10 @@ def unknown_workload(name: str) -> str:
 
 
 def nearest_mhz(sm_clocks_mhz: Sequence[int], sm_clock_frac: float) -> int:
-    """Return the clock nearest to this fraction of the highest clock, MHz; 0: full clock, or no clocks known.
+    """Return the clock nearest to this fraction of the highest clock, MHz.
 
-    If two clocks are equally near, return the higher.
+    If two clocks are equally near, return the higher. Return 0, which means that no limit is set, for the
+    highest clock and if no clocks are known.
     """
     if sm_clock_frac >= 1.0 or not sm_clocks_mhz:
         return 0

@@ -16,17 +16,17 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         heartbeat_s: Interval of the nodes' heartbeats.
-        lease_s: A node without a heartbeat for this long is unreachable: it keeps its jobs and gets no new
-            ones.
+        lease_s: Time without a heartbeat after which a node is unreachable: it keeps its jobs and gets no new
+            jobs.
         lost_after_s: Default of `Submit.lost_after_s`. 0: never; else at least `lease_s`.
-        launch_timeout_s: Time within which ranks must acknowledge their launch.
-        drain_s: How long a node that refused to start a rank gets no new jobs.
+        launch_timeout_s: Time within which nodes must acknowledge the launch of ranks.
+        drain_s: Time for which a node that refused to start a rank gets no new jobs.
         kill_again_s: Interval at which an order to end a rank is repeated until the rank has ended.
-        log_timeout_s: Time-out of a node's log read; shorter than the clients' time-out.
+        log_timeout_s: Time-out of a request to a node for a job's log; shorter than the clients' time-out.
         grace_s: Default time between SIGTERM and SIGKILL: at the time limit, and when a job is cancelled,
             preempted or requeued.
         max_grace_s: Longest grace that a job can request. At least `grace_s`.
-        ended_s: Minimum time that a finished job stays in memory, unless `ended_jobs` is exceeded.
+        ended_s: Time for which a finished job stays in memory, unless `ended_jobs` is exceeded.
         ended_jobs: Maximum number of finished jobs in memory.
     """
 
@@ -43,14 +43,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ended_jobs: int = 10_000
 
     def grace_of(self, asked_s: float | None) -> float:
-        """Return the grace of a job that requested `asked_s`, seconds; None: the job requested none.
+        """Return the grace of a job, seconds. `asked_s`: requested grace; None: the default.
 
-        The present `max_grace_s` also limits jobs that were submitted under a higher one.
+        A requested grace is reduced to the present `max_grace_s`, which may be lower than at submission.
         """
         return self.grace_s if asked_s is None else min(asked_s, self.max_grace_s)
 
     def wrong_time(self, message: Submit | Update) -> str:
-        """Return the error of the times in a submission or an update, in one line; "" if they are valid."""
+        """Return an error message, in one line, if a submission or an update has invalid times, else ""."""
         grace_s = message.grace_s
         if grace_s is not None and not 0.0 <= grace_s <= self.max_grace_s:
             return (
@@ -59,7 +59,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return self.wrong_lost_after(message.lost_after_s)
 
     def wrong_lost_after(self, lost_after_s: float | None) -> str:
-        """Return the error of a job's `lost_after_s` in one line; "" if it is valid."""
+        """Return an error message, in one line, if a job's `lost_after_s` is invalid, else ""."""
         if not lost_after_s or self.lease_s <= lost_after_s <= MAX_LOST_AFTER_S:
             return ""
         return (

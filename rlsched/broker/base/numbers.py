@@ -1,4 +1,4 @@
-"""Integer sequences that mostly increase by one, stored as runs: a million numbers take almost no memory."""
+"""Sequences of integers that mostly grow by one, stored as runs: a million numbers take almost no memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 
 
 class Numbers:
-    """Ascending numbers, such as all job numbers; there are gaps after a backup was restored."""
+    """An ascending sequence of numbers, such as all job numbers; restoring a backup leaves gaps in it."""
 
     def __init__(self) -> None:
         self._first: list[int] = []  # first number of each run
@@ -14,7 +14,7 @@ class Numbers:
         self._last = 0
 
     def append(self, number: int) -> None:
-        """Append a number, higher than the last."""
+        """Append a number that is higher than all stored numbers."""
         if not self._first or number != self._last + 1:
             count = len(self)
             self._first.append(number)
@@ -23,14 +23,14 @@ class Numbers:
 
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """Return (first, count) of each run."""
+        """Return (first number, count) of each run of consecutive numbers."""
         ends = [*self._before[1:], len(self)] if self._first else []
         return [
             (first, end - before) for first, before, end in zip(self._first, self._before, ends, strict=True)
         ]
 
     def append_run(self, first: int, count: int) -> None:
-        """Append `count` consecutive numbers, all higher than the last."""
+        """Append `count` consecutive numbers from `first` on; all stored numbers are lower than `first`."""
         self.append(first)
         self._last = first + count - 1
 
@@ -49,7 +49,7 @@ class Numbers:
         return min(self._before[run] + number - self._first[run], end)
 
     def numbers_between(self, first: int, end: int) -> list[int]:
-        """Return the numbers at the positions `first` (from 0) to `end` (excluded)."""
+        """Return the numbers at the positions from `first` (0 is the lowest number) to `end` (excluded)."""
         found = []
         for place in range(max(first, 0), min(end, len(self))):
             run = bisect_right(self._before, place) - 1
@@ -58,7 +58,10 @@ class Numbers:
 
 
 class NumberOfSeq:
-    """Map from a job's index in the cluster state (`seq`) to its job number; both mostly grow together."""
+    """Map from the number of a job in the cluster state (`seq`) to its job number.
+
+    Both numbers mostly grow together.
+    """
 
     def __init__(self) -> None:
         self._seqs: list[int] = []  # first seq of each run
@@ -66,7 +69,7 @@ class NumberOfSeq:
         self._last = -1
 
     def add(self, seq: int, number: int) -> None:
-        """Record the job number of a job that entered the cluster state."""
+        """Record the job number of a job that was added to the cluster state as `seq`."""
         if not self._seqs or number - seq != self._ahead[-1]:
             self._seqs.append(seq)
             self._ahead.append(number - seq)

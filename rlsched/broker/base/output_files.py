@@ -1,4 +1,4 @@
-"""Names of the files of `--output` and `--error`: the filename patterns of `sbatch`."""
+"""Filename patterns of `--output` and `--error`, with the meaning that they have in `sbatch`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_DIGITS: Final = 10
 
 
 def wrong_pattern(field: str, pattern: str) -> str:
-    """Return the error of a pattern, in one line; "" if it is valid."""
+    """Return an error message, in one line, if a pattern is invalid, else ""."""
     for found in _PATTERN.finditer(pattern):
         if not found[2] or found[2] not in _LETTERS:
             return f"{field}: expected %% or % with one of A a j N n t u x, got {found[0]!r} in {pattern!r}"
@@ -25,22 +25,22 @@ def wrong_pattern(field: str, pattern: str) -> str:
 
 
 def names_rank(pattern: str) -> bool:
-    """Whether each rank has a file of its own: the pattern has `%N`, `%n` or `%t`."""
+    """Return whether the pattern gives each rank its own file: it contains `%N`, `%n` or `%t`."""
     return any(found[2] in _OF_RANK for found in _PATTERN.finditer(pattern))
 
 
 def values(
     *, job: int, array: int, task: int, name: str, user: str, node: str, rank: int
 ) -> Mapping[str, str]:
-    """Return the text of each letter.
+    """Return the text that replaces each letter of a pattern, by letter.
 
     Args:
         job: Job number.
-        array: Number of the array; 0: the job is in no array, and `%A` is the job.
+        array: Number of the array; 0: the job is in no array, and `%A` is the job number.
         task: Number of the task; 0 without an array.
         name: Name of the job; a slash in it becomes `_`.
         user: Owner of the job.
-        node: Name of the rank's node, of which the part before the first dot counts.
+        node: Name of the rank's node; only the part before the first dot is used.
         rank: Number of the rank.
     """
     return {
@@ -57,7 +57,14 @@ def values(
 
 
 def expanded(pattern: str, texts: Mapping[str, str]) -> str:
-    """Return a pattern with the texts of `values`; a number after `%` is the least width of a number."""
+    """Return a pattern with each letter replaced by its text.
+
+    A number between `%` and the letter is the minimum width: numbers are padded with zeros.
+
+    Args:
+        pattern: The pattern.
+        texts: Text by letter, from `values`.
+    """
 
     def text(found: re.Match[str]) -> str:
         plain = texts[found[2]]
@@ -68,7 +75,7 @@ def expanded(pattern: str, texts: Mapping[str, str]) -> str:
 
 
 class OutputFiles(NamedTuple):
-    """The files of one rank; fields as in `Launch`."""
+    """The output files of one rank; fields as in `Launch`."""
 
     output: str = ""
     error: str = ""
@@ -80,9 +87,10 @@ NO_FILES: Final = OutputFiles()
 
 
 def files_of(spec: JobSubmitted, attempt: int, rank: int, nodes: Sequence[str]) -> OutputFiles:
-    """Return the files of one rank of a job.
+    """Return the output files of one rank of a job.
 
-    A file of several ranks is never emptied: no rank knows whether another one has written to it already.
+    A file that several ranks share is never truncated: a rank does not know whether another rank has already
+    written to the file.
 
     Args:
         spec: The submission.

@@ -1,4 +1,4 @@
-"""Python's garbage collection in the broker: short collections of new objects only."""
+"""Control of Python's garbage collector in the broker: short runs that visit only new objects."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from collections.abc import Callable
 
 EVERY_S = 5.0
 NEW = 10_000
-"""New objects after which Python itself collects: many, because cycles are few. A turn creates 700."""
+"""Number of new objects after which Python itself runs the collector. It is high because reference cycles
+are rare; a turn of the broker creates 700 objects.
+"""
 
 
 class ShortPauses:
-    """Keeps garbage collections short.
+    """Garbage collection without long pauses.
 
     A full collection visits every object: 75 ms with 12,000 jobs, in the middle of the loop's work. Instead,
-    only new objects are collected every few seconds, and objects that survive are never visited again. Jobs,
-    nodes and records are freed by reference counts because they are in no cycles.
+    only objects created since the previous collection are visited, every few seconds. Objects that survive
+    are never visited again. Jobs, nodes and records are freed by reference counts because they are in no
+    cycles.
 
     Args:
         elapsed: A monotonic clock, seconds.
@@ -28,7 +31,7 @@ class ShortPauses:
         gc.set_threshold(NEW)
 
     def step(self) -> None:
-        """Collect new objects if a collection is due."""
+        """Run Python's garbage collector on objects created since its last run, every `EVERY_S` seconds."""
         now_s = self._elapsed()
         if now_s - self._last_s >= EVERY_S:
             self._last_s = now_s

@@ -1,7 +1,8 @@
-"""Resource use of jobs, learnt from earlier jobs: means and spreads by signature, GPU type and field.
+"""Profiles: resource use of jobs, learnt from earlier jobs as means and spreads of figures.
 
-A signature is a user and a command line without its numbers: runs of the same program with other seeds, paths
-and sizes have the same signature. This module contains no compiled code.
+There is a profile for each signature and GPU type. A signature is a user and a command line without its
+numbers: runs of the same program with other seeds, paths and sizes have the same signature. This module
+contains no compiled code.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import msgspec
 
 Status = Literal["learnt", "measured", "estimated", "named", "median"]
 """Origin of a figure, from the most to the least certain: learnt from earlier jobs of this broker; measured
-by a profiler; calculated; the catalogue's value for the workload that the user named; the median of all
-workloads."""
+by a profiler; estimated by a calculation; the catalogue's value for the workload that the user named; the
+median of all workloads.
+"""
 FIELDS: Final = (
     "util_frac",
     "memory_mib",
@@ -27,27 +29,28 @@ FIELDS: Final = (
     "full_util_frac",
     "clock_bound",
 )
-"""Names of the figures. They are the catalogue's, per GPU, and two more: `host_mib`, resident memory of the
-largest rank; `full_util_frac`, as `util_frac`, only from attempts at the highest clock."""
+"""Names of the figures. All but two are per GPU and as in the catalogue. `host_mib`: resident memory of the
+largest rank. `full_util_frac`: as `util_frac`, but only from attempts at the highest clock.
+"""
 MAX_SIGNATURES: Final = 5_000
-"""Maximum number of signatures remembered; beyond this, the least recently seen one is forgotten."""
+"""Maximum number of signatures in memory; beyond this, the least recently seen one is forgotten."""
 LATEST: Final = 20.0
-"""Number of attempts that count fully. Earlier attempts decay because users change their programs."""
+"""Number of attempts that count fully. The weight of older attempts decays because users change programs."""
 ATTEMPT_SPREAD: Final = 0.10
-"""Assumed standard deviation of ln(value) between attempts of one signature, before two were observed."""
+"""Assumed standard deviation of ln(value) between attempts of one signature, used for the first attempts."""
 Signature = tuple[str, str]
 """(user, command)"""
 
 
 class Estimate(msgspec.Struct, frozen=True, array_like=True):
-    """One figure of a profile.
+    """Estimate of one figure of a profile.
 
     Attributes:
         value: Value, in the unit of its field.
         spread: Standard deviation of ln(value) of the next attempt.
-        count: Number of attempts; 0 for a value of the catalogue.
+        count: Number of observed attempts; 0 for a value of the catalogue.
         status: Origin of the value.
-        source: The origin described in words.
+        source: Description of the origin.
     """
 
     value: float
@@ -58,7 +61,7 @@ class Estimate(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkloadProfile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Figures of a job on one GPU type; fields as in `FIELDS`, None if unknown."""
+    """Figures of a job on one GPU type; fields as in `FIELDS`, None if a figure is unknown."""
 
     util_frac: Estimate | None = None
     memory_mib: Estimate | None = None
@@ -75,7 +78,7 @@ class WorkloadProfile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Learnt(msgspec.Struct, array_like=True):
-    """One learnt figure: count and weight of attempts, mean of ln(value), sum of squared deviations."""
+    """Running sums of one figure: count and weight of attempts, mean and squared deviations of ln(value)."""
 
     count: int = 0
     weight: float = 0.0
@@ -92,7 +95,7 @@ class Learnt(msgspec.Struct, array_like=True):
         self.squares += off * off * (1.0 - 1.0 / self.weight)
 
     def estimate(self) -> Estimate:
-        """Return the estimate for the next attempt; its spread moves from the assumed to the observed one."""
+        """Return the estimate for the next attempt. More attempts move its spread to the observed one."""
         variance = (ATTEMPT_SPREAD**2 + self.squares) / self.weight
         plural = "" if self.count == 1 else "s"
         source = f"{self.count} earlier attempt{plural}"
@@ -100,7 +103,7 @@ class Learnt(msgspec.Struct, array_like=True):
 
 
 class KeptProfile(msgspec.Struct, frozen=True, array_like=True):
-    """Persisted figures of one signature on one GPU type."""
+    """Statistics of one signature on one GPU type, as they are stored."""
 
     user: str
     command: str
@@ -109,7 +112,7 @@ class KeptProfile(msgspec.Struct, frozen=True, array_like=True):
 
 
 def signature_of(user: str, command: Sequence[str]) -> Signature:
-    """Return the signature of a user's command."""
+    """Return the signature of a user's command: the user, and the command line without its numbers."""
     return user, _stem_of(command_line(command))
 
 
@@ -127,12 +130,12 @@ def command_line(command: Sequence[str]) -> str:
 
 @lru_cache(maxsize=128)
 def _command_line(command: tuple[str, ...]) -> str:
-    """Join a command; cached because each submission needs it twice, for its profile and its prediction."""
+    """Join a command to a line. Cached: each submission needs the line twice, for profile and prediction."""
     return shlex.join(command)
 
 
 class Profiles:
-    """Learns profiles from attempts. The same attempts in the same order give the same profiles."""
+    """Profiles of all signatures. The same attempts in the same order give the same profiles."""
 
     def __init__(self) -> None:
         self._known: dict[Signature, dict[str, dict[str, Learnt]]] = {}
@@ -155,19 +158,19 @@ class Profiles:
             del self._known[next(iter(self._known))]
 
     def profiles_of(self, signature: Signature) -> dict[str, WorkloadProfile]:
-        """Return the learnt profiles of a signature, by GPU type."""
+        """Return the learnt profiles of a signature by GPU type."""
         return {
             gpu_type: WorkloadProfile(**{field: one.estimate() for field, one in fields.items()})
             for gpu_type, fields in self._known.get(signature, {}).items()
         }
 
     def figure(self, signature: Signature, gpu_type: str, field: str) -> Estimate | None:
-        """Return a learnt figure of a signature on a GPU type; None: unknown."""
+        """Return the learnt estimate of one figure of a signature on a GPU type; None: unknown."""
         one = self._known.get(signature, {}).get(gpu_type, {}).get(field)
         return None if one is None else one.estimate()
 
     def kept_profiles(self) -> list[KeptProfile]:
-        """Return all profiles for storage, least recently seen first; `from_kept` restores them."""
+        """Return all profiles for storage, the least recently seen first. `from_kept` restores them."""
         return [
             KeptProfile(*signature, gpu_type, fields)
             for signature, types in self._known.items()

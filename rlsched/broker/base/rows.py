@@ -1,4 +1,4 @@
-"""Rows of the journal in SQLite: numbered without gaps, each with a checksum that is verified on read."""
+"""Rows of the journal in SQLite, numbered without gaps, each with a checksum that is verified on reading."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Stored = tuple[int, float, str, bytes, int]
 
 
 class JournalRow(NamedTuple):
-    """One entry as it was journalled."""
+    """One row of the journal: the number, time and content of an entry."""
 
     n: int
     now_s: float
@@ -26,7 +26,7 @@ class JournalRow(NamedTuple):
 
 
 class CheckedRow(NamedTuple):
-    """One entry with the checksum stored in the journal."""
+    """One row of the journal, with the stored checksum."""
 
     n: int
     now_s: float
@@ -40,7 +40,7 @@ def checksum(n: int, now_s: float, kind: bytes, payload: bytes) -> int:
 
 
 def stored(n: int, now_s: float, entry: Entry) -> Stored:
-    """Return a row as the journal stores it: n, now_s, kind, payload, crc."""
+    """Return the values of a row in the order of the journal's columns: n, now_s, kind, payload, crc."""
     kind, payload = kind_of(entry), encode_entry(entry)
     return n, now_s, kind, payload, checksum(n, now_s, kind.encode(), payload)
 
@@ -68,7 +68,7 @@ def read_rows(
 
 
 def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows after a number, page by page: an open SELECT would stop SQLite from emptying its WAL."""
+    """Yield a query's rows after a number, in pages: an open SELECT keeps SQLite from emptying its WAL."""
     while rows := db.execute(query, (after,)).fetchall():
         yield from rows
         after = rows[-1][0]
@@ -77,7 +77,7 @@ def _in_pieces(db: sqlite3.Connection, query: str, after: int) -> Iterator[tuple
 def rows_and_damage(
     db: sqlite3.Connection, last: int | None, table: str = "entries", *, after: int = 0
 ) -> Iterator[JournalRow | str]:
-    """Yield entries like `read_rows`, but a description in place of a missing or damaged entry."""
+    """Yield entries like `read_rows`, but for a missing or damaged entry a text that describes the damage."""
     expected = after + 1
     crc_column = "NULL" if last is None else "crc"
     columns = f"n, now_s, CAST(kind AS BLOB), CAST(payload AS BLOB), {crc_column}"

@@ -1,4 +1,4 @@
-"""Texts shortened to fit a list."""
+"""Shortens texts so that they fit the rows of a list."""
 
 from __future__ import annotations
 

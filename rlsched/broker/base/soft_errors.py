@@ -1,4 +1,4 @@
-"""Errors outside the decisions that do not stop the broker: counted, with one log line for each kind."""
+"""Non-fatal errors: counts errors that do not stop the broker, and logs one line for each kind."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 
 class SoftErrors:
-    """Counts errors by kind. The first error of a kind is logged, later ones are counted until recovery.
+    """Counts of errors by kind. The first error of a kind is logged, later ones only after a recovery.
 
     Args:
         say: Writes a log line. If it raises `OSError` (the log may be on the full disk), the line is lost.
 
     Attributes:
-        lost: By kind, the number of items lost since the broker started.
-        present: By kind, the line of each error from which the broker has not recovered.
+        lost: By kind, the number of items (such as records) lost since the broker started.
+        present: By kind, the log line of the first error since the last recovery; no entry after a recovery.
     """
 
     def __init__(self, say: Callable[[str], None] = lambda _: None) -> None:
@@ -24,12 +24,13 @@ class SoftErrors:
         self._lost_before: dict[str, int] = {}
 
     def count(self, kind: str, what: str, error: Exception | str, lost: int = 1) -> None:
-        """Count an error.
+        """Count an error, and log it if it is the first of its kind since the last recovery.
 
         Args:
-            kind, what: A key of `RecordsReport.lost`, and a description of the action that failed.
-            error: The reason.
-            lost: Number of items that the error lost.
+            kind: Key of `RecordsReport.lost`.
+            what: Description of the action that failed.
+            error: Reason of the failure.
+            lost: Number of items that were lost because of the error.
         """
         self.lost[kind] = self.lost.get(kind, 0) + lost
         if kind not in self.present:
@@ -38,7 +39,7 @@ class SoftErrors:
             self.log_line(f"{self.present[kind]}; decisions go on without")
 
     def mark_recovered(self, kind: str, what: str) -> None:
-        """Record that the action works; log it if the action failed before."""
+        """Record that an action has succeeded; if it failed before, log its recovery."""
         if self.present.pop(kind, None) is not None:
             self.log_line(f"{what} again; {self.lost[kind] - self._lost_before[kind]} were lost")
 
@@ -49,7 +50,7 @@ class SoftErrors:
 
 
 def in_a_line(error: Exception | str) -> str:
-    """Return an error in one line."""
+    """Return the text of an error as one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     text = " ".join(str(error).split())

@@ -13,7 +13,7 @@ from rlsched.errors import JournalError, JournalFullError
 
 @contextmanager
 def clearly(path: Path) -> Iterator[None]:
-    """Convert an error of SQLite, or text that is not valid UTF-8 in a damaged file, to one clear line."""
+    """Raise errors of SQLite, and of damaged text in its file, as a `JournalError` with one clear line."""
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:
@@ -21,7 +21,7 @@ def clearly(path: Path) -> Iterator[None]:
 
 
 def clear_error(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> JournalError:
-    """Return a `JournalError` with advice for an error of SQLite."""
+    """Return a `JournalError` for an error of SQLite; its text adds what to do."""
     text = " ".join(str(error).split())  # it may quote a schema, possibly damaged
     if "full" in text:
         advice = "free space, then start the broker again: all that was acknowledged is kept, jobs run on"

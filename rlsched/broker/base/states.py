@@ -1,4 +1,4 @@
-"""States of jobs and ranks, and legal transitions.
+"""States of jobs and ranks, and the legal transitions between states.
 
     queued -> launching                      the scheduler starts the job
     launching -> running                     all ranks run
@@ -18,13 +18,14 @@ from rlsched.errors import JournalError
 from rlsched.wire.states import JobState, RankState
 
 Outcome = Literal["queued", "completed", "failed", "cancelled"]
-"""State of a job after an attempt."""
+"""State of a job after one of its attempts has ended."""
 Ending = Literal["", "queued", "preempted", "failed", "cancelled"]
-"""State of the job after the ranks that are being ended have ended; "": the attempt continues.
-`preempted`: the job is queued again, unless all ranks exited by themselves."""
+"""State that the job gets when the ranks of an ending attempt have ended; "": the attempt is not ending.
+`preempted`: the job is queued again, unless all ranks exited by themselves.
+"""
 PREEMPTED: Final = "preempted"
 PRECEDENCE: Final[dict[Ending, int]] = {"": 0, "queued": 1, "preempted": 1, "failed": 2, "cancelled": 3}
-"""Precedence of endings. An ending replaces one of lower precedence: a user's cancel replaces all others."""
+"""Precedence of endings. An ending replaces endings of lower precedence, so `cancelled` replaces all."""
 
 _JOB: Final[frozenset[tuple[JobState, JobState]]] = frozenset(
     {

@@ -1,4 +1,4 @@
-"""Resource use of a job as text and as table cells."""
+"""Formats the resource use of a job as text and as table cells."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _cpu(usage: SeenUsage) -> str:
 
 
 def cells(usage: SeenUsage | None) -> Iterator[str]:
-    """Yield the cells for GPU, GPU memory, cores and memory; "" if unknown."""
+    """Yield four table cells: use of GPU, GPU memory, cores and memory; "" if unknown."""
     if usage is None:
         yield from ("", "", "", "")
         return

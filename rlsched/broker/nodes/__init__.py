@@ -1,1 +1,1 @@
-"""Nodes: registration, leases, sleep, measurements, and the engine protocol."""
+"""Nodes of the cluster: registration, leases, sleep, launches, measurements, and the engine protocol."""

@@ -9,19 +9,19 @@ the first: each daemon (`rlsched_node`) serves one node, with a key of role `nod
 Both engines follow these rules, which `tests/contract/test_engines.py` checks:
 
 - **Orders** (`Launch`, `Kill`, `HoldClock`, `FetchLog`) can be lost, and can arrive twice. An engine starts
-  (job, attempt, rank) at most once, and obeys only the highest broker epoch. After a `Kill` that attempt
+  a rank (job, attempt, rank) at most once, and obeys only the highest broker epoch. After a `Kill`, that rank
   never starts, even if its `Launch` arrives later.
 - **Events** (`Launched`, `LaunchRefused`, `ClockHeld`, `Ended`, `Held`) arrive at least once. An `Ended` is
   sent again until its `EndedAck` arrives, also after a restart of the sender.
-- **Between order and record** any process may crash. An engine that is not sure whether it has obeyed an
-  order checks where the job runs before it starts anything.
+- **Crashes**: any process may crash between receiving an order and recording it. An engine that is not sure
+  whether it has obeyed an order checks where the job runs before it starts anything.
 - **Facts of the engine** become facts of the ledger: `unhealthy` is the reason why a node gets no jobs (for
   example, an admin has drained it), `Held` lists GPUs that other jobs use, and `engine_away` reports that
-  the sender is alive but cannot reach its engine: no job is lost meanwhile.
+  the sender is alive but cannot reach its engine. No job is lost while the engine is away.
 
 An engine reports its abilities in `Hello.capabilities`. An engine without `places` accepts no `Launch`, and
 the broker starts nothing on its nodes. Such an engine reads the order of the queue (`JobInfo.queue_key`),
-starts jobs itself and reports the nodes and GPUs (`Begin`). The broker then follows the attempt like any
+starts jobs itself and reports the nodes and GPUs (`Begin`). The broker then treats the attempt like any
 other.
 
 Without `per_node_indices`, a gang has the same GPU numbers on all its nodes. A gang that is larger than a
@@ -39,13 +39,13 @@ from rlsched.wire.messages import BrokerToNode, Hello, NodeMessage
 
 
 class NodeEngine(Protocol):
-    """An engine in the broker's view, without the wire between them."""
+    """An engine as the broker sees it, without the messages on the wire between them."""
 
     def hellos(self) -> Sequence[Hello]:
         """Return the registrations of the engine's nodes: resources, capabilities, running attempts."""
 
     def send_order(self, node: str, order: BrokerToNode, request: int = 0) -> None:
-        """Send an order or another message to a node. Never blocks. The message may be lost or repeated."""
+        """Send an order, or another message, to a node. Never blocks. The message may be lost or repeated."""
 
     def receive_messages(self) -> Sequence[tuple[str, NodeMessage]]:
-        """Return the messages of the engine's nodes since the last call, each with the node's name."""
+        """Return (name of the node, message) for each message of the engine's nodes since the last call."""

@@ -1,7 +1,8 @@
-"""Nodes that connect to this broker but belong to another cluster. They are listed and get no orders.
+"""Foreign nodes: nodes that connect to this broker but belong to another cluster. They get no orders.
 
-Jobs of the other cluster continue on such a node, whichever broker the node connects to: the right journal
-may have been lost and a new one begun. The node repeats its `Hello`, which names its own cluster.
+Such nodes are listed for operators. Jobs of the other cluster continue on such a node, whichever broker the
+node connects to, because the right journal may have been lost and replaced by a new one. The node repeats its
+`Hello`, which names its own cluster.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rlsched.wire.states import RUNNING
 
 _log = logging.getLogger("rlsched.broker")
 MOST = 10_000
-"""Maximum number of nodes that are remembered. Each name belongs to a key that an admin has made."""
+"""Maximum number of nodes in memory. Each name belongs to a key that an admin has created."""
 
 
 class _LastHello(NamedTuple):
@@ -37,7 +38,7 @@ class ForeignNodes:
         self._seen: dict[str, _LastHello] = {}
 
     def hello(self, name: str, hello: Hello, now_s: float) -> None:
-        """Record the cluster to which a node belongs."""
+        """Record a node's `Hello` that names another cluster."""
         running = sum(report.state == RUNNING for report in hello.attempts)
         known = self._seen.get(name)
         if running and (known is None or known.hello.cluster != hello.cluster):
@@ -52,7 +53,7 @@ class ForeignNodes:
             self._seen[name] = _LastHello(hello, running, now_s)
 
     def forget(self, name: str) -> None:
-        """Remove a node that has joined this cluster."""
+        """Forget a node that has joined this cluster."""
         self._seen.pop(name, None)
 
     def is_known(self, name: str) -> bool:
@@ -60,7 +61,7 @@ class ForeignNodes:
         return name in self._seen
 
     def infos(self, now_s: float) -> dict[str, NodeInfo]:
-        """Return the listed nodes by name: they run jobs and have sent a message recently."""
+        """Return the listed nodes by name: nodes that run jobs and have sent a message recently."""
         return {
             name: _info(name, seen)
             for name, seen in self._seen.items()

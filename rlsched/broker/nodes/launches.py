@@ -1,12 +1,13 @@
-"""Starts, follows and ends attempts: turns reports of nodes into facts, and sends orders to nodes.
+"""Attempts of jobs: starts and ends them, turns reports of nodes into facts, and sends orders to nodes.
 
 An attempt is never started twice. Its number grows with every start, and a node starts (job, attempt, rank)
-at most once and obeys only the highest broker epoch. The broker gives up an attempt only when each rank has
-ended, its node has ended it after `--lost-after`, or an operator's order or a reboot proves that it is dead.
+at most once and obeys only the highest broker epoch. The broker gives up an attempt only if each rank has
+ended, or its node has ended it after `--lost-after`, or an operator's order or a reboot proves that it is
+dead.
 
-The ledger reassigns the GPUs of a preempted job at once. The attempt that gets them is launched, all its
-ranks together, when the last of these GPUs is empty. The preempted job can start again only when all its
-ranks have ended.
+The ledger reassigns the GPUs of a preempted job at once. The attempt that gets these GPUs is launched, all
+ranks together, when the last of the GPUs is empty. The preempted job can start again only when all its ranks
+have ended.
 """
 
 from __future__ import annotations
@@ -59,13 +60,13 @@ from rlsched.wire.states import CANCELLED, COMPLETED, ENDED, FAILED, LAUNCHING, 
 
 MAX_RETRIES = 3
 MAX_LOSSES = 3
-"""A job fails after more attempts in a row than this that end with a lost node: it may crash its nodes."""
+"""Maximum number of attempts in a row that end with a lost node; after one more, the job fails."""
 LOCALHOST = "127.0.0.1"
 LOST_EXIT_CODE = 255
 REFUSED_EXIT_CODE = 126
 VANISHED_EXIT_CODE = 137
 MAX_RUN_S = 10 * 366 * 86_400.0
-"""Longest run time that a node can report, seconds; a longer one is ignored."""
+"""Longest run time that a node can report, seconds; longer times are ignored."""
 REFUSED = "refused"
 FENCED = "fenced"
 TIME_LIMIT = "time_limit"
@@ -74,18 +75,22 @@ OUT_OF_MEMORY = "out_of_memory"
 GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
 CANCELLED_THERE = "cancelled"
 _NOT_ITS_DOING = {NODE_STOPPED: "was stopped", FENCED: "had no answer from a broker for its --lost-after"}
-"""Reasons of a rank's end that queue the job again without counting a retry, unless the job is done."""
+"""Text by reason of a rank's end, for ends that the job did not cause. After such an end the job is queued
+again without counting a retry, unless all ranks ended with exit code 0.
+"""
 _BY_MPS_FAULT = {
     MPS_FAULT: "ended with its co-tenants by a GPU fault under MPS, cause unknown: it shares no more",
     MPS_NEIGHBOUR_FAULT: "ended with a co-tenant, whose GPU fault ended all under MPS",
 }
-"""Ends of a rank with the co-tenants of its GPU, after which the whole attempt is forgiven (`_forgive`)."""
+"""Text by reason of a rank's end, for ends by a GPU fault that ended all co-tenants under MPS. After such an
+end the job is queued again without counting a retry (`_forgive`).
+"""
 _DONE = "and left exit code 0: the job is done"
 MAX_REASON_CHARACTERS = 300
 
 
 class Launches:
-    """Starts, follows and ends attempts of jobs, without I/O.
+    """Attempts of jobs: their start, course and end, without I/O.
 
     Args:
         state: The state; changed only through `out`.
@@ -102,7 +107,7 @@ class Launches:
         self._state, self._limits, self._out = state, limits, out
 
     def current(self, node: str, key: AttemptKey) -> Job | None:
-        """Return the job if this rank of its current attempt is on this node, else None."""
+        """Return the job of `key` if this rank of its current attempt is on this node, else None."""
         known = self._state.jobs.get(key.job)
         active = known.active if known else None
         if active is None or active.number != key.attempt or not 0 <= key.rank < len(active.ranks):
@@ -119,7 +124,10 @@ class Launches:
     # ---- what an engine begins itself ---------------------------------------------------------------
 
     def record_begin(self, job: Job, order: Begin) -> str:
-        """Record a start by an engine that places jobs itself. Return the reason for a refusal, else ""."""
+        """Record that an engine which places jobs itself started a job.
+
+        Return the reason for a refusal, else "".
+        """
         cluster, ranks = self._state.cluster, dict(zip(order.nodes, order.gpus, strict=False))
         if job.active is not None:
             if {rank.node: rank.gpus for rank in job.active.ranks} != ranks:
@@ -160,7 +168,10 @@ class Launches:
     # ---- what nodes report ------------------------------------------------------------------------
 
     def launched(self, node: str, message: Launched) -> None:
-        """Record that a rank's process runs, or order the node to end it if the rank was given up."""
+        """Record that a rank's process runs.
+
+        If the broker has given up the rank, order the node to end it.
+        """
         if self._in_state(node, message.key, LAUNCHING, RUNNING) is None:
             order = Kill(
                 epoch=self._state.epoch,
@@ -183,7 +194,7 @@ class Launches:
             )
 
     def clocked(self, node: str, message: ClockHeld) -> None:
-        """Record that a node has changed a running rank's clock, or failed to change it."""
+        """Record that a node has changed the clock of a running rank, or why it could not."""
         if self._in_state(node, message.key, RUNNING):
             self._out.record(
                 RankClocked(
@@ -196,7 +207,7 @@ class Launches:
             )
 
     def output_failed(self, node: str, message: OutputFailed) -> None:
-        """Record that a node cannot write a rank's output to its job's file."""
+        """Record that a node cannot write a rank's output to the job's output file."""
         found = self._in_state(node, message.key, LAUNCHING, RUNNING, ENDED)
         text = visible(message.message)[:MAX_REASON_CHARACTERS]
         if found is not None and found[2].output_note != text:
@@ -211,10 +222,10 @@ class Launches:
         up. If a GPU of the rank is in `held` (out of service), the node's other GPUs stay in service, and the
         attempt does not count as a retry.
 
-        `message.is_about_owner`: the node cannot run jobs of this user. If no node ever ran one, the job
-        fails and the node stays in service. If only other nodes did, this node lacks the account. If this
-        node did, it has lost the account (for example, its directory service is down), and the attempt does
-        not count.
+        If `message.is_about_owner`, the node cannot run jobs of this user. If no node ever ran a job of the
+        user, the job fails and the node stays in service. If only other nodes did, this node lacks the
+        account. If this node did, it has lost the account (for example, its directory service is down), and
+        the attempt does not count as a retry.
         """
         found = self._in_state(node, message.key, LAUNCHING)
         if found is None:
@@ -247,7 +258,7 @@ class Launches:
     def record_rank_end(self, node: str, message: Ended, *, rebooted: bool = False) -> None:
         """Record the end of a rank, and acknowledge the report even if the attempt is not known (any more).
 
-        `rebooted`: the node was rebooted after its previous registration.
+        `rebooted`: whether the node was rebooted after its previous registration.
         """
         found = self._in_state(node, message.key, LAUNCHING, RUNNING)
         if found is not None:
@@ -272,8 +283,8 @@ class Launches:
     def record_loss(self, node: str, job: Job, why: str, *, charged: bool = False) -> None:
         """Record the ranks of a job on this node as lost, and queue the job again.
 
-        `charged`: the job caused the loss, and it costs a retry. By default the node was lost, which costs no
-        retry; see `MAX_LOSSES`.
+        `charged`: whether the job caused the loss, which then costs a retry. By default the node was lost,
+        which costs no retry; see `MAX_LOSSES`.
         """
         attempt = job.active
         if attempt is None:
@@ -319,7 +330,8 @@ class Launches:
     ) -> None:
         """End the remaining ranks of a job's attempt; the job then gets the state `outcome`.
 
-        A user's cancel takes precedence over every other outcome, and a failure over another attempt.
+        A user's cancel takes precedence over every other outcome, and a failure takes precedence over another
+        attempt.
         """
         attempt = job.active
         if attempt is None:
@@ -340,10 +352,10 @@ class Launches:
             self._finish(job, attempt)
 
     def _forgive(self, job: Job, attempt: Attempt) -> None:
-        """Queue a job again without a charge: a fault of a co-tenant has ended a rank of it.
+        """Queue a job again without a charge because a fault of a co-tenant has ended one of its ranks.
 
-        Also if another rank, which may have ended because of this one, reported its end earlier: the outcome
-        does not depend on the order of the reports.
+        This holds even if another rank reported its end earlier, which the fault may have caused too: the
+        outcome does not depend on the order of the reports.
         """
         reasons = {rank.reason for rank in attempt.ranks}
         why = next(why for reason, why in _BY_MPS_FAULT.items() if reason in reasons)
@@ -357,9 +369,13 @@ class Launches:
             self._finish(job, attempt)
 
     def kill(self, job: Job, *, node: str | None = None) -> None:
-        """Order the nodes (or one node) that still run ranks of the current attempt to end them.
+        """Order nodes to end the ranks of the job's current attempt that have not ended.
 
         A repeated order does not extend the grace.
+
+        Args:
+            job: The job.
+            node: The only node that gets an order; None: all nodes with such ranks.
         """
         attempt = job.active
         if attempt is None:
@@ -378,7 +394,10 @@ class Launches:
                 self._out.send(attempt.ranks[rank].node, msgspec.structs.replace(order, rank=rank))
 
     def grace_s(self, job: Job | None) -> float:
-        """Return a job's time between SIGTERM and SIGKILL, seconds. None: a job not in the journal."""
+        """Return a job's time between SIGTERM and SIGKILL, seconds.
+
+        `job` is None for a job not in the journal.
+        """
         return self._limits.grace_of(None if job is None else job.spec.grace_s)
 
     def _finish(self, job: Job, attempt: Attempt) -> None:
@@ -408,7 +427,7 @@ class Launches:
         return self._state.nodes[node].spec.capabilities.gpu_memory_mib
 
     def _learnt_mib(self, job: Job, attempt: Attempt) -> int:
-        """Return the GPU memory that a job needs after an attempt ran out of it, MiB; 0: not known.
+        """Return the GPU memory per GPU that a job needs after an attempt ran out of it, MiB; 0: not known.
 
         The result is more than the attempt had. It is 0 if no larger GPU exists, or if the job has already
         been moved once to larger GPUs: the job then fails.
@@ -423,9 +442,14 @@ class Launches:
     # ---- starting ---------------------------------------------------------------------------------
 
     def launch(self, job: Job, *, node: str | None = None) -> None:
-        """Order the nodes (or one node) to start the ranks that have not been acknowledged.
+        """Order nodes to start the ranks of the job's attempt that no node has acknowledged yet.
 
-        No order is sent before preempted jobs have left the GPUs. A job whose order is too long fails.
+        No order is sent before preempted jobs have left the GPUs. If an order is too long for a message, the
+        job fails.
+
+        Args:
+            job: The job.
+            node: The only node that gets an order; None: all nodes with such ranks.
         """
         attempt = job.active
         if attempt is None or attempt.leaving:
@@ -476,17 +500,25 @@ class Launches:
                 self._out.send(rank.node, order)
 
     def _master(self, attempt: Attempt) -> str:
-        """Return the address of rank 0's node: its name if the other nodes cannot reach its host address."""
+        """Return the address of rank 0's node.
+
+        If this node's host address is the local one and another node is on another host, return the node's
+        name.
+        """
         hosts = [self._state.nodes[rank.node].spec.host for rank in attempt.ranks]
         if hosts[0] == LOCALHOST and any(host != LOCALHOST for host in hosts):
             return attempt.ranks[0].node
         return hosts[0]
 
     def hold_clock(self, job: Job, *, node: str | None = None) -> None:
-        """Send the clock of a launched attempt to the nodes (or one node) of its ranks.
+        """Send the SM clock of an attempt to the nodes of its unfinished ranks.
 
-        A node that already reports this clock gets no order. A node that could not set it gets the order
-        again when the node registers again, or at the next change.
+        A running rank gets no order if its node already reports this clock. A node that could not set the
+        clock gets the order again when the node registers again, or at the next change.
+
+        Args:
+            job: The job.
+            node: The only node that gets an order; None: all nodes of the job.
         """
         attempt = job.active
         if attempt is None or attempt.leaving or attempt.ending:
@@ -507,14 +539,15 @@ class Launches:
                 )
 
     def _clock_mhz(self, node: str, attempt: Attempt) -> int:
-        """Return the SM clock at which a node should hold an attempt's GPUs, MHz; 0 for none."""
+        """Return the SM clock at which a node should hold an attempt's GPUs, MHz; 0: no limit."""
         return nearest_mhz(self._state.nodes[node].spec.sm_clocks_mhz, attempt.sm_clock_frac)
 
 
 def _is_forgivable(attempt: Attempt) -> bool:
-    """Whether a fault of a co-tenant, reported now, changes how an attempt ends.
+    """Return whether a fault of a co-tenant, reported now, changes the outcome of an attempt.
 
-    Not if a user or a preemption has ended it, a node refused its user, or nothing is charged anyway.
+    The outcome does not change if a user or a preemption has ended the attempt, if a node refused its user,
+    or if the attempt is not charged anyway.
     """
     if attempt.ending == QUEUED:
         return attempt.charged or attempt.lost
@@ -523,12 +556,12 @@ def _is_forgivable(attempt: Attempt) -> bool:
 
 
 def _is_done(attempt: Attempt) -> bool:
-    """Return whether all ranks have ended with exit code 0, during or before their grace."""
+    """Return whether all ranks have ended with exit code 0, before or during their grace."""
     return attempt.has_ended and attempt.first_failure is None
 
 
 def _stopped_by(attempt: Attempt) -> str:
-    """Return the cause, outside the job, of a rank's end, such as `node n0 was stopped`; "" if none."""
+    """Return why a rank ended, such as `node n0 was stopped`, if the job did not cause the end; else ""."""
     found = (
         f"node {one.node} {_NOT_ITS_DOING[one.reason]}"
         for one in attempt.ranks
@@ -573,7 +606,7 @@ def _queued_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, st
 
 
 def _own_end(job: Job, attempt: Attempt) -> tuple[Outcome, int | None, str]:
-    """Return state, exit code and reason after an attempt that no order ended."""
+    """Return state, exit code and reason after an attempt that ended without an order."""
     if attempt.first_failure is None:
         stopped = _stopped_by(attempt)
         return COMPLETED, 0, f"{stopped}, {_DONE}" if stopped else ""
@@ -595,7 +628,7 @@ def _preempted_outcome(job: Job, attempt: Attempt) -> tuple[Outcome, int | None,
 
 
 def _plausible(exit_code: int, reason: str, job: Job) -> tuple[int, str]:
-    """Return the reported (exit code, reason) with impossible values replaced."""
+    """Return the reported (exit code, reason), with impossible values replaced by possible ones."""
     if reason not in END_REASONS or (reason == TIME_LIMIT and job.spec.time_limit_s is None):
         reason = ""
     return exit_code if 0 <= exit_code <= 255 else VANISHED_EXIT_CODE, reason

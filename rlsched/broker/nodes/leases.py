@@ -23,11 +23,11 @@ class Leases:
         self._left: set[str] = set()
 
     def renew(self, node: str, now_s: float) -> None:
-        """Renew the lease of a node that has sent a message."""
+        """Renew the lease of a node from which a message has arrived."""
         self._seen_s[node] = now_s
 
     def mark_daemon_started(self, node: str) -> None:
-        """Record that the daemon of a node runs (again)."""
+        """Record that the daemon of a node runs, for the first time or again."""
         self._left.discard(node)
 
     def mark_daemon_stopped(self, node: str) -> None:
@@ -39,25 +39,25 @@ class Leases:
         return self._seen_s.get(node, self._started_s)
 
     def alive_s(self, node: str) -> float:
-        """Return the time of a node's last message; 0 if there was none, or its daemon was stopped."""
+        """Return the time of a node's last message; 0 if none arrived or its daemon was stopped."""
         return 0.0 if node in self._left else self._seen_s.get(node, 0.0)
 
     def extend(self, now_s: float) -> None:
-        """Extend all leases because the broker received no messages for a while: no heartbeat was missed."""
+        """Begin all leases again at `now_s`, because the broker received no messages for a while."""
         self._listened_s = now_s
 
     def silence_s(self, node: str, now_s: float) -> float:
-        """Return the seconds since a node's last message, except time in which the broker received none."""
+        """Return the seconds since a node's last message, or since the last `extend` if it was later."""
         return now_s - max(self.seen_s(node), self._listened_s)
 
     def expired_nodes(self, now_s: float) -> list[str]:
-        """Return the nodes whose lease has expired, to be marked `unreachable`."""
+        """Return the nodes with an expired lease; the caller marks these nodes `unreachable`."""
         nodes = self._state.nodes
         quiet = self._quiet(now_s)
         return [name for name in quiet if nodes[name].up and not nodes[name].away and not nodes[name].sleep]
 
     def lost_jobs(self, now_s: float) -> list[tuple[str, Job]]:
-        """Return (node, job) for jobs that their unreachable node has ended after `lost_after_s`."""
+        """Return (node, job) of each job that an unreachable node has ended after `lost_after_s`."""
         return [
             (name, job)
             for name in self._quiet(now_s)  # no job has a shorter time than the lease
@@ -71,7 +71,7 @@ class Leases:
         return [name for name, node in nodes if 0.0 < node.drained_until_s <= now_s]
 
     def _quiet(self, now_s: float) -> list[str]:
-        """Return the nodes that have sent no message for a lease or longer; usually none of thousands."""
+        """Return the nodes without a message for a lease or longer; usually none of thousands."""
         least_s = self._limits.lease_s
         if now_s - self._listened_s < least_s:
             return []

@@ -1,4 +1,4 @@
-"""Nodes of the cluster: registration, heartbeats, and jobs that a node still runs when it registers again."""
+"""Nodes of the cluster: registration, heartbeats, and jobs that a node still runs when registering again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MOST_OF_NODE = {
     "cpus": 1 << 16,
     "memory_mib": 1 << 30,
 }
-"""Maximum resources that a node can report: a higher value is a mistake, and does not fit the ledger."""
+"""Highest values that a node can report, by field. Higher values are mistakes, and do not fit the ledger."""
 MAX_NAME = 128
 MAX_MHZ = 100_000
 MAX_NOTES = 8
@@ -104,9 +104,10 @@ class Members:
             self._later[node] = epoch
 
     def later_epoch(self) -> int:
-        """Return the epoch of a later broker of this cluster, if a majority of nodes report one, else 0.
+        """Return the highest epoch of a later broker of this cluster that nodes report.
 
-        One node's report is not enough: a job that manipulates its node must not stop the broker.
+        The result is 0 unless a majority of nodes report a later broker. One node's report is not enough: a
+        job that manipulates its node must not stop the broker.
         """
         if not self._later:
             return 0
@@ -128,13 +129,13 @@ class Members:
             self._out.send(node, HeartbeatAck(), request)
 
     def power_w(self, node: str) -> float | None:
-        """Return the power draw of a node's GPUs at its last heartbeat, W; None if not reported or not up."""
+        """Return the power of a node's GPUs at its last heartbeat, W; None: not reported, or node not up."""
         if self._state.nodes[node].state not in ("up", "drained"):
             return None
         return self._power_w.get(node, self.metered.power_w(node))
 
     def _health(self, node: str, unhealthy: str) -> None:
-        """Record the result of a node's own health checks in the journal, if it has changed."""
+        """Record the result of a node's own health checks in the journal, if the result has changed."""
         if not unhealthy and not self._state.nodes[node].unhealthy:
             return
         unhealthy = shortened(visible(unhealthy), MAX_REASON_CHARS)
@@ -146,16 +147,22 @@ class Members:
             self._engine_away_s[node] = now_s
 
     def engine_back_s(self, node: str, now_s: float) -> float:
-        """Return since when a node's engine has been reachable, Unix seconds; `now_s` if it is not."""
+        """Return the time since which a node's engine has been reachable, Unix seconds.
+
+        The result is `now_s` if the engine is not reachable at present.
+        """
         away_s = self._engine_away_s.get(node, 0.0)
         return now_s if now_s - away_s <= 2 * self._limits.heartbeat_s else away_s
 
     def are_own(self, names: Iterable[str]) -> bool:
-        """Return whether all these nodes run rlsched's own engine: other engines may be slow themselves."""
+        """Return whether all these nodes run rlsched's own engine.
+
+        Other engines may be slow by themselves.
+        """
         return all(self._state.nodes[name].spec.capabilities.is_own for name in names)
 
     def note_holdings(self, node: str, held: list[Holding]) -> None:
-        """Store the list of a node's GPUs that other jobs use, for `record_holdings`."""
+        """Store a node's report of its GPUs that other jobs use. `record_holdings` journals the reports."""
         self._held[node] = [
             Holding(by=shortened(visible(one.by)), gpus=one.gpus, until_s=one.until_s)
             for one in held[:MAX_GPUS_PER_NODE]
@@ -163,11 +170,14 @@ class Members:
         ]
 
     def held_gpus(self, node: str) -> set[int]:
-        """Return the GPU numbers in the last `Held` of a node."""
+        """Return the GPU numbers in the last `Held` message of a node."""
         return {gpu for one in self._held.get(node, ()) for gpu in one.gpus}
 
     def record_holdings(self) -> None:
-        """Mark GPUs that other jobs use as held, so that no job starts on them; busy ones when free."""
+        """Journal which GPUs other jobs use, so that no job of the broker starts on these GPUs.
+
+        A GPU on which a job of the broker still runs is marked as held when that job has left the GPU.
+        """
         for name in sorted(self._held):
             known = self._state.nodes[name]
             found = self._state.holdings.possible_holdings(name, known, self._held[name])
@@ -182,7 +192,7 @@ class Members:
             self._out.record(NodeAway(name=node, reason="its daemon was stopped"))
 
     def hello(self, name: str, hello: Hello, request: int, now_s: float, wall_s: float | None = None) -> None:
-        """Register a node, and reconcile the attempts that it reports with the state.
+        """Register a node, and reconcile the attempts that the node reports with the state.
 
         `wall_s`: time of receipt by this machine's clock, Unix seconds; compared with the node's clock.
         """
@@ -262,7 +272,7 @@ class Members:
         return self._clock_skew_s.get(node)
 
     def compare_clocks(self, name: str, theirs_s: float | None, ours_s: float | None) -> None:
-        """Record how far a node's clock is ahead, and warn when the difference begins to exceed the limit.
+        """Record how far a node's clock is ahead. Warn when the difference begins to exceed the limit.
 
         Args:
             name: The node.
@@ -287,7 +297,7 @@ class Members:
     def _welcome(
         self, name: str, hello: Hello, request: int, unknown_attempts: Container[tuple[int, int]] = ()
     ) -> list[AttemptReport]:
-        """Answer a node with the attempts that it must forget. Return its reports of current attempts.
+        """Order a node to forget outdated attempts. Return the node's reports of the other attempts.
 
         `unknown_attempts`: attempts that the node must keep although this journal does not know them.
         """
@@ -312,7 +322,7 @@ class Members:
         )
 
     def _refusal(self, name: str, hello: Hello) -> str:
-        """Return the reason why this node cannot register, "" if it can."""
+        """Return the reason why this node is not allowed to register, "" if it is."""
         if hello.name != name:
             return f"this key belongs to node {name!r}, not to {hello.name!r}; use the key of {hello.name!r}"
         for field, most in MOST_OF_NODE.items():
@@ -350,12 +360,16 @@ class Members:
         return ""
 
     def _unlike(self, name: str, hello: Hello) -> Node | None:
-        """Return a node of the partition that rules out equal GPU numbers in a gang, or None."""
+        """Return a node with which this node cannot share a partition; None: there is none.
+
+        If one of their engines needs the same GPU numbers on all nodes of a gang, the two nodes must have the
+        same number of GPUs.
+        """
         if not hello.gpus:
             return None
         for other in self._state.nodes.values():
             spec = other.spec
-            if spec.gpus == hello.gpus or not spec.gpus:  # nearly all of thousands of nodes
+            if spec.gpus == hello.gpus or not spec.gpus:  # most of thousands of nodes
                 continue
             if hello.capabilities.per_node_indices and spec.capabilities.per_node_indices:
                 continue
@@ -366,8 +380,8 @@ class Members:
     def _refuse_changed(self, name: str, hello: Hello, request: int) -> None:
         """Handle a node that came back with other GPUs while the ledger has jobs on its earlier GPUs.
 
-        GPU numbers may have changed, so the node's jobs are queued again. The node registers once they have
-        ended.
+        GPU numbers may have changed, so the node's jobs are queued again. The node can register when these
+        jobs have ended.
         """
         node = self._state.nodes[name]
         why = f"node {name} came back with {hello.gpus} GPUs, and had {node.spec.gpus}"
@@ -387,7 +401,7 @@ class Members:
         self._other_gpus.add(name)
 
     def returning(self) -> list[str]:
-        """Return the nodes with changed GPUs whose jobs have ended; they must register again."""
+        """Return the nodes with changed GPUs on which the last job has ended; they must register again."""
         ready = [name for name in sorted(self._other_gpus) if not self._busy(self._state.nodes[name])]
         self._other_gpus.difference_update(ready)
         return ready
@@ -396,9 +410,10 @@ class Members:
         return bool(node.live_jobs or self._state.cluster.jobs_on(node.number))
 
     def _elsewhere(self, name: str, hello: Hello, now_s: float) -> str:
-        """Return why a node's second daemon is refused; "" if it can replace the first, or is the only one.
+        """Return why a node's daemon in another directory is refused; "" if it is not.
 
-        A directory has one daemon at a time. A daemon in another directory does not know the running ranks.
+        The daemon is accepted if it is the node's only one, or can replace the first. A directory has one
+        daemon at a time. A daemon in another directory does not know the running ranks.
         """
         node = self._state.nodes.get(name)
         theirs = node.spec.directory_id if node else ""
@@ -424,9 +439,9 @@ class Members:
         )
 
     def _missing(self, name: str, reported: set[tuple[int, int]], *, rebooted: bool) -> None:
-        """Launch, end or give up each rank that should be on this node but was not reported.
+        """Launch, end or give up each rank that should be on this node but that the node did not report.
 
-        If the node rebooted during the start of a rank, it is not known whether the rank ran.
+        If the node rebooted during the start of a rank, it is unknown whether the rank ran.
         """
         gone = "was rebooted" if rebooted else "came back without it"
         for number in sorted(self._state.nodes[name].live_jobs):
@@ -439,12 +454,15 @@ class Members:
             elif rebooted or any(rank.node == name and rank.state == RUNNING for rank in attempt.ranks):
                 self._attempts.record_loss(name, job, f"node {name} {gone}")
             elif self.unknown_attempts.is_settling:
-                continue  # it may have been given up since the backup, and have begun elsewhere
+                continue  # since the backup, another node may have begun it
             else:
                 self._attempts.launch(job, node=name)
 
     def _report(self, name: str, report: AttemptReport, *, rebooted: bool = False) -> None:
-        """Handle an attempt reported at registration like the message that the broker may have missed."""
+        """Handle an attempt that a node reports at registration.
+
+        The report has the effect of the message that the broker may have missed: `Ended` or `Launched`.
+        """
         if report.state == ENDED:
             self._attempts.record_rank_end(name, report.as_ended(), rebooted=rebooted)
             return

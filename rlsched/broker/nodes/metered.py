@@ -1,4 +1,4 @@
-"""Latest measurements of nodes. They are in memory only: nodes report them again within a minute."""
+"""Latest measurements of nodes, in memory only: after a restart, nodes report them again within a minute."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class MeteredUsage:
         self._ranks: dict[tuple[int, int], _RankReading] = {}
         self._nodes: dict[str, _OfNode] = {}
         self._latest_s = -math.inf
-        self._most = 64  # above this number of ranks, ended ones are removed
+        self._most = 64  # number of ranks above which ended ranks are removed
 
     def store_measurements(self, node: str, message: Metered, now_s: float) -> None:
-        """Store the measurements that a node reports. Implausible values are ignored."""
+        """Store the measurements that a node reports; ignore implausible values."""
         self._latest_s = now_s
         self._nodes[node] = _OfNode(
             now_s, _positive(message.power_w), message.day[:MAX_DAY_CHARS], _positive(message.energy_day_j)
@@ -78,7 +78,7 @@ class MeteredUsage:
         return active.ranks[one.rank].node == node
 
     def _forget(self) -> None:
-        """Remove ranks that have ended."""
+        """Remove the measurements of ranks that have ended."""
         self._ranks = {
             key: found for key, found in self._ranks.items() if self._is_of(found.node, found.told)
         }
@@ -90,14 +90,17 @@ class MeteredUsage:
         return None if found is None else found.power_w
 
     def energy_day_j(self) -> float | None:
-        """Return the energy used by all GPUs today, joules; sums only nodes that report the latest date."""
+        """Return the energy used by all GPUs today, joules.
+
+        Only nodes that report the latest date are included.
+        """
         said = [one for one in self._nodes.values() if one.energy_day_j is not None]
         today = max((one.day for one in said), default="")
         known = [one.energy_day_j for one in said if one.day == today and one.energy_day_j is not None]
         return sum(known) if known else None
 
     def node(self, name: str, now_s: float) -> NodeUse:
-        """Return the resources of a node that its jobs use."""
+        """Return the resources of a node that jobs use."""
         node = self._state.nodes[name]
         of_day = self._nodes.get(name)
         energy_day_j = None if of_day is None else of_day.energy_day_j
@@ -121,7 +124,10 @@ class MeteredUsage:
         )
 
     def job(self, job: Job, now_s: float) -> SeenUsage | None:
-        """Return a job's usage, for a finished job the usage of its last attempt; None: not measured."""
+        """Return a job's resource use; None: not measured.
+
+        For a finished job, return the use by its last attempt.
+        """
         attempt = job.attempt
         if attempt is None:
             return None
@@ -145,7 +151,7 @@ class MeteredUsage:
         return usage_of_ranks(found, at_s if at_s > -math.inf else None, sum(known) / 1e3 if known else None)
 
     def outside_mps(self, job: Job, now_s: float) -> list[str]:
-        """Return the nodes on which a job should use MPS but uses its GPUs without it."""
+        """Return the nodes on which a job uses its GPUs without MPS although it should use MPS."""
         ranks = job.active.ranks if job.active is not None else ()
         told = (self._latest_of_rank(job.number, job.active, number, now_s) for number in range(len(ranks)))
         return [
@@ -160,7 +166,7 @@ class MeteredUsage:
         return (job.energy_j or 0.0) + now.energy_j
 
     def running_usage(self, now_s: float) -> dict[str, float]:
-        """Return the total usage of all measured running jobs."""
+        """Return the total resource use of all measured running jobs."""
         found = dict.fromkeys(("gpus", "gpus_busy", "gpu_memory_mib", "cores", "memory_mib"), 0.0)
         for (number, rank), one in self._ranks.items():
             job = self._state.jobs.get(number)
@@ -178,7 +184,7 @@ class MeteredUsage:
     def _latest_of_rank(
         self, job: int, attempt: Attempt | None, rank: int, now_s: float
     ) -> RankMetered | None:
-        """Return the latest measurements of a rank of this attempt; None if missing or too old."""
+        """Return the latest measurements of a rank of this attempt; None: missing, or too old."""
         found = self._ranks.get((job, rank))
         if found is None or attempt is None or found.told.attempt != attempt.number:
             return None
@@ -188,13 +194,19 @@ class MeteredUsage:
 def usage_of_ranks(
     ranks: Iterable[tuple[int, RankUsage]], at_s: float | None, energy_j: float | None
 ) -> SeenUsage | None:
-    """Combine the usage of a job's ranks, each with its number of GPUs; None without ranks."""
+    """Combine the resource use of a job's ranks. Return None if there are no ranks.
+
+    Args:
+        ranks: (number of GPUs, resource use) of each rank.
+        at_s: Time of the measurements, Unix seconds; None: all ranks have ended.
+        energy_j: Energy of the job, joules; None: not measured.
+    """
     found = list(ranks)
     if not found:
         return None
 
     def mean(field: str) -> float | None:
-        """Return the mean of a field, weighted by GPUs."""
+        """Return the mean of a field, weighted by numbers of GPUs; None if no rank has the field."""
         known = [(gpus or 1, value) for gpus, one in found if (value := getattr(one, field)) is not None]
         return sum(gpus * value for gpus, value in known) / sum(gpus for gpus, _ in known) if known else None
 

@@ -1,4 +1,4 @@
-"""Operators' orders about nodes: drain, resume, down, remove."""
+"""Operators' orders about nodes: drain, resume, mark down, remove."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlsched.wire.states import QUEUED
 
 
 class NodeOrders:
-    """Carries out operators' orders about nodes.
+    """Execution of operators' orders about nodes.
 
     Args:
         state: State of the broker.

@@ -1,4 +1,4 @@
-"""Observed speeds of jobs that share GPUs, from the GPU time of their processes. In memory only."""
+"""Observed speeds of jobs that share GPUs, computed from the GPU time of their processes. In memory only."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rlsched.models.sharing import RESIDUAL_SD
 from rlsched.wire.messages import RankMetered
 
 LEAST_SOLO_FRAC: Final = 0.05
-"""Minimum GPU time without co-tenants from which a speed is computed: readings have steps of 1 %."""
+"""Minimum GPU time without co-tenants (fraction) for an observed speed: readings have steps of 1 %."""
 AT_WORK_FRAC: Final = 0.01
-"""GPU time from which a job counts as working; before that, programs load."""
+"""GPU time, as a fraction, from which a job counts as working. Before that, its programs load."""
 HOLDS_S: Final = 80.0
-"""Time for which a reading is valid: nodes report an unchanged rank every 60 s, and check every 10 s."""
+"""Time for which a reading is valid, seconds: nodes read every 10 s, report unchanged ranks every 60 s."""
 SLOW_AFTER_S: Final = 60.0
-"""A job is reported after it has been slower than permitted for this long, seconds."""
+"""Time for which a job must be slower than permitted before it is reported, seconds."""
 THROTTLED_MILLI: Final = 50
-"""Share of throttled CPU periods, thousandths, above which the CPU limits a job, not its co-tenants."""
+"""Share of throttled CPU periods, thousandths, above which the CPU limits a job, and not its co-tenants."""
 
 
 class SeenSpeed(NamedTuple):
@@ -32,9 +32,9 @@ class SeenSpeed(NamedTuple):
         speed_frac: Mean speed during `seen_s`; of a slow job, during `slow_s`.
         seen_s: Measured time with these co-tenants, seconds.
         predicted_frac: Speed predicted by the models, with the pairs learnt so far.
-        slow_s: How long the job has been slower than the policy permits, or than predicted by more than the
-            scatter of predictions, seconds; 0: it is not slow.
-        is_fed: Whether its CPU cores do not limit the job.
+        slow_s: Time for which the job has been slow, seconds; 0: it is not slow. A job is slow if it is
+            slower than the policy permits, or slower than predicted by more than the scatter of predictions.
+        is_fed: Whether the job has enough CPU: its cores do not limit it.
     """
 
     speed_frac: float
@@ -46,7 +46,7 @@ class SeenSpeed(NamedTuple):
 
 @dataclass(slots=True)
 class _Watch:
-    """GPU time of one attempt next to its present co-tenants.
+    """Readings of one attempt's GPU time next to its present co-tenants.
 
     Attributes:
         ranks: GPU time of each rank in its last report, as a fraction.
@@ -68,7 +68,7 @@ class _Watch:
     is_fed: bool = True
 
     def count(self, to_s: float, share: float) -> None:
-        """Add GPU time up to `to_s`, at the fraction `share`."""
+        """Count the time up to `to_s`, Unix seconds, in which the GPUs were used for the fraction `share`."""
         lasted_s = max(to_s - self.until_s, 0.0)
         self.seconds += lasted_s
         self.worked_s += lasted_s * share
@@ -89,9 +89,9 @@ class SeenSpeeds:
     GPU times: NVML's utilisation by process (`nvmlDeviceGetProcessUtilization`), as a mean over windows of 10
     s. GPM counts a whole GPU, not a process, so it is not used here.
 
-    The speed is unknown without such a profile, for a job that uses a GPU for less than `LEAST_SOLO_FRAC` of
-    the time, below the highest clock, on GPUs of several types, or if the driver does not report utilisation
-    by process.
+    The speed of a job is unknown in these cases: there is no such profile, the job uses a GPU for less than
+    `LEAST_SOLO_FRAC` of the time, the clock is below the highest, the GPUs are of several types, or the
+    driver does not report utilisation by process.
 
     Args:
         state: State of the broker.
@@ -108,7 +108,7 @@ class SeenSpeeds:
         return sorted(self._watched)
 
     def store_measurement(self, one: RankMetered, now_s: float) -> None:
-        """Store the usage of a rank, as reported at `now_s`, Unix seconds."""
+        """Store a rank's resource use. `now_s`: time of the report, Unix seconds."""
         self._latest_s = now_s
         job = self._state.jobs.get(one.job)
         attempt = None if job is None else job.active
@@ -130,7 +130,7 @@ class SeenSpeeds:
                 return
             watch.until_s = max(now_s - one.usage.measured_s, since_s)
         window_s = min(float(one.usage.measured_s), now_s - watch.until_s)
-        watch.count(now_s - window_s, watch.share)  # it was not reported: it had not changed
+        watch.count(now_s - window_s, watch.share)  # no report meanwhile means that the share was unchanged
         if not self._is_slow(job, attempt, share):
             watch.slow_since_s = math.nan
         elif math.isnan(watch.slow_since_s):
@@ -164,7 +164,7 @@ class SeenSpeeds:
         return SeenSpeed(speed_frac / solo.value, seconds, predicted_frac, slow_s, watch.is_fed)
 
     def mean_frac(self, job: Job, now_s: float) -> float | None:
-        """Return the mean speed of a job since it has had its present co-tenants; None: unknown."""
+        """Return a job's mean speed since its co-tenants last changed; None: unknown."""
         seen, attempt = self.of(job, now_s), job.active
         if seen is None or attempt is None:
             return None
@@ -174,7 +174,7 @@ class SeenSpeeds:
         return (watch.worked_s + left_s * watch.share) / (watch.seconds + left_s) / solo.value
 
     def solo_frac(self, job: Job, attempt: Attempt) -> Estimate | None:
-        """Return the command's GPU time in earlier attempts without co-tenants; None: unknown or low."""
+        """Return the earlier GPU time of the job's command without co-tenants; None: unknown or too low."""
         types = {self._state.nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
         if len(types) != 1 or attempt.sm_clock_frac != 1.0:
             return None
@@ -188,7 +188,7 @@ class SeenSpeeds:
         return sum(seen is not None and seen.slow_s >= SLOW_AFTER_S for seen in found)
 
     def forget(self, now_s: float) -> None:
-        """Remove jobs that no longer share GPUs at `now_s`, Unix seconds."""
+        """Forget jobs that no longer share GPUs at `now_s`, Unix seconds."""
         self._latest_s = now_s
         for number in self.jobs:
             job, watch = self._state.jobs.get(number), self._watched[number]

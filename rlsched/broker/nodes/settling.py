@@ -1,8 +1,8 @@
-"""Restart of the broker: new jobs wait until all nodes have registered again.
+"""Settling after a restart of the broker: new jobs wait until all nodes have registered again.
 
 Nodes that were unreachable when the broker started register within seconds of each other. A broker that
 decided after the first registration would start a small job on nodes that a gang earlier in the queue needs.
-So a node that registers again gets no new jobs until the others have registered, at most for a lease.
+So a node that registers again gets no new jobs until the other nodes have registered, at most for a lease.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REASON: Final = "no new jobs before the other nodes are back after the restart o
 
 
 class Settling:
-    """Nodes that must still register after a restart: those unreachable in the recovered state.
+    """Nodes that must still register after a restart: nodes that are unreachable in the recovered state.
 
     Args:
         state: The state as recovered from the journal.
@@ -31,7 +31,10 @@ class Settling:
         self._back: list[str] = []
 
     def drain_until_settled(self, name: str, now_s: float) -> None:
-        """Drain a node that registers before the others. Resume all of them after the last has registered."""
+        """Drain a node that registers before the others.
+
+        Resume all these nodes when the last has registered.
+        """
         if name not in self._awaited:
             return
         self._awaited.discard(name)

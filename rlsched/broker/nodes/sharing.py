@@ -1,4 +1,4 @@
-"""Ways in which nodes let jobs share GPUs, and the isolation between co-tenants."""
+"""Sharing of GPUs on nodes: the ways in which jobs can share, and the isolation between co-tenants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _IN_WORDS = {
 
 
 def may_share(state: BrokerState, job: Job) -> tuple[bool, int]:
-    """Return whether other jobs can share the job's GPUs, and its memory need per GPU, MiB; 0: unknown."""
+    """Return whether other jobs can share a job's GPUs, and the memory that the job needs per GPU.
+
+    The memory is in MiB; 0: unknown.
+    """
     if not state.models.shares:
         return False, 0
     slot = state.cluster.slot_of(job.seq)
@@ -23,7 +26,7 @@ def may_share(state: BrokerState, job: Job) -> tuple[bool, int]:
 
 
 def ways_of(state: BrokerState, job: Job) -> list[str]:
-    """Return how a running job can share its GPUs (`MPS`, `TIME_SLICING`); empty if it cannot."""
+    """Return the ways in which a running job can share its GPUs (`MPS`, `TIME_SLICING`); empty if none."""
     attempt = job.active
     if attempt is None or not may_share(state, job)[0]:
         return []
@@ -31,13 +34,13 @@ def ways_of(state: BrokerState, job: Job) -> list[str]:
 
 
 def is_limited(state: BrokerState, job: Job, attempt: Attempt) -> bool:
-    """Return whether MPS limits the GPU memory of a job to its need, even without co-tenants."""
+    """Return whether MPS limits a job's GPU memory to its need. This limit also holds without co-tenants."""
     shares, need_mib = may_share(state, job)
     return shares and need_mib > 0 and any(_way(state, rank.node) == MPS for rank in attempt.ranks)
 
 
 def isolation_lines(state: BrokerState, job: Job) -> list[str]:
-    """Describe a running job's isolation from its co-tenants, one line for each way of sharing."""
+    """Describe how a running job is isolated from its co-tenants, one line for each way of sharing."""
     lines = []
     for way in ways_of(state, job):
         words = f"its GPUs are shared by {_IN_WORDS[way]}"

@@ -1,9 +1,9 @@
-"""Powers idle nodes down, and sleeping nodes up.
+"""Power-down of nodes in a live cluster: powers idle nodes down, and sleeping nodes up when they are needed.
 
-The services are the simulator's (`rlsched.power_down`), one for each set of identical nodes of a partition.
-An order is journalled before its command is run. If the broker is killed in between, it repeats a command to
-power up, which is harmless. It does not repeat a command to power down: a node that still sends heartbeats is
-marked up.
+The services that decide are the simulator's (`rlsched.power_down`), one for each set of identical nodes of a
+partition. An order is journalled before its command is run. If the broker is killed between the two, it
+repeats a command to power up, which is harmless. It does not repeat a command to power down: a node that
+still sends heartbeats is marked up.
 """
 
 from __future__ import annotations
@@ -41,9 +41,10 @@ class SleepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         plan: The power-down services.
-        suspend_timeout_s: Time after which a node is off and can be powered up again, seconds, from the
-            order.
-        resume_timeout_s: Time after which an unregistered node is down, seconds, from the resume command.
+        suspend_timeout_s: Time from the order to power down after which a node is off and can be powered up
+            again, seconds.
+        resume_timeout_s: Time from the resume command after which a node that has not registered is down,
+            seconds.
         keep_awake: Minimum number of nodes that stay awake.
         exclude: Glob patterns for names of nodes that never sleep.
     """
@@ -55,7 +56,7 @@ class SleepPlan(msgspec.Struct, frozen=True, kw_only=True):
     exclude: Sequence[str] = ()
 
     def spares(self, name: str) -> bool:
-        """Return whether a node of this name never sleeps."""
+        """Return whether a node with this name never sleeps."""
         return any(fnmatchcase(name, pattern) for pattern in self.exclude)
 
 
@@ -64,7 +65,8 @@ class Sleepers:
 
     Args:
         state: State of the broker.
-        plan: The rules. None: nodes do not sleep, and a node that an earlier broker powered down is down.
+        plan: The rules. None: nodes do not sleep, and a node that an earlier broker powered down is marked
+            down.
         heard_s: Returns the time of a node's last message to this broker, Unix seconds; 0: none.
         out: Output of the batch.
     """
@@ -85,7 +87,7 @@ class Sleepers:
         self._power = PowerByState.from_gpus()
 
     def step(self, now_s: float) -> None:
-        """Update nodes that sleep or wake, and at intervals decide which nodes should sleep or wake."""
+        """Update nodes that sleep or wake up. At intervals, decide which nodes should sleep or wake up."""
         sleeping = [(name, node) for name, node in self._state.nodes.items() if node.up and node.sleep]
         for name, node in sleeping:
             if self._plan is None:
@@ -93,7 +95,7 @@ class Sleepers:
                     NodeDown(name=name, reason="asleep, and this broker has no command to wake it")
                 )
             elif now_s >= node.off_s and self._heard_s(name) >= node.off_s:
-                self._out.record(node.spec)  # it sends messages: it never slept, or was powered up by hand
+                self._out.record(node.spec)  # it sends messages, so it is not powered down
             elif node.sleep == "waking":
                 self._wakes(name, node, now_s)
         if self._plan is None:
@@ -107,7 +109,7 @@ class Sleepers:
             self._review(self._plan, now_s)
 
     def done(self, told: PowerDone, now_s: float) -> None:
-        """Handle the result of an operator's command."""
+        """Handle the result of an operator's command to power a node down or up."""
         node = self._state.nodes.get(told.node)
         if node is None or not told.error or self._plan is None:
             return
@@ -131,7 +133,7 @@ class Sleepers:
         return ""
 
     def _wakes(self, name: str, node: Node, now_s: float) -> None:
-        """Run the resume command of a waking node once it is off; mark it down after its time-out."""
+        """Run the resume command for a waking node that is off; mark the node down after its time-out."""
         if now_s >= node.wakes_by_s:
             waited = span(node.wakes_by_s - node.resume_s)
             self._out.record(NodeDown(name=name, reason=f"was woken, and did not register within {waited}"))
@@ -152,7 +154,7 @@ class Sleepers:
         return int(state.counters[0].live_jobs) > int(state.derived.running_len[0])
 
     def _review(self, plan: SleepPlan, now_s: float) -> None:
-        """Get the services' decisions on which nodes should sleep or wake, and give the orders."""
+        """Ask the services which nodes should sleep or wake up, and give the orders."""
         cluster, nodes = self._state.cluster, self._state.nodes
         names = {node.number: name for name, node in nodes.items() if _stands_in(node)}
         sets = node_sets(cluster, sorted(names))
@@ -189,7 +191,7 @@ class Sleepers:
         return self._services[key]
 
     def _busy(self, names: Sequence[str], now_s: float) -> NDArray[np.bool_]:
-        """Return whether each node runs a job, (n,) bool. Also record since when nodes have been idle."""
+        """Return which nodes run a job, (n,) bool. Also record since when the other nodes have been idle."""
         held = self._state.cluster.arrays.node.view(np.ndarray)
         nodes = [self._state.nodes[name] for name in names]
         busy = np.array(
@@ -203,7 +205,10 @@ class Sleepers:
     def _states(
         self, plan: SleepPlan, names: Sequence[str], busy: NDArray[np.bool_], now_s: float
     ) -> NodeStates:
-        """Return the states of one set's nodes for its service. A node that must not sleep is never idle."""
+        """Return the states of a set's nodes for its service.
+
+        A node that must not sleep never counts as idle.
+        """
         states = NodeStates(len(names), self._power, now_s)
         states.busy[:] = busy
         for at, name in enumerate(names):
@@ -215,7 +220,7 @@ class Sleepers:
 
 
 def _stands_in(node: Node) -> bool:
-    """Return whether a node can replace another: up or asleep, accepts jobs, and rlsched starts them."""
+    """Return whether a node can replace another: up or asleep, accepts jobs, and of rlsched's engine."""
     can = node.spec.capabilities
     takes = not (node.drained or node.unhealthy or node.away or node.removed)
     return node.up and takes and can.is_own and can.places

@@ -1,4 +1,4 @@
-"""Reactions to observed speeds of jobs that share GPUs: predictions learn, and slow jobs are reported."""
+"""Reactions to observed speeds of jobs that share GPUs: updates predictions, and reports slow jobs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from rlsched.broker.state.jobs import Job
 from rlsched.wire.states import QUEUED
 
 WATCH_S: Final = 300.0
-"""Time that a job must be measured next to the same co-tenant before its speed is learnt, seconds; as in the
-simulator (`rlsched_envs.sim.lessons.WATCH_S`)."""
+"""Time for which a job must be measured next to the same co-tenant before its speed is learnt, seconds; as in
+the simulator (`rlsched_envs.sim.lessons.WATCH_S`).
+"""
 OnSlow = Literal["warn", "unshare"]
 _log = logging.getLogger("rlsched.broker")
 
 
 class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Reactions to observed speeds of jobs that share GPUs.
+    """Settings of the reactions to observed speeds of jobs that share GPUs.
 
     Attributes:
-        learns: Whether predictions follow observations, as with `learning` in a models file.
-        watch_s: Time that a job must be measured next to the same co-tenant before its speed is learnt,
+        learns: Whether predictions are updated by observations, as with `learning` in a models file.
+        watch_s: Time for which a job must be measured next to the same co-tenant before its speed is learnt,
             seconds.
         on_slow: Reaction to a job that is slower than permitted. `warn` logs a line. `unshare` also ends
             sharing from the job's next start on, and queues the job again at once if it is preemptible.
@@ -40,13 +41,13 @@ class SharingRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlowSharing:
-    """Learns from observed speeds, and reacts to jobs that their co-tenants slow down too much.
+    """Updates predictions by observed speeds, and reacts to jobs that their co-tenants slow down too much.
 
     Args:
         state: State of the broker.
         speeds: Observed speeds.
         attempts: Starts, follows and ends attempts.
-        rules: The broker's settings.
+        rules: Settings of the reactions.
         out: Output of the batch.
     """
 
@@ -73,7 +74,7 @@ class SlowSharing:
         self._reported = {job: pair for job, pair in self._reported.items() if job in watched}
 
     def _learn(self, job: Job, now_s: float) -> None:
-        """Record the speed of a job next to its only co-tenant, once for each pairing."""
+        """Record the speed of a job next to its only co-tenant, once for each pair of jobs."""
         attempt, cluster = job.active, self._state.cluster
         speed = self._speeds.mean_frac(job, now_s)
         if attempt is None or attempt.tenants != 2 or attempt.is_learnt or speed is None or speed <= 0.0:
@@ -95,7 +96,7 @@ class SlowSharing:
             )
 
     def _slow(self, job: Job, seen: SeenSpeed) -> None:
-        """Report a slow job once for each set of co-tenants. With `unshare`, end its sharing."""
+        """Report a slow job, once for each set of co-tenants. If `on_slow` is `unshare`, end its sharing."""
         attempt = job.active
         assert attempt is not None
         others = tuple(self._state.cluster.beside(job.seq))

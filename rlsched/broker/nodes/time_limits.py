@@ -1,4 +1,7 @@
-"""Time limits of running jobs. Nodes enforce them, and get a changed limit again until they confirm it."""
+"""Time limits of running jobs.
+
+Nodes enforce the limits; the broker repeats a changed limit until nodes confirm.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from rlsched.wire.states import LAUNCHING, RUNNING
 
 
 class TimeLimits:
-    """Time limits that nodes enforce for running ranks. Nodes report them again after the broker restarts.
+    """Time limits that nodes enforce for running ranks. After a broker restart, nodes report them again.
 
     Args:
         state: State of the broker.
@@ -26,9 +29,13 @@ class TimeLimits:
         self._goes_by: dict[int, tuple[int, dict[int, float]]] = {}  # job -> (attempt, rank -> seconds)
 
     def note_enforced(self, job: Job | None, number: int, rank: int, limit_s: float | None) -> None:
-        """Record the limit that a node enforces for a rank of attempt `number`, seconds; None: unchangeable.
+        """Record the limit that a node enforces for a rank.
 
-        `job`: the rank's job; None: this attempt is not running.
+        Args:
+            job: The rank's job; None: this attempt is not running.
+            number: Number of the attempt.
+            rank: Number of the rank.
+            limit_s: The limit, seconds; None: the node cannot change it.
         """
         if job is None or limit_s is None or not limit_s > 0:
             return
@@ -39,7 +46,7 @@ class TimeLimits:
         self.send_limit(job)
 
     def send_limit(self, job: Job) -> None:
-        """Send the job's limit to the nodes that enforce a different limit."""
+        """Send the job's limit to the nodes of the job that enforce another limit."""
         attempt = job.active
         known = self._goes_by.get(job.number)
         if attempt is None or attempt.ending or known is None or known[0] != attempt.number:
@@ -58,7 +65,7 @@ class TimeLimits:
                 self._out.send(rank.node, order)
 
     def late(self, job: Job) -> list[str]:
-        """Return the nodes that still enforce a limit other than the job's."""
+        """Return the nodes that still enforce another limit than the job's."""
         attempt = job.active
         number, known = self._goes_by.get(job.number, (0, {}))
         if attempt is None or number != attempt.number:
@@ -68,7 +75,7 @@ class TimeLimits:
         return sorted({rank.node for rank in ranks if rank.state == RUNNING})
 
     def check(self, job: Job, limit_s: float, *, by_admin: bool) -> None:
-        """Check that a job with GPUs can get the limit `limit_s`, seconds, infinite for none.
+        """Check that the limit of a job with GPUs can be changed to `limit_s`, seconds; infinite: no limit.
 
         Raises:
             InputError: a user (not an admin) raises the limit, or a node cannot change it.
@@ -98,11 +105,11 @@ class TimeLimits:
             raise InputError(f"the time limit of job {job.called} cannot change while it runs: {why}")
 
     def keep(self, jobs: Collection[int]) -> None:
-        """Remove all jobs except those in `jobs`, the numbers of the running jobs."""
+        """Forget all jobs except the running jobs, whose numbers are `jobs`."""
         if len(self._goes_by) > 2 * len(jobs) + 16:
             self._goes_by = {job: known for job, known in self._goes_by.items() if job in jobs}
 
 
 def limit_of(job: Job) -> float:
-    """Return the time limit of a job, seconds, infinite for none."""
+    """Return the time limit of a job, seconds; infinite: no limit."""
     return math.inf if job.spec.time_limit_s is None else job.spec.time_limit_s

@@ -1,13 +1,13 @@
 """Attempts that run on nodes and are missing in the journal, for example after a restore.
 
 Nodes that registered before the backup, and nodes added since, may run attempts that are not in the journal.
-The broker ends none of them without an order, and starts no attempt that may already run:
+The broker ends none of these attempts without an order, and starts no attempt that may already run:
 
 - An attempt that runs on a node without being in the journal continues. Its GPUs are not known, so its node
   is drained until the attempt ends. An admin's `cancel` ends the attempt sooner.
 - All nodes are drained until each node of the journal that may run jobs has registered, or until an operator
-  has declared it down or removed it. So a queued job of the backup cannot
-  start while one of its attempts still runs.
+  has declared it down or removed it. So a queued job of the backup cannot start while one of its attempts
+  still runs.
 - If the job of such an attempt is in the journal, and waits or runs elsewhere, the job ends in the journal:
   the attempt continues on its node.
 - New numbers of jobs and attempts begin far above all numbers that may have been assigned since the backup.
@@ -31,12 +31,14 @@ from rlsched.wire.messages import AttemptKey, AttemptReport, Kill
 from rlsched.wire.states import CANCELLED, ENDED, QUEUED
 
 MAX_STEP = 10_000_000
-"""Maximum by which a node's report can raise the last job number."""
+"""Maximum increase of the last job number by one report of a node."""
 _log = logging.getLogger("rlsched.broker")
 
 
 class UnknownAttempts:
-    """Attempts that run on nodes but are missing in the journal; none if it is complete and not restored.
+    """Attempts that run on nodes but are missing in the journal.
+
+    There are none if the journal is complete and was not restored.
 
     Args:
         state: State of the broker.
@@ -52,20 +54,23 @@ class UnknownAttempts:
     ) -> None:
         self._state, self._attempts, self._out = state, attempts, out
         self._was_settling, self._settled_s = bool(state.awaited), 0.0
-        self._drained: set[str] = set()  # a node that an operator has resumed since is not drained again
+        self._drained: set[str] = set()  # drained before: not again after an operator's resume
         self._running: dict[str, dict[AttemptKey, AttemptReport]] = {}
 
     @property
     def is_settling(self) -> bool:
-        """Whether a node that may run attempts unknown to the journal has not registered yet."""
+        """Whether a node that may run unknown attempts has not registered yet."""
         return bool(self._state.awaited)
 
     def settled_s(self) -> float:
-        """Return when the last awaited node registered, Unix seconds; infinite before, 0: none awaited."""
+        """Return when the last awaited node registered, Unix seconds; infinite: not yet; 0: none awaited."""
         return math.inf if self._state.awaited else self._settled_s
 
     def finish_registration(self, now_s: float) -> bool:
-        """Resume the drained nodes once all awaited nodes have registered; return True only that once."""
+        """Resume the drained nodes once all awaited nodes have registered.
+
+        Return whether this call resumed the nodes; only one call returns True.
+        """
         if not self._was_settling or self._state.awaited:
             return False
         self._was_settling, self._settled_s = False, now_s
@@ -74,15 +79,15 @@ class UnknownAttempts:
         return True
 
     def is_stranger(self, report: AttemptReport) -> bool:
-        """Return whether this attempt of this cluster began after the journal's last entry."""
+        """Return whether this attempt of the cluster began after the last entry of the journal."""
         return not self._state.has_begun(report.job, report.attempt)
 
     def knows(self, node: str, key: AttemptKey) -> bool:
-        """Return whether this node runs a rank with this key that the journal did not start."""
+        """Return whether this node runs a rank with this key that is unknown to the journal."""
         return key in self._running.get(node, {})
 
     def register_reports(self, node: str, reports: list[AttemptReport]) -> set[tuple[int, int]]:
-        """Handle a node's reports at registration; return unknown attempts to keep, as (job, attempt)."""
+        """Handle a node's reports at registration. Return (job, attempt) of each unknown attempt to keep."""
         unknown_attempts = [report for report in reports if self.is_stranger(report)]
         if self._state.restored_s is None and not unknown_attempts and not self._running.get(node):
             return set()
@@ -111,7 +116,7 @@ class UnknownAttempts:
             self._out.record(NumbersTaken(last=highest))
 
     def _leave_to(self, node: str, report: AttemptReport) -> None:
-        """End this job in the journal because its attempt continues on the node."""
+        """End the reported job in the journal, because its unknown attempt continues on the node."""
         job = self._state.jobs.get(report.job)
         if job is None or not job.live:
             return
@@ -127,7 +132,7 @@ class UnknownAttempts:
             self._attempts.end(job, CANCELLED, why)
 
     def _has_run(self, node: str, report: AttemptReport) -> None:
-        """Cancel a queued job if an unknown attempt of it has ended, so that it does not start again."""
+        """Cancel a queued job of which an unknown attempt has ended, so that the job does not run again."""
         job = self._state.jobs.get(report.job)
         if job is None or job.state != QUEUED or report.reason not in ("", "time_limit"):
             return
@@ -163,12 +168,15 @@ class UnknownAttempts:
         return TAKEN_OVER if self._state.taken_over else _RESTORED
 
     def remove_ended(self, node: str, key: AttemptKey) -> None:
-        """Remove a rank that has ended; resume its node if it was the node's last unknown rank."""
+        """Remove an unknown rank that has ended. If it was the last one on its node, resume the node."""
         if self._running.get(node, {}).pop(key, None) is not None:
             self._drain(node)
 
     def cancel(self, job: int) -> bool:
-        """End the ranks of a job that the journal does not know. Return whether there are any."""
+        """Order the end of all ranks of a job that the journal does not know.
+
+        Return whether there are any.
+        """
         found = False
         for node, running in self._running.items():
             for key in running:

@@ -1,1 +1,1 @@
-"""Answers to questions: lists, reasons, reports, history."""
+"""Answers to clients' questions: lists, explanations, status reports and history."""

@@ -1,4 +1,4 @@
-"""Reads the journal of a broker or a shadow as a history: jobs with their starts and ends, and nodes."""
+"""Reads the journal of a broker or a shadow as a history: jobs with starts and ends, and nodes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from rlsched.wire.states import QUEUED, RUNNING
 from rlsched.workload.trace import Trace
 
 OTHERS: Final = "(others)"
-"""User name for GPUs held by jobs outside the broker."""
+"""User name in the history for jobs outside the broker that hold GPUs."""
 SHORTEST_S: Final = 0.001
 _NODE = NodeAway | NodeDown | NodeDrained | NodeHealth | NodeRemoved | NodeResumed | NodeSlept | NodeWoken
 
@@ -69,11 +69,11 @@ class NodeStateChange(NamedTuple):
 
 @dataclass(frozen=True)
 class JournalHistory:
-    """Jobs and nodes of a journal.
+    """Jobs and nodes in a journal.
 
     Attributes:
-        trace: The jobs, with their predictions and recorded waits. An unfinished job counts as running until
-            the journal's end; a job that still waits has no recorded wait.
+        trace: The jobs, with their predictions and recorded waits. A job that runs at the journal's end gets
+            the run time up to then. A job that still waits has no recorded wait.
         cluster: All nodes that ever registered.
         changes: State changes of the nodes.
         origin_s: Second 0 of the trace, Unix seconds.
@@ -183,7 +183,7 @@ class _Reading:
     def add_base(self, base: Base, ended: Iterable[EndedJob]) -> None:
         """Add the content of a base: finished jobs (from `ended`), live jobs, nodes and held GPUs.
 
-        State changes of the nodes before the base are not known.
+        State changes of nodes before the base are not known and not added.
         """
         live = {one.submitted.job for one in base.jobs}
         for row in ended:
@@ -229,12 +229,12 @@ class _Reading:
 
 
 def is_journal(path: Path) -> bool:
-    """Return whether a path is a journal, or the directory of a broker or a shadow."""
+    """Return whether a path is a journal, or the directory of a broker or a shadow that has one."""
     return path.name == JOURNAL_FILE or (path / JOURNAL_FILE).is_file()
 
 
 def history_of(path: Path) -> JournalHistory:
-    """Read a journal, even while it is written. Jobs from before a base come from the table of ended jobs.
+    """Read a journal, also while a broker writes it. The table of ended jobs has the jobs from before a base.
 
     Raises:
         InputError: the journal has no job.
@@ -336,9 +336,10 @@ def _made(path: Path, read: _Reading) -> JournalHistory:
 
 
 def _slices(node: NodeUp) -> int:
-    """Return the MIG slices of each GPU of a node, 0 if its GPUs are whole.
+    """Return the number of MIG instances of each GPU of a node, 0 if its GPUs are whole.
 
-    Nodes report instances without their GPU. Assumption: each GPU has as many as fit and divide them evenly.
+    Nodes do not report which GPU an instance belongs to. Assumption: each GPU has the same number of
+    instances, the largest possible.
     """
     if not is_slice(node.gpu_type):
         return 0
@@ -350,7 +351,7 @@ def _slices(node: NodeUp) -> int:
 
 
 def _ran_s(job: _HistoryJob, last_s: float) -> float:
-    """Return the run time of a job, seconds: for a running job up to now, for a waiting job as predicted."""
+    """Return a job's run time, seconds: up to `last_s` if it runs, the prediction if it waits."""
     if math.isnan(job.start_s):
         return job.spec.predicted_s if job.spec is not None else SHORTEST_S
     end_s = last_s if math.isnan(job.end_s) else job.end_s
@@ -358,7 +359,10 @@ def _ran_s(job: _HistoryJob, last_s: float) -> float:
 
 
 def _asked(job: _HistoryJob, field: str) -> int:
-    """Return the cores or MiB that a job requested, if its broker counted them, else 0."""
+    """Return the cores, or the MiB of memory, that a job requested; 0 if its broker did not count them.
+
+    `field`: name of the field in the submission.
+    """
     return int(getattr(job.spec, field)) if job.spec is not None and job.spec.counted else 0
 
 

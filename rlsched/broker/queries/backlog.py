@@ -1,4 +1,4 @@
-"""Questions that wait for an answer: in order per client, round-robin among clients."""
+"""Clients' questions that wait for an answer, served round-robin among clients."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TOO_MANY = (
 
 
 class Backlog:
-    """Questions that wait for an answer, served round-robin: one question per client in each round.
+    """Questions that wait for an answer. Each round serves one question of each client.
 
     Attributes:
-        refused: Number of questions refused because too many of the same client waited.
+        refused: Number of questions refused because too many questions of the same client waited.
     """
 
     def __init__(self) -> None:
@@ -30,11 +30,14 @@ class Backlog:
 
     @property
     def askers(self) -> int:
-        """Number of connections with waiting questions."""
+        """Number of client connections with waiting questions."""
         return len(self._askers)
 
     def add(self, asked: ClientAsked) -> bool:
-        """Add a question, a repeated one only once. Return False if too many of this client wait."""
+        """Add a question; a repeated question is added only once.
+
+        Return False if too many of this client wait.
+        """
         own = self._askers.setdefault(asked.peer, OrderedDict())
         if asked.request in own:
             return True

@@ -1,4 +1,4 @@
-"""Why a job waits, or why it was started on its GPUs: ranked reasons, in words and with the record."""
+"""Explains why a job waits, or why it was started on its GPUs: ranked reasons as text, with the record."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def explain(
     Args:
         state: State of the broker.
         job: The job.
-        record: The last decision in which the job was a candidate, or was started.
+        record: The last decision for which the job was a candidate, or that started it.
         now_s: Unix seconds.
         said: The latest forecast of the job's start and end.
         late: Nodes that have not confirmed a change of the job's time limit yet.
@@ -90,7 +90,7 @@ def explain(
         grace_s: Time between SIGTERM and SIGKILL, seconds; None: left out.
         outside_mps: Nodes on which the job should use MPS, and does not.
         seen: Observed speed of the job next to its co-tenants.
-        made_room: Decisions that preempted other jobs for its last start.
+        made_room: Decisions that preempted other jobs for the job's last start.
     """
     if job.state == QUEUED:
         lines = _waiting(state, job, record, now_s)
@@ -186,7 +186,7 @@ def _waiting(state: BrokerState, job: Job, record: DecisionRecord | None, now_s:
 
 
 def _rank(state: BrokerState, job: Job) -> list[str]:
-    """Describe how priority and fair share affect the job's place in the queue; empty if they do not."""
+    """Describe how priority and fair share affect a job's place in the queue; empty without an effect."""
     lines, level, was = [], state.priorities.level(job.number), job.spec.priority
     named = {number: name for name, number in LEVELS.items()}
     if level != LEVELS[was] and job.stopped is not None and job.stopped.with_node:
@@ -203,7 +203,10 @@ def _rank(state: BrokerState, job: Job) -> list[str]:
 
 
 def _absent(state: BrokerState, now_s: float) -> list[str]:
-    """Describe nodes that get no new jobs, and GPUs out of service; if there are many, only the first."""
+    """Describe nodes that get no new jobs, and GPUs out of service.
+
+    If there are many, describe only the first.
+    """
     nodes = {name: node for name, node in state.nodes.items() if not node.removed}
     lines = []
     for absent in ("down", "unreachable", "asleep", "waking"):
@@ -273,7 +276,7 @@ def _ahead(state: BrokerState, job: Job, room: Room) -> str:
 
 
 def _plans_now(state: BrokerState, job: Job, room: Room, now_s: float) -> list[str]:
-    """Describe the job's plans in a partition now, if it fits there."""
+    """Describe the job's present plans in a partition; empty if the job does not fit there now."""
     if not fits_now(state, needs(job), room) and not state.models.shares:
         return []
     start = policy_start(state.cluster)
@@ -282,7 +285,7 @@ def _plans_now(state: BrokerState, job: Job, room: Room, now_s: float) -> list[s
 
 
 def _plans(state: BrokerState, lead: str, plans: list[PlanSeen]) -> list[str]:
-    """Describe plans in a line; empty without plans."""
+    """Describe plans in one line, which begins with `lead`; empty if there are no plans."""
 
     def called(seq: int) -> str:
         return f"job {_called(state, seq)}"
@@ -313,7 +316,7 @@ def _passed_over(
 
 
 def _hold(state: BrokerState, job: Job, fitting: list[Room], now_s: float) -> list[str]:
-    """Describe for how long, and for which job, a *wait* keeps this job back."""
+    """Describe for how long, and for which other job, a *wait* decision keeps this job back."""
     arrays, slot = state.cluster.arrays, state.cluster.slot_of(job.seq)
     if not any(is_held(arrays, room.partition, slot, now_s) for room in fitting):
         return []
@@ -328,7 +331,7 @@ def _hold(state: BrokerState, job: Job, fitting: list[Room], now_s: float) -> li
 
 
 def _row_then(record: DecisionRecord, seq: int) -> list[str]:
-    """Describe why this job could not be chosen at that decision, if it was a candidate."""
+    """Describe why a decision could not choose a job; empty if it could, or the job was no candidate."""
     half = record.halves[0] if record.halves else None
     if half is None or seq not in half.seqs:
         return []
@@ -345,7 +348,7 @@ def _last_decision(record: DecisionRecord) -> str:
 
 
 def _clock_text(at_s: float) -> str:
-    """A time by the clock of the broker's machine, with its time zone."""
+    """Format a time by the clock and time zone of the broker's machine."""
     return time.strftime("%F %T %Z", time.localtime(at_s))
 
 
@@ -404,7 +407,7 @@ def _limit(job: Job, now_s: float, late: Sequence[str]) -> list[str]:
 
 
 def _grace(state: BrokerState, job: Job, grace_s: float) -> list[str]:
-    """Describe the job's grace; empty for other engines, which have their own setting."""
+    """Describe the job's grace; empty if other engines run the job, which have a grace of their own."""
     ranks = job.attempt.ranks if job.attempt is not None else []
     own = all(state.nodes[rank.node].spec.capabilities.is_own for rank in ranks if rank.node in state.nodes)
     if not own or not places(state, job.spec.vc) or (job.state == QUEUED and job.spec.grace_s is None):
@@ -474,13 +477,13 @@ def _started(
 
 
 def _stopped(stopped: Stopped) -> str:
-    """Describe the end of the previous attempt, after which the job was queued again."""
+    """Describe how the previous attempt ended, after which the job was queued again."""
     after = span(stopped.end_s - stopped.start_s)
     return f"attempt {stopped.number} ended after {after}: {stopped.reason}"
 
 
 def _not_held(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
-    """Describe nodes that do not limit the job to its requested cores or memory, so that it can use more."""
+    """Describe nodes that do not limit the job to the cores or memory that it requested."""
     asked = [
         (name, words)
         for name, words, amount in (
@@ -523,7 +526,7 @@ def _kept_apart(state: BrokerState, job: Job) -> list[str]:
 
 
 def _beside(state: BrokerState, job: Job, seen: SeenSpeed | None) -> list[str]:
-    """Describe the job's co-tenants, the predicted speeds of all of them, and the job's observed speed."""
+    """Describe the job's co-tenants, with predicted speeds, and the observed speed of the job itself."""
     others = co_tenants(state, job)
     if not others:
         return []
@@ -544,7 +547,7 @@ def _beside(state: BrokerState, job: Job, seen: SeenSpeed | None) -> list[str]:
 
 
 def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
-    """Describe the job's SM clock, the weight of energy behind it, and nodes that set no clocks."""
+    """Describe the job's SM clock, the weight of energy that led to it, and nodes that set no clocks."""
     own = job.spec.speed_energy
     weight = state.cluster.energy_counts if own is None else own
     if weight == 0.0 and attempt.sm_clock_frac == 1.0:
@@ -573,8 +576,8 @@ def _clock(state: BrokerState, job: Job, attempt: Attempt) -> list[str]:
 def _seen_clock(state: BrokerState, job: Job, usage: SeenUsage | None, now_s: float) -> list[str]:
     """Describe the predicted and observed effects of a lower clock on a running job without co-tenants.
 
-    The loss of speed comes from the job's GPU time (`learning.clock_time`). The saving is the energy per unit
-    of work, compared with the power of earlier attempts at the highest clock.
+    The loss of speed follows from the job's GPU time (`learning.clock_time`). The saving is the energy per
+    unit of work, compared with the power of earlier attempts at the highest clock.
     """
     attempt = job.active
     if attempt is None or attempt.sm_clock_frac == 1.0 or attempt.was_shared or usage is None:

@@ -1,4 +1,4 @@
-"""Forecasts in the state machine's view: the latest ones, however old. The machine never waits for one."""
+"""Forecasts as the state machine reads them: always the latest ones, without waiting for newer ones."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from rlsched.wire.messages import DryRun, ForecastReport, JobForecast
 
 
 class Forecasts:
-    """Forecasts of a broker without a forecaster. Other brokers use a class derived from this one."""
+    """Forecasts of a broker without a forecaster: none. Brokers with a forecaster use a subclass."""
 
     def latest_forecast(self, job: Job) -> JobForecast | None:
-        """Return the latest forecast of a live job; None: there is none."""
+        """Return the latest forecast of a live job; None if there is none."""
         del job
         return None
 
     def ask(self, asked: ClientAsked, question: DryRun) -> str:
-        """Accept a question for a later answer. Return the reason for a refusal, else ""."""
+        """Accept a client's question, to be answered later. Return the reason for a refusal, else ""."""
         del asked, question
         return "this broker makes no forecasts"
 
     def report(self) -> ForecastReport | None:
-        """Return the forecaster's report; None: there is no forecaster."""
+        """Return the forecaster's report; None if there is no forecaster."""
         return None
 
 
@@ -31,5 +31,5 @@ NO_FORECASTS = Forecasts()
 
 
 def wired(times: Sequence[float]) -> list[float | None]:
-    """Return times for a message: None for a time beyond the horizon."""
+    """Return times as a message contains them: an infinite time (beyond the horizon) becomes None."""
     return [time if time < float("inf") else None for time in times]

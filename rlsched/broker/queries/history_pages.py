@@ -1,7 +1,7 @@
 """Pages of running and finished jobs, for lists and for sums.
 
-A page reads a limited number of rows of an index. So a question with few answers among many jobs takes no
-longer than any other. The field `next` of a page is the position of the next page.
+To make a page, a limited number of rows of an index is read. So a question that few of many jobs match takes
+no longer than any other. The field `next` of a page is the position of the next page.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from rlsched.wire.states import RUNNING
 MAX_PAGE_BYTES = 1 << 16
 """Estimated maximum size of a page, bytes; a single job can be larger."""
 SCANNED = 400
-"""Maximum number of rows that a page reads: about 4 ms."""
+"""Maximum number of rows that are read for a page: about 4 ms."""
 MAX_PLACE_CHARS = 2_000
 
 
 class HistoryPages:
-    """Makes pages of running and finished jobs.
+    """Maker of pages of running and finished jobs.
 
     Args:
         state: The state, with the running jobs.
@@ -64,7 +64,7 @@ class HistoryPages:
         return History(jobs=jobs, next=after)
 
     def usage(self, asked: ListUsage) -> Usage:
-        """Return a page of the columns that sums over jobs need."""
+        """Return a page with the columns of jobs that sums need."""
         found, after = self._ended.scan(_filter(asked), asked.before, SCANNED, SCANNED)
         rows = [
             JobUsage(row.user, row.account, row.vc, row.end_s, row.state, row.gpu_s, row.energy_j, row.wait_s)
@@ -73,7 +73,7 @@ class HistoryPages:
         return Usage(jobs=rows, next=after)
 
     def _running(self, asked: WhichJobs) -> list[Job]:
-        """Return the running jobs that match the question, newest first."""
+        """Return the running jobs that match a question, newest first."""
         if asked.states and RUNNING not in asked.states:
             return []
         below = math.inf if asked.before is None else asked.before[1]

@@ -1,4 +1,4 @@
-"""Reads what a broker has learnt of jobs from its journal: their resource use, and how they share GPUs."""
+"""Reads from a broker's journal how jobs use resources and share GPUs, as the broker has learnt it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rlsched.workload.predict.kinds import RUNNING_MEAN
 
 
 class FromBroker(NamedTuple):
-    """Knowledge of a broker that its journal holds.
+    """Learnt figures in a broker's journal.
 
     Attributes:
         profiles: Resource use by user and command.
-        pairs: Observed speeds of workloads next to another one, each the mean of all observations; only of
-            workloads in the catalogue of this version.
+        pairs: Observed speed of each workload next to another workload: the mean of all observations. Only
+            workloads in the catalogue of this version are included.
     """
 
     profiles: Profiles
@@ -30,7 +30,7 @@ class FromBroker(NamedTuple):
 
 
 def learnt_by(path: str | Path) -> FromBroker:
-    """Return the profiles that a broker has learnt, from its journal or directory; it may be running.
+    """Return the figures that a broker has learnt. `path`: its journal or directory; it may be running.
 
     Raises:
         JournalError: there is no journal, or it is damaged.

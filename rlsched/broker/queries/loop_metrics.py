@@ -1,4 +1,4 @@
-"""Metrics of the broker's loop that its state machine does not have: address, journal, commits."""
+"""Metrics of the broker's loop that the state machine does not know: address, journal, commits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlsched.wire.messages import JournalReport, Timing
 
 
 class LoopMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Metrics of the broker's loop that its state machine does not have.
+    """Metrics of the broker's loop that the state machine does not know.
 
     Attributes:
         address: Address at which the broker listens.
@@ -36,18 +36,18 @@ class LoopMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitsEntries(Protocol):
-    """The part of a journal that `perform` uses; tests pass one that fails."""
+    """The part of a journal that `perform` uses. Tests pass an object with a failing `commit`."""
 
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
-        """Commit a batch; see `Journal.commit`."""
+        """Commit a batch of entries; see `Journal.commit`."""
 
 
 class TimedCommits:
-    """Commits to a journal, with a measurement of the time of each commit.
+    """A journal that measures how long each commit takes.
 
     Attributes:
-        last_ms: Time of the last commit, milliseconds; None before the first.
-        times: Times of all commits.
+        last_ms: Duration of the last commit, milliseconds; None before the first.
+        times: Durations of all commits.
     """
 
     def __init__(self, journal: CommitsEntries) -> None:
@@ -56,7 +56,7 @@ class TimedCommits:
         self.times = Histogram()
 
     def commit(self, entries: Sequence[Entry], now_s: float, over: Sequence[EndedJob] | None = None) -> None:
-        """Commit a batch, and measure the time."""
+        """Commit a batch of entries, and measure how long it takes."""
         began_s = time.perf_counter()
         self._journal.commit(entries, now_s, over)
         took_s = time.perf_counter() - began_s
@@ -65,7 +65,13 @@ class TimedCommits:
 
 
 def journal_report(path: Path, last_commit_ms: float | None, low_mib: int) -> JournalReport:
-    """Return the size of a journal with its write-ahead log, and the free and minimum space on its disk."""
+    """Return the size of a journal with its write-ahead log, and the free space on its disk.
+
+    Args:
+        path: The journal.
+        last_commit_ms: Duration of the last commit, milliseconds; None before the first.
+        low_mib: Minimum free space of the disk, MiB.
+    """
     size_bytes = 0
     for file in (path, path.with_name(path.name + "-wal")):
         with contextlib.suppress(OSError):

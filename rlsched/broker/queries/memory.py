@@ -1,4 +1,4 @@
-"""The last decision record of each job, for `why`."""
+"""The last decision record of each job, for `rlsched why`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from rlsched.decide.record import DecisionRecord
 from rlsched.decide.rows.reasons import HELD
 
 MAX_JOBS = 5_000
-"""Maximum number of jobs with a record, the number that a start reads again; a record takes about 1.3 KB."""
+"""Maximum number of jobs with a record in memory, about 1.3 KB each. A restarted broker reads as many."""
 
 
 class RecordMemory:
     """The last decision record of each job, by the job's number in the cluster state.
 
-    It is the last decision in which the job was a candidate, or was started or preempted.
+    This is the record of the last decision for which the job was a candidate, or that started or preempted
+    it.
 
     Args:
         records: Earlier records, oldest first.
@@ -33,7 +34,10 @@ class RecordMemory:
                 self.add(record)
 
     def add(self, record: DecisionRecord) -> None:
-        """Store a decision's record. A job kept back by an earlier *wait* keeps the record of that wait."""
+        """Store the record of a decision.
+
+        A job that an earlier *wait* keeps back retains the record of that wait.
+        """
         self._note_room(record)
         seqs = {record.turn}
         self._latest[record.partition] = record
@@ -54,7 +58,7 @@ class RecordMemory:
             self._made_room.pop(seq, None)
 
     def _note_room(self, record: DecisionRecord) -> None:
-        """Keep preemptions until the start, at the same time, of the job that they made room for."""
+        """Store preemptions until the job for which they made room starts, at the same time."""
         action = record.action
         if self._preempted and self._preempted[-1][0].now_s != record.now_s:
             self._preempted.clear()
@@ -74,12 +78,15 @@ class RecordMemory:
                 self._made_room[action.seq] = record.number, made
 
     def made_room(self, seq: int, number: int) -> list[DecisionRecord]:
-        """Return the decisions that preempted other jobs for this job's start by decision `number`."""
+        """Return the decisions that preempted other jobs so that decision `number` could start this job."""
         start, made = self._made_room.get(seq, (-1, []))
         return made if start == number else []
 
     def last_record(self, seq: int, partitions: Iterable[str] = ()) -> DecisionRecord | None:
-        """Return the last record of this job; if it has none, the last record of these partitions."""
+        """Return the last record of this job.
+
+        If the job has none, return the last record of these partitions.
+        """
         found = [self._latest[name] for name in partitions if name in self._latest]
         return self._last.get(seq) or max(found, key=lambda record: record.number, default=None)
 

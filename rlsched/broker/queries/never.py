@@ -1,4 +1,4 @@
-"""Why a job can never run on the nodes that have registered, in one line."""
+"""Reasons, in one line, why a job can never run on the nodes that have registered."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from rlsched.models.gpu_types import GENERIC, GPU_FIGURES, canonical_kind
 
 
 def unknown_vc(state: BrokerState, vc: str) -> str:
-    """Return the error of a submission's VC, in one line; "" if it is valid.
+    """Return an error message, in one line, if a submission's VC is unknown, else "".
 
-    VCs are declared by nodes (`rlsched node --vc`); if any node declares one, also by quotas. If no node has
-    a VC, any name is accepted as a label.
+    VCs are declared by nodes (`rlsched node --vc`). If any node declares a VC, quotas declare VCs too. If no
+    node has a VC, any name is accepted as a label.
     """
     if not vc:
         return ""
@@ -92,7 +92,7 @@ def _no_such_type(demand: Demand, nodes: Sequence[Node]) -> str:
 
 
 def _nearest(asked: str, known: Sequence[str]) -> str:
-    """Return `did you mean H100? ` for the most similar name, ignoring case; "" if none is similar."""
+    """Return `did you mean H100? ` with the most similar name, ignoring case; "" if no name is similar."""
     by_lower = {name.lower(): name for name in known}
     found = nearest(asked.lower(), by_lower)
     lower = found.removeprefix("did you mean ").removesuffix("? ")

@@ -1,4 +1,4 @@
-"""Pages of lists of jobs and nodes. Each page fits a message frame, and takes about a millisecond."""
+"""Pages of lists of jobs and nodes. Each page fits a message frame, and takes about a millisecond to make."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Row = TypeVar("Row", JobInfo, NodeInfo)
 
 
 class Pages:
-    """Makes pages of jobs and nodes.
+    """Maker of pages of jobs and nodes.
 
     Args:
         state: State of the broker.
@@ -65,7 +65,10 @@ class Pages:
         return Jobs(jobs=rows, omitted=first + len(latest) - len(rows))
 
     def _of_live(self, before: int | None, limit: int) -> tuple[list[Job | JobArray], int]:
-        """Return the latest live jobs, and the count of older ones. An array represents its waiting tasks."""
+        """Return the latest live jobs, and the number of older ones.
+
+        An array is listed in place of its tasks that have never run.
+        """
         state = self._state
         live: list[Job | JobArray] = list(state.job_of_seq.values())  # in the order of their numbers
         if state.arrays.live:
@@ -77,7 +80,7 @@ class Pages:
         return live[first:end][::-1], first
 
     def _of_all(self, before: int | None, limit: int) -> tuple[list[Job | JobArray], int]:
-        """Return the latest jobs, and the count of older ones."""
+        """Return the latest jobs, finished or not, and the number of older jobs."""
         numbers = self._state.numbers
         end = len(numbers) if before is None else numbers.below(before)
         found: list[Job | JobArray] = []
@@ -118,7 +121,7 @@ class Pages:
         return alone_frac * self._state.models.shared_frac(job.seq)
 
     def _outside_mps(self, name: str) -> list[str]:
-        """Return the ids of a node's jobs that should use MPS, and use its GPUs without it."""
+        """Return the ids of jobs that use a node's GPUs without MPS although they should use MPS."""
         node, metered = self._state.nodes[name], self._members.metered
         if node.spec.capabilities.sharing != MPS:
             return []
@@ -126,7 +129,7 @@ class Pages:
         return [job.called for job in jobs if name in metered.outside_mps(job, self._state.now_s)]
 
     def nodes(self, asked: ListNodes) -> Nodes:
-        """Return a page of the nodes after a name, in the order of numbers, and the count of the rest."""
+        """Return a page of the nodes after a given node, in natural order (n2, n10), and how many follow."""
         if len(self._names) != len(self._state.nodes):
             self._names = sorted(self._state.nodes, key=natural)
         foreign = self._members.foreign.infos(self._state.now_s)
@@ -155,7 +158,7 @@ def _number(job: Job | JobArray) -> int:
 
 
 def _page(rows: Iterable[Row], size: Callable[[Row], int]) -> list[Row]:
-    """Return the first rows that fit a page, at least one."""
+    """Return the first rows, as many as fit a page, but at least one."""
     page: list[Row] = []
     left = MAX_PAGE_BYTES
     for row in rows:
@@ -184,5 +187,5 @@ def _node_bytes(row: NodeInfo) -> int:
 
 
 def text_bytes(text: str) -> int:
-    """Return the maximum number of bytes that a text takes in a message."""
+    """Return the maximum number of bytes that a text can take in a message."""
     return 8 + (len(text) if text.isascii() else 4 * len(text))

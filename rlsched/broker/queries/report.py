@@ -44,14 +44,14 @@ _MASKS = {GUARD_HOLD: "age bound", GUARD_HALF_FREE: "half free"}
 
 
 class Reports:
-    """Makes status reports of the broker.
+    """Maker of the broker's status reports.
 
     Args:
         state: State of the broker.
         scheduler: The policy.
         started: The fact that begins this broker's epoch.
         now_s: Time at which the process began to serve, Unix seconds.
-        backlog: Questions that wait.
+        backlog: Questions that wait for an answer.
         soft_errors: Failures that do not affect decisions.
         loop_metrics: Returns metrics of the loop; called once per report.
         forecasts: Source of the forecaster's report.
@@ -78,12 +78,12 @@ class Reports:
         self.failed_answers = 0
 
     def count_masked(self, record: DecisionRecord) -> None:
-        """Count why the guard excluded candidates of a decision."""
+        """Count a decision's reasons for which the guard excluded candidates, each reason once."""
         if record.halves:
             self._masked.update(_MASKS[reason] for reason in {*record.halves[0].reasons} & _MASKS.keys())
 
     def report(self, now_s: float) -> StatsReport:
-        """Return the broker's report at `now_s`, Unix seconds."""
+        """Return the broker's status report at `now_s`, Unix seconds."""
         state, loop_metrics = self._state, self._loop_metrics()
         live = list(state.job_of_seq.values())
         queued = sum(job.state == QUEUED for job in live)
@@ -165,7 +165,7 @@ class Reports:
 
 
 def drift_report(scheduler: Scheduler, cluster: ClusterState) -> DriftReport | None:
-    """Return the distance of a policy's inputs from its training; None for a policy that is not learned."""
+    """Return how far a policy's inputs are outside its training data; None if the policy is not learned."""
     drift = scheduler.drift()
     if drift is None:
         return None
@@ -181,7 +181,7 @@ def drift_report(scheduler: Scheduler, cluster: ClusterState) -> DriftReport | N
 
 
 def drift_curves(scheduler: Scheduler) -> dict[str, float]:
-    """Return the drift as scalars for TensorBoard, by tag."""
+    """Return TensorBoard scalars, by tag: drift of the policy's inputs from its training."""
     drift = scheduler.drift()
     if drift is None or drift.note:
         return {}
@@ -194,7 +194,7 @@ def drift_curves(scheduler: Scheduler) -> dict[str, float]:
 
 
 def cluster_curves(cluster: ClusterState) -> dict[str, float]:
-    """Return waiting jobs by size, and the share of GPUs in use, as scalars for TensorBoard."""
+    """Return TensorBoard scalars, by tag: numbers of waiting jobs by size, and share of GPUs in use."""
     sizes = cluster.arrays.job.gpus[cluster.arrays.job.status == WAITING]
     gpus = gpus_by_type(cluster).values()
     total = sum(of.total for of in gpus)
@@ -207,7 +207,7 @@ def cluster_curves(cluster: ClusterState) -> dict[str, float]:
 
 
 def forecast_curves(report: ForecastReport | None) -> dict[str, float]:
-    """Return the accuracy of the forecasts of the last week, of all sizes, as scalars for TensorBoard."""
+    """Return TensorBoard scalars, by tag: accuracy of the last week's forecasts, for all sizes of jobs."""
     found = dict[str, float]()
     for one in report.scores if report is not None else ():
         if one.size == "all":
@@ -218,7 +218,7 @@ def forecast_curves(report: ForecastReport | None) -> dict[str, float]:
 
 
 def gpus_by_type(cluster: ClusterState) -> dict[str, GpusReport]:
-    """Return the numbers of total, free, held and absent GPUs by GPU type."""
+    """Return the numbers of total, free, held and absent GPUs, by GPU type."""
     node, kinds = cluster.arrays.node, cluster.kind_names
     up = node.status == NODE_UP
     found = {}

@@ -1,4 +1,4 @@
-"""Rows of lists for jobs and nodes of the broker's state."""
+"""Rows of lists: the row of a job, an array or a node in the broker's state."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rlsched.wire.states import COMPLETED, QUEUED
 
 
 def seat_reason(state: BrokerState, attempt: Attempt) -> str:
-    """Return why an attempt that has been given GPUs is not launched yet."""
+    """Return why an attempt is not launched yet although the ledger has allocated GPUs to it."""
     numbers = sorted({number for number, _ in attempt.leaving})
     others = ", ".join(f"job {state.called(number)}" for number in numbers)
     return f"waits until {others}, preempted, {'has' if len(numbers) == 1 else 'have'} left its GPUs"
 
 
 def co_tenants(state: BrokerState, job: Job) -> list[str]:
-    """Return the ids of the jobs that share a job's GPUs now."""
+    """Return the ids of the jobs that share GPUs with a job at present."""
     if job.active is None or job.active.tenants < 2:
         return []
     return [state.job_of_seq[seq].called for seq in state.cluster.beside(job.seq)]
@@ -47,12 +47,12 @@ def job_info(
     shared_by: Sequence[str] = (),
     seen: SeenSpeed | None = None,
 ) -> JobInfo:
-    """Return the row of a job, with long texts shortened.
+    """Return the row of a job. Long texts are shortened.
 
     Args:
         job: The job.
         reasons: Reasons why queued jobs wait.
-        max_nodes: Maximum number of named nodes: a gang of many more must still fit a frame.
+        max_nodes: Maximum number of nodes named in the row, so that the row of a large gang fits a frame.
         forecast: Forecast of the job's start and end.
         queue_key: Key of the job in the queue, if it is queued.
         speed_frac: Speed of the job, if it has GPUs.
@@ -159,20 +159,20 @@ def array_info(state: BrokerState, array: JobArray) -> JobInfo:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that orders n2 before n10."""
+    """Return a sort key for a name, which orders n2 before n10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def out_of_service(state: BrokerState, name: str) -> list[str]:
-    """Describe the GPUs of one of rlsched's own nodes that are lost or in foreign use, a line per reason.
+    """Describe the GPUs of a node that are lost or that a foreign process uses, one line for each reason.
 
-    GPUs that an engine gives to other jobs are not out of service.
+    The result is empty for nodes of other engines: GPUs that an engine gives to other jobs are in service.
     """
     return state.holdings.holding_lines(name) if state.nodes[name].spec.capabilities.is_own else []
 
 
 def node_notes(node: Node) -> list[str]:
-    """Return notes on a node for users: its own, and one if its rlsched is too old to report limits.
+    """Return notes on a node for users: its own notes, and one if its rlsched is too old to report limits.
 
     A node of another engine gets no such note because its engine counts cores and memory.
     """
@@ -183,7 +183,7 @@ def node_notes(node: Node) -> list[str]:
 
 
 def _sharing_notes(node: Node, outside_mps: Sequence[str]) -> list[str]:
-    """Describe how a node lets jobs share GPUs, if not by time slicing, and its jobs without MPS."""
+    """Describe how a node lets jobs share GPUs, if not by time slicing, and which jobs do not use MPS."""
     if node.spec.capabilities.sharing != MPS:
         return []
     notes = ["GPUs shared by MPS"]

@@ -1,4 +1,4 @@
-"""Reasons why queued jobs wait, one line each, computed once for all jobs with the same request."""
+"""Reasons why queued jobs wait, one line for each job, computed once for all jobs with the same request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOLDERS: Final = {"user": "its user", "admin": "an admin"}
 
 
 class Room(NamedTuple):
-    """Free GPUs in one partition, on nodes that are up."""
+    """Free GPUs in one partition. Only nodes that are up count, except for `absent_gpus`."""
 
     partition: int
     free_gpus: int
@@ -31,7 +31,7 @@ class Room(NamedTuple):
 
 
 def rooms(state: BrokerState, vc: str) -> list[Room]:
-    """Return the free GPUs of each partition that serves this VC: the VC's own first, then the shared one."""
+    """Return the free GPUs of each partition that serves a VC: its own partition, then the shared one."""
     # access to a column of a record array takes ten times longer
     node = state.cluster.arrays.node.view(np.ndarray)
     up = node["status"] == NODE_UP
@@ -50,7 +50,7 @@ def rooms(state: BrokerState, vc: str) -> list[Room]:
 
 
 def places(state: BrokerState, vc: str) -> bool:
-    """Return whether the broker places the jobs of this VC; if not, an engine does."""
+    """Return whether the broker places the jobs of this VC. If it does not, an engine does."""
     part_of, serves = state.cluster.arrays.node.part_of, state.cluster.partitions_of(vc)
     return not serves or any(
         node.spec.capabilities.places for node in state.nodes.values() if part_of[node.number] in serves
@@ -58,7 +58,7 @@ def places(state: BrokerState, vc: str) -> bool:
 
 
 def asked_again_s(state: BrokerState, among: Sequence[Room]) -> float:
-    """Return when the policy asked to decide again in one of these partitions, Unix seconds; 0: never."""
+    """Return the earliest time of a decision that the policy requested for these partitions; 0: none."""
     names = state.cluster.partition_names
     return min(
         (
@@ -78,14 +78,14 @@ def fits_now(state: BrokerState, demand: Demand, room: Room) -> bool:
 
 
 def gpus_fit_now(state: BrokerState, num_gpus: int, room: Room) -> bool:
-    """Return whether this number of GPUs could be allocated now, regardless of cores and memory."""
+    """Return whether this number of GPUs could be allocated now if cores and memory are ignored."""
     from rlsched.cluster.placement import fits
 
     return bool(fits(state.cluster.arrays, room.partition, num_gpus))
 
 
 def absent_of_types(state: BrokerState, demand: Demand, among: Sequence[Room]) -> list[str]:
-    """Return the absent nodes that have GPUs of the requested types; empty if the job accepts any type."""
+    """Return the absent nodes with GPUs of the types that a job requests; empty if it accepts any type."""
     inside, part_of = {room.partition for room in among}, state.cluster.arrays.node.part_of
     return [
         name
@@ -96,10 +96,11 @@ def absent_of_types(state: BrokerState, demand: Demand, among: Sequence[Room]) -
 
 
 def whole_nodes(state: BrokerState, demand: Demand, room: Room) -> tuple[int, int, int, int] | None:
-    """Count the nodes for a job with whole nodes in a partition; None if the partition cannot hold it.
+    """Count the nodes of a partition for a job with whole nodes; None if the job can never fit there.
 
-    Returns (nodes that it needs while all are free; nodes that can be among them, and of these, nodes that
-    are up and have no job; and absent nodes without a job).
+    Returns:
+        Number of nodes that the job needs if all are free; number of nodes that it can use; number of these
+        that are up and have no job; number of these that are absent and have no job.
     """
     node, specs = state.cluster.arrays.node.view(np.ndarray), state.cluster.nodes
     inside = set(np.flatnonzero(node["part_of"] == room.partition).tolist()) - state.removed_nodes()
@@ -114,7 +115,7 @@ def whole_nodes(state: BrokerState, demand: Demand, room: Room) -> tuple[int, in
 
 
 def needs_whole_nodes(state: BrokerState, demand: Demand, among: Sequence[Room]) -> str:
-    """Describe the whole nodes for which a job waits; "" if no partition can hold it."""
+    """Describe the whole nodes for which a job waits; "" if the job fits no partition."""
     found = [counts for room in among if (counts := whole_nodes(state, demand, room)) is not None]
     if not found:
         return ""
@@ -127,7 +128,7 @@ def needs_whole_nodes(state: BrokerState, demand: Demand, among: Sequence[Room])
 
 
 def sleeping_for(state: BrokerState, demand: Demand, among: Sequence[Room]) -> str:
-    """Describe the sleeping nodes for which a job waits; "" if there are none."""
+    """Describe the sleeping nodes for which a job waits; "" if it waits for none."""
     inside, part_of = {room.partition for room in among}, state.cluster.arrays.node.part_of
     specs = state.cluster.nodes
     for sleep, doing in (("waking", "to wake"), ("asleep", "to be woken")):
@@ -145,7 +146,7 @@ def sleeping_for(state: BrokerState, demand: Demand, among: Sequence[Room]) -> s
 
 
 def kept_out(state: BrokerState, spec: JobSubmitted) -> list[str]:
-    """Describe the gates that keep a job out of the queue (holds, begin time, dependencies), a line each."""
+    """Describe the gates that keep a job out of the queue: holds, begin time, dependencies; a line each."""
     lines = []
     holder = state.gates.holder(spec.job)
     if holder:
@@ -163,7 +164,7 @@ def kept_out(state: BrokerState, spec: JobSubmitted) -> list[str]:
 
 
 def ineligible(state: BrokerState, job: Job) -> list[str]:
-    """Describe the reasons that keep a queued job out of the queue, a line each."""
+    """Describe the reasons why a queued job is not eligible, such as gates and quotas, one line for each."""
     own = kept_out(state, job.spec)
     if "Quota" not in state.eligibility.barring_reasons(job.seq):
         return own
@@ -174,13 +175,15 @@ def ineligible(state: BrokerState, job: Job) -> list[str]:
 
 
 class WaitingReasons:
-    """One line on why a queued job waits; `explain` gives details. The line begins with one of these words:
+    """One-line reasons why queued jobs wait; `explain` gives details.
+
+    Each line begins with one of these words:
 
     - `Resources`: the requested GPUs, cores or memory are not free, or not together.
-    - `NodeAsleep`: they are on nodes that sleep and are woken for the job.
+    - `NodeAsleep`: the requested resources are on sleeping nodes, which are woken for the job.
     - `NodeDown`: enough would be free together with the GPUs of absent nodes (down, unreachable, drained).
-    - `Reservation`: they are free, but are kept for a job ahead in the queue.
-    - `Priority`: they are free, but other jobs go first.
+    - `Reservation`: the requested resources are free, but are kept for a job ahead in the queue.
+    - `Priority`: the requested resources are free, but other jobs are first.
     - `Quota`, `Held`, `BeginTime`, `Dependency`: the job is kept out of the queue.
 
     Jobs of one virtual cluster with the same request wait for the same reason. The reason is cached until an
@@ -197,7 +200,7 @@ class WaitingReasons:
         self._reasons: dict[tuple[str, Demand], str] = {}
 
     def waiting_reason(self, job: Job) -> str:
-        """Return why this queued job waits."""
+        """Return why this queued job waits, in one line."""
         again = f"; queued again: {job.reason}" if job.reason else ""
         barred = ineligible(self.state, job)
         return ("; ".join(barred) if barred else self._of_one(job)) + again
@@ -209,7 +212,7 @@ class WaitingReasons:
         return reason
 
     def _kept_back(self, job: Job) -> str:
-        """Return the reason if an earlier *wait* keeps this job back, else ""."""
+        """Return the reason if an earlier *wait* decision keeps this job back, else ""."""
         from rlsched.decide.plans.holds import is_held
 
         state, arrays = self.state, self.state.cluster.arrays

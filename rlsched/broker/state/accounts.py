@@ -1,4 +1,4 @@
-"""Accounts, and the users who can charge jobs to them."""
+"""Accounts, and their members: the users who can charge jobs to them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rlsched.wire.messages import Member
 
 
 class AccountMembers:
-    """Accounts of each user; the first one is the default. An account exists while it has members."""
+    """The accounts of each user; the first is the user's default. An account exists while it has members."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[str]] = {}
 
     def set(self, entry: MemberSet) -> None:
-        """Apply that a user joins or leaves an account."""
+        """Apply the fact that a user joins or leaves an account."""
         accounts = self._of.setdefault(entry.person, [])
         if entry.member and entry.account not in accounts:
             accounts.append(entry.account)
@@ -26,7 +26,10 @@ class AccountMembers:
         return account in self._of.get(person, ())
 
     def account_to_charge(self, person: str, wanted: str) -> str:
-        """Return the account to charge for a job that names `wanted`; for "", the user's default, if any.
+        """Return the account to charge for a user's job.
+
+        If the job names an account (`wanted`), return that account. If `wanted` is "", return the user's
+        default account, "" without accounts.
 
         Raises:
             InputError: the user is not a member of the account.
@@ -43,7 +46,7 @@ class AccountMembers:
         )
 
     def entries(self) -> list[MemberSet]:
-        """Return the facts that restore these accounts, each user's default first."""
+        """Return the facts that restore all accounts, each user's default first."""
         return [
             MemberSet(account=account, person=person, member=True)
             for person, accounts in self._of.items()
@@ -51,7 +54,7 @@ class AccountMembers:
         ]
 
     def members(self) -> list[Member]:
-        """Return all members, by account and user."""
+        """Return the members of all accounts, sorted by account and user."""
         found = [
             Member(account=account, person=person, default=position == 0)
             for person, accounts in self._of.items()

@@ -1,9 +1,9 @@
-"""Job arrays: one submission with many tasks, which become jobs a few at a time.
+"""Job arrays: submissions of many tasks, of which a few at a time become jobs.
 
-An array has a job number of its own, and each of its tasks gets the next free job number when the task enters
-the queue. So an array of a hundred thousand tasks is one entry of the journal, and the ledger holds only the
-tasks that run or could run next. At most `WINDOW` tasks wait: they are identical, so more would not help a
-policy. An array that is held, or waits for a begin time or for other jobs, has no tasks in the queue
+An array has a job number of its own, and each task gets the next free job number when the task enters the
+queue. So an array of a hundred thousand tasks is one entry of the journal, and the ledger holds only tasks
+that run or could run next. At most `WINDOW` tasks wait: they are identical, so more of them would not help
+a policy. While an array is held, or waits for its begin time or for other jobs, it has no tasks in the queue
 (`gates`).
 """
 
@@ -24,27 +24,28 @@ from rlsched.wire.messages import DependsOn, Tasks
 from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, QUEUED, RUNNING
 
 WINDOW: Final = 64
-"""Maximum number of tasks per array in the ledger that have never run."""
+"""Maximum number of tasks of an array that are in the ledger and have never run."""
 MOST_OVER: Final = 10_000
-"""Number of finished arrays kept for queries (at times a tenth more). The oldest are forgotten; their tasks
-are jobs, and stay in the journal's table."""
+"""Number of finished arrays that stay in memory for queries (up to a tenth more between two removals). The
+oldest are removed. Their tasks are jobs, which stay in the journal's table.
+"""
 NO_SEQ: Final = -1
-"""Stands for a missing number in the ledger: an array has none."""
+"""Stands for the number in the ledger that an array does not have: only its tasks are in the ledger."""
 
 
 @dataclass(slots=True, kw_only=True)
 class JobArray(Head):
-    """An array.
+    """A job array, finished or not.
 
     Attributes:
         spec: The submission; for a finished array without command, environment and directory.
-        coming: Tasks that are not jobs yet, in order, without those in `aside`.
-        aside: Tasks that are held individually, by holder (`user` or `admin`).
+        coming: Tasks that are not jobs yet, in order, except the tasks in `aside`.
+        aside: Tasks that are not jobs yet and are held individually, by holder (`user` or `admin`).
         dropped: Tasks that were cancelled before they became jobs.
-        live: Job number by task, for unfinished jobs.
+        live: Job numbers of the unfinished jobs, by task.
         fresh: Tasks of `live` that have never had GPUs.
         outcomes: Number of finished tasks, by state.
-        stopped: Reason why no more tasks become jobs, "" if they do.
+        stopped: Reason why no more tasks become jobs, "" if the array is not stopped.
         end_s: End of the last task, Unix seconds; None before.
         start_s: Time at which the first task got GPUs, Unix seconds; None before.
     """
@@ -62,22 +63,27 @@ class JobArray(Head):
 
     @property
     def number(self) -> int:
-        """Number of the array for users."""
+        """Job number of the array, as users see it."""
         return self.spec.job
 
     @property
     def num_left(self) -> int:
-        """Number of tasks that are not jobs yet, held or not."""
+        """Number of tasks that are not jobs yet, including held tasks; 0 if the array is stopped."""
         return 0 if self.stopped else count(self.coming) + self.num_aside
 
     @property
     def num_aside(self) -> int:
-        """Number of tasks that are held individually."""
+        """Number of tasks that are not jobs yet and are held individually."""
         return sum(map(count, self.aside.values()))
 
     @property
     def state(self) -> str:
-        """State as of a job: `running` if an unfinished task has had GPUs, `completed` if all tasks are."""
+        """State of the array in terms of a job's states.
+
+        An unfinished array is `running` if one of its unfinished tasks has had GPUs, else `queued`. A
+        finished array is `cancelled` if it was stopped or all tasks were cancelled, `completed` if all tasks
+        completed, else `failed`.
+        """
         if self.end_s is None:
             return RUNNING if len(self.live) > len(self.fresh) else QUEUED
         if self.stopped or set(self.outcomes) == {CANCELLED}:
@@ -86,18 +92,21 @@ class JobArray(Head):
 
     @property
     def has_left(self) -> bool:
-        """Whether there are tasks that are not jobs yet."""
+        """Whether tasks remain that can become jobs."""
         return not self.stopped and bool(self.coming or self.aside)
 
     def num_wanted(self, held: int) -> int:
-        """Return how many more tasks should become jobs now. `held`: number of held fresh tasks."""
+        """Return how many more tasks should become jobs now.
+
+        `held`: number of held jobs among the live tasks.
+        """
         most = self.spec.array_limit - len(self.live) + held if self.spec.array_limit else WINDOW
         most = min(WINDOW - len(self.fresh) + held, most)
         return 0 if self.stopped or most <= 0 else sum(1 for _ in islice(numbers(self.coming), most))
 
 
 class Arrays:
-    """All arrays of a journal; finished arrays are stored without their command.
+    """All arrays of a journal. Finished arrays are stored without their command.
 
     Args:
         gates: Holds, begin times and dependencies of jobs and arrays.
@@ -110,11 +119,11 @@ class Arrays:
         self.tokens: dict[str, int] = {}
 
     def array_of_token(self, token: str) -> JobArray | None:
-        """Return the array that was submitted with this token; None: there is none."""
+        """Return the array that was submitted with this token; None if there is none."""
         return self.known.get(self.tokens.get(token, -1))
 
     def restore_array(self, array: JobArray, held: str, depends_on: list[DependsOn], now_s: float) -> None:
-        """Add an array from a base to a state that already has the array's jobs."""
+        """Add an array from a base. The state already has the array's jobs."""
         self.known[array.number] = array
         self.tokens[array.spec.token] = array.number
         if array.end_s is None:
@@ -132,7 +141,7 @@ class Arrays:
         self._gates.add_gates(NO_SEQ, entry, now_s)
 
     def add_task(self, job: JobSubmitted) -> None:
-        """Register a job that entered the ledger. If it is a task, remove it from the array's `coming`."""
+        """Register a job that entered the ledger. If it is a task, remove it from its array's `coming`."""
         if job.array:
             array = self.live[job.array]
             array.coming = without(array.coming, job.task)
@@ -158,7 +167,7 @@ class Arrays:
             self._end_if_done(array, now_s)
 
     def hold_tasks(self, entry: TasksHeld) -> None:
-        """Hold or release tasks that are not jobs yet."""
+        """Hold or release tasks that are not jobs yet, individually."""
         array = self.live[entry.array]
         array.coming = minus(array.coming, entry.tasks)
         for by, tasks in array.aside.items():
@@ -186,7 +195,7 @@ class Arrays:
         """Stop an array: no more of its tasks become jobs."""
         array = self.live[number]
         array.stopped = reason
-        self._gates.remove_gates(number)  # tasks of it may still run
+        self._gates.remove_gates(number)  # some of its tasks may still run
         self._end_if_done(array, now_s)
 
     def _end_if_done(self, array: JobArray, now_s: float) -> None:
@@ -204,7 +213,10 @@ class Arrays:
             self._forget(over - MOST_OVER)
 
     def _forget(self, many: int) -> None:
-        """Forget the arrays that finished first. The choice depends only on facts, so that replays agree."""
+        """Forget the `many` arrays that finished first.
+
+        The choice depends only on facts, so a replay forgets the same arrays.
+        """
         over = sorted((one.end_s, one.number) for one in self.known.values() if one.end_s is not None)
         for _, number in over[:many]:
             del self.tokens[self.known.pop(number).spec.token]
@@ -212,7 +224,7 @@ class Arrays:
     # ---- tasks to come ----------------------------------------------------------------------------
 
     def wants_tasks(self) -> bool:
-        """Return whether tasks should become jobs now."""
+        """Return whether any array has tasks that should become jobs now."""
         return any(self._num_wanted(array) for array in self.live.values())
 
     def _num_wanted(self, array: JobArray) -> int:
@@ -221,7 +233,10 @@ class Arrays:
         return array.num_wanted(self._gates.held_among(array.live.values()))
 
     def drafts(self, after: int) -> list[JobSubmitted]:
-        """Return the tasks that should become jobs now, with numbers above `after`, without predictions."""
+        """Return the tasks that should become jobs now, as submissions without predictions.
+
+        The tasks get the job numbers from `after` + 1 on.
+        """
         found: list[JobSubmitted] = []
         for array in self.live.values():
             for task in islice(numbers(array.coming), self._num_wanted(array)):
@@ -231,7 +246,7 @@ class Arrays:
         return found
 
     def progress_line(self, number: int, jobs: dict[int, Job]) -> str:
-        """Describe the progress of an array in one line."""
+        """Describe the progress of an array in one line for users."""
         array = self.known[number]
         states = Counter(jobs[job].state for job in array.live.values())
         parts = [f"{array.num_left + states.pop(QUEUED, 0):,} tasks wait"] if array.end_s is None else []

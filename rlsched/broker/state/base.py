@@ -1,8 +1,8 @@
-"""Base of a compacted journal: the state after its first entries, as a document readable by all versions.
+"""The base of a compacted journal: the state after the deleted entries, as a document for all versions.
 
 The document is plain MessagePack, keyed by the field names below, compressed by zlib, and cut into `BasePart`
 entries. Readers ignore unknown fields and use the defaults of missing ones. A change that readers must know
-about gets a new `VERSION`, and `read_base` then also reads earlier versions.
+about gets a new `VERSION`, and `read_base` still reads earlier versions.
 
 The document contains only facts and sums, no internal structures of one version's code. The knowledge of
 predictors is stored as run times of jobs, from which any predictor can learn again.
@@ -33,16 +33,17 @@ from rlsched.models.observed import LearntFactor, LearntPair
 from rlsched.wire.messages import DependsOn, Holding
 
 VERSION: Final = 4
-"""Version of the document. Version 1 had no GPUs held by others, and at first no arrays; version 2 had no
-changes of submissions; version 3 counted no cores and no memory."""
+"""Version of the document. Version 1 had no GPUs held by others, and at first no arrays. Version 2 had no
+changes of submissions. Version 3 counted no cores and no memory.
+"""
 _PART_BYTES: Final = 1 << 16
 _ENCODER: Final = msgspec.msgpack.Encoder()
 BASE_KIND: Final = "base_part"
-"""Kind of a base's entries in the journal."""
+"""Value of the column `kind` for the entries of a base in the journal."""
 
 
 class LedgerNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of the ledger, in the ledger's order. A replaced node stays in the list, retired."""
+    """A node of the ledger, in the ledger's order. A replaced node stays in the list and gets no jobs."""
 
     spec: NodeSpec
     status: str
@@ -51,7 +52,7 @@ class LedgerNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
-    """Requested resources of a job; in bases before version 4 all of them except the GPUs are 0."""
+    """Requested resources of a job. In bases before version 4, all fields except the GPUs are 0."""
 
     num_gpus: int
     cpu_milli: int = 0
@@ -62,7 +63,7 @@ class JobNeeds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def demand(self) -> Demand:
-        """Demand of the job."""
+        """The resources as a `Demand`."""
         return Demand(
             gpus=self.num_gpus,
             cpu_milli=self.cpu_milli,
@@ -77,9 +78,9 @@ class LedgerJob(JobNeeds, frozen=True, kw_only=True):
     """A live job in the ledger.
 
     Attributes:
-        status: waiting | running | leaving (preempted, with processes still running).
+        status: waiting | running | leaving (preempted, with processes that still run).
         gpus: GPUs of a running job, numbered across all nodes in node order.
-        tenant: Seat of the job among the jobs that share these GPUs.
+        tenant: Place of the job among the jobs that share these GPUs; 0 for the first.
         fields: Fields of the dtype `JOB` by name (`rlsched.cluster.arrays`).
     """
 
@@ -92,18 +93,18 @@ class LedgerJob(JobNeeds, frozen=True, kw_only=True):
 
 
 class DemandClass(JobNeeds, frozen=True, kw_only=True):
-    """Counters of a class of jobs with equal requests, as fields of the dtype `DEMAND`; see `LedgerJob`."""
+    """Counters of all jobs with equal requests, as fields of the dtype `DEMAND` by name; see `LedgerJob`."""
 
     burst_vc: str
     fields: dict[str, float]
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters of a partition for a policy that sets dials.
+    """Counters of a partition, which a policy that sets dials (numbers that adjust its rule) reads.
 
     Attributes:
         counted: Fields of the dtype `COUNTED` by their names in journals.
-        dial: Fields of `DIAL` by name: positions of the dials.
+        dial: Positions of the dials: fields of the dtype `DIAL` by name.
     """
 
     counted: dict[str, float | list[float]]
@@ -114,11 +115,12 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster in the view of schedulers.
 
     Attributes:
-        next_seq: Number of the next job in the ledger.
-        decisions: Number of the next decision.
+        next_seq: Number that the next job in the ledger gets.
+        decisions: Number that the next decision gets.
         preemptible: Whether a preemptible job was ever submitted.
         revises: Whether predictions learn from bursts, which only few queue orders need.
-        policy_id: Id of the policy that decided. A policy with the same id keeps the positions of its dials.
+        policy_id: Id of the policy that decided. A policy with the same id continues with its dials'
+            positions.
     """
 
     nodes: list[LedgerNode]
@@ -135,7 +137,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PredictorSample(msgspec.Struct, frozen=True, array_like=True):
-    """A job that ended by itself, as input for predictors.
+    """A job that ended by itself, from which predictors learn.
 
     Attributes:
         command: Command line with `#` for numbers, as `rlsched.workload.predict.facts.stem` writes it.
@@ -158,13 +160,13 @@ class PredictorSample(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """Observations of the predictors.
+    """Observations from which predictors learn.
 
     Attributes:
         ended: Number of jobs that have ended by themselves.
         run_times: (VC or `*`, GPUs or 0, count, sum of ln(seconds), sum of squares), as `RunningMean` counts.
         losses: Loss by size of job and predictor, as the hedge counts; empty if the hedge was not used.
-        past: Latest jobs that ended, in order.
+        past: Latest jobs that ended, in order of their ends.
     """
 
     ended: int = 0
@@ -179,11 +181,11 @@ class BaseJob(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         submitted: The original entry, with its prediction.
         job: Fields of `rlsched.broker.state.jobs.Job` by name, without `spec` and without default values.
-        level: Current level, with the increase by age.
+        level: Current priority level, including the increase by waiting time.
         barred: Whether a quota keeps the job out of the queue.
-        moves: (`start` or `stop`, time) of each allocation and loss of GPUs, as input for predictors.
+        moves: (`start` or `stop`, time) of each allocation and loss of GPUs, from which predictors learn.
         held: Who holds the job, `user` or `admin`; "": not held.
-        depends_on: Dependencies that are still open.
+        depends_on: Dependencies that are not met yet.
         changed: Changes since the submission.
     """
 
@@ -198,7 +200,7 @@ class BaseJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseArray(msgspec.Struct, frozen=True, kw_only=True):
-    """A job array; for a finished array only number and state are needed.
+    """A job array. For a finished array only its number and its state are used.
 
     Attributes:
         array: Fields of `rlsched.broker.state.arrays.JobArray` by name, without `spec`.
@@ -212,7 +214,7 @@ class BaseArray(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeldNode(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs of a node that something other than this broker's jobs holds.
+    """GPUs of a node that are held by something other than this broker's jobs.
 
     Attributes:
         node: Name of the node.
@@ -224,10 +226,10 @@ class HeldNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Charged(msgspec.Struct, frozen=True, kw_only=True):
-    """Charges of users, accounts and VCs.
+    """Usage and limits of users, accounts and VCs.
 
     Attributes:
-        usage: GPU-seconds by user at `usage_at_s`; they halve every `half_life_s`.
+        usage: GPU-seconds by user, decayed to `usage_at_s`; they halve every `half_life_s`.
         month: (kind, name, thousandths of a GPU x ms charged this month, end of the charged time in Unix ms).
         weights: ln(weight) by user, for all jobs of the user.
     """
@@ -242,7 +244,7 @@ class Charged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that replaces deleted entries. Names as in `rlsched.broker.state.known.Known`.
+    """State of a broker that replaces the deleted entries. Fields as in `rlsched.broker.state.known.Known`.
 
     Attributes:
         now_s: Time of the last deleted entry, Unix seconds.
@@ -291,7 +293,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_base(base: Base) -> list[BasePart]:
-    """Return the entries of a base, in order."""
+    """Return the entries that store a base, in order."""
     packed = zlib.compress(_ENCODER.encode(base))
     pieces = [packed[at : at + _PART_BYTES] for at in range(0, len(packed), _PART_BYTES)]
     return [
@@ -328,7 +330,7 @@ def read_base(parts: Sequence[BasePart]) -> Base:
 
 
 def base_at_the_head(rows: Iterable[JournalRow]) -> Base | None:
-    """Return the base at the start of a journal; None: the journal has all of its entries.
+    """Return the base at the start of a journal; None if the journal still has its first entries.
 
     Raises:
         JournalError: the base is incomplete or damaged.

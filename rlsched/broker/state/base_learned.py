@@ -1,4 +1,4 @@
-"""Observations of predictors in a base: recorded during a replay, and replayed into a new predictor."""
+"""Observations of predictors in a base: `Noting` records them, `replay_learned` learns from them again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlsched.workload.predict.hedge import SIZES
 from rlsched.workload.predict.predictor import EXPERTS, Predictor
 
 MOST_PAST: Final = 20_000
-"""Number of latest ended jobs that are replayed into the next predictor."""
+"""Maximum number of ended jobs in a base (the latest ones), from which the next predictor learns."""
 _MOST_MOVES: Final = 4
 
 
@@ -36,7 +36,7 @@ class _Event(NamedTuple):
 
 
 class Noting(Predictions):
-    """Predictions that also record the observations for a base.
+    """Predictions that also record the observations that a base needs.
 
     Attributes:
         past: Latest jobs that ended.
@@ -56,7 +56,7 @@ class Noting(Predictions):
         super().record_submission(entry, now_s)
 
     def record_start(self, job: int, now_s: float) -> None:
-        """Record a start."""
+        """Record a start of a job."""
         self._move(job, "start", now_s)
         super().record_start(job, now_s)
 
@@ -69,7 +69,7 @@ class Noting(Predictions):
         moves = self.live[job].moves
         moves.append((what, now_s))
         if len(moves) > _MOST_MOVES:
-            del moves[1:3]  # keep its first start and its current state
+            del moves[1:3]  # keep the first start and the latest moves
 
     def record_run_time(self, spec: JobSubmitted, duration_s: float, now_s: float) -> None:
         """Record the run time of a job that ended by itself."""
@@ -98,7 +98,11 @@ class Noting(Predictions):
         super().discard_job(job)
 
     def learned(self, before: Learned) -> Learned:
-        """Return the observations for a base; `before`: observations in the base at the journal's start."""
+        """Return the observations for a new base.
+
+        Args:
+            before: Observations of the base at the start of the journal.
+        """
         predictor = self.predictor
         losses = before.losses
         if predictor is not None:
@@ -116,10 +120,10 @@ class Noting(Predictions):
 
 
 def replay_learned(predictions: Predictions, learned: Learned, jobs: list[BaseJob]) -> None:
-    """Replay the past and live jobs of a base into new predictions.
+    """Pass the past and live jobs of a base to new predictions.
 
-    This restores the sums and the hedge's weights. Models that use single jobs get the latest `MOST_PAST`
-    jobs.
+    This restores the sums and the hedge's weights. Models that learn from single jobs get the latest
+    `MOST_PAST` jobs.
     """
     predictor = predictions.predictor
     events: list[_Event] = []
@@ -141,7 +145,7 @@ def replay_learned(predictions: Predictions, learned: Learned, jobs: list[BaseJo
             known = learned.losses.get(size, {})
             if known.keys() >= set(EXPERTS):
                 losses[row] = [known[name] for name in EXPERTS]
-            else:  # of other predictors: all get equal weights
+            else:  # losses of other predictors: all get equal weights
                 losses[row] = 0.0
         predictor.hedge.restore_losses(losses)
 
@@ -151,10 +155,10 @@ _ENDS, _COMES, _STARTS, _AFTER_ALL = 0, 1, 2, 100
 
 
 def _past_events(predictor: Predictor, job_id: str, past: PredictorSample) -> list[_Event]:
-    """Return the events of a past job, for the history only.
+    """Return the events of a past job, which only the predictor's history uses.
 
-    The hedge does not learn from them: the base has its losses. But it settles live jobs at the original
-    times.
+    The hedge does not learn from these events because the base stores its losses. But at the times of these
+    events, the hedge also settles live jobs.
     """
     facts = JobFacts(job_id, past.gpus, past.vc, past.user, past.name, past.command, past.limit_s)
 

@@ -40,7 +40,7 @@ _IN_JOURNALS: Final = {
     "log_ran_square": "took_square",
     "log_product": "said_took",
 }
-"""Fields of `COUNTED` that have another (earlier) name in journals."""
+"""Names in journals of those fields of `COUNTED` that are named differently there."""
 _COUNTED: Final = {field: _IN_JOURNALS.get(field, field) for field in COUNTED.names or ()}
 JOB_FIELDS: Final = (
     "held_for",
@@ -70,7 +70,7 @@ JOB_FIELDS: Final = (
     "generation",
     "level",
 )
-"""Fields of a live job that are stored because they cannot be derived."""
+"""Fields of a live job that are stored because they cannot be derived from others."""
 BURST_FIELDS: Final = (
     "first_predicted_s",
     "burst",
@@ -79,7 +79,7 @@ BURST_FIELDS: Final = (
     "burst_spread",
     "look_s",
 )
-"""Fields that are stored in addition if predictions learn from bursts."""
+"""Fields of a live job that are also stored if predictions learn from bursts."""
 JOB_DERIVED: Final = (
     "seq",
     "key",
@@ -97,7 +97,7 @@ JOB_DERIVED: Final = (
     "gpu_need_mib",
     "head",
 )
-"""Fields that are derived from `LedgerJob` or from the submission."""
+"""Fields of a live job that are not stored: they are derived from `LedgerJob` or from the submission."""
 DEMAND_FIELDS: Final = (
     "arrived",
     "error_square",
@@ -113,7 +113,7 @@ DEMAND_FIELDS: Final = (
 
 
 def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledger:
-    """Return the ledger of a cluster for a base.
+    """Return the ledger of a base for a cluster.
 
     Args:
         state: The cluster.
@@ -182,12 +182,15 @@ def ledger_of(state: ClusterState, policy_id: str, *, preemptible: bool) -> Ledg
 def fill(
     state: ClusterState, ledger: Ledger, workloads: dict[int, int], policy_id: str, now_s: float
 ) -> None:
-    """Fill an empty cluster from a base. Jobs that a quota bars are in the queues afterwards.
+    """Fill an empty cluster with the nodes and live jobs of a base.
+
+    All waiting jobs are put into the queues, also jobs that are not eligible. The caller then removes the
+    ineligible jobs: `Gates.add_gates` removes jobs with gates, `QuotaTable.restore_quotas` jobs over a quota.
 
     Args:
         state: The cluster, with the permissions of its scheduler already set.
         ledger: The ledger of the base.
-        workloads: Number in the catalogue of workloads, by job.
+        workloads: Number of each job's workload in the catalogue, by the job's number in the ledger.
         policy_id: Id of the policy that decides.
         now_s: Time of the base, Unix seconds.
     """
@@ -220,7 +223,7 @@ def fill(
         number = state.demand_number(one.demand)
         s.demand.burst_vc[number] = state.vc_number(one.burst_vc)
         _set(s.demand, number, one.fields, DEMAND_FIELDS)
-    s.scratch[0].look_s = -np.inf  # jobs are looked at when due
+    s.scratch[0].look_s = -np.inf  # review jobs when they are due
     s.counters[0].next_seq, s.counters[0].decisions = ledger.next_seq, ledger.decisions
     if ledger.preemptible and s.order.may_change and not s.config[0].preempts:
         _let_preempt(s, now_s)
@@ -229,7 +232,7 @@ def fill(
 
 
 def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
-    """Give a job its slot, GPUs and queue position. Return the slot."""
+    """Add a job to the ledger, with its GPUs or its place in the queue. Return the job's slot."""
     s, fields = state.arrays, one.fields
     s.counters[0].next_seq = one.seq
     slot: int = kernels.add_job(
@@ -268,7 +271,7 @@ def _enter(state: ClusterState, one: LedgerJob, revised: bool) -> int:
 
 
 def _seat(state: ClusterState, running: list[tuple[int, LedgerJob]]) -> None:
-    """Give jobs that share GPUs their previous seats, so that the first tenant stays first."""
+    """Give jobs that share GPUs their previous order on these GPUs, so that the first tenant stays first."""
     gpu, job = state.arrays.gpu, state.arrays.job
     for _, one in running:
         for g in one.gpus:
@@ -281,7 +284,7 @@ def _seat(state: ClusterState, running: list[tuple[int, LedgerJob]]) -> None:
 
 
 def _fill_dials(state: ClusterState, ledger: Ledger, policy_id: str) -> None:
-    """Restore the counters, and the positions of dials if this policy set them."""
+    """Restore the counters of all partitions, and the dials' positions if this policy set the dials."""
     dials = state.arrays.dials
     for p, name in enumerate(state.partition_names):
         known = ledger.partitions.get(name)

@@ -1,4 +1,4 @@
-"""Conversion between a broker's state and a base: written after a replay, read into an empty state."""
+"""Conversion between a broker's state and a base: `base_of` writes a base, `restore_base` reads it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rlsched.wire.messages import Tasks
 def base_of(
     state: Known, noting: Noting, before: Learned | None, policy_id: str, *, preemptible: bool
 ) -> Base:
-    """Return the base that replaces all entries from which a state was replayed.
+    """Return the base that replaces all entries from which this state was replayed.
 
     Args:
         state: State of the broker.
@@ -106,7 +106,7 @@ def base_of(
 
 
 def restore_base(state: Known, base: Base, policy_id: str) -> None:
-    """Fill an empty state from a base.
+    """Fill an empty state with the content of a base.
 
     Raises:
         JournalError: the state is not empty, or the base is damaged.
@@ -158,7 +158,7 @@ def restore_base(state: Known, base: Base, policy_id: str) -> None:
 
 
 def _live(state: Known, job: Job) -> None:
-    """Add a live job to the state; the ledger already has the job."""
+    """Add a live job to all parts of the state except the ledger, which already has the job."""
     entry, status = job.spec, int(state.cluster.arrays.job.status[state.cluster.slot_of(job.seq)])
     state.jobs[job.number] = state.job_of_seq[job.seq] = job
     state.tokens[entry.token] = job.number
@@ -192,7 +192,10 @@ def _job(one: BaseJob) -> Job:
 
 
 def _with_coming(kept: BaseArray) -> dict[str, Any]:
-    """Return the fields of an array with `coming`; bases before version 3 have a number of tasks instead."""
+    """Return the fields of an array, including `coming`.
+
+    In bases before version 3, an array has the number of tasks that are jobs already (`come`) instead.
+    """
     fields = dict(kept.array)
     if "come" in fields:
         come = list(islice(numbers(kept.submitted.tasks), fields.pop("come")))

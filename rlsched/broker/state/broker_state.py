@@ -62,7 +62,7 @@ from rlsched.wire.states import CANCELLED, ENDED, FAILED, LAUNCHING, QUEUED, REJ
 
 
 def _was_decided(entry: Entry) -> bool:
-    """Return whether a fact is a decision of a scheduler, not a start that an engine made itself."""
+    """Return whether a fact is a decision of a scheduler, and not a start that an engine made itself."""
     return isinstance(entry, Decided) and entry.source != "engine"
 
 
@@ -70,10 +70,10 @@ class BrokerState(Known):
     """State of the broker, built by applying entries in order."""
 
     def replay(self, rows: Iterable[JournalRow], scheduler: Scheduler | None = None) -> None:
-        """Apply a journal.
+        """Apply all entries of a journal.
 
         Args:
-            rows: The journal.
+            rows: The entries.
             scheduler: Policy that will decide. Its dials are counted and set at the same times as in the
                 journal.
 
@@ -87,7 +87,7 @@ class BrokerState(Known):
             scheduler.begin_instant(self.cluster, self.now_s)
 
     def follow(self, rows: Iterable[JournalRow], scheduler: Scheduler | None = None) -> None:
-        """Apply the next entries of a journal, which can be applied in parts of any size.
+        """Apply the next entries of a journal. The entries can be passed in parts of any size.
 
         The caller calls `permit` before the first part. After the last part, before any decision, it calls
         `scheduler.begin_instant`, as `replay` does.
@@ -109,13 +109,13 @@ class BrokerState(Known):
                 ) from error
 
     def apply(self, entry: Entry, now_s: float, *, already_decided: bool = False) -> None:
-        """Apply a fact.
+        """Apply a fact to the state.
 
         Args:
             entry: The fact.
             now_s: Time of the fact, Unix seconds.
-            already_decided: `entry` is a `Decided` whose action the decision loop has already applied to
-                `cluster`.
+            already_decided: Whether `entry` is a `Decided` with an action that the decision loop has already
+                applied to `cluster`.
         """
         self.now_s = now_s
         match entry:  # the most frequent facts first: each case takes time
@@ -351,14 +351,14 @@ class BrokerState(Known):
             self._start_run(job, job.attempt, now_s)
 
     def _share_anew(self, seqs: Iterable[int], now_s: float) -> None:
-        """Update the number of tenants on the GPUs of these jobs."""
+        """Update the number of tenants on the GPUs of these jobs, after a co-tenant came or left."""
         for seq in seqs:
             attempt = self.job_of_seq[seq].active
             if attempt is not None:
                 attempt.shares_with(1 + len(self.cluster.beside(seq)), now_s)
 
     def _shares_no_more(self, attempt: Attempt, now_s: float) -> None:
-        """Apply that an attempt lost its GPUs in the ledger: its co-tenants get a larger share of them."""
+        """Apply that an attempt lost its GPUs in the ledger: co-tenants get larger shares of these GPUs."""
         if attempt.tenants > 1:
             attempt.shares_with(1, now_s)
             held = [(rank.node, rank.gpus) for rank in attempt.ranks]
@@ -378,7 +378,7 @@ class BrokerState(Known):
         self.predictions.record_start(job.number, now_s)
 
     def _ranks(self, gpus: Iterable[int]) -> list[Rank]:
-        """Return one rank per node, in node order."""
+        """Return the ranks that use these GPUs: one for each node, in node order."""
         by_node: dict[int, list[int]] = {}
         for gpu in gpus:
             node, local = self.cluster.gpu_location(gpu)
@@ -460,7 +460,7 @@ class BrokerState(Known):
         self._close(job, entry.outcome, entry.exit_code, entry.reason, end_s)
 
     def _has_declared_down(self, attempt: Attempt) -> bool:
-        """Return whether an operator has declared down, or removed, a node of an attempt."""
+        """Return whether an operator has declared down, or removed, a node on which an attempt has a rank."""
         nodes = (self.nodes.get(rank.node) for rank in attempt.ranks)
         return any(node is None or node.removed or not node.up for node in nodes)
 

@@ -1,7 +1,8 @@
-"""Fair share: priority by the past usage of users, relative to their shares.
+"""Fair share: priorities of users by their past usage, relative to their shares.
 
 This is Slurm's classic formula: a user with the fraction U of all usage, and the share S, has the factor
-2^(-U / S). Usage is measured in charged GPU-seconds, GPUs x SM clock x time, and halves every half-life.
+2^(-U / S). Usage is measured in charged GPU-seconds, GPUs x SM clock (as a fraction of the highest) x time,
+and halves every half-life.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Final
 from rlsched.broker.state.jobs import Attempt, Job
 
 LEAST_LN_WEIGHT: Final = -10.0 * math.log(2.0)
-"""Minimum of ln(weight): a user far above the share keeps a thousandth of the weight of an unused share."""
+"""Minimum of ln(weight): a user far above the share still has a thousandth of the weight of an idle user."""
 
 
 class FairShareUsage:
-    """Decayed GPU-seconds charged to users.
+    """GPU-seconds charged to users, with decay.
 
     Args:
         half_life_s: Half-life of usage, seconds; infinite: no decay.
@@ -34,7 +35,7 @@ class FairShareUsage:
         return dict(self._gpu_s), self._at_s
 
     def restore_usage(self, gpu_s: dict[str, float], at_s: float) -> None:
-        """Restore the result of `sums`."""
+        """Restore usage from the result of `sums`."""
         self._gpu_s, self._at_s = dict(gpu_s), at_s
 
     def usage_by_user(self, now_s: float, running: Iterable[Job]) -> dict[str, float]:
@@ -47,16 +48,16 @@ class FairShareUsage:
         return used
 
     def charge_attempt(self, job: Job, attempt: Attempt, end_s: float, now_s: float) -> None:
-        """Charge an attempt that has left its GPUs."""
+        """Charge an attempt that has released its GPUs."""
         if attempt.seated_s < math.inf:
             self._fade(now_s)
             charge = self._charge(job, attempt, end_s, now_s)
             self._gpu_s[job.spec.user] = self._gpu_s.get(job.spec.user, 0.0) + charge
 
     def _charge(self, job: Job, attempt: Attempt, end_s: float, now_s: float) -> float:
-        """Return the decayed usage of an attempt: the integral of its GPUs x the decay factor.
+        """Return the decayed usage of an attempt: the integral of its GPUs x the decay factor over its run.
 
-        For shared GPUs, the attempt's mean share of them counts during the whole run.
+        If the attempt shared its GPUs, its mean share of them is used for the whole run.
         """
         ran_s, rate = max(end_s - attempt.seated_s, 0.0), job.spec.num_gpus * attempt.sm_clock_frac
         if attempt.lent_s > 0.0 and ran_s > 0.0:

@@ -1,4 +1,4 @@
-"""A finished job as one row: columns for queries, and a column with the other fields of the job."""
+"""A finished job as one row of a table: columns for queries, and a column with all other fields."""
 
 from __future__ import annotations
 
@@ -74,20 +74,20 @@ _IN_COLUMNS = {
     "attempts": "attempts",
     "preemptions": "preemptions",
 }
-"""Column by field of a `Job`, for fields that have a column."""
+"""Column by field of a `Job`, for the fields that have a column of their own."""
 _SPEC_IN_COLUMNS = {name: name for name in ("job", "token", "name", "user", "vc", "num_gpus")}
-"""Column by field of the submission, for fields that have a column."""
+"""Column by field of the submission, for the fields that have a column of their own."""
 _UNCOUNTED = {"command": [], "env": {}, "cwd": ""}
-"""Fields of the submission that a finished job no longer has."""
+"""Fields of the submission that are removed when a job finishes, with the values that replace them."""
 _ALWAYS_WRITTEN = ("num_cpus", "time_limit_s")
-"""Fields of the submission that are written even with their default: earlier versions require them."""
+"""Fields of the submission that are written even with default values: earlier versions require them."""
 _LEAVES = frozenset((type(None), bool, int, float, str, dict))
-"""Types of most field values; such values are plain data already."""
+"""Types of most field values. Such values are plain data already and need no conversion."""
 _encoder = msgspec.msgpack.Encoder()
 
 
 def ended_job(job: Job, nodes: Mapping[str, Node]) -> EndedJob:
-    """Return the row of a finished job, from the state at the fact that ended it."""
+    """Return the row of a finished job. The state must be the one right after the fact that ended the job."""
     assert job.end_s is not None
     spec, attempt = job.spec, job.attempt
     ran_on = {rank.node for rank in attempt.ranks} if attempt is not None else set()
@@ -123,7 +123,10 @@ def ended_job(job: Job, nodes: Mapping[str, Node]) -> EndedJob:
 
 
 def differing(row: EndedJob, other: EndedJob) -> list[str]:
-    """Return the columns in which two rows differ. The order of fields in `rest` does not count."""
+    """Return the names of the columns in which two rows differ.
+
+    The order of the fields in `rest` is ignored.
+    """
     names = [name for name, one, two in zip(row._fields, row, other, strict=True) if one != two]
     if names == ["rest"] and _sorted(row.rest) == _sorted(other.rest):
         return []
@@ -139,7 +142,7 @@ def _sorted(rest: bytes) -> bytes:
 
 
 def job_of(row: EndedJob) -> Job:
-    """Return the job of a row, in its final state.
+    """Return the job that a row stores, in its final state.
 
     Raises:
         JournalError: the row's `rest` is damaged, or of another version.
@@ -158,7 +161,7 @@ def job_of(row: EndedJob) -> Job:
 
 
 class AskedFor(msgspec.Struct, frozen=True):
-    """Fields of a finished job's submission that lists need in addition to the columns."""
+    """Fields of a finished job's submission that lists show in addition to the columns."""
 
     array: int = 0
     task: int = 0
@@ -173,7 +176,7 @@ _rest_decoder = msgspec.msgpack.Decoder(_Rest)
 
 
 def asked_of_row(row: EndedJob) -> AskedFor:
-    """Return the fields of a row's submission that lists need, without decoding the rest of the job.
+    """Return the fields of a row's submission that lists show, without decoding the rest of the job.
 
     Raises:
         JournalError: the row's `rest` is damaged, or of another version.
@@ -204,9 +207,9 @@ def plain(thing: Any) -> Any:
 
 @cache
 def _fields(kind: type) -> list[tuple[str, Any]] | None:
-    """Return (field, default) of a dataclass or struct; None for other classes.
+    """Return (field, default) of each field of a dataclass or struct; None for other classes.
 
-    A field without a default gets a new object as its default, which equals no value.
+    A field without a default gets a new object in its place, which is unequal to every value.
     """
     required = object()
     if dataclasses.is_dataclass(kind):

@@ -1,8 +1,7 @@
-"""The table `ended_jobs` of the journal: one row per finished job, derived from the facts only.
+"""The table `ended_jobs` of the journal: one row for each finished job, derived only from the facts.
 
 Rows are written in the transaction of the facts that end a job. `meta.ended_at` is the number of the last
-entry that the table includes. If it is behind the entries, the next start of the broker adds the missing
-rows.
+entry that the table includes. If later entries exist, the next start of the broker adds the missing rows.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ _INSERT = f"INSERT OR REPLACE INTO ended_jobs VALUES ({', '.join('?' * (len(Ende
 
 
 def put_finished(db: sqlite3.Connection, rows: Sequence[EndedJob]) -> None:
-    """Write rows, replacing existing ones."""
+    """Write rows, and replace existing rows of the same jobs."""
     db.executemany(_INSERT, [(*row, row.checksum()) for row in rows])
 
 
 def put_copied(db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
-    """Write rows of another journal with their checksums, for jobs that have no entries here.
+    """Write rows copied from another journal, with their checksums, for jobs without entries in this journal.
 
     Raises:
         JournalError: a row is damaged.
@@ -56,13 +55,13 @@ def put_copied(db: sqlite3.Connection, rows: Sequence[Sequence[Any]]) -> None:
 
 
 def copied_to(db: sqlite3.Connection) -> int:
-    """Return the last job number copied from another journal's table; -1: no rows are missing."""
+    """Return the number of the last job copied from another journal's table; -1: no rows are missing."""
     found = db.execute("SELECT value FROM meta WHERE key = 'ended_copied'").fetchone()
     return -1 if found is None else int(found[0])
 
 
 def set_copied_to(db: sqlite3.Connection, job: int) -> None:
-    """Record the last job number copied; -1: all rows are copied."""
+    """Record the number of the last job copied from another journal's table; -1: all rows are copied."""
     db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_copied', ?)", (str(job),))
 
 
@@ -72,13 +71,13 @@ def holds_at(db: sqlite3.Connection, last: int) -> None:
 
 
 def begins_at(db: sqlite3.Connection, from_s: float) -> None:
-    """Record that rows of jobs that ended before `from_s` (Unix seconds) may be missing from now on."""
+    """Record that rows may be missing from now on for jobs that ended before `from_s`, Unix seconds."""
     from_s = max(from_s, began_at(db))
     db.execute("INSERT OR REPLACE INTO meta VALUES ('ended_from_s', ?)", (repr(from_s),))
 
 
 def began_at(db: sqlite3.Connection) -> float:
-    """Return the time (Unix seconds) before which rows may be missing; 0: none was removed."""
+    """Return the time before which rows of ended jobs may be missing, Unix seconds; 0: no row was removed."""
     found = db.execute("SELECT value FROM meta WHERE key = 'ended_from_s'").fetchone()
     try:
         return 0.0 if found is None else float(found[0])
@@ -93,8 +92,9 @@ def differences(
 
     Args:
         db: The journal.
-        expected: All rows up to `ended_at`, in any order.
-        over_before: Called last; returns the number of additional jobs that had finished before a base.
+        expected: The rows of all jobs that entries up to `ended_at` end, in any order.
+        over_before: Returns the number of jobs that had finished before the base. It is called after all of
+            `expected` has been read.
     """
     count = missing = 0
     from_s = began_at(db)
@@ -117,7 +117,7 @@ def differences(
     before = over_before()
     found = rows + missing - count
     if from_s and found < before:
-        return  # their rows were kept for long enough
+        return  # rows were removed when they were old enough
     if before and found < before:
         yield (
             f"ended jobs: {before} had finished before the journal's base, and {max(found, 0)} of them have "
@@ -128,7 +128,7 @@ def differences(
 
 
 class Filter(NamedTuple):
-    """Filter of rows; None, "" and the empty tuple match all rows.
+    """Filter of rows. The values None, "" and () match all rows.
 
     Attributes:
         since_s: Only jobs that ended at this time or later, Unix seconds.
@@ -146,7 +146,7 @@ class Filter(NamedTuple):
 
 
 class EndedTable:
-    """Reads the table of ended jobs. The time of a call does not grow with the table.
+    """Reader of the table of ended jobs. The duration of a call does not grow with the table.
 
     Args:
         path: Name of the journal in messages.
@@ -159,7 +159,7 @@ class EndedTable:
     def scan(
         self, wanted: Filter, before: tuple[float, int] | None, rows: int, most: int
     ) -> tuple[list[EndedJob], tuple[float, int] | None]:
-        """Scan rows, newest first.
+        """Scan rows, newest first, for the rows that match a filter.
 
         Args:
             wanted: Filter of the rows to return.
@@ -203,7 +203,7 @@ class EndedTable:
                 yield self._sound(raw)
 
     def page(self, after: int, most_bytes: int) -> tuple[list[tuple[Any, ...]], bool]:
-        """Return stored rows with checksums, for job numbers above `after`, and whether these are all.
+        """Return stored rows with checksums, for job numbers above `after`, and whether no more rows follow.
 
         Raises:
             JournalError: the file cannot be read.
@@ -249,7 +249,7 @@ class EndedTable:
 
 
 _ROW_BYTES = 120
-"""Size of a row in a message without its texts, bytes."""
+"""Estimated size of a row in a message, without the row's texts, bytes."""
 _NAME, _STATE, _END = map(EndedJob._fields.index, ("name", "state", "end_s"))
 _MATCHES = (
     "(:account IS NULL OR account = :account) AND (:user IS NULL OR user = :user) "
@@ -258,7 +258,7 @@ _MATCHES = (
 
 
 def _bounds(wanted: Filter, before: tuple[float, int] | None) -> tuple[str, str, dict[str, Any]]:
-    """Return (index, WHERE clause, its values) so that rows come in the order of an index."""
+    """Return (index, WHERE clause, values in the clause), so that SQLite reads rows in the index's order."""
     index, wheres, values = "ended_by_end", [], {}
     if wanted.user is not None:
         index, wheres = "ended_by_user", ["user = :user"]

@@ -1,4 +1,4 @@
-"""Gates set by users that keep a waiting job out of the queue: holds, begin times, dependencies.
+"""Gates: reasons set by users that keep a waiting job out of the queue (holds, begin times, dependencies).
 
 The terms are Slurm's. `after` waits until the other job has started, `afterany` until it has finished,
 `afterok` until it has completed, `afternotok` until it has finished in any other state. A job with a
@@ -20,9 +20,9 @@ NEVER: Final = "DependencyNeverSatisfied"
 
 
 def is_met(kind: str, state: str) -> bool | None:
-    """Return whether a job in this state (final, or `running` for a start) meets a dependency of this kind.
+    """Return whether a job in this state meets a dependency of this kind; None: not yet, but possibly later.
 
-    None: not yet, but possibly later.
+    `state`: the job's final state, or `running` when the job starts.
     """
     if state == RUNNING:
         return True if kind == "after" else None
@@ -32,10 +32,10 @@ def is_met(kind: str, state: str) -> bool | None:
 
 
 class Gates:
-    """Keeps waiting jobs out of the queue until their gates open.
+    """The gates of all waiting jobs and arrays. Jobs stay out of the queue until their gates open.
 
     Args:
-        eligibility: Receives the reasons.
+        eligibility: Receives the reasons that keep jobs out of the queue.
 
     Attributes:
         hopeless: Reason why a job can never run, by job; the code that cancels these jobs removes them.
@@ -45,16 +45,16 @@ class Gates:
         self._eligibility = eligibility
         self._held: dict[int, str] = {}  # job -> `user` or `admin`
         self._begins: dict[int, tuple[float, int]] = {}  # job -> begin time, and its seq
-        self._waits: dict[int, tuple[int, list[DependsOn]]] = {}  # job -> its seq, and its open dependencies
+        self._waits: dict[int, tuple[int, list[DependsOn]]] = {}  # job -> its seq, and its unmet dependencies
         self._awaited: dict[int, dict[int, None]] = {}  # job -> jobs that wait for it
         self.hopeless: dict[int, str] = {}
         self.due_s = math.inf
-        """Next time at which `open_due_gates` will let a job in, Unix seconds; infinite if there is none."""
+        """Next time at which `open_due_gates` will open a gate, Unix seconds; infinite if there is none."""
 
     # ---- events of jobs ---------------------------------------------------------------------------
 
     def add_gates(self, seq: int, entry: JobSubmitted, now_s: float) -> None:
-        """Register a waiting job that entered the ledger, with its gates."""
+        """Register the gates of a waiting job in the ledger. If it has any, keep it out of the queue."""
         if entry.held:
             self._hold(entry.job, seq, entry.held)
         if entry.begin_s is not None and entry.begin_s > now_s:
@@ -65,12 +65,12 @@ class Gates:
             self.add_dependencies(seq, entry.job, entry.depends_on)
 
     def add_dependencies(self, seq: int, job: int, others: list[DependsOn]) -> None:
-        """Add open dependencies of a job."""
+        """Add dependencies that are not met yet to a job."""
         self._note_waits(seq, job, others)
         self._bar(seq, "Dependency")
 
     def set_hold(self, seq: int, entry: JobHeld, now_s: float) -> None:
-        """Apply a hold or release of a waiting job."""
+        """Apply the hold or the release of a waiting job."""
         if entry.by and entry.job not in self._held:
             self._hold(entry.job, seq, entry.by)
         elif entry.by:
@@ -95,11 +95,11 @@ class Gates:
             self._update_reason(seq, "Dependency", waited, job in self._waits, now_s)
 
     def resolve_start(self, job: int, now_s: float) -> None:
-        """Apply the start of a job."""
+        """Apply the start of a job to the jobs that depend on it."""
         self._resolve(job, RUNNING, now_s)
 
     def resolve_end(self, job: int, state: str, now_s: float) -> None:
-        """Apply the end of a job, which may have been waiting."""
+        """Apply the end of a job to the jobs that depend on it, and remove the job's own gates."""
         self._held.pop(job, None)
         self.remove_gates(job)
         self._resolve(job, state, now_s)
@@ -126,7 +126,7 @@ class Gates:
         return self._held.get(job, "")
 
     def held_among(self, jobs: Iterable[int]) -> int:
-        """Return the number of held jobs among these."""
+        """Return how many of these jobs are held."""
         return sum(job in self._held for job in jobs) if self._held else 0
 
     def begins_s(self, job: int) -> float | None:
@@ -134,11 +134,11 @@ class Gates:
         return self._begins[job][0] if job in self._begins else None
 
     def open_dependencies(self, job: int) -> list[DependsOn]:
-        """Return the open dependencies of a job."""
+        """Return the dependencies of a job that are not met yet."""
         return self._waits.get(job, (0, []))[1]
 
     def is_open(self, job: int) -> bool:
-        """Return whether no gate keeps a job out."""
+        """Return whether no gate keeps this job out of the queue."""
         return not (job in self._held or job in self._begins or job in self._waits)
 
     # ---- internals --------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class Gates:
             self._awaited.setdefault(one.job, {})[job] = None
 
     def _forget_waits(self, job: int) -> bool:
-        """Remove a job's dependencies. Return whether there were any."""
+        """Remove a job's dependencies. Return whether the job had any."""
         found = self._waits.pop(job, None)
         for one in found[1] if found else ():
             self._awaited.get(one.job, {}).pop(job, None)
@@ -178,7 +178,7 @@ class Gates:
         self._bar(seq, "Held")
 
     def _resolve(self, other: int, state: str, now_s: float) -> None:
-        """Apply a state of job `other` to the jobs that depend on it."""
+        """Apply the new state of job `other` to the jobs that depend on it."""
         enter: list[int] = []
         for job in list(self._awaited.get(other, ())):
             seq, waits = self._waits[job]

@@ -1,4 +1,4 @@
-"""GPUs that the ledger has given to other jobs before the preempted jobs have left them."""
+"""Handover of GPUs: GPUs that the ledger has allocated again before the preempted jobs have left them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlsched.broker.state.jobs import Attempt, Job
 
 
 class GpuHandover:
-    """Preempted jobs until their attempts have ended (leaving jobs), and jobs that wait for their GPUs.
+    """Preempted jobs whose attempts have not ended yet (leaving jobs), and the jobs that wait for their GPUs.
 
     Attributes:
         emptied: Jobs whose GPUs have become empty; cleared by the code that launches the jobs.
@@ -20,9 +20,9 @@ class GpuHandover:
         self._leaving: dict[int, Job] = {}
 
     def add_leaving(self, job: Job, attempt: Attempt, decision: int, moved_for: str | None = None) -> None:
-        """Register a job that lost its GPUs to others. A job that is already being ended keeps its `ending`.
+        """Register a job that lost its GPUs to others. If it is already being ended, its `ending` stays.
 
-        `moved_for`: id of the job for which this job is moved; None: it was preempted.
+        `moved_for`: id of the job for which this job is moved; None: the job was preempted.
         """
         self._leaving[job.number] = job
         if not attempt.ending:
@@ -33,17 +33,17 @@ class GpuHandover:
                 attempt.ending_reason = f"moved by decision {decision} for job {moved_for}"
 
     def leaves(self, job: Job) -> None:
-        """Restore a job that is still leaving after a preemption; its attempt has all other fields."""
+        """Restore a preempted job that is still leaving its GPUs. Its attempt already has all fields."""
         self._leaving[job.number] = job
 
     def remove_leaving(self, job: Job) -> None:
-        """Remove a job whose attempt has ended."""
+        """Remove a leaving job when its attempt has ended."""
         self._leaving.pop(job.number, None)
 
     def wait_for_gpus(self, job: Job, attempt: Attempt) -> bool:
-        """Record the ranks that are still on a new attempt's GPUs. Return whether there are none.
+        """Record the ranks that are still on a new attempt's GPUs. Return whether these GPUs are empty.
 
-        If one of the two jobs has whole nodes, the ranks that are still on the attempt's nodes count.
+        If the new or the leaving job has whole nodes, all ranks still on the attempt's nodes count.
         """
         taken = {(rank.node, gpu) for rank in attempt.ranks for gpu in rank.gpus}
         nodes = {rank.node for rank in attempt.ranks}
@@ -63,7 +63,10 @@ class GpuHandover:
         return not attempt.leaving
 
     def remove_rank(self, number: int, rank: int, jobs: Iterable[Job]) -> list[Job]:
-        """Remove an ended rank. Return the given jobs that have no other jobs' ranks left on their GPUs."""
+        """Remove an ended rank of a leaving job.
+
+        Return the jobs of `jobs` that now have empty GPUs.
+        """
         if number not in self._leaving:
             return []
         emptied = []

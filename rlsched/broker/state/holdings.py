@@ -1,9 +1,10 @@
-"""GPUs that the broker cannot allocate: held by other jobs of an engine, or out of service.
+"""Holdings: GPUs that the broker cannot allocate, because other jobs hold them or they are out of service.
 
-A GPU is out of service if its node has lost it, or found a foreign process on it.
+Other jobs are jobs that an engine runs without this broker. A GPU is out of service if its node no longer
+detects it, or found a foreign process on it.
 
 Each holding is represented by a job of the ledger that is never a candidate. This job has its GPUs from the
-start, is never preempted, and predictors do not learn from it. So rules, plans and rows take into account
+start, is never preempted, and predictors do not learn from it. So rules, plans and policies take into account
 which GPUs are held, and until when.
 """
 
@@ -21,7 +22,7 @@ from rlsched.wire.messages import Holding
 
 
 class NodeHoldings:
-    """All holdings, by node.
+    """Holdings of all nodes, by node.
 
     Args:
         cluster: The ledger.
@@ -32,7 +33,7 @@ class NodeHoldings:
         self._of_node: dict[str, list[tuple[Holding, int]]] = {}
 
     def set(self, entry: GpusHeld, node: Node, now_s: float) -> None:
-        """Set all holdings of a node. Unchanged holdings are not touched."""
+        """Replace all holdings of a node. Holdings that are unchanged stay as they are."""
         known = self._of_node.pop(entry.name, [])
         for holding, seq in known:
             if holding not in entry.held:
@@ -53,7 +54,10 @@ class NodeHoldings:
         return {name: list(held) for name, held in self._of_node.items()}
 
     def restore_holdings(self, by_node: dict[str, list[tuple[Holding, int]]]) -> None:
-        """Restore the result of `by_node`; the ledger already has the jobs of the holdings."""
+        """Restore holdings from the result of `by_node`.
+
+        The ledger already has the jobs that represent them.
+        """
         self._of_node = {name: list(held) for name, held in by_node.items()}
 
     def holdings_of(self, node: str) -> list[Holding]:
@@ -72,7 +76,10 @@ class NodeHoldings:
         return any(seq == other for held in self._of_node.values() for _, other in held)
 
     def possible_holdings(self, name: str, node: Node, wanted: list[Holding]) -> list[Holding]:
-        """Return the holdings possible now: GPUs of the node, each once, without this broker's jobs."""
+        """Return the wanted holdings, limited to GPUs that can be held now.
+
+        Each GPU of the node can be in one holding, and only if no job of this broker uses it.
+        """
         return list(self._possible(self.holdings_of(name), node, wanted))
 
     def _possible(self, held: list[Holding], node: Node, wanted: list[Holding]) -> Iterator[Holding]:

@@ -1,4 +1,4 @@
-"""Requested resources of a job: as the ledger counts them, and as text for users."""
+"""Requested resources of a job: as the ledger counts them, and formatted for users."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rlsched.models.gpu_types import asked_type
 from rlsched.wire.messages import DryRun, Submit
 
 HIGH_QUANTILE: Final = 2.33
-"""99 % of a normal distribution is below the mean plus this number of standard deviations."""
+"""Standard deviations from the mean to the 99th percentile of a normal distribution."""
 
 
 class Sharing(TypedDict):
-    """Arguments of `ClusterState.add_job` about sharing GPUs."""
+    """Arguments of `ClusterState.add_job` that concern the sharing of GPUs."""
 
     shares: bool
     gpu_need_mib: int
@@ -30,7 +30,7 @@ class Sharing(TypedDict):
 def demand_of(spec: JobSubmitted, learnt_gpu_mib: int = 0) -> Demand:
     """Return the demand of a job as the ledger counts it. Journals before version 7 did not count cores.
 
-    `learnt_gpu_mib`: observed use of GPU memory, MiB. The larger of this and the requested memory counts.
+    `learnt_gpu_mib`: observed use of GPU memory, MiB. The larger of this use and the requested memory counts.
     """
     gpu_memory_mib, gpu_types = max(spec.gpu_memory_mib, learnt_gpu_mib), tuple(spec.gpu_types)
     if not spec.counted:
@@ -56,14 +56,14 @@ def needs(job: Job) -> Demand:
 
 
 def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0, *, alone: bool = False) -> Sharing:
-    """Return whether a job can share GPUs, and its GPU memory, by its submission and its attempts.
+    """Return whether a job can share GPUs, and its need of GPU memory, from its submission and its attempts.
 
     A job with whole nodes never shares. With `auto`, a job shares if its effect on its neighbours is known
     (the user named a workload, or similar jobs have run and their GPU time was measured) and its GPU memory
-    is known. The memory is the larger of the requested memory and the bound that 99 % of such jobs stay
-    below; without both, the catalogue's value.
+    is known. The memory is the larger of the requested memory and the bound that 99 % of similar jobs stay
+    below; if neither is known, the catalogue's value.
 
-    `learnt_gpu_mib`: as in `demand_of`. `alone`: it may no longer share, whatever its submission permits.
+    `learnt_gpu_mib`: as in `demand_of`. `alone`: the job must not share, whatever its submission permits.
     """
     is_named = workload_number(spec.workload) > 0
     profiles = spec.profiles.values()
@@ -74,21 +74,24 @@ def sharing_of(spec: JobSubmitted, learnt_gpu_mib: int = 0, *, alone: bool = Fal
 
 
 def memory_bound_mib(profiles: Mapping[str, WorkloadProfile]) -> int:
-    """Largest GPU memory by type that 99 % of similar jobs stay below on each GPU, MiB; 0: unknown.
+    """Return the GPU memory that 99 % of similar jobs stay below on each GPU, MiB; 0: unknown.
+
+    The result is the largest value of all GPU types.
 
     Args:
-        profiles: By GPU type.
+        profiles: Profiles by GPU type.
     """
     found = (one.memory_mib for one in profiles.values() if one.memory_mib is not None)
     return max((math.ceil(one.value * math.exp(HIGH_QUANTILE * one.spread)) for one in found), default=0)
 
 
 def runs_as(spec: JobSubmitted) -> int:
-    """Return the number of the catalogue's workload by which a job is modelled; 0: no workload is known.
+    """Return the number of the catalogue's workload that models a job; 0: no workload is known.
 
-    It is the workload that the user named, else the workload whose GPU time is nearest to that of similar
-    jobs: GPU time is the best predictor of how two jobs share a GPU. If the clock-bound share of similar jobs
-    is known too, both differences count equally, so that clocks are chosen according to observations.
+    The workload is the one that the user named. If the user named none, it is the workload with the GPU time
+    nearest to that of similar jobs: GPU time is the best predictor of how two jobs share a GPU. If the
+    clock-bound share of similar jobs is known too, both differences count equally, so that clocks are chosen
+    according to observations.
     """
     return workload_number(spec.workload) or nearest_workload(spec.profiles)
 
@@ -97,7 +100,7 @@ def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
     """Return the number of the catalogue's workload nearest to learnt figures; 0: no GPU time was learnt.
 
     Args:
-        profiles: Profiles by GPU type. For each figure, the type with the most attempts counts.
+        profiles: Profiles by GPU type. For each figure, the type with the most attempts is used.
     """
     seen = [one.util_frac for one in profiles.values() if one.util_frac is not None]
     if not seen:
@@ -110,9 +113,10 @@ def nearest_workload(profiles: Mapping[str, WorkloadProfile]) -> int:
 
 
 def workload_like(util_frac: float, clock_bound: float | None = None) -> int:
-    """Return the number of the catalogue's workload nearest in GPU time (and clock-bound share, if given).
+    """Return the number of the catalogue's workload with the nearest GPU time.
 
-    If two workloads are equally near, return the first.
+    If `clock_bound` is given, the difference of the clock-bound shares counts too. If two workloads are
+    equally near, return the first.
     """
 
     def distance(number: int) -> float:
@@ -124,20 +128,20 @@ def workload_like(util_frac: float, clock_bound: float | None = None) -> int:
 
 @cache
 def _utils() -> tuple[float, ...]:
-    """Return each catalogue workload's GPU time without co-tenants on its reference type, by number."""
+    """Return the GPU time of each catalogue workload without co-tenants on its reference type, by number."""
     traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
     return tuple(traits["util_frac"].tolist())
 
 
 @cache
 def _clock_bounds() -> tuple[float, ...]:
-    """Return each catalogue workload's clock-bound share on its reference type, by number."""
+    """Return the clock-bound share of each catalogue workload on its reference type, by number."""
     traits = catalogue().traits([REFERENCE_TYPE])[1:, 0]
     return tuple(traits["clock_bound"].tolist())
 
 
 def demand_asked(message: Submit | DryRun) -> Demand:
-    """Return the demand of a submission or a dry run."""
+    """Return the demand that a submission or a dry run requests."""
     return Demand(
         gpus=message.num_gpus,
         gpu_types=tuple(types_asked(message.gpu_types)),
@@ -149,12 +153,12 @@ def demand_asked(message: Submit | DryRun) -> Demand:
 
 
 def types_asked(gpu_types: Sequence[str]) -> list[str]:
-    """Return GPU types as in the ledger, sorted and unique, in the catalogue's spelling if it has them."""
+    """Return GPU types as in the ledger: sorted, unique, in the catalogue's spelling if it has the type."""
     return sorted({asked_type(one) for one in gpu_types})
 
 
 def on_a_rank(demand: Demand, gpus: int, cpu_milli_each: int = -1) -> tuple[int, int]:
-    """Return (whole cores, MiB of memory) of a rank with `gpus` of its job's GPUs.
+    """Return (whole cores, MiB of memory) that a rank with `gpus` GPUs gets.
 
     `cpu_milli_each`: cores per GPU by the decision, thousandths; -1: as requested.
     """
@@ -163,7 +167,7 @@ def on_a_rank(demand: Demand, gpus: int, cpu_milli_each: int = -1) -> tuple[int,
 
 
 def beside_gpus(demand: Demand) -> str:
-    """Format the requested cores and memory of a job; "" if there are none."""
+    """Format the cores and memory that a job requests; "" if it requests none."""
     cores = -(-demand.cpu_milli // 1000)
     found = [f"{cores} core{'' if cores == 1 else 's'}"] if cores else []
     found += [f"{memory(demand.memory_mib)} of memory"] if demand.memory_mib else []
@@ -171,12 +175,12 @@ def beside_gpus(demand: Demand) -> str:
 
 
 def of_types(demand: Demand) -> str:
-    """Format the requested GPU types, `A100 or H100`; "" if any type fits."""
+    """Format the requested GPU types, `A100 or H100`; "" if the job accepts any type."""
     return " or ".join(demand.gpu_types)
 
 
 def beside_count(demand: Demand) -> str:
-    """Format all requests of a job except its number of GPUs; "" if there are none."""
+    """Format all requests of a job except its number of GPUs; "" if it has no others."""
     found = [beside_gpus(demand)] if demand.cpu_milli or demand.memory_mib else []
     kind = f" of type {of_types(demand)}" if demand.gpu_types else ""
     size = f" of {memory(demand.gpu_memory_mib)}" if demand.gpu_memory_mib else ""
@@ -185,5 +189,5 @@ def beside_count(demand: Demand) -> str:
 
 
 def memory(mib: int) -> str:
-    """Format MiB for users, rounded down."""
+    """Format an amount of memory in MiB for users, rounded down."""
     return f"{mib} MiB" if mib < 1024 else f"{mib * 10 // 1024 / 10:g} GiB"

@@ -14,14 +14,14 @@ from rlsched.wire.messages import RankUsage
 from rlsched.wire.states import ACTIVE, ENDED, LAUNCHING, LIVE, JobState, RankState
 
 _NO_RANKS: set[tuple[int, int]] = set()
-"""Empty set shared by all finished attempts; never modified."""
+"""Empty set that all finished attempts share; never modified."""
 NODE_STOPPED = "node_stopped"
-"""Reason of a rank's end: its node was stopped together with its jobs."""
+"""Reason of a rank's end if its node was stopped together with its jobs."""
 
 
 @dataclass(slots=True)
 class Rank:
-    """One rank of an attempt: the part of the gang on one node.
+    """One rank of an attempt: the part of the job on one node.
 
     Attributes:
         node: Name of the node.
@@ -29,9 +29,9 @@ class Rank:
         state: `launching`, `running` or `ended`.
         sm_clock_mhz: Highest SM clock allowed for the GPUs, as the node reports it; 0: no limit set.
         clock_note: Reason why the ordered clock was not set.
-        output_note: Option, path and reason if its output is not in its job's file.
-        ended_s: End time, Unix seconds, by the node's report if there is one; never before the attempt's
-            start nor after the journal's time.
+        output_note: Option, path and reason if the rank's output is not in the job's output file.
+        ended_s: End time, Unix seconds: as the node reports it, else the time of the entry. It is never
+            before the attempt's start nor after the journal's time.
         ran_s: Run time by the node's report, seconds; None without a report.
         usage: Resource use, set at the end; None if not measured.
     """
@@ -50,7 +50,7 @@ class Rank:
     usage: RankUsage | None = None
 
     def become(self, state: RankState) -> None:
-        """Change the state.
+        """Change the rank's state.
 
         Raises:
             JournalError: the transition is not legal, see `rlsched.broker.base.states`.
@@ -68,22 +68,22 @@ class Attempt:
         start_s: Time of the allocation, Unix seconds.
         seated_s: Time at which the GPUs became empty, Unix seconds; infinite while preempted jobs are leaving
             them.
-        leaving: (job, rank) of the ranks that are leaving the GPUs.
+        leaving: (job, rank) of the preempted jobs' ranks that are still on the attempt's GPUs.
         sm_clock_frac: SM clock by the decision, as a fraction of the highest.
         cpu_milli_each: Cores per GPU by the decision, thousandths; -1: as requested.
         was_shared: Whether another job has used the GPUs at the same time.
-        lent_s: GPU time used by co-tenants until `tenants_since_s`, seconds per GPU.
-        tenants: Number of jobs on the GPUs, including this one.
+        lent_s: GPU time that co-tenants used until `tenants_since_s`, seconds per GPU.
+        tenants: Number of jobs on the GPUs, including this attempt's job.
         tenants_since_s: Time at which `tenants` last changed, Unix seconds.
         is_learnt: Whether the speed next to the present co-tenant has been learnt.
         decision: Number of the decision that started the attempt.
         source: Source of that decision.
-        ending: State of the job after all ranks have ended; "" while the attempt continues. `preempted`:
-            queued, unless the job ended by itself.
+        ending: State that the job gets when all ranks have ended; "" while the attempt continues.
+            `preempted`: the job is queued, unless it ended by itself.
         ending_reason: Reason of the ending.
         moved: Whether the attempt is ended so that the job continues elsewhere, because another job needs its
             GPUs as a block.
-        charged: Whether the next attempt counts against the job's retries.
+        charged: Whether the end of this attempt counts against the job's retries.
         lost: Whether the attempt ends because one of its nodes was lost.
         first_failure: The first exit code that was not 0, and its reason.
     """
@@ -115,16 +115,16 @@ class Attempt:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all ranks have ended."""
+        """Whether all ranks of the attempt have ended."""
         return not self.live_ranks()
 
     @property
     def held_s(self) -> float:
-        """Time for which the attempt held its GPUs, seconds, after its end; shared time counts in part."""
+        """Time for which the ended attempt held its GPUs, seconds. Shared GPU time counts in part."""
         return max(max(rank.ended_s for rank in self.ranks) - self.seated_s - self.lent_s, 0.0)
 
     def shares_with(self, tenants: int, now_s: float) -> None:
-        """Set the number of jobs on the GPUs from `now_s` on, including this one."""
+        """Set the number of jobs on the attempt's GPUs from `now_s` on, including its own job."""
         if self.tenants > 1:
             self.lent_s += (now_s - self.tenants_since_s) * (1.0 - 1.0 / self.tenants)
         self.was_shared = self.was_shared or tenants > 1
@@ -133,17 +133,17 @@ class Attempt:
 
     @property
     def energy_j(self) -> float | None:
-        """Energy of the ended ranks, joules; None if not measured."""
+        """Energy of the attempt's ended ranks, joules; None if not measured."""
         used = [rank.usage.energy_mj for rank in self.ranks if rank.usage is not None]
         known = [energy_mj for energy_mj in used if energy_mj is not None]
         return sum(known) / 1e3 if known else None
 
     @property
     def run_s(self) -> float:
-        """Run time of the longest rank, seconds, after all ranks ended.
+        """Run time of the longest rank of an ended attempt, seconds.
 
-        Measured by the nodes if possible, else from the time at which the GPUs were empty to the end; 0 if
-        they never were.
+        The nodes' measurements are used if possible. Otherwise it is the time from the emptying of the GPUs
+        to the end; 0 if the GPUs never became empty.
         """
         return max(
             max(rank.ended_s - self.seated_s, 0.0) if rank.ran_s is None else rank.ran_s
@@ -153,13 +153,13 @@ class Attempt:
 
 @dataclass(slots=True)
 class Stopped:
-    """End of an attempt after which its job was queued again.
+    """An ended attempt after which its job was queued again.
 
     Attributes:
         number: Attempt number.
         start_s: Time of the allocation, Unix seconds.
         end_s: End of the last rank, Unix seconds; the broker may have received the report later.
-        reason: Reason as text.
+        reason: Reason of the end as text.
         with_node: Whether the attempt ended together with one of its nodes: the node was stopped with its
             jobs, as at a restart of the cluster, or an operator declared it down or removed it.
     """
@@ -182,7 +182,7 @@ class Job:
         seq: Number of the job in the `ClusterState`, -1 if it was rejected.
         state: queued | launching | running | completed | failed | cancelled | rejected.
         attempt: The current attempt, or the last one; None before the first.
-        retries: Number of charged attempts that ended through no fault of the job.
+        retries: Number of charged attempts: they ended early through no fault of the job.
         losses: Number of latest attempts in a row that ended with a lost node.
         preemptions: Number of attempts that were ended for another job.
         moves: Number of preempted attempts after which the job was to continue elsewhere at once.
@@ -234,7 +234,7 @@ class Job:
         return None if self.first_start_s is None else self.first_start_s - self.submit_s
 
     def become(self, state: JobState) -> None:
-        """Change the state.
+        """Change the job's state.
 
         Raises:
             JournalError: the transition is not legal, see `rlsched.broker.base.states`.
@@ -269,7 +269,7 @@ class Job:
 
     @property
     def active(self) -> Attempt | None:
-        """The attempt that is launching, running or being ended."""
+        """The current attempt, if it is launching, running or being ended; else None."""
         return self.attempt if self.state in ACTIVE else None
 
 

@@ -1,4 +1,7 @@
-"""Fields of the broker's state, and simple queries; `broker_state` defines how facts change them."""
+"""The class `Known`: fields of the broker's state, and simple queries.
+
+The module `broker_state` applies facts to the fields.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from rlsched.errors import JournalError
 
 
 class Known:
-    """State of the broker.
+    """State of the broker, without the code that applies facts to it.
 
     Args:
         predictions: Receives every submission, start and end, in order.
@@ -44,7 +47,7 @@ class Known:
         jobs: Unfinished jobs and the latest finished ones (see `forget`), by number. See also `job`.
         ended_jobs: (end, number) of the finished jobs in `jobs`, in order.
         numbers: All job numbers, ascending.
-        table: The journal's table of finished jobs; None: all of them are in `jobs`.
+        table: The journal's table of finished jobs; None: all finished jobs are in `jobs`.
         job_of_seq: Live jobs by their number in `cluster`.
         number_of_seq: Job number of every job that has been in `cluster`.
         tokens: Job number by submission token, for `jobs`. See `job_of_token`.
@@ -67,7 +70,7 @@ class Known:
         outcomes: Number of finished jobs by state.
         seats: Preempted jobs that have not left their GPUs yet.
         models: Models of the ledger: none, models of SM clocks, or all, if GPUs are shared.
-        on_finished: Called for each finished job, at the fact that ended it.
+        on_finished: Called for each finished job, at the fact that ended the job.
         priorities: Levels and weights of live jobs.
         usage: Usage of users.
         profiles: Learnt resource use of jobs.
@@ -132,7 +135,7 @@ class Known:
         self.on_finished = _nobody
 
     def can_ever_run(self, vc: str, demand: Demand) -> bool:
-        """Return whether a gang would fit the idle cluster if all registered nodes were up."""
+        """Return whether a gang would fit an idle cluster in which all registered nodes are up."""
         known = self._can_run.get((vc, demand))
         if known is None:
             gone = self.removed_nodes()
@@ -141,12 +144,12 @@ class Known:
         return known
 
     def removed_nodes(self) -> set[int]:
-        """Return the numbers of the ledger's nodes that were replaced, or that an operator removed."""
+        """Return the numbers of the ledger's nodes that were replaced, or removed by an operator."""
         there = {node.number for node in self.nodes.values() if not node.removed}
         return set(range(len(self.cluster.node_names))) - there
 
     def is_uneven(self, vc: str, num_gpus: int) -> bool:
-        """Return whether a gang would get GPU numbers that differ between nodes where an engine forbids it.
+        """Return whether an engine forbids a gang because GPU numbers would differ between its nodes.
 
         All nodes of such an engine are identical within their partition (`Members`), and a gang that exceeds
         one node takes whole nodes first. So the size of the gang determines the result before any decision.
@@ -162,23 +165,23 @@ class Known:
 
     @property
     def num_finished(self) -> int:
-        """Number of finished jobs."""
+        """Number of jobs that have ever finished."""
         return sum(self.outcomes.values())
 
     def fenced_jobs(self, node: Node) -> list[Job]:
-        """Return the jobs on a node that kills them after their `lost_after_s`, in order of job number."""
+        """Return the jobs that a node without a broker kills after `lost_after_s`, in order of number."""
         if not node.spec.capabilities.fences:
             return []
         jobs = [self.jobs[number] for number in sorted(node.live_jobs)]
         return [job for job in jobs if job.spec.lost_after_s]
 
     def has_begun(self, job: int, attempt: int) -> bool:
-        """Return whether this journal has begun this attempt, or a later one of the same job."""
+        """Return whether the journal contains this attempt, or a later attempt of the same job."""
         known = self.job(job)
         return known is not None and known.attempt is not None and attempt <= known.attempt.number
 
     def job(self, number: int) -> Job | None:
-        """Return a job, even if it is no longer in memory; None: it does not exist.
+        """Return a job, also if it is no longer in memory; None: the job does not exist.
 
         Raises:
             JournalError: the job's row is damaged.
@@ -198,7 +201,7 @@ class Known:
         return str(number) if job is None else job.called
 
     def spec(self, number: int) -> JobSubmitted | None:
-        """Return the submission of a job or an array by its number; None: it does not exist.
+        """Return the submission of a job or an array by its number; None: there is no such job.
 
         Raises:
             JournalError: the job's row is damaged.
@@ -210,7 +213,7 @@ class Known:
         return None if job is None else job.spec
 
     def task(self, array: JobArray, task: int) -> int | None:
-        """Return the job number of an array's task; None: not a job yet, or its row has been removed.
+        """Return the job number of an array's task; None: the task is not a job yet, or its row was removed.
 
         Raises:
             JournalError: a row is damaged.
@@ -222,7 +225,7 @@ class Known:
         return None if found is None else found.number
 
     def job_of_token(self, token: str) -> Job | None:
-        """Return the job that was submitted with this token; None: it does not exist.
+        """Return the job that was submitted with this token; None: there is no such job.
 
         Raises:
             JournalError: the job's row is damaged.
@@ -243,7 +246,7 @@ class Known:
             return False
 
     def forget(self, now_s: float, keep_s: float, most: int) -> None:
-        """Remove finished jobs from memory; the journal's table has them.
+        """Remove finished jobs from memory. They stay in the journal's table.
 
         Args:
             now_s: Unix seconds. Jobs that ended at this time stay because they may not be in the journal yet.
@@ -260,4 +263,4 @@ class Known:
 
 
 def _nobody(job: Job) -> None:
-    """Ignore a finished job."""
+    """Do nothing for a finished job; the default of `on_finished`."""

@@ -1,4 +1,4 @@
-"""Learning of resource use from ended attempts, and its description for users."""
+"""Learns the resource use of jobs from ended attempts, and describes it for users."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from rlsched.models.gpu_types import GPU_FIGURES, canonical_kind
 from rlsched.wire.messages import SeenUsage
 
 MOST_BUSY_FRAC, MOST_BUSY_AT_CLOCK_FRAC = 0.9, 0.97
-"""Maximum GPU time, at the highest and at a lower clock, for which the slow-down by the clock is computed."""
+"""Highest GPU time, at the highest and at a lower clock, from which the effect of the clock is computed."""
 LEAST_MEASURED_S = 20
-"""Minimum measured time, seconds: in a shorter time, programs only load and warm up."""
+"""Minimum measured time of a rank, seconds: in a shorter time, programs only load and warm up."""
 
 
 def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, Node]) -> None:
     """Learn from the usage of an attempt, if all its ranks were measured for long enough on one GPU type.
 
-    An attempt that shared GPUs gives no information about exclusive use of a GPU.
+    An attempt that shared GPUs is not used for figures that need GPUs without co-tenants, such as GPU time
+    and power.
     """
     types = {nodes[rank.node].spec.gpu_type for rank in attempt.ranks}
     used = [rank.usage for rank in attempt.ranks]
@@ -52,7 +53,7 @@ def learn(profiles: Profiles, job: Job, attempt: Attempt, nodes: Mapping[str, No
 def _at_clock(
     profiles: Profiles, job: Job, attempt: Attempt, gpu_type: str, util_frac: float
 ) -> dict[str, float]:
-    """Return figures by field, derived from an attempt's clock and its GPU time without co-tenants."""
+    """Return figures by field that follow from an attempt's clock and its GPU time without co-tenants."""
     if attempt.sm_clock_frac == 1.0:
         return {"full_util_frac": util_frac}
     full = profiles.figure(signature_of(job.spec.user, job.spec.command), gpu_type, "full_util_frac")
@@ -61,10 +62,18 @@ def _at_clock(
 
 
 def clock_time(full: Estimate | None, util_frac: float) -> float | None:
-    """Return the time per unit of work at a lower clock relative to the highest, from the GPU time at both.
+    """Return the time per unit of work at a lower clock, relative to the time at the highest clock.
 
-    `rlsched.models.at_clock.time_of_busy` has formula and assumption. None: the GPU time at the highest clock
-    is unknown, or the GPU is busy for so much of the time that the pauses are too short to compare.
+    The result follows from the GPU time at both clocks; see `rlsched.models.at_clock.time_of_busy` for the
+    formula and its assumption.
+
+    Args:
+        full: GPU time at the highest clock; None: unknown.
+        util_frac: GPU time at the lower clock.
+
+    Returns:
+        The relative time; None if `full` is unknown, or if the GPU is busy for so much of the time that the
+        pauses are too short to compare.
     """
     if full is None or full.value > MOST_BUSY_FRAC or util_frac > MOST_BUSY_AT_CLOCK_FRAC:
         return None
@@ -74,10 +83,12 @@ def clock_time(full: Estimate | None, util_frac: float) -> float | None:
 def in_words(
     profiles: Mapping[str, WorkloadProfile], gpu_type: str, seen: SeenUsage | None, gpus: int
 ) -> str:
-    """Describe the use of a job expected at its submission, next to the observed use; "" if none was learnt.
+    """Describe the resource use that was expected of a job at its submission, next to the observed use.
+
+    The text is "" if no use was learnt.
 
     Args:
-        profiles: Profiles at its submission, by GPU type.
+        profiles: Profiles at the job's submission, by GPU type.
         gpu_type: GPU type on which the job runs; "" while it waits: the type with most attempts is used.
         seen: Observed use; None: unknown, or the job waits.
         gpus: Number of GPUs of the job.
@@ -106,7 +117,7 @@ def _count(profile: WorkloadProfile) -> int:
 
 
 def _part(name: str, expected: Estimate | None, said: object, seen: float | None) -> str:
-    """Format `GPU 78 % (80 % seen)`."""
+    """Format one figure, such as `GPU 78 % (80 % seen)`; "" if none was expected."""
     assert callable(said)
     if expected is None:
         return ""

@@ -1,4 +1,4 @@
-"""State of each node in the broker and in the ledger."""
+"""State of each node: in the broker (`Node`), and its changes in the ledger."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rlsched.wire.messages import Hello
 
 
 def _instances(uuids: list[str]) -> dict[int, str]:
-    """Return the UUIDs of MIG instances, by GPU number."""
+    """Return the UUIDs of a node's MIG instances, by GPU number."""
     return {gpu: uuid for gpu, uuid in enumerate(uuids) if uuid.startswith("MIG-")}
 
 
@@ -39,8 +39,8 @@ class Node:
         up: Whether the node is not down: no operator has declared it down, and it woke up when ordered.
         away: Whether the node is unreachable: it has missed its heartbeats, or its daemon was stopped.
         removed: Whether an operator has removed the node from the cluster; it can register again.
-        gone_reason: Why the node is unreachable or down.
-        live_jobs: Jobs that have a rank on the node that has not ended.
+        gone_reason: Reason why the node is unreachable or down.
+        live_jobs: Jobs with an unfinished rank on the node.
         drained_until_s: End of the drain, Unix seconds; infinite: until an operator resumes the node; 0: not
             drained.
         drained_reason: Reason of the drain.
@@ -48,7 +48,8 @@ class Node:
         sleep: `asleep` or `waking`; "": neither.
         off_s: For a sleeping node: time by which it is off, Unix seconds.
         resume_s: For a waking node: time from which the resume command runs, Unix seconds.
-        wakes_by_s: For a waking node: time-out after which it is marked down, Unix seconds.
+        wakes_by_s: For a waking node: time after which it is marked down if it has not registered, Unix
+            seconds.
     """
 
     number: int
@@ -72,20 +73,20 @@ class Node:
         return self.drained_until_s > 0
 
     def is_other(self, hello: Hello | NodeUp) -> bool:
-        """Return whether a registration has other GPUs or another VC, and so is a new node for the ledger.
+        """Return whether a registration has another number of GPUs, other MIG instances, or another VC.
 
-        MIG instances are other GPUs if their numbers have changed: the numbers count instances, which admins
-        remove and create.
+        The ledger treats such a node as a new node. MIG instances are compared with their GPU numbers because
+        these numbers count instances, which admins remove and create.
         """
         return self.has_other_instances(hello) or (self.spec.gpus, self.spec.vc) != (hello.gpus, hello.vc)
 
     def has_other_instances(self, hello: Hello | NodeUp) -> bool:
-        """Return whether a registration has other MIG instances, or other GPU numbers for them."""
+        """Return whether the MIG instances, or their GPU numbers, differ from the last registration's."""
         return _instances(self.spec.gpu_uuids) != _instances(hello.gpu_uuids)
 
     @property
     def may_run_jobs(self) -> bool:
-        """Whether jobs may be running on the node, as far as is known."""
+        """Whether jobs may be running on the node, as far as the broker knows."""
         return bool(self.live_jobs) or (self.up and not self.sleep)
 
     @property
@@ -99,7 +100,7 @@ class Node:
 
     @property
     def reason(self) -> str:
-        """Reason of this state; "" if the node is up."""
+        """Reason of the node's state; "" if the node is up."""
         told = [self.drained_reason] if self.drained else []
         drained = "; ".join([*told, *([self.unhealthy] if self.unhealthy else [])])
         if self.sleep and self.up:
@@ -110,7 +111,7 @@ class Node:
 def change_node(
     nodes: dict[str, Node], cluster: ClusterState, models: LedgerModels, change: NodeEntry
 ) -> None:
-    """Apply a fact about a node to the broker's nodes (by name) and to the scheduler's state."""
+    """Apply a fact about a node to the broker's nodes (by name) and to the ledger."""
     known = nodes.get(change.name)
     if isinstance(change, NodeUp) and known is not None and known.is_other(change):
         cluster.retire_node(known.number)
@@ -169,7 +170,7 @@ def change_node(
             node.drained_until_s, node.unhealthy, node.sleep = 0.0, "", ""
     status = _STATUS[node.state]
     if status == NODE_UP and not node.spec.capabilities.places:
-        status = NODE_DRAINED  # no starts from here
+        status = NODE_DRAINED  # the broker starts no jobs on it
     if cluster.arrays.node.status[node.number] != status:
         _SHOW[status](cluster, node.number)
 

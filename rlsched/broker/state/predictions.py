@@ -1,8 +1,8 @@
-"""Predictions for submitted jobs, learnt from the broker's own journal, live and after a restart.
+"""Predictions of run times for submitted jobs, learnt from the broker's own journal.
 
 The `Predictor` is the one of `rlsched trace predict`. Its prediction is journalled with the submission,
-together with the prediction of each of its parts. A restart reads both, which restores the predictions and
-the hedge's weights. Only boosting starts unfitted, and is fitted again in the background.
+together with the prediction of each of its parts. A restarted broker reads both, which restores the
+predictions and the hedge's weights. Only boosting starts unfitted, and is fitted again in the background.
 """
 
 from __future__ import annotations
@@ -45,26 +45,27 @@ _CURVES: Final = ("median_abs_ln", "spearman_mean", "longer_than_median_frac")
 
 
 class _PredictedJob(NamedTuple):
-    """Predictions for a job that has not ended: the one in use, and the one of the running mean."""
+    """Predictions for a job that has not ended: the prediction in use, and the running mean's."""
 
     predicted: Floats  # (BINS,)
     mean: Floats
 
 
 class Predictions:
-    """Predictions of jobs; the `BrokerState` calls the methods in the order of the journal.
+    """Predictions of jobs. The `BrokerState` calls the methods in the order of the journal.
 
     Args:
-        kind: `running-mean`: its median and spread, as in a simulator if the trace has no predictions;
-            `hedge`: the hedge's median and spread, as `rlsched trace predict` writes them. None: the hedge.
-        past: Jobs from before the journal, which are replayed first; the same at every start.
+        kind: Predictor. `running-mean`: its median and spread, as in a simulator if the trace has no
+            predictions. `hedge` or None: the hedge's median and spread, as `rlsched trace predict` writes
+            them.
+        past: Jobs from before the journal, from which the predictor learns first; the same at every start.
 
     Attributes:
         made_for: Key of everything on which a snapshot of the predictions depends.
         recent: Ended jobs compared with their predictions.
 
     Raises:
-        InputError: an unknown kind, or the hedge without scikit-learn.
+        InputError: the kind is unknown, or the hedge is requested without scikit-learn.
     """
 
     def __init__(self, kind: str | None = None, past: PastJobs | None = None) -> None:
@@ -87,7 +88,7 @@ class Predictions:
 
     @staticmethod
     def warm_up(kind: str | None) -> None:
-        """Predict toy jobs, so that kernels are compiled before a real job needs them."""
+        """Predict made-up jobs, so that kernels are compiled before a real job needs them."""
         said = lognormal(60.0, 1.0)
         if chosen_kind(kind) == HEDGE:
             toy = Predictor("hedge")
@@ -100,12 +101,15 @@ class Predictions:
     # ---- predictions -------------------------------------------------------------------------------------
 
     def predict(self, drafts: Sequence[JobSubmitted], now_s: float) -> list[JobSubmitted]:
-        """Return simultaneous submissions with predictions, in order; call `record_submission` for each."""
+        """Return submissions of the same instant, in order, with predictions.
+
+        The caller must call `record_submission` for each of them.
+        """
         if self._predictor is None:
             return [self._by_mean(draft) for draft in drafts]
         facts = [_facts(draft) for draft in drafts]
         for fact in facts:
-            if self._predictor.history.knows(fact.job_id):  # an error meant that its number was not assigned
+            if self._predictor.history.knows(fact.job_id):  # of a submission that failed: its number is free
                 self._predictor.observe_gone(fact.job_id)
         foreseen = self._predictor.foresee(facts, now_s)
         points = point_and_spread(
@@ -136,19 +140,22 @@ class Predictions:
         )
 
     def chances(self, job: int) -> Floats | None:
-        """Return the prediction of a live job, (BINS,); None: the lognormal given by its submission."""
+        """Return the predicted distribution of a live job, (BINS,).
+
+        None: the distribution is the lognormal given by the job's submission.
+        """
         known = self._open.get(job)
         return None if known is None or known.predicted is known.mean else known.predicted
 
     def remaining_s(self, job: int, age_s: float) -> float:
-        """Return the median remaining run time of a job that has run for `age_s`, seconds."""
+        """Return the median remaining run time of a job that has run for `age_s`; both in seconds."""
         return remaining_median_s(self._open[job].predicted, age_s)
 
     # ---- events, sent by the broker's state ----------------------------------------------------------
 
     def record_submission(self, entry: JobSubmitted, now_s: float) -> None:
-        """Apply a journalled submission, which contains the prediction."""
-        if self._predictor is None or entry.job not in self._open:  # else `predict` has just made it
+        """Record a journalled submission, which contains its prediction."""
+        if self._predictor is None or entry.job not in self._open:  # else `predict` has just added it
             self._recall(entry, now_s)
         if entry.rejected:
             self.discard_job(entry.job)
@@ -167,17 +174,17 @@ class Predictions:
             self._open[entry.job] = _PredictedJob(said[0], said[1 + _MEAN])
 
     def record_start(self, job: int, now_s: float) -> None:
-        """Apply a start of a job, the first or a later one."""
+        """Record a start of a job, the first or a later one."""
         if self._predictor is not None:
             self._predictor.observe_start(str(job), now_s)
 
     def record_requeue(self, job: int, now_s: float) -> None:
-        """Apply that a job was queued again."""
+        """Record that a job was queued again."""
         if self._predictor is not None:
             self._predictor.observe_stop(str(job), now_s)
 
     def record_run_time(self, spec: JobSubmitted, duration_s: float, now_s: float) -> None:
-        """Apply the end of a job that ended by itself after a run time of `duration_s`."""
+        """Record the end of a job that ended by itself after a run time of `duration_s` seconds."""
         if self._predictor is not None:
             self._predictor.observe_end(str(spec.job), duration_s, now_s)
         else:
@@ -204,17 +211,17 @@ class Predictions:
     # ---- fits by another process --------------------------------------------------------------------
 
     def fit_due(self) -> bool:
-        """Return whether boosting needs another fit, and none is running."""
+        """Return whether boosting needs another fit, and no fit is running."""
         return self._predictor is not None and self._fitting is None and self._predictor.fit_due()
 
     def training(self, now_s: float) -> TrainingSet:
-        """Return the training data for a fit. `install` or `fit_failed` must follow."""
+        """Return the training data for a fit. The caller must call `install` or `fit_failed` afterwards."""
         assert self._predictor is not None
         self._fitting = self._predictor.num_ended
         return self._predictor.training(now_s)
 
     def install(self, fitted: HazardModel, now_s: float) -> None:
-        """Use a finished fit from now on."""
+        """Use a finished fit for predictions from now on."""
         assert self._predictor is not None
         assert self._fitting is not None
         self._predictor.install(fitted)
@@ -222,7 +229,7 @@ class Predictions:
         self._fitted, self._fitting, self._fit_error = (now_s, self._fitting), None, None
 
     def fit_failed(self, why: str) -> None:
-        """Record a failed fit: the previous one stays in use, and another one is due."""
+        """Record a failed fit: the previous fit stays in use, and another fit is due."""
         assert self._predictor is not None
         self._predictor.withdraw()
         self._fitting, self._fit_error = None, why
@@ -250,7 +257,10 @@ class Predictions:
         )
 
     def curves(self, now_s: float) -> dict[str, float]:
-        """Return TensorBoard scalars of recent jobs; empty if too few ended, or none since the last call."""
+        """Return TensorBoard scalars of recent jobs, by tag.
+
+        The result is empty if too few jobs have ended, or if no job has ended since the last call.
+        """
         last, _ = self.recent.compared(now_s)
         if self.recent.count == self._drawn or last.predicted is None or last.running_mean is None:
             return {}
@@ -291,7 +301,10 @@ def _packed(mixed: Floats, foreseen: SubmissionForecast) -> bytes:
 
 
 def _unpacked(entry: JobSubmitted) -> tuple[Floats, Floats] | None:
-    """Return ((1 + EXPERTS, BINS) predictions, features); None if there are none, or of another hedge."""
+    """Return ((1 + EXPERTS, BINS) predictions, features) of a submission.
+
+    None: the submission has no predictions, or they are of another version of the hedge.
+    """
     if len(entry.said) != _SAID_BYTES + FEATURES_BYTES:
         return None
     said = np.frombuffer(entry.said[:_SAID_BYTES], "<f8").reshape(1 + len(EXPERTS), BINS)

@@ -1,6 +1,6 @@
-"""Order of jobs: submitted priority, increase by age, and fair share.
+"""Priorities of jobs: submitted priority, increase by waiting time, and fair share.
 
-The order of the queue uses only a level and a weight of each job (`decide.order.keys`).
+The order of the queue uses only two numbers of each job, a level and a weight (`decide.order.keys`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from rlsched.wire.states import QUEUED
 
 LEVELS: Final[dict[Priority, int]] = {"low": -1, "normal": 0, "high": 1, "urgent": 2}
 WORTH_TELLING: Final = 0.01
-"""Minimum change of ln(weight) that is journalled."""
+"""Minimum change of a user's ln(weight) that is journalled."""
 PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
 
 
 class PriorityRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules by which the broker ranks jobs.
+    """Rules for the priorities of jobs.
 
     Attributes:
         half_life_s: Half-life of a user's usage, seconds; infinite: no fair share.
@@ -34,7 +34,7 @@ class PriorityRules(msgspec.Struct, frozen=True, kw_only=True):
         highest: Highest priority that a non-admin can request.
         preemptible: Jobs of this priority and below are preemptible without requesting it; None: only jobs
             that request it.
-        every_s: Interval at which shares and ages are reviewed, seconds.
+        every_s: Interval at which shares and waiting times are reviewed, seconds.
     """
 
     half_life_s: float = math.inf
@@ -56,7 +56,7 @@ class PriorityRules(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def may_be_preempted(self, priority: Priority) -> bool:
-        """Return whether jobs of this priority are preemptible without requesting it."""
+        """Return whether jobs of this priority are preemptible even if they do not request it."""
         return self.preemptible is not None and LEVELS[priority] <= LEVELS[self.preemptible]
 
 
@@ -66,7 +66,7 @@ class _RankedJob(NamedTuple):
 
 
 class Priorities:
-    """Level and weight of every live job, as the journal's facts define them.
+    """Level and weight of every live job, as the facts of the journal define them.
 
     Args:
         cluster: The ledger, which holds the order of the queue.
@@ -82,36 +82,36 @@ class Priorities:
         self._levels: dict[int, int] = {}
 
     def level_and_weight(self, entry: JobSubmitted) -> tuple[int, float]:
-        """Return level and ln(weight) of a submitted job."""
+        """Return the level and ln(weight) of a newly submitted job."""
         return LEVELS[entry.priority], self.ln_weights.get(entry.user, 0.0)
 
     def add_ranked(self, entry: JobSubmitted, seq: int) -> None:
-        """Add a live job."""
+        """Add a live job, which is number `seq` in the ledger."""
         self._live[entry.job] = _RankedJob(seq, entry.user)
         self._levels[entry.job] = LEVELS[entry.priority]
 
     def restore_priorities(self, ln_weights: dict[str, float], levels: dict[int, int]) -> None:
-        """Restore weights and levels of live jobs from a base; the ledger already has them."""
+        """Restore weights (by user) and levels (by job) from a base. The ledger already has the live jobs."""
         self.ln_weights.update(ln_weights)
         self._levels.update(levels)
 
     def set(self, job: int, priority: Priority, now_s: float) -> None:
-        """Set the priority of a live job; its increase by age is removed until the next review."""
+        """Set the priority of a live job. The increase by waiting time is removed until the next review."""
         seq, user = self._live[job]
         self._levels[job] = LEVELS[priority]
         self._cluster.rank_job(seq, LEVELS[priority], self.ln_weights.get(user, 0.0), now_s)
 
     def remove_ranked(self, job: int) -> None:
-        """Forget a finished job."""
+        """Forget the level of a finished job."""
         self._live.pop(job, None)
         self._levels.pop(job, None)
 
     def level(self, job: int) -> int:
-        """Return the level of a live job, with the increase by age."""
+        """Return the level of a live job, including the increase by waiting time."""
         return self._levels[job]
 
     def rank(self, entry: JobsRanked, now_s: float) -> None:
-        """Apply new weights and levels."""
+        """Apply a fact with new weights and levels."""
         self.ln_weights.update(entry.ln_weights)
         self._levels.update((job, level) for job, level in entry.levels.items() if job in self._live)
         for job, (seq, user) in self._live.items():
@@ -129,7 +129,7 @@ def due_ranks(
     live: Iterable[Job],
     now_s: float,
 ) -> JobsRanked | None:
-    """Return the changes of weights and levels that are due; None: there are none."""
+    """Return the changes of weights and levels that a review makes now; None if there are none."""
     jobs = list(live)
     fair: dict[str, float] = {}
     if math.isfinite(ranks.half_life_s):
@@ -151,11 +151,11 @@ def due_ranks(
 
 
 def level_of(ranks: PriorityRules, job: Job, now_s: float) -> int:
-    """Return the level of a waiting job: its priority, raised by waiting time and by a stop of its node.
+    """Return the level of a waiting job: its priority, raised by its waiting time and by a stop of its node.
 
     A job that an operator ended together with its node (stopped, declared down, or removed) rises by one
-    priority, up to `high`: it had GPUs, and after a restart of the cluster later jobs would take its place.
-    If a node was lost otherwise, the job may have crashed it, and keeps its priority.
+    priority, up to `high`: the job had GPUs, and after a restart of the cluster later jobs would take its
+    place. If the node was lost otherwise, the job may have crashed the node, and its priority does not rise.
     """
     level = LEVELS[job.spec.priority]
     more = 0 if math.isinf(ranks.age_s) else int((now_s - job.submit_s) / ranks.age_s)

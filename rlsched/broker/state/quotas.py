@@ -1,8 +1,8 @@
-"""Quotas: limits of users, accounts and VCs, at once and per month, and their usage.
+"""Quotas: limits of users, accounts and VCs on GPUs held at once and on GPU-hours per month, and their usage.
 
 GPUs count as held from the decision that allocates them until the last process of the attempt has ended. GPU
-time is charged from that decision until the end, or until the GPUs are given to other jobs. All counts are
-integers: thousandths of a GPU, milliseconds.
+time is charged from that decision until the attempt ends, or until the GPUs are given to other jobs. All
+counts are integers: thousandths of a GPU, milliseconds.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from rlsched.errors import InputError
 from rlsched.wire.messages import PartyKind, QuotaInfo
 
 DEFAULT = "default"
-"""Name for the limits of all users, accounts or VCs without limits of their own."""
+"""Name of the limits for all users, accounts or VCs without limits of their own."""
 _HOUR = 1000 * 3_600_000
 """A GPU-hour in thousandths of a GPU times milliseconds."""
 PartyKey = tuple[PartyKind, str]
 
 
 class QuotaOwner(NamedTuple):
-    """Parties to which a job is charged; "" for no account, and for no VC."""
+    """The user, account and VC to which a job is charged; "" for no account, and for no VC."""
 
     user: str
     account: str
     vc: str
 
     def parties(self) -> Iterator[PartyKey]:
-        """Yield kind and name of each party."""
+        """Yield the kind and the name of each party: user, account, VC."""
         yield "user", self.user
         if self.account:
             yield "account", self.account
@@ -44,19 +44,19 @@ class QuotaOwner(NamedTuple):
 
 
 def owner_of(job: JobSubmitted) -> QuotaOwner:
-    """Return the parties to which a job is charged."""
+    """Return the user, account and VC to which a job is charged."""
     return QuotaOwner(job.user, job.account, job.vc)
 
 
 class Quota(NamedTuple):
-    """Limits of a party; None: unlimited."""
+    """Limits of a user, an account or a VC; None: unlimited."""
 
     gpus: int | None = None
     jobs: int | None = None
     gpu_hours: float | None = None
 
     def or_else(self, other: Quota) -> Quota:
-        """Return these limits, with missing ones taken from `other`."""
+        """Return these limits; a limit that is None is taken from `other`."""
         return Quota(
             other.gpus if self.gpus is None else self.gpus,
             other.jobs if self.jobs is None else self.jobs,
@@ -69,13 +69,13 @@ UNLIMITED = Quota()
 
 @dataclass(slots=True, eq=False)
 class Party:
-    """A user, an account or a VC.
+    """A user, an account or a VC that is charged for jobs.
 
     Attributes:
         quota: Limits in force.
         jobs: Number of waiting and running jobs.
         held_milli: GPUs held by processes of these jobs, thousandths.
-        charged_milli: GPUs that are being charged, thousandths.
+        charged_milli: GPUs that are charged at present, thousandths.
         used: GPU time charged in the month of `since_ms`, up to `since_ms`; thousandths of a GPU x ms.
         since_ms: End of the charged time, Unix milliseconds.
     """
@@ -90,28 +90,28 @@ class Party:
     since_ms: int = 0
 
     def charge_until(self, now_ms: int, month_ms: int) -> None:
-        """Charge up to `now_ms`. `month_ms`: start of this month."""
+        """Add the GPU time up to `now_ms` to the charges. `month_ms`: start of this month."""
         self.used = self.used_by(now_ms, month_ms)
         self.since_ms = now_ms
 
     def used_by(self, now_ms: int, month_ms: int) -> int:
-        """Return the GPU time charged in this month up to `now_ms`."""
+        """Return the GPU time charged in this month up to `now_ms`. `month_ms`: start of this month."""
         before = self.used if self.since_ms >= month_ms else 0
         return before + self.charged_milli * (now_ms - max(self.since_ms, month_ms))
 
     def __str__(self) -> str:
-        """Return the name in messages to users: `alice`, `account NAME` or `VC NAME`."""
+        """Return the name as messages to users show it: `alice`, `account NAME` or `VC NAME`."""
         lead = {"user": "", "account": "account ", "vc": "VC "}[self.kind]
         return lead + (self.name or "nobody")
 
 
 @dataclass(slots=True, eq=False)
 class QuotaGroup:
-    """Jobs with the same parties and number of GPUs: either all waiting ones are eligible, or none is.
+    """Jobs with the same parties and number of GPUs. Either all its waiting jobs are eligible, or none.
 
     Attributes:
         seqs: Waiting jobs, by their number in the ledger.
-        barred: Whether these jobs are not eligible; meaningless while none waits.
+        barred: Whether these jobs are not eligible; meaningless while `seqs` is empty.
     """
 
     gpu_milli: int
@@ -121,10 +121,10 @@ class QuotaGroup:
 
 
 class QuotaTable:
-    """Counts held and charged GPUs, and bars waiting jobs that would exceed a quota.
+    """Held and charged GPUs of all parties. Waiting jobs that would exceed a quota are kept out of the queue.
 
     Args:
-        eligibility: Receives the barred jobs.
+        eligibility: Receives the jobs that a quota keeps out of the queue.
     """
 
     def __init__(self, eligibility: Eligibility) -> None:
@@ -134,11 +134,11 @@ class QuotaTable:
         self._groups: dict[tuple[QuotaOwner, int], QuotaGroup] = {}
         self._group_of: dict[int, QuotaGroup] = {}
         self._charged: set[int] = set()
-        self._waiting: dict[Party, dict[QuotaGroup, None]] = {}  # groups of a party in which jobs wait
-        self._timed: dict[Party, int] = {}  # when to review it, ms
+        self._waiting: dict[Party, dict[QuotaGroup, None]] = {}  # groups with waiting jobs, by party
+        self._timed: dict[Party, int] = {}  # next review of the party, Unix ms
         self._month_ms = self._next_month_ms = 0
         self.due_s = math.inf
-        """Next time at which `review_quotas` can change something without another event, Unix seconds."""
+        """Next time at which `review_quotas` can change something although no job changes, Unix seconds."""
 
     # ---- events of jobs ---------------------------------------------------------------------------
 
@@ -155,26 +155,29 @@ class QuotaTable:
         self._wait(seq, group, now_s)
 
     def charge_action(self, action: Action, now_s: float) -> None:
-        """Apply an action that has been applied to the ledger."""
+        """Begin to charge a started job, or stop charging a preempted job."""
         if isinstance(action, Start):
             self.charge_start(action.seq, now_s)
         elif isinstance(action, Preempt):
             self.stop_charge(action.seq, now_s)
 
     def charge_start(self, seq: int, now_s: float) -> None:
-        """Apply the start of a waiting job."""
+        """Begin to charge a waiting job that starts."""
         group = self._wait_no_longer(seq, now_s)
         self._charged.add(seq)
         self._change(group, group.gpu_milli, group.gpu_milli, now_s)
 
     def stop_charge(self, seq: int, now_s: float) -> None:
-        """Apply that a running job's GPUs were given to other jobs while its processes are still leaving."""
+        """Stop charging a job that lost its GPUs to other jobs, although its processes still run."""
         self._charged.remove(seq)
         group = self._group_of[seq]
         self._change(group, 0, -group.gpu_milli, now_s)
 
     def return_gpus(self, seq: int, now_s: float, *, waits: bool) -> None:
-        """Apply the end of an attempt. `waits`: the job waits again (also in the ledger), else it ended."""
+        """Return the GPUs of an ended attempt.
+
+        `waits`: the job waits again (also in the ledger), else it ended.
+        """
         group = self._group_of[seq]
         charged = group.gpu_milli if seq in self._charged else 0
         self._charged.discard(seq)
@@ -185,13 +188,13 @@ class QuotaTable:
             self._forget(seq, group)
 
     def remove_cancelled(self, seq: int, now_s: float) -> None:
-        """Apply the cancellation of a waiting job."""
+        """Remove a waiting job that was cancelled."""
         self._forget(seq, self._wait_no_longer(seq, now_s))
 
     # ---- limits and time --------------------------------------------------------------------------
 
     def set(self, entry: QuotaSet, now_s: float) -> None:
-        """Set limits."""
+        """Set the limits of a user, an account or a VC."""
         key, quota = (entry.kind, entry.name), Quota(entry.gpus, entry.jobs, entry.gpu_hours)
         if quota == UNLIMITED:
             self._own.pop(key, None)
@@ -203,7 +206,7 @@ class QuotaTable:
                 self._look_at(party, now_s)
 
     def review_quotas(self, now_s: float) -> None:
-        """Update the eligibility of jobs when a month has begun, or GPU-hours may be used up."""
+        """Update which jobs are eligible, when a month has begun or GPU-hours may be used up."""
         now_ms = round(now_s * 1000)
         for party in [party for party, due_ms in self._timed.items() if due_ms <= now_ms]:
             self._look_at(party, now_s)
@@ -215,7 +218,7 @@ class QuotaTable:
         ]
 
     def party_charges(self) -> list[tuple[str, str, int, int]]:
-        """Return (kind, name, charge of this month, end of the charged time) of all charged parties."""
+        """Return (kind, name, charge of this month, end of the charged time) of each charged party."""
         return [
             (party.kind, party.name, party.used, party.since_ms)
             for party in self._parties.values()
@@ -229,9 +232,10 @@ class QuotaTable:
         barred: Sequence[int],
         now_s: float,
     ) -> None:
-        """Restore limits, charges and barred jobs. The live jobs have already been added, without any limits.
+        """Restore limits, charges, and the jobs that a quota keeps out of the queue (`barred`).
 
-        Reviews that are already due stay due for the next `review_quotas`.
+        The live jobs have already been added, without any limits. Reviews that are already due stay due for
+        the next `review_quotas`.
         """
         for one in limits:
             self._own[one.kind, one.name] = Quota(one.gpus, one.jobs, one.gpu_hours)
@@ -254,7 +258,7 @@ class QuotaTable:
     # ---- descriptions -----------------------------------------------------------------------------
 
     def own_limits(self, kind: PartyKind, name: str) -> Quota:
-        """Return the limits that were set for this name."""
+        """Return the limits that were set for exactly this name."""
         return self._own.get((kind, name), UNLIMITED)
 
     def limited_names(self, kind: PartyKind) -> frozenset[str]:
@@ -262,7 +266,12 @@ class QuotaTable:
         return frozenset(name for known, name in self._own if known == kind and name != DEFAULT)
 
     def check(self, owner: QuotaOwner, num_gpus: int, beside: Counter[PartyKey]) -> None:
-        """Check that the quotas allow the submission of a job, in addition to the jobs counted by `beside`.
+        """Check that the quotas allow the submission of a job.
+
+        Args:
+            owner: The parties to which the job is charged.
+            num_gpus: Number of GPUs of the job.
+            `beside`: Number of jobs by party that were accepted before this job in the same batch.
 
         Raises:
             InputError: a quota forbids the job.
@@ -283,12 +292,12 @@ class QuotaTable:
                 raise InputError(f"quota: {party} has a limit of 0 GPU-hours")
 
     def reasons(self, seq: int, now_s: float) -> list[str]:
-        """Return why a waiting job is not eligible, one line for each limit."""
+        """Return why quotas keep a waiting job out of the queue, one line for each limit."""
         group = self._group_of[seq]
         return [line for party in group.parties for line in self._words(party, group.gpu_milli, now_s)]
 
     def rows(self, now_s: float) -> list[QuotaInfo]:
-        """Return all limits with their usage; defaults first, then by name."""
+        """Return all limits with their usage, sorted: defaults first, then by name."""
         self._turn_month(round(now_s * 1000))
         limited = {key for key, party in self._parties.items() if party.quota != UNLIMITED} | {*self._own}
         order = sorted(
@@ -341,7 +350,7 @@ class QuotaTable:
         return party
 
     def _wait(self, seq: int, group: QuotaGroup, now_s: float) -> None:
-        """Add a waiting job to its group, which determines its eligibility."""
+        """Add a waiting job to its group. The group determines whether the job is eligible."""
         if not group.seqs:
             for party in group.parties:
                 self._waiting.setdefault(party, {})[group] = None
@@ -367,7 +376,7 @@ class QuotaTable:
             party.jobs -= 1
 
     def _change(self, group: QuotaGroup, held_milli: int, charged_milli: int, now_s: float) -> None:
-        """Add to the held and charged GPUs of a group's parties."""
+        """Add these amounts to the held and charged GPUs of a group's parties."""
         now_ms = round(now_s * 1000)
         self._turn_month(now_ms)
         limited = False

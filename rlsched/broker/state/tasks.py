@@ -1,4 +1,4 @@
-"""Tasks of job arrays as numbers, as text, and as separate submissions; see `arrays`."""
+"""Tasks of job arrays: lists of task numbers, their text format, and tasks as submissions; see `arrays`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ MAX_TASK: Final = 4_000_000
 
 
 def count(tasks: list[Tasks]) -> int:
-    """Return the number of tasks."""
+    """Return the number of tasks in a list of ranges."""
     return sum((one.last - one.first) // one.step + 1 for one in tasks)
 
 
 def in_words(tasks: list[Tasks], most_chars: int | None = None) -> str:
-    """Format tasks as users write them: `8-99,200`. Stop after the first part beyond `most_chars`."""
+    """Format tasks as users write them: `8-99,200`.
+
+    `most_chars`: stop after the part that exceeds this length.
+    """
     parts, left = [], math.inf if most_chars is None else most_chars
     for one in tasks:
         if left < 0:
@@ -38,18 +41,18 @@ def in_words(tasks: list[Tasks], most_chars: int | None = None) -> str:
 
 
 def numbers(tasks: list[Tasks]) -> Iterator[int]:
-    """Yield the number of each task, in order."""
+    """Yield the number of each task, in the order of the list."""
     for one in tasks:
         yield from range(one.first, one.last + 1, one.step)
 
 
 def includes_task(tasks: list[Tasks], task: int) -> bool:
-    """Return whether a task is included."""
+    """Return whether the list includes a task."""
     return any(task in range(one.first, one.last + 1, one.step) for one in tasks)
 
 
 def are_distinct(tasks: list[Tasks]) -> bool:
-    """Return whether no task occurs twice. Uses a byte for each number up to the highest, no objects."""
+    """Return whether no task occurs twice. The check needs one byte for each number up to the highest."""
     seen = bytearray(max((one.last for one in tasks), default=0) + 1)
     for one in tasks:
         last = one.last + 1
@@ -60,7 +63,7 @@ def are_distinct(tasks: list[Tasks]) -> bool:
 
 
 def joined(tasks: list[Tasks]) -> list[Tasks]:
-    """Return the same tasks, with equally spaced single tasks joined to ranges: `0,2,4` becomes `0-4:2`."""
+    """Return the same tasks in fewer ranges: `0,2,4`, single tasks at equal distances, becomes `0-4:2`."""
     found: list[Tasks] = []
     at = 0
     while at < len(tasks):
@@ -81,7 +84,7 @@ def joined(tasks: list[Tasks]) -> list[Tasks]:
 
 
 def without(tasks: list[Tasks], task: int) -> list[Tasks]:
-    """Return these tasks without task number `task`; fast if it is one of the first."""
+    """Return these tasks without task number `task`. The call is fast if the task is one of the first."""
     for at, one in enumerate(tasks):
         mine = range(one.first, one.last + 1, one.step)
         if task in mine:
@@ -92,7 +95,7 @@ def without(tasks: list[Tasks], task: int) -> list[Tasks]:
 
 
 def minus(tasks: list[Tasks], gone: list[Tasks]) -> list[Tasks]:
-    """Return these tasks without the tasks of `gone`, in their order."""
+    """Return the tasks of the first list that are not in `gone`, in their order."""
     spans = _spans(gone)
     ends = [last for _, last in spans]
     found: list[Tasks] = []
@@ -114,7 +117,7 @@ def common(tasks: list[Tasks], others: list[Tasks]) -> list[Tasks]:
 
 
 def _spans(tasks: list[Tasks]) -> list[tuple[int, int]]:
-    """Return the first and last of each run of numbers without a gap, ascending."""
+    """Return (first, last) of each run of consecutive task numbers, ascending."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(span for one in tasks for span in _runs(one)):
         if found and first <= found[-1][1] + 1:
@@ -137,7 +140,7 @@ def _slice(mine: range, low: int, high: int) -> list[Tasks]:
 
 
 def task_of(head: JobSubmitted, entry: TaskSubmitted) -> JobSubmitted:
-    """Return a task as a separate submission."""
+    """Return a task of an array (`head`: the array's submission) as a submission of its own."""
     number, task = str(head.job), str(entry.task)
     own = {"RLSCHED_ARRAY_JOB": number, "RLSCHED_ARRAY_TASK": task}
     slurms = {"SLURM_ARRAY_JOB_ID": number, "SLURM_ARRAY_TASK_ID": task}
@@ -161,7 +164,7 @@ def task_of(head: JobSubmitted, entry: TaskSubmitted) -> JobSubmitted:
 
 @dataclass(slots=True)
 class Head:
-    """Settings of an array's tasks that are not jobs yet.
+    """Submission of an array as its next tasks get it, including later changes.
 
     Attributes:
         spec: The submission, with later changes of the whole array.
@@ -172,14 +175,14 @@ class Head:
     changes: list[JobUpdated] = field(default_factory=list)
 
     def update(self, entry: JobUpdated) -> None:
-        """Apply a change of the settings."""
+        """Apply a change of settings to the array or to some of its tasks."""
         if not entry.tasks:
             self.spec = updated(self.spec, entry)
         if entry.tasks or self.changes:
             self.changes.append(entry)
 
     def task(self, entry: TaskSubmitted) -> JobSubmitted:
-        """Return a task as a separate submission."""
+        """Return a task as a submission of its own."""
         spec = task_of(self.spec, entry)
         for change in self.changes:
             if not change.tasks or includes_task(change.tasks, entry.task):
@@ -189,10 +192,10 @@ class Head:
 
 
 class Heads(dict[int, Head]):
-    """`Head` by array number, for a journal that is read from its beginning."""
+    """The `Head` of each array, by array number, for readers of a journal from its beginning."""
 
     def note(self, entry: Entry) -> None:
-        """Apply an entry, if it submits an array or changes one."""
+        """Apply an entry that submits or changes an array; ignore other entries."""
         if isinstance(entry, JobSubmitted) and entry.tasks:
             self[entry.job] = Head(entry)
         elif isinstance(entry, JobUpdated) and entry.job in self:

@@ -1,4 +1,4 @@
-"""Changes of a job after its submission. `gates` applies changes of begin times and dependencies."""
+"""Changes of a job after its submission, except begin times and dependencies, which `gates` applies."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 _SETTINGS: Final = {name: one.setting for name, one in declared(JobSettings).items() if one.setting.changes}
 WHILE_RUNNING: Final = tuple(name for name, one in _SETTINGS.items() if one.changes == "running")
-"""Fields of a job with GPUs that can change because its processes do not depend on them."""
+"""Fields of a job that can change while it has GPUs, because its processes do not depend on them."""
 OF_TASKS: Final = tuple(name for name, one in _SETTINGS.items() if one.changes != "waiting")
-"""Fields of single tasks that can change before the tasks are jobs."""
+"""Fields that can change for single tasks of an array that are not jobs yet."""
 CHANGEABLE: Final = tuple(_SETTINGS)
 WORDS: Final = {name: one.options[0].name for name, one in _SETTINGS.items()}
-"""Option by field, as users know it."""
+"""Option of the command line by field."""
 
 
 def changes_of(order: Update) -> list[str]:
@@ -35,7 +35,7 @@ def changes_of(order: Update) -> list[str]:
 
 
 def updated(spec: JobSubmitted, entry: JobUpdated) -> JobSubmitted:
-    """Return a submission with the changes of an update."""
+    """Return a submission to which an update has been applied."""
     found: dict[str, Any] = {
         name: value for name in CHANGEABLE if (value := getattr(entry, name)) is not None
     }
@@ -45,7 +45,7 @@ def updated(spec: JobSubmitted, entry: JobUpdated) -> JobSubmitted:
 
 
 def difference(before: JobSubmitted, now: JobSubmitted) -> JobUpdated | None:
-    """Return the changes since the submission, without dependencies; None: there are none."""
+    """Return the changes of a submission since `before`, without dependencies; None if there are none."""
     found = {
         name: getattr(now, name)
         for name in CHANGEABLE
@@ -68,9 +68,17 @@ def change_ledger(
     learnt_gpu_mib: int = 0,
     alone: bool = False,
 ) -> None:
-    """Apply a change of a live job to the ledger. `spec`: the submission after the change.
+    """Apply a change of a live job or array to the ledger.
 
-    `seq`: the job's number in the ledger, -1 for an array. `learnt_gpu_mib`, `alone`: as in `sharing_of`.
+    Args:
+        state: The ledger.
+        priorities: Levels and weights of live jobs.
+        gates: Holds, begin times and dependencies.
+        seq: Number of the job in the ledger, -1 for an array.
+        spec: The submission after the change.
+        entry: The change.
+        now_s: Time of the change, Unix seconds.
+        learnt_gpu_mib, `alone`: As in `sharing_of`.
     """
     gates.update_gates(seq, entry, now_s)
     if seq < 0:
