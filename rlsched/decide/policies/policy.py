@@ -157,13 +157,13 @@ class Policy:
 
     @property
     def toml(self) -> str:
-        """All settings that differ from their defaults, as TOML; `parse` gives the policy back."""
+        """All settings that differ from their defaults, as TOML for `parse`."""
         table = as_table(self.settings) or {"order": "submit"}
         return as_toml(table)
 
     @cached_property
     def digest(self) -> str:
-        """First 12 hexadecimal digits of the SHA-256 of all settings: equal policies, equal digests."""
+        """First 12 hexadecimal digits of the SHA-256 of all settings; equal policies have equal digests."""
         return hashlib.sha256(msgspec.json.encode(as_table(self.settings))).hexdigest()[:12]
 
     @property
@@ -229,7 +229,7 @@ class Policy:
 
 
 def presets() -> dict[str, Preset]:
-    """The presets by name."""
+    """Return the presets by name."""
     return dict(PRESETS)
 
 

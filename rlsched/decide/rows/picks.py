@@ -24,8 +24,9 @@ CAN_START: Final = 2
 LATE: Final = 3
 CLAIMS: Final = 4
 DELAYS: Final = -1
-"""State of a job in a window: does not fit; is held back; can start; can start, and is overdue; can start if
-others are preempted; fits, but would delay the job with the reservation."""
+"""State of a job in a window. NO_FIT: does not fit. KEPT: is held back. CAN_START: can start. LATE: can
+start, and is overdue. CLAIMS: can start if other jobs are preempted. DELAYS: fits, but would delay the job
+with the reservation."""
 _SHOWN: Final = -2
 
 
