@@ -36,7 +36,7 @@ class Guarded(Scheduler):
     - there is drift: the policy's recent input is outside the ranges seen in training (`DriftWatch`). Drift
       depends only on the states.
 
-    Its name, queue order and abilities are those of the policy.
+    It has the name, the queue order and the abilities of the policy.
 
     Attributes:
         interventions: Number of interventions of the guard, by reason.

@@ -125,7 +125,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def dial_arrays(partitions: int, controller: int, matrices: list[NDArray[np.float64]]) -> DialArrays:
-    """Return dials, all 0, with a network of one or three matrices; `controller`: what sets the dials."""
+    """Return dials, all 0, with a network of one or three matrices; `controller`: source of the dials."""
     more: dict[str, Any] = {}
     if len(matrices) == 3:
         more = {

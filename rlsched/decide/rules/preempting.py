@@ -37,7 +37,7 @@ def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
 
 @kernel
 def may_claim(s: StateArrays, p: int, slot: int) -> bool:
-    """Return whether running jobs may be preempted for this job of partition `p`; not if it fits elsewhere."""
+    """Return whether running jobs may be preempted for this job of partition `p`; no if it fits elsewhere."""
     other, demand = _elsewhere(s, p, slot), s.job.demand[slot]
     may = s.demand.plain[demand] or s.demand.exclusive[demand]
     return may and (other < 0 or not class_fits(s, other, demand))
