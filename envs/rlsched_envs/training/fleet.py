@@ -227,7 +227,7 @@ class Fleet:
         return bool(self.live[k])
 
     def starts(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the (T,) start times, seconds, of the jobs of cluster `k` in its run and in the reference."""
+        """Return the (T,) start times, seconds, of cluster `k`'s jobs, in its run and in the reference's."""
         arrays = self._arrays
         return arrays.sim.progress.outcome.start_s[k].copy(), arrays.known.reference_start_s[k].copy()
 
@@ -258,7 +258,7 @@ class Fleet:
         return int(self._arrays.window.info[k, 1])
 
     def legal_rows(self) -> NDArray[np.bool_]:
-        """Return the (N, K) mask of legal rows; all rows of a cluster without an episode, which ignores rows."""
+        """Return the (N, K) mask of rows that `step` accepts: all rows of a cluster without an episode."""
         return self.masks | ~self.live[:, None]
 
     def sample_rows(self, rows: NDArray[np.int64]) -> None:
