@@ -25,10 +25,10 @@ def decide_all(
 ) -> Iterator[tuple[int, Decision]]:
     """Let the scheduler decide for each partition until it waits, and apply its decisions to the state.
 
-    It decides for a partition while a waiting job can start there; a scheduler that preempts or shares, while
-    any job waits there. It decides again for a partition in which a start in another partition ended a hold.
-    After each pass with a preemption it decides again for all partitions, because a job may wait for two
-    partitions.
+    The scheduler decides for a partition while a waiting job can start there. A scheduler that preempts or
+    shares decides while any job waits there. If a start in another partition ended a hold, the scheduler
+    decides for the partition again. After each pass with a preemption it decides for all partitions again,
+    because a job can wait for two partitions.
 
     Yields (partition, decision) after each decision has been applied; a *wait* only if another action was
     possible. If `job_name` is given, records contain the names of their jobs and nodes.

@@ -1,8 +1,7 @@
 """User-defined policies: `FILE.py`, or `FILE.py:NAME` for one of several policies in a file.
 
-A file, or a class in it, with kernels such as `next_move` is a rule (`rlsched.decide.rules`). A single kernel
-`next_move` is a rule too. A class derived from `rlsched.decide.scheduler.Scheduler` is a scheduler in plain
-Python.
+A rule (`rlsched.decide.rules`) is a file or a class with kernels such as `next_move`, or a single kernel
+`next_move`. A scheduler in plain Python is a class derived from `rlsched.decide.scheduler.Scheduler`.
 """
 
 from __future__ import annotations

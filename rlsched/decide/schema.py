@@ -149,7 +149,7 @@ class FeatureSchema(msgspec.Struct, frozen=True):
 
     @property
     def checksum(self) -> str:
-        """First 16 digits of the SHA-256 of all content, by which a checkpoint's card detects damage."""
+        """First 16 digits of the SHA-256 of all content; a checkpoint's card stores them to detect damage."""
         return _digest(self)
 
     def column(self, name: str) -> int:

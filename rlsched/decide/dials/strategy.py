@@ -119,7 +119,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]
 
     def arrays(self, partitions: int) -> DialArrays:
-        """Return the arrays for kernels: the strategy's network, and dials of so many partitions, all 0."""
+        """Return the strategy's network, and the dials of this many partitions, all 0, as arrays."""
         matrices = [np.array(layer, np.float64) for layer in self.layers]
         return dial_arrays(partitions, CLIPPED if self.output == "clip" else NETWORK, matrices)
 

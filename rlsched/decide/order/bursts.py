@@ -26,7 +26,7 @@ SIBLING_GAP_S: Final = 300.0
 FIRST_SHARE: Final = 0.5
 """Share of an error's variance that is assumed to be common to a burst before any job has ended."""
 FIRST_COUNT: Final = 2.0
-"""Weight of the assumptions about the variance: they count like this number of finished jobs."""
+"""Weight of the assumed variances, as a number of finished jobs."""
 KEPT: Final = 0.999
 """Factor by which each finished job reduces the weights of all jobs that finished before it."""
 _MOST_OWN: Final = 0.95
@@ -202,6 +202,6 @@ def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
 
 @kernel
 def begin_to_look(s: StateArrays, slot: int, now_s: float) -> None:
-    """Set the first age check of a job whose attempt begins now."""
+    """Set the time of a job's first age check; an attempt of the job begins now."""
     s.job.look_s[slot] = _next_look_s(s, slot, now_s)
     s.scratch[0].look_s = min(s.scratch[0].look_s, s.job.look_s[slot])

@@ -45,9 +45,10 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
         trust: Factor of the standard deviation that comes with each prediction.
         of_mean: Whether a prediction is the mean of its lognormal instead of the median. The median is then
             less by half of the (trusted) variance of the logarithm.
-        gpus_power: Power of a gang's GPUs by which its service is multiplied.
-        margin: A running job is preempted for a job whose ln(cost) is less than its own by this much.
-        age_step: Factor between the steps in which ages count, so that an index changes rarely.
+        gpus_power: Exponent of a gang's number of GPUs, as a factor of the gang's service.
+        margin: Least difference between the ln(cost) of a running job and of the job for which it is
+            preempted.
+        age_step: Ages are rounded to steps, so that an index changes rarely; ratio of successive steps.
         first_age_s: The first age step, seconds.
         tick_s: If an index changes with time, it is updated at multiples of this time, seconds.
         threshold_gpu_s: If finite, the index is only a level: 1 above this attained service, GPU-seconds,

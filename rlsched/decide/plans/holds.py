@@ -21,7 +21,7 @@ from rlsched.decide.schema import GUARD_FREE_FRAC, HOLD_S, MAX_HOLD_S
 
 @kernel
 def half_free(s: StateArrays, p: int) -> bool:
-    """Return whether enough of partition `p` is free that no job may be kept back."""
+    """Return whether so much of partition `p` is free that no job is kept back."""
     return s.derived.part.free_gpus[p] >= GUARD_FREE_FRAC * s.derived.part.open_gpus[p]
 
 
@@ -98,7 +98,7 @@ def next_hold_end_s(s: StateArrays, now_s: float) -> float:
 def any_released(s: StateArrays, p: int, now_s: float) -> bool:
     """Return whether a job that fits partition `p` was kept back by a hold that ended early.
 
-    A start in another partition can end a hold in this one at the same instant.
+    A start in another partition can end a hold in partition `p` at the same instant.
     """
     position = first_fitting(s, p, 0)
     while position >= 0:

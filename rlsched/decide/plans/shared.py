@@ -203,8 +203,8 @@ def asked_gain(
 def _held_longer_s(s: StateArrays, slot: int, share_with: int, slowest: float, now_s: float) -> float:
     """Return how many seconds later a running job's GPUs are predicted to be free if a waiting job joins it.
 
-    All jobs run at the speed of the slowest while they share, and at their previous speed otherwise. The last
-    of the current co-tenants to end determines the time.
+    Assumes that all jobs run at the speed of the slowest job while they share, and at their previous speed
+    otherwise. The time is determined by the current co-tenant that ends last.
     """
     g, left_s, own_s = s.job.head[share_with] // MAX_TENANTS, 0.0, s.job.predicted_s[slot]
     for k in range(MAX_TENANTS):

@@ -112,7 +112,7 @@ class Policy:
         return made
 
     def changed(self, changes: Sequence[str]) -> Policy:
-        """Return the policy with settings changed by `PATH=VALUE`, such as `share.min_speed=0.5`.
+        """Return a copy of the policy with changed settings: `PATH=VALUE`, such as `share.min_speed=0.5`.
 
         A star is added to its name.
 
@@ -252,7 +252,7 @@ def unknown(name: str) -> str:
 
 
 def _find_files(table: dict[str, Any], directory: Path) -> None:
-    """Make paths in a policy file relative to the working directory."""
+    """Change the paths in a policy file so that they are relative to the working directory."""
     dials, checkpoint, rule = (table.get(name) for name in ("dials", "checkpoint", "rule"))
     if isinstance(dials, str) and dials and not is_inline(dials):
         table["dials"] = str(directory / dials)

@@ -1,4 +1,4 @@
-"""Buffers of a window, and compiled functions that both halves of a decision use to fill rows."""
+"""Buffers of a window, and the compiled functions that fill rows in both halves of a decision."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NOT_ASKED: Final = -2
 
 @by_reference
 class WindowArrays(NamedTuple):
-    """Buffers of one window of K rows, and scratch. K is WINDOW_ROWS wherever a policy is served.
+    """Buffers of one window of K rows, and scratch memory. For a served policy, K is WINDOW_ROWS.
 
     `features` may be wider than F = NUM_FEATURES. The columns after F belong to the caller; this module only
     sets them to zero, in rows that are no longer in use. Rows that were never used are zero from the start.

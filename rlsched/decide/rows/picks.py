@@ -36,7 +36,7 @@ def sort_out(
 ) -> tuple[int, int, int, int, int, float]:
     """Scan the whole queue once, and write the candidates for rows to `w.picks`.
 
-    `w.claim` holds `claims` jobs of the queue for which others may be preempted.
+    The first `claims` entries of `w.claim` are waiting jobs for which running jobs may be preempted.
 
     Returns (number of jobs that can start, already in rows 1 and on; number of jobs listed for their age;
     number of jobs listed because they cannot start; position of the blocked job or -1; GPUs requested;

@@ -1,7 +1,7 @@
 """The first half of a decision, compiled: *wait* or a job; which rows are legal, and why others are not.
 
-`job_window` fills the buffers from row 0 upwards and zeros the rest. `rows.variants.variant_window` does the
-same for the second half, the variants of that job. Simulator and broker call both.
+`job_window` fills the buffers from row 0 on and sets the other rows to zero. `rows.variants.variant_window`
+fills them for the second half, the variants of the chosen job. Simulator and broker call both functions.
 """
 
 from __future__ import annotations

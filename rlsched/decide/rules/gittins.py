@@ -2,8 +2,9 @@
 
 The waiting jobs of a partition are considered in order of their index (`decide.order.gittins`), the least
 first. The first job that fits starts. A job that does not fit may share GPUs, if the start options allow
-sharing; else jobs whose index is higher by a margin are preempted for it, the cheapest that make room
-(`rules.victims`). Jobs that are not preemptible, that started at this instant, or whose node is not up, stay.
+sharing. Otherwise running jobs with an index that is higher by a margin are preempted for it: the cheapest
+jobs that make room (`rules.victims`). Jobs that are not preemptible, that started at this instant, or that
+run on a node that is not up, are never preempted.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ ASPLOS'23) for Tiresias and for SRTF. This implementation differs in five points
 running jobs that are not preemptible, or run on a node that is not up, keep their GPUs, which are excluded
 from the quota; a job that would not fit even if every other job of the walk left gets no quota, so that no
 job is preempted for it in vain; a job with whole nodes counts with all GPUs of its nodes; and the walk is
-made only at events and at due ticks, since it would decide the same between them.
+made only at events and at due ticks, because between these times its result does not change.
 """
 
 from __future__ import annotations
@@ -222,9 +222,10 @@ def _smallest_waiting(s: StateArrays, p: int) -> int:
 def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
     """Mark in the scratch which jobs of partition `p` to preempt now, and which have quota, in walk order.
 
-    Preempt all of the marked jobs first, then start the jobs with quota that fit. Neither changes the result
-    of a second walk at the same instant for the other jobs, unless a job starts that cannot be preempted:
-    then walk again. A job that started at this instant is not preempted.
+    The caller preempts all marked jobs first, and then starts the jobs with quota that fit. These actions do
+    not change what a second walk at the same instant would decide for the other jobs, except if a job starts
+    that cannot be preempted: then the caller walks again. A job that started at this instant is not
+    preempted.
     """
     queue, waiting = s.derived.queue[p], s.derived.part.queue_len[p]
     if waiting == 0:
@@ -276,7 +277,7 @@ def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
 
 @kernel
 def is_tick(now_s: float, tick_s: float) -> bool:
-    """Return whether decisions may be taken now: always without a tick, else at multiples of it."""
+    """Return whether decisions are taken now: always if `tick_s` is 0, else at multiples of `tick_s`."""
     return tick_s <= 0.0 or np.floor(now_s / tick_s + 0.5) * tick_s == now_s
 
 

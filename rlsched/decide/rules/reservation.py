@@ -65,7 +65,7 @@ def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
 
     Start + prediction if that is in the future; a job that has outlived its prediction gets a new one,
     `remaining_s` from now: half of the time that it has run. With models the prediction is divided by the
-    job's predicted speed where it is now, as if it had run at that speed since its start.
+    job's present predicted speed, as if the job had run at this speed since its start.
     """
     run_s = s.job.predicted_s[slot]
     if MODELLED and s.config[0].modelled:
@@ -185,9 +185,8 @@ def leaves_alone(
     """Return whether the job in `slot`, which fits now, can start without delaying the job in `reserved`.
 
     It can if it is predicted to end by `shadow_s`, the time of the reservation, or if both jobs fit `future`,
-    the partition at that time. Jobs of one class would get the same GPUs now; `verdicts` (`no_verdicts`)
-    therefore stores the answer by class, unless their GPU type is chosen. The answers are valid until a job
-    starts.
+    the partition at that time. All jobs of a demand class would get the same GPUs now, except if GPU types
+    are chosen. Therefore `verdicts` (`no_verdicts`) stores the answers by class, until a job starts.
     """
     typed = chooses_type(s, slot, o)
     node = alone_plan(s, p, slot, o).node if typed else -1

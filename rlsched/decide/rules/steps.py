@@ -18,7 +18,7 @@ class Steps:
     """The four functions of a rule, and the properties that a loop needs.
 
     Attributes:
-        begin, next_move, after, next_look_s: See `rlsched.decide.rules`.
+        begin, next_move, after, next_look_s: The functions that `rlsched.decide.rules` describes.
         looks: Whether `next_look_s` is ever finite.
         skips_quiet: Whether to skip a partition in which nothing has changed since the rule last had nothing
             to do there.

@@ -1,10 +1,9 @@
 """Compiled search for the cheapest jobs to preempt so that another job fits.
 
-Candidates are considered GPU by GPU: jobs that share GPUs leave them together, and a GPU stays in use unless
-all of its jobs may be preempted. A gang that fits on one node gets the node on which the victims hold the
-fewest GPUs in total, counting their GPUs on other nodes. A larger gang gets whole nodes of the largest size,
-one after the other, in the same way, and a node for the remainder. On a node the jobs with the highest index
-leave first, and no job is preempted without need.
+Jobs that share GPUs (a group) are preempted together, and only if all of them may be preempted. A gang that
+fits on one node gets the node whose victims have the fewest GPUs in total, their GPUs on other nodes
+included. A larger gang gets whole nodes of the largest size, each chosen in this way, and a node for the
+remainder. On a node the jobs with the highest index are preempted first, and no more jobs than needed.
 """
 
 from __future__ import annotations
