@@ -13,7 +13,7 @@ from rlsched.compile.jit import kernel
 
 @kernel
 def _within(places: int, each: int, available: int) -> int:
-    """Limit `places` to the number that the available amount of a resource supports, at `each` per place."""
+    """Limit `places` to the number for which a resource suffices: `available`, at `each` per place."""
     return min(places, available // each) if each > 0 else places
 
 
@@ -139,7 +139,7 @@ def open_places(s: StateArrays, c: int, p: int, n: int) -> int:
 
 @kernel
 def is_untouched(s: StateArrays, c: int, p: int, n: int) -> bool:
-    """Return whether node `n` is up, in partition `p`, without a GPU in use, and all its places are free."""
+    """Return whether node `n` is up, in partition `p`, without a GPU in use, and has all its places free."""
     if s.node.free[n] < s.node.gpus[n]:
         return False
     return open_places(s, c, p, n) == idle_places(s, c, n) > 0

@@ -507,7 +507,7 @@ def _share_out(s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, now_s: float) -> None:
-    """Give the share of a job that left shared GPUs to the remaining jobs, and the cores they requested.
+    """Give a departed job's share of GPU `g` to the remaining jobs, and the cores that these requested.
 
     `cpu_milli_each`: cores that the job had with each GPU, which are free now. The remaining jobs get cores
     even if the node has lent its free cores, because they shared the cores of this job before.
@@ -553,7 +553,7 @@ def release(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def wait_again(s: StateArrays, slot: int) -> None:
-    """Make a released slot wait as its next attempt. The slot is in no queue yet: call `enqueue`."""
+    """Let a released job wait for its next attempt. The slot is in no queue yet: call `enqueue`."""
     s.job.status[slot] = WAITING
     s.job.start_s[slot] = s.job.held_since_s[slot] = np.nan
     s.job.held_until_s[slot] = -np.inf

@@ -79,7 +79,7 @@ class Queue(Protocol):
 
 
 def alike_by_type(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
-    """Return the nodes, each with the least GPU memory of its type: the ledger distinguishes only types."""
+    """Return the nodes, each with the least GPU memory of its type, because the ledger knows only types."""
     least: dict[str, int] = {}
     for node in nodes:
         if node.gpu_memory_mib:
@@ -306,7 +306,7 @@ class ClusterShape:
         return self.energy_counts if self.arrays.config[0].modelled else 0.0
 
     def _note_kinds(self) -> None:
-        """Set the GPU type of each partition to its most common one; a MIG slice only if it has no others."""
+        """Set the GPU type of each partition to its most common type; a MIG slice only if all are slices."""
         whole = np.array([not is_slice(name) for name in self.kind_names], np.bool_)
         for p in range(self.num_partitions):
             own = self.arrays.node.part_of == p

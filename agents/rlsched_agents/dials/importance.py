@@ -81,7 +81,7 @@ def importance_of(
     seed: int,
     windows: int = WINDOWS,
 ) -> Importance:
-    """Run the same windows once for each column, with that column shuffled.
+    """Compute the importance of each column: run the same windows once per column, with its values shuffled.
 
     Args:
         strategy: The trained strategy that sets the dials.

@@ -131,7 +131,7 @@ class Judge:
 class Interval(msgspec.Struct, frozen=True):
     """A geometric mean of ratios, with its 95 % bootstrap interval over groups of windows.
 
-    Only windows of the same group may overlap.
+    Windows of one group can share jobs (`Setting.group`), so the bootstrap draws groups instead of windows.
 
     Attributes:
         ratio: The mean; below 1 is better.

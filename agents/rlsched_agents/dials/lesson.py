@@ -45,8 +45,8 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes:
         clusters: Number of clusters simulated in parallel, in pairs.
-        rollout_steps: Number of times that each cluster's dials are set between two updates; the noise stays
-            the same for this time.
+        rollout_steps: Number of times that each cluster's dials are set between two updates; the noise is
+            constant between updates.
         rollouts: Number of rollouts and updates; 0: no training by PPO.
         batch_size: Steps in a minibatch.
         epochs: Passes over a rollout.

@@ -58,7 +58,7 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             draws its predictions (`predict.informed`) if its source supports it.
         known_high: Upper bound of that correlation, which is drawn uniformly; 0: always use the source's own
             predictions.
-        as_made_frac: Share of episodes that use the source's own predictions all the same.
+        as_made_frac: Share of episodes that use the source's own predictions instead of drawn ones.
     """
 
     warmup_jobs: int = 512

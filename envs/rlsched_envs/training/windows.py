@@ -153,8 +153,8 @@ class DialledRuns:
         count: Number of runs.
         sources: Sources of their windows.
         drawn: How their windows are drawn.
-        policy: The policy whose settings define the rule; a rule that preempts only preempts jobs that allow
-            it.
+        policy: The policy whose settings define the rule. If the rule preempts, it preempts only jobs that
+            may be preempted.
         assumed_scale: Factor on the catalogue's figures that are assumed instead of measured.
         outside: Whether the caller sets the dials when they are due; otherwise a network sets them.
 
