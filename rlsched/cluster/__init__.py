@@ -1,1 +1,1 @@
-"""Clusters: the description (TOML), the state (arrays), and the ledger that allocates and releases."""
+"""Clusters: the description (TOML), the state (arrays), and the ledger that allocates and releases GPUs."""

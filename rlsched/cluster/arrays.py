@@ -32,17 +32,17 @@ SLOT_EMPTY: Final = 0
 WAITING: Final = 1
 RUNNING: Final = 2
 LEAVING: Final = 3
-"""Status of a preempted job whose processes still run (`ClusterState.stops_take_time`); holds no GPU."""
+"""Status of a preempted job whose processes still run (`ClusterState.stops_take_time`). It holds no GPU."""
 INELIGIBLE: Final = 4
-"""Status of a job that a condition keeps out of the queues: `rlsched/broker/base/eligibility.py`."""
+"""Status of a job that is in no queue until a condition is met: `rlsched/broker/base/eligibility.py`."""
 
 CLOCKS_ALONE: Final = 2
-"""`config.modelled` if models only choose clocks, as in a broker: no job has co-tenants, and each job has the
-cores that it requested.
+"""Value of `config.modelled`: models only choose clocks, as in a broker. No job has co-tenants, and each job
+has the cores that it requested.
 """
 CORES_AS_ASKED: Final = 3
-"""`config.modelled` if all models apply, as in a broker that lets jobs share GPUs, but each job has exactly
-the cores that it requested: a real job's cores are fixed."""
+"""Value of `config.modelled`: all models apply, as in a broker that lets jobs share GPUs, but each job has
+exactly the cores that it requested, because a real job's cores are fixed."""
 
 CONSOLIDATE: Final = 0
 BEST_FIT: Final = 1
@@ -62,16 +62,16 @@ CONFIG: Final = np.dtype(
         ("placement", np.int64),  # code of the placement rule, PLACEMENT_CODES
         ("sorts_queue", np.int64),  # 1: the index keeps each partition's sorted queue; 0: only its heaps,
         # for compiled rules on long queues
-        ("modelled", np.int64),  # 1: `models` give speed and power of jobs; 0: every job runs as
-        # in its trace; or CLOCKS_ALONE, or CORES_AS_ASKED
+        ("modelled", np.int64),  # 1: `models` give the speed and power of jobs; 0: every job runs as
+        # in its trace; else CLOCKS_ALONE or CORES_AS_ASKED
         ("preempts", np.int64),  # 1: a policy may preempt running jobs
         ("reserve_after_s", np.float64),  # waiting time after which a policy's starts must not delay
-        # the first job that does not fit; infinite: no reservations
+        # the first job that does not fit, seconds; infinite: no reservations
         ("energy_ppm", np.int64),  # weight of energy against time, millionths, for jobs without their own
     ],
     align=True,
 )
-"""One entry: configuration of this cluster."""
+"""Configuration of this cluster, one entry."""
 
 COUNTERS: Final = np.dtype(
     [
@@ -81,11 +81,11 @@ COUNTERS: Final = np.dtype(
     ],
     align=True,
 )
-"""One entry: counters."""
+"""Counters of this cluster, one entry."""
 
 SCRATCH: Final = np.dtype(
     [
-        ("others", np.int64, (MAX_TENANTS,)),  # workloads that share with the job whose speed is computed
+        ("others", np.int64, (MAX_TENANTS,)),  # workloads of the co-tenants of a job, to compute its speed
         ("outs", np.int64),  # entries of `slot.quota_out`
         ("ins", np.int64),  # entries of `slot.quota_in`
         ("out_at", np.int64),  # next entry of `slot.quota_out` to process; `in_at` likewise
@@ -94,7 +94,7 @@ SCRATCH: Final = np.dtype(
     ],
     align=True,
 )
-"""One entry: working memory of kernels."""
+"""Working memory of kernels, one entry."""
 
 ORDER: Final = np.dtype(
     [
@@ -113,7 +113,7 @@ ORDER: Final = np.dtype(
     ],
     align=True,
 )
-"""One entry: the queue order. The ledger stores it for `decide.order` and does not read it."""
+"""The queue order, one entry. The ledger stores the entry for `decide.order` and does not read it."""
 
 NODE: Final = np.dtype(
     [
@@ -125,14 +125,14 @@ NODE: Final = np.dtype(
         ("first_gpu", np.int32),  # global number of its GPU 0
         ("part_of", np.int32),  # its partition
         ("status", np.int32),  # NODE_UP ... NODE_BOOTING; jobs start only on NODE_UP
-        ("free", np.int32),  # wholly free GPUs, whatever the status; 0 while a job has the whole node
+        ("free", np.int32),  # wholly free GPUs, for any status; 0 while a job has the whole node
         ("kind", np.int32),  # number of its GPU type
         ("fixed_clock", np.int32),  # 1: the SM clocks of its GPUs cannot be set
         ("unshared", np.int32),  # 1: its GPUs run one job at a time
         (
             "idle_w",
             np.float64,
-        ),  # idle power without its GPUs, W; with models, as the next fields
+        ),  # idle power without its GPUs, W; set only with models, like the next fields
         ("core_w", np.float64),  # additional power of each busy core, W
         ("asleep_w", np.float64),  # power of the whole node asleep, W
         ("boot_w", np.float64),  # power of the whole node booting, W
@@ -154,17 +154,17 @@ DEMAND: Final = np.dtype(
             np.float64,
         ),  # bursts, decaying: sum of ln(run time / first_predicted_s)^2 of ended jobs
         ("error_count", np.float64),
-        ("own_square", np.float64),  # the same, of deviations from the mean of the burst's earlier jobs
+        ("own_square", np.float64),  # likewise: squared deviations from the mean of the burst's earlier jobs
         ("own_count", np.float64),
-        ("burst_last_s", np.float64),  # when the last job of the latest burst arrived
-        ("burst_spread", np.float64),  # from here: JOB's burst fields, of that burst
+        ("burst_last_s", np.float64),  # arrival of the last job of the latest burst
+        ("burst_spread", np.float64),  # from here: fields of the latest burst, as in JOB
         ("burst_ln_sum", np.float64),
         ("burst_ended", np.int64),
         ("burst", np.int64),
         ("burst_vc", np.int32),
         ("gpus", np.int32),
         ("share_milli", np.int32),
-        ("plain", np.int32),  # 1: counts of free GPUs decide whether it fits
+        ("plain", np.int32),  # 1: counts of free GPUs suffice to check whether its jobs fit
         ("exclusive", np.int32),  # 1: its jobs get whole nodes
     ],
     align=True,
@@ -177,10 +177,10 @@ GPU: Final = np.dtype(
         ("free_milli", np.int32),  # 1,000 = wholly free; 0 while a job has the whole node
         ("tenant", np.int32, (MAX_TENANTS,)),  # job slot, -1 if none
         ("link", np.int32, (MAX_TENANTS,)),  # next place of the same job, as gpu * MAX_TENANTS + k; -1 ends
-        ("power_w", np.float64),  # with models, at the first GPU of its jobs: power of all their GPUs, W
-        ("idle_w", np.float64),  # power that these GPUs drew without the jobs, W
-        ("clock_frac", np.float64),  # SM clock of these GPUs
-        ("clock_since_s", np.float64),  # time of the last change, s
+        ("power_w", np.float64),  # with models, if this is its jobs' first GPU: power of all their GPUs, W
+        ("idle_w", np.float64),  # power of all these GPUs without the jobs, W
+        ("clock_frac", np.float64),  # SM clock of all these GPUs
+        ("clock_since_s", np.float64),  # time of the last change of the clock, s
     ],
     align=True,
 )
@@ -189,7 +189,7 @@ GPU: Final = np.dtype(
 JOB: Final = np.dtype(
     [
         ("seq", np.int64),  # arrival number
-        ("held_for", np.int64),  # a *wait* keeps it back only while the job of this number waits; -1: always
+        ("held_for", np.int64),  # a *wait* holds it back only while this job waits; -1: in any case
         (
             "moved_for",
             np.int64,
@@ -209,12 +209,13 @@ JOB: Final = np.dtype(
         ("start_s", np.float64),  # start of the current attempt, nan while it waits
         ("held_since_s", np.float64),  # first time a *wait* passed it over although it fitted, nan if never
         ("held_until_s", np.float64),  # end of a *wait*'s hold on it, -inf if none
-        ("attained_gpu_s", np.float64),  # earlier attempts; corrects for changes of `share_milli` in this one
+        ("attained_gpu_s", np.float64),  # service in earlier attempts, and in this one a correction for
+        # changes of `share_milli`
         ("overhead_left_s", np.float64),  # restart cost still to be paid
         ("saved_s", np.float64),  # work of earlier attempts that need not be done again
         ("ln_weight", np.float64),  # ln of its weight in the order; 0: weight 1
         ("sm_clock_frac", np.float64),
-        ("cpu_milli_each", np.int64),  # cores that go with each of its places
+        ("cpu_milli_each", np.int64),  # cores with each of its places, thousandths
         (
             "gpu_need_mib",
             np.int64,
@@ -236,10 +237,10 @@ JOB: Final = np.dtype(
         ("pinned", np.int32),  # 1: must not be preempted
         ("unshared", np.int32),  # 1: it shares its GPUs with no other job
         ("workload", np.int32),  # number in the catalogue of workloads, 0: unknown
-        ("energy_ppm", np.int32),  # weight of energy for it, millionths; -1: the cluster's
+        ("energy_ppm", np.int32),  # its weight of energy, millionths; -1: the cluster's
         ("reference_kind", np.int32),  # GPU type that its run time refers to, -1: the type it gets
-        ("generation", np.int32),  # grows with every change of rate
-        ("level", np.int32),  # its priority: higher levels go first; 0: default
+        ("generation", np.int32),  # incremented with every change of its rate
+        ("level", np.int32),  # priority: jobs of higher levels start first; 0: default
         ("head", np.int32),  # first place of its allocation, as gpu * MAX_TENANTS + k; -1 = none
     ],
     align=True,
@@ -251,7 +252,7 @@ SLOT: Final = np.dtype(
         ("key", np.float64),  # JOB.key of a waiting slot
         ("ln_age", np.float64),  # scratch: ln(age / prediction) of a running slot of a burst
         ("leave", np.float64),  # scratch: preemption score of a running slot, -inf: it must stay
-        ("speed", np.float64),  # `present_speed` of a running slot, nan: not known since its GPUs changed
+        ("speed", np.float64),  # `present_speed` of a running slot; nan: not computed since its GPUs changed
         ("open_key", np.float64),  # scratch: `key` of a waiting slot, infinite if it is skipped
         ("quota_out", np.int32),  # scratch: by position, running slots that lose their quota
         ("quota_in", np.int32),  # scratch: by position, waiting slots that have quota
@@ -263,12 +264,12 @@ SLOT: Final = np.dtype(
         ("next_alike", np.int32),  # of a running slot: the next one of its class in its partition, -1 ends
         ("back_alike", np.int32),  # of a running slot: the previous one of its class
         ("child", np.int32, (2,)),  # pairing heaps of waiting slots, own and shared partition: first child
-        ("next", np.int32, (2,)),  # next sibling
-        ("back", np.int32, (2,)),  # previous sibling, or the parent of a first child
+        ("next", np.int32, (2,)),  # next sibling in the pairing heap
+        ("back", np.int32, (2,)),  # previous sibling in the pairing heap; of a first child, its parent
     ],
     align=True,
 )
-"""Derived, one entry per slot."""
+"""Derived data of job slots, one entry per slot."""
 
 CLASS_QUEUE: Final = np.dtype(
     [
@@ -278,18 +279,18 @@ CLASS_QUEUE: Final = np.dtype(
         ("node_size", np.int32),  # most places on one node when idle, up or not
         ("root", np.int32),  # slot of the first waiting job by (key, seq), -1 if none waits
         ("waiting", np.int32),
-        ("running", np.int32),  # one of its running jobs, -1 for none; the others follow (`next_alike`)
+        ("running", np.int32),  # a running job, -1 for none; `next_alike` links the other running jobs
         ("delays", np.int32),  # scratch: whether its jobs would delay the job with the reservation
     ],
     align=True,
 )
-"""Derived, one entry per partition and demand class: its jobs, and whether a waiting one can start."""
+"""Derived data of a demand class in a partition: its jobs, and whether a waiting job of it can start."""
 
 PARTITION: Final = np.dtype(
     [
         ("changes", np.int64),  # incremented with every change of a node
         ("arrivals", np.int64),  # incremented with every job that is queued
-        ("seen_changes", np.int64),  # both when a rule last had nothing left to start
+        ("seen_changes", np.int64),  # values of `changes` and `arrivals` when a rule last had nothing to do
         ("seen_arrivals", np.int64),
         ("open_gpus", np.int32),  # GPUs on nodes that are up
         ("open_nodes", np.int32),
@@ -300,12 +301,12 @@ PARTITION: Final = np.dtype(
     ],
     align=True,
 )
-"""Derived, one entry per partition."""
+"""Derived data of partitions, one entry per partition."""
 
 
 @by_reference
 class Index(NamedTuple):
-    """Derived from the other arrays, and rebuilt by `rebuild_index`; never part of a digest."""
+    """Index of the state: data that `rebuild_index` derives from the other arrays; not part of a digest."""
 
     slot: Records  # (J,) SLOT
     part: Records  # (P,) PARTITION
@@ -354,19 +355,19 @@ def records(count: int | tuple[int, ...], dtype: np.dtype[Any]) -> Records:
 
 
 def columns(entries: Records) -> NDArray[Any]:
-    """Return the entries as a plain array: finding a column of a record array takes ten times as long."""
+    """Return the entries as a plain array, in which a column is found ten times as fast."""
     return np.ndarray.view(entries, np.ndarray)
 
 
 def bit_set_words(nodes: int) -> int:
-    """Words of a bit set of nodes: one bit per node, then one bit per word."""
+    """Return the number of words in a bit set of nodes: one bit per node, then one bit per word."""
     low = max(1, -(-nodes // WORD_BITS))
     return low + -(-low // WORD_BITS)
 
 
 NO_COSTS: Final = np.zeros((0, 0))
-"""`OrderArrays.cost` without an index. The array is read-only like a real table, because that is part of an
-array's type: otherwise every kernel would be compiled twice.
+"""Value of `OrderArrays.cost` for an order without an index. The array is read-only, like a real table,
+because read-only arrays have another type: otherwise every kernel would be compiled twice.
 """
 NO_COSTS.flags.writeable = False
 
@@ -387,7 +388,7 @@ def empty_state(
     demands: int = 1,
     placement: str = "consolidate",
 ) -> StateArrays:
-    """Return arrays of these sizes without nodes or jobs. Fill `node`, `gpu`, `demand`, then rebuild."""
+    """Return arrays of these sizes without nodes or jobs. Fill `node`, `gpu`, `demand`; `rebuild_index`."""
     gpu = records(gpus, GPU)
     gpu.free_milli[:] = WHOLE_GPU_MILLI
     gpu.tenant[:] = gpu.link[:] = -1

@@ -1,6 +1,7 @@
-"""Compiled counts of the places of a demand class on a node, by GPU type, shares, CPU cores and memory.
+"""Compiled counts of a demand class's places on a node, given GPU types, shares, CPU cores and memory.
 
-A place is one GPU of a gang with its part of the job's cores and memory; a job without GPUs is one place.
+A place is room for one GPU of a gang with its part of the job's cores and memory. A job without GPUs needs
+one place.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from rlsched.compile.jit import kernel
 
 @kernel
 def _within(places: int, each: int, available: int) -> int:
-    """Limit `places` to the number that the available amount of a resource supports, at `each` per place."""
+    """Limit `places` to the number for which a resource suffices: `available`, at `each` per place."""
     return min(places, available // each) if each > 0 else places
 
 
 @kernel
 def will_do(s: StateArrays, c: int, n: int) -> bool:
-    """Whether node `n` is of a type that class `c` accepts."""
+    """Return whether node `n` is of a type that class `c` accepts."""
     d = s.demand
     if d.gpus[c] == 0:
         return d.cpu_milli_each[c] > 0 and s.node.cpu_milli[n] < UNCOUNTED
@@ -27,7 +28,7 @@ def will_do(s: StateArrays, c: int, n: int) -> bool:
 
 @kernel
 def takes_gpus_of(s: StateArrays, c: int, running: int) -> bool:
-    """Whether class `c` may share the GPUs of a running slot, by the properties of its nodes.
+    """Return whether the nodes of a running job allow jobs of class `c` to share its GPUs.
 
     All nodes must be up, of one GPU type (speeds of pairs are known for one type at a time) that the class
     accepts, able to run several jobs on a GPU, and without MIG slices.
@@ -47,14 +48,14 @@ def takes_gpus_of(s: StateArrays, c: int, running: int) -> bool:
 
 @kernel
 def gpu_need_mib(s: StateArrays, slot: int, kind: int) -> float:
-    """GPU memory that a job uses on each GPU of a type, MiB: its own figure, else its workload's."""
+    """Return the memory that a job uses on each GPU of a type, MiB: its own figure, or its workload's."""
     own = s.job.gpu_need_mib[slot]
     return float(own) if own >= 0 else s.models.trait.memory_mib[s.job.workload[slot], kind]
 
 
 @kernel
 def idle_places(s: StateArrays, c: int, n: int) -> int:
-    """Places of class `c` on node `n` while no job runs there; for a share of a GPU, one place per node."""
+    """Return the places of class `c` on an idle node `n`; of a class that requests a share of a GPU, one."""
     if not will_do(s, c, n):
         return 0
     d = s.demand
@@ -67,7 +68,7 @@ def idle_places(s: StateArrays, c: int, n: int) -> int:
 
 @kernel
 def has_tenant_place(s: StateArrays, g: int) -> bool:
-    """Whether GPU `g` can take one more job."""
+    """Return whether GPU `g` can take one more job."""
     k = 0
     while k < MAX_TENANTS and s.gpu.tenant[g, k] >= 0:
         k += 1
@@ -98,7 +99,7 @@ def loosest_gpu(s: StateArrays, n: int, share_milli: int) -> int:
 
 @kernel
 def has_no_job(s: StateArrays, n: int) -> bool:
-    """Whether no job runs on node `n`: a job without GPUs runs only where cores are counted."""
+    """Return whether no job runs on node `n`; jobs without GPUs run only on nodes with known cores."""
     if s.node.free[n] < s.node.gpus[n]:
         return False
     return s.node.cpu_milli[n] >= UNCOUNTED or s.node.cpu_free_milli[n] >= s.node.cpu_milli[n]
@@ -106,10 +107,10 @@ def has_no_job(s: StateArrays, n: int) -> bool:
 
 @kernel
 def places_on(s: StateArrays, c: int, n: int) -> int:
-    """Free places of class `c` on node `n`, up or not; 0 if the class needs a node without other jobs.
+    """Return the free places of class `c` on node `n`, up or not; 0 if the class needs an idle node.
 
-    Plain classes never lack cores or memory, except if cores are lent (`clocks.cores_for`): a job then
-    starts with the remaining cores.
+    Cores and memory never limit plain classes. Only if cores are lent (`clocks.cores_for`) can a job of such
+    a class find too few; it then starts with the remaining cores.
     """
     if not will_do(s, c, n):
         return 0
@@ -130,7 +131,7 @@ def places_on(s: StateArrays, c: int, n: int) -> int:
 
 @kernel
 def open_places(s: StateArrays, c: int, p: int, n: int) -> int:
-    """Places of class `c` on node `n` if it is up and in partition `p`, else 0."""
+    """Return the free places of class `c` on node `n` if the node is up and in partition `p`, else 0."""
     if s.node.part_of[n] != p or s.node.status[n] != NODE_UP:
         return 0
     return places_on(s, c, n)
@@ -138,7 +139,7 @@ def open_places(s: StateArrays, c: int, p: int, n: int) -> int:
 
 @kernel
 def is_untouched(s: StateArrays, c: int, p: int, n: int) -> bool:
-    """Whether node `n` is up, in partition `p`, with no GPU in use and all places of class `c` free."""
+    """Return whether node `n` is up, in partition `p`, without a GPU in use, and has all its places free."""
     if s.node.free[n] < s.node.gpus[n]:
         return False
     return open_places(s, c, p, n) == idle_places(s, c, n) > 0

@@ -1,15 +1,16 @@
 """The placement rules, compiled: they choose the GPUs for a job that fits.
 
-*consolidate*: see `placement`; a share of a GPU goes on the GPU with the smallest sufficient free share.
-*best-fit*: as consolidate, but the remainder of a gang after whole nodes goes where fewest GPUs stay free.
-*worst-fit*: the node (or the GPU, for a share) with most free.
-*spread*: one GPU at a time on the node with most free GPUs, so a gang may span many nodes although one node
-would hold it; all other rules place a gang on as few nodes as possible.
+*consolidate*: see `placement`; a share of a GPU gets the GPU with the smallest sufficient free share.
+*best-fit*: as consolidate, but the remainder of a gang after whole nodes gets the node that has the fewest
+free GPUs afterwards.
+*worst-fit*: the node with most free GPUs (for a share: the GPU with the largest free share).
+*spread*: one GPU at a time, each on the node with most free GPUs. A gang can therefore span many nodes
+although it would fit on one node; all other rules place a gang on as few nodes as possible.
 *fgd*: the node and GPU where fragmentation grows least (`fragmentation`; Weng et al., ATC'23); ties go to the
 fewest free GPUs.
 
-Jobs without GPUs go on the node with the fewest GPUs, then the fewest free cores (worst-fit: the most).
-All other ties go to the lowest node number.
+A job without GPUs gets the node with the fewest GPUs; of several, the node with the fewest free cores
+(*worst-fit*: the most). All other ties go to the lowest node number.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _gpu_for_share(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -
 
 @kernel
 def _cost(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> tuple[float, float]:
-    """Cost of node `n`, which fits a whole job of class `c`, under the rule; the least is chosen."""
+    """Return the cost of node `n`, which fits a whole job of class `c`; the rule chooses the least cost."""
     rule, d = s.config[0].placement, s.demand
     sign = -1.0 if rule in (WORST_FIT, SPREAD) else 1.0
     if d.gpus[c] == 0:
@@ -161,7 +162,7 @@ def gang_of_kind(s: StateArrays, p: int, c: int, kind: int, out: NDArray[np.int3
 
 @array_kernel
 def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[np.int32]) -> int:
-    """Place a job of class `c` as `choose`, by checking every node."""
+    """Place a job of class `c` like `choose`, by checking every node."""
     classes = np.empty(s.demand.shape[0], np.int64)
     typical = typical_classes(s, classes) if s.config[0].placement == FGD else 0
     if node >= 0:
@@ -185,7 +186,7 @@ def _choose_by_looking(s: StateArrays, p: int, c: int, node: int, out: NDArray[n
 
 @array_kernel
 def _gpus_of_nodes(s: StateArrays, p: int, slot: int) -> int:
-    """GPUs of all nodes that the rule would use for the job in a slot, which fits now."""
+    """Return the number of GPUs of all nodes that the rule would use for a job, which fits now."""
     out, held, last = np.empty(s.job.gpus[slot], np.int32), 0, -1
     host = choose(s, p, slot, -1, out)
     if out.shape[0] == 0:
@@ -199,7 +200,7 @@ def _gpus_of_nodes(s: StateArrays, p: int, slot: int) -> int:
 
 @kernel
 def gpus_taken(s: StateArrays, p: int, slot: int) -> int:
-    """GPUs that others can no longer get once the job in a slot, which fits now, has started."""
+    """Return how many GPUs a job, which fits now, would take from other jobs if it started."""
     if s.demand.exclusive[s.job.demand[slot]]:
         return _gpus_of_nodes(s, p, slot)
     return s.job.gpus[slot]

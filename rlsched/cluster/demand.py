@@ -1,4 +1,4 @@
-"""`Demand`: the request of a job for GPUs or a share of one, GPU types, CPU cores, memory."""
+"""`Demand`: the request of a job for GPUs or a share of a GPU, GPU types, CPU cores and memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         gpus: GPUs of the gang; 0: CPU only.
-        share_milli: Share of the GPU, for a job that uses less than a whole GPU; 1,000 = the whole.
+        share_milli: Requested share of a GPU, thousandths; 1,000: whole GPUs.
         gpu_types: Accepted GPU models, in name order, matched by `stands_for`; empty: any (but see
             `accepts`).
         cpu_milli: CPU cores of the whole job, thousandths; 0: unknown, not counted.
@@ -64,7 +64,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
             exclusive: Whether the job gets whole nodes.
 
         Raises:
-            AllocationError: more than one GPU, and not a whole number of them.
+            AllocationError: more than one GPU is requested, but not a whole number of GPUs.
         """
         if num_gpus > 1 and num_gpus != int(num_gpus):
             raise AllocationError(f"expected whole GPUs or a share of one, got {num_gpus:g}")
@@ -85,11 +85,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpus > 0 and self.share_milli == WHOLE_GPU_MILLI
 
     def names(self, gpu_type: str) -> bool:
-        """Whether the job requests this GPU type, or does not request a type."""
+        """Return whether the job requests this GPU type, or does not request a type."""
         return not self.gpu_types or any(stands_for(one, gpu_type) for one in self.gpu_types)
 
     def accepts(self, gpu_type: str, gpu_memory_mib: int = 0) -> bool:
-        """Whether GPUs of this type are accepted, with this much memory (0: unknown, assumed sufficient).
+        """Return whether the job accepts GPUs of this type with so much memory (0: unknown, sufficient).
 
         A job of one GPU gets a whole MIG slice. Gangs get no slices: between slices there is no peer-to-peer
         link (NVIDIA's MIG guide, application considerations; recalled) nor CUDA IPC (RAPIDS' guide to MIG).
@@ -102,7 +102,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpus == 0 or not is_slice(gpu_type) or (self.gpus == 1 and self.whole)
 
     def modest(self, cpu_milli: float, memory_mib: float) -> bool:
-        """Whether the job requests at most these cores (thousandths) and this memory with each whole GPU."""
+        """Return whether the job requests at most these cores (thousandths) and this memory per whole GPU."""
         if not self.gpus:
             return False
         frac = self.share_milli / WHOLE_GPU_MILLI
@@ -124,7 +124,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return -(-self.memory_mib // self.places)
 
     def places_on_node(self, node: NodeGroup | NodeSpec) -> int:
-        """Places of this job on an idle node of this kind; cores and memory of 0 are unknown."""
+        """Return the places of this job on an idle node of this kind; cores and memory of 0 are unknown."""
         if not self.gpus and not (self.cpu_milli and node.cpus):
             return 0
         known_mib = node.gpu_memory_mib if isinstance(node, NodeSpec) else 0
@@ -141,11 +141,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plain_demands(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> list[bool]:
-    """Return for each of these demands whether counts of free GPUs suffice to place it on these nodes.
+    """Return for each demand whether counts of free GPUs suffice to place it on these nodes (*plain*).
 
-    Counts suffice for demands of whole GPUs of any type in the cluster, but not of whole nodes. Such demands
-    may request cores and memory that never run short: no demand requests more of them per GPU than every node
-    has per GPU.
+    Counts suffice for demands that request whole GPUs of any type in the cluster, but not whole nodes. Such
+    demands can also request cores and memory if these never run short: no demand may request more cores or
+    memory per GPU than every node has per GPU.
     """
     owners = [node for node in nodes if node.gpus]
     cpus = min((node.cpus * 1000 / node.gpus for node in owners if node.cpus), default=math.inf)
@@ -162,13 +162,13 @@ def plain_demands(demands: Sequence[Demand], nodes: Sequence[NodeSpec]) -> list[
 
 
 def holds(sizes: Counter[int], places: int) -> bool:
-    """Whether a gang fits these nodes while all of them are free, by the placement rule *consolidate*.
+    """Return whether a gang fits these nodes, if all are free, by the placement rule *consolidate*.
 
-    A gang that is no larger than the largest node goes on one node; a larger gang gets whole nodes, largest
-    first, and one more node for the remainder.
+    A gang that fits on the largest node gets one node. A larger gang gets whole nodes, largest first, and one
+    more node for the remainder.
 
     Args:
-        sizes: Number of nodes by the places that an idle node has.
+        sizes: Number of nodes by their places while idle.
         places: Places of the gang.
     """
     sizes = Counter({size: count for size, count in sizes.items() if size > 0 and count > 0})
@@ -185,7 +185,7 @@ def holds(sizes: Counter[int], places: int) -> bool:
 
 
 def nodes_of_gang(sizes: Counter[int], places: int) -> int:
-    """Number of nodes that a gang gets while all of these nodes are free; 0 if it does not fit (`holds`)."""
+    """Return how many of these nodes a gang gets if all are free; 0 if it does not fit (`holds`)."""
     if not holds(sizes, places):
         return 0
     if places <= max(sizes):

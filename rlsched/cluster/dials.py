@@ -18,20 +18,20 @@ NO_CONTROLLER: Final = 0
 NETWORK: Final = 1
 OUTSIDE: Final = 2
 CLIPPED: Final = 3
-"""Source of the dials. NO_CONTROLLER: none, and nothing is counted. NETWORK: the network below, its last
-layer through tanh. OUTSIDE: a caller between decisions. CLIPPED: the network, its last layer clipped to
--1 to 1.
+"""Source of the dials. NO_CONTROLLER: none; arrivals and ends are not counted. NETWORK: the network in
+`DialArrays`, with tanh after its last layer. OUTSIDE: a caller sets them between decisions. CLIPPED: the
+network, with its last layer clipped to -1 to 1.
 """
 
 
 class Dial(NamedTuple):
-    """Declaration of a dial. A new dial needs a line of `DIALS`, its use in a rule, and a reference row.
+    """Declaration of a dial. A new dial needs a line in `DIALS`, a use in a rule, and a line in the docs.
 
     Attributes:
         name: Field in the ledger, and name in strategy files.
-        range: Value at an output of 1 of the network; at -1 the value is negated.
+        range: Value of the dial at a network output of 1; at -1 the value is negated.
         unit: Unit of the value.
-        effect: Effect of the value, for the reference: `docs/reference/environment.md`.
+        effect: Effect of the value, for `docs/reference/environment.md`.
     """
 
     name: str
@@ -77,14 +77,14 @@ DIAL: Final = np.dtype(
     [
         *((dial.name, np.float64) for dial in DIALS),
         ("due", np.int64),  # 1: they must be set before the next decision
-        ("next_s", np.float64),  # time from which the next event sets them, s
-        ("arrivals", np.int64),  # arrivals since they were set; many of them set the dials too
+        ("next_s", np.float64),  # the first event at or after this time makes the dials due, s
+        ("arrivals", np.int64),  # arrivals since the dials were set; many arrivals make the dials due too
         ("refused", np.int64),  # 1: the network's output was out of range or NaN: all dials are 0
     ],
     align=True,
 )
-"""One entry per partition: the values that a rule reads, all 0 if its settings are unchanged. All fields have
-8 bytes.
+"""Dials of a partition, one entry per partition: the values that a rule reads. If all are 0, the rule's
+settings apply unchanged. All fields have 8 bytes.
 """
 
 SPANS_S: Final = (600.0, 3_600.0, 21_600.0, 86_400.0, 604_800.0)
@@ -96,8 +96,9 @@ COUNTED: Final = np.dtype(
         ("gpu_s", np.float64, (len(SPANS_S),)),  # their predicted GPU-seconds, decaying likewise
         ("noted_s", np.float64),  # time up to which the counts have decayed, s
         ("first_s", np.float64),  # time of the first arrival, s
-        ("ended", np.float64, (2,)),  # ended jobs: decaying over about 200 of them; and at the latest instant
-        ("ended_s", np.float64),  # the latest instant, s; sums over the jobs of `ended`:
+        ("ended", np.float64, (2,)),  # number of ended jobs: [0] decaying over about 200 jobs, [1] of the
+        # latest instant; the next fields are sums over the same jobs
+        ("ended_s", np.float64),  # the latest instant, s
         ("log_predicted", np.float64, (2,)),  # x = ln(prediction)
         ("log_ran", np.float64, (2,)),  # y = ln(run time)
         ("log_predicted_square", np.float64, (2,)),
@@ -106,14 +107,14 @@ COUNTED: Final = np.dtype(
     ],
     align=True,
 )
-"""One entry per partition: data of the observation that is not in the state, as float64."""
+"""Data of a partition's observation that is not in the state, as float64, one entry per partition."""
 
 
 @by_reference
 class DialArrays(NamedTuple):
     """Dials of all partitions, and the network that sets them.
 
-    F columns of an observation, D dials, a network of hidden layers of H and G units; H = 0: linear.
+    F columns of an observation, D dials; the network's hidden layers have H and G units; H = 0: linear.
     """
 
     controller: NDArray[np.int64]  # (1,) code of the source of the dials
@@ -128,7 +129,7 @@ class DialArrays(NamedTuple):
 
 
 def dials_of(dials: DialArrays, before: Sequence[str], names: Sequence[str]) -> DialArrays:
-    """Return the dials for partitions `names`; those in `before` retain their values, new ones begin at 0."""
+    """Return the dials for the partitions `names`. Partitions in `before` keep their values, others get 0."""
     fresh = no_dials(len(names))
     controlled = dials.controller[0] != NO_CONTROLLER
     seen = np.zeros((fresh.dial.shape[0] if controlled else 0, dials.seen.shape[1]))

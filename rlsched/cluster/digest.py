@@ -25,9 +25,9 @@ _NOTHING: Final = np.uint64(0)
 _FOLLOWS: Final = frozenset(
     {"key", "head", "placed_in", "own_partition", "shared_partition", "held_for_slot", "demand"}
 )
-"""Fields of a job that are not in the digest: derived from other fields, or a memory location."""
+"""Fields of a job that are not in the digest, because they follow from other fields or are positions."""
 _OF_MODELS: Final = frozenset({"energy_ppm", "unshared", "gpu_need_mib"})
-"""Further fields that are not in the digest without models."""
+"""Further fields that are not in the digest if there are no models."""
 _BURST: Final = frozenset(
     {"first_predicted_s", "burst", "burst_ended", "burst_ln_sum", "burst_spread", "look_s"}
 )
@@ -36,7 +36,7 @@ _BURST: Final = frozenset(
 
 @kernel
 def _mixed(word: np.uint64, salt: np.uint64) -> np.uint64:
-    """Mix a word so that each of its bits, and of the salt's, changes half of the bits of the result."""
+    """Mix a word with a salt: each bit of the word and of the salt changes half of the bits of the result."""
     z = word + salt * _STEP
     z = (z ^ (z >> _LESS[0])) * _FIRST
     z = (z ^ (z >> _LESS[1])) * _SECOND
@@ -69,7 +69,7 @@ def sums(s: StateArrays, rows: NDArray[np.uint64], masks: NDArray[np.uint64]) ->
 
 @cache
 def _masks(modelled: bool, revises: bool) -> NDArray[np.uint64]:
-    """(W,) bits of each word of a job that count."""
+    """Return the (W,) bits of each word of a job that count in the digest."""
     unread = _FOLLOWS | (frozenset() if modelled else _OF_MODELS) | (frozenset() if revises else _BURST)
     one = np.zeros(1, JOB)
     for name in JOB.names or ():

@@ -1,10 +1,10 @@
 """Fragmentation of a node, compiled: the measure of fragmentation-gradient descent.
 
-Weng et al., "Beware of Fragmentation" (ATC'23): for a task class, the free GPU capacity of a node that the
-class cannot use; averaged over the classes by how many of their tasks have arrived. This implementation
-counts the jobs of this state (the paper: a sample of the production workload), and leaves out classes with
-fewer than 1 in 200 arrivals. CPU-only classes and gangs that do not fit on one node add the same amount to
-every choice, and are left out too.
+Weng et al., "Beware of Fragmentation" (ATC'23), define the fragmentation of a node as its free GPU capacity
+that a task class cannot use, averaged over the classes, weighted by their numbers of arrivals. This
+implementation counts the jobs of this state (the paper: a sample of the production workload), and ignores
+classes with fewer than 1 in 200 arrivals. It also ignores CPU-only classes and gangs that do not fit on one
+node, because they add the same amount to every choice.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def typical_classes(s: StateArrays, out: NDArray[np.int64]) -> int:
 def _unusable_milli(
     s: StateArrays, n: int, c: int, free: NDArray[np.int64], cpu_milli: int, memory_mib: int
 ) -> int:
-    """Free capacity of node `n` that class `c` cannot use, thousandths of a GPU. `free`: (GPUs of n,)."""
+    """Return the free capacity of node `n` that class `c` cannot use, milli-GPU; `free`: (GPUs of n,)."""
     d, share = s.demand, s.demand.share_milli[c]
     total, small, usable = 0, 0, 0
     for k in range(free.shape[0]):
@@ -68,7 +68,7 @@ def fragmentation_milli(
     cpu_milli: int,
     memory_mib: int,
 ) -> float:
-    """Sum over classes of arrivals x unusable capacity of node `n` with these free GPUs, milli-GPU x jobs."""
+    """Return the sum over classes of arrivals x unusable free capacity of node `n`, milli-GPU x jobs."""
     total = 0.0
     for k in range(classes.shape[0]):
         c = classes[k]
@@ -78,7 +78,7 @@ def fragmentation_milli(
 
 @array_kernel
 def _added(s: StateArrays, n: int, c: int, g: int, classes: NDArray[np.int64]) -> float:
-    """Fragmentation that class `c` would add to node `n`, on a share of GPU `g` or on whole GPUs (-1)."""
+    """Return the fragmentation that class `c` adds to node `n` on a share of GPU `g`; -1: on whole GPUs."""
     first, share = s.node.first_gpu[n], s.demand.share_milli[c]
     free = np.empty(s.node.gpus[n], np.int64)
     for k in range(free.shape[0]):
@@ -99,11 +99,11 @@ def _added(s: StateArrays, n: int, c: int, g: int, classes: NDArray[np.int64]) -
 
 @kernel
 def added_by_gpus(s: StateArrays, n: int, c: int, classes: NDArray[np.int64]) -> float:
-    """Fragmentation that a job of class `c` on whole GPUs would add to node `n`, milli-GPU x jobs."""
+    """Return the fragmentation that class `c` on whole GPUs adds to node `n`, milli-GPU x jobs."""
     return _added(s, n, c, -1, classes)
 
 
 @kernel
 def added_by_share(s: StateArrays, n: int, c: int, g: int, classes: NDArray[np.int64]) -> float:
-    """Fragmentation that a job of class `c` on a share of GPU `g` would add to node `n`, milli-GPU x jobs."""
+    """Return the fragmentation that class `c` on a share of GPU `g` adds to node `n`, milli-GPU x jobs."""
     return _added(s, n, c, g, classes)

@@ -1,11 +1,11 @@
 """Index structures of the state, compiled: jobs by demand class, and sets of nodes.
 
-Jobs by demand class: waiting jobs in a pairing heap per partition and class, first job on top.
+Each partition has a pairing heap of waiting jobs for each demand class, with the first job on top.
 
 Jobs of one class fit or do not fit together, so the first job that fits is the first among the tops of the
 classes that fit, regardless of the length of the queue. Pairing heaps (Fredman et al., 1986) need no memory
-of their own: their links are in the slots. A job waits in at most two heaps, `side` 0 of its VC's own
-partition and `side` 1 of the shared one. Running jobs are in linked lists, in no order.
+of their own: their links are in the slots. A job waits in at most two heaps: `side` 0 is the heap of its
+VC's own partition, `side` 1 of the shared partition. Running jobs are in linked lists, in no order.
 
 A set of nodes finds its lowest member in a few steps for any number of nodes. It is an array of words: one
 bit per node, then one bit for each word that is not 0.
@@ -25,7 +25,7 @@ from rlsched.compile.jit import kernel
 
 @kernel
 def comes_before(s: StateArrays, a: int, b: int) -> bool:
-    """Whether slot `a` precedes slot `b` in the order of the queue."""
+    """Return whether slot `a` precedes slot `b` in the order of the queue."""
     key = s.derived.slot.key
     return key[a] < key[b] or (key[a] == key[b] and s.job.seq[a] < s.job.seq[b])
 
@@ -50,7 +50,7 @@ def _meld(s: StateArrays, side: int, a: int, b: int) -> int:
 
 @kernel
 def _combine(s: StateArrays, side: int, first: int) -> int:
-    """Merge all siblings from `first` on into one heap: in pairs to the right, then together to the left."""
+    """Merge the siblings from `first` on into one heap: first in pairs, then the pairs from right to left."""
     slot = s.derived.slot
     pairs = -1
     while first >= 0:
@@ -146,7 +146,7 @@ def _low_words(nodes: int) -> int:
 
 @kernel
 def _lowest(word: int) -> int:
-    """Position of the lowest bit of a word that is not 0."""
+    """Return the position of the lowest 1 bit of a word that is not 0."""
     return _PLACES[(((word & -word) * _MULTIPLIER) & 0xFFFFFFFF) >> 27]
 
 

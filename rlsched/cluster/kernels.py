@@ -27,7 +27,7 @@ from rlsched.compile.jit import kernel
 
 @kernel
 def queue_position(s: StateArrays, p: int, key: float, seq: int) -> int:
-    """Return the first position in the queue of partition `p` that does not precede (key, seq)."""
+    """Return the position in the queue of partition `p` at which a job with (key, seq) is inserted."""
     low, high = 0, s.derived.part.queue_len[p]
     while low < high:
         middle = (low + high) // 2
@@ -183,7 +183,7 @@ def admit_job(
 
 @kernel
 def describe_job(s: StateArrays, slot: int, workload: int, energy_ppm: int) -> int:
-    """Set workload and energy weight (-1: the cluster's) of a job. Returns the job's number."""
+    """Set a job's workload and weight of energy (-1: the cluster's). Returns the job's number."""
     s.job.workload[slot], s.job.energy_ppm[slot] = workload, energy_ppm
     if s.job.head[slot] >= 0:
         forget_speeds(s, s.job.head[slot] // MAX_TENANTS)
@@ -192,7 +192,7 @@ def describe_job(s: StateArrays, slot: int, workload: int, energy_ppm: int) -> i
 
 @kernel
 def share_job(s: StateArrays, slot: int, unshared: bool, gpu_need_mib: int) -> None:
-    """Set whether a job refuses to share GPUs, and the GPU memory that it uses (-1: as models predict).
+    """Set whether a job must not share GPUs, and the memory that it uses on each (-1: as models predict).
 
     A job with whole nodes never shares.
     """
@@ -262,13 +262,13 @@ def _use(s: StateArrays, n: int, slot: int, sign: int) -> None:
 
 @kernel
 def _uses_more_than_gpus(s: StateArrays, slot: int) -> bool:
-    """Whether a job uses cores or memory that its nodes count."""
+    """Return whether a job uses cores or memory that its nodes count."""
     return s.job.cpu_milli_each[slot] > 0 or s.demand.memory_mib_each[s.job.demand[slot]] > 0
 
 
 @kernel
 def close_node(s: StateArrays, n: int) -> None:
-    """Withhold all GPUs, cores and memory of node `n` from other jobs: a job has the whole node."""
+    """Withhold all GPUs, cores and memory of node `n` from other jobs: one job gets the whole node."""
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         s.gpu.free_milli[g] = 0
     _set_free(s, n, 0)
@@ -280,7 +280,7 @@ def close_node(s: StateArrays, n: int) -> None:
 
 @kernel
 def _open_node(s: StateArrays, n: int) -> None:
-    """Undo `close_node` and the allocation of the job: no job runs on node `n` now."""
+    """Free all GPUs, cores and memory of node `n`, which a job had as a whole."""
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         s.gpu.free_milli[g] = WHOLE_GPU_MILLI
     _set_free(s, n, s.node.gpus[n])
@@ -289,7 +289,7 @@ def _open_node(s: StateArrays, n: int) -> None:
 
 @kernel
 def gpus_with(s: StateArrays, slot: int) -> int:
-    """GPUs that others can get if a running job leaves: its own, or all GPUs of its nodes if it has these."""
+    """Return how many GPUs a running job would free: its GPUs, or with whole nodes, all GPUs of its nodes."""
     if not s.demand.exclusive[s.job.demand[slot]]:
         return s.job.gpus[slot]
     place, gpus = s.job.head[slot], 0
@@ -308,8 +308,8 @@ def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int
     """Allocate these GPUs of partition `p` to the job in a slot; change nothing else.
 
     `gpus` is grouped by node, and the first group is on `host`. A job without GPUs gets cores and memory of
-    `host`. A job with whole nodes withholds the rest of its nodes from others, which have no job before.
-    Return the index of the allocation's first entry, -1 without GPUs.
+    `host`. If the job gets whole nodes, no other job runs there, and the rest of the nodes is withheld.
+    Returns the first place of the allocation (`JOB.head`), -1 without GPUs.
     """
     gpu, counted = s.gpu, _uses_more_than_gpus(s, slot)
     exclusive = s.demand.exclusive[s.job.demand[slot]] != 0
@@ -350,7 +350,7 @@ def occupy(s: StateArrays, slot: int, gpus: NDArray[np.int32], host: int, p: int
 
 @kernel
 def vacate(s: StateArrays, slot: int, head: int, host: int, p: int, share_milli: int) -> None:
-    """Undo `occupy`: remove a job from all its GPUs, a linked list of places that begins at `head`."""
+    """Undo `occupy`: remove a job from all its GPUs. `head`: first entry of the linked list of its places."""
     gpu, counted = s.gpu, _uses_more_than_gpus(s, slot)
     exclusive = s.demand.exclusive[s.job.demand[slot]] != 0
     place = head
@@ -423,7 +423,7 @@ def _run(
 
 @kernel
 def spare_cpu_milli(s: StateArrays, n: int) -> int:
-    """Free cores of node `n`, thousandths, beyond the proportional part of its free GPUs."""
+    """Return the free cores of node `n`, thousandths, beyond the proportional part of its free GPUs."""
     if s.node.cpu_milli[n] >= UNCOUNTED:
         return UNCOUNTED
     fair = s.node.cpu_milli[n] // max(s.node.gpus[n], 1)
@@ -432,7 +432,7 @@ def spare_cpu_milli(s: StateArrays, n: int) -> int:
 
 @kernel
 def spare_cpu_milli_each(s: StateArrays, slot: int) -> int:
-    """Spare cores, thousandths, by which each GPU of a running job could get more."""
+    """Return the spare cores, thousandths, that each GPU of a running job could get in addition."""
     place, each = s.job.head[slot], UNCOUNTED
     while place >= 0:
         n, on_node = s.gpu.node[place // MAX_TENANTS], 0
@@ -446,7 +446,7 @@ def spare_cpu_milli_each(s: StateArrays, slot: int) -> int:
 def join(
     s: StateArrays, slot: int, share_with: int, cpu_milli_each: int, sm_clock_frac: float, now_s: float
 ) -> None:
-    """Start a waiting slot on all the GPUs of the running slot `share_with`, which holds as many whole GPUs.
+    """Start a waiting slot on all GPUs of the running slot `share_with`, which has the same number of GPUs.
 
     All jobs on these GPUs get equal shares; the first tenant gets the remainder. `cpu_milli_each`: cores that
     the new job adds to each GPU; all jobs share all cores.
@@ -478,7 +478,7 @@ def join(
 
 @kernel
 def tenants_of(s: StateArrays, g: int) -> int:
-    """Number of jobs on GPU `g`."""
+    """Return the number of jobs on GPU `g`."""
     count = 0
     for k in range(MAX_TENANTS):
         count += s.gpu.tenant[g, k] >= 0
@@ -489,8 +489,8 @@ def tenants_of(s: StateArrays, g: int) -> int:
 def _share_out(s: StateArrays, g: int, now_s: float) -> None:
     """Give equal shares to all jobs on GPU `g`, which have all their GPUs in common.
 
-    Service attained so far counts at its previous share: attained service is counted from the start of an
-    attempt at its present share, and the difference is added to the service of earlier attempts.
+    The service of this attempt is computed as if the present share had applied since its start. The
+    difference to the service at the previous shares is added to `attained_gpu_s`.
     """
     count, job = tenants_of(s, g), s.job
     left = WHOLE_GPU_MILLI
@@ -507,10 +507,10 @@ def _share_out(s: StateArrays, g: int, now_s: float) -> None:
 
 @kernel
 def _take_over(s: StateArrays, g: int, share_milli: int, cpu_milli_each: int, now_s: float) -> None:
-    """Give the share of a job that left shared GPUs to the remaining jobs, and the cores they requested.
+    """Give a departed job's share of GPU `g` to the remaining jobs, and the cores that these requested.
 
-    `cpu_milli_each`: cores that the job had with each GPU, free now. The remaining jobs get cores even if the
-    node has lent its free cores, because they shared these cores before.
+    `cpu_milli_each`: cores that the job had with each GPU, which are free now. The remaining jobs get cores
+    even if the node has lent its free cores, because they shared the cores of this job before.
     """
     first = -1
     for k in range(MAX_TENANTS):
@@ -553,7 +553,7 @@ def release(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def wait_again(s: StateArrays, slot: int) -> None:
-    """Make a released slot wait as its next attempt. The slot is in no queue yet: call `enqueue`."""
+    """Let a released job wait for its next attempt. The slot is in no queue yet: call `enqueue`."""
     s.job.status[slot] = WAITING
     s.job.start_s[slot] = s.job.held_since_s[slot] = np.nan
     s.job.held_until_s[slot] = -np.inf
@@ -574,7 +574,7 @@ def make_ineligible(s: StateArrays, slots: NDArray[np.int64]) -> None:
 
 @kernel
 def size_class(s: StateArrays, c: int) -> None:
-    """Compute, for each partition, the most places of class `c` on one node."""
+    """Compute `node_size` of class `c`: for each partition, the most places on one idle node."""
     sizes = s.derived.class_queue.node_size
     for p in range(sizes.shape[0]):
         sizes[p, c] = 0

@@ -1,4 +1,4 @@
-"""Checks of whether the ledger accepts a start, for users and policies; kernels do not check."""
+"""Checks of whether a start is legal, for callers of `ClusterState`; kernels do not check."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def check_gang(
 
 
 def check_clock(state: ClusterShape, seq: int, sm_clock_frac: float) -> None:
-    """Raise an AllocationError if a job cannot have this SM clock: without models, any but the full."""
+    """Raise an AllocationError if a job cannot have this SM clock; without models, only 1 is legal."""
     if sm_clock_frac != 1.0 and not state.arrays.config[0].modelled:
         raise AllocationError(f"job {seq}: only the full SM clock (1.0) can be given, got {sm_clock_frac}")
     if not MIN_CLOCK_FRAC <= sm_clock_frac <= 1.0:

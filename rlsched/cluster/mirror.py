@@ -1,4 +1,4 @@
-"""A copy of a state, on which decisions can be simulated."""
+"""Copies of a state, on which decisions can be simulated."""
 
 from __future__ import annotations
 

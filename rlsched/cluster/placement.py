@@ -1,12 +1,12 @@
 """Compiled checks of whether a job can start in a partition now, and on which GPUs.
 
-The rule *consolidate*: a gang that fits the partition's largest node goes on one node, the node with the
-fewest free GPUs that fits. A larger gang gets wholly free nodes, largest first, and for the remainder
-the node with the most free GPUs. Ties go to the lowest node number. On identical nodes this is the rule of
-Lucid's simulator (Hu et al., ASPLOS'23). The other rules are in `choose`.
+The rule *consolidate*: a gang that fits the partition's largest node gets one node: of the nodes with enough
+free GPUs, the node with the fewest. A larger gang gets wholly free nodes, largest first, and for the
+remainder the node with the most free GPUs. Ties go to the lowest node number. On identical nodes this is the
+rule of Lucid's simulator (Hu et al., ASPLOS'23). The other rules are in `choose`.
 
-Jobs that request only whole GPUs ("plain") are checked by counts of nodes by free GPUs, in time independent
-of the size of the cluster. For other jobs every node is checked.
+For jobs that request only whole GPUs ("plain"), the checks read only the numbers of nodes with 0, 1, 2, ...
+free GPUs, and take the same time on a cluster of any size. For other jobs they read every node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlsched.compile.jit import array_kernel, kernel
 
 @kernel
 def hole_for(holes: NDArray[np.int32], gpus: int) -> int:
-    """Fewest free GPUs on a node that still holds `gpus`; -1 if no node does. `holes`: (M + 1,)."""
+    """Return the fewest free GPUs of a node with at least `gpus` free, -1 if none has. `holes`: (M + 1,)."""
     for free in range(gpus, holes.shape[0]):
         if holes[free] > 0:
             return free
@@ -33,7 +33,7 @@ def hole_for(holes: NDArray[np.int32], gpus: int) -> int:
 
 @kernel
 def gang_remainder(holes: NDArray[np.int32], whole: NDArray[np.int32], gpus: int) -> int:
-    """GPUs of a gang that remain after whole nodes, -1 if the gang does not fit. (M + 1,) counts by size."""
+    """Return the GPUs of a gang that remain after whole nodes, -1 if it does not fit; (M + 1,) counts."""
     left = gpus
     taken_at_least = 0
     for size in range(holes.shape[0] - 1, 0, -1):
@@ -54,7 +54,7 @@ def gang_remainder(holes: NDArray[np.int32], whole: NDArray[np.int32], gpus: int
 
 @kernel
 def fits_in(holes: NDArray[np.int32], whole: NDArray[np.int32], node_size: int, gpus: int) -> bool:
-    """Whether a gang fits these counts of nodes."""
+    """Return whether a gang fits these counts of nodes."""
     if gpus <= node_size:
         return hole_for(holes, gpus) >= 0
     return gang_remainder(holes, whole, gpus) >= 0
@@ -62,7 +62,7 @@ def fits_in(holes: NDArray[np.int32], whole: NDArray[np.int32], node_size: int, 
 
 @kernel
 def fits(s: StateArrays, p: int, gpus: int) -> bool:
-    """Whether a plain gang can start in partition `p` now."""
+    """Return whether a plain gang can start in partition `p` now."""
     if gpus > s.derived.part.free_gpus[p]:
         return False
     if s.config[0].placement == SPREAD:
@@ -72,7 +72,7 @@ def fits(s: StateArrays, p: int, gpus: int) -> bool:
 
 @array_kernel
 def _class_fits(s: StateArrays, p: int, c: int) -> bool:
-    """Whether a job of class `c` that is not plain can start in partition `p` now; checks every node."""
+    """Return whether a job of the class `c`, not plain, can start in partition `p` now; check every node."""
     needed, size = max(s.demand.gpus[c], 1), s.derived.class_queue.node_size[p, c]
     if size == 0 or (
         s.derived.part.free_gpus[p] < s.demand.gpus[c] and (s.demand.share_milli[c] == WHOLE_GPU_MILLI)
@@ -93,7 +93,7 @@ def _class_fits(s: StateArrays, p: int, c: int) -> bool:
 
 @kernel
 def _has_room(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.bool_]) -> bool:
-    """Whether a node that is not in `taken` (N,) has this many places of class `c`."""
+    """Return whether a node that is not in `taken` (N,) has this many places of class `c`."""
     n = 0
     while n < s.node.shape[0] and (taken[n] or open_places(s, c, p, n) < needed):
         n += 1
@@ -102,7 +102,7 @@ def _has_room(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.boo
 
 @kernel
 def take_untouched(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[np.bool_]) -> int:
-    """Mark in `taken` (N,) the free nodes for a gang that needs several, largest first; count places."""
+    """Mark in `taken` (N,) idle nodes for a gang of several nodes, largest first; return their places."""
     got = 0
     for size in range(s.derived.class_queue.node_size[p, c], 0, -1):
         for n in range(s.node.shape[0]):
@@ -116,7 +116,7 @@ def take_untouched(s: StateArrays, c: int, p: int, needed: int, taken: NDArray[n
 
 @kernel
 def class_fits(s: StateArrays, p: int, c: int) -> bool:
-    """Whether a job of demand class `c` can start in partition `p` now; cached until a node changes."""
+    """Return whether a job of class `c` can start in partition `p` now; cached until a node changes."""
     queues = s.derived.class_queue
     if queues.asked_at[p, c] != s.derived.part.changes[p]:
         _ask(s, p, c)
@@ -136,13 +136,13 @@ def _ask(s: StateArrays, p: int, c: int) -> None:
 
 @kernel
 def fits_slot(s: StateArrays, p: int, slot: int) -> bool:
-    """Whether the job in a slot can start in partition `p` now."""
+    """Return whether the job in a slot can start in partition `p` now."""
     return class_fits(s, p, s.job.demand[slot])
 
 
 @kernel
 def node_with(s: StateArrays, p: int, free: int) -> int:
-    """Lowest numbered node of partition `p` that is up and has exactly `free` free GPUs."""
+    """Return the lowest numbered node of partition `p` that is up and has exactly `free` free GPUs."""
     return next_member(s.derived.by_free[p, free], s.node.shape[0], 0)
 
 
@@ -197,7 +197,7 @@ def _emptiest_besides(s: StateArrays, p: int, taken: NDArray[np.int32]) -> int:
 
 @kernel
 def _on_node(s: StateArrays, n: int, gpus: NDArray[np.int32]) -> bool:
-    """Whether one of these GPUs, which are grouped by node, is on node `n`."""
+    """Return whether one of these GPUs, which are grouped by node, is on node `n`."""
     at = 0
     while at < gpus.shape[0]:
         node = s.gpu.node[gpus[at]]
@@ -224,7 +224,7 @@ def first_node_of(s: StateArrays, p: int, gpus: int) -> int:
 
 @array_kernel
 def all_fit(s: StateArrays, p: int) -> bool:
-    """Whether all waiting jobs of partition `p` can start at once, one after the other in queue order.
+    """Return whether all waiting jobs of partition `p` can start at once, one after the other in queue order.
 
     The result is exact if the partition's nodes are identical and all jobs plain. Otherwise it may be False
     although all jobs fit, but never True although one does not.
@@ -272,7 +272,7 @@ def all_fit(s: StateArrays, p: int) -> bool:
 
 @kernel
 def largest_hole(s: StateArrays, p: int) -> int:
-    """Most free GPUs on one node of partition `p` that is up."""
+    """Return the most free GPUs on one node of partition `p` that is up."""
     for free in range(s.derived.part.node_size[p], 0, -1):
         if s.derived.holes[p, free] > 0:
             return free
@@ -281,7 +281,7 @@ def largest_hole(s: StateArrays, p: int) -> int:
 
 @kernel
 def first_fitting(s: StateArrays, p: int, start: int) -> int:
-    """First queue position from `start` whose job fits partition `p` now, -1 if none does."""
+    """Return the first queue position from `start` whose job fits partition `p` now, -1 if none does."""
     queues, first = s.derived.class_queue, -1
     for c in range(queues.shape[1]):
         root = queues.root[p, c]

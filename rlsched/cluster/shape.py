@@ -1,4 +1,4 @@
-"""`ClusterShape`: names and arrays of a cluster: its nodes, partitions, GPU types and demand classes."""
+"""`ClusterShape`: the nodes, partitions, GPU types and demand classes of a cluster, as names and arrays."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Queue(Protocol):
     """Order and predictions of waiting jobs (`rlsched.decide.order`).
 
     Attributes:
-        order: The order, comparable.
+        order: The order; equal orders compare equal.
         arrays: The order for kernels.
     """
 
@@ -63,7 +63,7 @@ class Queue(Protocol):
         """Queue a job that just got its slot."""
 
     def rank(self, s: StateArrays, slot: int, now_s: float) -> None:
-        """Sort a waiting job again after a change of its level or weight."""
+        """Move a waiting job to its new place in the queue after a change of its level or weight."""
 
     def note_start(self, s: StateArrays, slot: int, now_s: float) -> None:
         """Record that an attempt of a job has just begun."""
@@ -72,14 +72,14 @@ class Queue(Protocol):
         """Queue a released job for its next attempt."""
 
     def make_eligible(self, s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
-        """Make ineligible slots wait again."""
+        """Return ineligible jobs to the queue."""
 
     def update_siblings(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-        """Update the siblings of a job that has ended and is about to be forgotten."""
+        """Revise the siblings of a job that has ended, before its slot is emptied."""
 
 
 def alike_by_type(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
-    """Return the nodes, each with the least GPU memory of its type: the ledger distinguishes only types."""
+    """Return the nodes, each with the least GPU memory of its type, because the ledger knows only types."""
     least: dict[str, int] = {}
     for node in nodes:
         if node.gpu_memory_mib:
@@ -167,7 +167,7 @@ class ClusterShape:
         return int(columns(self.arrays.counters)["decisions"][0])
 
     def _lay_out(self, nodes: list[NodeSpec]) -> None:
-        """Create the arrays of these nodes. Remaining nodes (a prefix) retain jobs, allocations, status."""
+        """Create the arrays for these nodes. Nodes that existed before come first and keep their state."""
         old = self.arrays
         known = len(self._nodes)
         added = nodes[known:]
@@ -227,11 +227,11 @@ class ClusterShape:
         kernels.rebuild_index(self.arrays)
 
     def _note_shapes(self, nodes: Iterable[NodeSpec]) -> None:
-        """Note the nodes without their names and VCs: thousands of nodes have a handful of shapes."""
+        """Store the different shapes of these nodes: the nodes without names and VCs, each shape once."""
         self._shapes |= {msgspec.structs.replace(node, name="", vc=None): None for node in nodes}
 
     def use_models(self, models: ModelArrays, *, cores_as_asked: bool = False) -> None:
-        """Use these models for speed and power of jobs; their GPU types are `kind_names`, in that order.
+        """Use these models for the speed and power of jobs; GPU types in the order of `kind_names`.
 
         `cores_as_asked`: see CORES_AS_ASKED.
         """
@@ -242,14 +242,14 @@ class ClusterShape:
         self._model(CORES_AS_ASKED if cores_as_asked else 1)
 
     def set_dials(self, dials: DialArrays) -> None:
-        """Use dials that adjust a rule's settings, one set per partition."""
+        """Use these dials, which adjust a rule's settings, one set of dials per partition."""
         self.arrays = self.arrays._replace(dials=dials)
 
     def clock_by_models(self, models: ModelArrays | None) -> None:
         """Use models only to choose SM clocks (`CLOCKS_ALONE`); None: clocks are not chosen.
 
-        The models' GPU types are `kind_names`, in that order. Call this method again after a node of another
-        type has joined.
+        The models have the GPU types `kind_names`, in this order. Call this method again after a node of
+        another type has joined.
         """
         if models is not None:
             self.arrays = self.arrays._replace(models=models)
@@ -263,11 +263,11 @@ class ClusterShape:
         self._note_kinds()
 
     def permit(self, *, preemption: bool = False, reserve_after_s: float = math.inf) -> None:
-        """Set a policy's permissions on this cluster, which its rows show; rules ignore the permissions.
+        """Set a policy's permissions on this cluster. A policy's rows show them; rules ignore them.
 
         Args:
-            preemption: Preempt running jobs; if the order requires it, once a job declares that it may be
-                preempted.
+            preemption: Whether to allow preemption. With `Order.until_declared`, preemption begins once a job
+                declares that it may be preempted.
             reserve_after_s: Waiting time, seconds, after which GPUs are reserved for the first job that does
                 not fit.
         """
@@ -306,7 +306,7 @@ class ClusterShape:
         return self.energy_counts if self.arrays.config[0].modelled else 0.0
 
     def _note_kinds(self) -> None:
-        """Set the GPU type of each partition to its most common one; a MIG slice only if it has no others."""
+        """Set the GPU type of each partition to its most common type; a MIG slice only if all are slices."""
         whole = np.array([not is_slice(name) for name in self.kind_names], np.bool_)
         for p in range(self.num_partitions):
             own = self.arrays.node.part_of == p
@@ -364,7 +364,7 @@ class ClusterShape:
         kernels.forget_answers(self.arrays)
 
     def _kinds(self, demand: Demand) -> int:
-        """Bit mask of the GPU types here that a demand accepts."""
+        """Return the bit mask of this cluster's GPU types that a demand accepts."""
         memory = {node.gpu_type: node.gpu_memory_mib for node in alike_by_type(list(self._shapes))}
         accepted = [demand.accepts(name, memory.get(name, 0)) for name in self.kind_names]
         if not (demand.gpu_types or demand.gpu_memory_mib) and all(accepted):
@@ -383,7 +383,7 @@ class ClusterShape:
         return self.kind_names.index(name)
 
     def can_ever_run(self, vc: str, demand: Demand | int, without: Collection[int] = frozenset()) -> bool:
-        """Whether a job would fit the nodes that its VC may use if all of them were up and idle.
+        """Return whether a job would fit the nodes that its VC may use if all of them were up and idle.
 
         Args:
             vc: The VC.
@@ -408,7 +408,7 @@ class ClusterShape:
         self._note_kinds()
 
     def sort_queue(self, wanted: bool) -> None:
-        """Store each queue sorted, or only as heaps, which suffice for a compiled rule (`SORTS_QUEUE`)."""
+        """Set whether queues are stored sorted, or only as heaps, which suffice for most compiled rules."""
         self.arrays.config[0].sorts_queue = wanted
         kernels.rebuild_index(self.arrays)
 

@@ -36,10 +36,10 @@ class NodeGroup(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
     Attributes:
         count: Number of nodes.
         gpus: Allocatable GPUs on each node: the slices if GPUs are partitioned.
-        gpu_type: Name of the GPU model, `generic` if it does not matter; of slices `A100-40GB/3g.20gb`.
+        gpu_type: Name of the GPU model, `generic` if it does not matter; for slices, `A100-40GB/3g.20gb`.
         cpus: CPU cores on each node, 0 if unknown.
         memory_mib: Host memory on each node, MiB, 0 if unknown.
-        vc: The virtual cluster that owns these nodes; None: they serve all.
+        vc: The virtual cluster that owns these nodes; None: the nodes serve all virtual clusters.
         slices: MIG slices that every GPU in the node is partitioned into; 0: GPUs are whole.
     """
 
@@ -66,7 +66,7 @@ class NodeGroup(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
             count: Number of nodes.
             cpus: CPU cores on each node.
             memory_mib: Host memory on each node, MiB.
-            vc: The virtual cluster that owns them.
+            vc: The virtual cluster that owns the nodes.
 
         Raises:
             ClusterSpecError: the GPU has no MIG or no such profile, or these slices cannot coexist.
@@ -93,7 +93,7 @@ class NodeGroup(_Nodes, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One node: as a `NodeGroup` of one node, with a name."""
+    """One node: the fields of a `NodeGroup`, and a name."""
 
     name: str
     gpus: int
@@ -112,7 +112,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def devices(node: NodeGroup | NodeSpec) -> int:
-    """GPUs in a node, whole or partitioned into slices."""
+    """Return the number of GPUs in a node, whole or partitioned into slices."""
     return node.gpus // node.slices if node.slices else node.gpus
 
 
@@ -152,7 +152,7 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
         max_retries: Number of times that a failed job is queued again; None: no limit.
         node_events: Path of a CSV file of nodes that go down, drain and come up, for simulated runs
             (`rlsched_envs.sim.node_events`); in a cluster file, relative to the file. "": nodes stay up.
-        preemptible: Jobs that count as declared preemptible: jobs that declare it, or all that do not refuse.
+        preemptible: Jobs that may be preempted: only jobs that declare it, or all jobs that do not refuse.
         nodes: Its nodes.
     """
 
@@ -287,7 +287,7 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
         return cls(name=name, placement=placement, preemptible=preemptible, nodes=(group,))
 
     def write(self, path: str | Path) -> None:
-        """Write a TOML file; `read` gives the description back.
+        """Write this description to a TOML file for `read`.
 
         Raises:
             ClusterSpecError: the file cannot be written.
@@ -298,7 +298,7 @@ class ClusterSpec(_SharedFields, frozen=True, forbid_unknown_fields=True, kw_onl
             raise ClusterSpecError(f"{path}: cannot write this cluster: {error.strerror}") from error
 
     def to_toml(self) -> str:
-        """Return this description as TOML; `read` gives it back."""
+        """Return this description as TOML for `read`."""
         lines = [f"name = {_quote(self.name)}"]
         lines += [f"placement = {_quote(self.placement)}"] if self.placement != "consolidate" else []
         lines += [f"max_retries = {self.max_retries}"] if self.max_retries is not None else []

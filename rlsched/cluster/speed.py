@@ -1,7 +1,7 @@
-"""Compiled speed of a job in a state: clock, sharing, GPU type, nodes and cores together.
+"""Compiled speed of a job in a state, given its clock, sharing, GPU type, nodes and cores.
 
-Predictions for decisions and the simulator's outcomes use the same functions; only the simulator adds the
-part that no model explains (`sharing.pair_noise`).
+Decisions and the simulator use the same functions: decisions to predict speeds, the simulator to compute the
+actual speeds. Only the simulator adds the part that no model explains (`sharing.pair_noise`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from rlsched.models.sharing import shared_speed
 
 @kernel
 def gpu_kind(s: StateArrays, g: int) -> int:
-    """GPU type of GPU `g`."""
+    """Return the GPU type of GPU `g`."""
     return s.node.kind[s.gpu.node[g]]
 
 
 @array_kernel
 def fill_beside(m: ModelArrays) -> None:
-    """Compute the predicted speed of every workload next to every other, on every GPU type.
+    """Compute the modelled speed of every workload next to every other workload, on every GPU type.
 
-    Without observations, the speed in `beside` is the modelled speed.
+    Earlier observations are discarded: the predicted speeds (`beside`) are the modelled speeds again.
     """
     other = np.zeros(1, np.int64)
     for a in range(m.trait.shape[0]):
@@ -41,13 +41,13 @@ def fill_beside(m: ModelArrays) -> None:
 
 @kernel
 def shared_on(s: StateArrays, slot: int, g: int) -> float:
-    """Predicted speed of a job next to all other jobs on its GPU `g`; solo: 1."""
+    """Return the predicted speed of a job next to all other jobs on its GPU `g`; 1 if there are none."""
     return shared_with(s, slot, slot, g)
 
 
 @kernel
 def shared_with(s: StateArrays, slot: int, more: int, g: int) -> float:
-    """Predicted speed of a job next to all other jobs on GPU `g` and the additional job `more`; solo: 1."""
+    """Return the predicted speed of a job next to the jobs on GPU `g` and the additional job `more`."""
     count, others = 0, s.scratch[0].others
     if more != slot:
         others[count] = s.job.workload[more]
@@ -67,7 +67,7 @@ def shared_with(s: StateArrays, slot: int, more: int, g: int) -> float:
 
 @kernel
 def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, nodes: int, fewest: int) -> float:
-    """Speed that the GPUs of a job allow with enough cores; 1: solo at full clock on GPUs of this type.
+    """Return the speed that GPUs allow a job with enough cores; 1: solo at full clock on GPUs of this type.
 
     Args:
         s: The state.
@@ -85,14 +85,14 @@ def gpu_rate(s: StateArrays, slot: int, kind: int, x: float, shared: float, node
 
 @kernel
 def type_speed(s: StateArrays, slot: int, kind: int) -> float:
-    """Speed of a job on GPUs of this type, relative to the type of its run time, if both are fully used."""
+    """Return a job's speed on GPUs of this type, relative to the GPU type of its run time, with full use."""
     t, w, reference = s.models.trait, s.job.workload[slot], s.job.reference_kind[slot]
     return 1.0 if reference < 0 or reference == kind else t.speed[w, kind] / t.speed[w, reference]
 
 
 @kernel
 def feed(s: StateArrays, slot: int, kind: int, cores_each: float) -> float:
-    """Fraction of full speed with this many cores per GPU; 1 if the job requested no cores."""
+    """Return the fraction of full speed with so many cores per GPU; 1 if the job requested no cores."""
     if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:
         return 1.0
     return input_speed(cores_each, s.models.trait.cores_each[s.job.workload[slot], kind])
@@ -100,20 +100,20 @@ def feed(s: StateArrays, slot: int, kind: int, cores_each: float) -> float:
 
 @kernel
 def asked_feed(s: StateArrays, slot: int, kind: int) -> float:
-    """Fraction of full speed with the requested cores on GPUs of this type."""
+    """Return the fraction of full speed with the requested cores on GPUs of this type."""
     return feed(s, slot, kind, s.demand.cpu_milli_each[s.job.demand[slot]] / 1000.0)
 
 
 @kernel
 def reference_feed(s: StateArrays, slot: int, kind: int) -> float:
-    """Fraction of full speed with the requested cores on GPUs of the type of the job's run time (rate 1)."""
+    """Return the fraction of full speed with the requested cores on the GPU type of the job's run time."""
     reference = s.job.reference_kind[slot]
     return asked_feed(s, slot, kind if reference < 0 else reference)
 
 
 @kernel
 def cores_given(s: StateArrays, slot: int, kind: int) -> float:
-    """CPU cores for each of a job's GPUs. Jobs that share GPUs share the sum of their cores, by need."""
+    """Return the CPU cores for each of a job's GPUs; jobs that share GPUs divide all their cores by need."""
     head, held = s.job.head[slot], s.job.cpu_milli_each[slot] / 1000.0
     if head < 0 or s.job.share_milli[slot] >= s.demand.share_milli[s.job.demand[slot]]:
         return held
@@ -129,9 +129,9 @@ def cores_given(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float) -> float:
-    """Rate of a job: the lower of the rate that its GPUs allow and the rate that its cores allow.
+    """Return a job's rate: the lower of the rates that its GPUs and its cores allow; 1: as in its run time.
 
-    `allowed` and the result are fractions of the speed on fully used GPUs of this type.
+    `allowed`: speed that the GPUs allow, as a fraction of the speed on fully used GPUs of this type.
     """
     delivered = feed(s, slot, kind, cores_given(s, slot, kind))
     return min(allowed, delivered) / reference_feed(s, slot, kind) * type_speed(s, slot, kind)
@@ -139,7 +139,7 @@ def fed_rate(s: StateArrays, slot: int, kind: int, allowed: float) -> float:
 
 @kernel
 def speed_alone(s: StateArrays, slot: int, kind: int) -> float:
-    """Predicted solo rate of a waiting job at full clock on GPUs of a type.
+    """Return the predicted solo rate of a waiting job at full clock on GPUs of a type.
 
     The prediction assumes the fewest nodes that hold the job, and the cores that it requested.
     """
@@ -149,7 +149,7 @@ def speed_alone(s: StateArrays, slot: int, kind: int) -> float:
 
 @kernel
 def present_speed(s: StateArrays, slot: int) -> float:
-    """Predicted rate of a running job with the current sharing and clock of its GPUs; 1 without GPUs.
+    """Return the predicted rate of a running job with its present co-tenants and clock; 1 without GPUs.
 
     The clock is the recorded clock of the GPUs if there is one, as in the simulator, else the clock that the
     job was given. The rate is cached until the GPUs change (`rlsched.cluster.kernels.forget_speeds`).
@@ -171,7 +171,7 @@ def _present_speed(s: StateArrays, slot: int, g: int) -> float:
 
 @kernel
 def placed_rate(s: StateArrays, slot: int, clock: float, shared: float) -> float:
-    """Rate of a running job: the rate of its slowest GPU, limited by the job's cores.
+    """Return the rate of a running job: the rate of its slowest GPU, limited by the job's cores.
 
     Args:
         s: The state.
@@ -201,20 +201,20 @@ def placed_rate(s: StateArrays, slot: int, clock: float, shared: float) -> float
 
 @kernel
 def use_of_gpus(s: StateArrays, slot: int, kind: int, rate: float) -> float:
-    """Fraction of the speed on fully used GPUs of this type that a job of this rate reaches."""
+    """Return a job's speed as a fraction of its speed on fully used GPUs of this type, given its rate."""
     return rate * reference_feed(s, slot, kind) / type_speed(s, slot, kind)
 
 
 @kernel
 def busy_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
-    """Rate of a job relative to its solo rate at this SM clock with enough cores."""
+    """Return the rate of a job relative to its solo rate at this SM clock with enough cores, at most 1."""
     alone = gpu_rate(s, slot, kind, clock, 1.0, 1, 1)
     return min(use_of_gpus(s, slot, kind, rate) / alone, 1.0)
 
 
 @kernel
 def added_power_w(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
-    """Power that a job of this rate adds to each of its GPUs of a type at this SM clock, W."""
+    """Return the power that a job of this rate adds to each of its GPUs of a type at this SM clock, W."""
     t, w = s.models.trait, s.job.workload[slot]
     busy = busy_frac(s, slot, kind, clock, rate)
     return dynamic_power_w(s.models.gpu, kind, t.dynamic_w[w, kind], t.clock_bound[w, kind], clock, busy)
@@ -222,10 +222,10 @@ def added_power_w(s: StateArrays, slot: int, kind: int, clock: float, rate: floa
 
 @kernel
 def at_work_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float) -> float:
-    """Fraction of the time in which a job of this rate keeps a GPU busy, without its co-tenants.
+    """Return the fraction of time in which a job of this rate itself keeps a GPU busy.
 
-    The fraction is the catalogue's solo utilisation, reduced by insufficient cores, co-tenants or additional
-    nodes. It does not account for the shorter pauses at a lower clock.
+    The work of co-tenants does not count. The fraction is the catalogue's solo utilisation, reduced if too
+    few cores, co-tenants or more nodes slow the job down. It ignores that a lower clock shortens pauses.
     """
     util_frac = s.models.trait.util_frac[s.job.workload[slot], kind]
     return util_frac * busy_frac(s, slot, kind, clock, rate)
@@ -233,7 +233,7 @@ def at_work_frac(s: StateArrays, slot: int, kind: int, clock: float, rate: float
 
 @kernel
 def cores_used(s: StateArrays, slot: int, kind: int, rate: float) -> float:
-    """CPU cores that a job of this rate keeps busy for each of its places; 0 if it requested no cores."""
+    """Return the CPU cores that a job of this rate keeps busy per place; 0 if it requested no cores."""
     if s.job.head[slot] < 0:
         return s.job.cpu_milli_each[slot] / 1000.0
     if s.demand.cpu_milli_each[s.job.demand[slot]] == 0:

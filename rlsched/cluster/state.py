@@ -1,4 +1,4 @@
-"""`ClusterState`: a cluster and its live jobs, and the ledger that makes their changes consistent.
+"""`ClusterState`: a cluster and its live jobs, and the ledger that keeps all changes consistent.
 
 The state holds only facts that a broker has: no true durations. Simulator and broker use the same class.
 """
@@ -36,15 +36,15 @@ from rlsched.cluster.spec import NodeSpec
 from rlsched.errors import AllocationError
 
 _UNKNOWN_HOLD_S = 86_400.0
-"""Assumed time until GPUs used outside the cluster are free again, seconds, if unknown."""
+"""Assumed time, seconds, until unavailable GPUs (`hold`) are free again, if the time is unknown."""
 
 
 class ClusterState(ClusterShape):
     """State of a cluster and its live jobs.
 
     Attributes:
-        stops_take_time: Whether a preempted job waits again only when it is requeued, after its processes
-            have exited. True in a broker. False in the simulator: the job waits again at once.
+        stops_take_time: Whether a preempted job waits again only after its processes have exited and
+            `requeue` was called (a broker), or at once (the simulator).
     """
 
     stops_take_time = False
@@ -143,7 +143,7 @@ class ClusterState(ClusterShape):
         kernels.share_job(self.arrays, self.slot_of(seq), not shares, gpu_need_mib)
 
     def unshare_job(self, seq: int) -> None:
-        """Let a live job share no GPUs from now on; its current co-tenants stay."""
+        """Exclude a live job from sharing GPUs from now on; its current co-tenants stay."""
         slot = self.slot_of(seq)
         kernels.share_job(self.arrays, slot, True, int(self.arrays.job.gpu_need_mib[slot]))
 
@@ -164,7 +164,7 @@ class ClusterState(ClusterShape):
         kernels.forget(self.arrays, slot)
 
     def make_ineligible(self, seqs: Sequence[int]) -> None:
-        """Remove waiting jobs from the queues until `make_eligible`: no rule, plan or policy sees them.
+        """Remove waiting jobs from the queues until `make_eligible` is called, so that they cannot start.
 
         Raises:
             AllocationError: one of the jobs does not wait.
@@ -197,8 +197,8 @@ class ClusterState(ClusterShape):
 
         `share_milli`: share of each GPU; None: the share that the job requested. `share_with`: number of the
         running job that shares all of its GPUs with this job, -1: the GPUs are free. `cpu_milli_each`: cores
-        with each GPU, -1: the cores that the job requested. `by_engine`: the job runs there already, because
-        another component has started it.
+        with each GPU, -1: the cores that the job requested. `by_engine`: another component has started the
+        job there already.
 
         Raises:
             AllocationError: the job does not wait, the gang is not whole, a GPU is taken, named twice,
@@ -224,7 +224,7 @@ class ClusterState(ClusterShape):
         self.ordering.note_start(self.arrays, slot, now_s)
 
     def hold(self, gpus: Sequence[int], now_s: float, until_s: float | None = None) -> int:
-        """Mark free GPUs of one node, which may be drained or down, as used outside the cluster.
+        """Mark free GPUs of one node, which may be drained or down, as unavailable to jobs of this cluster.
 
         Returns the number of a placeholder job that runs at once and is never preempted. To free the GPUs,
         `release` the placeholder.
@@ -285,7 +285,7 @@ class ClusterState(ClusterShape):
         return check_gang(self, slot, gpus, share, sm_clock_frac, node, cpu_milli_each, drained_too=by_engine)
 
     def queue_key(self, seq: int) -> float | None:
-        """Return the queue key of a waiting job, the lowest is first; None: the job is in no queue."""
+        """Return the sort key of a waiting job in the queue, lowest first; None: the job is in no queue."""
         slot = self.slot_of(seq)
         return float(self.arrays.job.key[slot]) if self.arrays.job.status[slot] == WAITING else None
 
@@ -295,8 +295,8 @@ class ClusterState(ClusterShape):
         Args:
             seq: Number of the job.
             now_s: Current time.
-            ended: Whether the job ended by itself. Only then, and if the ledger knows all earlier attempts,
-                its run time revises the predictions of its burst.
+            ended: Whether the job ended by itself. If it did, in its first attempt, its run time revises the
+                predictions of its burst.
 
         Raises:
             AllocationError: the job neither runs nor is being stopped.
@@ -311,8 +311,8 @@ class ClusterState(ClusterShape):
     def requeue(self, seq: int, now_s: float, gpu_memory_mib: int = 0, *, alone: bool = False) -> None:
         """End the attempt of a running or preempted job, and let the job wait for its next attempt.
 
-        `gpu_memory_mib`: least memory of each of its GPUs from now on, if more than before. `alone`: the job
-        shares no GPUs from now on.
+        `gpu_memory_mib`: least memory of each of the job's GPUs from now on, if more than before. `alone`:
+        whether the job must not share GPUs from now on.
 
         Raises:
             AllocationError: the job neither runs nor is being stopped.
@@ -357,9 +357,9 @@ class ClusterState(ClusterShape):
         return slot
 
     def preempt(self, seq: int, now_s: float, *, moved_for: int = -1) -> None:
-        """Stop a running job in favour of another job: its GPUs are free in this ledger.
+        """Stop a running job in favour of another job, and free its GPUs in this ledger at once.
 
-        The job waits for its next attempt: at once, or, with `stops_take_time`, when it is requeued.
+        The job then waits for its next attempt: at once or, with `stops_take_time`, after `requeue`.
 
         Args:
             seq: Number of the job to stop.
@@ -402,7 +402,7 @@ class ClusterState(ClusterShape):
         return slot
 
     def _all_in_status(self, seqs: Sequence[int], status: int, word: str) -> NDArray[np.int64]:
-        """(len(seqs),) slots of jobs that all have this status, ascending."""
+        """Return the slots of these jobs, ascending; raise an AllocationError unless all have this status."""
         job = columns(self.arrays.job)
         slots = np.flatnonzero((job["status"] == status) & np.isin(job["seq"], np.array(seqs, np.int64)))
         if len(slots) != len(seqs):
@@ -427,7 +427,7 @@ class ClusterState(ClusterShape):
     ) -> None:
         """Set cores and memory of a node, 0 if unknown, and its GPU type.
 
-        Jobs retain what they hold on the node: if the node now has less, its free amount is negative.
+        Jobs keep their cores and memory on the node. If the node now has less, its free amount is negative.
         """
         before = self._nodes[n]
         kind = before.gpu_type if gpu_type is None else gpu_type
@@ -500,7 +500,7 @@ class ClusterState(ClusterShape):
         return sorted({int(job.seq[slot]) for slot in [*tenants[tenants >= 0], *hosted]})
 
     def digest(self) -> str:
-        """Hash of all state except the derived index and empty slots: equal states, equal digests."""
+        """Return a hash of the state without derived index and empty slots; equal states, equal hashes."""
         hasher = hashlib.sha256(of_jobs(self.arrays))
         dials = self.arrays.dials
         if dials.controller[0] != NO_CONTROLLER:

@@ -15,7 +15,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         gpus: Global GPU numbers, one entry per GPU of the gang, ascending.
         share_milli: Share of each GPU, 1,000 = the whole GPU.
         sm_clock_frac: SM clock as a fraction of the maximum.
-        node: Node of a job without GPUs; -1 for a job with GPUs, whose node follows from `gpus`.
+        node: Node of a job without GPUs; -1 for a job with GPUs, because `gpus` determines its nodes.
         share_with: Number of the running job with which the started job shares all GPUs; -1: the GPUs are
             free.
         cpu_milli_each: CPU cores with each GPU, thousandths; -1: the cores that the job requested.
@@ -51,8 +51,8 @@ class Wait(msgspec.Struct, frozen=True, tag="wait"):
     """Do nothing until the next decision point, or until a given time if that is earlier.
 
     Attributes:
-        until_s: Time of the next decision, seconds, even without an event; a later *wait* of the same
-            partition replaces it. None: the next decision point.
+        until_s: Time, seconds, at which to decide again even if no event occurs; a later *wait* in the same
+            partition replaces this time. None: decide only at the next decision point.
     """
 
     until_s: float | None = None

@@ -1,4 +1,4 @@
-"""Compiled functions that choose, by models, SM clock and CPU cores of a job that is about to start."""
+"""Compiled functions that use models to choose the SM clock and the CPU cores of a job before it starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def can_set_clocks(s: StateArrays, gpus: NDArray[np.int32]) -> bool:
 
 @kernel
 def clock_on(s: StateArrays, p: int, slot: int, gpus: NDArray[np.int32], o: StartOptions) -> float:
-    """SM clock of a job on these GPUs of partition `p`; 1 unless the clocks of all of them can be set."""
+    """Return the SM clock of a job on these GPUs of partition `p`; 1 if the clock of any of them is fixed."""
     if not MODELLED or gpus.shape[0] == 0 or not can_set_clocks(s, gpus):
         return 1.0
     return clock_for(s, p, slot, gpu_kind(s, gpus[0]), o)
@@ -39,7 +39,7 @@ def clock_on(s: StateArrays, p: int, slot: int, gpus: NDArray[np.int32], o: Star
 
 @kernel
 def clock_for(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
-    """SM clock that a rule gives a waiting job on GPUs of this type in `p`, as a fraction of the maximum.
+    """Return the SM clock that a rule gives a waiting job on GPUs of this type, as a fraction of the maximum.
 
     The energy weight of a job, if set, determines its clock under every rule. If models exist only for
     clocks, a rule without clock settings uses the cluster's energy weight.
@@ -87,12 +87,12 @@ def weighed_level(
 
 @kernel
 def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOptions) -> int:
-    """CPU cores (thousandths) per GPU that a rule gives a job that is about to start on these GPUs.
+    """Return the CPU cores (thousandths) per GPU that a rule gives a job when it starts on these GPUs.
 
-    Default: the cores that the job requested. With `cores`: the cores that the job can use, fewer than it
-    requested if fewer suffice, more if its nodes have spare cores. Lent cores return when the borrower ends.
-    Until then a node may have fewer cores than its free GPUs need; a job that starts there gets a
-    proportional part.
+    If the option `cores` is off, the job gets the cores that it requested. If the option is on, the job gets
+    the cores that it can use: fewer than requested if fewer suffice, more if its nodes have spare cores.
+    Spare cores are lent until the job that uses them ends. Until then a node may have fewer cores than its
+    free GPUs need; a job that starts on these GPUs gets a proportional part.
     """
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     if not MODELLED or not o.cores or asked == 0 or gpus.shape[0] == 0:
@@ -117,7 +117,7 @@ def cores_for(s: StateArrays, slot: int, gpus: NDArray[np.int32], o: StartOption
 
 @kernel
 def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
-    """CPU cores (thousandths) that a waiting job adds to each GPU that it shares.
+    """Return the CPU cores (thousandths) that a waiting job adds to each GPU that it shares.
 
     The added cores are spare cores of the nodes, at most as many as all jobs on the GPUs together lack.
     """
@@ -136,6 +136,6 @@ def join_cores(s: StateArrays, slot: int, share_with: int, kind: int) -> int:
 
 @kernel
 def lacks_cores(s: StateArrays, slot: int, share_with: int) -> bool:
-    """Whether a running job's nodes lack spare cores for a job that must get the cores it requested."""
+    """Return whether a running job's nodes lack the spare cores that a job which joins it must get."""
     asked = s.demand.cpu_milli_each[s.job.demand[slot]]
     return s.config[0].modelled == CORES_AS_ASKED and asked > spare_cpu_milli_each(s, share_with)

@@ -1,4 +1,4 @@
-"""Compiles decision kernels for the needs of a state: models, preemption, reservations."""
+"""Compiles decision kernels for the features that a state needs: models, preemption, reservations."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _FOUND: dict[tuple[Any, ...], Any] = {}
 
 
 def for_state(template: Any, state: ClusterState, **bound: Any) -> Any:
-    """Return the kernel of a template that this state needs.
+    """Compile a kernel template for the features that this state needs, and return the kernel.
 
     Args:
-        template: Kernel that leaves the constants of `decide.constants` open.
+        template: Kernel that uses constants of `decide.constants`, which have no values yet.
         state: The state that the kernel will be called with.
-        **bound: Values of further open constants.
+        **bound: Values of further constants that the template uses.
     """
     return for_needs(template, needs=state.needs, **bound)
 
 
 def for_needs(template: Any, *, needs: Needs, **bound: Any) -> Any:
-    """Return the kernel of a template for states with these needs; arguments as in `for_state`."""
+    """Compile a kernel template for states with these needs; the other arguments are as in `for_state`."""
     more = needs.preemption or needs.reservations  # a caller that may do either mostly may do both
     key = (template, needs.models, more, *bound.values())
     found = _FOUND.get(key)

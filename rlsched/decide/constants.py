@@ -1,6 +1,6 @@
-"""Constants of decision kernels that are bound at compile time (`rlsched.compile.jit.specialise`).
+"""Constants of decision kernels, which get their values at compile time (`rlsched.compile.jit.specialise`).
 
-A cluster without models, preemption or reservations compiles none of the code for them.
+For a cluster without models, preemption or reservations, the code for these features is not compiled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Drift detection for trained policies: `Familiar` holds the ranges of training, `DriftWatch` compares."""
+"""Drift detection for trained policies: `DriftWatch` compares inputs with the ranges in `Familiar`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from rlsched.cluster.state import ClusterState
 
 SLACK: Final = 0.1
-"""Share of a range's width by which it is widened on either side."""
+"""Each range is widened on both sides by this share of its width."""
 TOLERANCE: Final = 1e-5
-"""Tolerance for a column that was constant in training: rows are float32."""
+"""Tolerance for a column that was constant in training, because rows are float32."""
 BEGIN_FRAC: Final = 0.5
 """Drift begins when a column is outside its range in more than this share of the remembered looks."""
 END_FRAC: Final = 0.25
@@ -24,7 +24,7 @@ NO_RANGES: Final = "not watched: no ranges in its card"
 
 
 class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Ranges that a policy saw in training.
+    """Ranges of a policy's inputs and of the clusters in its training.
 
     Attributes:
         columns: Least and largest value of every input column.
@@ -46,7 +46,7 @@ class Familiar(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
         return msgspec.structs.replace(self, columns=ranges)
 
     def wrong(self) -> str:
-        """Description of the first inconsistent field, "" if there is none."""
+        """Return a description of the first inconsistent field, "" if there is none."""
         for name, (low, high) in self.columns.items():
             if not low <= high:
                 return f"{name}: expected the least value and then the largest, got {low:g} and {high:g}"
@@ -83,7 +83,7 @@ class ColumnOutOfRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriftWatch:
-    """Remembers which columns were outside their ranges in the latest looks.
+    """Memory of which columns were outside their ranges in the latest looks.
 
     A look is the input of the policy for one decision, or for one update of its dials: K rows. A column
     counts as outside if it is outside its range in more than half of the rows. A queue full of unfamiliar
@@ -93,11 +93,11 @@ class DriftWatch:
         familiar: Ranges seen in training.
         names: The columns of a look, in order; columns without a range are not watched.
         remembered: Number of looks remembered. Before that many looks, no drift is reported.
-        fixed: Columns that describe the set-up of the cluster: counted, but never drift.
+        fixed: Columns that describe the set-up of the cluster: counted, but never reported as drift.
 
     Attributes:
         active: Whether there is drift.
-        looks: Looks so far.
+        looks: Number of looks so far.
     """
 
     def __init__(
@@ -155,14 +155,15 @@ class DriftWatch:
 
 
 class Drift(msgspec.Struct, frozen=True, kw_only=True):
-    """Distance of a policy's input from its training.
+    """State of a policy's drift: how its latest input differs from its training.
 
     Attributes:
-        note: Why drift is not watched; "": it is watched.
+        note: Why drift is not detected; "": it is detected.
         active: Whether the fallback decides in place of the policy.
         looks: Number of looks that the shares refer to.
         outside: Columns that were outside, most often outside first.
-        settings_refused: How often dials were set to 0 because the strategy raised, or returned no numbers.
+        settings_refused: Number of times that dials were set to 0 because the strategy raised an exception
+            or returned values that are not numbers.
     """
 
     note: str = ""
@@ -175,7 +176,7 @@ class Drift(msgspec.Struct, frozen=True, kw_only=True):
 def unlike(familiar: Familiar, state: ClusterState) -> list[str]:
     """Return the ways in which a cluster is outside the ranges seen in training, one line per way.
 
-    Nodes that are down count; nodes that were removed do not.
+    Nodes that are down count as part of the cluster; removed nodes do not.
     """
     found = []
     node, present = state.arrays.node, state.arrays.node.gpus > 0

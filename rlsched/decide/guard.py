@@ -1,4 +1,4 @@
-"""The guard: keeps the decisions of a policy legal, finite and in time, outside the network."""
+"""The guard: a fallback decides if a policy raises, requests an illegal action, is late, or drifts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rlsched.decide.scheduler import Decision, Scheduler
 from rlsched.errors import AllocationError
 
 REMEMBERED_DECISIONS: Final = 200
-"""Number of decisions of a network from which drift is computed."""
+"""Number of a network's latest decisions from which drift is computed."""
 REMEMBERED_SETTINGS: Final = 24
-"""Number of updates of dials from which drift is computed; while jobs run, one occurs every ten minutes."""
+"""Number of the latest dial updates from which drift is computed; they are about ten minutes apart."""
 
 
 class Guarded(Scheduler):
-    """A scheduler that is replaced by a named heuristic whenever it fails.
+    """A scheduler that a fallback policy replaces whenever the scheduler fails.
 
     The fallback decides if
 
@@ -33,10 +33,10 @@ class Guarded(Scheduler):
     - the policy's previous decision exceeded the time budget: the fallback takes `penalty_decisions`
       decisions, then the policy decides again;
     - the policy's strategy raised, or set dials out of range: all dials are 0 until they are set again;
-    - there is drift: most of the policy's input is outside the ranges seen in training (`DriftWatch`). Drift
+    - there is drift: the policy's recent input is outside the ranges seen in training (`DriftWatch`). Drift
       depends only on the states.
 
-    Name, order and abilities are the policy's.
+    It has the name, the queue order and the abilities of the policy.
 
     Attributes:
         interventions: Number of interventions of the guard, by reason.
@@ -84,7 +84,7 @@ class Guarded(Scheduler):
             )
 
     def replaced_by_fallback(self) -> str:
-        """Why the fallback decides now, "" while the policy decides."""
+        """Return why the fallback decides now; "": the policy decides."""
         if self._drifting:
             return self._drift_words()
         if self._dials_failed:
@@ -100,7 +100,7 @@ class Guarded(Scheduler):
         return f"drift: {self._watch.in_words or 'less than before'}"
 
     def drift(self) -> Drift | None:
-        """Return the columns that are outside the ranges seen in training."""
+        """Return the drift of the policy's input from its training; None: the policy was not trained."""
         if self.strategy is None and not self.columns:
             return None
         if self._watch is None:
@@ -113,7 +113,7 @@ class Guarded(Scheduler):
         )
 
     def begin_instant(self, state: ClusterState, now_s: float) -> None:
-        """Set the policy's dials. A fallback has dials only if it is a rule with dials."""
+        """Set the policy's dials that are due; to 0 if the strategy raises, or if there is drift."""
         due = state.arrays.dials.dial.due != 0 if self.strategy is not None else None
         self._set_dials(state, now_s)
         if due is None or not due.any():

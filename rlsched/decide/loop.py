@@ -23,13 +23,15 @@ def decide_all(
     record: bool = False,
     job_name: JobName | None = None,
 ) -> Iterator[tuple[int, Decision]]:
-    """Ask the scheduler until it waits, partition by partition, and apply its decisions to the state.
+    """Let the scheduler decide for each partition until it waits, and apply its decisions to the state.
 
-    A partition is asked while a waiting job can start there; if the scheduler preempts or shares, while any
-    job waits. The partition is asked again after a start in another partition that ended a hold here. If the
-    scheduler preempts, every partition is asked again after each pass with a preemption, because a waiting
-    job may wait for another partition too. Yields (partition, decision), each already applied. A *wait* is
-    yielded only if another action was possible. Records name their jobs and nodes if `job_name` is given.
+    The scheduler decides for a partition while a waiting job can start there. A scheduler that preempts or
+    shares decides while any job waits there. If a start in another partition ended a hold, the scheduler
+    decides for the partition again. After each pass with a preemption it decides for all partitions again,
+    because a job can wait for two partitions.
+
+    Yields (partition, decision) after each decision has been applied; a *wait* only if another action was
+    possible. If `job_name` is given, records contain the names of their jobs and nodes.
     """
     can = scheduler.abilities
     shares = (

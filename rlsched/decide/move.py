@@ -11,15 +11,15 @@ BY_OPTIONS: Final = -1.0
 
 
 class Move(NamedTuple):
-    """One step of a decision; slots are -1 if there is none.
+    """One step of a decision; a slot is -1 if there is no such job.
 
     Attributes:
         preempt: Running slot to stop now.
-        start: Waiting slot to start now; a move either preempts or starts.
+        start: Waiting slot to start now. A move either preempts or starts, never both.
         share_with: Running slot with which the started job shares GPUs.
         for_job: Waiting slot that gets the GPUs of the preempted job, if the rule chose one.
-        place: Node of the start; -1: the placement rule chooses it.
-        clock: SM clock of the start as a fraction of the maximum, or BY_OPTIONS.
+        place: Node on which the job starts; -1: the placement rule chooses the node.
+        clock: SM clock of the started job as a fraction of the maximum, or BY_OPTIONS.
     """
 
     preempt: int
@@ -38,11 +38,11 @@ def nothing() -> Move:
 
 @kernel
 def start_of(slot: int, share_with: int) -> Move:
-    """Return the move that starts a job on free GPUs, or on a running job's GPUs; slot -1: does nothing."""
+    """Return the move that starts a job on free GPUs or on a running job's GPUs; slot -1: an empty move."""
     return Move(-1, slot, share_with, -1, -1, BY_OPTIONS)
 
 
 @kernel
 def preempt_of(slot: int, for_job: int) -> Move:
-    """Return the move that stops a job; `for_job`: waiting slot that gets its GPUs, -1 if several do."""
+    """Return the move that preempts a job; `for_job`: waiting slot that gets its GPUs, -1 if several do."""
     return Move(slot, -1, -1, for_job, -1, BY_OPTIONS)

@@ -16,8 +16,9 @@ NEVER: Final = 0
 BLOCKED: Final = 1
 LUCID: Final = 2
 BETTER: Final = 3
-"""Which jobs share GPUs: none; jobs that do not fit otherwise; any job, before free GPUs are used (Lucid);
-jobs for which sharing is worth more than free GPUs (of another type), and jobs that do not fit."""
+"""Which jobs share GPUs. NEVER: none. BLOCKED: jobs that do not fit on free GPUs. LUCID: all jobs, before
+free GPUs are used. BETTER: jobs for which shared GPUs (of another type) are worth more than free ones, and
+jobs that do not fit on free GPUs."""
 
 FULL: Final = 0
 FIXED: Final = 1
@@ -34,13 +35,13 @@ KEEP_FRAC: Final = 0.85
 
 
 class Gate(NamedTuple):
-    """Least gain of a job that joins GPUs that other jobs hold.
+    """Least gain that a waiting job needs in order to share the GPUs of running jobs.
 
-    The *gain* of the job is its own predicted speed there, less the speed that its co-tenants lose. The least
-    gain is `pair` or `more`, plus the `by_*` terms.
+    The *gain* is the predicted speed of the job on these GPUs, less the speed that its co-tenants lose. The
+    least gain is `pair` or `more`, plus the `by_*` terms.
 
     Attributes:
-        is_shut: Whether there is a least gain at all.
+        is_shut: Whether a least gain is required.
         pair: Least gain of the second job on a GPU.
         more: Least gain of the third and fourth job.
         by_length: Factor of tanh(ln(predicted run time of the new job / 1 h) / 3).
@@ -65,20 +66,20 @@ NO_GATE: Final = Gate(False, -1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class StartOptions(NamedTuple):
-    """How jobs start if models predict their speed; without models, on whole GPUs at full clock.
+    """Options for starting jobs if models predict speeds. Without models, jobs get whole GPUs at full clock.
 
     Attributes:
         share: Which jobs share GPUs: NEVER, BLOCKED, LUCID or BETTER.
         max_jobs: Most jobs on a GPU.
         min_speed: Predicted speed that all jobs on a shared GPU must keep; 1: the speed without sharing.
-        clock: How a job's SM clock is chosen: FULL ... WEIGHED.
+        clock: How a job's SM clock is chosen: FULL, FIXED, SLOWDOWN, LULL or WEIGHED.
         clock_value: FIXED: clock as a fraction of the maximum. SLOWDOWN, LULL: slowdown allowed. WEIGHED:
             weight of energy against time, -1: the cluster's weight.
         cores: Whether input-bound jobs get idle cores, and other jobs release cores that they cannot use.
         gate: Least gain of sharing.
         chooses_type: Whether a job's GPU type is chosen by its value to the job (`decide.plans.alone`).
         type_price: Price of fast GPUs in that choice.
-        later: Factor of the wait for GPUs of a better type; infinite: no job waits for them.
+        later: Factor of the waiting time for GPUs of a better type; infinite: no job waits for such GPUs.
     """
 
     share: int
@@ -101,10 +102,10 @@ class RuleOptions(NamedTuple):
         reserve_after_s: Waiting time, seconds, after which a job that does not fit gets a reservation.
         long_job_s: Predicted run time, seconds, above which a job counts as long.
         leave_frac: Share of a partition's GPUs that a long job leaves free when it starts.
-        threshold_gpu_s: Attained service, GPU-seconds, above which a job comes after all others.
+        threshold_gpu_s: Attained service, GPU-seconds, above which a job follows all jobs with less.
         tick_s: Decisions are taken at multiples of this time, seconds; 0: at every event.
         preempts: Whether jobs may be preempted.
-        start: How jobs are started.
+        start: Options for starting jobs.
         own: (n,) numbers for a user-defined rule.
     """
 
@@ -126,22 +127,22 @@ PLAIN: Final = RuleOptions(False, math.inf, math.inf, 0.0, math.inf, 0.0, False,
 
 @kernel
 def energy_weight(s: StateArrays) -> float:
-    """Weight of energy against time, 0 to 1; 0 without models."""
+    """Return the cluster's weight of energy against time, 0 to 1; 0 without models."""
     return s.config[0].energy_ppm / 1e6 if MODELLED and s.config[0].modelled else 0.0
 
 
 @kernel
 def job_energy_weight(s: StateArrays, slot: int) -> float:
-    """Weight of energy for a job: its own setting, else `energy_weight`; 0 without models."""
+    """Return the weight of energy for a job: the job's own, else `energy_weight`; 0 without models."""
     own = s.job.energy_ppm[slot]
     return energy_weight(s) if own < 0 or not MODELLED or not s.config[0].modelled else own / 1e6
 
 
 @kernel
 def policy_start(s: StateArrays) -> StartOptions:
-    """Start options of a policy's reference rule on this state: all abilities that its models support.
+    """Return the start options of a policy's reference rule: everything that the state's models support.
 
-    If models exist only for clocks, the options choose clocks by weighted cost.
+    If models exist only for clocks, the reference rule chooses clocks by weighted cost.
     """
     if not MODELLED or not s.config[0].modelled:
         return StartOptions(NEVER, 2, 0.0, FULL, 1.0, False, NO_GATE, False, 0.0, math.inf)
@@ -152,5 +153,5 @@ def policy_start(s: StateArrays) -> StartOptions:
 
 @kernel
 def may_share(s: StateArrays) -> bool:
-    """Whether models predict the speed of jobs that share GPUs."""
+    """Return whether models predict the speed of jobs that share GPUs."""
     return MODELLED and s.config[0].modelled != 0 and s.config[0].modelled != CLOCKS_ALONE

@@ -1,8 +1,7 @@
 """User-defined policies: `FILE.py`, or `FILE.py:NAME` for one of several policies in a file.
 
-A file, or a class in it, with kernels such as `next_move` is a rule (`rlsched.decide.rules`). A single kernel
-`next_move` is a rule too. A class derived from `rlsched.decide.scheduler.Scheduler` is a scheduler in plain
-Python.
+A rule (`rlsched.decide.rules`) is a file or a class with kernels such as `next_move`, or a single kernel
+`next_move`. A scheduler in plain Python is a class derived from `rlsched.decide.scheduler.Scheduler`.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ INLINE_ZIP: Final = "data:application/zip;base64,"
 
 
 def is_inline(text: str) -> bool:
-    """Whether a policy's setting `dials` or `checkpoint` is the content of a file instead of a path."""
+    """Return whether a policy's setting `dials` or `checkpoint` is a file's content instead of a path."""
     return text.lstrip().startswith("{") or text.startswith(INLINE_ZIP)
 
 
 def is_own(rule: str) -> bool:
-    """Whether a rule is user-defined instead of the name of an installed rule."""
+    """Return whether a rule is user-defined instead of the name of an installed rule."""
     return _OWN.fullmatch(rule) is not None
 
 
@@ -56,13 +55,13 @@ def content_of(rule: str) -> str:
 
 
 def rule_in_copy(rule: str, file: Path) -> str:
-    """Return the name by which a policy names the rule in a copy of the rule's file."""
+    """Return the value of a policy's setting `rule` for the same rule in a copy of its file."""
     name = _parts(rule)[1]
     return f"{file}:{name}" if name else str(file)
 
 
 def decides_itself(rule: str) -> bool:
-    """Whether a user-defined policy is a scheduler. A file without a name after it is a rule.
+    """Return whether a user-defined policy is a scheduler; `FILE.py` without `:NAME` is always a rule.
 
     Raises:
         InputError: the file does not exist, cannot be run, or does not define the name.

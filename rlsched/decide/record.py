@@ -19,7 +19,7 @@ JobName = Callable[[int], str]
 
 
 class Half(msgspec.Struct, frozen=True, kw_only=True):
-    """One half of a decision: the rows offered, and the row chosen.
+    """One half of a decision: the rows (options) of a scheduler, and the row chosen.
 
     K is the number of rows; lists are in row order.
 
@@ -58,8 +58,8 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         node: First node; "" if unknown.
         nodes: Number of nodes that the plan uses.
         gpu_type: Type of the GPUs; "" if unknown.
-        share_with: Number of the job whose GPUs the plan shares or takes over, -1: none.
-        tenants: Jobs on the GPUs then, this job included; 0 if not computed.
+        share_with: Number of the job with GPUs that the plan shares, or takes by preemption; -1: none.
+        tenants: Number of jobs on the GPUs under this plan, this job included; 0 if not computed.
         sm_clock_frac: SM clock as a fraction of the maximum.
         cpu_milli_each: CPU cores with each GPU, thousandths.
         speed_frac: Predicted speed; 1: the speed on the same GPUs without co-tenants.
@@ -68,8 +68,8 @@ class PlanSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         wait_s: Time until the job could start, seconds; None: unknown.
         run_s: Predicted time from start to end, seconds.
         power_w: Power that the job would add while it runs, watts; None without models.
-        worth: Value by which plans are compared: GPUs at work that the plan adds, by type. None: the queue's
-            order decides.
+        worth: Value by which plans are compared: the speed that the plan adds, in GPUs at work, times the
+            worth of the GPU type. None: the queue's order decides.
     """
 
     how: Literal["free", "share", "preempt", "later"]

@@ -94,7 +94,7 @@ class Recording:
         overruled: int = -1,
         made_room_for: int = -1,
     ) -> Decision:
-        """Return the decision, timed until now; arguments as in `Decision` and `DecisionRecord`.
+        """Return the decision, with the time that it took. Arguments: see `Decision` and `DecisionRecord`.
 
         `made_room_for`: number of the job for which another job is preempted, if known.
         """
@@ -144,7 +144,7 @@ class Recording:
         return plans, prices, ""
 
     def _turn(self, action: Action, made_room_for: int) -> int:
-        """Number of the job under consideration, -1 for none."""
+        """Return the number of the job under consideration, -1 for none."""
         if isinstance(action, Start):
             return action.seq
         if isinstance(action, Wait):
@@ -153,7 +153,7 @@ class Recording:
         return made_room_for
 
     def _queue(self) -> bytes:
-        """Numbers of the first waiting jobs, in queue order."""
+        """Return the numbers of the first waiting jobs, in queue order, as bytes."""
         arrays = self._state.arrays
         waiting = min(int(columns(arrays.derived.part)["queue_len"][self._partition]), QUEUED)
         first = arrays.derived.queue[self._partition, :waiting]
@@ -346,8 +346,8 @@ def _giving_way(action: Preempt) -> PlanSeen:
 def prices_of(state: ClusterState, partition: int, start: StartOptions) -> dict[str, float]:
     """Return the current prices in a partition, by name; empty without models.
 
-    `gpu_types`: power of a type's usual speed that its GPUs cost. `gpu_time`: factor of the time of GPUs in a
-    weighed clock. `energy`: weight of energy against time.
+    `gpu_types`: exponent of a GPU type's usual speed in the price of the type. `gpu_time`: factor of GPU time
+    in the choice of a clock by weighted cost. `energy`: weight of energy against time.
     """
     if not state.needs.models:
         return {}

@@ -1,4 +1,4 @@
-"""Finds the scheduler of a policy: settings define a rule; other schedulers are entry points."""
+"""Creates the scheduler of a policy: a rule defined by settings, or a scheduler from an entry point."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def own_scheduler(policy: Policy, seed: int) -> Scheduler:
     settings give its predictions and `own`, and its order unless the class defines one.
 
     Raises:
-        InputError: the scheduler cannot be created, or a setting is set that it does not read.
+        InputError: the scheduler cannot be created, or does not read a setting that is set.
     """
     policy.check_read("order", "own", "predictions")
     settings, kind = policy.settings, loaded(policy.settings.rule)

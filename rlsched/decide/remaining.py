@@ -8,11 +8,10 @@ from rlsched.compile.jit import kernel
 
 @kernel
 def remaining_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Predicted remaining time of a running job, seconds.
+    """Return the predicted remaining time of a running job, seconds.
 
-    The prediction less the time run and the time that earlier attempts saved. Once the prediction is nearly
-    used up: half of the time that the job has run (the longer a heavy-tailed job has lasted, the longer it
-    will last).
+    The remaining time is the prediction less the time run, which includes the work saved by earlier attempts;
+    but at least half of the time run, because the longer a heavy-tailed job has run, the longer it will run.
     """
     ran = now_s - s.job.start_s[slot] + s.job.saved_s[slot]
     return max(s.job.predicted_s[slot] - ran, 0.5 * ran, 1.0)

@@ -37,8 +37,8 @@ def look_again_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
 class RuleScheduler(Scheduler):
     """A scheduler that follows a rule: one preemption or start at a time, then *wait*.
 
-    The *wait* lasts until the rule's next look if it has one. A rule has no holds: as a policy's fallback
-    (`decide.guard`) it can start a job that a *wait* keeps back.
+    The *wait* lasts until the time of the rule's `next_look_s`, if it is finite. A rule ignores holds: as a
+    policy's fallback (`decide.guard`) it can start a job that a *wait* of the policy holds back.
 
     Args:
         policy: A policy whose settings define a rule.

@@ -98,17 +98,18 @@ class Scheduler(ABC):
 
     @abstractmethod
     def decide(self, state: ClusterState, partition: int, now_s: float, *, record: bool = False) -> Decision:
-        """Return one decision for one partition: a `Start` or `Preempt` that the ledger accepts, or `Wait`.
+        """Return one decision for one partition: a `Start` or `Preempt` that the ledger accepts, or a `Wait`.
 
-        Called at a decision point, repeatedly until it waits. `record` requests a `DecisionRecord`.
+        At a decision point it is called repeatedly until it returns a `Wait`. `record` requests a
+        `DecisionRecord`.
         """
 
     def replaced_by_fallback(self) -> str:
-        """Why the fallback decides now, "" while the scheduler decides itself."""
+        """Return why the fallback decides now; "": the scheduler decides itself."""
         return ""
 
     def network_rows(self, state: ClusterState, partition: int, now_s: float) -> NDArray[np.float32] | None:
-        """(K, F) rows that the network would receive for the next decision; None: it would not be asked."""
+        """Return the (K, F) input of the network for the next decision; None: the network is not needed."""
         del state, partition, now_s
         return None
 
@@ -123,14 +124,14 @@ class Scheduler(ABC):
         """Receive the simulated run before the run begins (`rlsched_envs.sim.engine.Engine`).
 
         Raises:
-            InputError: the scheduler needs to know the future, and cannot know it in such a run.
+            InputError: the scheduler needs the future of the run, which this kind of run cannot give.
         """
 
 
 def permit(state: ClusterState, scheduler: Scheduler) -> None:
-    """Enable in a state the rows for a scheduler's abilities, and the dials if the scheduler sets some.
+    """Prepare a state for a scheduler: enable the rows for its abilities, and dials if it sets any.
 
-    Dials that are set already stay unchanged.
+    Dials that the state already has keep their values.
     """
     if scheduler.strategy is not None and state.arrays.dials.controller[0] == NO_CONTROLLER:
         state.set_dials(scheduler.strategy.arrays(state.num_partitions))

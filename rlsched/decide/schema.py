@@ -25,7 +25,7 @@ PREEMPTING_ROWS: Final = 4
 """Most rows for jobs that can start by preempting others."""
 SCHEMA_VERSION: Final = 3
 SERVED_SINCE: Final = 2
-"""Version since which columns were only appended: the meaning of a name has not changed."""
+"""Since this version of the schema, columns were only appended, and no name changed its meaning."""
 
 ACTOR_FEATURES: Final[tuple[tuple[str, str], ...]] = (
     ("is_wait", "1 for the *wait* row"),
@@ -136,7 +136,7 @@ class FeatureSchema(msgspec.Struct, frozen=True):
     max_hold_s: float
 
     def begins_with(self, other: FeatureSchema) -> bool:
-        """Whether another schema is an earlier version whose policies are still served."""
+        """Return whether another schema is an earlier version whose policies are still served."""
         same = msgspec.structs.replace(self, version=other.version, features=other.features)
         names, others = ([name for name, _ in one.features] for one in (self, other))
         return same == other and other.version >= SERVED_SINCE and names[: len(others)] == others
@@ -149,11 +149,11 @@ class FeatureSchema(msgspec.Struct, frozen=True):
 
     @property
     def checksum(self) -> str:
-        """First 16 digits of the SHA-256 of all content, by which a checkpoint's card detects damage."""
+        """First 16 digits of the SHA-256 of all content; a checkpoint's card stores them to detect damage."""
         return _digest(self)
 
     def column(self, name: str) -> int:
-        """Position of a named column."""
+        """Return the position of a named column."""
         return [known for known, _ in self.features].index(name)
 
 

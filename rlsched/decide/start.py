@@ -68,5 +68,5 @@ def join_action(state: ClusterState, partition: int, seq: int, share_with: int, 
 
 
 def can_set_clocks(state: ClusterState, gpus: Sequence[int]) -> bool:
-    """Whether the SM clocks of all these GPUs can be set."""
+    """Return whether the SM clocks of all these GPUs can be set."""
     return not state.arrays.node.fixed_clock[state.arrays.gpu.node[list(gpus)]].any()

@@ -1,4 +1,4 @@
-"""Recent run times relative to their predictions, by job size: the distribution from which runs are drawn."""
+"""Distributions of recent run times relative to their predictions, by job size, from which runs are drawn."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rlsched.forecast.record import SIZES, size_classes
 Floats = NDArray[np.float64]
 
 FEWEST: Final = 30
-"""Minimum number of ended jobs of a size class for a shape of its own. A class with fewer uses the shape of
-all sizes; if all sizes together have fewer, there is no shape.
+"""Minimum number of ended jobs for the shape (distribution) of a size class. A class with fewer jobs uses the
+shape of all sizes; if all sizes together have fewer jobs, there is no shape.
 """
 OUTLIVED: Final = 5
-"""If at most this many ended jobs ran longer than a job's age, the job's shape is not used."""
+"""If at most this many ended jobs ran longer than a job's age, no distribution is used for the job."""
 LEAST_SPREAD: Final = 0.05
-"""Minimum spread of a prediction; a prediction with less spread counts as certain, and has no shape."""
+"""Minimum spread of a prediction. A prediction with less spread counts as certain and uses no shape."""
 _KNOTS: Final = 512
 _BEYOND: Final = 0.5
 """Mean excess of run times above the longest ended job, as a fraction of the longest run time."""
@@ -32,9 +32,9 @@ class _Shape:
 
     Attributes:
         z: (K,) values, ascending.
-        below: (K,) share of jobs up to each value.
-        middle: (K,) share of jobs up to the middle of the jobs with this value.
-        oldest: Value that hardly any ended job exceeds.
+        below: (K,) share of jobs with at most each value.
+        middle: (K,) share of jobs below each value, plus half of the jobs with exactly this value.
+        oldest: The `OUTLIVED`-th largest value of an ended job.
     """
 
     z: Floats
@@ -44,10 +44,10 @@ class _Shape:
 
 
 class Lengths:
-    """Distributions of run times relative to predictions, by size class.
+    """Distributions of run times relative to their predictions, by size class.
 
-    They are product-limit estimates (Kaplan, Meier, JASA 1958): running jobs count as longer than their age.
-    Otherwise short jobs, which end first, would have too much weight.
+    The distributions are product-limit estimates (Kaplan, Meier, JASA 1958): a running job counts as longer
+    than its age. Without running jobs, short jobs, which end first, would have too much weight.
 
     Args:
         gpus: (N,) GPUs of ended and running jobs.
@@ -69,20 +69,22 @@ class Lengths:
         spread: Floats,
         ended: NDArray[np.bool_],
     ) -> Lengths:
-        """Estimate distributions from (N,) run times so far and their predictions; nan: not started."""
+        """Estimate distributions from (N,) run times so far and predictions; nan: the job has not started."""
         counts = (run_s > 0.0) & (predicted_s > 0.0) & (spread >= LEAST_SPREAD)
         z = np.log(run_s[counts] / predicted_s[counts]) / spread[counts]
         return cls(gpus[counts], z, ended[counts])
 
     def totals(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats, at: Floats) -> Floats:
-        """Return (L, S) total run times at (L, S) positions in the remaining time; a row of nan: unknown.
+        """Return (L, S) quantiles of the jobs' total run times, given that each job has run for `age_s`.
+
+        A row is nan if the distribution of the job is unknown.
 
         Args:
             gpus: (L,) GPUs of the jobs.
-            predicted_s: (L,) predicted median.
-            spread: (L,) standard deviation of the logarithm of the run time.
-            age_s: (L,) age of each job.
-            at: (L, S) position in the distribution, 0 to 1.
+            predicted_s: (L,) predicted medians, seconds.
+            spread: (L,) standard deviations of the logarithm of the run time.
+            age_s: (L,) time that each job has run, seconds.
+            at: (L, S) levels of the quantiles, 0 to 1, in the distribution of the remaining time.
         """
         found = np.full(at.shape, np.nan)
         outlived = self.outlived(gpus, predicted_s, spread, age_s)
@@ -96,7 +98,7 @@ class Lengths:
         return found
 
     def outlived(self, gpus: Floats, predicted_s: Floats, spread: Floats, age_s: Floats) -> Floats:
-        """Return the (L,) shares of jobs of the same size that ended by each job's age, nan if unknown."""
+        """Return, for each job, the (L,) share of jobs of its size that end by its age; nan: unknown."""
         found = np.full(len(gpus), np.nan)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             aged = np.where(age_s > 0.0, np.log(age_s / predicted_s) / spread, -np.inf)
@@ -106,7 +108,7 @@ class Lengths:
         return found
 
     def shares(self, gpus: Floats, z: Floats) -> Floats:
-        """Return the (N,) shares of jobs of the same size that ran shorter than each job, nan if unknown.
+        """Return, for each job, the (N,) share of jobs of its size that ran shorter; nan: unknown.
 
         Args:
             gpus: (N,) GPUs of the jobs.

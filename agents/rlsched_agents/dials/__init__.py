@@ -1,1 +1,1 @@
-"""Strategies that set dials: their training by evolution or by PPO, and their evaluation."""
+"""Training of strategies, which set the dials of a rule, by evolution or PPO, and their evaluation."""

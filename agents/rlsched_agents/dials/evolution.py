@@ -2,8 +2,8 @@
 
 After Salimans et al., «Evolution Strategies as a Scalable Alternative to Reinforcement Learning» (2017), with
 Adam's step (Kingma, Ba, ICLR 2015). Both candidates of a pair run on the same window with the same random
-numbers. Many pairs on one window each give a better gradient than few pairs on many windows: with fewer pairs
-than weights, most of a step is chance, even if each pair is measured precisely.
+numbers. Many pairs, each on one window, give a better gradient than few pairs on many windows: if there are
+fewer pairs than weights, most of a step is chance, even if each pair is measured precisely.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rlsched.decide.dials.turning import RANGES
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Floats, Judge
 
 _ONE_IN_TEN: Final = 1.28
-"""90 % quantile of a standard normal variate. With n weights, chance gives a signal with sd sqrt(2 / n)."""
+"""90 % quantile of the standard normal distribution. By chance, n weights give a signal of sd sqrt(2 / n)."""
 COLUMNS: Final = (
     "waiting_per_gpu",
     "waiting_jobs",
@@ -50,11 +50,11 @@ class EvolutionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         spread: Standard deviation of the noise on each weight.
         step: Adam's step size at the start.
         final_step_frac: Step size at the end, as a fraction of `step`.
-        averaged_frac: The result is the mean over this last fraction of the generations.
-        patience: Number of generations after which evolution stops if its signal is below the level that pure
-            chance exceeds in one of ten cases.
-        dials: Dials that evolve.
-        columns: Columns that the dials depend on; empty: only constants, a static setting.
+        averaged_frac: Fraction of the generations, the last ones, whose mean weights are the result.
+        patience: Number of generations after which evolution stops, unless its signal is above the level that
+            pure chance exceeds in one of ten cases.
+        dials: Dials that evolve; the others stay at 0.
+        columns: Columns on which the dials depend; empty: the dials are constants.
     """
 
     generations: int = 40
@@ -80,12 +80,12 @@ class Generation(msgspec.Struct, frozen=True):
     """Figures of one generation of an evolution, or of one rollout of PPO.
 
     Attributes:
-        number: Counted from 1.
-        cost: Cost / cost of the reference: the geometric mean of the candidates of a generation, or the mean
-            of the episodes that ended in a rollout of PPO.
-        signal: Signal to noise of all pairs so far: the square of the mean gradient over its expectation
-            under chance, less 1; 0 means only chance. None: not measured.
-        figures: Further figures by name, for the curves.
+        number: Number of the generation, from 1.
+        cost: Cost relative to the reference's cost: the geometric mean over the candidates of a generation,
+            or the mean over the episodes that ended in a rollout of PPO.
+        signal: Signal-to-noise ratio of all pairs so far: the square of the mean gradient, divided by its
+            expectation under pure chance, less 1; 0: only chance. None: not measured.
+        figures: Further figures by name, for the training curves.
     """
 
     number: int
@@ -95,7 +95,7 @@ class Generation(msgspec.Struct, frozen=True):
 
 
 class Evolution:
-    """One evolution, generation by generation; its state is plain data.
+    """One run of an evolution strategy, which proceeds by generations; its state is plain data.
 
     Args:
         judge: Training windows.
@@ -128,7 +128,7 @@ class Evolution:
 
     @property
     def signal(self) -> float:
-        """Signal to noise of all pairs so far; see `Generation`."""
+        """Signal-to-noise ratio of all pairs so far; see `Generation`."""
         if self._count < 2:
             return 0.0
         mean = self._pulls / self._count
@@ -179,7 +179,7 @@ class Evolution:
         return weights
 
     def _ascend(self, gradient: Floats) -> None:
-        """Take Adam's step against the gradient of the cost; the step size falls linearly."""
+        """Take one step of Adam, by the gradient of the cost; the step size falls linearly."""
         left = 1.0 - self.number / max(self.config.generations, 1)
         share = self.config.final_step_frac + (1.0 - self.config.final_step_frac) * left
         self._first = 0.9 * self._first + 0.1 * gradient

@@ -1,8 +1,8 @@
 """Importance of a strategy's columns: the savings on held-out windows that are lost without each column.
 
 Permutation importance (Breiman, «Random Forests», Machine Learning 45, 2001): whenever dials are set, the
-column gets a value that it had at a randomly drawn time in a randomly drawn window. All other inputs, and the
-jobs, stay the same.
+column gets a random one of the values that it had in all windows. All other inputs, and the jobs, stay the
+same.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rlsched_envs.training.windows import Drawn
 Floats = NDArray[np.float64]
 
 WINDOWS: Final = 24
-"""Number of windows, simulated once unchanged and once for each column in use."""
+"""Number of windows; each is simulated once unchanged, and once for each column in use."""
 _RESAMPLES: Final = 2000
 
 
@@ -33,9 +33,9 @@ class ColumnImportance(msgspec.Struct, frozen=True):
 
     Attributes:
         name: A name from `rlsched.decide.dials.observing.NAMES`.
-        lost: Loss of savings without the column, per cent of the reference's cost; below 0: the column
-            misleads.
-        low, high: 95 % bootstrap interval over the windows.
+        lost: Savings lost without the column, per cent of the reference's cost; below 0: the column does
+            harm.
+        low, high: 95 % bootstrap interval of `lost` over the windows.
     """
 
     name: str
@@ -45,7 +45,7 @@ class ColumnImportance(msgspec.Struct, frozen=True):
 
 
 class Importance(msgspec.Struct, frozen=True):
-    """Importance of all columns that have a weight.
+    """Importance of all columns that have a weight in a strategy.
 
     Attributes:
         saved: Savings of the strategy with all columns, per cent of the cost with all dials at 0.
@@ -68,7 +68,7 @@ class Importance(msgspec.Struct, frozen=True):
 
 
 def columns_used(strategy: Strategy) -> list[int]:
-    """Return the columns that have a weight."""
+    """Return the numbers of the columns that have a weight in the strategy."""
     first = np.array(strategy.layers[0])
     return [column for column in range(NUM_COLUMNS) if first[:, column].any()]
 
@@ -81,7 +81,7 @@ def importance_of(
     seed: int,
     windows: int = WINDOWS,
 ) -> Importance:
-    """Run the same windows once for each column, with that column shuffled.
+    """Compute the importance of each column: run the same windows once per column, with its values shuffled.
 
     Args:
         strategy: The trained strategy that sets the dials.
@@ -114,12 +114,12 @@ def _played(
     values: Floats | None = None,
     draws: np.random.Generator | None = None,
 ) -> tuple[Floats, Floats]:
-    """Return (W,) per cent saved in each window, and (N, F) all observations of the run.
+    """Run windows, and return the (W,) per cent saved in each, and all (N, F) observations.
 
     Args:
-        fleet: Runs the windows that this seed draws, from the first on.
+        fleet: Clusters that run the windows.
         layers: Layers of the strategy.
-        seed: Seed of the windows.
+        seed: Seed from which the windows are drawn.
         column: The column to shuffle; -1: none.
         values: (N,) values of the column.
         draws: Random generator that draws from `values`.
@@ -143,7 +143,7 @@ def _played(
 
 
 def picture(found: Importance, most: int = 20) -> tuple[bytes, int, int]:
-    """Draw a bar chart, most important column first: a PNG, its width and height in pixels.
+    """Draw a bar chart, most important column first. Returns a PNG, its width and its height in pixels.
 
     Raises:
         ImportError: matplotlib is not installed.

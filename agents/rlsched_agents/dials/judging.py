@@ -21,29 +21,29 @@ Floats = NDArray[np.float64]
 Layers = Sequence[Floats]
 
 LEAST_DELAY_FRAC: Final = 0.01
-"""Lower limit of a delay, as a fraction of the run time: idle cores can make a job faster than expected."""
+"""Lower limit of a delay, as a fraction of the run time, because idle cores can make a delay negative."""
 _RESAMPLES: Final = 2000
 _CHUNK: Final = 8
-"""Number of runs per message to a process; these runs take a second or less."""
+"""Number of runs per message to a worker process; so many runs take a second or less."""
 ALL_ZERO: Final = (np.zeros((NUM_DIALS, NUM_COLUMNS + 1)),)
 """The strategy that leaves all dials at 0, so that the policy's settings apply."""
 
 _pools: tuple[Windows, ...] = ()
-"""Windows of this process, set when a worker process of a `Judge` starts."""
+"""Pools of windows of this process, set when a worker process of a `Judge` starts."""
 
 
 def _run(tasks: Sequence[tuple[int, Layers, int]], policy: Policy | None) -> Floats:
-    """Return (n, 2) delay and energy of each task (pool, strategy, window of the pool) under a policy."""
+    """Run each task (pool, strategy, window of the pool) under a policy. Returns (n, 2) delay and energy."""
     costs = [_pools[pool].run(layers, [at], policy)[0] for pool, layers, at in tasks]
     return np.array([(one.delay_s, one.energy_j) for one in costs])
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """Results of n windows; (n,) each.
+    """Results of n windows, as arrays (n,).
 
     Attributes:
         delay_s: Sum of the JCT in excess of `work_s`, job-seconds.
-        work_s: Sum of the jobs' run times on GPUs of their own at full clock, job-seconds.
+        work_s: Sum of the jobs' run times on unshared GPUs at full clock, job-seconds.
         energy_j: Energy of the jobs, joules.
     """
 
@@ -61,7 +61,7 @@ class Costs(msgspec.Struct, frozen=True):
         return Costs(self.delay_s[kept], self.work_s[kept], self.energy_j[kept])
 
     def ln_ratio(self, other: Costs, energy_weight: Floats) -> Floats:
-        """Return (n,) ln(relative cost): the weighted mean of the time ratio and the energy ratio."""
+        """Return (n,) ln(cost relative to `other`): the weighted mean of time ratio and energy ratio."""
         time = (self.delay_s + self.work_s) / (other.delay_s + other.work_s)
         energy = self.energy_j / np.maximum(other.energy_j, 1.0)
         return np.log((1.0 - energy_weight) * time + energy_weight * energy)
@@ -71,9 +71,9 @@ class Judge:
     """Runs strategies on windows in several processes.
 
     Args:
-        pools: Windows, each pool with its own models; all pools together count as one list of windows.
+        pools: Pools of windows, each pool with its own models. Windows are numbered through all pools.
         workers: Number of processes; None: one per core.
-        policy: Policy whose settings apply if a call names none; None: the policy of the windows.
+        policy: Policy whose settings apply if a call has no policy; None: the policy of the windows.
 
     Attributes:
         settings: Settings of all windows.
@@ -119,7 +119,7 @@ class Judge:
         return [found.rows(slice(first, first + chosen.size)) for first in firsts]
 
     def run_pairs(self, pairs: Sequence[tuple[Layers, int]], policy: Policy | None = None) -> Costs:
-        """Run each strategy on its paired window, under the settings of a policy."""
+        """Run each pair's strategy on the pair's window, under the settings of a policy."""
         tasks = [
             [(int(self._pool_of[k]), layers, int(self._at[k])) for layers, k in pairs[at : at + _CHUNK]]
             for at in range(0, len(pairs), _CHUNK)
@@ -129,7 +129,9 @@ class Judge:
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """A geometric mean of ratios, with its 95 % bootstrap interval over groups of windows that may overlap.
+    """A geometric mean of ratios, with its 95 % bootstrap interval over groups of windows.
+
+    Windows of one group can share jobs (`Setting.group`), so the bootstrap draws groups instead of windows.
 
     Attributes:
         ratio: The mean; below 1 is better.
@@ -151,7 +153,7 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 def interval(log_ratios: Floats, groups: Sequence[str], *, seed: int = 0) -> Interval:
-    """Return the mean of (n,) logarithms of ratios, with an interval from resampling by group."""
+    """Return the geometric mean of ratios, given their (n,) logarithms, with an interval over the groups."""
     names, of = np.unique(np.asarray(groups), return_inverse=True)
     total, count = np.bincount(of, log_ratios), np.bincount(of)
     picks = np.random.default_rng(seed).integers(0, names.size, (_RESAMPLES, names.size))

@@ -1,4 +1,4 @@
-"""Inputs of a strategy's training: the recipe and the windows."""
+"""Inputs of a strategy's training: the recipe (`DialRecipe`) and the windows (`Lesson`)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rlsched_envs.training.sources import EpisodeSource
 from rlsched_envs.training.windows import Drawn, Windows, draw_setting
 
 LEAST_STRETCHES: Final = 6
-"""Minimum number of parts of a trace, each as long as one window, for an interval."""
+"""Minimum number of window-sized parts of the traces, for a confidence interval."""
 LEAST_JOBS: Final = 250
-"""Minimum length of a window, in jobs: windows of short traces are shortened down to this length."""
+"""Minimum number of jobs in a window: for short traces, windows are shortened down to this length."""
 MIXED_FRAC: Final = 0.5
 """Share of windows on clusters of several GPU types, if the cluster of a trace has several."""
 SETTINGS_TRIED: Final = (
@@ -45,8 +45,8 @@ class PpoConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes:
         clusters: Number of clusters simulated in parallel, in pairs.
-        rollout_steps: Number of times that each cluster's dials are set between two updates; the noise stays
-            the same for this time.
+        rollout_steps: Number of times that each cluster's dials are set between two updates; the noise is
+            constant between updates.
         rollouts: Number of rollouts and updates; 0: no training by PPO.
         batch_size: Steps in a minibatch, a divisor of `clusters` x `rollout_steps`.
         epochs: Passes over a rollout.
@@ -90,16 +90,17 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     Attributes:
         drawn: How windows are drawn.
-        windows: Number of windows that train.
-        choosing: Number of windows that choose.
-        confirming: Number of windows that confirm.
+        windows: Number of windows for training.
+        choosing: Number of windows for choosing among the results.
+        confirming: Number of windows for confirming the chosen result.
         settings: Alternatives to the policy's settings, in the form of `--set`, tried one by one. Training
             skips settings of features that the policy does not use, and prices of GPU types if no window has
             several types.
         constants: Evolution of constant dials.
         following: Evolution of dials that follow the cluster's state; starts from the constant dials.
         ppo: Training of a network by PPO; starts from the evolved strategy.
-        scales: Factors on the assumed figures of the catalogue, assigned to the windows in turn.
+        scales: Factors on the catalogue's figures that are assumed instead of measured, assigned to the
+            windows in turn.
     """
 
     drawn: Drawn = Drawn()
@@ -115,8 +116,10 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     scales: tuple[float, ...] = (1.0, 0.7, 1.3)
 
     def fitted(self, data: Sequence[TrainingData]) -> DialRecipe:
-        """Fit the recipe to these traces: windows short enough for `LEAST_STRETCHES` of them in the part that
-        confirms, and mixed GPU types if a trace's own cluster has several.
+        """Return this recipe, fitted to these traces.
+
+        Windows are so short that `LEAST_STRETCHES` of them fit in the traces' parts for confirmation. Windows
+        have mixed GPU types if the cluster of a trace has several types.
 
         Raises:
             InputError: there are too few jobs even for the shortest windows.
@@ -139,7 +142,7 @@ class DialRecipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def others(self, policy: Policy) -> dict[str, Policy]:
-        """Return the policy with each other setting, keyed by the change."""
+        """Return, by changed setting, the policies that differ from this policy in one of `settings`."""
         found = {}
         for change in self.settings:
             table = change.partition("=")[0].partition(".")[0].strip()
@@ -164,13 +167,13 @@ def _rounded(jobs: float) -> int:
 
 @dataclass(frozen=True)
 class Lesson:
-    """Windows that train, choose and confirm.
+    """Windows for training, for choosing among the results, and for confirming the chosen result.
 
     Attributes:
         policy: The policy whose settings apply in the windows.
         sources: Traces from which PPO draws windows of its own.
         drawn: How PPO draws windows.
-        teaching, choosing, confirming: The windows.
+        teaching, choosing, confirming: The windows for these three purposes.
     """
 
     policy: Policy
@@ -184,7 +187,7 @@ class Lesson:
     def from_traces(
         cls, data: Sequence[TrainingData], recipe: DialRecipe, policy: Policy, seed: int
     ) -> Lesson:
-        """Draw the windows; if a trace is too short for one part, other traces replace it in that part.
+        """Draw the windows; if a trace is too short for one of the three parts, other traces replace it.
 
         Raises:
             InputError: no trace is long enough for one of the parts.
@@ -211,7 +214,7 @@ class Lesson:
 def _windows(
     sources: list[EpisodeSource], count: int, recipe: DialRecipe, policy: Policy, rng: np.random.Generator
 ) -> tuple[Windows, ...]:
-    """Draw this number of windows from the sources by their weights, with the scales in turn."""
+    """Draw so many windows from the sources by their weights, and assign the recipe's `scales` in turn."""
     weights = np.array([source.weight for source in sources])
     picks = np.repeat(np.arange(len(sources)), np.ceil(count * weights / weights.sum()).astype(int))
     settings = [draw_setting(sources[k], recipe.drawn, rng) for k in picks]

@@ -1,9 +1,9 @@
-"""PPO of Stable-Baselines3 on the dials. Noise is held for a rollout, and mirrored between paired clusters.
+"""PPO of Stable-Baselines3 for dials, with noise that is constant in a rollout and mirrored between pairs.
 
 The noise is generalised state-dependent exploration (Raffin, Kober, Stulp, CoRL 2021) of Stable-Baselines3. A
-strategy affects costs only after hours of simulated time, so noise that changes at each step explores
-nothing. The second cluster of a pair runs the same window and is the best baseline: half the difference of
-the two returns is the effect of the noise.
+strategy affects costs only after hours of simulated time, so noise that changes at each step has no
+measurable effect. The two clusters of a pair run the same window with opposite noise: half the difference of
+their returns is the effect of the noise.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rlsched_envs.training.windows import Drawn
 FIGURES: Final = ("approx_kl", "explained_variance", "value_loss", "std")
 """Figures of an update, by their names in the log of Stable-Baselines3."""
 PASSED_ON: Final = 0.3
-"""Scale of sums that pass through tanh units: at a sum of 0.5 the error is 0.7 %, in each of two layers."""
+"""Factor on a sum that tanh units pass on: for a sum of 0.5, each of the two layers has an error of 0.7 %."""
 
 
 class MirroredNoise(StateDependentNoiseDistribution):
@@ -59,10 +59,10 @@ class DialPolicy(ActorCriticPolicy):
         super()._build(lr_schedule)
 
     def begin_at(self, weights: Floats) -> None:
-        """Let the mean equal a linear strategy, (D, F + 1) weights.
+        """Set the network so that its mean action equals a linear strategy with (D, F + 1) weights.
 
-        The first D units of each hidden layer pass the D weighted sums on, scaled by `PASSED_ON` so that tanh
-        is nearly linear there. The other units keep their random weights and have no effect yet.
+        The first D units of each hidden layer pass on the D weighted sums, multiplied by `PASSED_ON`, so that
+        tanh is nearly linear. The other units keep their random weights and have no effect yet.
         """
         first, second = (part for part in self.mlp_extractor.policy_net if isinstance(part, torch.nn.Linear))
         last = self.action_net
@@ -76,7 +76,7 @@ class DialPolicy(ActorCriticPolicy):
             last.weight[:, :dials], last.bias[:] = torch.eye(dials) / PASSED_ON, 0.0
 
     def layers(self) -> list[Floats]:
-        """Return the mean as the matrices of a `Strategy`."""
+        """Return the network of the mean action as the matrices of a `Strategy`."""
         linear = [part for part in self.mlp_extractor.policy_net if isinstance(part, torch.nn.Linear)]
         assert isinstance(self.action_net, torch.nn.Linear)
         return [
@@ -86,12 +86,12 @@ class DialPolicy(ActorCriticPolicy):
 
 
 class PairedBuffer(RolloutBuffer):
-    """Rollouts whose advantages include the difference between the clusters of a pair."""
+    """Buffer of rollouts with advantages that include the difference between the clusters of a pair."""
 
     pair_weight = 1.0
 
     def compute_returns_and_advantage(self, last_values: torch.Tensor, dones: np.ndarray) -> None:
-        """Add to each step's own advantage a share of half the difference of the pair's returns."""
+        """Compute advantages, and add half the difference of the pair's returns, scaled by `pair_weight`."""
         super().compute_returns_and_advantage(last_values, dones)
         total = self.rewards.sum(axis=0)
         half = (total[0::2] - total[1::2]) / 2.0 / self.buffer_size
@@ -100,10 +100,10 @@ class PairedBuffer(RolloutBuffer):
 
 
 class DialPpo:
-    """A training by PPO, rollout by rollout; its state is arrays.
+    """One training by PPO, which proceeds by rollouts; its state is a set of arrays.
 
-    Each rollout draws from generators seeded by the training's seed and the rollout's number, so a training
-    that continues from a state gives the same weights, bit for bit, as one that never stopped.
+    Each rollout draws from generators seeded by the training's seed and the rollout's number. A training that
+    stops and continues therefore gives the same weights, bit for bit, as a training without a stop.
 
     Args:
         sources: Traces that windows are drawn from.
@@ -111,10 +111,10 @@ class DialPpo:
         policy: The rule whose dials are set.
         config: Hyper-parameters.
         seed: Seed of weights, windows and noise.
-        start: (D, F + 1) weights of the linear strategy with which the network starts; None: all dials at 0.
+        start: (D, F + 1) weights of the linear strategy that the network equals at the start; None: all 0.
 
     Attributes:
-        number: Rollouts and updates done.
+        number: Number of rollouts and updates done.
     """
 
     is_lost = False
@@ -185,7 +185,7 @@ class DialPpo:
         return Generation(self.number, self._cost, None, figures)
 
     def get_state(self) -> dict[str, NDArray[Any]]:
-        """Return weights, optimiser, counters and the clusters as arrays."""
+        """Return the weights and the states of the optimiser, the counters and the clusters, as arrays."""
         model, policy = self._model, self._policy
         found: dict[str, NDArray[Any]] = {
             "counts": np.array([self.number, model.num_timesteps, model._n_updates]),
@@ -230,7 +230,7 @@ def _members(state: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArra
 
 
 class _Returns(BaseCallback):
-    """Callback that collects the returns of the episodes that end in a rollout.
+    """Callback that collects the savings of the episodes that end in a rollout.
 
     Attributes:
         saved: Savings of each episode, per cent of the cost of the reference.

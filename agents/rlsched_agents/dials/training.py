@@ -1,8 +1,8 @@
-"""A training, from windows to a verdict: other settings, constant dials, dials that follow the state, PPO.
+"""Training of a strategy in stages: other settings, constant dials, dials that follow the state, PPO.
 
-Windows of the first part train, windows of the second part choose, windows of the third part confirm, once.
-The best chosen policy is written if it is confirmed to be better than the policy's own settings; otherwise
-nothing is written.
+Each trace has three parts: windows of the first are for training, of the second for choosing among the
+results, and of the third for confirming the chosen result, once. The chosen policy is written if it is
+confirmed to be better than the original policy; otherwise nothing is written.
 """
 
 from __future__ import annotations
@@ -36,11 +36,14 @@ ALGORITHMS: Final = {"ppo": (CONSTANTS, FOLLOWING, PPO), "es": (CONSTANTS, FOLLO
 """The stages after the settings, by algorithm: PPO continues from the result of evolution."""
 STATE_FILE: Final = "training.json"
 PPO_FILE: Final = "ppo.npz"
-"""State of PPO, in the folder of the state of the training."""
+"""Name of the file with the state of PPO, in the folder of the training's state file."""
 
 
 def _teaches(judge: Judge, found: Floats) -> bool:
-    """Return whether a strategy beats the settings on its training windows (a weak signal makes it drift)."""
+    """Return whether a strategy is significantly better than the settings on its training windows.
+
+    If the signal of evolution is weak, the strategy can drift and become worse.
+    """
     mine, zero = judge.run([(found,), ALL_ZERO])
     return compared(judge, mine, zero).cost.high < 1.0
 
@@ -73,11 +76,11 @@ class Training:
         resume: bool = False,
         say: Callable[[str], None] = say_nothing,
     ) -> Trained:
-        """Try settings, evolve, choose, confirm.
+        """Try other settings, train strategies, choose the best result, and confirm it.
 
         Args:
-            tell: Called after each generation with its stage. It can raise an exception to stop: the state is
-                already written.
+            tell: Called with the stage and the generation after each generation. It can raise an exception to
+                stop the training, because the state has been written before the call.
             resume: Whether to continue from `state_file`.
             say: Called with a line at the start of each longer phase.
 
@@ -126,9 +129,10 @@ class Training:
         tell: Callable[[str, Generation], None],
         say: Callable[[str], None],
     ) -> tuple[dict[str, StrategyComparison], str]:
-        """Return the cost of each other setting relative to the policy's own, on the windows that choose, and
-        the best setting, "" if none is significantly better. Without a test of significance, the best of a
-        dozen settings is often only the luckiest.
+        """Return the costs with each other setting relative to the policy's own settings, and the best one.
+
+        The costs are of the windows for choosing. The best setting is "" if none is significantly better:
+        without a test of significance, the best of a dozen settings is often only the luckiest.
         """
         others = self.recipe.others(self.lesson.policy)
         try:
@@ -162,7 +166,7 @@ class Training:
         state: dict[str, Any],
         tell: Callable[[str, Generation], None],
     ) -> Evolution:
-        """Run one stage, or the remaining generations of a stage."""
+        """Run the generations of one stage that `state` does not contain yet."""
         seed = self.seed * 2 + (stage == FOLLOWING)
         evolution = Evolution(judge, config, seed, start)
         if stage in state:
@@ -184,7 +188,7 @@ class Training:
         state: dict[str, Any],
         tell: Callable[[str, Generation], None],
     ) -> Layers:
-        """Train a network by PPO, or do the remaining rollouts. The layers of its strategy."""
+        """Train a network by PPO, from the saved state if there is one. Returns the network's layers."""
         from rlsched_agents.dials.ppo import DialPpo
 
         config, lesson = self.recipe.ppo, self.lesson
@@ -205,14 +209,14 @@ class Training:
     def _choose(
         self, found: dict[str, Layers], policy: Policy
     ) -> tuple[dict[str, StrategyComparison], str, dict[str, Interval]]:
-        """Compare each stage with the settings on the windows that choose, and choose the stage to confirm.
+        """Compare each stage with the settings on the windows for choosing, and choose the stage to confirm.
 
         A later stage can fail in more ways, so it is chosen only if it is significantly better than the stage
         before it.
 
         Returns:
-            The stages relative to the settings; the stage to confirm, "" for none; and for each stage that
-            costs less but was not chosen, its cost relative to the chosen stage.
+            The costs of each stage relative to the settings; the stage to confirm, "" for none; and, for each
+            stage that costs less than the chosen stage, its cost relative to the chosen stage.
         """
         with self._judge("choosing") as judge:
             (zero,), costs = judge.run([ALL_ZERO]), judge.run(list(found.values()), policy=policy)
@@ -259,7 +263,7 @@ class Training:
 
     @property
     def _of(self) -> str:
-        """Key that identifies this training."""
+        """Key of the training's data, policy, recipe and algorithm, by which a state file is recognised."""
         settings = [one for pool in self.lesson.teaching for one in pool.settings]
         work_s = sum(one.work_s for one in settings)
         predicted_s = sum(float(one.window.predicted_s.sum()) for one in settings)
@@ -283,7 +287,7 @@ class Training:
         """Return the state of PPO.
 
         Raises:
-            InputError: the file is missing or not the state of PPO.
+            InputError: the file is missing, or is not a state of PPO.
         """
         assert self.state_file is not None
         path = self.state_file.with_name(PPO_FILE)
@@ -311,7 +315,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _frozen(judge: Judge, found: Layers, mine: Costs, policy: Policy) -> dict[str, Any]:
-    """Return, by dial, the cost with this dial frozen at 0 / the cost with this dial in use."""
+    """Return, by dial, the cost with this dial fixed at 0, divided by the cost with this dial in use."""
     table = {}
     *hidden, last = found
     for row, name in enumerate(RANGES):

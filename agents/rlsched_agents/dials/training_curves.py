@@ -63,7 +63,7 @@ class TrainingCurves:
     Args:
         logdir: Folder of the event file.
         recipe: The recipe of the training.
-        policy: The policy to improve.
+        policy: The policy that the training tries to improve.
         data: The training data.
         seed: Seed of the training.
 
@@ -86,7 +86,7 @@ class TrainingCurves:
         self._curves.flush()
 
     def add_generation(self, stage: str, generation: Generation) -> None:
-        """Add one more generation, or rollout, of a stage."""
+        """Add a generation of a stage, or a rollout of PPO, to the curves."""
         points = {f"{stage}/cost_frac": generation.cost}
         if generation.signal is not None:
             points[f"{stage}/signal_to_noise"] = generation.signal
@@ -117,7 +117,7 @@ class TrainingCurves:
         self._curves.flush()
 
     def importance(self, found: Importance) -> None:
-        """Add the importance of the strategy's columns; without matplotlib, only as a table."""
+        """Add the importance of the strategy's columns, as a table and, with matplotlib, as a chart."""
         table = found.table()
         try:
             png, width, height = picture(found)

@@ -1,4 +1,4 @@
-"""Ranges of the observations that a strategy meets on training windows; the strategy's file contains them."""
+"""Ranges of a strategy's observations on training windows, which are stored in the strategy's file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rlsched_envs.training.vector import ClusterVecEnv
 from rlsched_envs.training.windows import Drawn
 
 CLUSTERS: Final = 32
-"""Number of windows simulated in parallel, each to its end; a cluster that finishes early starts another."""
+"""Number of clusters simulated in parallel until each has finished a window; early ones start another."""
 
 
 def familiar_to(
     strategy: Strategy, policy: Policy, sources: Sequence[EpisodeSource], drawn: Drawn, seed: int
 ) -> Familiar:
-    """Return the ranges of all columns, over all settings of the dials on at least `CLUSTERS` windows.
+    """Return the ranges of all columns at the times when dials are due, on at least `CLUSTERS` windows.
 
     Args:
         strategy: The strategy that sets the dials.

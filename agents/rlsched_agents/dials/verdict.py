@@ -13,19 +13,19 @@ from rlsched.decide.policies.policy import Policy
 from rlsched_agents.dials.judging import ALL_ZERO, Costs, Interval, Judge, interval
 
 PPO: Final = "ppo"
-"""The stage of PPO, which never stops early."""
+"""Name of the stage of PPO, which never stops early."""
 LEAST_WINDOWS: Final = 200
 """Minimum number of windows for a confirmation."""
 
 
 class StrategyComparison(msgspec.Struct, frozen=True):
-    """Costs of one strategy relative to another on the same windows; below 1 is better.
+    """Costs of a strategy relative to another strategy on the same windows; below 1 is better.
 
     Attributes:
         cost: Weighted sum of time in the system and energy.
-        delay: JCT in excess of the jobs' run times on GPUs of their own at full clock.
+        delay: JCT in excess of the jobs' run times on unshared GPUs at full clock.
         energy: Energy of the jobs.
-        by_source: Geometric mean of cost by trace.
+        by_source: Geometric mean of the cost, by trace.
     """
 
     cost: Interval
@@ -53,19 +53,19 @@ class Trained(msgspec.Struct, frozen=True):
     Attributes:
         policy: Policy with the settings to serve, without dials.
         strategy: Strategy that sets the dials; all 0 if none was chosen.
-        stage: `settings`, `constants`, `following`, `ppo`, or "" if none is better than the policy's own
-            settings on the windows that choose.
+        stage: Chosen stage: `settings`, `constants`, `following`, `ppo`, or "" if none is better than the
+            original policy on the windows for choosing.
         setting: Changed setting, in the form of `--set`; "": none.
-        tried: Cost with each other setting relative to the policy's own settings, on the windows that choose.
-        chosen: Cost of each stage relative to the policy's own settings, on the windows that choose.
-        confirmed: Costs of the chosen policy relative to the policy's own settings, on the windows that
-            confirm; None: no policy was chosen.
-        frozen: By dial: cost with this dial frozen at 0 / cost with this dial in use, on the windows that
-            confirm; above 1, the dial helps.
+        tried: Costs of each other setting relative to the original policy, on the windows for choosing.
+        chosen: Costs of each stage relative to the original policy, on the windows for choosing.
+        confirmed: Costs of the chosen policy relative to the original policy, on the windows for confirming;
+            None: no policy was chosen.
+        frozen: By dial: cost with this dial fixed at 0, divided by the cost with this dial in use, on the
+            windows for confirming; above 1, the dial helps.
         stopped: Stages that stopped early because they found no direction.
-        last: Last strategy of the training, whether it is better or not.
-        passed_over: Stages that cost less than the chosen stage on the windows that choose, with their cost
-            relative to the chosen stage.
+        last: Strategy of the last stage, even if it is not better.
+        passed_over: Stages that cost less than the chosen stage on the windows for choosing, but were not
+            chosen, with their costs relative to the chosen stage.
     """
 
     policy: Policy
@@ -82,19 +82,19 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def is_better(self) -> bool:
-        """Whether the chosen policy is confirmed to be better than the policy's own settings."""
+        """Whether the chosen policy is confirmed to be better than the original policy."""
         if self.confirmed is None:
             return False
         return self.confirmed.cost.windows >= LEAST_WINDOWS and self.confirmed.cost.high < 1.0
 
     @property
     def sets_dials(self) -> bool:
-        """Whether the result sets dials, in addition to settings."""
+        """Whether the result includes a strategy that sets dials."""
         return _is_any(self.strategy)
 
     @property
     def verdict(self) -> str:
-        """The verdict as a sentence."""
+        """Whether the training found a better policy, as a sentence."""
         if self.confirmed is None:
             return "keep what you have: nothing was better than the settings on the windows that choose"
         cost, delay = self.confirmed.cost, self.confirmed.delay
@@ -112,7 +112,7 @@ class Trained(msgspec.Struct, frozen=True):
 
     @property
     def why_not(self) -> list[str]:
-        """Return a sentence for each cheaper candidate in the table that was not chosen, with the reason."""
+        """Return, for each candidate that costs less but was not chosen, a sentence with the reason."""
         found = []
         looks = min(self.tried, key=lambda name: self.tried[name].cost.ratio, default="")
         if looks and not self.setting and self.tried[looks].cost.ratio < 1.0:
@@ -156,7 +156,7 @@ class Trained(msgspec.Struct, frozen=True):
         return _written(path, self.policy, self.strategy, self.verdict)
 
     def write_last(self, path: Path) -> list[Path]:
-        """Write the last result of the training in the same form, although this result is not confirmed.
+        """Write the strategy of the last stage in the form of `write`, although it is not confirmed.
 
         Returns:
             The written files.
@@ -186,7 +186,7 @@ class Trained(msgspec.Struct, frozen=True):
 
 
 def _is_any(strategy: Strategy) -> bool:
-    """Return whether a strategy ever moves a dial."""
+    """Return whether a strategy has a weight other than 0, so that it moves a dial."""
     return any(any(row) for layer in strategy.layers for row in layer)
 
 

@@ -1,4 +1,4 @@
-"""Validates actions from callers before a kernel reads them; errors have one line."""
+"""Validates callers' actions before a kernel reads them, with one-line errors."""
 
 from __future__ import annotations
 

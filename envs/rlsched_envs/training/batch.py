@@ -1,4 +1,4 @@
-"""Many episodes in one set of arrays, whose first axis is the environment, and compiled loops over it."""
+"""Arrays of many episodes, with the environment as first axis, and compiled loops over the environments."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ def stack(episode: Any, count: int) -> Any:
 
 
 def stack_run(one: SimArrays, count: int, *, learns: bool = False) -> SimArrays:
-    """Return `count` copies of a run. The copies share arrays that no run changes, the network that sets
-    dials, and, unless runs learn (`learns`), the known workload properties.
+    """Return `count` copies of a run.
+
+    The copies share arrays that no run changes, and the network that sets dials. They also share the known
+    workload properties, unless runs learn from observed speeds (`learns`).
     """
     shared, made = one.state, stack(one, count)
     models = shared.models._replace(trait=stack(shared.models.trait, count if learns else 1))
@@ -52,10 +54,10 @@ def leaves(episode: Any) -> list[NDArray[Any]]:
 
 
 def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
-    """Restore the values that `leaves` returned. Read-only arrays are the same in both and stay.
+    """Restore the values that `leaves` returned, except of read-only arrays, which never change.
 
     Raises:
-        ValueError: shapes or types differ; nothing was changed.
+        ValueError: shapes or types differ. In this case nothing is changed.
     """
     mine = leaves(episode)
     if len(mine) != len(saved):
@@ -75,8 +77,9 @@ def restore(episode: Any, saved: Sequence[NDArray[Any]]) -> None:
 
 @kernel
 def view_run(b: SimArrays, k: int) -> SimArrays:
-    """Return run `k` of a batch as views, without copies. Without learning, all runs share one `trait`; the
-    network that sets dials is always shared.
+    """Return run `k` of a batch as views, without copies.
+
+    All runs share the network that sets dials, and, if they do not learn, one `trait`.
     """
     s, i, r, d = b.state, b.state.derived, b.progress, b.state.dials
     index = Index(
@@ -168,11 +171,11 @@ def step_all(
     rewards: NDArray[np.float32],
     dones: NDArray[np.bool_],
 ) -> None:
-    """Apply a row in each environment, advance, and observe the next decision. Actions and results are (N,).
+    """Apply a row in each environment, advance to the next decision, and write its observation.
 
-    BEGIN in place of a row starts an episode; the episode is done at once if it has nothing to decide. LEAVE
-    leaves the episode unchanged. Observations are in `b.window.features`, (N, K, F + C); they are undefined
-    for done episodes.
+    Actions and results are (N,). The action BEGIN starts an episode, which is done at once if there is
+    nothing to decide; LEAVE leaves the episode unchanged. Observations are in `b.window.features`,
+    (N, K, F + C), and undefined for done episodes.
     """
     for k in range(rows.shape[0]):
         if rows[k] == LEAVE:
@@ -196,10 +199,10 @@ def first_illegal(masks: NDArray[np.bool_], rows: NDArray[np.int64]) -> int:
 
 @kernel
 def sample(masks: NDArray[np.bool_], key: NDArray[np.uint64], rows: NDArray[np.int64]) -> None:
-    """Draw a legal row for each environment, with equal probability; (N, K), (2,), (N,).
+    """Draw a legal row for each environment, with equal probability, from `masks` (N, K) into `rows` (N,).
 
     The k-th draw of a key is SplitMix64's (Steele, Lea, Flood, OOPSLA'14), scaled by Lemire's multiplication
-    (2019). `key`: the seed, and the number of draws so far.
+    (2019). `key`: (2,) the seed, and the number of draws so far.
     """
     for k in range(rows.shape[0]):
         legal = 0

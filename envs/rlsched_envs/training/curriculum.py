@@ -1,7 +1,8 @@
-"""A curriculum: early in a training run, episodes come from a part of the mixture, later from more of it.
+"""Curricula: early in a training run, episodes come from a part of the mixture, later from more of it.
 
-After Bengio et al., «Curriculum learning» (ICML 2009). A stage defines its differences from the mixture and
-its end; after the last stage, and without stages, episodes follow `EpisodeConfig`.
+After Bengio et al., «Curriculum learning» (ICML 2009). The mixture is the set of all episodes that
+`EpisodeConfig` allows. A stage defines how its episodes are restricted, and when it ends. After the last
+stage, or if there are no stages, episodes come from the whole mixture.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from rlsched_envs.training.sources import EpisodeConfig
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Restriction of the episodes until a fraction of the run. None as a value: as in `EpisodeConfig`.
+    """Restriction of the episodes in one part of a training run. A value of None: as in `EpisodeConfig`.
 
     Attributes:
-        until_frac: The stage ends at this fraction of the decisions of the run.
+        until_frac: Fraction of the run's decisions after which the stage ends.
         load_low: Lower bound of the offered load.
         load_high: Upper bound of the offered load.
         nodes_low: Lower bound of the number of nodes.
@@ -25,7 +26,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         known_low: Lower bound of the correlation of drawn predictions with the true run times.
         known_high: Upper bound of that correlation.
         as_made_frac: Share of episodes that use the source's own predictions.
-        sources: Factor on a source's weight, by prefix of its name. 0 leaves the source out.
+        sources: Factors on the weights of sources, by prefix of the source's name; 0: the source is not used.
     """
 
     until_frac: float
@@ -58,7 +59,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return found
 
     def factor(self, name: str) -> float:
-        """Return the factor on the weight of a source: that of the longest matching prefix of `name`."""
+        """Return the factor on the weight of a source: the value of the longest matching prefix of `name`."""
         fitting = [start for start in self.sources if name.startswith(start)]
         return self.sources[max(fitting, key=len)] if fitting else 1.0
 
@@ -67,7 +68,7 @@ _NARROWED = tuple(name for name in Stage.__struct_fields__ if name not in ("unti
 
 
 def check_stages(stages: Sequence[Stage], episode: EpisodeConfig) -> None:
-    """Check that the stages are in order and that each is a part of the mixture.
+    """Check that the stages are in order, and that each stage is a part of the mixture.
 
     Raises:
         ValueError: a stage is out of order or does not fit; the message names the stage.

@@ -44,11 +44,11 @@ class DialFleet:
         in_pairs: Whether clusters 2 k and 2 k + 1 run the same windows, for comparisons.
 
     Attributes:
-        observations: (N, F) float32, with the columns of `rlsched.decide.dials.observing.NAMES`; an array
-            is unchanged after one more step, and overwritten by the step after that.
+        observations: (N, F) float32, with the columns of `rlsched.decide.dials.observing.NAMES`. An array
+            stays unchanged in the next step, and is overwritten in the step after it.
         rewards: (N,) float32.
         dones: (N,) bool.
-        live: (N,) bool; whether an episode has started and not ended.
+        live: (N,) bool; whether the cluster's episode has started and not ended.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class DialFleet:
         self.reseed(seed)
 
     def reseed(self, seed: int | None) -> None:
-        """Restart the draws of all clusters with this seed; None: as in `Fleet.reseed`."""
+        """Restart the random draws of all clusters with this seed; None: as in `Fleet.reseed`."""
         self._is_unseeded, seed, count = seed is None, seed or 0, self.dones.size
         streams = [k // 2 if self._in_pairs else k for k in range(count)]
         self._rngs = [np.random.default_rng([seed, stream]) for stream in streams]
 
     def reseed_one(self, k: int, seed: int) -> None:
-        """Restart the draws of cluster `k`, like a single cluster with this seed."""
+        """Restart the random draws of cluster `k`: the draws of a single cluster with this seed."""
         self._seed_at_last()
         self._rngs[k] = np.random.default_rng([seed, 0])
 
@@ -141,7 +141,7 @@ class DialFleet:
         return self.observations, self.rewards, self.dones, self.live, self._returns, self._lengths
 
     def begin(self, k: int) -> None:
-        """Draw windows for cluster `k` until one has a time when dials are due.
+        """Draw windows for cluster `k` until there is a window in which dials become due; start it.
 
         Raises:
             InputError: no such window was found.
@@ -166,9 +166,10 @@ class DialFleet:
         )
 
     def step(self, moved: NDArray[np.float64], *, restart: bool = True) -> list[dict[str, Any]]:
-        """Set the dials, (N, D) from -1 to 1; with `restart`, a cluster whose episode ends starts another.
+        """Set the dials, (N, D) from -1 to 1, and advance each cluster until its dials are due again.
 
-        Clusters that are not `live` stay unchanged: reward 0, not done. Returns infos.
+        With `restart`, a cluster whose episode ends starts another episode. A cluster that is not `live`
+        stays unchanged, with reward 0, and is not done. Returns the infos.
         """
         self.rewards[~self.live], self.dones[~self.live] = 0.0, False
         self.observations, self._earlier = self._earlier, self.observations
@@ -212,7 +213,7 @@ class DialFleet:
 
 
 def spaces() -> tuple[gym.spaces.Box, gym.spaces.Box]:
-    """(observation space, action space)."""
+    """Return (observation space, action space)."""
     return (
         gym.spaces.Box(-3.0, 3.0, (NUM_COLUMNS,), np.float32),
         gym.spaces.Box(-1.0, 1.0, (NUM_DIALS,), np.float32),
@@ -234,10 +235,11 @@ class ClusterEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
     (`rlsched.cluster.dials.DIALS`). 0 leaves the rule's settings unchanged. Dials are held for 10
     simulated minutes or 32 arrivals, whichever comes first, and then until the next event.
 
-    **Reward.** Minus the cost since the last step in excess of the reference, in per cent of the total cost
-    of the reference. The reference is the same rule with all dials at 0. The formula: 100 x ((1 - w) x time /
-    its time in the system + w x energy / its energy); w: weight of energy. The return is the saving in per
-    cent; with all dials at 0 it is exactly 0.
+    **Reward.** The reference is a run of the same window by the same rule with all dials at 0. The reward is
+    minus the cost since the last step in excess of the reference's, in per cent of the reference's total
+    cost: 100 x ((1 - w) x time in excess / the reference's time in the system + w x energy in excess / the
+    reference's energy); w: weight of energy. The return is the saving in per cent; with all dials at 0 it is
+    exactly 0.
 
     **Termination.** When the last job of the window has ended. Episodes are never truncated. A step before
     the first `reset`, or after the end, raises `gymnasium.error.ResetNeeded`.
@@ -327,7 +329,7 @@ def check_live(live: NDArray[np.bool_]) -> None:
 
 
 def without_dials(policy: Policy | str) -> Policy:
-    """Return the rule of a policy without its strategy, so that the caller can set the dials."""
+    """Return the policy without its strategy, so that the caller can set the dials of its rule."""
     return Policy.of(policy).with_settings(dials="")
 
 

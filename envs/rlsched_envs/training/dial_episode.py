@@ -1,6 +1,8 @@
-"""One compiled episode with dials that the caller sets: run, observe when dials are due, account.
+"""Compiled episodes in which the caller sets the dials, which adjust the prices of a rule.
 
-The rule first runs the window with all dials at 0, which gives the cost curve of the reference.
+The rule first runs the window with all dials at 0. The cost curve of this run is the reference. Then the
+window runs again: whenever the dials are due, the run stops with an observation, and the caller gets the cost
+so far and sets the dials.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ ACCOUNT: Final = np.dtype(
     ],
     align=True,
 )
-"""One entry per episode."""
+"""Costs of an episode, one entry per episode."""
 
 
 @by_reference
@@ -48,7 +50,7 @@ class DialEpisode(NamedTuple):
 
 @kernel
 def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
-    """Advance until dials are due and observe. Returns False at the end of the episode."""
+    """Advance until dials are due, and write the observation. Returns False at the end of the episode."""
     due = run_rule(sim, o, sim.truth.shape[0] + 1, curve) == DIALS_DUE
     if due:
         turn_due(sim.state, sim.progress.run[0].now_s)
@@ -57,8 +59,10 @@ def _play(sim: SimArrays, o: Any, curve: Curve) -> bool:
 
 @kernel
 def _is_next(curve: Curve, at: int, now_s: float) -> bool:
-    """Return whether the next point of a curve belongs to an instant up to now. Of the points at exactly
-    `now_s`, only the first counts: the decisions of the instant charge the preemptions.
+    """Return whether the next point of the reference's curve counts in the cost up to `now_s`.
+
+    Of the points at exactly `now_s`, only the first counts, because the others include preemptions that the
+    decisions of this instant make.
     """
     next_s = curve.instant.at_s[at + 1]
     return next_s < now_s or (next_s == now_s and curve.instant.at_s[at] < now_s)
@@ -66,10 +70,11 @@ def _is_next(curve: Curve, at: int, now_s: float) -> bool:
 
 @kernel
 def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
-    """Return the cost of the run so far minus the reference's cost by now, per cent of the reference's total.
+    """Return the cost so far in excess of the reference's, in per cent of the reference's total cost.
 
-    100 x ((1 - w) x time / the reference's time in the system + w x energy / its energy), w: weight of
-    energy. If all jobs have ended, the complete reference run is subtracted.
+    100 x ((1 - w) x time in excess / the reference's time in the system + w x energy in excess / the
+    reference's energy); w: weight of energy. `over`: whether all jobs have ended; the costs of the complete
+    reference run are then subtracted.
     """
     now_s, length, at = sim.progress.run[0].now_s, curve.length[0], account.at
     while at + 1 < length and (over or _is_next(curve, at, now_s)):
@@ -86,7 +91,7 @@ def _cost(sim: SimArrays, curve: Curve, account: Any, over: bool) -> float:
 
 @kernel
 def _begin(sim: SimArrays, o: Any, curve: Curve, quiet: NDArray[np.int64], account: Any) -> bool:
-    """Run the reference, then advance to the first time when dials are due; False if there is none."""
+    """Run the reference, then advance until dials are due for the first time; False if they never are."""
     rewind(sim)
     curve.length[0], account.at, account.cost, account.work_s = 0, 0, 0.0, 0.0
     for row in range(sim.truth.shape[0]):
@@ -110,7 +115,10 @@ def step_all(
     rewards: NDArray[np.float32],
     dones: NDArray[np.bool_],
 ) -> None:
-    """Start, step or leave each episode; (N,) `what`, (N, D) positions of the dials, and results."""
+    """Start, step or leave each of N episodes, by `what` (N,), with dial positions `moved` (N, D).
+
+    Writes the observations to `seen`, (N, F), and the results to `rewards` and `dones`, (N,).
+    """
     for k in range(what.shape[0]):
         if what[k] == LEAVE:
             continue

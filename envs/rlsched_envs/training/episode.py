@@ -1,7 +1,7 @@
-"""One compiled training episode: advance to the next contested decision, apply a choice, account for regret.
+"""Compiled training episodes: advance to the next contested decision, apply a choice, compute the regret.
 
-An episode is a window of a trace. The reference rule first runs the whole window, which gives its curve of
-waiting jobs. Then the rule runs the warm-up again, and the agent continues from exactly that state.
+An episode is a window of a trace. The reference rule first runs the whole window, and its numbers of waiting
+jobs over time are recorded. Then the rule runs the warm-up again, and the agent continues from its end.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ TURN: Final = np.dtype(
     ],
     align=True,
 )
-"""One entry: state of an episode."""
+"""State of an episode, one entry."""
 _NO_HOLD: Final = -1
 _UNKNOWN: Final = -2
 
@@ -88,7 +88,7 @@ KNOWN: Final = np.dtype(
 
 @by_reference
 class EpisodeArrays(NamedTuple):
-    """An episode; T rows."""
+    """An episode with T jobs."""
 
     sim: SimArrays
     window: WindowArrays
@@ -115,20 +115,20 @@ def _new_pass(e: EpisodeArrays, first: int) -> None:
 
 @kernel
 def delayed_to_s(e: EpisodeArrays, row: int) -> float:
-    """Return the start that would give a finished job its actual end, without sharing or interruptions."""
+    """Return the start with which a job, unshared and uninterrupted, would have had its actual end."""
     outcome = e.sim.progress.outcome
     return outcome.end_s[row] - e.sim.truth.duration_s[row] if preempts(e) else outcome.start_s[row]
 
 
 @kernel
 def prepare(e: EpisodeArrays) -> bool:
-    """Run the reference, then its warm-up again. Returns False if no job waited: there is nothing to learn.
+    """Run the reference, then its warm-up again. Returns False if no job waited, so that nothing is learned.
 
-    `turn` then has the end of the warm-up, and whether and at which row the reference continues after the
-    agent.
+    `turn` then stores when the warm-up ended, and whether, and from which job on, the reference rule decides
+    after the agent.
 
-    The regret is scaled by the reference's queueing of all rows after the warm-up: a return of 100 is an
-    episode without any queueing.
+    The regret is scaled by the queueing time of all jobs after the warm-up in the reference: an episode
+    without any queueing has a return of 100.
     """
     turn, rows, warmup_row = e.turn[0], e.sim.truth.shape[0], e.turn[0].warmup_row
     rewind(e.sim)
@@ -168,10 +168,9 @@ def prepare(e: EpisodeArrays) -> bool:
 
 @kernel
 def _play(e: EpisodeArrays, until_row: int, length: NDArray[np.int64]) -> None:
-    """Run the reference until this number of rows has arrived; record its costs if `length` is not negative.
+    """Run the reference until so many jobs have arrived; record its costs if `length` is not negative.
 
-    With models, the reference can also share GPUs and set clocks, as for a policy
-    (`decide.options.policy_start`).
+    With models, the reference can also share GPUs and set clocks (`decide.options.policy_start`).
     """
     s, curve = e.sim.state, Curve(e.curve.instant, length)
     options = _reference_options(e)
@@ -210,9 +209,9 @@ def _reference_now(e: EpisodeArrays) -> int:
 
 @kernel
 def _reference_cost(e: EpisodeArrays, over: bool) -> tuple[float, float]:
-    """Return (queueing and lost time, job-seconds; job energy, J) of the reference run up to now.
+    """Return (queueing and lost time, job-seconds; energy of the jobs, J) of the reference run until now.
 
-    `over`: whether all jobs have ended in this run. If so, the reference's last jobs count until their ends.
+    `over`: whether all jobs have ended in this run. If so, returns the costs of the whole reference run.
     """
     if over:
         last = e.curve.instant[e.curve.length[0] - 1]
@@ -224,7 +223,7 @@ def _reference_cost(e: EpisodeArrays, over: bool) -> tuple[float, float]:
 
 @kernel
 def regret_so_far(e: EpisodeArrays, over: bool) -> tuple[float, float]:
-    """Return (time, job-seconds; energy, J) in excess of the reference run up to now, each an integral."""
+    """Return (queueing and lost time, job-seconds; energy, J) until now, in excess of the reference run's."""
     time_s, energy_j = _reference_cost(e, over)
     queued_s, books = e.sim.progress.run[0].queued_s, e.sim.progress.books[0]
     if not MODELLED or not e.sim.state.config[0].modelled:
@@ -253,7 +252,7 @@ def _start(e: EpisodeArrays, slot: int, node: int, clock: float, partner: int) -
 
 @kernel
 def _node_asked(e: EpisodeArrays, node: int) -> int:
-    """Return the node of a variant for `choose`, -1 if only the placement rule decides."""
+    """Return the node to request for a variant, -1 if the placement rule chooses the node."""
     return -1 if has_one_way(e.sim.state, e.turn[0].partition, e.turn[0].chosen) else node
 
 
@@ -286,9 +285,9 @@ def apply_choice(e: EpisodeArrays, row: int) -> bool:
 
 @kernel
 def _next_hold_end_s(e: EpisodeArrays) -> float:
-    """Return `holds.next_hold_end_s`; search the queue only if the hold that ends first was removed.
+    """Return `holds.next_hold_end_s`; search the queue only if the hold that ended first no longer exists.
 
-    Later holds end later: the hold that ends first stays the first while it exists.
+    New holds end later than older holds, so the hold that ends first stays the first while it exists.
     """
     job, turn, slot, now_s = e.sim.state.job, e.turn[0], e.turn[0].hold_slot, e.sim.progress.run[0].now_s
     if slot == _NO_HOLD:
@@ -305,7 +304,7 @@ def _next_hold_end_s(e: EpisodeArrays) -> float:
 
 @kernel
 def _only_how(e: EpisodeArrays, slot: int) -> bool:
-    """Start this job (all waiting jobs fit), or, if energy counts, offer its variants and return True."""
+    """Start this job (all waiting jobs fit); or, if energy has a weight, offer its variants: True."""
     s, turn, now_s = e.sim.state, e.turn[0], e.sim.progress.run[0].now_s
     if MODELLED and energy_weight(s) > 0.0 and num_variants(s, turn.partition, slot, now_s) > 1:
         variant_window(s, turn.partition, slot, now_s, e.window)
@@ -317,7 +316,7 @@ def _only_how(e: EpisodeArrays, slot: int) -> bool:
 
 @kernel
 def advance(e: EpisodeArrays) -> int:
-    """Advance until there is a decision (the window is then filled), or the episode has ended."""
+    """Advance until there is a decision to take, and fill the window with it, or until the episode ends."""
     s, run, turn = e.sim.state, e.sim.progress.run[0], e.turn[0]
     partitions = s.derived.part.shape[0]
     while True:
@@ -371,7 +370,7 @@ def step(e: EpisodeArrays, row: int) -> tuple[int, float]:
 
     reward = -(regret now - regret at the last decision) x 100 / (queueing of the reference, job-seconds);
     with models, (1 - weight) times this reward, less weight x 100 x (energy in excess of the reference) /
-    (its energy) x (its time in the system / its queueing). Both terms then have the same unit.
+    (the reference's energy) x (the reference's time in the system / its queueing). Both terms have one unit.
     """
     turn = e.turn[0]
     turn.decisions += 1
@@ -387,14 +386,14 @@ def step(e: EpisodeArrays, row: int) -> tuple[int, float]:
 
 @kernel
 def _reference_queueing(e: EpisodeArrays, at: int, at_s: float) -> float:
-    """Return the queueing of the reference run up to `at_s`, whose latest instant is `at`, job-seconds."""
+    """Return the reference run's queueing until `at_s`, job-seconds; `at`: its latest instant by then."""
     latest = e.curve.instant[at]
     return latest.cost_s + latest.slope * (at_s - latest.at_s)
 
 
 @kernel
 def _true_work(e: EpisodeArrays) -> tuple[float, float]:
-    """Return the true GPU-seconds (remaining on running jobs, waiting) in the current partition."""
+    """Return the true GPU-seconds (remaining of running jobs, of waiting jobs) in the current partition."""
     s, truth, now_s, row_of = e.sim.state, e.sim.truth, e.sim.progress.run[0].now_s, e.sim.progress.ends.row
     p = e.turn[0].partition
     left, waiting = 0.0, 0.0
@@ -410,7 +409,7 @@ def _true_work(e: EpisodeArrays) -> tuple[float, float]:
 
 @kernel
 def _look_ahead(e: EpisodeArrays) -> None:
-    """Fill the critic's columns about the reference's queue and future arrivals, which change with time."""
+    """Fill the critic's columns about the reference's future queue and future arrivals."""
     turn, now_s, total = e.turn[0], e.sim.progress.run[0].now_s, e.sim.truth.shape[0]
     now_at = _reference_now(e)
     before = _reference_queueing(e, now_at, now_s)

@@ -37,7 +37,7 @@ PREEMPTION = Permissions(preemption=True)
 RESERVATIONS = Permissions(reservations=True)
 _TRIES = 100
 _REMEMBERED = 256
-"""Number of jobs whose columns a window caches: about the number of live jobs; low slots are filled first."""
+"""Number of jobs whose columns a window caches; enough for all live jobs, because low slots fill first."""
 
 
 class Fleet:
@@ -49,7 +49,7 @@ class Fleet:
         masks: (N, K) bool.
         rewards: (N,) float32.
         dones: (N,) bool.
-        live: (N,) bool; whether an episode has started and not ended.
+        live: (N,) bool; whether the cluster's episode has started and not ended.
 
     Args:
         sources: Traces to draw windows from.
@@ -84,10 +84,10 @@ class Fleet:
         self.reseed(seed)
 
     def reseed(self, seed: int | None) -> None:
-        """Restart the draws of all clusters with this seed.
+        """Restart the random draws of all clusters with this seed.
 
-        With None the system supplies a seed at the start of the next episode; copies made before then draw
-        other windows.
+        With None, the system supplies a seed at the start of the next episode. Copies of this object that are
+        made earlier get other seeds, and so draw other windows.
         """
         self._is_unseeded, seed = seed is None, seed or 0
         self._rngs = [np.random.default_rng([seed, k]) for k in range(self.dones.size)]
@@ -96,7 +96,7 @@ class Fleet:
         )
 
     def reseed_one(self, k: int, seed: int) -> None:
-        """Restart the draws of cluster `k`, like a single cluster with this seed."""
+        """Restart the random draws of cluster `k`: the draws of a single cluster with this seed."""
         self._seed_at_last()
         self._rngs[k] = np.random.default_rng([seed, 0])
 
@@ -199,13 +199,12 @@ class Fleet:
         )
 
     def replay(self, k: int, window: EpisodeJobs, permissions: Permissions) -> bool:
-        """Start this window in cluster `k`, without models; the agent decides up to the window's last job.
+        """Start this window in cluster `k`, without models; the agent decides until the last job has ended.
 
-        The config must include episodes with these permissions. Returns False if there is nothing to decide:
-        the reference has then run the episode to its end.
+        Returns False if there is nothing to decide, after the reference has run the whole episode.
 
         Raises:
-            ValueError: the config has no such episodes, so the kernels are not compiled for them.
+            ValueError: `config` has no episodes with these permissions, so no kernel is compiled for them.
         """
         config = self.config
         if (permissions.preemption and not config.preempting_frac) or (
@@ -228,7 +227,7 @@ class Fleet:
         return bool(self.live[k])
 
     def starts(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the (T,) starts of the jobs of cluster `k` in its run and in the reference's, seconds."""
+        """Return the (T,) start times, seconds, of cluster `k`'s jobs, in its run and in the reference's."""
         arrays = self._arrays
         return arrays.sim.progress.outcome.start_s[k].copy(), arrays.known.reference_start_s[k].copy()
 
@@ -259,7 +258,7 @@ class Fleet:
         return int(self._arrays.window.info[k, 1])
 
     def legal_rows(self) -> NDArray[np.bool_]:
-        """Return the (N, K) legal rows; a cluster without an episode accepts all rows and ignores them."""
+        """Return the (N, K) mask of rows that `step` accepts: all rows of a cluster without an episode."""
         return self.masks | ~self.live[:, None]
 
     def sample_rows(self, rows: NDArray[np.int64]) -> None:
@@ -267,9 +266,10 @@ class Fleet:
         batch.sample(self.masks, self._sampling, rows)
 
     def step(self, rows: NDArray[np.int64], *, restart: bool = True) -> list[dict[str, Any]]:
-        """Apply a legal row in each cluster; with `restart`, a cluster whose episode ends starts another.
+        """Apply a legal row in each cluster, and advance to the next decision.
 
-        Clusters that are not `live` stay unchanged: reward 0, not done. Returns infos.
+        With `restart`, a cluster whose episode ends starts another episode. A cluster that is not `live`
+        stays unchanged, with reward 0, and is not done. Returns the infos.
         """
         before = self.observations
         self._arrays, self._before = self._before, self._arrays

@@ -35,7 +35,7 @@ Flags = NDArray[np.bool_]
 
 
 class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]], ABC):
-    """N independent clusters stepped together, like single environments in `SyncVectorEnv`.
+    """N independent clusters that step together, like the environments of a `SyncVectorEnv`.
 
     A cluster whose episode has ended starts another episode in the next step. That step ignores the cluster's
     action and has reward 0 (`AutoresetMode.NEXT_STEP`).
@@ -43,7 +43,7 @@ class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]], ABC):
     Args:
         fleet: The clusters.
         observation_space, action_space: Spaces of a single cluster.
-        render_mode: Stored only; there is nothing to render.
+        render_mode: Stored, but without effect.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012 - Gymnasium's form
@@ -72,8 +72,8 @@ class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]], ABC):
         """Start a new episode in all clusters; there are no options.
 
         Args:
-            seed: Cluster `k` draws like a single environment with seed `seed` + k, or with the k-th seed of a
-                list; None: the draws continue.
+            seed: Cluster k gets the draws of a single environment with seed `seed` + k, or with the k-th seed
+                of a list; None: the draws continue.
             options: Ignored.
 
         Raises:
@@ -127,7 +127,7 @@ class FleetVectorEnv(VectorEnv[Floats, NDArray[Any], NDArray[Any]], ABC):
 
     @abstractmethod
     def _checked(self, actions: NDArray[Any]) -> tuple[NDArray[Any], Flags | None]:
-        """Return (validated actions for the clusters, whether each action was illegal)."""
+        """Return the validated actions, and a mask of the illegal ones; None: actions cannot be illegal."""
 
 
 class ClusterVectorEnv(FleetVectorEnv):
@@ -186,14 +186,14 @@ class RowsVectorEnv(FleetVectorEnv):
         super().__init__(self._fleet, *spaces_of_one, render_mode=render_mode)
 
     def action_masks(self) -> Flags:
-        """Return the (N, K) rows that are legal now; all rows for a cluster whose episode has ended."""
+        """Return the (N, K) mask of the rows that are legal now; all rows of a cluster without an episode."""
         return self._fleet.legal_rows()
 
     def _seen(self) -> Floats:
         return self._fleet.observations[:, :, : self._columns].copy()
 
     def _checked(self, actions: NDArray[Any]) -> tuple[NDArray[np.int64], Flags]:
-        """Return the rows; the reference's row replaces an illegal row."""
+        """Return the rows, with the reference's row in place of each illegal row, and a mask of these."""
         fleet = self._fleet
         rows = checked_rows(actions, (self.num_envs,), fleet.masks.shape[1])
         illegal = ~fleet.masks[np.arange(self.num_envs), rows]

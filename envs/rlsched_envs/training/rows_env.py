@@ -23,49 +23,50 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
     """A GPU cluster whose waiting jobs the agent starts or holds back.
 
     **Episode.** A window of a trace (`EpisodeConfig`): the reference rule, `qssf-backfill`, schedules the
-    warm-up, and then the agent decides. `reset` returns at the first contested decision; if everything can
-    start at once, or there is one legal choice, the environment acts without the agent.
+    warm-up, and then the agent decides. `reset` returns at the first contested decision. If all waiting jobs
+    can start at once, or there is only one legal row, the environment acts without the agent.
 
     **Observation.** Box (K, F) float32. K: `WINDOW_ROWS` = 24 rows, or the config's `window_rows`. First half
     of a decision: row 0 is *wait*, the others are waiting jobs (the first that fit, the oldest, the first
     that do not fit). Second half: the variants of the job just chosen. Unused rows are zero. F:
-    `NUM_FEATURES` = 49 columns, with units in `rlsched.decide.schema.ACTOR_FEATURES`; a live broker can
-    compute all of them (run times are causal predictions, never the true ones). With `oracle`, (K, F + C): C:
-    `NUM_CRITIC` = 9 more columns, `CRITIC_FEATURES`, have the truth and the future (waiting jobs compared
-    with the reference's, true run times, the reference's queue in the next hours). They are for a critic
-    during training: a broker cannot fill them, so a policy that reads them cannot be served.
+    `NUM_FEATURES` = 49 columns, with units in `rlsched.decide.schema.ACTOR_FEATURES`. A live broker can
+    compute all of them (run times are causal predictions, never the true run times). With `oracle`, the shape
+    is (K, F + C): C = `NUM_CRITIC` = 9 more columns, `CRITIC_FEATURES`, contain the truth and the future
+    (waiting jobs compared with the reference run's, true run times, the reference's queue in the next hours).
+    These columns are for a critic during training. A broker cannot fill them, so a policy that reads them
+    cannot be served.
 
-    **Action.** Discrete(K): a row. `action_masks()` gives the (K,) legal ones. Not legal: a job that does not
-    fit or is held back; *wait* while `GUARD_FREE_FRAC` = 0.5 of the GPUs are free and a job can start; any
-    other row while an overdue job (first held back `MAX_HOLD_S` = 43,200 s ago) can start. A *wait* is
-    binding: it holds back the jobs that fit for the blocked job (the first in the order that does not fit),
-    until the blocked job starts, `HOLD_S` = 1,800 s have passed, or half of the GPUs are free. The
-    reference's row replaces an illegal row, and `info["illegal_action"]` is true.
+    **Action.** Discrete(K): a row. `action_masks()` returns the (K,) mask of legal rows. Not legal are: a job
+    that does not fit or is held back; *wait* while `GUARD_FREE_FRAC` = 0.5 of the GPUs are free and a job can
+    start; any other row while an overdue job (first held back `MAX_HOLD_S` = 43,200 s ago) can start. A
+    *wait* is binding: it holds back the jobs that fit, in favour of the blocked job (the first in queue order
+    that does not fit), until the blocked job starts, `HOLD_S` = 1,800 s have passed, or half of the GPUs are
+    free. The reference's row replaces an illegal row, and `info["illegal_action"]` is then true.
 
     **Reward.** Minus (regret now - regret at the last decision) x 100 / (queueing of the reference in this
     episode, job-seconds), where regret is the integral over time of (jobs waiting - jobs waiting in the
-    reference's run), job-seconds. The return is the per cent of the reference's queueing that the agent
-    saved; following the reference gives exactly 0.
+    reference's run), job-seconds. The return is the share of the reference's queueing that the agent saved,
+    in per cent; an agent that follows the reference gets exactly 0.
 
     **Models** (`EpisodeConfig.modelled_frac`). A share of the episodes has models of speed and power. A job
-    that does not fit may then share the GPUs of a running one, the second half also offers SM clocks, and the
+    that does not fit can then share the GPUs of a running job, the second half also offers SM clocks, and the
     reference has the same abilities (`decide.options.policy_start`). The weight of energy relative to time is
-    drawn for each episode, and is a column of each row; the reward is then (1 - weight) x the reward above,
+    drawn for each episode, and is a column of each row. The reward is then (1 - weight) x the reward above,
     with time lost while running counted like queueing, less weight x 100 x (energy in excess of the
-    reference's / its energy) x (its time in the system / its queueing).
+    reference / the reference's energy) x (the reference's time in the system / its queueing).
 
     **Preemption** (`EpisodeConfig.preempting_frac`). In a share of the episodes jobs may be preempted: they
     save their work and pay `restart_s` to continue; in some of these episodes, half of the jobs must not be
     preempted. The queue order is then the Gittins index (`rlsched.decide.order.gittins`), `gittins` is the
-    reference, and jobs that do not fit have rows that preempt for them: one running job per decision, the
-    first in the order of preemption. Regret is then the excess JCT: waiting and restarts. A preempting row is
-    legal if the index of each job to be preempted is higher by the rule's margin; a row without preemption is
-    always legal.
+    reference, and a job that does not fit has a row that preempts for it: one running job per decision, the
+    first in the order of preemption. Regret is then the JCT in excess of the reference: waiting and restarts.
+    A preempting row is legal if the index of each job to be preempted is higher by the rule's margin; a row
+    without preemption is always legal.
 
     **Termination.** When the last job of the window has ended. After the agent's arrivals the reference rule
-    schedules the tail, except in a `drain_frac` of episodes, where the agent continues to the last job; in
-    both cases the cost of delayed jobs counts. Episodes are never truncated. Draws, and steps outside an
-    episode, are as in `ClusterEnv`.
+    schedules the tail, except in a share `drain_frac` of the episodes, in which the agent continues to the
+    last job. In both cases the cost of delayed jobs counts. Episodes are never truncated. Random draws, and
+    steps outside an episode, are as in `ClusterEnv`.
 
     **Info.** At the end `info["schedule"]`: mean queueing delay and JCT in seconds, for the agent and for the
     reference, `gpu_utilisation_frac`, `regret_job_s`.
@@ -125,11 +126,11 @@ class RowsEnv(gym.Env[NDArray[np.float32], np.int64]):
         return window[:, : self._columns].copy()
 
     def action_masks(self) -> NDArray[np.bool_]:
-        """Return the (K,) rows that are legal now; all rows before `reset` and after the end."""
+        """Return the (K,) mask of the rows that are legal now; all rows before `reset` and after the end."""
         return self._fleet.legal_rows()[0]
 
     def step(self, action: np.int64) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Take a row. The reference's row replaces a row that is not legal now.
+        """Apply a row, and advance to the next decision. The reference's row replaces an illegal row.
 
         Raises:
             ValueError: the action is not a single whole number from 0 to K - 1.

@@ -1,4 +1,4 @@
-"""Small clusters of one partition in one batch of arrays: created once, loaded with window after window."""
+"""Small clusters of one partition in one batch of arrays, created once and loaded with each new window."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from rlsched_envs.sim.sim_arrays import TRUTH, SimArrays, new_progress
 from rlsched_envs.training.sources import EpisodeConfig, EpisodeJobs, EpisodeSource, largest_gang
 
 GPU_TYPES: Final = ("V100", "P100", "A100")
-"""GPU types of the clusters of episodes with models: the types with the most data in the catalogue."""
+"""GPU types of clusters in episodes with models: the types with the most data in the catalogue."""
 CORES_EACH: Final = 6
-"""CPU cores per GPU on the nodes of these clusters, as on Venus and Philly."""
+"""CPU cores per GPU on the nodes of these clusters, as in the clusters Venus and Philly."""
 
 
 def node_size(sources: Sequence[EpisodeSource]) -> int:
     """Return the GPUs per node, which must be equal in all sources.
 
     Raises:
-        InputError: sources differ.
+        InputError: sources have different numbers of GPUs per node.
     """
     sizes = {source.gpus_per_node for source in sources}
     if len(sizes) != 1:
@@ -49,7 +49,7 @@ def gang_sizes(sources: Sequence[EpisodeSource], config: EpisodeConfig) -> list[
 
 
 def class_numbers(gangs: Sequence[int]) -> NDArray[np.int32]:
-    """Return the (largest gang + 1,) demand class by number of GPUs, for a run with gangs of these sizes."""
+    """Return the (largest gang + 1,) demand classes by number of GPUs, for gangs of these sizes."""
     numbers = np.zeros(max(gangs) + 1, np.int32)
     numbers[list(gangs)] = np.arange(len(gangs))
     return numbers
@@ -71,8 +71,8 @@ def blank_run(
         gpus_per_node: GPUs per node.
         gangs: Sizes of future gangs, ascending.
         order: Order of the queue.
-        modelled: Whether there are models.
-        assumed_scale: Factor on the assumed figures of the catalogue.
+        modelled: Whether there are models of speed and power.
+        assumed_scale: Factor on the catalogue's figures that are assumed instead of measured.
     """
     rows = config.rows
     nodes = NodeGroup(count=config.nodes_high, gpus=gpus_per_node, cpus=CORES_EACH * gpus_per_node)

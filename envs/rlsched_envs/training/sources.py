@@ -58,7 +58,7 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             draws its predictions (`predict.informed`) if its source supports it.
         known_high: Upper bound of that correlation, which is drawn uniformly; 0: always use the source's own
             predictions.
-        as_made_frac: Share of episodes that use the source's own predictions all the same.
+        as_made_frac: Share of episodes that use the source's own predictions instead of drawn ones.
     """
 
     warmup_jobs: int = 512
@@ -113,13 +113,13 @@ class EpisodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 @dataclass(frozen=True)
 class EpisodeSource:
-    """Jobs to cut windows from; J rows, in the order of submission.
+    """J jobs to cut windows from, in the order of submission.
 
     Attributes:
         name: Name of the trace.
-        submit_s: (J,)
-        duration_s: (J,)
-        gpus: (J,)
+        submit_s: (J,) times of submission, seconds.
+        duration_s: (J,) run times, seconds.
+        gpus: (J,) GPUs of each job.
         predictions: Predictions of the jobs.
         weight: Weight of this source in draws, relative to the others.
         gpus_per_node: GPUs per node.
@@ -151,7 +151,7 @@ class EpisodeSource:
         """Return the runnable jobs submitted in [since_s, until_s), with predictions from the whole past.
 
         Raises:
-            InputError: nodes differ in size, or there is no job in that time.
+            InputError: nodes differ in size, or no job was submitted in this time.
         """
         sizes = {group.gpus for group in spec.nodes if group.count and group.gpus}
         if len(sizes) != 1:
@@ -188,7 +188,7 @@ class EpisodeSource:
         return found.hexdigest()[:12]
 
     def rows(self, kept: slice) -> EpisodeSource:
-        """Return a source with only these jobs, and the same name and weight."""
+        """Return a copy of this source with only these jobs."""
         predictions = PredictedTimes(self.predictions.predicted_s[kept], self.predictions.spread[kept])
         return replace(
             self,
@@ -202,7 +202,7 @@ class EpisodeSource:
 
 
 class EpisodeJobs(msgspec.Struct, frozen=True):
-    """Jobs of one episode: `rows` entries each, the first submitted at 0.
+    """Jobs of one episode: arrays with one entry per job; the first job is submitted at 0.
 
     `first`: index of the first job in its source.
     """
@@ -218,12 +218,12 @@ class EpisodeJobs(msgspec.Struct, frozen=True):
 
 
 def largest_gang(nodes: int, gpus_per_node: int) -> int:
-    """Return the upper limit of gang sizes, GPUs: half of the cluster, at least one node."""
+    """Return the upper limit of gang sizes, GPUs: half of the cluster, but at least one node."""
     return max(nodes * gpus_per_node // 2, min(nodes, 1) * gpus_per_node)
 
 
 def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Generator) -> EpisodeJobs:
-    """Cut a window at random, cap gangs at half of the cluster, and stretch time to the drawn load."""
+    """Draw a window at random, cap gangs at `largest_gang`, and scale time so that the load is as drawn."""
     pick, gaps = _drawn_jobs(source, config, rng)
     nodes = int(rng.integers(config.nodes_low, config.nodes_high + 1))
     total = nodes * source.gpus_per_node
@@ -248,7 +248,7 @@ def draw_window(source: EpisodeSource, config: EpisodeConfig, rng: np.random.Gen
 def _drawn_jobs(
     source: EpisodeSource, config: EpisodeConfig, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the (T,) jobs of an episode, and the time between each job and the previous one, seconds."""
+    """Return the (T,) jobs of an episode, and the seconds between each job and the previous job."""
     rows, jobs = config.rows, source.submit_s.size
     if config.block_jobs == 0:
         first = int(rng.integers(0, max(1, jobs - rows + 1)))
@@ -267,7 +267,7 @@ def _drawn_jobs(
 def _drawn_predictions(
     source: EpisodeSource, config: EpisodeConfig, pick: NDArray[np.int64], rng: np.random.Generator
 ) -> PredictedTimes:
-    """Return the jobs' own predictions, or drawn predictions whose quality is drawn for this episode."""
+    """Return the source's predictions of these jobs, or drawn predictions of a drawn accuracy."""
     own = source.predictions
     if source.informed is None or config.known_high == 0 or rng.random() < config.as_made_frac:
         return PredictedTimes(own.predicted_s[pick], own.spread[pick])

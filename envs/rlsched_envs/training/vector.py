@@ -1,4 +1,4 @@
-"""The native vector environments as SB3 `VecEnv`s: N clusters, one process, one compiled call per step."""
+"""Vector environments for Stable-Baselines3: N clusters, one process, one compiled call per step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rlsched_envs.training.windows import Drawn
 
 
 def row_columns(*, oracle: bool) -> int:
-    """Return the number of columns of a window: a broker's, and with `oracle` also the critic's."""
+    """Return the number of columns of a window: the actor's, and with `oracle` also the critic's."""
     return NUM_FEATURES + NUM_CRITIC if oracle else NUM_FEATURES
 
 
@@ -38,7 +38,7 @@ def row_spaces(
 
 
 class FleetVecEnv(VecEnv):
-    """N independent clusters stepped together: base class for all kinds of actions.
+    """N independent clusters that step together: base class for all kinds of actions.
 
     Args:
         fleet: The clusters.
@@ -84,7 +84,7 @@ class FleetVecEnv(VecEnv):
         """Validate actions, and convert them for the clusters."""
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Step all clusters. If an episode ends, another starts, and `infos` has figures of the ended one."""
+        """Step all clusters. If an episode ends, another starts; `infos` has the results of the ended one."""
         infos = self._fleets.step(self._actions)
         return (self._seen(), self._fleets.rewards.copy(), self._fleets.dones.copy(), infos)
 
@@ -100,7 +100,7 @@ class FleetVecEnv(VecEnv):
         return hasattr(self, attr_name)
 
     def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:
-        """Set an attribute of this object; the clusters have none of their own."""
+        """Set an attribute of this object; single clusters have no attributes."""
         del indices
         setattr(self, attr_name, value)
 

@@ -1,7 +1,7 @@
-"""Windows of jobs on small clusters, for policies whose dials a caller or a strategy sets.
+"""Windows of jobs on small clusters, scheduled by rules with dials that a caller or a strategy sets.
 
-Strategies are trained and evaluated on windows: each window has the same jobs, predictions and random draws
-each time.
+Strategies are trained and evaluated on windows. A window has the same jobs, predictions and random draws in
+every run.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ COST: Final = np.dtype(
         ("over", np.int64),  # 1: all jobs have ended
     ]
 )
-"""Result of one run of a window."""
+"""Result of one run of a window, one entry."""
 
 
 class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Distribution of windows. A field with several choices gives each the same probability.
+    """Distribution from which windows are drawn. If a field has several choices, all are equally probable.
 
     Attributes:
         jobs: Number of jobs of a window.
@@ -104,7 +104,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         source: Name of its trace.
-        group: Source, and the part of the source in which the window starts: windows of one group share jobs.
+        group: Source, and the part of the source in which the window starts; windows of a group share jobs.
         window: Its jobs.
         kinds: GPU types of its nodes, in turn; indices in `GPU_TYPES`.
         energy_weight: Weight of energy relative to time, 0 to 1.
@@ -124,7 +124,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def work_s(self) -> float:
-        """Sum of the window's run times on GPUs of their own at full clock, job-seconds."""
+        """Sum of the run times of the window's jobs on unshared GPUs at full clock, job-seconds."""
         return float(self.window.duration_s.sum())
 
 
@@ -153,10 +153,10 @@ class DialledRuns:
         count: Number of runs.
         sources: Sources of their windows.
         drawn: How their windows are drawn.
-        policy: The policy whose settings define the rule; a rule that preempts only preempts jobs that allow
-            it.
-        assumed_scale: Factor on the assumed figures of the catalogue of workloads.
-        outside: Whether the caller sets the dials when they are due, instead of a network.
+        policy: The policy whose settings define the rule. If the rule preempts, it preempts only jobs that
+            may be preempted.
+        assumed_scale: Factor on the catalogue's figures that are assumed instead of measured.
+        outside: Whether the caller sets the dials when they are due; otherwise a network sets them.
 
     Attributes:
         batch: The runs.
@@ -184,7 +184,7 @@ class DialledRuns:
         self._steps = rule.steps.with_dials()
 
     def compiled(self, template: Any, *, records: bool) -> Any:
-        """Return a kernel for these runs; `records`: whether the kernel records their costs."""
+        """Compile a kernel template for these runs; `records`: whether the kernel records the cost curves."""
         return for_run(template, self._steps, logged=False, modelled=True, records=records)
 
     def load(self, k: int, setting: Setting) -> None:
@@ -199,7 +199,7 @@ class DialledRuns:
         self.batch.progress.run.restart_s[k, 0] = setting.restart_s
 
     def follow(self, k: int, rule: CompiledRule, *, preempts: bool) -> None:
-        """Make run `k` follow a rule with the same steps."""
+        """Set run `k` to a rule, which must have the same functions (`Steps`) as the rule of the batch."""
         state = self.batch.state
         order = _indexed(rule) if preempts else msgspec.structs.replace(rule.order, until_declared=False)
         order.write(state.order.code[k])
@@ -208,13 +208,13 @@ class DialledRuns:
 
 
 def _indexed(rule: CompiledRule) -> Order:
-    """Return the order of a rule's queue with preemption."""
+    """Return the order of a rule's queue if jobs may be preempted: by the index."""
     return msgspec.structs.replace(rule.order, until_declared=False, by="index")
 
 
 @kernel
 def run_windows(b: SimArrays, o: Any, which: NDArray[np.int64], cost: Any, curve: Curve) -> None:
-    """Run a rule on these windows of a batch, each from its start; `cost`, (n,) COST, gets the results."""
+    """Run a rule on these windows of a batch, each from its start, and write the results to `cost`, (n,)."""
     for at in range(which.shape[0]):
         sim = batch.view_run(b, which[at])
         rewind(sim)
@@ -260,12 +260,13 @@ class Windows:
         """Run the rule, with dials set by a linear map or a network, on all or some windows.
 
         Args:
-            layers: As `Strategy.layers`; all 0: the rule with its settings.
+            layers: Matrices as in `Strategy.layers`; if all weights are 0, the rule runs with its settings.
             which: Indices of the windows.
-            policy: Policy whose settings replace the windows' own; its rule has the same steps.
+            policy: Policy whose settings replace the settings of the windows' policy. Its rule must have the
+                same functions (`Steps`) as the rule of the windows' policy.
 
         Returns:
-            (n,) COST.
+            Array (n,) of dtype `COST`.
 
         Raises:
             RuntimeError: some jobs of a window did not end.
@@ -288,7 +289,7 @@ class Windows:
         return cost
 
     def _rule_of(self, policy: Policy, which: NDArray[np.int64]) -> CompiledRule:
-        """Return the rule of a policy, and set the rule in these windows."""
+        """Set these windows to the rule of a policy, and return the rule."""
         if policy not in self._rules:
             self._rules[policy] = policy.rule
         rule = self._rules[policy]

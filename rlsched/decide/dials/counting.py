@@ -16,9 +16,9 @@ from rlsched.compile.jit import kernel
 
 EVERY_S: Final = 600.0
 EVERY_ARRIVALS: Final = 32
-"""Time, seconds, and number of arrivals after which the dials are updated."""
+"""The dials are updated after this time, seconds, or after this number of arrivals."""
 REMEMBERED_ENDS: Final = 200.0
-"""Approximate number of finished jobs, the latest ones, in the average of prediction errors."""
+"""Approximate number of the latest finished jobs that count in the average of prediction errors."""
 _SPANS: Final = len(SPANS_S)
 _STEPS: Final = 2.0**18
 
@@ -42,7 +42,7 @@ def reset_dials(s: StateArrays) -> None:
 
 @kernel
 def fade(s: StateArrays, p: int, now_s: float) -> None:
-    """Let the counts of arrivals in partition `p` decay to their values now."""
+    """Reduce the decaying counts of arrivals in partition `p` to their values at `now_s`."""
     c = s.dials.counted[p]
     for k in range(_SPANS):
         left = math.exp(-(now_s - c.noted_s) / SPANS_S[k])
@@ -69,7 +69,7 @@ def note_arrival(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def note_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-    """Count a finished job, if the dials are in use; `run_s`: seconds that all its attempts ran."""
+    """Count a finished job and its prediction error; `run_s`: total run time of its attempts, seconds."""
     p = partition_of(s, slot)
     c = s.dials.counted[p]
     if now_s != c.ended_s:
@@ -87,13 +87,13 @@ def note_end(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
 
 @kernel
 def _exact_log(time_s: float) -> float:
-    """Return ln(time), rounded so that sums of jobs that end at one instant do not depend on the order."""
+    """Return ln(time), rounded so that the sum over jobs that end together does not depend on their order."""
     return np.round(math.log(max(time_s, 1.0)) * _STEPS) / _STEPS
 
 
 @kernel
 def join_ends(s: StateArrays, p: int) -> None:
-    """Add the jobs that ended at the latest instant to the earlier ones, which decay."""
+    """Add the sums of the jobs that ended at the latest instant to the sums of earlier jobs, which decay."""
     c = s.dials.counted[p]
     left = (1.0 - 1.0 / REMEMBERED_ENDS) ** c.ended[1]
     c.ended[0] = c.ended[0] * left + c.ended[1]

@@ -1,4 +1,4 @@
-"""Observation of a partition for a policy that sets dials, compiled: named numbers, mostly -1 to 1.
+"""Compiled observation of a partition for a policy that sets dials: named numbers, mostly from -1 to 1.
 
 An observation holds only facts that a broker has: no true run times and no future arrivals.
 """
@@ -96,7 +96,7 @@ FIXED: Final = NAMES[NAMES.index("energy_weight") :]
 
 @kernel
 def _put(x: NDArray[np.float64], at: int, value: float) -> int:
-    """Write a column, clipped to -3 to 3. Returns the position of the next column."""
+    """Write a value, clipped to -3 to 3, to column `at`. Returns the position of the next column."""
     x[at] = min(max(value, -3.0), 3.0)
     return at + 1
 
@@ -194,7 +194,7 @@ def _running_columns(s: StateArrays, p: int, now_s: float, x: NDArray[np.float64
 
 @kernel
 def _over_s(s: StateArrays, p: int, now_s: float, k: int) -> float:
-    """Seconds that a decaying count covers: its span, less the time before the first arrival."""
+    """Return the seconds that a decaying count covers: its span, less the time before the first arrival."""
     span_s, since_s = SPANS_S[k], max(now_s - s.dials.counted[p].first_s, 60.0)
     return span_s * (1.0 - math.exp(-since_s / span_s))
 

@@ -30,7 +30,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         layers: One matrix for a linear strategy, three for a network; the last column of each is the bias.
             Hidden layers end in tanh.
         output: Activation of the last layer: `tanh`, or `clip` to -1 to 1.
-        familiar: Ranges seen in training; None: the file has none, and drift is not watched.
+        familiar: Ranges of the columns in training; None: the file has none, so drift is not detected.
     """
 
     columns: tuple[str, ...]
@@ -80,7 +80,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Check that the strategy fits this version of rlsched.
 
         Raises:
-            InputError: it was trained for other columns or dials, its matrices do not match, or a weight is
+            InputError: the strategy is for other columns or dials, its matrices do not match, or a weight is
                 not a number.
         """
         for words, mine, known in (("columns", self.columns, NAMES), ("dials", self.dials, tuple(RANGES))):
@@ -119,13 +119,13 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:12]
 
     def arrays(self, partitions: int) -> DialArrays:
-        """Return the strategy for kernels: the dials of this many partitions, all at 0."""
+        """Return the strategy's network, and the dials of this many partitions, all 0, as arrays."""
         matrices = [np.array(layer, np.float64) for layer in self.layers]
         return dial_arrays(partitions, CLIPPED if self.output == "clip" else NETWORK, matrices)
 
 
 def dial_arrays(partitions: int, controller: int, matrices: list[NDArray[np.float64]]) -> DialArrays:
-    """Return dials, all at 0, that a network of one or three matrices sets, or another caller."""
+    """Return dials, all 0, with a network of one or three matrices; `controller`: source of the dials."""
     more: dict[str, Any] = {}
     if len(matrices) == 3:
         more = {

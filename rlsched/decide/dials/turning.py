@@ -51,7 +51,7 @@ def _layer(
 
 @kernel
 def _in_range(action: NDArray[np.float64]) -> bool:
-    """Whether all fractions are numbers from -1 to 1."""
+    """Return whether all dial positions are numbers from -1 to 1."""
     numbers = 0
     for k in range(action.shape[0]):
         numbers += int(-1.0 <= action[k] <= 1.0)
@@ -60,7 +60,7 @@ def _in_range(action: NDArray[np.float64]) -> bool:
 
 @kernel
 def any_due(s: StateArrays) -> bool:
-    """Whether the dials of any partition must be updated before the next decision."""
+    """Return whether the dials of any partition must be updated before the next decision."""
     due = 0
     for p in range(s.dials.seen.shape[0]):
         due += s.dials.dial[p].due
@@ -69,7 +69,7 @@ def any_due(s: StateArrays) -> bool:
 
 @kernel
 def turn_due(s: StateArrays, now_s: float) -> None:
-    """Observe each partition whose dials are due, and set the dials if a network computes them.
+    """Observe each partition whose dials are due, and set its dials if a network computes them.
 
     Finite weights can overflow to NaN or infinity; in that case the dials are set to 0.
     """

@@ -22,16 +22,16 @@ from rlsched.cluster.arrays import WAITING, StateArrays
 from rlsched.compile.jit import kernel
 
 SIBLING_GAP_S: Final = 300.0
-"""A job joins the burst of the job before it, of its VC and with the same request, within this time."""
+"""Most seconds between two successive jobs of one burst, which have the same VC and the same request."""
 FIRST_SHARE: Final = 0.5
 """Share of an error's variance that is assumed to be common to a burst before any job has ended."""
 FIRST_COUNT: Final = 2.0
-"""Weight of that assumption, in finished jobs."""
+"""Weight of the assumed variances, as a number of finished jobs."""
 KEPT: Final = 0.999
-"""Factor by which each finished job reduces the weight of the assumption."""
+"""Factor by which each finished job reduces the weights of all jobs that finished before it."""
 _MOST_OWN: Final = 0.95
 SHIFT_STEP: Final = 0.1
-"""Step size of E[u], so that small changes do not re-sort a queue."""
+"""E[u] is rounded to multiples of this step, so that small changes do not re-sort a queue."""
 FIRST_AGE_FRAC: Final = 0.5
 LEAST_S: Final = 60.0
 AGE_STEP: Final = 2.0
@@ -72,7 +72,7 @@ def _next_look_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def expected_shift(s: StateArrays, slot: int, now_s: float) -> float:
-    """E[u] of the burst of a live job, given its finished and running siblings; 0 without any."""
+    """Return E[u] of a live job's burst, given its finished and running siblings; 0 if it has none."""
     job, burst = s.job, s.job.burst[slot]
     last = -1
     for position in range(s.derived.running_len[0]):
@@ -117,7 +117,7 @@ def expected_shift(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def shifted_s(s: StateArrays, slot: int, shift: float) -> float:
-    """A job's prediction at submission, shifted; at most its time limit."""
+    """Return a job's prediction at submission, multiplied by exp(`shift`), at most its time limit."""
     revised_s, limit_s = s.job.first_predicted_s[slot] * math.exp(shift), s.job.limit_s[slot]
     return min(revised_s, limit_s) if limit_s == limit_s else revised_s
 
@@ -137,7 +137,7 @@ def _last_like(s: StateArrays, slot: int) -> int:
 
 @kernel
 def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
-    """Add a job that just got its slot, and is in no queue yet, to its burst, and revise its prediction."""
+    """Add a new job, which has a slot but is in no queue yet, to its burst, and revise its prediction."""
     job, d, c = s.job, s.demand, s.job.demand[slot]
     last = -1
     if d.arrived[c] > 1 and d.burst_vc[c] == job.vc[slot]:
@@ -160,7 +160,7 @@ def join_burst(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def note_ended(s: StateArrays, slot: int, run_s: float) -> int:
-    """Record, for the siblings of a job, that it ended after `run_s` and released its GPUs.
+    """Record the run time of a finished job, which has released its GPUs, for the jobs of its burst.
 
     Returns the slot of a waiting sibling, for which the burst must be revised; -1 if no sibling waits.
     """
@@ -202,6 +202,6 @@ def look_at_ages(s: StateArrays, burst: int, now_s: float) -> int:
 
 @kernel
 def begin_to_look(s: StateArrays, slot: int, now_s: float) -> None:
-    """Set the first age check of a job whose attempt begins now."""
+    """Set the time of a job's first age check; an attempt of the job begins now."""
     s.job.look_s[slot] = _next_look_s(s, slot, now_s)
     s.scratch[0].look_s = min(s.scratch[0].look_s, s.job.look_s[slot])

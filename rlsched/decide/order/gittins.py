@@ -45,14 +45,15 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
         trust: Factor of the standard deviation that comes with each prediction.
         of_mean: Whether a prediction is the mean of its lognormal instead of the median. The median is then
             less by half of the (trusted) variance of the logarithm.
-        gpus_power: Power of a gang's GPUs by which its service is multiplied.
-        margin: A running job is preempted for a job whose ln(cost) is less than its own by this much.
-        age_step: Factor between the steps in which ages count, so that an index changes rarely.
+        gpus_power: Exponent of a gang's number of GPUs, as a factor of the gang's service.
+        margin: Least difference between the ln(cost) of a running job and of the job for which it is
+            preempted.
+        age_step: Ages are rounded to steps, so that an index changes rarely; ratio of successive steps.
         first_age_s: The first age step, seconds.
         tick_s: If an index changes with time, it is updated at multiples of this time, seconds.
         threshold_gpu_s: If finite, the index is only a level: 1 above this attained service, GPU-seconds,
-            else 0, whatever the prediction. Gives the two queues of Tiresias, and shows what preemption
-            is worth without the index.
+            else 0, for any prediction. This gives the two queues of Tiresias, and shows the gain of
+            preemption without the index.
     """
 
     spread: float = 1.5
@@ -76,7 +77,7 @@ class Gittins(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=4)
 def gittins_table(first: int = 0, end: int = _SPREADS) -> NDArray[np.float64]:
-    """(_SPREADS, _AGES) ln(cost / median) of lognormal run times, by spread and by ln(age / median).
+    """Return (_SPREADS, _AGES) ln(cost / median) of lognormal run times, by spread and ln(age / median).
 
     Fills only the rows from `first` to `end`.
     """
@@ -100,19 +101,19 @@ _erfc: Final = np.vectorize(math.erfc, otypes=[np.float64])
 
 
 def _survival(t: NDArray[np.float64], spread: float) -> NDArray[np.float64]:
-    """P(X > t) of a lognormal X with median 1."""
+    """Return P(X > t) of a lognormal X with median 1."""
     return np.asarray(0.5 * _erfc(np.log(t) / spread / math.sqrt(2.0)))
 
 
 def _mean_below(t: NDArray[np.float64], spread: float) -> NDArray[np.float64]:
-    """E[X; X <= t] of a lognormal X with median 1."""
+    """Return E[X; X <= t] of a lognormal X with median 1."""
     above = 0.5 * _erfc((np.log(t) / spread - spread) / math.sqrt(2.0))
     return np.asarray(math.exp(spread**2 / 2.0) * (1.0 - above))
 
 
 @kernel
 def log_cost(table: NDArray[np.float64], spread: float, log_age: float) -> float:
-    """ln(cost / median), linear between the points of the table and constant beyond its edges."""
+    """Return ln(cost / median), interpolated linearly in the table, and constant beyond its edges."""
     x = min(max((spread - LEAST_SPREAD) / SPREAD_STEP, 0.0), table.shape[0] - 1.001)
     y = min(max((log_age - LEAST_LOG_AGE) / LOG_AGE_STEP, 0.0), table.shape[1] - 1.001)
     i, j = int(x), int(y)
@@ -124,7 +125,7 @@ def log_cost(table: NDArray[np.float64], spread: float, log_age: float) -> float
 
 @kernel
 def attained_gpu_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Service attained by a live job until now, GPU-seconds: all its time on GPUs, restarts included."""
+    """Return the GPU-seconds that a live job has used until now, restarts included."""
     job, attained = s.job, s.job.attained_gpu_s[slot]
     if job.placed_in[slot] >= 0:
         attained += (now_s - job.start_s[slot]) * job.gpus[slot] * job.share_milli[slot] / 1000.0
@@ -133,19 +134,19 @@ def attained_gpu_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def age_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Time that a live job has spent on GPUs until now, seconds; time on GPUs shared by two counts half."""
+    """Return the seconds that a live job has run until now; time on GPUs shared by two jobs counts half."""
     return attained_gpu_s(s, slot, now_s) / max(s.job.gpus[slot], 1)
 
 
 @kernel
 def _is_young(first_age_s: float, age: float) -> bool:
-    """Whether an age is below the first step, with the same tolerance as `_steps`."""
+    """Return whether an age is below the first step, with the same tolerance as `_steps`."""
     return age < first_age_s * (1.0 - 1e-9)
 
 
 @kernel
 def _steps(first_age_s: float, age_step: float, age: float) -> float:
-    """Number of age steps after the first one that an age has passed, with a tolerance for rounded times."""
+    """Return how many age steps after the first an age has passed, with a tolerance for rounded times."""
     return np.floor(math.log(age / first_age_s) / math.log(age_step) + 1e-9)
 
 
@@ -156,7 +157,7 @@ def _age_at(first_age_s: float, age_step: float, steps: float) -> float:
 
 @kernel
 def next_step_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Time at which the index of a running job next changes with its age; infinite: never."""
+    """Return the time at which the index of a running job next changes with its age; infinite: never."""
     job, c = s.job, s.order.code[0]
     if c.threshold_gpu_s < math.inf:
         left_gpu_s = c.threshold_gpu_s - attained_gpu_s(s, slot, now_s)
@@ -172,7 +173,7 @@ def next_step_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def job_index(s: StateArrays, slot: int, now_s: float) -> float:
-    """Return the sort key of a live job, the least first: its level, or ln(cost) without levels.
+    """Return the sort key of a live job, least first: its level if the index has levels, else ln(cost).
 
     The cost is in GPU-seconds if `gpus_power` is 1.
     """

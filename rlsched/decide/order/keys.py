@@ -14,8 +14,9 @@ from rlsched.decide.order.gittins import Gittins, job_index
 from rlsched.errors import InputError
 
 OrderKind = Literal["submit", "area", "remaining", "index"]
-"""Submission; predicted run time x GPUs to a power; predicted remaining run time, less the work saved by
-earlier attempts, plus the restart cost; the Gittins index (`decide.order.gittins`)."""
+"""Key of an order. `submit`: time of submission. `area`: predicted run time x GPUs to a power. `remaining`:
+predicted run time, less the work saved by earlier attempts, plus the restart cost, less the time run since
+the start. `index`: the Gittins index (`decide.order.gittins`)."""
 
 SUBMIT: Final = 0
 AREA: Final = 1
@@ -34,7 +35,7 @@ HALF_WEIGHT_S: Final = 86_400.0
 LEVEL_LN: Final = 1000.0
 """Key difference between two levels if keys are logarithms."""
 LEVEL_S: Final = 1e13
-"""Key difference between two levels if keys are times, or times x GPUs: a float still resolves 2 ms there."""
+"""Key difference between two levels if keys are times, or times x GPUs; floats of this size resolve 2 ms."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +90,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def preempts(self) -> bool:
-        """Whether the order allows preemption, now or once a job declares it."""
+        """Whether the order allows preemption, now or once a job declares that it may be preempted."""
         return self.by == "index" or self.until_declared
 
     @property
@@ -122,7 +123,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
         return arrays
 
     def write(self, code: Records) -> None:
-        """Fill the entries of an order; the table of an index must exist."""
+        """Write this order to an entry of ORDER."""
         index = self.index
         code["by"], code["gpus_power"], code["revises"] = _CODES[self.by], self.gpus_power, self.revised
         for name in (

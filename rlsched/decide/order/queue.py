@@ -1,4 +1,4 @@
-"""Compiled functions that enter jobs into the queue, each with a prediction and a key for the ledger.
+"""Compiled functions that put jobs into the queue, with the prediction and the sort key of each job.
 
 Simulator and broker call these functions when a job arrives, starts, is queued again and ends.
 """
@@ -69,7 +69,7 @@ def requeue(s: StateArrays, slot: int, now_s: float) -> None:
 
 @kernel
 def make_eligible(s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
-    """Make ineligible slots wait again, in their old places or ranked by their current predictions."""
+    """Return ineligible jobs to the queue; if predictions are revised, by their current predictions."""
     for slot in slots:
         s.job.status[slot] = WAITING
         if s.order.code[0].revises:
@@ -79,9 +79,9 @@ def make_eligible(s: StateArrays, slots: NDArray[np.int64], now_s: float) -> Non
 
 @kernel
 def ended(s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-    """Update the siblings of a job that has ended and been released, before it is forgotten.
+    """Count a job that has ended and released its GPUs, and revise its siblings; its slot is emptied later.
 
-    `run_s`: its run time in seconds, earlier attempts included.
+    `run_s`: run time of the job, earlier attempts included, seconds.
     """
     if s.dials.controller[0] != NO_CONTROLLER:
         note_end(s, slot, run_s, now_s)
@@ -148,7 +148,7 @@ class OrderedQueue:
         arrive(s, slot, now_s)
 
     def rank(self, s: StateArrays, slot: int, now_s: float) -> None:
-        """Sort a waiting job again after a change of its level or weight."""
+        """Move a waiting job to its new place in the queue after a change of its level or weight."""
         ledger.reorder(s, slot, order_key(s, slot, now_s))
 
     def note_start(self, s: StateArrays, slot: int, now_s: float) -> None:
@@ -161,10 +161,10 @@ class OrderedQueue:
         requeue(s, slot, now_s)
 
     def make_eligible(self, s: StateArrays, slots: NDArray[np.int64], now_s: float) -> None:
-        """Make ineligible slots wait again."""
+        """Return ineligible jobs to the queue."""
         make_eligible(s, slots, now_s)
 
     def update_siblings(self, s: StateArrays, slot: int, run_s: float, now_s: float) -> None:
-        """Update the siblings of a job that has ended and is about to be forgotten."""
+        """Revise the siblings of a job that has ended, before its slot is emptied."""
         if self.order.revised or s.dials.controller[0] != NO_CONTROLLER:
             ended(s, slot, run_s, now_s)

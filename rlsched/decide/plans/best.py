@@ -60,7 +60,7 @@ def best_shared(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float
 
 @kernel
 def _is_better(s: StateArrays, plan: Plan, best: Plan, most: float) -> bool:
-    """Whether a plan is allowed and better than the best so far, which is worth `most`."""
+    """Return whether a plan is allowed and better than the best so far, which is worth `most`."""
     if plan.verdict != TAKEN_OR_OPEN or plan.worth < most:
         return False
     first = best.share_with >= 0 and s.job.seq[plan.share_with] < s.job.seq[best.share_with]
@@ -69,9 +69,9 @@ def _is_better(s: StateArrays, plan: Plan, best: Plan, most: float) -> bool:
 
 @kernel
 def _best_above(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, above: float) -> Plan:
-    """`best_shared` if GPU types are chosen: no plan is worth more than the same GPUs without co-tenants.
+    """Compute `best_shared` if GPU types are chosen: no GPUs are worth more shared than without co-tenants.
 
-    Of plans with exactly that worth, returns the first one found; the remaining plans are not priced.
+    Once a plan has exactly the worth without co-tenants, later plans on GPUs of that type are not priced.
     """
     best, most, kind, alone = refused(NO_ROOM, -1, -1), above, -1, math.inf
     for position in range(s.derived.running_len[0]):
@@ -90,7 +90,7 @@ def _best_above(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float
 
 @kernel
 def _best_type_worth(s: StateArrays, p: int, slot: int, o: StartOptions) -> float:
-    """Worth of a GPU of the best type for a job."""
+    """Return the worth of a GPU of the best type for a job."""
     most = 0.0
     for kind in range(s.models.gpu.shape[0]):
         most = max(most, type_worth(s, p, slot, kind, o))
@@ -99,13 +99,13 @@ def _best_type_worth(s: StateArrays, p: int, slot: int, o: StartOptions) -> floa
 
 @kernel
 def best_partner(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> int:
-    """Return the running job of partition `p` that a waiting job should share GPUs with, -1 for none."""
+    """Return the slot of the running job of partition `p` whose GPUs a waiting job should share, or -1."""
     return best_shared(s, p, slot, o, now_s, -math.inf).share_with
 
 
 @kernel
 def start_of_best(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float) -> Move:
-    """Return the move that starts a job that fits by its best plan: on free GPUs, or on shared ones.
+    """Return the move that starts a job, which fits, by its best plan: on free GPUs, or on shared ones.
 
     Shared GPUs can be worth more only if they are of another type: on the same type sharing adds at most 1.
     """
@@ -121,7 +121,7 @@ def start_of_best(s: StateArrays, p: int, slot: int, o: StartOptions, now_s: flo
 def waits_for_better(
     s: StateArrays, p: int, slot: int, o: StartOptions, now_s: float, ends_s: NDArray[np.float64]
 ) -> bool:
-    """Whether *later* is the best plan of a job that fits: future GPUs are worth more than all current ones.
+    """Return whether waiting (*later*) is worth more to a job that fits than all GPUs it can get now.
 
     `ends_s`: `ends_by_gpu`.
     """
@@ -139,9 +139,9 @@ def waits_for_better(
 
 @kernel
 def fails_as(s: StateArrays, p: int, slot: int, other: int, o: StartOptions) -> bool:
-    """Whether a waiting job can share with no job of partition `p` because another job could not.
+    """Return whether a waiting job cannot share in partition `p`, because a similar job could not.
 
-    Both jobs have the same request and the same workload, and the gate requires at least as much of this job.
+    The two jobs have the same request and workload, and `Gate` requires at least the same gain of this job.
     """
     job = s.job
     if job.demand[slot] != job.demand[other] or job.workload[slot] != job.workload[other] or o.share == LUCID:
@@ -177,5 +177,5 @@ def next_to_share(s: StateArrays, p: int, blocks: bool, o: StartOptions, now_s: 
 
 @kernel
 def partner_of(s: StateArrays, p: int, slot: int, now_s: float) -> int:
-    """Return the running job that a policy's reference rule would let a waiting job share with, -1: none."""
+    """Return the slot of the running job with which the reference rule lets a waiting job share, or -1."""
     return best_partner(s, p, slot, policy_start(s), now_s) if may_share(s) else -1

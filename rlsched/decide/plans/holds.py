@@ -21,13 +21,13 @@ from rlsched.decide.schema import GUARD_FREE_FRAC, HOLD_S, MAX_HOLD_S
 
 @kernel
 def half_free(s: StateArrays, p: int) -> bool:
-    """Whether enough of partition `p` is free that no job may be kept back."""
+    """Return whether so much of partition `p` is free that no job is kept back."""
     return s.derived.part.free_gpus[p] >= GUARD_FREE_FRAC * s.derived.part.open_gpus[p]
 
 
 @kernel
 def is_held(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
-    """Whether a *wait* keeps this job back from partition `p` now."""
+    """Return whether a *wait* keeps this job back from partition `p` now."""
     if s.job.held_until_s[slot] <= now_s or half_free(s, p):
         return False
     other = s.job.held_for_slot[slot]
@@ -36,7 +36,7 @@ def is_held(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
 
 @kernel
 def is_overdue(s: StateArrays, slot: int, now_s: float) -> bool:
-    """Whether the job was first passed over so long ago that it must start before all others."""
+    """Return whether the job was first passed over so long ago that it must start before all others."""
     return now_s - s.job.held_since_s[slot] >= MAX_HOLD_S
 
 
@@ -96,9 +96,9 @@ def next_hold_end_s(s: StateArrays, now_s: float) -> float:
 
 @kernel
 def any_released(s: StateArrays, p: int, now_s: float) -> bool:
-    """Whether a job that fits partition `p` was kept back by a hold that ended early.
+    """Return whether a job that fits partition `p` was kept back by a hold that ended early.
 
-    A start in another partition can end a hold in this one at the same instant.
+    A start in another partition can end a hold in partition `p` at the same instant.
     """
     position = first_fitting(s, p, 0)
     while position >= 0:
@@ -110,10 +110,10 @@ def any_released(s: StateArrays, p: int, now_s: float) -> bool:
 
 
 def has_startable(state: ClusterState, partition: int, now_s: float) -> bool:
-    """Whether this is a decision point: a waiting job that is not kept back can start here now."""
+    """Return whether this is a decision point: a waiting job that is not kept back can start here now."""
     return bool(first_startable(state.arrays, partition, now_s) >= 0)
 
 
 def has_released(state: ClusterState, partition: int, now_s: float) -> bool:
-    """Whether a hold in this partition has ended early, and the job that was kept back can start."""
+    """Return whether a hold in this partition has ended early, and the job that was kept back can start."""
     return bool(any_released(state.arrays, partition, now_s))

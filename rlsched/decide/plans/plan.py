@@ -1,4 +1,4 @@
-"""`Plan`: one way to start a waiting job, and the reason if it is not allowed; and plans on free GPUs.
+"""`Plan`: one way to start a waiting job, with the reason if it is not allowed. Plans on free GPUs.
 
 With several GPU types in a partition, the worth of a GPU of a type is the speed of the job on it, divided by
 the speed of the usual workload on it to the power of a price. A price of 0 means fastest first. A price of 1
@@ -100,7 +100,7 @@ def on_free(node: int, kind: int, worth: float) -> Plan:
 
 @kernel
 def chooses_type(s: StateArrays, slot: int, o: StartOptions) -> bool:
-    """Whether the GPU type of a waiting job is chosen by its worth to the job."""
+    """Return whether the GPU type of a waiting job is chosen by its worth to the job."""
     if not MODELLED or not o.chooses_type or s.config[0].modelled in (0, CLOCKS_ALONE):
         return False
     return s.models.gpu.shape[0] > 1 and s.job.gpus[slot] > 0
@@ -108,14 +108,14 @@ def chooses_type(s: StateArrays, slot: int, o: StartOptions) -> bool:
 
 @kernel
 def type_worth(s: StateArrays, p: int, slot: int, kind: int, o: StartOptions) -> float:
-    """Worth of a GPU of a type to a waiting job, at the current price."""
+    """Return the worth of a GPU of a type to a waiting job, at the current price."""
     price = o.type_price + s.dials.dial[p].type_price
     return max(speed_alone(s, slot, kind), 1e-6) / s.models.gpu.usual_speed[kind] ** price
 
 
 @kernel
 def alone_plan(s: StateArrays, p: int, slot: int, o: StartOptions) -> Plan:
-    """Return the best plan on free GPUs for a job that fits; with fixed types, the placement rule's."""
+    """Return the best plan on free GPUs for a job that fits; the placement rule's, if types do not matter."""
     return free_plan(s, p, slot, o, -1)
 
 
@@ -146,7 +146,7 @@ def free_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) -> 
 
 @array_kernel
 def _gang_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) -> Plan:
-    """`free_plan` of a gang of several nodes."""
+    """Compute `free_plan` for a gang of several nodes."""
     c, gpus = s.job.demand[slot], np.empty(s.job.gpus[slot], np.int32)
     best, most = -1, -math.inf
     for kind in range(s.models.gpu.shape[0]):
@@ -168,13 +168,13 @@ def _gang_plan(s: StateArrays, p: int, slot: int, o: StartOptions, only: int) ->
 
 @kernel
 def waits_for_types(s: StateArrays, o: StartOptions) -> bool:
-    """Whether a job may wait for GPUs of another type."""
+    """Return whether a job may wait for GPUs of another type."""
     return MODELLED and o.later < math.inf and o.chooses_type and s.models.gpu.shape[0] > 1
 
 
 @array_kernel
 def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArray[np.float64]:
-    """(G,) seconds from now until each GPU of partition `p` is predicted to be free; 0 if it is free.
+    """Return (G,) seconds until each GPU of partition `p` is predicted to be free; 0 for a free GPU.
 
     Empty if no job waits for GPUs of another type.
     """
@@ -199,7 +199,7 @@ def ends_by_gpu(s: StateArrays, p: int, now_s: float, o: StartOptions) -> NDArra
 
 @kernel
 def _end_together(s: StateArrays, n: int, ends_s: NDArray[np.float64], left_s: float) -> None:
-    """Set `ends_by_gpu` of all GPUs of a node that one job has as a whole."""
+    """Set the entries of `ends_by_gpu` of all GPUs of node `n`, which one job occupies as a whole node."""
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         ends_s[g] = left_s
 
@@ -238,7 +238,7 @@ def later_worth(
 
 @kernel
 def _free_in_s(s: StateArrays, n: int, gpus: int, ends_s: NDArray[np.float64], most_s: float) -> float:
-    """Seconds until this many GPUs of a node are predicted to be free; infinite if later than `most_s`."""
+    """Return the seconds until so many GPUs of a node are predicted to be free; infinite above `most_s`."""
     first, end, found, wait_s = s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n], 0, 0.0
     for g in range(first, end):
         found += ends_s[g] < most_s

@@ -55,7 +55,7 @@ def outcome(plan: PlanSeen, compared: bool) -> str:
 
 
 def span(seconds: float) -> str:
-    """A duration as text, such as `2 h 5 min`."""
+    """Return a duration as text, such as `2 h 5 min`."""
     units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
     left = max(0, round(seconds))
     for (word, size), (small_word, small) in pairwise(units):

@@ -54,21 +54,21 @@ LUCID_LONGER: Final = 2.0
 LUCID_MEDIUM_UTIL: Final = 0.5
 LUCID_JUMBO_UTIL: Final = 0.85
 """Lucid learns its scores by a decision tree over profiles. These thresholds use only solo GPU utilisation:
-below 0.5 a pair of equals keeps nearly all of its speed, above 0.85 each falls below 0.85 of it."""
+below 0.5 a pair of equal jobs keeps nearly its full speed, above 0.85 each job falls below 0.85 of it."""
 
 
 @kernel
 def _score(s: StateArrays, slot: int, kind: int) -> int:
-    """Lucid's sharing score of a job: 0 tiny, 1 medium, 2 jumbo."""
+    """Return Lucid's sharing score of a job: 0 tiny, 1 medium, 2 jumbo."""
     util = s.models.trait.util_frac[s.job.workload[slot], kind]
     return (util > LUCID_MEDIUM_UTIL) + (util > LUCID_JUMBO_UTIL)
 
 
 @kernel
 def has_memory_beside(s: StateArrays, slot: int, share_with: int) -> bool:
-    """Whether GPU memory suffices for a waiting job next to a running job and its co-tenants.
+    """Return whether GPU memory suffices for a waiting job next to a running job and its co-tenants.
 
-    Called first, because most plans fail this check, and it is the fastest.
+    This is the first check of a plan, because it is the fastest and most plans fail it.
     """
     g, used_mib, tenants = s.job.head[share_with] // MAX_TENANTS, 0.0, 0
     kind = gpu_kind(s, g)
@@ -129,7 +129,7 @@ def shared_plan(
 
 @kernel
 def _lucid_plan(s: StateArrays, slot: int, share_with: int, kind: int) -> Plan:
-    """`shared_plan` by Lucid's sharing rule; all plans that it admits have the same worth."""
+    """Compute `shared_plan` by Lucid's sharing rule; all plans that the rule allows have the same worth."""
     job = s.job
     own, other = job.predicted_s[slot] * job.gpus[slot], job.predicted_s[share_with] * job.gpus[share_with]
     if job.gpus[slot] > LUCID_MAX_GPUS or own > LUCID_LONGER * other:
@@ -174,7 +174,7 @@ def _priced(
 def asked_gain(
     s: StateArrays, slot: int, share_with: int, gate: Gate, more: bool, slowest: float, now_s: float
 ) -> float:
-    """Gain required of a waiting job on the GPUs of a running job; -1: none.
+    """Return the least gain that a waiting job needs on the GPUs of a running job; -1: none is required.
 
     `more`: whether the GPUs are shared already.
     """
@@ -201,10 +201,10 @@ def asked_gain(
 
 @kernel
 def _held_longer_s(s: StateArrays, slot: int, share_with: int, slowest: float, now_s: float) -> float:
-    """Seconds by which the GPUs of a running job are predicted to be free later if a waiting job joins it.
+    """Return how many seconds later a running job's GPUs are predicted to be free if a waiting job joins it.
 
-    All jobs run at the speed of the slowest while they share, and at their previous speed otherwise. The last
-    of the current co-tenants to end determines the time.
+    Assumes that all jobs run at the speed of the slowest job while they share, and at their previous speed
+    otherwise. The time is determined by the current co-tenant that ends last.
     """
     g, left_s, own_s = s.job.head[share_with] // MAX_TENANTS, 0.0, s.job.predicted_s[slot]
     for k in range(MAX_TENANTS):
@@ -215,7 +215,7 @@ def _held_longer_s(s: StateArrays, slot: int, share_with: int, slowest: float, n
 
 @kernel
 def _long(time_s: float) -> float:
-    """Length of a time relative to an hour, on a scale from -1 to 1."""
+    """Return the length of a time relative to an hour, on a scale from -1 to 1."""
     return math.tanh(math.log(max(time_s, 1.0) / 3600.0) / 3.0)
 
 
@@ -223,7 +223,7 @@ def _long(time_s: float) -> float:
 def _group_plan(
     s: StateArrays, slot: int, share_with: int, o: StartOptions, now_s: float, least: float
 ) -> Plan:
-    """`shared_plan` for GPUs already shared: the plan with the first of the jobs that share exactly them."""
+    """Compute `shared_plan` for GPUs that jobs share already; only the first of these jobs gives a plan."""
     job, t, g = s.job, s.models.trait, s.job.head[share_with] // MAX_TENANTS
     kind, tenants, used_mib, held = gpu_kind(s, g), tenants_of(s, g), 0.0, 0
     if tenants >= o.max_jobs:

@@ -36,12 +36,12 @@ SERVED: Final = {
     "ppo": Served(("card.json", "schema.json", "weights.npz"), "`rlsched train-rows --out`"),
     "sb3": Served(("data", "policy.pth"), "MaskablePPO.save or PPO.save"),
 }
-"""The members to read, by `rule`, for the rules that read `checkpoint`."""
+"""Members of a checkpoint that a broker reads, by value of the setting `rule`."""
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 
 
 def with_whole_paths(policy: Policy) -> Policy:
-    """Return the policy with absolute paths of the files that exist now."""
+    """Return the policy with absolute paths, instead of relative ones, of all its files that exist."""
     rule, changed = policy.settings.rule, dict[str, str]()
     if is_own(rule) and file_of(rule).exists():
         changed["rule"] = rule_in_copy(rule, file_of(rule).resolve())
@@ -78,7 +78,7 @@ def to_send(policy: Policy) -> Policy:
 
 
 def missing_code(policy: Policy) -> str:
-    """Path of this policy's Python file if it is missing on this machine, else ""."""
+    """Return the path of this policy's Python file if the file is missing on this machine, else ""."""
     rule = policy.settings.rule
     return str(file_of(rule).absolute()) if is_own(rule) and not file_of(rule).is_file() else ""
 

@@ -1,4 +1,4 @@
-"""Permissions of a policy on a cluster, and the reference rule for them."""
+"""Permissions of a policy on a cluster, and the reference rule within these permissions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         preemption: The policy may preempt running jobs, except jobs that must not be preempted.
         reservations: The policy may reserve GPUs for jobs that do not fit.
-        declared: The policy may preempt jobs that declare it, once the first such job has been submitted;
-            reservations end then.
+        declared: The policy may preempt jobs that declare themselves preemptible. Reservations end when the
+            first such job is submitted.
     """
 
     preemption: bool = False

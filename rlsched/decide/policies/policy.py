@@ -112,7 +112,7 @@ class Policy:
         return made
 
     def changed(self, changes: Sequence[str]) -> Policy:
-        """Return the policy with settings changed by `PATH=VALUE`, such as `share.min_speed=0.5`.
+        """Return a copy of the policy with changed settings: `PATH=VALUE`, such as `share.min_speed=0.5`.
 
         A star is added to its name.
 
@@ -157,13 +157,13 @@ class Policy:
 
     @property
     def toml(self) -> str:
-        """All settings that differ from their defaults, as TOML; `parse` gives the policy back."""
+        """All settings that differ from their defaults, as TOML for `parse`."""
         table = as_table(self.settings) or {"order": "submit"}
         return as_toml(table)
 
     @cached_property
     def digest(self) -> str:
-        """First 12 hexadecimal digits of the SHA-256 of all settings: equal policies, equal digests."""
+        """First 12 hexadecimal digits of the SHA-256 of all settings; equal policies have equal digests."""
         return hashlib.sha256(msgspec.json.encode(as_table(self.settings))).hexdigest()[:12]
 
     @property
@@ -229,7 +229,7 @@ class Policy:
 
 
 def presets() -> dict[str, Preset]:
-    """The presets by name."""
+    """Return the presets by name."""
     return dict(PRESETS)
 
 
@@ -252,7 +252,7 @@ def unknown(name: str) -> str:
 
 
 def _find_files(table: dict[str, Any], directory: Path) -> None:
-    """Make paths in a policy file relative to the working directory."""
+    """Change the paths in a policy file so that they are relative to the working directory."""
     dials, checkpoint, rule = (table.get(name) for name in ("dials", "checkpoint", "rule"))
     if isinstance(dials, str) and dials and not is_inline(dials):
         table["dials"] = str(directory / dials)

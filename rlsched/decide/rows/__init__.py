@@ -1,1 +1,1 @@
-"""Rows: the options of a decision, from which a network chooses; their candidates, features and variants."""
+"""Rows, the options among which a network chooses: their candidates, features and variants."""

@@ -1,4 +1,4 @@
-"""Buffers of a window, and compiled functions that both halves of a decision use to fill rows."""
+"""Buffers of a window, and the compiled functions that fill rows in both halves of a decision."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from rlsched.decide.rules.gittins import CLAIM
 from rlsched.decide.schema import NUM_FEATURES, PREEMPTING_ROWS, WINDOW_ROWS
 
 NOT_ASKED: Final = -2
-"""Marks a demand class for which the place, or the delay of other jobs, has not been computed yet."""
+"""Value of a demand class whose place, or whose delay of other jobs, has not been computed yet."""
 
 
 @by_reference
 class WindowArrays(NamedTuple):
-    """Buffers of one window of K rows, and scratch. K is WINDOW_ROWS wherever a policy is served.
+    """Buffers of one window of K rows, and scratch memory. For a served policy, K is WINDOW_ROWS.
 
     `features` may be wider than F = NUM_FEATURES. The columns after F belong to the caller; this module only
     sets them to zero, in rows that are no longer in use. Rows that were never used are zero from the start.
@@ -127,7 +127,7 @@ _BLANK: Final = empty_window()
 
 
 def fresh_window() -> WindowArrays:
-    """Return buffers for one window to serve: rows of its own, and the scratch of the thread."""
+    """Return buffers for one window of a served policy: new rows, and the scratch buffers of this thread."""
     blank = _BLANK
     return _THREAD.window._replace(
         slot=blank.slot.copy(),
@@ -157,7 +157,7 @@ def use_rows(w: WindowArrays, rows: int) -> None:
 
 @kernel
 def set_own(s: StateArrays, p: int, mine: int, own: Records, row: NDArray[np.float32]) -> None:
-    """Fill the columns that do not change while a job waits, from entry `mine` of `own`."""
+    """Fill the columns of `row` that do not change while a job waits, from entry `mine` of `own`."""
     row[PREDICTED] = own.predicted_log[mine]
     row[SPREAD] = own.spread[mine]
     row[GPU_TIME] = own.gpu_time_log[mine]
@@ -173,7 +173,7 @@ def first_host(s: StateArrays, p: int, slot: int) -> int:
 
 @kernel
 def look_at(s: StateArrays, node: int, gpus: int, now_s: float, places: Records, at: int) -> None:
-    """Fill entry `at` of `places`: the node that a gang of this size would get, -1: none."""
+    """Fill entry `at` of `places` for a gang of this size that would get `node`; -1: no node."""
     if node >= 0:
         place_columns(s, node, gpus, now_s, places, at)
     else:

@@ -115,20 +115,20 @@ def _window(kind: str, state: ClusterState, arrays: window_arrays.WindowArrays) 
 
 
 def contested(state: ClusterState, partition: int) -> bool:
-    """Whether there is a choice: not all waiting jobs can start at once."""
+    """Return whether there is a choice: not all waiting jobs can start at once."""
     return not placement.all_fit(state.arrays, partition)
 
 
 def variant_action(state: ClusterState, partition: int, seq: int, node: int = -1) -> Start:
-    """Return the start of a job that fits as a policy would start it.
+    """Return the start that a policy would choose for a job that fits.
 
-    With models: at the reference clock, with the cores that the job needs.
+    With models, the job starts at the clock of the reference rule, with the cores that it needs.
     """
     return start_action(state, partition, seq, node, start=policy_start(state))
 
 
 def weighs_energy(state: ClusterState, seq: int) -> bool:
-    """Whether a clock is chosen for a job: models exist, and energy has a weight."""
+    """Return whether a clock is chosen for a job: models exist, and energy has a weight."""
     if not state.needs.models:
         return False
     own = int(state.arrays.job.energy_ppm[state.slot_of(seq)])
@@ -136,12 +136,12 @@ def weighs_energy(state: ClusterState, seq: int) -> bool:
 
 
 def first_in_order(state: ClusterState, partition: int, now_s: float) -> int:
-    """Number of the first waiting job in queue order that can start now, -1 if none can."""
+    """Return the number of the first waiting job in queue order that can start now, -1 if none can."""
     position = holds.first_startable(state.arrays, partition, now_s)
     return int(state.arrays.job.seq[state.queue(partition)[position]]) if position >= 0 else -1
 
 
 def hold(state: ClusterState, window: CandidateRows, now_s: float) -> Wait:
-    """Return a *wait* that passes over the jobs of this window that fit, from now on."""
+    """Hold back the jobs of this window that fit, from now on, and return the *wait*."""
     windows.note_wait(state.arrays, window.arrays, now_s)
     return Wait()

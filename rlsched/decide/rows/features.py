@@ -88,7 +88,7 @@ PLACE: Final = np.dtype(
 
 @kernel
 def count_log(count: int) -> float:
-    """ln(1 + count) / COUNT_SCALE, from a table for small counts."""
+    """Return ln(1 + count) / COUNT_SCALE, from a table for small counts."""
     if count < _COUNT_LOG.shape[0]:
         return _COUNT_LOG[count]
     return np.float32(math.log1p(count) / COUNT_SCALE)  # type: ignore[return-value]  # one type for numba
@@ -134,7 +134,7 @@ def release_profile(s: StateArrays, p: int, now_s: float, profile: NDArray[np.in
 
 @kernel
 def fit_in_log(profile: NDArray[np.int64], missing: int) -> float:
-    """ln(1 + predicted seconds until `missing` more GPUs are free) / TIME_SCALE."""
+    """Return ln(1 + predicted seconds until `missing` more GPUs are free) / TIME_SCALE."""
     for bucket in range(PROFILE):
         if profile[bucket] >= max(missing, 1):
             return _FIT_IN_LOG[bucket]
@@ -143,7 +143,7 @@ def fit_in_log(profile: NDArray[np.int64], missing: int) -> float:
 
 @kernel
 def _gpu_ends_s(s: StateArrays, g: int, now_s: float) -> float:
-    """Predicted seconds until the last job on GPU `g` ends, 0 if none runs."""
+    """Return the predicted seconds until the last job on GPU `g` ends, 0 if none runs."""
     last = 0.0
     if s.gpu.free_milli[g] < WHOLE_GPU_MILLI:
         for k in range(MAX_TENANTS):
@@ -155,7 +155,7 @@ def _gpu_ends_s(s: StateArrays, g: int, now_s: float) -> float:
 
 @kernel
 def _node_ends_s(s: StateArrays, n: int, now_s: float) -> float:
-    """Predicted seconds until the last job on node `n` ends, 0 if none runs."""
+    """Return the predicted seconds until the last job on node `n` ends, 0 if none runs."""
     last = 0.0
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         last = max(last, _gpu_ends_s(s, g, now_s))
@@ -164,14 +164,14 @@ def _node_ends_s(s: StateArrays, n: int, now_s: float) -> float:
 
 @kernel
 def partition_columns(s: StateArrays, p: int, demand: int, work: float, columns: NDArray[np.float32]) -> None:
-    """Fill the columns that all rows share, from FREE to WORK. (F,)
+    """Fill the columns that are equal in all rows: from FREE to WORK.
 
     Args:
         s: The state.
         p: The partition.
         demand: GPUs that the waiting jobs of the partition request.
         work: Predicted GPU-seconds of these jobs, added up in queue order.
-        columns: Array to fill.
+        columns: (F,) columns of one row.
     """
     part = s.derived.part
     total = max(part.open_gpus[p], 1)
@@ -188,7 +188,7 @@ def partition_columns(s: StateArrays, p: int, demand: int, work: float, columns:
 
 @kernel
 def place_columns(s: StateArrays, node: int, gpus: int, now_s: float, place: Records, at: int) -> None:
-    """Fill entry `at` of `place`: the columns about starting a gang of this size on this node."""
+    """Fill the columns of entry `at` of `place`, which describe a gang of this size on this node."""
     place.node[at] = node
     on_node = min(gpus, s.node.free[node])
     place.leftover[at] = (s.node.free[node] - on_node) / max(s.node.gpus[node], 1)
@@ -198,7 +198,7 @@ def place_columns(s: StateArrays, node: int, gpus: int, now_s: float, place: Rec
 
 @kernel
 def _kth_smallest(values: NDArray[np.float64], count: int, k: int) -> float:
-    """The k-th smallest (from 1) of the first `count` values, which are sorted in place."""
+    """Return the k-th smallest (from 1) of the first `count` values, and sort these values in place."""
     for i in range(1, count):
         value, j = values[i], i
         while j > 0 and values[j - 1] > value:
@@ -210,10 +210,10 @@ def _kth_smallest(values: NDArray[np.float64], count: int, k: int) -> float:
 
 @array_kernel
 def fits_in_s(s: StateArrays, p: int, gpus: int, now_s: float) -> float:
-    """Predicted seconds until a gang that does not fit now will fit, if no job starts; infinite if never.
+    """Return the seconds until a gang that does not fit now is predicted to fit, if no job starts before.
 
-    A gang on one node fits when the first node has enough free GPUs. A gang over several nodes fits when
-    enough nodes are wholly free (the remainder counts as a whole node).
+    A gang on one node fits when the first node has enough free GPUs. A gang on several nodes fits when
+    enough nodes are wholly free (the remainder counts as a whole node). Infinite if the gang never fits.
     """
     return _fits_in_s(s, p, gpus, now_s, np.empty(s.derived.part.node_size[p] + s.node.shape[0], np.float64))
 
@@ -283,7 +283,7 @@ def partner_columns(s: StateArrays, slot: int, partner: int, now_s: float, row: 
 
 @kernel
 def clock_columns(s: StateArrays, p: int, slot: int, clock: float, row: NDArray[np.float32]) -> None:
-    """Fill a variant's columns about its SM clock: its speed there, and its power."""
+    """Fill a variant's columns about its SM clock: the job's speed and power at this clock."""
     kind, w = s.derived.part.kind[p], s.job.workload[slot]
     g, t = s.models.gpu, s.models.trait
     rho, dynamic_w = t.clock_bound[w, kind], t.dynamic_w[w, kind]

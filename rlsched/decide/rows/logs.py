@@ -16,8 +16,8 @@ _LN2_LOW: Final = 1.90821492927058770002e-10
 _SQRT2: Final = 1.4142135623730951
 _ONE_BITS: Final = 1 << 52
 _DOUBT: Final = 1e-15
-"""Bound of the sum of both logarithms' errors, as a share of the result: each errs by less than one unit in
-the last place (2.2e-16), and the sum 1 + x and the division add half a unit each."""
+"""Bound of the error of this logarithm plus that of `math.log1p`, relative to the result. Each logarithm errs
+by less than one unit in the last place (2.2e-16); the sum 1 + x and the division add half a unit each."""
 
 
 @by_reference

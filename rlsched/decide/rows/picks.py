@@ -24,8 +24,9 @@ CAN_START: Final = 2
 LATE: Final = 3
 CLAIMS: Final = 4
 DELAYS: Final = -1
-"""State of a job in a window: does not fit; is held back; can start; can start, and is overdue; can start if
-others are preempted; fits, but would delay the job with the reservation."""
+"""State of a job in a window. NO_FIT: does not fit. KEPT: is held back. CAN_START: can start. LATE: can
+start, and is overdue. CLAIMS: can start if other jobs are preempted. DELAYS: fits, but would delay the job
+with the reservation."""
 _SHOWN: Final = -2
 
 
@@ -35,7 +36,7 @@ def sort_out(
 ) -> tuple[int, int, int, int, int, float]:
     """Scan the whole queue once, and write the candidates for rows to `w.picks`.
 
-    `w.claim` holds `claims` jobs of the queue for which others may be preempted.
+    The first `claims` entries of `w.claim` are waiting jobs for which running jobs may be preempted.
 
     Returns (number of jobs that can start, already in rows 1 and on; number of jobs listed for their age;
     number of jobs listed because they cannot start; position of the blocked job or -1; GPUs requested;

@@ -40,7 +40,7 @@ from rlsched.models.arrays import NUM_LEVELS
 
 @kernel
 def has_one_way(s: StateArrays, p: int, slot: int) -> bool:
-    """Whether there is only one place to start a job: the place that the placement rule chooses."""
+    """Return whether there is only one place to start a job: the place that the placement rule chooses."""
     many = s.job.gpus[slot] > s.derived.part.node_size[p]
     return many or s.demand.plain[s.job.demand[slot]] == 0 or s.config[0].placement == SPREAD
 
@@ -67,7 +67,7 @@ def _num_places(s: StateArrays, p: int, slot: int) -> int:
 
 @kernel
 def _num_clocks(s: StateArrays, slot: int) -> int:
-    """Return the number of SM clocks to choose from; 1 if energy has no weight and lower clocks no use."""
+    """Return the number of SM clocks to choose from; 1 if energy has no weight for the job."""
     return NUM_LEVELS if job_energy_weight(s, slot) > 0.0 else 1
 
 
@@ -111,7 +111,7 @@ def variant_window(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
 
 @kernel
 def _add_variants(s: StateArrays, p: int, slot: int, node: int, now_s: float, w: WindowArrays) -> None:
-    """Add a row for each clock of the job on this node; stores the first node's reference clock."""
+    """Add a row for each clock of the job on this node; on the first node, also mark the reference's row."""
     first = w.info[0] == 0
     if not MODELLED or not s.config[0].modelled or s.job.gpus[slot] == 0:
         _add_variant(s, p, slot, node, 1.0, -1, now_s, w)
@@ -131,7 +131,7 @@ def _add_variants(s: StateArrays, p: int, slot: int, node: int, now_s: float, w:
 
 @kernel
 def _add_sharing(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> None:
-    """Add a row for sharing the GPUs of a running job, if a job can share."""
+    """Add a row for sharing the GPUs of a running job, if the waiting job can share them."""
     partner = partner_of(s, p, slot, now_s)
     if partner >= 0:
         kind = gpu_kind(s, s.job.head[partner] // MAX_TENANTS)

@@ -1,7 +1,7 @@
 """The first half of a decision, compiled: *wait* or a job; which rows are legal, and why others are not.
 
-`job_window` fills the buffers from row 0 upwards and zeros the rest. `rows.variants.variant_window` does the
-same for the second half, the variants of that job. Simulator and broker call both.
+`job_window` fills the buffers from row 0 on and sets the other rows to zero. `rows.variants.variant_window`
+fills them for the second half, the variants of the chosen job. Simulator and broker call both functions.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _fill_rows(s: StateArrays, p: int, rows: int, now_s: float, w: WindowArrays)
 
 @kernel
 def _set_claim(s: StateArrays, p: int, position: int, at: int, w: WindowArrays) -> int:
-    """Fill a row whose job starts by preempting. Returns a node of the job to preempt first."""
+    """Fill the row of a job that can start by preemption. Returns a node of the job to preempt first."""
     for k in range(w.claim.shape[0]):
         if w.claim.position[k] == position:
             w.out[at] = w.claim.out[k]
@@ -189,7 +189,7 @@ def _set_claim(s: StateArrays, p: int, position: int, at: int, w: WindowArrays) 
 
 @kernel
 def _host_by_class(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArrays) -> int:
-    """Return the entry of `w.places` with the place of jobs of this demand class by the placement rule."""
+    """Return the entry of `w.places` for a job's demand class; compute it by the placement rule if needed."""
     demand = s.job.demand[slot]
     at = demand + 1 if demand + 1 < w.places.shape[0] else 0
     if at == 0 or w.places.node[at] == NOT_ASKED:
@@ -199,7 +199,7 @@ def _host_by_class(s: StateArrays, p: int, slot: int, now_s: float, w: WindowArr
 
 @kernel
 def _guard(s: StateArrays, p: int, any_fits: bool, w: WindowArrays) -> None:
-    """Apply the guarantees of the mask: no *wait* on a half-empty partition, no hold beyond `MAX_HOLD_S`."""
+    """Mask *wait* while half of the partition is free, and all rows but overdue jobs if there are any."""
     late, states = 0, w.picks.state
     for row in range(1, w.info[0]):
         late += states[row] == LATE
@@ -220,9 +220,10 @@ def _guard(s: StateArrays, p: int, any_fits: bool, w: WindowArrays) -> None:
 
 @kernel
 def note_wait(s: StateArrays, w: WindowArrays, now_s: float) -> None:
-    """Keep back the jobs of this window that could have started, after a *wait*.
+    """Hold back, after a *wait*, the jobs of this window that could have started.
 
-    Jobs that could have started by preempting are not kept back: they are considered at the next instant.
+    Jobs that could have started only by preemption are not held back; they are considered at the next
+    instant.
     """
     for row in range(1, w.info[0]):
         if w.reason[row] == LEGAL and w.out[row] < 0:

@@ -6,8 +6,8 @@
     next_look_s(s, p, o, now_s)   when to decide there again without an event; infinite: never
 
 `s` is the state (`cluster.arrays.StateArrays`), `o` the options (`decide.options.RuleOptions`). A rule keeps
-its data between `begin` and `after` in the scratch of the state; two moves at one instant are the same if
-`begin` is called before each.
+its data between `begin` and `after` in the scratch of the state. `begin` can be called once per instant or
+before each move; the moves are the same.
 
 `Steps` holds the four functions of a rule and its properties for the loop.
 """

@@ -61,7 +61,7 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def _has_waited(s: StateArrays, slot: int, now_s: float, reserve_after_s: float) -> bool:
-    """Whether a job may have a reservation: it waited long enough, or its priority is raised."""
+    """Return whether a job may have a reservation: it waited long enough, or its priority is raised."""
     return now_s - s.job.submit_s[slot] >= reserve_after_s or s.job.level[slot] > 0
 
 

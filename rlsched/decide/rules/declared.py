@@ -1,7 +1,7 @@
 """The rule `declared`, compiled: backfill until a preemptible job is submitted, then preemption by index.
 
 It is the strongest rule that the jobs permit: until a job may be preempted, jobs that do not fit have
-reservations. The order of the queue determines when that changes (`decide.order.queue`).
+reservations. The queue's order determines when the rule switches to preemption (`decide.order.queue`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 The waiting jobs of a partition are considered in order of their index (`decide.order.gittins`), the least
 first. The first job that fits starts. A job that does not fit may share GPUs, if the start options allow
-sharing; else jobs whose index is higher by a margin are preempted for it, the cheapest that make room
-(`rules.victims`). Jobs that are not preemptible, that started at this instant, or whose node is not up, stay.
+sharing. Otherwise running jobs with an index that is higher by a margin are preempted for it: the cheapest
+jobs that make room (`rules.victims`). Jobs that are not preemptible, that started at this instant, or that
+run on a node that is not up, are never preempted.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
 
 @kernel
 def weigh_victims(s: StateArrays, p: int, preempts: bool, now_s: float) -> None:
-    """Compute the preemption scores as `begin`; without `preempts`, no job may be preempted."""
+    """Compute the preemption scores that `begin` describes; without `preempts`, every job must stay."""
     margin = s.order.code[0].margin + s.dials.dial[p].margin
     for position in range(s.derived.running_len[0]):
         slot = s.derived.slot.running[position]
@@ -58,7 +59,7 @@ def weigh_victims(s: StateArrays, p: int, preempts: bool, now_s: float) -> None:
 
 @kernel
 def _may_be_preempted(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
-    """Whether a running job may be preempted for a job that waits for partition `p`."""
+    """Return whether a running job may be preempted for a job that waits for partition `p`."""
     job = s.job
     whole = s.demand.share_milli[job.demand[slot]] == WHOLE_GPU_MILLI
     return job.placed_in[slot] == p and not job.pinned[slot] and job.start_s[slot] < now_s and whole
@@ -68,7 +69,7 @@ def _may_be_preempted(s: StateArrays, p: int, slot: int, now_s: float) -> bool:
 def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
     """Return the next preemption or start; a job starts once enough jobs have been preempted for it.
 
-    No job is preempted for a job that fits the other partition that it waits for: it starts there.
+    No job is preempted for a job that fits the other partition for which it waits; it starts there.
     """
     return next_by_key(s, p, s.derived.slot.key, o, True, now_s)
 
@@ -103,7 +104,7 @@ def preemptions(s: StateArrays, p: int, now_s: float, found: Records) -> int:
     """Find the first jobs of the queue for which running jobs may be preempted, one per demand class.
 
     The queue is in index order: if no jobs can be preempted for a job, none can for later jobs of its class.
-    The rule would preempt for the first job found, unless a job before it fits.
+    The rule would preempt for the first job found, unless an earlier job of the queue fits.
 
     Args:
         s: The state.

@@ -61,7 +61,7 @@ def next_in_order(s: StateArrays, p: int, blocks: bool) -> int:
 
 @kernel
 def or_share(s: StateArrays, p: int, slot: int, o: RuleOptions, now_s: float) -> Move:
-    """Return the start of the job in `slot`, which fits, by its best plan, or of a job that shares GPUs.
+    """Return the move that starts the job in `slot`, which fits, by its best plan, or a job that shares GPUs.
 
     Rules that share only blocked jobs start jobs that fit first. Lucid's rule chooses the first job of the
     order that can start or share, and prefers sharing.

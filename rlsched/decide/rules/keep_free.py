@@ -1,7 +1,7 @@
 """The rule `reserve`, compiled: a long job may start only if a share of the GPUs stays free after it.
 
-Jobs start by predicted run time x GPUs, and jobs that do not fit are skipped, as under `qssf-backfill`. The
-share that long jobs leave free is room in which short jobs and gangs need not wait for days. No paper on GPU
+Jobs start in order of predicted run time x GPUs, and jobs that do not fit are skipped, as in `qssf-backfill`.
+In the share that long jobs leave free, short jobs and gangs need not wait for days. No paper on GPU
 clusters has this rule; it is the simplest rule that is not greedy. Holding servers back from one class of
 work is «trunk reservation» in telephony (Key, «Optimal Control and Trunk Reservation in Loss Networks»,
 Probability in the Engineering and Informational Sciences 4(2), 1990). This rule classifies by predicted run
@@ -33,7 +33,7 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 
 @kernel
 def leaves_share(s: StateArrays, p: int, slot: int, longer_than_s: float, free_frac: float) -> bool:
-    """Whether a job that fits may start: it is short, or leaves the share free, or is exempt."""
+    """Return whether a job that fits may start, because it is short, leaves the share free, or is exempt."""
     if s.job.predicted_s[slot] <= longer_than_s:
         return True
     gpus, share = gpus_taken(s, p, slot), free_frac * s.derived.part.open_gpus[p]

@@ -12,7 +12,7 @@ ASPLOS'23) for Tiresias and for SRTF. This implementation differs in five points
 running jobs that are not preemptible, or run on a node that is not up, keep their GPUs, which are excluded
 from the quota; a job that would not fit even if every other job of the walk left gets no quota, so that no
 job is preempted for it in vain; a job with whole nodes counts with all GPUs of its nodes; and the walk is
-made only at events and at due ticks, since it would decide the same between them.
+made only at events and at due ticks, because between these times its result does not change.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LOOKS = True
 
 @kernel
 def begin(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> None:
-    """Walk, and mark the jobs to preempt and the jobs with quota; at an instant that is no tick, none."""
+    """Mark the jobs to preempt and the jobs with quota by a walk; between ticks, mark no job."""
     s.scratch[0].outs = s.scratch[0].ins = 0
     if is_tick(now_s, o.tick_s):
         walk(s, p, now_s, o.threshold_gpu_s)
@@ -59,8 +59,8 @@ def next_move(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> Move:
 def after(s: StateArrays, p: int, o: RuleOptions, move: Move, now_s: float) -> None:
     """Walk again after the start of a job that must not be preempted, because the quota excludes its GPUs.
 
-    Walk also after the start or the preemption of a job with whole nodes: its nodes may be others than the
-    walk counted.
+    Walk also after the start or the preemption of a job with whole nodes, because the job's nodes may differ
+    from the nodes that the walk counted.
     """
     moved = max(move.start, move.preempt)
     if (move.start >= 0 and s.job.pinned[move.start]) or s.demand.exclusive[s.job.demand[moved]]:
@@ -90,7 +90,7 @@ def next_look_s(s: StateArrays, p: int, o: RuleOptions, now_s: float) -> float:
 
 @kernel
 def _all_up(s: StateArrays, p: int) -> bool:
-    """Whether every node of partition `p` is up."""
+    """Return whether every node of partition `p` is up."""
     up = True
     for n in range(s.node.shape[0]):
         up = up and (s.node.part_of[n] != p or s.node.status[n] == NODE_UP)
@@ -99,7 +99,7 @@ def _all_up(s: StateArrays, p: int) -> bool:
 
 @kernel
 def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
-    """Whether all GPUs of a running job would be available to others if it left."""
+    """Return whether all nodes of a running job are up, so that others could get its GPUs if it left."""
     place = s.job.head[slot]
     while place >= 0:
         g = place // MAX_TENANTS
@@ -111,7 +111,7 @@ def _is_on_up_nodes(s: StateArrays, slot: int) -> bool:
 
 @array_kernel
 def _movable_running(s: StateArrays, p: int, all_up: bool) -> NDArray[np.int32]:
-    """(R,) slots that run in partition `p`, may be preempted, and would then free their GPUs for others."""
+    """Return the (R,) slots that run in partition `p`, may be preempted, and would free GPUs for others."""
     out = np.empty(s.derived.running_len[0], np.int32)
     count = 0
     for position in range(s.derived.running_len[0]):
@@ -126,7 +126,7 @@ def _movable_running(s: StateArrays, p: int, all_up: bool) -> NDArray[np.int32]:
 def _in_order(
     s: StateArrays, slots: NDArray[np.int32], now_s: float, threshold_gpu_s: float
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], int]:
-    """Return running slots by (level, key, seq), their keys, and the number of slots of the first level."""
+    """Return running slots, sorted by (level, key, seq), their keys, and how many are of the first level."""
     count = slots.shape[0]
     keys = np.empty(count)
     for k in range(count):
@@ -177,10 +177,10 @@ def _room(s: StateArrays, p: int, movable: NDArray[np.int32]) -> tuple[NDArray[n
 
 @kernel
 def _quota_of(s: StateArrays, p: int, slot: int, whole: NDArray[np.int32]) -> int:
-    """GPUs that a waiting job takes from the quota, `whole` as in `_room`; -1 if it would not fit.
+    """Return the GPUs that a waiting job takes from the quota, `whole` as in `_room`; -1 if it cannot fit.
 
-    They are the GPUs that it requested. A job with whole nodes takes all GPUs of the smallest node that holds
-    it; a larger gang, of the largest nodes and the smallest one that holds the remainder.
+    A job takes the GPUs that it requested. A job with whole nodes takes all GPUs of the smallest node that
+    holds it; if no node does, of the largest nodes and of the smallest node that holds the remainder.
     """
     gpus = s.job.gpus[slot]
     if not s.demand.exclusive[s.job.demand[slot]]:
@@ -202,7 +202,7 @@ def _quota_of(s: StateArrays, p: int, slot: int, whole: NDArray[np.int32]) -> in
 def _could_start(
     s: StateArrays, p: int, slot: int, holes: NDArray[np.int32], whole: NDArray[np.int32], quota: int
 ) -> bool:
-    """Whether a waiting job fits the quota, and the partition as if all jobs that can move had left."""
+    """Return whether a waiting job fits the quota, and would fit the partition without all movable jobs."""
     if not s.demand.exclusive[s.job.demand[slot]]:
         return fits_in(holes, whole, s.derived.part.node_size[p], s.job.gpus[slot])
     return 0 <= _quota_of(s, p, slot, whole) <= quota
@@ -210,7 +210,7 @@ def _could_start(
 
 @kernel
 def _smallest_waiting(s: StateArrays, p: int) -> int:
-    """GPUs of the smallest job that waits for partition `p`; at least one job waits."""
+    """Return the GPUs of the smallest job that waits for partition `p`; at least one job waits."""
     classes, smallest = s.derived.class_queue, s.gpu.shape[0]
     for c in range(classes.shape[1]):
         if classes.waiting[p, c] > 0:
@@ -222,9 +222,10 @@ def _smallest_waiting(s: StateArrays, p: int) -> int:
 def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
     """Mark in the scratch which jobs of partition `p` to preempt now, and which have quota, in walk order.
 
-    Preempt all of the marked jobs first, then start the jobs with quota that fit. Neither changes the result
-    of a second walk at the same instant for the other jobs, unless a job starts that cannot be preempted:
-    then walk again. A job that started at this instant is not preempted.
+    The caller preempts all marked jobs first, and then starts the jobs with quota that fit. These actions do
+    not change what a second walk at the same instant would decide for the other jobs, except if a job starts
+    that cannot be preempted: then the caller walks again. A job that started at this instant is not
+    preempted.
     """
     queue, waiting = s.derived.queue[p], s.derived.part.queue_len[p]
     if waiting == 0:
@@ -276,12 +277,12 @@ def walk(s: StateArrays, p: int, now_s: float, threshold_gpu_s: float) -> None:
 
 @kernel
 def is_tick(now_s: float, tick_s: float) -> bool:
-    """Whether decisions may be taken now: always without a tick, else at multiples of it."""
+    """Return whether decisions are taken now: always if `tick_s` is 0, else at multiples of `tick_s`."""
     return tick_s <= 0.0 or np.floor(now_s / tick_s + 0.5) * tick_s == now_s
 
 
 @kernel
 def _tick_after(at_s: float, tick_s: float) -> float:
-    """First tick after this time."""
+    """Return the first tick after this time."""
     k = np.floor(at_s / tick_s) + 1.0
     return k * tick_s if k * tick_s > at_s else (k + 1.0) * tick_s

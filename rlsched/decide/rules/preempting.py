@@ -37,7 +37,7 @@ def _elsewhere(s: StateArrays, p: int, slot: int) -> int:
 
 @kernel
 def may_claim(s: StateArrays, p: int, slot: int) -> bool:
-    """Whether running jobs may be preempted for this job of partition `p`: not if it fits elsewhere."""
+    """Return whether running jobs may be preempted for this job of partition `p`; no if it fits elsewhere."""
     other, demand = _elsewhere(s, p, slot), s.job.demand[slot]
     may = s.demand.plain[demand] or s.demand.exclusive[demand]
     return may and (other < 0 or not class_fits(s, other, demand))
@@ -45,7 +45,7 @@ def may_claim(s: StateArrays, p: int, slot: int) -> bool:
 
 @kernel
 def most_preemptible(s: StateArrays) -> float:
-    """The highest `slot.leave` of all running jobs, -inf if none may be preempted."""
+    """Return the highest `slot.leave` of all running jobs, -inf if none may be preempted."""
     most = -math.inf
     for position in range(s.derived.running_len[0]):
         most = max(most, s.derived.slot.leave[s.derived.slot.running[position]])
@@ -56,7 +56,7 @@ def most_preemptible(s: StateArrays) -> float:
 def next_by_key(
     s: StateArrays, p: int, key: NDArray[np.float64], o: RuleOptions, preempts: bool, now_s: float
 ) -> Move:
-    """Return the next move: waiting jobs by `key` (J,), the least first, running jobs by `slot.leave`.
+    """Return the next move; waiting jobs are ordered by `key` (J,), least first, running by `slot.leave`.
 
     All jobs with the same request that wait for the same partitions fit alike, and have the same possible
     preemptions: once the first of them can neither start nor preempt, the others are skipped. Without

@@ -26,7 +26,7 @@ UNKNOWN: Final = 0
 _LEAVES_ROOM: Final = 1
 _DELAYS: Final = 2
 _CLOSED: Final = 3
-"""Marks a class none of whose waiting jobs can start now."""
+"""Verdict on a demand class without a waiting job that can start now."""
 
 
 @array_kernel
@@ -61,11 +61,11 @@ def copy_nodes(s: StateArrays) -> StateArrays:
 
 @kernel
 def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
-    """Predicted end of a running job.
+    """Return the predicted end of a running job.
 
     Start + prediction if that is in the future; a job that has outlived its prediction gets a new one,
     `remaining_s` from now: half of the time that it has run. With models the prediction is divided by the
-    job's predicted speed where it is now, as if it had run at that speed since its start.
+    job's present predicted speed, as if the job had run at this speed since its start.
     """
     run_s = s.job.predicted_s[slot]
     if MODELLED and s.config[0].modelled:
@@ -76,7 +76,7 @@ def predicted_end_s(s: StateArrays, slot: int, now_s: float) -> float:
 
 @kernel
 def predicted_run_s(s: StateArrays, p: int, slot: int, node: int) -> float:
-    """Predicted run time of a waiting job that fits, seconds, if it starts now.
+    """Return the predicted run time of a waiting job, which fits, if it starts now, seconds.
 
     With models: without co-tenants, at full clock, on GPUs of the type that the job would get on `node`, or
     at the place that the placement rule chooses (-1).
@@ -155,7 +155,7 @@ def no_verdicts(s: StateArrays) -> NDArray[np.int8]:
 
 @array_kernel
 def fits_beside(s: StateArrays, future: StateArrays, p: int, slot: int, other: int, node: int) -> bool:
-    """Whether the job in `slot` fits `future` although the job in `other` has started now and still runs.
+    """Return whether the job in `slot` fits `future` if the job in `other` starts now and still runs then.
 
     `other` is put on the GPUs that it would get now, on `node` or by the placement rule (-1). `future` is
     left unchanged.
@@ -182,12 +182,11 @@ def leaves_alone(
     now_s: float,
     verdicts: NDArray[np.int8],
 ) -> bool:
-    """Whether the job in `slot`, which fits now, can start without delaying the job in `reserved`.
+    """Return whether the job in `slot`, which fits now, can start without delaying the job in `reserved`.
 
     It can if it is predicted to end by `shadow_s`, the time of the reservation, or if both jobs fit `future`,
-    the partition at that time. Jobs of one class would get the same GPUs now; `verdicts` (`no_verdicts`)
-    therefore stores the answer by class, unless their GPU type is chosen. The answers are valid until a job
-    starts.
+    the partition at that time. All jobs of a demand class would get the same GPUs now, except if GPU types
+    are chosen. Therefore `verdicts` (`no_verdicts`) stores the answers by class, until a job starts.
     """
     typed = chooses_type(s, slot, o)
     node = alone_plan(s, p, slot, o).node if typed else -1
@@ -201,7 +200,7 @@ def leaves_alone(
 
 @array_kernel
 def nobody_passed() -> NDArray[np.float64]:
-    """Return (1,) infinity: the least predicted run time of skipped jobs, as `next_candidate` updates it."""
+    """Return (1,) infinity, which `next_candidate` replaces by the least predicted run time it skipped."""
     return np.full(1, np.inf)
 
 
@@ -217,10 +216,10 @@ def next_candidate(
 ) -> int:
     """Return the first queue position from `start` whose job fits and may respect the reservation, or -1.
 
-    Skips the jobs that `leaves_alone` would reject by `verdicts`, because they are predicted to run past the
-    reservation. A class in which all jobs run past it is recognised without reading its jobs: once all of a
-    class have been skipped, `class_queue.least_s` stores the shortest run time. With models, run times depend
-    on placements, and all jobs that fit may be candidates.
+    Skips jobs that `leaves_alone` would reject by `verdicts` because they are predicted to run past the
+    reservation. After a scan of the whole queue, `class_queue.least_s` stores a lower bound of the skipped
+    run times; by this bound, later calls skip a class without reading its jobs. With models, run times
+    depend on placements, so every job that fits is a candidate.
     """
     if MODELLED and s.config[0].modelled:
         return first_fitting(s, p, start)

@@ -18,7 +18,7 @@ class Steps:
     """The four functions of a rule, and the properties that a loop needs.
 
     Attributes:
-        begin, next_move, after, next_look_s: See `rlsched.decide.rules`.
+        begin, next_move, after, next_look_s: The functions that `rlsched.decide.rules` describes.
         looks: Whether `next_look_s` is ever finite.
         skips_quiet: Whether to skip a partition in which nothing has changed since the rule last had nothing
             to do there.
@@ -39,8 +39,8 @@ class Steps:
     def from_module(cls, module: Any) -> Steps:
         """Return the rule of a module or class.
 
-        Functions that it lacks are the functions of `greedy`. It can set `LOOKS`, `SKIPS_QUIET` and
-        `SORTED_QUEUE`.
+        Functions that the module lacks are taken from `greedy`. The module can set `LOOKS`, `SKIPS_QUIET`
+        and `SORTED_QUEUE`.
         """
         functions = {
             name: getattr(module, name, getattr(greedy, name))
@@ -54,12 +54,12 @@ class Steps:
         )
 
     def with_dials(self) -> Steps:
-        """Return the rule with dials, which may change the decision for a partition without other changes."""
+        """Return the rule with dials, which can change decisions in a partition without other changes."""
         return replace(self, dialled=True, skips_quiet=False)
 
     @cached_property
     def bound(self) -> dict[str, Any]:
-        """Return the functions and constants of this rule that templates leave open."""
+        """Return the functions and constants of this rule, by the names under which kernels use them."""
         return {
             "begin": self.begin,
             "next_move": self.next_move,

@@ -1,10 +1,9 @@
 """Compiled search for the cheapest jobs to preempt so that another job fits.
 
-Candidates are considered GPU by GPU: jobs that share GPUs leave them together, and a GPU stays in use unless
-all of its jobs may be preempted. A gang that fits on one node gets the node on which the victims hold the
-fewest GPUs in total, counting their GPUs on other nodes. A larger gang gets whole nodes of the largest size,
-one after the other, in the same way, and a node for the remainder. On a node the jobs with the highest index
-leave first, and no job is preempted without need.
+Jobs that share GPUs (a group) are preempted together, and only if all of them may be preempted. A gang that
+fits on one node gets the node whose victims have the fewest GPUs in total, their GPUs on other nodes
+included. A larger gang gets whole nodes of the largest size, each chosen in this way, and a node for the
+remainder. On a node the jobs with the highest index are preempted first, and no more jobs than needed.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ def _node_tenant(s: StateArrays, g: int) -> int:
 
 @kernel
 def _has_nodes(s: StateArrays, slot: int) -> bool:
-    """Whether the job in a slot gets whole nodes."""
+    """Return whether the job in a slot gets whole nodes."""
     return s.demand.exclusive[s.job.demand[slot]] != 0
 
 
 @array_kernel
 def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(G,) least index of the jobs on each GPU; infinite if it is free."""
+    """Return the (G,) least index of the jobs on each GPU; infinite for a free GPU."""
     worst, some = np.full(s.gpu.shape[0], math.inf), False
     for c in range(s.demand.shape[0]):
         some = some or s.demand.exclusive[c] != 0
@@ -70,7 +69,7 @@ def _worst(s: StateArrays, index: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @kernel
 def _withhold(s: StateArrays, slot: int, worst: NDArray[np.float64], index: float) -> None:
-    """Set the index of all GPUs on the nodes of a job that has them as a whole; without GPUs, it stays."""
+    """Set the index of all GPUs on the nodes of a job with whole nodes; to -inf if the job has no GPUs."""
     place, n = s.job.head[slot], s.job.host[slot]
     if place < 0:
         for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
@@ -84,7 +83,7 @@ def _withhold(s: StateArrays, slot: int, worst: NDArray[np.float64], index: floa
 
 @kernel
 def _mark(s: StateArrays, g: int, free: NDArray[np.bool_], mark: bool) -> None:
-    """Mark the group on GPU `g` as leaving, or as staying: its jobs share all of its GPUs."""
+    """Mark all GPUs of the group of jobs on GPU `g` as free or as in use; the jobs share all their GPUs."""
     slot = _last_tenant(s, g)
     place, exclusive = s.job.head[slot], _has_nodes(s, slot)
     while place >= 0:
@@ -98,7 +97,7 @@ def _mark(s: StateArrays, g: int, free: NDArray[np.bool_], mark: bool) -> None:
 
 @kernel
 def _free_on(s: StateArrays, n: int, free: NDArray[np.bool_]) -> int:
-    """Number of GPUs of node `n` that would be wholly free."""
+    """Return the number of GPUs of node `n` that would be wholly free."""
     count = 0
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         count += free[g]
@@ -118,8 +117,8 @@ def _clear_node(
     """Choose the jobs that leave node `n` so that `needed` GPUs are free, given the jobs already leaving.
 
     Marks the GPUs of the chosen groups in `free` (G,) and lists them in `gone` (one GPU of each group).
-    `worst` (G,): the index of each GPU. Returns the number of groups, or -1 (and marks nothing) if it is
-    impossible.
+    `worst` (G,): the index of each GPU. Returns the number of groups, or -1 (and marks nothing) if so many
+    GPUs cannot be freed.
     """
     first, end = s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]
     count, could, frees = 0, 0, _free_on(s, n, free)
@@ -159,7 +158,7 @@ def _gpus_held(s: StateArrays, gone: NDArray[np.int32]) -> int:
 
 @kernel
 def _holds(s: StateArrays, p: int, gpus: int, size: int, free: NDArray[np.bool_]) -> bool:
-    """Whether a gang fits nodes with these free GPUs: `size` GPUs on each but the last one."""
+    """Return whether a gang fits nodes with these free GPUs: `size` GPUs on each but the last one."""
     wholes, rest, holding, enough = gpus // size, gpus % size, 0, 0
     for n in range(s.node.shape[0]):
         if s.node.part_of[n] == p and s.node.status[n] == NODE_UP:
@@ -263,7 +262,7 @@ def find_victims_of_nodes(
 def _cost_of_node(
     s: StateArrays, n: int, worst: NDArray[np.float64], above: float, free: NDArray[np.bool_]
 ) -> int:
-    """GPUs that jobs of node `n` hold, except of jobs that leave already; -1 if one of them must stay."""
+    """Return the GPUs held by jobs of node `n` that do not leave already; -1 if one of the jobs must stay."""
     seen, held = free.copy(), 0
     for g in range(s.node.first_gpu[n], s.node.first_gpu[n] + s.node.gpus[n]):
         if not seen[g]:
