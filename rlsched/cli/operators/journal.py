@@ -1,4 +1,4 @@
-"""`rlsched journal`: check, export, back up, restore and compact the broker's journal."""
+"""`rlsched journal`: checks, exports, backs up, restores and compacts the broker's journal."""
 
 from __future__ import annotations
 

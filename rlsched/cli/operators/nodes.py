@@ -1,4 +1,4 @@
-"""`rlsched nodes` and `rlsched node`: list nodes, take nodes out of service and put them back."""
+"""`rlsched nodes` lists nodes; `rlsched node` takes nodes out of service and puts them back."""
 
 from __future__ import annotations
 

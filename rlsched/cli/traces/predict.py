@@ -1,4 +1,4 @@
-"""`rlsched trace predict`: add predictions to a trace, from the data known at the arrival of each job."""
+"""`rlsched trace predict`: adds predicted run times to a trace, from the data known at each job's arrival."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def predict(
 
 
 def _with_bar(jobs: Trace, end_s: Any, model: str, seed: int) -> AtSubmission:
-    """Return the predictions for the jobs of a trace; show a progress bar."""
+    """Return the predictions for the jobs of a trace, and show a progress bar meanwhile."""
     from rlsched.terminal.progress import Progress
     from rlsched.workload.predict.at_submission import predict_at_submission
 
@@ -114,7 +114,7 @@ def _with_bar(jobs: Trace, end_s: Any, model: str, seed: int) -> AtSubmission:
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    """Print the summary as text."""
+    """Print the summary of the predictions as text."""
     click.echo(
         f"{report['trace']}: {report['jobs']:,} jobs predicted by {report['model']} "
         f"({report['fits']} fits, {report['cpu_s']:.1f} CPU s); Spearman {_number(report['spearman_mean'])}, "
