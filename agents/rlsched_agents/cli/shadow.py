@@ -1,4 +1,4 @@
-"""`rlsched shadow`: the daily report of `rlsched engine slurm --shadow`."""
+"""`rlsched shadow`: reports per day what `rlsched engine slurm --shadow` has recorded."""
 
 from __future__ import annotations
 
