@@ -78,7 +78,9 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
 def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None) -> dict[str, Any] | None:
     """Return the decision of `reader` and its candidate that has the same effect as `theirs`."""
     rows = [] if mine is None else [mine[0]]
-    if theirs is not None and (mine is None or theirs.now_s < mine[1]):  # this run waited, or did not decide
+    if theirs is not None and (
+        mine is None or theirs.now_s < mine[1]
+    ):  # `reader` decided to wait or did not decide
         rows = np.flatnonzero(reader.times_s == theirs.now_s).tolist()
     for row in rows:
         record = reader.record(row)

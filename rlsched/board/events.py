@@ -78,7 +78,7 @@ class EventFile:
                 left = left[os.write(self._file, left) :]
         except OSError as error:
             os.ftruncate(self._file, whole)
-            if whole == 0:  # the file begins with its version
+            if whole == 0:  # every file begins with the version event
                 self._records.write(self._first.SerializeToString())
             raise self._cannot(error) from error
 

@@ -206,7 +206,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return app
 
     def _instead(self, request: wrappers.Request) -> wrappers.Response:
-        """Answer a request for a replay with another choice: POST starts or stops it, GET reads it."""
+        """Answer a request for a replay: POST starts or stops the replay, GET returns its state."""
         query = RequestQuery(request.args.to_dict())
         try:
             if request.method == "GET":

@@ -10,7 +10,7 @@ from typing import Final
 from rlsched.errors import InputError
 
 _HEAD_BYTES: Final = 12
-"""Size of a record's header, bytes: the record's length, and the checksum of the length."""
+"""Size of a record's header, bytes. The header has the record's length, and a checksum of the length."""
 _CHECK_BYTES: Final = 4
 """Size of the checksum after each record, bytes."""
 
@@ -63,7 +63,7 @@ def _read_file(path: Path, run: RunEvents) -> None:
         raise InputError(
             "reading event files needs tensorboard, which is not installed; install rlsched[board]"
         ) from error
-    plugin_of: dict[str, str] = {}  # metadata stands in a tag's first value only
+    plugin_of: dict[str, str] = {}  # only the first value of a tag has metadata
     read, step = 0, 0
     try:
         whole, is_cut = _framed(path)

@@ -96,7 +96,7 @@ class ReplayRunner:
 
 
 class _Replay:
-    """The process of one replay, and a thread that reads its output and kills it at the time limits."""
+    """The process of a replay, with a thread that reads its output and kills it at the time limits."""
 
     def __init__(self, command: list[str], limit_s: float, unwatched_s: float) -> None:
         self._began = self._looked = time.monotonic()
@@ -110,7 +110,7 @@ class _Replay:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        with suppress(OSError):  # it may have ended already
+        with suppress(OSError):  # the process can have ended already
             give_way(_NICE, self._process.pid)
         threading.Thread(target=self._watch, name="replay", daemon=True).start()
         atexit.register(self.end, "the board has ended")

@@ -53,7 +53,7 @@ DESCRIPTIONS: Final = {
     "drift/outside_.*_frac": "Share of checks in which this column was outside the training range.",
     "drift/value_.*": "Present value of this column of the state.",
 }
-"""Descriptions by regular expression, which must match the whole tag; the first match counts."""
+"""Descriptions of tags, by regular expression for the whole tag. The first expression that matches counts."""
 
 LAYOUT: Final = {
     "Cluster": {

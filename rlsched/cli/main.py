@@ -57,7 +57,7 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a verb. The error for an unknown verb suggests a similar verb, or the Slurm command's verb."""
+        """Find a verb; if it is unknown, suggest a similar verb, or the verb for a Slurm command."""
         wanted = bool(args) and not args[0].startswith("-") and not ctx.resilient_parsing
         if not wanted:
             return super().resolve_command(ctx, args)
@@ -146,7 +146,7 @@ def _fail(message: str, code: int) -> int:
 
 
 def _missing(error: ModuleNotFoundError, verb: str) -> RlschedError:
-    """Return the error for a verb whose module is missing."""
+    """Return the error for a verb that needs a missing module."""
     module = error.name or ""
     extra = extra_for(module, verb)
     if extra:

@@ -2,7 +2,7 @@
 
 A segment is an append-only, compressed Arrow IPC stream, such as `decisions-000001.arrow`. A segment can be
 read while it is written. After a crash or on a full disk, a segment can end with an incomplete batch, which
-readers ignore. A new writer begins a new segment, and so does a writer after a segment has reached its
+readers ignore. A writer begins a new segment when it is created, and when the current segment has reached its
 maximum size. If all segments of a table together are too large, the oldest are removed.
 """
 

@@ -30,7 +30,7 @@ HELD_S: Final = 0.1
 KEEP_BYTES: Final = KEEP_MIB << 20
 """Default of the maximum size of all tables together, bytes."""
 _OF_JOBS: Final = 4
-"""Events of jobs can use one n-th of the maximum size; this is n."""
+"""The events of jobs can use the maximum size divided by this number."""
 
 _encoder = msgspec.msgpack.Encoder()
 

@@ -89,7 +89,7 @@ def read_model(model: str | Path) -> tuple[MaskableActorCriticPolicy | ActorCrit
         policy = kind(on.observations, on.actions, lambda _: 0.0, **kwargs)
         weights = torch.load(io.BytesIO(members[_WEIGHTS]), map_location="cpu", weights_only=True)
         policy.load_state_dict(weights)
-    except Exception as error:  # the file may contain anything
+    except Exception as error:  # the file can contain anything
         raise CheckpointError(
             f"{path}: this model cannot be served: {' '.join(str(error).split())[:200]}"
         ) from error
@@ -202,7 +202,7 @@ def _unpickled(value: Any, path: str | Path, what: str) -> Any:
         return value
     try:
         return _NamesOnly(base64.b64decode(value[":serialized:"])).load()
-    except Exception as error:  # the file may contain anything
+    except Exception as error:  # the file can contain anything
         raise CheckpointError(
             f"{path}: {what} needs code outside torch and Stable-Baselines3 ({error}), and code from a file "
             "is not trusted; serve such a network with a class of your own: FILE.py:NAME"

@@ -9,7 +9,7 @@ import click
 from click.types import FloatParamType, IntParamType
 
 _GOT: Final = re.compile(r"('.*'|\".*\"|\S+) (?:is not|does not match) .*", re.DOTALL)
-"""Pattern of click's error texts about a bad value; its group matches the value."""
+"""Pattern of click's error texts about a bad value. The group is the value."""
 
 
 def message_of(error: click.UsageError) -> str:
@@ -24,7 +24,7 @@ def message_of(error: click.UsageError) -> str:
 
 
 def expected_by(kind: click.ParamType[Any]) -> str:
-    """Describe the values that a type accepts; "" for a type whose own errors describe them."""
+    """Return a text that describes the values of a type; "" if the type's own errors describe its values."""
     if isinstance(kind, click.Choice):
         *others, last = [str(one) for one in kind.choices]
         return f"{', '.join(others)} or {last}" if others else last

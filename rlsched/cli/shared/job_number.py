@@ -20,7 +20,7 @@ class JobName(NamedTuple):
     number: int
     task: int | None = None
     tasks: str = ""
-    """Several tasks of the array, such as `5-9`; "": not several tasks."""
+    """Several tasks of the array, such as `5-9`; "": the name is not of several tasks."""
     waiting: bool = False
     """Whether to select only waiting jobs: of an array, only its waiting tasks."""
 

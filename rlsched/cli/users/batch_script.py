@@ -108,7 +108,7 @@ def _calls(text: str) -> list[str]:
 
 
 def _by_shell(text: str, words: list[str]) -> list[str] | None:
-    """Return the command by which the script's shell runs its text; None if its interpreter is no shell."""
+    """Return the command that runs the script's text in its shell; None if its interpreter is no shell."""
     interpreter = text.split("\n", 1)[0][2:].split()
     shell = next((os.path.basename(word) for word in reversed(interpreter) if not word.startswith("-")), "")
     return [*interpreter, "-c", text, *words] if shell in SHELLS else None
@@ -175,7 +175,7 @@ def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Ta
 
 
 def _slurms_variables(asked: Mapping[str, Any]) -> list[str]:
-    """Return the variables that `sbatch` sets at submission; if a job has the first, nodes add theirs."""
+    """Return the variables that `sbatch` sets at submission; nodes add the others if the first is set."""
     found = [f"SLURM_SUBMIT_DIR={os.getcwd()}", f"SLURM_JOB_NAME={asked['name']}"]
     cores = asked["cpus_per_task"]
     return [*found, f"SLURM_CPUS_PER_TASK={cores}"] if cores else found

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlsched.decisions.reading import StoreReader
 
 DEFAULT_HOURS: Final = 24.0
-"""Default of `--hours`; within it, most jobs that wait at a decision have started."""
+"""Default of `--hours`, hours. After that time, most jobs that waited at the decision have started."""
 
 
 @click.command()

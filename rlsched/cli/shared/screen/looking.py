@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SLOW_S: Final = 2.0
 """Duration of a query after which the screen shows that the broker does not answer, seconds."""
 REST: Final = 10.0
-"""Minimum pause after a query, as a multiple of its duration, so that the broker spends little time on it."""
+"""Minimum pause after a query, as a multiple of the query's duration: limits the load on the broker."""
 Fetch = Callable[["Client"], Any]
 
 
