@@ -51,7 +51,7 @@ def journal() -> None:
 @_DIR
 @JSON
 def check(file: Path | None, directory: Path | None, as_json: bool) -> int:
-    """Read the journal, or the backup FILE, to its end, and check it. Exit code 1: the journal is damaged.
+    """Check the whole journal, or the whole backup FILE. Exit code 1: the journal is damaged.
 
     \b
     Example:

@@ -80,9 +80,9 @@ def quota() -> None:
 def set_quota(
     kind: PartyKind, name: str, gpus: int | None, jobs: int | None, gpu_hours: float | None, at: BrokerAt
 ) -> None:
-    """Set limits. For admins. NAME `default` stands for all of this kind that have no limit of their own.
+    """Set limits. For admins. NAME `default`: all users, accounts or VCs that have no limit of their own.
 
-    A limit whose option is not given stays; `none` removes a limit. No running job is ended.
+    A limit is unchanged if its option is not given; `none` removes the limit. No running job is ended.
 
     \b
     Example:

@@ -119,7 +119,7 @@ def policies_option(help: str, *, required: bool = False) -> Callable[[Command],
 @JSON
 @click.pass_context
 def policies(ctx: click.Context, as_json: bool) -> None:
-    """List the named policies. `show` prints a policy as a TOML file, from which to make your own.
+    """List the named policies. `show` prints a policy as a TOML file that you can change to make your own.
 
     \b
     Example:

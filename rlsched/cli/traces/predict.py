@@ -53,11 +53,11 @@ def predict(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Predict the run time of every job from the data known at its arrival, and write a trace with it.
+    """Predict the run time of every job from the data known at its arrival; write the predictions to a trace.
 
     Writes predicted_duration, predicted_spread, x_predicted_median_s, and x_p_longer_10min, _1h, _4h, _1d.
-    Which jobs had ended by then is simulated with fifo-backfill on the cluster. Existing predictions are
-    replaced.
+    A simulation with fifo-backfill on the cluster determines which jobs have ended before an arrival.
+    Existing predictions are replaced.
 
     \b
     Example:

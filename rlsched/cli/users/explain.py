@@ -68,7 +68,7 @@ def explain(
     within_s: float,
     as_json: bool,
 ) -> None:
-    """Explain why a job was placed on its GPUs, the alternatives of the policy, and their prices.
+    """Explain why a job was placed on its GPUs, and list the policy's alternatives with their prices.
 
     Without JOB, --at shows the queue at that time and the last decision before it.
 

@@ -157,7 +157,7 @@ def account(
 ) -> None:
     """Sum up finished jobs: GPU-hours, energy, waiting times, outcomes. Default: jobs of this month.
 
-    A job counts in full at its end. Energy is blank if no node has measured it.
+    Each job is counted on the day of its end, with its whole run time. Energy is blank if not measured.
 
     \b
     Example:
