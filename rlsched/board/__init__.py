@@ -1,1 +1,1 @@
-"""TensorBoard: curves and tables of decisions; writes and reads event files."""
+"""TensorBoard: writes and reads event files, and shows stores of decisions in the tab «Decisions»."""

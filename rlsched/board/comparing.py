@@ -1,4 +1,4 @@
-"""Compares two runs of the same jobs: changes in waiting times, and the first decision that differs."""
+"""Compares two runs of the same jobs: changes of waiting times, and the first decision that differs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from rlsched.decisions.timeline import JobSeen
 
 MOST_JOBS: Final = 10
 Act = tuple[int, float, str, str]
-"""A start or a preemption: (row of the store, time, kind, job)."""
+"""A start or a preemption: (row of the decision in the store, time in seconds, kind, job)."""
 
 
 def compare(reader: StoreReader, other: StoreReader) -> dict[str, Any]:
-    """Compare the waiting times of two runs, for the jobs that started in both.
+    """Return the differences between the waiting times of two runs, for the jobs that started in both.
 
-    The waiting time is the first start minus the submission. `less` lists the jobs that wait less in `reader`
-    than in `other` (largest gain first), `more` the jobs that wait longer (largest loss first).
+    A job's waiting time is its first start minus its submission. `less` lists the jobs that wait less in
+    `reader` than in `other` (largest gain first), `more` the jobs that wait longer (largest loss first).
     """
     pairs = [
         (job, twin)
@@ -60,10 +60,10 @@ def _mean(values: list[float]) -> float:
 
 
 def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
-    """Return the first start or preemption that differs between the runs, as decided in each run, or None.
+    """Return the first start or preemption that differs, from each run; None: no difference.
 
-    `worth` names a decision of `reader` and a candidate of that decision with the effect of `other`'s
-    decision; a replay shows the value of the candidate. None: there is no such candidate.
+    `worth` names a decision of `reader` and its candidate with the effect of `other`'s decision; a replay
+    with this candidate shows its value. `worth` is None if there is no such candidate.
     """
     for mine, theirs in zip_longest(_acts(reader), _acts(other)):
         if mine is None or theirs is None or mine[1:] != theirs[1:]:
@@ -76,9 +76,11 @@ def _parting(reader: StoreReader, other: StoreReader) -> dict[str, Any] | None:
 
 
 def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None) -> dict[str, Any] | None:
-    """Return the decision of `reader` that had a candidate with the effect of `theirs`, and the candidate."""
+    """Return the decision of `reader` and its candidate that has the same effect as `theirs`."""
     rows = [] if mine is None else [mine[0]]
-    if theirs is not None and (mine is None or theirs.now_s < mine[1]):  # this run waited, or did not decide
+    if theirs is not None and (
+        mine is None or theirs.now_s < mine[1]
+    ):  # `reader` decided to wait or did not decide
         rows = np.flatnonzero(reader.times_s == theirs.now_s).tolist()
     for row in rows:
         record = reader.record(row)
@@ -90,6 +92,6 @@ def _worth(reader: StoreReader, mine: Act | None, theirs: DecisionRecord | None)
 
 
 def _acts(reader: StoreReader) -> list[Act]:
-    """Return the starts and preemptions of a run as (row, time, kind, job)."""
+    """Return all starts and preemptions of a run, in order."""
     columns = zip(reader.times_s.tolist(), reader.column("kind"), reader.column("job"), strict=True)
     return [(row, *cells) for row, cells in enumerate(columns) if cells[1] != "wait"]

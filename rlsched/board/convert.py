@@ -1,4 +1,4 @@
-"""Converts a store of decisions, and the states of its cluster, to curves for TensorBoard."""
+"""Converts a store of decisions to TensorBoard curves of its decisions and of its cluster."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from rlsched.decisions.reading import StoreReader, parts, read_records
 from rlsched.decisions.timeline import CLASS_NAMES, Timeline
 
 POINTS: Final = 400
-"""Points of each curve of the cluster, by part of a store."""
+"""Number of points of each cluster curve, for each part of a store."""
 
 
 def draw_run(store: str | Path, folder: str | Path) -> int:
-    """Write a store as the TensorBoard run `folder`; remove older event files there.
+    """Write a store of decisions as the TensorBoard run `folder`, and remove older event files there.
 
-    Each point has the time of the store as its wall time: Unix seconds, or seconds of the trace. The step of
-    a decision's curve is a number of decisions, that of a cluster's curve is seconds since the first event.
+    The wall time of a point is the time in the store: Unix seconds, or seconds of the trace. The step is the
+    number of decisions so far for curves of decisions, and seconds since the first event for curves of the
+    cluster.
 
     Returns:
         The number of decisions.
 
     Raises:
-        InputError: there is no store, it is damaged, or the folder cannot be written.
+        InputError: there is no store, the store is damaged, or the folder cannot be written.
     """
     records = read_records(store)
     for old in Path(folder).glob("events.out.tfevents.*"):
@@ -52,10 +53,10 @@ def draw_run(store: str | Path, folder: str | Path) -> int:
 
 
 def _course(timeline: Timeline) -> Iterator[tuple[float, dict[str, float]]]:
-    """Times, and the values of the cluster's curves then.
+    """Yield times, and the values of the cluster's curves at these times, by tag.
 
-    Power is left out while it is not known for all jobs, and the waiting time if no job has started since the
-    point before.
+    Power is missing while the power of a running job is unknown. The waiting time is missing if no job has
+    started since the previous time.
     """
     if not timeline.first_s < timeline.last_s:
         return

@@ -1,4 +1,4 @@
-"""Writes curves for TensorBoard, with descriptions, charts that group them, and the settings of the run."""
+"""Writes curves for TensorBoard, with descriptions, charts of several curves, and the run's settings."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def description_of(tag: str, descriptions: Mapping[str, str]) -> str:
 
 
 class Curves:
-    """Curves in one event file. A curve is written once it is not 0: counts that stay 0 are not drawn.
+    """Writes curves to one event file. Curves with no other value than 0 are not written.
 
     Args:
-        logdir: Folder of the event file; created if missing. TensorBoard calls it a run.
+        logdir: Folder of the event file (a run in TensorBoard); created if missing.
         descriptions: Descriptions of tags, by regular expression.
         layout: Charts of the tab «Custom scalars».
         wall_time: Clock for the timestamps of the points, seconds since 1970.
 
     Raises:
-        InputError: tensorboard is not installed, or `logdir` cannot be written to.
+        InputError: tensorboard is not installed, or `logdir` cannot be written.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Curves:
         scalars: Mapping[str, float],
         histograms: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
-        """Add a point to each of these curves.
+        """Add a point to each curve in `scalars` and `histograms`.
 
         Raises:
             InputError: the write failed, for example because the disk is full. Some points are lost; later
@@ -80,7 +80,7 @@ class Curves:
             self._add(step, [histogram_pb(tag, values, description=self._said(tag))], stamp)
 
     def text(self, tag: str, markdown: str) -> None:
-        """Add a text to the run, as Markdown."""
+        """Add a text in Markdown to the run."""
         from tensorboard.plugins.text.summary_v2 import text_pb
 
         self._add(0, [text_pb(tag, markdown, self._said(tag))])
@@ -90,14 +90,14 @@ class Curves:
         self._add(0, [image(tag, png, size, self._said(tag))])
 
     def settings(self, values: Mapping[str, object], metrics: Sequence[str]) -> None:
-        """Add the settings of the run, and the tags that the tab «HParams» compares between runs."""
+        """Add the settings of the run, and the tags by which the tab «HParams» compares runs."""
         from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 
         plain = {name: _plain(one) for name, one in values.items()}
         self._add(0, [compared_by(plain, {tag: self._said(tag) for tag in metrics}), hparams_pb(plain)])
 
     def flush(self) -> None:
-        """Write the points that are in memory.
+        """Write the points in memory to the file.
 
         Raises:
             InputError: the points cannot be written, and are lost.
@@ -105,7 +105,7 @@ class Curves:
         self._file.flush()
 
     def close(self) -> None:
-        """Flush, then close the file."""
+        """Write the points in memory, and close the file."""
         self._file.close()
 
     def _said(self, tag: str) -> str:
@@ -120,14 +120,14 @@ class Curves:
 
 
 def _plain(value: object) -> bool | float | str:
-    """Convert a value to a type that TensorBoard accepts for a setting."""
+    """Return a setting as a type that TensorBoard accepts: a truth value, a number or text."""
     if isinstance(value, bool):
         return value
     return float(value) if isinstance(value, int | float) else str(value)
 
 
 def flat(table: Mapping[str, Any], within: str = "") -> dict[str, object]:
-    """Flatten a nested table: nested keys are joined with dots, lists become text."""
+    """Return a nested table as a flat one: keys are joined by dots, lists become text."""
     found: dict[str, object] = {}
     for name, value in table.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Writes one TensorBoard event file in the caller's thread, so that write errors are raised at once."""
+"""Writes a TensorBoard event file in the caller's thread, so that the caller gets write errors at once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _MAX_HELD_BYTES = 1 << 16
 
 
 class EventFile:
-    """An event file. Events stay in memory until `flush`; after a failed write the file is truncated.
+    """Writes an event file. Events stay in memory until `flush`.
 
-    Truncation removes the partial write that a full disk causes: the file stays readable.
+    If a write fails, the file is truncated to its length before the write, so that it stays readable.
 
     Args:
-        logdir: Folder of the file, created if missing.
+        logdir: Folder of the file; created if missing.
         wall_time: Clock for the timestamp at the beginning of the file, seconds since 1970.
 
     Raises:
@@ -53,17 +53,17 @@ class EventFile:
         self._records.write(self._first.SerializeToString())
 
     def add(self, event: Any) -> None:
-        """Add one `Event`.
+        """Add an `Event` of TensorBoard. If many bytes are in memory, they are written.
 
         Raises:
-            InputError: see `flush`.
+            InputError: as for `flush`.
         """
         self._records.write(event.SerializeToString())
         if self._buffer.tell() > _MAX_HELD_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Write the events that are in memory.
+        """Write the events in memory to the file.
 
         Raises:
             InputError: the events cannot be written, and are lost.
@@ -78,12 +78,12 @@ class EventFile:
                 left = left[os.write(self._file, left) :]
         except OSError as error:
             os.ftruncate(self._file, whole)
-            if whole == 0:  # the file begins with its version
+            if whole == 0:  # every file begins with the version event
                 self._records.write(self._first.SerializeToString())
             raise self._cannot(error) from error
 
     def close(self) -> None:
-        """Flush, then close the file."""
+        """Write the events in memory, and close the file."""
         try:
             self.flush()
         finally:

@@ -1,7 +1,7 @@
-"""TensorBoard's tab «Decisions»: serves the stores of decisions below TensorBoard's log folder.
+"""TensorBoard's tab «Decisions», which shows the stores of decisions below TensorBoard's log folder.
 
-TensorBoard does not start if the import of a plugin fails. Therefore this module imports nothing that an
-installation with TensorBoard can lack, and nothing slow: no torch, no numba, no zmq.
+TensorBoard does not start if the import of a plugin fails. Therefore this module imports only packages that
+every installation with TensorBoard has, and nothing slow: no torch, no numba, no zmq.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from rlsched.errors import InputError
 STATIC: Final = Path(__file__).with_name("static")
 TYPES: Final = {".js": "text/javascript", ".css": "text/css"}
 UNTIL: Final = " until "
-"""Separator in the name of an earlier part of a store: between the store's name and the part's end time."""
+"""Separator between a store's name and the end time of a part, in the names of all parts except the last."""
 MOST_TEXT: Final = 200
-"""Maximum length of a search text or of a name in a query, characters."""
+"""Maximum length of a text in a request, characters."""
 
 MOST_HOURS: Final = 24.0 * 366
 ASKS: Final = "X-Rlsched-Replay"
-"""Header that requests to start or stop a replay must have: pages of other sites cannot send it."""
+"""Header that a request to start or stop a replay must have. Pages of other sites cannot send this header."""
 
 Answer = Callable[[StoreReader, "RequestQuery"], Any]
 
 
 class RequestQuery:
-    """The parameters of a request.
+    """The parameters of an HTTP request.
 
     Args:
         values: Values by name, as received.
@@ -56,7 +56,7 @@ class RequestQuery:
         """Return a required text parameter.
 
         Raises:
-            InputError: the parameter is missing, or too long.
+            InputError: the parameter is missing or too long.
         """
         value = self._values.get(name, "")
         if not value or len(value) > MOST_TEXT:
@@ -64,10 +64,10 @@ class RequestQuery:
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """Return a parameter that is a finite number.
+        """Return a parameter that is a finite number; `default`: the value if the parameter is missing.
 
         Raises:
-            InputError: the parameter is missing without a default, or is not a finite number.
+            InputError: the parameter is missing and has no default, or is not a finite number.
         """
         value = self._values.get(name)
         if value is None and default is not None:
@@ -81,10 +81,10 @@ class RequestQuery:
         return found
 
     def whole(self, name: str) -> int:
-        """Return a parameter that is a whole number.
+        """Return a required parameter that is a whole number.
 
         Raises:
-            InputError: the parameter is not a whole number.
+            InputError: the parameter is missing, or is not a whole number.
         """
         value = self._values.get(name, "")
         if not value.isdecimal() or len(value) > 18:
@@ -93,10 +93,10 @@ class RequestQuery:
 
 
 class Stores:
-    """The stores below a folder. Each store is read once; a request reads the rows added since the last one.
+    """Readers of the stores below a folder. Each reader is kept, so that a request reads only the added rows.
 
-    A store that is too large to be read at once is offered in parts: the last part under the store's name,
-    each earlier part under that name with the part's end time.
+    A store that is too large to be read at once is listed in parts. The last part has the store's name; the
+    name of each earlier part ends with the part's end time.
 
     Args:
         logdir: The folder.
@@ -113,11 +113,11 @@ class Stores:
         return list(self._found())
 
     def opened(self, name: str) -> bool:
-        """Return whether a store is cheap to show: it was read before, or is the last part of a store."""
+        """Return whether a store or part can be shown quickly: it was read before, or is the last part."""
         return name in self._readers or self._found().get(name, (None, None))[1] is None
 
     def _found(self) -> dict[str, tuple[Path, Part | None]]:
-        """Return the folder and the part of each store by name. Part None: the last part, still growing."""
+        """Return the folder and the part for each name. Part None: the last part, which still grows."""
         found: dict[str, tuple[Path, Part | None]] = {}
         for name, folder in find_stores(self._logdir).items() if self._logdir.is_dir() else ():
             found[name] = folder, None
@@ -136,10 +136,10 @@ class Stores:
         return known[1]
 
     def reader(self, name: str) -> StoreReader:
-        """Return a reader of a store, with all rows that are in the store now.
+        """Return the reader of a store or part, after it has read the rows that were added.
 
         Raises:
-            InputError: there is no store with this name, or it cannot be read.
+            InputError: there is no store with this name, or the store cannot be read.
         """
         folder, part = self._found().get(name, (None, None))
         if folder is None:
@@ -152,10 +152,10 @@ class Stores:
 
 
 class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
-    """The tab «Decisions» as a plugin of TensorBoard.
+    """TensorBoard's plugin for the tab «Decisions».
 
     Args:
-        context: TensorBoard's start parameters.
+        context: Start parameters that TensorBoard passes to plugins.
     """
 
     plugin_name = "decisions"
@@ -165,15 +165,15 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         self._replays = ReplayRunner()
 
     def is_active(self) -> bool:
-        """Return whether there is a store to show."""
+        """Return whether there is a store to show; if not, TensorBoard hides the tab."""
         return bool(self._stores.names())
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        """Return the tab's name and its page."""
+        """Return the name of the tab and the file of its page."""
         return base_plugin.FrontendMetadata(es_module_path="/static/index.js", tab_name="Decisions")
 
     def get_plugin_apps(self) -> dict[str, Any]:
-        """Return the WSGI applications by path."""
+        """Return the WSGI applications of the plugin, by path."""
         answers: dict[str, Answer] = {
             "/overview": _overview,
             "/moment": lambda reader, query: story.moment(reader, query.number("at")),
@@ -206,7 +206,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return app
 
     def _instead(self, request: wrappers.Request) -> wrappers.Response:
-        """Replay with another choice: POST starts or stops a replay; GET returns its progress."""
+        """Answer a request for a replay: POST starts or stops the replay, GET returns its state."""
         query = RequestQuery(request.args.to_dict())
         try:
             if request.method == "GET":
@@ -230,7 +230,7 @@ class DecisionsPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
             return _respond(request, {"error": f"a replay cannot be started: {error}"}, 500)
 
     def _runs(self, request: wrappers.Request) -> wrappers.Response:
-        """Return the stores, with a summary of each."""
+        """Answer a request for the list of stores, each with a summary."""
         found: list[dict[str, Any]] = []
         with self._stores.lock:
             for name in self._stores.names():
@@ -266,7 +266,7 @@ def _row(reader: StoreReader, query: RequestQuery) -> int:
 
 
 def _number_of(reader: StoreReader, query: RequestQuery) -> int:
-    """Return the number of the requested decision; check that it has the requested candidate."""
+    """Return the number of the requested decision, after a check that it has the requested candidate."""
     record, wanted = reader.record(_row(reader, query)), query.whole("candidate")
     if not any(one.number == wanted for one in candidates(record)):
         raise InputError(f"candidate: decision {record.number} has no candidate {wanted}")
@@ -275,7 +275,7 @@ def _number_of(reader: StoreReader, query: RequestQuery) -> int:
 
 @wrappers.Request.application
 def _static(request: wrappers.Request) -> wrappers.Response:
-    """Return a file of the page; only the known file names are served."""
+    """Answer a request for a file of the page. Only the known file names are served."""
     files = {file.name: file for file in _files()}
     file = files.get(request.path.rpartition("/")[2])
     if file is None:
@@ -289,7 +289,7 @@ def _files() -> Iterable[Path]:
 
 
 def _respond(request: wrappers.Request, found: Any, code: int = 200) -> wrappers.Response:
-    """Return a JSON response; numbers that are not finite become null."""
+    """Return a JSON response with the data `found`; numbers that are not finite become null."""
     text = json.dumps(_finite(found), allow_nan=False, separators=(",", ":"))
     answer: wrappers.Response = http_util.Respond(request, text, "application/json", code=code)
     return answer

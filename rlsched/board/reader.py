@@ -1,4 +1,4 @@
-"""Reads TensorBoard event files: curves and texts of every run below a folder."""
+"""Reads TensorBoard event files: the curves and texts of all runs below a folder."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 from rlsched.errors import InputError
 
 _HEAD_BYTES: Final = 12
-"""Size of a record's header: the length of the record, and the checksum of that length."""
+"""Size of a record's header, bytes. The header has the record's length, and a checksum of the length."""
 _CHECK_BYTES: Final = 4
-"""Size of the checksum after each record."""
+"""Size of the checksum after each record, bytes."""
 
 
 @dataclass
 class RunEvents:
-    """Content of the event files of one folder; the values of each tag are in the order of writing.
+    """Content of the event files in one folder (a run). The values of each tag are in the order of writing.
 
     Attributes:
         scalars: (step, value) pairs by tag.
@@ -33,14 +33,14 @@ class RunEvents:
 
 
 def read_runs(logdir: str | Path) -> dict[str, RunEvents]:
-    """Read every run below `logdir`. Returns the runs by their path below `logdir`, `.` for `logdir` itself.
+    """Return the runs below `logdir`, by relative path; `.`: `logdir` itself.
 
-    Reads the files of rlsched, Stable-Baselines3 and torch. Checksums are verified in Python, so reading a
-    large file is slow (about 4 MB/s). A damaged or truncated file is read up to the damage; a message in
-    `damaged` names the file and the last step that was read.
+    Reads files of rlsched, Stable-Baselines3 and torch. Checksums are verified in Python, at about 4 MB/s. A
+    damaged or truncated file is read up to the damage; a message in `damaged` names the file and the last
+    step that was read.
 
     Raises:
-        InputError: there is no such folder, it has no event file, an event file cannot be opened, or
+        InputError: there is no such folder, the folder has no event file, an event file cannot be opened, or
             tensorboard is not installed.
     """
     logdir = Path(logdir)
@@ -63,7 +63,7 @@ def _read_file(path: Path, run: RunEvents) -> None:
         raise InputError(
             "reading event files needs tensorboard, which is not installed; install rlsched[board]"
         ) from error
-    plugin_of: dict[str, str] = {}  # metadata stands in a tag's first value only
+    plugin_of: dict[str, str] = {}  # only the first value of a tag has metadata
     read, step = 0, 0
     try:
         whole, is_cut = _framed(path)
@@ -90,7 +90,7 @@ def _read_file(path: Path, run: RunEvents) -> None:
 
 
 def _framed(path: Path) -> tuple[int, bool]:
-    """Count the complete consecutive records of a file. Also returns whether bytes remain after them."""
+    """Return the number of complete records at the beginning of a file, and whether more bytes follow."""
     size, at, whole = path.stat().st_size, 0, 0
     with path.open("rb") as file:
         while at + _HEAD_BYTES <= size:

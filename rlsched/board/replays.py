@@ -1,7 +1,7 @@
-"""Runs replays in a separate process: one at a time, with a time limit, stopped when no page asks for them.
+"""Runs replays for the tab «Decisions» in a separate process, one at a time, with a time limit.
 
-TensorBoard's own process imports neither the simulator nor its compiler: it starts `rlsched explain` with
-`--instead`, and returns the output of that command.
+A replay is stopped if its page no longer asks for it. TensorBoard's own process imports neither the simulator
+nor its compiler: it runs `rlsched explain --instead` and passes on the output.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from rlsched.errors import InputError
 from rlsched.yielding import give_way
 
 LIMIT_S: Final = 120.0
-"""Time limit of a replay, seconds. The replay itself stops and reports it."""
+"""Time limit that the replay itself observes and reports, seconds."""
 GRACE_S: Final = 240.0
-"""Additional time for the start and for compiling without a cache, at low CPU priority, seconds."""
+"""Additional time for the start of the process and for compiling, at low CPU priority, seconds."""
 UNWATCHED_S: Final = 10.0
-"""A replay is stopped after this time without a request from its page, seconds."""
+"""Time without a request from its page after which a replay is stopped, seconds."""
 _LOOK_S: Final = 0.2
 _NICE: Final = 5
 _COMMAND: Final = (sys.executable, "-m", "rlsched", "explain", "--json")
@@ -37,9 +37,9 @@ class ReplayRunner:
     """Runs replays, one at a time.
 
     Args:
-        command: The command that runs a replay, without its options.
+        command: Words of the command that runs a replay, without its options.
         limit_s: Time limit of a replay, seconds.
-        unwatched_s: A replay is stopped after this time without a request, seconds.
+        unwatched_s: Time without a request after which a replay is stopped, seconds.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ReplayRunner:
         self._last = 0
 
     def start(self, store: Path, number: int, candidate: int, hours: float) -> dict[str, Any]:
-        """Start a replay. Returns the state of the replay, as `replay_state` does.
+        """Start a replay, and return its state as `replay_state` does.
 
         Raises:
             InputError: another replay runs.
@@ -96,7 +96,7 @@ class ReplayRunner:
 
 
 class _Replay:
-    """The process of one replay, and a thread that reads its output and kills it at the time limits."""
+    """The process of a replay, with a thread that reads its output and kills it at the time limits."""
 
     def __init__(self, command: list[str], limit_s: float, unwatched_s: float) -> None:
         self._began = self._looked = time.monotonic()
@@ -110,7 +110,7 @@ class _Replay:
             stderr=subprocess.PIPE,
             start_new_session=True,
         )
-        with suppress(OSError):  # it may have ended already
+        with suppress(OSError):  # the process can have ended already
             give_way(_NICE, self._process.pid)
         threading.Thread(target=self._watch, name="replay", daemon=True).start()
         atexit.register(self.end, "the board has ended")

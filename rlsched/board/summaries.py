@@ -1,4 +1,4 @@
-"""Summaries that TensorBoard's own functions can create only with TensorFlow."""
+"""Creates summaries for which TensorBoard's own functions need TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Layout = Mapping[str, Mapping[str, Sequence[str]]]
-"""Category -> chart -> regular expressions of its tags."""
+"""Layout of charts: category -> chart -> regular expressions of the tags in the chart."""
 
 
 def charts(layout: Layout) -> Any:
@@ -30,9 +30,9 @@ def charts(layout: Layout) -> Any:
 
 
 def compared_by(settings: Mapping[str, bool | float | str], metrics: Mapping[str, str]) -> Any:
-    """Return the summary for the tab «HParams»: the settings of the run, and the tags to compare runs by.
+    """Return the summary for the tab «HParams»: the settings of a run, and tags by which runs are compared.
 
-    `metrics` has the description of each tag.
+    `metrics`: description of each tag.
     """
     from tensorboard.compat.proto.summary_pb2 import Summary
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2

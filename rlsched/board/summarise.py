@@ -1,4 +1,4 @@
-"""Computes statistics of a batch of decision records: pure functions, no files."""
+"""Computes statistics of a batch of decision records. The functions are pure and use no files."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Summary:
-    """The values of one point on each curve, computed from a batch of successive decisions.
+    """Statistics of a batch of successive decisions: one point of each curve.
 
     Attributes:
-        scalars: Values by tag; a tag ends with the unit. Tags without data in the batch are absent.
-        histograms: Values by tag, one value for each decision. A tag is either in `scalars` or in
-            `histograms`: TensorBoard gives each tag to one plugin only.
+        scalars: Values by tag; a tag ends with the unit. Tags without data in the batch are missing.
+        histograms: One value per decision, by tag. No tag is in both `scalars` and `histograms`, because
+            TensorBoard gives each tag to one plugin only.
     """
 
     scalars: dict[str, float]
@@ -38,7 +38,7 @@ def kind_of(action: Action) -> str:
 
 
 def chosen_probability(record: DecisionRecord) -> float | None:
-    """Return the probability of the chosen action (product of both halves), None without a network."""
+    """Return the probability of the chosen action, the product of both halves; None if no network decided."""
     product, asked = 1.0, False
     for half in record.halves:
         shares = probabilities(half, record.temperature)
@@ -48,7 +48,7 @@ def chosen_probability(record: DecisionRecord) -> float | None:
 
 
 def entropy(record: DecisionRecord) -> float | None:
-    """Return the entropy of the first half of the action, nats; None without a network."""
+    """Return the entropy of the first half of the action, nats; None if no network decided."""
     shares = probabilities(record.halves[0], record.temperature) if record.halves else np.empty(0)
     if not len(shares):
         return None
@@ -62,7 +62,7 @@ def off_reference(record: DecisionRecord) -> bool:
 
 
 def summarise(records: Sequence[DecisionRecord]) -> Summary:
-    """Compute counts, probabilities, entropy, value and time of a batch of at least one decision."""
+    """Return the statistics of at least one decision: counts, probabilities, entropy, value, time."""
     scalars: dict[str, float] = {}
     for source in SOURCES:
         scalars[f"decisions/source_{source}_count"] = sum(record.source == source for record in records)

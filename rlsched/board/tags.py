@@ -1,4 +1,4 @@
-"""Descriptions of the curves of decisions, and the charts that group the curves."""
+"""Descriptions of the curves of decisions and clusters, and the charts that group the curves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLUSTER_TAGS: Final = (
     "cluster/wait_mean_s",
     "cluster/power_w",
 )
-"""Curves of the cluster: first waiting jobs, in the order of the size classes of a timeline."""
+"""Tags of the cluster's curves. The tags of waiting jobs are first, in the order of `SIZE_CLASSES`."""
 
 DESCRIPTIONS: Final = {
     "cluster/waiting_1_gpu_jobs": "Waiting jobs of up to 1 GPU.",
@@ -53,7 +53,7 @@ DESCRIPTIONS: Final = {
     "drift/outside_.*_frac": "Share of checks in which this column was outside the training range.",
     "drift/value_.*": "Present value of this column of the state.",
 }
-"""Descriptions by regular expression of the whole tag; the first match counts."""
+"""Descriptions of tags, by regular expression for the whole tag. The first expression that matches counts."""
 
 LAYOUT: Final = {
     "Cluster": {
@@ -78,4 +78,4 @@ LAYOUT: Final = {
         "weights of the experts": ["prediction_weight/.*"],
     },
 }
-"""Charts of the tab «Custom scalars»."""
+"""Charts of the tab «Custom scalars» for decisions."""

@@ -1,4 +1,4 @@
-"""Data for the tab «Decisions»: nodes and GPUs over time, the queue, and the times of decisions."""
+"""Data of the tab «Decisions»: nodes and GPUs over time, the queue, and the times of decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_FORECASTS: Final = 1_000
 
 
 def summary(name: str, reader: StoreReader) -> dict[str, Any]:
-    """Return the summary of a store."""
+    """Return the summary of a store for the list of stores."""
     timeline = reader.timeline
     return {
         "run": name,
@@ -37,11 +37,11 @@ def summary(name: str, reader: StoreReader) -> dict[str, Any]:
 
 
 def overview(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
-    """Return all data of the chart between two times.
+    """Return the data of the chart for a period.
 
-    Each bar is an attempt; bars are returned as columns. Each row of the chart is a GPU, node below node.
-    `rows` of a bar lists its ranges of adjacent rows, each as (first row, number of rows). If there are too
-    many bars, the shortest are left out.
+    The chart has a row for each GPU of each node, and a bar for each attempt. Bars are returned as columns.
+    `rows` of a bar lists its ranges of adjacent rows as (first row, number of rows). If there are too many
+    bars, the shortest are left out.
     """
     timeline = reader.timeline
     first_row, rows, nodes = {}, 0, []
@@ -94,7 +94,7 @@ def _job(job: JobSeen) -> dict[str, Any]:
 
 
 def _longest(seen: list[AttemptSeen], most: int) -> tuple[list[AttemptSeen], int]:
-    """Select the longest bars, in the order of their starts. Also returns the number of bars left out."""
+    """Return the `most` longest bars, in the order of their starts, and the number of bars left out."""
     if len(seen) <= most:
         return seen, 0
     length = np.array([one.end_s - one.start_s for one in seen])
@@ -103,7 +103,7 @@ def _longest(seen: list[AttemptSeen], most: int) -> tuple[list[AttemptSeen], int
 
 
 def _runs(one: AttemptSeen, first_row: dict[str, int]) -> list[int]:
-    """Return the GPUs of an attempt as ranges of rows: first, count, first, count, ..."""
+    """Return the rows of an attempt's GPUs as ranges: first row, number of rows, first row, ..."""
     rows = sorted(
         first_row[node] + gpu for node, gpu in zip(one.nodes, one.gpus, strict=True) if node in first_row
     )
@@ -115,9 +115,9 @@ def _runs(one: AttemptSeen, first_row: dict[str, int]) -> list[int]:
 
 
 def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
-    """Return rows and times of a sample of the decisions of this period, in the order of time.
+    """Return rows and times of an evenly spaced sample of the decisions in a period, in the order of time.
 
-    `count` is the number of all decisions of the period.
+    `count`: number of all decisions in the period.
     """
     inside = np.flatnonzero((reader.times_s >= from_s) & (reader.times_s <= to_s))
     inside = inside[np.argsort(reader.times_s[inside], kind="stable")]
@@ -130,7 +130,7 @@ def _marks(reader: StoreReader, from_s: float, to_s: float) -> dict[str, Any]:
 
 
 def search(reader: StoreReader, text: str) -> list[dict[str, Any]]:
-    """Find jobs with this number, jobs with a name that begins with the text, and jobs of this user or VC."""
+    """Return the jobs with this number, this user or this VC, or with a name that begins with the text."""
     found = []
     for job in reader.timeline.jobs.values():
         starts = job.job == text or (job.name and job.name.startswith(text))

@@ -1,4 +1,4 @@
-"""Writes decision records as TensorBoard curves and histograms. Needs tensorboard, never torch."""
+"""Writes decision records as TensorBoard curves and histograms. Needs tensorboard, but not torch."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ WINDOW_DECISIONS = 256
 
 
 class DecisionWriter:
-    """Writes an event file: every `window` decisions become one point of each curve.
+    """Writes curves of decisions to an event file: every `window` decisions become one point of each curve.
 
     The step of a point is the number of its last decision, counted from 1. A restarted broker continues the
-    steps; if a step is lower than an earlier one, TensorBoard discards the earlier points from that step on.
+    steps: at a lower step, TensorBoard would discard the earlier points from that step on.
     Event files are written at only about 2 MB/s. Therefore the event file contains a summary; the decisions
     themselves are in a store in the same folder (`rlsched.decisions`), which the tab «Decisions» shows.
 
     Args:
-        logdir: Folder of the event file; created if missing. TensorBoard calls it a run.
-        window: Decisions per point.
+        logdir: Folder of the event file (a run in TensorBoard); created if missing.
+        window: Number of decisions per point.
         wall_time: Clock for the timestamps of the points, seconds since 1970.
 
     Raises:
-        InputError: tensorboard is not installed, or `logdir` cannot be written to.
+        InputError: tensorboard is not installed, or `logdir` cannot be written.
     """
 
     def __init__(
@@ -49,17 +49,17 @@ class DecisionWriter:
         self._curves: Curves | None = Curves(self.logdir, DESCRIPTIONS, LAYOUT, wall_time)
 
     def add(self, record: DecisionRecord) -> None:
-        """Add one decision; a full window is written at once."""
+        """Add one decision; if the window is full, write its point."""
         self._waiting.append(record)
         if len(self._waiting) >= self._window:
             self._write_point()
 
     def add_scalars(self, step: int, scalars: dict[str, float]) -> None:
-        """Add a point to each of these curves at once; `step` is the number of a decision."""
+        """Write a point of each of these curves at once; `step`: the number of a decision."""
         self._open.add(step, scalars)
 
     def flush(self) -> None:
-        """Write a point for the decisions since the last point, and write all points to disk.
+        """Write a point for the decisions since the last point, and all points in memory, to disk.
 
         Raises:
             InputError: the write failed, for example because the disk is full. These points are lost; later
@@ -69,7 +69,7 @@ class DecisionWriter:
         self._open.flush()
 
     def close(self) -> None:
-        """Flush, then close the file; nothing can be added afterwards. A second call does nothing."""
+        """Write all points, and close the file for further points. A second call does nothing."""
         if self._curves is not None:
             try:
                 self._write_point()

@@ -2,4 +2,4 @@
 
 from rlsched.collector import imported
 
-imported("click")  # all of them need it
+imported("click")  # all verbs need click

@@ -1,4 +1,4 @@
-"""The command `rlsched`: finds its verbs by entry point, and turns errors into one line and an exit code."""
+"""The command `rlsched`: finds its verbs by entry point, prints errors as one line, sets the exit code."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ Example:
 
 
 class VerbGroup(click.Group):
-    """Group of the commands in the entry points `rlsched.commands`. A command is imported when it is used."""
+    """The group of all verbs: the entry points `rlsched.commands`. A verb is imported when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return known verbs in the order of the sections, then verbs of other packages by name."""
+        """Return this project's verbs in the order of the help page, then verbs of other packages by name."""
         installed = points()
         return [verb for verb in SUMMARIES if verb in installed] + sorted(set(installed) - set(SUMMARIES))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a verb and return its command; None: there is no such verb.
+        """Import a verb and return its command; return None if there is no such verb.
 
         Raises:
-            RlschedError: the verb needs an extra that is not installed, or its package is missing.
+            RlschedError: the verb needs an extra that is not installed, or the verb's package is missing.
         """
         own = own_point(cmd_name)
         point = None if own else points().get(cmd_name)
@@ -57,7 +57,7 @@ class VerbGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a verb; for an unknown verb, suggest the nearest, or the one that replaces a Slurm command."""
+        """Find a verb; if it is unknown, suggest a similar verb, or the verb for a Slurm command."""
         wanted = bool(args) and not args[0].startswith("-") and not ctx.resilient_parsing
         if not wanted:
             return super().resolve_command(ctx, args)
@@ -108,9 +108,9 @@ def main() -> None:
 
 
 def run(args: Sequence[str]) -> int:
-    """Run one command line and return its exit code; the only place that turns errors into text.
+    """Run one command line and return its exit code. Only this function prints errors.
 
-    A verb returns None, or an exit code of its own; it may also call `ctx.exit(code)`.
+    A verb returns None or its own exit code; it can also call `ctx.exit(code)`.
     """
     try:
         result = cli.main(args=list(args), prog_name="rlsched", standalone_mode=False)
@@ -139,14 +139,14 @@ def run(args: Sequence[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    from rlsched.logs import fail  # it loads logging, which most verbs do without
+    from rlsched.logs import fail  # imports logging, which most verbs do not need
 
     fail(" ".join(message.split()))
     return code
 
 
 def _missing(error: ModuleNotFoundError, verb: str) -> RlschedError:
-    """Return the error for a verb whose module is missing."""
+    """Return the error for a verb that needs a missing module."""
     module = error.name or ""
     extra = extra_for(module, verb)
     if extra:

@@ -1,4 +1,4 @@
-"""Reads the entry points of the verbs, which form the group `rlsched.commands`."""
+"""Reads the entry points `rlsched.commands`, which define the verbs of `rlsched`."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ GROUP = "rlsched.commands"
 
 
 def points() -> dict[str, EntryPoint]:
-    """Return the entry points of the verbs of all installed packages, by verb, from package metadata."""
+    """Return the entry points of all installed packages' verbs, by verb, from the packages' metadata."""
     from importlib.metadata import entry_points
 
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def own_point(verb: str) -> str:
-    """Return `MODULE:NAME` of a verb of this package, from its own entry points; "" if it has none.
+    """Return `MODULE:NAME` of a verb of this package; "" if this package has no such verb.
 
-    `importlib.metadata` is not used, because it would take a third of the time of `rlsched submit`.
+    The entry points are read from this package's own file: `importlib.metadata` would take a third of the
+    time of `rlsched submit`.
     """
     for folder in sys.path:
         for name in _names(folder):
@@ -51,7 +52,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _of_group(path: str) -> dict[str, str]:
-    """Return the lines `NAME = MODULE:NAME` of the group `rlsched.commands` in a file, by name."""
+    """Read the entry points `rlsched.commands` (`NAME = MODULE:NAME`) from a file; return them by name."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().splitlines()

@@ -1,4 +1,4 @@
-"""Summaries of the verbs and the extras that they need, known without importing the verbs."""
+"""Summaries of the verbs, and the extras that the verbs need; available without an import of the verbs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "status": "Report whether the broker is healthy; an exit code for monitoring.",
     },
 }
-"""Summaries of this project's verbs by section, in the order of the help page; other verbs follow."""
+"""Summaries of this project's verbs, by section of the help page and in its order."""
 
 SUMMARIES: dict[str, str] = {verb: line for section in SECTIONS.values() for verb, line in section.items()}
 
@@ -71,7 +71,7 @@ SLURMS: dict[str, str] = {
     "sacctmgr": "quota",
     "sdiag": "status",
 }
-"""Verbs by the Slurm command that they replace."""
+"""For each Slurm command, the verb or verbs that replace it."""
 
 _EXTRA_OF_MODULE = {
     "torch": "train",
@@ -100,6 +100,6 @@ _EXTRA_OF_VERB = {
 
 
 def extra_for(module: str, verb: str) -> str | None:
-    """Return the extra to install if `verb` lacks `module`; None: the module belongs to no extra."""
+    """Return the extra to install if a verb lacks a module; None if the module belongs to no extra."""
     extra = _EXTRA_OF_MODULE.get(module.partition(".")[0])
     return extra and _EXTRA_OF_VERB.get(verb, extra)

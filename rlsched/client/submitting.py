@@ -113,7 +113,7 @@ def submit_many(
 
 
 def in_common(jobs: Sequence[Submit]) -> tuple[dict[str, str], list[Submit]]:
-    """Return the variables with the same value in all jobs, and the jobs without these variables."""
+    """Return the variables with one value for all jobs, and copies of the jobs that omit these variables."""
     env = dict(jobs[0].env) if jobs else {}
     for job in jobs:
         env = {name: value for name, value in env.items() if job.env.get(name) == value}

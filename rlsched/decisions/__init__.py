@@ -1,1 +1,1 @@
-"""The store of decisions: decision records, and events of jobs and nodes."""
+"""The store of decisions: files with decision records, and with events of jobs and nodes."""

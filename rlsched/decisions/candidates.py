@@ -1,4 +1,4 @@
-"""The numbered alternatives of a decision: its open plans, and the legal rows of a network."""
+"""Candidates of a decision: the numbered alternatives from which a replay can choose another one."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Candidate:
     """One alternative of a decision.
 
     Attributes:
-        number: 1, 2, ... within the decision; 0: the static rule's choice.
-        of: Kind of the candidate: the `rule`'s choice, a `plan`, or a row of the network's first half (`job`)
-            or second half (`how`).
-        at: Position in the record's plans, or in the half's rows; -1 for the rule's choice.
+        number: Number within the decision, from 1; 0: the static rule's choice.
+        of: Kind of the candidate: the `rule`'s choice, a `plan`, or a legal row of the network's first half
+            (`job`) or second half (`how`).
+        at: Index in the record's plans, or in the half's rows; -1 for the rule's choice.
         taken: Whether the scheduler chose this candidate.
         words: Description for users.
     """
@@ -36,7 +36,11 @@ class Candidate:
 
 
 def candidates(record: DecisionRecord) -> list[Candidate]:
-    """Return all candidates, including the chosen one; the rule's choice is first if a policy decided."""
+    """Return the candidates of a decision, including the chosen one.
+
+    If a policy decided, the first candidate is the static rule's choice. Plans that were not possible and
+    illegal rows are no candidates.
+    """
     found: list[Candidate] = []
     if record.source != "rule":
         found.append(Candidate(0, "rule", -1, False, "the rule's choice"))
@@ -80,16 +84,18 @@ def candidate(record: DecisionRecord, asked: str) -> Candidate:
 
 
 def numbers_of(record: DecisionRecord, of: str) -> dict[int, int]:
-    """Return the numbers of the candidates of one kind, by their positions."""
+    """Return the numbers of a decision's candidates of kind `of`, by their indices (`Candidate.at`)."""
     return {one.at: one.number for one in candidates(record) if one.of == of}
 
 
 def as_another(record: DecisionRecord, other: DecisionRecord | None) -> Candidate | None:
-    """Return the candidate that has the same effect as another decision, or None. Jobs are matched by name.
+    """Return the candidate that has the same effect as another run's decision; None: there is none.
+
+    Jobs of the two runs are matched by displayed ID.
 
     Args:
-        record: The decision whose candidates are searched.
-        other: The other decision; None: the other run waited.
+        record: The decision with the candidates.
+        other: The decision of the other run; None: the other run waited.
     """
     action = None if other is None else other.action
     found = [one for one in candidates(record) if not one.taken and _as(record, one, other)]
@@ -120,5 +126,5 @@ def _as(record: DecisionRecord, one: Candidate, other: DecisionRecord | None) ->
 
 
 def _seq(record: DecisionRecord, one: Candidate) -> int:
-    """Return the job of a candidate in the network's first half, -1 for *wait*."""
+    """Return the number of the job that a row of the network's first half stands for; -1: *wait*."""
     return next(half for half in record.halves if half.kind == "job").seqs[one.at]

@@ -1,4 +1,4 @@
-"""The policies of a broker's store of decisions, with their start times and settings, for replays."""
+"""The policies that a broker has used, with start times and settings, so that decisions can be replayed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DECIDERS_FILE: Final = "policies.jsonl"
 
 
 class Decider(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy that a broker began to use.
+    """A policy that a broker has used.
 
     Attributes:
-        since_s: Time from which the policy decides, Unix seconds.
+        since_s: Time at which the broker began to use the policy, Unix seconds.
         policy: Name of the policy.
-        toml: Settings of the policy; paths are absolute.
+        toml: Settings of the policy, as TOML with absolute paths.
     """
 
     since_s: float
@@ -30,7 +30,7 @@ class Decider(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def note_decider(folder: Path, policy: Policy, since_s: float) -> None:
-    """Record that a policy decides from now on, unless it is already the last recorded policy.
+    """Record that a broker uses a policy from `since_s` on, unless this policy is recorded last already.
 
     Raises:
         OSError: the file cannot be written, or the existing file cannot be read.
@@ -46,10 +46,10 @@ def note_decider(folder: Path, policy: Policy, since_s: float) -> None:
 
 
 def decider_at(folder: Path, at_s: float) -> Policy:
-    """Return the policy that decided at a time.
+    """Return the policy that a broker used at a time.
 
     Raises:
-        InputError: the store has no policy for that time.
+        InputError: no policy is recorded for that time.
     """
     try:
         known = _deciders(folder / DECIDERS_FILE)
@@ -65,7 +65,7 @@ def decider_at(folder: Path, at_s: float) -> Policy:
 
 
 def _deciders(path: Path) -> list[Decider]:
-    """Read all lines of a file, in order. Lines that are incomplete (full disk) are skipped.
+    """Return the recorded policies of a file, in order. Incomplete lines, as a full disk leaves, are skipped.
 
     Raises:
         OSError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""Decisions as text: the action, its alternatives with their values, and the prices."""
+"""Describes decisions as text: the action, the alternatives with their values, and the prices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PRICE_NAMES: Final = {
 
 
 def done(record: DecisionRecord) -> str:
-    """Return the action of a decision as text."""
+    """Return a text that describes the action of a decision."""
     job = record.names.job
     match record.action:
         case Start(seq=seq, gpus=gpus, sm_clock_frac=clock):
@@ -38,7 +38,7 @@ def done(record: DecisionRecord) -> str:
 
 
 def decided_by(record: DecisionRecord) -> str:
-    """Return the source of a decision as text."""
+    """Return a text that names the source of a decision, such as the policy, a rule or the guard."""
     return {
         "policy": f"the policy {record.policy_id}",
         "rule": f"the rule {record.policy_id}",
@@ -49,9 +49,9 @@ def decided_by(record: DecisionRecord) -> str:
 
 
 def ranked_plans(record: DecisionRecord) -> list[tuple[PlanSeen, str, str]]:
-    """Return the plans for the job whose turn it was, the chosen one first, then the best first.
+    """Return the plans of a decision as (plan, description, outcome).
 
-    Each entry is (plan, text, outcome).
+    The chosen plan is first, then possible plans by value, then plans that were not possible.
     """
     compared = sum(not plan.verdict for plan in record.plans) > 1
 
@@ -65,10 +65,10 @@ def ranked_plans(record: DecisionRecord) -> list[tuple[PlanSeen, str, str]]:
 
 
 def rows_in_words(record: DecisionRecord) -> list[tuple[str, str, str, int]]:
-    """Return the rows that a network chose from: (row, outcome, half, position in the half).
+    """Return the rows from which a network chose, as (description, outcome, half, index in the half).
 
-    The chosen row of each half is first, then the most probable rows. Empty for a rule. The position is -1 if
-    a line stands for several rows.
+    The chosen row of each half is first, then the most probable rows. The result is empty if a rule decided.
+    The index is -1 if an entry stands for several omitted rows.
     """
     found: list[tuple[str, str, str, int]] = []
     for half in record.halves:
@@ -92,7 +92,7 @@ def rows_in_words(record: DecisionRecord) -> list[tuple[str, str, str, int]]:
 
 
 def row_in_words(record: DecisionRecord, half: Half, row: int) -> str:
-    """Return the meaning of a row of a half as text."""
+    """Return a text that describes a row of a half: a job, with its node if the row names one, or *wait*."""
     seq = half.seqs[row]
     if seq < 0:
         return "wait"
@@ -102,9 +102,9 @@ def row_in_words(record: DecisionRecord, half: Half, row: int) -> str:
 
 
 def features_of(record: DecisionRecord, half: Half) -> list[dict[str, float]]:
-    """The values that the network received, of each row of a half, by the names of the columns.
+    """Return the network's inputs for each row of a half, by column name.
 
-    Columns of a record with another feature schema have numbers: `column 0`, ...
+    If the record has another feature schema, the columns are named by number: `column 0`, ...
     """
     if not half.features or not half.seqs:
         return []
@@ -115,10 +115,10 @@ def features_of(record: DecisionRecord, half: Half) -> list[dict[str, float]]:
 
 
 def probabilities(half: Half, temperature: float) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return the softmax over the legal rows of one half, (K,); 0 for illegal rows; empty without logits.
+    """Return the probabilities of the rows of a half, (K,): the softmax of the legal rows' logits.
 
-    Temperature 0 (arg max) is shown as temperature 1: the probabilities show how sure the network was, not
-    how the action was drawn.
+    Illegal rows have probability 0. The result is empty if the record has no logits. At temperature 0
+    (arg max), temperature 1 is used, which shows how sure the network was, not how the action was drawn.
     """
     if not half.logits:
         return np.empty(0)
@@ -132,7 +132,7 @@ def probabilities(half: Half, temperature: float) -> np.ndarray[tuple[int], np.d
 
 
 def rule_would(record: DecisionRecord) -> str:
-    """Return the choice of the reference rule as text, "" if the rule itself decided."""
+    """Return a text that describes the reference rule's choice; "" if no network decided."""
     if not record.halves:
         return ""
     if all(half.choice == half.reference for half in record.halves):
@@ -145,5 +145,5 @@ def rule_would(record: DecisionRecord) -> str:
 
 
 def prices_in_words(record: DecisionRecord) -> list[tuple[str, float]]:
-    """Return the prices at the time of the decision as (name, price)."""
+    """Return the prices at the time of a decision as (name for users, price)."""
     return [(PRICE_NAMES.get(name, name), value) for name, value in record.prices.items()]

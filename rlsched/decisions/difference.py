@@ -1,4 +1,4 @@
-"""Compares two schedules of the same jobs after a decision: waiting times, job times and energy."""
+"""Compares two schedules of the same jobs from a decision on: waiting times, job times and ends."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ MOST_JOBS: Final = 10
 
 
 def difference(was: Timeline, other: Timeline, from_s: float, to_s: float) -> dict[str, Any]:
-    """Return the differences between two schedules, for the jobs that exist between two times.
+    """Return how another schedule differs from the actual one, for the jobs that exist between two times.
 
-    The waiting time is the time in the queue between these times. The job time (JCT) is the time from
-    submission to end, for jobs that end before `to_s` in both schedules. `less` lists the jobs that wait less
-    in `other`.
+    A job's waiting time is its time in the queue between these times. Its job time (JCT) is the time from
+    submission to end, and counts if the job ends before `to_s` in both schedules. `less` lists the jobs that
+    wait less in `other`, `more` the jobs that wait longer.
 
     Args:
         was: The actual schedule.
-        other: The schedule to compare with.
+        other: The schedule to compare with it.
         from_s: Time at which the schedules begin to differ, seconds.
-        to_s: Time up to which both schedules are known, seconds.
+        to_s: Time until which both schedules are known, seconds.
     """
     rows, ends = [], []
     for name, job in was.jobs.items():
@@ -74,7 +74,7 @@ def _row(job: JobSeen, twin: JobSeen, from_s: float, to_s: float) -> dict[str, A
 
 
 def waiting_s(job: JobSeen, from_s: float, to_s: float) -> float:
-    """Return how long a job is in the queue between two times, seconds."""
+    """Return for how long a job is in the queue between two times, seconds."""
     since_s = from_s if math.isnan(job.submit_s) else max(job.submit_s, from_s)
     total = max(min(job.end_s, to_s) - since_s, 0.0)
     for one in job.attempts:
@@ -83,12 +83,12 @@ def waiting_s(job: JobSeen, from_s: float, to_s: float) -> float:
 
 
 def _start_s(job: JobSeen, from_s: float, to_s: float) -> float | None:
-    """Return the first start of a job between two times, or None."""
+    """Return the time of a job's first start between two times, seconds; None: no start."""
     return next((one.start_s for one in job.attempts if from_s <= one.start_s < to_s), None)
 
 
 def _same(job: JobSeen, twin: JobSeen, to_s: float) -> bool:
-    """Return whether a job has the same attempts on the same GPUs in both schedules up to a time."""
+    """Return whether a job's attempts before a time have the same times and GPUs in both schedules."""
     return list(_attempts(job, to_s)) == list(_attempts(twin, to_s))
 
 

@@ -1,4 +1,4 @@
-"""Compares the forecasts in a store with the outcomes, between two times."""
+"""The forecasts of a store for which the outcomes are known."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ TEXTS: Final = ("job", "what")
 
 
 class KnownForecasts:
-    """Forecasts with known outcomes, in the order of writing."""
+    """Forecasts with known outcomes, in the order in which the broker wrote them."""
 
     def __init__(self) -> None:
         self._numbers = {name: array("d") for name in NUMBERS}
         self._texts: dict[str, list[str]] = {name: [] for name in TEXTS}
 
     def add(self, batch: Any) -> None:
-        """Add a batch of the table `forecasts`."""
+        """Add the rows of a batch of the table `forecasts`."""
         for name in NUMBERS:
             self._numbers[name].extend(batch.column(name).to_pylist())
         for name in TEXTS:
@@ -30,10 +30,11 @@ class KnownForecasts:
         return len(self._texts["job"])
 
     def outcomes_between(self, from_s: float, to_s: float, most: int) -> dict[str, Any]:
-        """Return the forecasts whose outcomes became known between two times, as columns.
+        """Return forecasts for which the outcome became known between two times, as columns.
 
-        At most `most` forecasts are returned, an even sample of all of them. `count` is the number of all
-        forecasts of that time, `held` the number of outcomes within the forecast's 10 to 90 % range.
+        If there are more than `most`, the columns have an evenly spaced sample. `within`: whether the outcome
+        is between the 10 % and the 90 % quantile. `count`: number of all forecasts. `held`: number of all
+        outcomes between these quantiles.
         """
         numbers = {name: np.array(column) for name, column in self._numbers.items()}
         time_s, seen_s = numbers["time_s"], numbers["seen_s"]

@@ -1,4 +1,4 @@
-"""Restores the queue at a time of a store, in the order that decisions have recorded, where there is one."""
+"""Restores the queue at a past time, in the order that decision records give."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rlsched.decisions.reading import StoreReader
 from rlsched.decisions.timeline import JobSeen
 
 MOST_LOOKED: Final = 200
-"""Number of decisions that are searched for the nearest decision of each partition."""
+"""Number of decisions before and after a time among which each partition's nearest decision is searched."""
 
 
 def rows_around(reader: StoreReader, at_s: float) -> tuple[list[int], list[int]]:
-    """Return the rows of decisions at or before a time, and the rows of later decisions, nearest first."""
+    """Return the rows of decisions up to a time, and of later decisions; nearest first in both lists."""
     order = np.argsort(reader.times_s, kind="stable")
     middle = int(np.searchsorted(reader.times_s[order], at_s, side="right"))
     return order[:middle][::-1].tolist(), order[middle:].tolist()
@@ -25,12 +25,12 @@ def rows_around(reader: StoreReader, at_s: float) -> tuple[list[int], list[int]]
 def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
     """Return the jobs that wait at a time, each with the partition of its queue, "" if unknown.
 
-    Between two decisions of a partition, jobs are submitted and cancelled, but none starts. Therefore the
-    queue at a time is the queue recorded by the next decision, without jobs submitted after the time, and
-    with jobs cancelled between the time and that decision. The list has one partition after another.
+    Between two decisions of a partition, jobs are submitted and cancelled, but no job starts. Therefore the
+    queue is the one that the partition's next decision recorded, without jobs submitted after the time, and
+    with jobs that were cancelled before that decision. Partitions follow one after another.
 
-    Jobs without a recorded position are last, the longest waiting first: jobs far behind in a long queue,
-    jobs submitted after the last decision, and jobs from records that have no queue yet.
+    Jobs without a recorded position are last, ordered by submission: jobs far back in a long queue, jobs
+    submitted after the last decision, and jobs in records of older versions, which have no queue.
     """
     left = {job.job: job for job in reader.timeline.queue_at(at_s)}
     before, after = (_queues(reader, rows) if left else {} for rows in rows_around(reader, at_s))
@@ -43,7 +43,7 @@ def queue_at(reader: StoreReader, at_s: float) -> list[tuple[JobSeen, str]]:
 
 
 def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
-    """Return, by partition, the queue that the nearest decision recorded."""
+    """Return, by partition, the job IDs in the queue that the first of its decisions in `rows` recorded."""
     found: dict[str, list[str]] = {}
     for row in islice(rows, MOST_LOOKED):
         partition = reader.cells(row)["partition"]
@@ -53,7 +53,7 @@ def _queues(reader: StoreReader, rows: Iterable[int]) -> dict[str, list[str]]:
 
 
 def _merged(first: list[str], then: list[str]) -> list[str]:
-    """Return the order `then`; jobs that are only in `first` are inserted after their predecessors there."""
+    """Return the list `then`, with the jobs that only `first` has inserted after their predecessors."""
     merged, there = list(then), set(then)
     for at, job in enumerate(first):
         if job not in there:

@@ -1,4 +1,4 @@
-"""Reads a store of decisions, also while a broker writes it; each row is read once."""
+"""Reads a store of decisions. The broker can write to the store at the same time; each row is read once."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from rlsched.errors import InputError
 
 RECORD: Final = "record"
 PART_BYTES: Final = 32 << 20
-"""Maximum size of the decisions that are read at once: about 250,000 decisions of a broker."""
+"""Maximum size of the decisions in one part of a store, bytes: about 250,000 decisions of a broker."""
 _BESIDE: Final = ("jobs", "forecasts")
-"""Tables that are read in parts like `decisions`: a part has the events of its time."""
+"""Tables that are split into parts together with `decisions`: a part has the events of its period."""
 _DAMAGED: Final = (msgspec.MsgspecError, UnicodeDecodeError)
-"""Errors that decoding a damaged record can raise."""
+"""Errors that the decoding of a damaged record can raise."""
 _decoder = msgspec.msgpack.Decoder(DecisionRecord)
 
 
 class StoreReader:
-    """Reads a store. `refresh` reads the rows added since the last call.
+    """Reads a store of decisions, or one part of it. `refresh` reads the rows that are new in the files.
 
     Args:
         folder: The store.
-        part: The part to read (see `parts`); None: the last part, which new rows are added to.
+        part: The part to read (see `parts`); None: the last part, to which a broker adds rows.
 
     Attributes:
         info: Description of the store.
         numbers: (D,) number of each decision, in the order of writing.
-        times_s: (D,) time of each decision.
-        rows_of: By job, the rows of decisions that started it, preempted it, or were made at its turn.
+        times_s: (D,) time of each decision, seconds.
+        rows_of: For each job, the rows of decisions that started or preempted it, or were made at its turn.
         timeline: Events of jobs and nodes.
         foreseen: Forecasts with their outcomes.
 
@@ -55,7 +55,7 @@ class StoreReader:
         self._part = part
         self.info: StoreInfo = read_info(self.folder)
         self._segments: dict[Path, SegmentReader] = {}
-        self._batches: list[Any] = []  # of decisions
+        self._batches: list[Any] = []  # batches of the table `decisions`
         self._first_row: list[int] = [0]  # first row of each batch, and the number of all rows
         self._numbers: list[NDArray[np.int64]] = []
         self._times_s: list[NDArray[np.float64]] = []
@@ -66,7 +66,7 @@ class StoreReader:
         self.foreseen = KnownForecasts()
 
     def refresh(self) -> bool:
-        """Read the rows added since the last call. Returns whether there were any."""
+        """Read the rows added since the last call; return whether there were any."""
         with no_garbage():
             return self._refresh()
 
@@ -93,7 +93,7 @@ class StoreReader:
         if batches:
             self.timeline.saw(float(self.times_s.min()), float(self.times_s.max()))
         if self._part is not None and self.timeline.first_s < self._part.first_s:
-            self.timeline.first_s = self._part.first_s  # jobs that ran by then began in an earlier part
+            self.timeline.first_s = self._part.first_s  # attempts can begin in an earlier part
         return bool(batches or jobs or nodes or forecasts)
 
     def _index(self, batch: Any) -> None:
@@ -121,7 +121,7 @@ class StoreReader:
         return self._first_row[-1]
 
     def record(self, row: int) -> DecisionRecord:
-        """Return the record of a row.
+        """Return the decision record of a row.
 
         Raises:
             InputError: the record is damaged.
@@ -135,20 +135,20 @@ class StoreReader:
             ) from error
 
     def cells(self, row: int) -> dict[str, Any]:
-        """Return the columns of a row, except the record."""
+        """Return the values of a row by column, without the record."""
         batch, at = self._at(row)
         return {name: batch.column(name)[at].as_py() for name in batch.schema.names if name != RECORD}
 
     def row_of(self, number: int) -> int | None:
-        """Return the row of a decision, or None.
+        """Return the row of the decision with this number; None if there is none.
 
-        After a change of the policy, several decisions can have the same number: the last row counts.
+        After a change of the policy, several decisions can have the same number; the last row is returned.
         """
         found = np.flatnonzero(self.numbers == number)
         return int(found[-1]) if len(found) else None
 
     def column(self, name: str) -> list[Any]:
-        """Return a column of all decisions."""
+        """Return the values of a column for all decisions."""
         return [cell for batch in self._batches for cell in batch.column(name).to_pylist()]
 
     def _at(self, row: int) -> tuple[Any, int]:
@@ -156,18 +156,18 @@ class StoreReader:
         return self._batches[batch], row - self._first_row[batch]
 
     def cut_short(self) -> list[str]:
-        """Return the files that end with an incomplete batch: truncated by a crash, or being written."""
+        """Return the names of files that end with an incomplete batch, after a crash or during a write."""
         return [path.name for path, segment in self._segments.items() if segment.left_bytes() > 0]
 
 
 class Part(NamedTuple):
-    """A part of a store, small enough to be read at once.
+    """A part of a store, small enough to be read into memory at once.
 
     Attributes:
-        first_s: Time of the first decision in the part.
-        last_s: Time of the last decision in the part; infinite for the part that still grows.
-        first: Name of the part's first segment, by table; "": the first of the table.
-        last: Name of the part's last segment, by table; "": the last of the table.
+        first_s: Time of the first decision in the part, seconds.
+        last_s: Time of the last decision in the part, seconds; infinite for the part that still grows.
+        first: File name of the part's first segment of each table; "": the table's first segment.
+        last: File name of the part's last segment of each table; "": the table's last segment.
     """
 
     first_s: float
@@ -176,7 +176,7 @@ class Part(NamedTuple):
     last: dict[str, str]
 
     def includes_segment(self, path: Path) -> bool:
-        """Return whether a segment belongs to the part. The few events of nodes belong to every part."""
+        """Return whether a segment belongs to the part. Node events are few, and belong to every part."""
         table = path.name.partition("-")[0]
         if table == "nodes":
             return True
@@ -185,9 +185,10 @@ class Part(NamedTuple):
 
 
 def parts(folder: Path) -> list[Part]:
-    """Return the parts of a store, oldest first; empty for a store without decisions.
+    """Return the parts of a store, oldest first.
 
-    A part has at most `PART_BYTES` of decisions, or one larger segment.
+    The decisions of a part have at most `PART_BYTES`, unless one segment is larger. A store with fewer
+    decisions has one part.
     """
     groups: list[list[Path]] = []
     size = PART_BYTES + 1
@@ -214,7 +215,7 @@ def parts(folder: Path) -> list[Part]:
         for table, segments in beside.items():
             mine = [name for name, times in segments if times and times[1] >= first_s]
             before = [name for name, times in segments if times and times[1] >= last_s]
-            newest = segments[-1][0] if segments else ""  # more may be added to it
+            newest = segments[-1][0] if segments else ""  # rows can still be added to this segment
             first[table] = mine[0] if mine else newest if is_last else "~"
             last[table] = before[0] if before else ""
         found.append(Part(first_s, last_s, first, last))
@@ -222,18 +223,18 @@ def parts(folder: Path) -> list[Part]:
 
 
 def _rows(batch: Any, kind: type[JobEvent | NodeChange | ForecastSeen]) -> Iterator[tuple[Any, ...]]:
-    """Yield the fields of each event of a batch, in the struct's order; every file has all columns."""
+    """Yield the rows of a batch, each with the fields of `kind` in order."""
     return zip(*(batch.column(name).to_pylist() for name in kind.__struct_fields__), strict=True)
 
 
 def find_stores(folder: str | Path) -> dict[str, Path]:
-    """Find every store at or below a folder, by its path below the folder; `.` is the folder itself."""
+    """Return the stores in a folder and in its subfolders, by relative path; `.`: the folder itself."""
     folder = Path(folder)
     return {str(path.parent.relative_to(folder)): path.parent for path in sorted(folder.rglob("store.json"))}
 
 
 def read_records(folder: str | Path) -> list[DecisionRecord]:
-    """Read all records of a store, in the order of writing.
+    """Return all decision records of a store, in the order of writing.
 
     Raises:
         InputError: there is no store, or a record is damaged.
@@ -248,7 +249,7 @@ def read_records(folder: str | Path) -> list[DecisionRecord]:
 
 
 def last_records(folder: str | Path, most: int) -> list[DecisionRecord]:
-    """Read the last `most` records of a store, oldest first. Damaged records are skipped."""
+    """Return the last `most` decision records of a store, oldest first. Damaged records are skipped."""
     found: list[DecisionRecord] = []
     for path in reversed(segment_files(Path(folder), "decisions")):
         records: list[DecisionRecord] = []
@@ -263,7 +264,7 @@ def last_records(folder: str | Path, most: int) -> list[DecisionRecord]:
 
 
 def last_forecasts(folder: str | Path, since_s: float) -> list[ForecastSeen]:
-    """Read the forecasts with outcomes since a time, in the order of writing."""
+    """Return the forecasts for which the outcome is known since `since_s`, in the order of writing."""
     found = [
         ForecastSeen(**dict(zip(ForecastSeen.__struct_fields__, row, strict=True)))
         for path in segment_files(Path(folder), "forecasts")

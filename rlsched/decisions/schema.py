@@ -1,4 +1,4 @@
-"""Defines a store of decisions: its tables, their columns, and the file that describes the store."""
+"""The format of a store of decisions: its tables, their columns, and the file that describes the store."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TimeKind = Literal["unix", "trace"]
 
 
 class StoreInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Description of a store.
+    """Description of a store, in the file `STORE_FILE`.
 
     Attributes:
         version: `STORE_VERSION` of the rlsched that created the store.
-        time: Whether times in the store are Unix seconds or seconds of a trace.
-        of: Subject of the decisions as text: a cluster's identity, or a policy on a trace.
+        time: Whether times in the store are Unix seconds (`unix`) or seconds of a trace (`trace`).
+        of: Source of the decisions as text: a cluster's identity, or a policy on a trace.
     """
 
     version: int = STORE_VERSION
@@ -36,24 +36,24 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event of a job.
 
     Attributes:
-        time_s: Time of the event.
-        kind: `submit`, or `start` or `end` of an attempt; a job that never started can have an `end`, too.
+        time_s: Time of the event, seconds.
+        kind: `submit`; `start` or `end` of an attempt. A job that never started can also have an `end`.
         job: Displayed ID of the job: a broker's job number, or a trace's job id.
         name: Name of the job, "" if it has none.
         user: Owner of the job.
         vc: Virtual cluster of the job.
         num_gpus: Number of GPUs that the job requests.
-        predicted_s: Predicted run time at submission; nan in later events, and if there is no prediction.
-        attempt: Number of the attempt, 0 before the first.
-        nodes: Node of each GPU of the attempt.
-        gpus: Number of each GPU on its node.
-        share_milli: Share of each GPU, thousandths.
+        predicted_s: Predicted run time at submission, seconds; nan in other events, and if unknown.
+        attempt: Number of the attempt; 0 before the first attempt.
+        nodes: Name of the node of each GPU of the attempt.
+        gpus: Index of each GPU on its node.
+        share_milli: Share of each GPU that the attempt has, thousandths.
         sm_clock_frac: SM clock, relative to the maximum.
         state: State after an `end`: `completed`, `failed`, `cancelled`, `rejected`, or `queued` if another
             attempt follows.
-        reason: The reason as text.
-        run_s: Run time of the attempt, nan if it did not run.
-        energy_j: Energy of the attempt, nan if not measured.
+        reason: Reason of the end, for users.
+        run_s: Run time of the attempt, seconds; nan if it did not run.
+        energy_j: Energy of the attempt, joules; nan if not measured.
     """
 
     time_s: float
@@ -79,12 +79,12 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
     """A registration of a node, or a change of its state.
 
     Attributes:
-        time_s: Time of the event.
+        time_s: Time of the event, seconds.
         node: Name of the node.
         num_gpus: Number of GPUs of the node.
         gpu_type: Type of the GPUs, "" if unknown.
         state: `up`, `away`, `down`, `drained`, `asleep` or `removed`.
-        reason: The reason as text.
+        reason: Reason of the state, for users.
     """
 
     time_s: float
@@ -96,21 +96,21 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """A forecast with its outcome. Times other than `time_s` and `said_s` are seconds after `said_s`.
+    """A forecast with its outcome. All times except `time_s` and `said_s` are seconds after `said_s`.
 
     Attributes:
-        time_s: Time of the outcome.
+        time_s: Time at which the outcome became known.
         job: Displayed ID of the job.
         num_gpus: Number of GPUs that the job requests.
         `what`: `start`; `end`, forecast while the job waited; `end-running`, forecast while the job ran.
         said_s: Time at which the forecast was made.
-        low_s: 10 % quantile.
-        median_s: 50 % quantile.
-        high_s: 90 % quantile; infinite: beyond the horizon.
+        low_s: 10 % quantile of the forecast.
+        median_s: 50 % quantile of the forecast.
+        high_s: 90 % quantile of the forecast; infinite: beyond the horizon.
         seen_s: The outcome.
         raw: The three quantiles before correction.
-        last_s: Forecast of a simple rule: the last outcome of this size class; nan: there was none.
-        week: 10, 50, 90 % quantiles of this size class in the week before; nan: there were none.
+        last_s: Forecast of a simple rule: the previous outcome of a job of this size class; nan: none.
+        week: 10, 50 and 90 % quantiles of this size class's outcomes in the week before; nan: none.
         list_s: Forecast of list scheduling.
     """
 
@@ -130,7 +130,7 @@ class ForecastSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def schemas() -> dict[str, Any]:
-    """Return the Arrow schema of each table by name. Struct fields become columns of the same names."""
+    """Return the Arrow schema of each table, by table name. Columns have the names of the structs' fields."""
     import pyarrow as pa
 
     text, whole, number = pa.string(), pa.int64(), pa.float64()
@@ -199,7 +199,7 @@ def is_store(folder: str | Path) -> bool:
 
 
 def read_info(folder: str | Path) -> StoreInfo:
-    """Read the description of a store.
+    """Return the description of a store.
 
     Raises:
         InputError: the folder is not a store, or the store has another version.
@@ -225,10 +225,10 @@ def read_info(folder: str | Path) -> StoreInfo:
 
 
 def begin_store(folder: str | Path, info: StoreInfo) -> None:
-    """Create the folder and the description of a store; an existing store stays unchanged.
+    """Create the folder and the description of a store. An existing store is not changed.
 
     Raises:
-        InputError: the folder has a store of another version, or with other times (see `StoreInfo.time`).
+        InputError: the folder has a store of another version, or with another kind of times.
         OSError: the description cannot be written.
     """
     folder = Path(folder)

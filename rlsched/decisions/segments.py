@@ -1,9 +1,9 @@
-"""Reads and writes one table of a store: a series of append-only Arrow streams (segments).
+"""Reads and writes one table of a store, as a series of files (segments).
 
-A segment is a compressed Arrow IPC stream in its own file, such as `decisions-000001.arrow`. A segment can be
+A segment is an append-only, compressed Arrow IPC stream, such as `decisions-000001.arrow`. A segment can be
 read while it is written. After a crash or on a full disk, a segment can end with an incomplete batch, which
-readers ignore. A writer starts a new segment at its start, and whenever the current one is large enough. If
-all segments together are too large, the oldest are removed.
+readers ignore. A writer begins a new segment when it is created, and when the current segment has reached its
+maximum size. If all segments of a table together are too large, the oldest are removed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def segment_files(folder: Path, table: str) -> list[Path]:
 
 
 def times_of(path: Path) -> tuple[float, float] | None:
-    """Return the times of the first and the last row of a segment, None if the segment has no rows.
+    """Return the times of a segment's first and last row, seconds; None if the segment has no rows.
 
-    The rows between them are not read.
+    Only the first and the last batch are decoded.
     """
     import pyarrow as pa
 
@@ -58,8 +58,8 @@ class SegmentWriter:
         folder: Folder of the segments.
         table: Name of the table.
         schema: Arrow schema of the table.
-        keep_bytes: Size limit of all segments together; the oldest are removed above it.
-        segment_bytes: Size at which another segment starts.
+        keep_bytes: Maximum size of all segments together, bytes; the oldest segments are removed.
+        segment_bytes: Size at which a segment is complete, bytes.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class SegmentWriter:
 
     @property
     def begins(self) -> bool:
-        """Return whether the next rows are the first of a segment."""
+        """Return whether the next row begins a segment."""
         return self._path is None
 
     def add(self, columns: dict[str, list[Any]]) -> None:
-        """Append rows, given as columns, to the file.
+        """Append rows, given as columns, to the current segment.
 
         Raises:
             OSError: the write failed, for example because the disk is full; the file stays unchanged.
@@ -107,7 +107,7 @@ class SegmentWriter:
         self._path = self._folder / f"{self._table}-{last + 1:06d}{SUFFIX}"
 
     def _append(self, path: Path) -> int:
-        """Write the bytes of the stream's batch. Returns the length of the file."""
+        """Write the batch that the Arrow stream has in memory; return the new length of the file, bytes."""
         data = self._buffer.getvalue()
         file = -1
         try:
@@ -121,7 +121,7 @@ class SegmentWriter:
                 os.ftruncate(file, whole)
                 raise
         except OSError:
-            self._path = None  # the next batch begins a segment: this one may lack its beginning
+            self._path = None  # begin a new segment: the beginning of this one can be missing
             if file >= 0 and whole == 0:
                 path.unlink(missing_ok=True)
             raise
@@ -141,13 +141,13 @@ class SegmentWriter:
 
 @dataclass
 class SegmentReader:
-    """Reads a segment that can still grow: each batch once, in several calls.
+    """Reads a segment that can still grow. Each batch is read once.
 
     Attributes:
         path: The file.
-        expected: Columns that the file must have; more are allowed.
-        at: Start of the next batch, bytes.
-        schema: Columns of the file; None before its beginning has been read.
+        expected: Columns that the file must have; more columns are allowed.
+        at: Position in the file after the batches read so far, bytes.
+        schema: Columns of the file; None until they have been read.
     """
 
     path: Path
@@ -158,7 +158,7 @@ class SegmentReader:
     def batches(self) -> Iterator[Any]:
         """Yield the batches added since the last call.
 
-        An invalid or incomplete batch, and everything after it, is left for the next call.
+        The method stops at an invalid or incomplete batch; the next call tries to read that batch again.
         """
         import pyarrow as pa
 
@@ -183,8 +183,8 @@ class SegmentReader:
                 yield batch
 
     def left_bytes(self) -> int:
-        """Return the number of bytes at the end of the file that are not read yet or are unreadable."""
+        """Return how many bytes at the end of the file have not been read, or cannot be read."""
         try:
             return self.path.stat().st_size - self.at
-        except FileNotFoundError:  # it was removed as the oldest
+        except FileNotFoundError:  # the writer has removed the oldest segments
             return 0

@@ -1,4 +1,4 @@
-"""Writes a store of decisions. Rows stay in memory for a moment, so that a batch has more than one row."""
+"""Writes a store of decisions. Rows are collected in memory for a short time and written in batches."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from rlsched.wire.states import QUEUED
 
 HELD_ROWS: Final = 1024
 HELD_S: Final = 0.1
-"""Seconds that rows stay in memory: writing a batch takes half a millisecond, with 1 row or with 100."""
+"""Time for which rows stay in memory, seconds. A write takes half a millisecond, for 1 row or for 100."""
 KEEP_BYTES: Final = KEEP_MIB << 20
-"""Size limit of all tables together."""
+"""Default of the maximum size of all tables together, bytes."""
 _OF_JOBS: Final = 4
-"""Events of jobs can use this fraction (1 / n) of the limit."""
+"""The events of jobs can use the maximum size divided by this number."""
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -41,12 +41,12 @@ class DecisionStore:
     Args:
         folder: Folder of the store; created if missing.
         info: Description of the store.
-        keep_bytes: Size limit of the store; the oldest rows are removed above it.
-        held_s: Seconds after the last write until the next write is due (`is_write_due`).
-        clock: Monotonic seconds.
+        keep_bytes: Maximum size of the store, bytes; the oldest rows are removed.
+        held_s: Time between a write and the next, seconds (see `is_write_due`).
+        clock: Returns monotonic time, seconds.
 
     Raises:
-        InputError: the folder has a store of another version, or with other times.
+        InputError: the folder has a store of another version, or with another kind of times.
         OSError: the store cannot be created.
     """
 
@@ -79,22 +79,22 @@ class DecisionStore:
         self._written_s = -math.inf
 
     def add_decisions(self, records: Sequence[DecisionRecord]) -> None:
-        """Add decisions, in order. A large number of rows is written at once.
+        """Add decisions, in order. If many rows are in memory, all are written at once.
 
         Raises:
-            OSError, pyarrow.ArrowException: earlier rows could not be written, and are lost.
+            OSError, pyarrow.ArrowException: rows in memory could not be written, and are lost.
         """
         self.add_rows([decision_row(record) for record in records])
 
     def add_rows(self, rows: list[list[Any]]) -> None:
-        """Add decisions that `decision_row` has converted to rows; raises the errors of `add_decisions`."""
+        """Add decisions that `decision_row` has converted to rows. Raises the errors of `add_decisions`."""
         self._take("decisions", rows)
 
     def add_events(self, events: Sequence[JobEvent | NodeChange | ForecastSeen]) -> None:
         """Add events of jobs and nodes, and forecasts with known outcomes.
 
         Raises:
-            OSError, pyarrow.ArrowException: earlier rows could not be written, and are lost.
+            OSError, pyarrow.ArrowException: rows in memory could not be written, and are lost.
         """
         for name, kind in (("jobs", JobEvent), ("nodes", NodeChange), ("forecasts", ForecastSeen)):
             own = (event for event in events if isinstance(event, kind))
@@ -109,15 +109,15 @@ class DecisionStore:
             self.flush()
 
     def holds(self) -> bool:
-        """Return whether there are rows that are not written yet."""
+        """Return whether the memory has rows that are not written yet."""
         return any(table.held for table in self._tables.values())
 
     def is_write_due(self) -> bool:
-        """Return whether there are rows to write, and the next write is due."""
+        """Return whether the memory has rows, and the last write was at least `held_s` ago."""
         return self.holds() and self._clock() - self._written_s >= self._held_s
 
     def flush(self) -> int:
-        """Write the rows in memory. Returns their number.
+        """Write all rows in memory; return their number.
 
         Raises:
             OSError, pyarrow.ArrowException: some rows could not be written, and are lost.
@@ -135,7 +135,7 @@ class DecisionStore:
 
 
 class _Table:
-    """The rows of a table that are not written yet."""
+    """One table of the store, with its rows that are not written yet."""
 
     def __init__(self, writer: SegmentWriter, columns: list[str]) -> None:
         self._writer, self._columns = writer, columns
@@ -152,9 +152,9 @@ class _Table:
 
 
 class _Jobs(_Table):
-    """The events of jobs that are not written yet.
+    """The table of job events, with its rows that are not written yet.
 
-    Each segment begins with the events of live jobs, so that it can be read without earlier segments.
+    Each segment begins with the earlier events of unfinished jobs, so that readers need no earlier segment.
     """
 
     def __init__(self, writer: SegmentWriter, columns: list[str]) -> None:
@@ -180,15 +180,15 @@ class _Jobs(_Table):
 
 
 def acted_on(action: Action) -> int:
-    """Return the number of the job that an action starts or stops, -1 if there is none."""
+    """Return the number of the job that an action starts or preempts; -1: none."""
     return action.seq if isinstance(action, Start | Preempt) else -1
 
 
 def decision_row(record: DecisionRecord) -> list[Any]:
-    """Convert a decision to a row: the columns that are searched, and the record itself.
+    """Return a decision as a row: the columns for searches, and the packed record.
 
     Raises:
-        Exception: any error of msgpack for a record that cannot be packed.
+        Exception: any error of msgpack if the record cannot be packed.
     """
     seq = acted_on(record.action)
     return [

@@ -1,4 +1,4 @@
-"""Returns the history of a job or a decision as data, for `rlsched explain` and the board."""
+"""Histories of jobs and decisions as data, for `rlsched explain` and for the tab «Decisions»."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from rlsched.wire.states import QUEUED, RUNNING
 
 MOST_QUEUED: Final = 200
 MOST_BEFORE: Final = 256
-"""Decisions that are searched for a change of prices."""
+"""Number of earlier decisions among which the last change of prices is searched."""
 J_PER_KWH: Final = 3.6e6
 
 
 def when(reader: StoreReader, at_s: float) -> str:
-    """Format a time of a store: local time of day, or days and hours since the beginning of the trace."""
+    """Return a time of a store as text: local date and time, or day and time since the start of the trace."""
     return time_text(reader.info.time, at_s)
 
 
 def time_text(kind: str, at_s: float) -> str:
-    """Format a time as `when` does; `kind` is the kind of time in the store, `unix` or `trace`."""
+    """Return a time as text, as `when` does. `kind`: `StoreInfo.time`, `unix` or `trace`."""
     if not math.isfinite(at_s):
         return ""
     if kind == "unix":
@@ -40,12 +40,12 @@ def time_text(kind: str, at_s: float) -> str:
 
 
 def decision_at(reader: StoreReader, at_s: float) -> int | None:
-    """Return the row of the last decision at or before a time, None before the first."""
+    """Return the row of the last decision at or before a time; None: there is none."""
     return next(iter(rows_around(reader, at_s)[0]), None)
 
 
 def decision(reader: StoreReader, row: int) -> dict[str, Any]:
-    """Return a decision: policy, action, plans or rows with values, prices, and the cluster before it."""
+    """Return a decision as data: policy, action, plans and rows with values, prices, the state before it."""
     record = reader.record(row)
     return {
         "row": row,
@@ -77,9 +77,9 @@ def decision(reader: StoreReader, row: int) -> dict[str, Any]:
 
 
 def _price_change(reader: StoreReader, row: int, record: DecisionRecord) -> dict[str, Any] | None:
-    """The decision from which on a partition had these prices, the state that it met, and the prices before.
+    """Return since which decision a partition has its prices, the cluster's state then, the earlier prices.
 
-    None: there are no prices, or none of the `MOST_BEFORE` decisions before had others.
+    None: the record has no prices, or the last `MOST_BEFORE` decisions all had the same prices.
     """
     if not record.prices:
         return None
@@ -87,7 +87,7 @@ def _price_change(reader: StoreReader, row: int, record: DecisionRecord) -> dict
     for before in range(row - 1, max(row - 1 - MOST_BEFORE, -1), -1):
         try:
             other = reader.record(before)
-        except InputError:  # a damaged one
+        except InputError:  # a damaged record
             continue
         if other.partition != record.partition or not other.prices:
             continue
@@ -105,9 +105,9 @@ def _price_change(reader: StoreReader, row: int, record: DecisionRecord) -> dict
 
 
 def with_features(reader: StoreReader, told: dict[str, Any]) -> dict[str, Any]:
-    """A story, decision or moment in which every decision of a network has `features`.
+    """Return a history, decision or moment with the key `features` added to every decision of a network.
 
-    Features are by half, `job` or `how`, and by row: the row in words, and the values of its columns by name.
+    The features are by half, `job` or `how`, and by row: the row as text, and its values by column name.
     """
     found = dict(told)
     for name, value in told.items():
@@ -128,7 +128,7 @@ def with_features(reader: StoreReader, told: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(record: DecisionRecord) -> list[dict[str, Any]]:
-    """Return the rows that a network chose from, as text."""
+    """Return the rows from which a network chose, as data and text."""
     numbers = {half: numbers_of(record, half) for half in ("job", "how")}
     return [
         {"words": said, "outcome": what, "candidate": numbers[half].get(at)}
@@ -137,7 +137,7 @@ def _rows(record: DecisionRecord) -> list[dict[str, Any]]:
 
 
 def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
-    """Return the plans as data and text, the chosen one first, then the best first."""
+    """Return the plans of a decision as data and text: the chosen one first, then by value."""
     described, numbers = decision_text.ranked_plans(record), numbers_of(record, "plan")
     position = {id(plan): at for at, plan in enumerate(record.plans)}
     return [
@@ -167,13 +167,13 @@ def _plans(record: DecisionRecord) -> list[dict[str, Any]]:
 
 
 def _met(reader: StoreReader, at_s: float) -> dict[str, float]:
-    """Return the queue and the GPUs just before a time."""
+    """Return the number of waiting jobs by size class, and of busy and present GPUs, just before a time."""
     before = np.array([np.nextafter(at_s, -math.inf)])
     return {name: float(level[0]) for name, level in reader.timeline.curves(before).items()}
 
 
 def job_of(reader: StoreReader, job: str) -> JobSeen:
-    """Return the job with a displayed ID.
+    """Return the job with this displayed ID.
 
     Raises:
         InputError: the store has no such job.
@@ -193,12 +193,14 @@ def job_of(reader: StoreReader, job: str) -> JobSeen:
 
 
 def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> dict[str, Any]:
-    """Return the history of a job, with the decision that began each attempt, and the alternatives.
+    """Return the history of a job as data, with the decision that started each attempt.
+
+    A job that waits also has its last decision, with the alternatives.
 
     Args:
         reader: The store.
         job: The job.
-        at_s: If given, add the last decision about the job at that time.
+        at_s: If given, add the last decision about the job at or before this time, seconds.
     """
     rows = reader.rows_of.get(job.job, [])
     story = {
@@ -224,15 +226,15 @@ def job_story(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> d
 
 
 def last_start(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> int:
-    """Row of the decision that started a job's last attempt, else of the last decision about it.
+    """Return the row of the decision that started a job's last attempt, else of its last decision.
 
     Args:
         reader: The store.
         job: The job.
-        at_s: Ignore later decisions.
+        at_s: Ignore decisions after this time, seconds; None: ignore none.
 
     Raises:
-        InputError: the store has no decision about it.
+        InputError: the store has no decision about the job.
     """
     by_s = math.inf if at_s is None else at_s
     for seen in reversed(job.attempts):
@@ -246,7 +248,7 @@ def last_start(reader: StoreReader, job: JobSeen, at_s: float | None = None) -> 
 
 
 def state_of(job: JobSeen) -> str:
-    """Return the state of a job at the end of the store."""
+    """Return the last known state of a job."""
     if job.state:
         return job.state
     return RUNNING if job.attempts and job.attempts[-1].end_s == math.inf else QUEUED
@@ -289,9 +291,10 @@ def _row_of_start(reader: StoreReader, seen: AttemptSeen) -> int | None:
 
 
 def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
-    """The decisions that preempted other jobs for this attempt, oldest first.
+    """Return the decisions that preempted other jobs in favour of this attempt, oldest first.
 
-    They name it, or took one of its GPUs from another job at the time of its start.
+    The list has preemptions at the turn of this job while it waited, and preemptions of jobs on its GPUs at
+    the time of the attempt's start.
     """
     job, since_s = seen.job.job, seen.job.waited_since_s(math.nextafter(seen.start_s, -math.inf))
     rows = [
@@ -326,7 +329,7 @@ def _made_room(reader: StoreReader, seen: AttemptSeen) -> list[dict[str, Any]]:
 
 
 def _stopped_by(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any] | None:
-    """Return the decision that preempted an attempt, and the jobs that got its GPUs; None: no preemption."""
+    """Return the decision that preempted an attempt, and the jobs that got its GPUs; None: not preempted."""
     found, first = None, _row_of_start(reader, seen)
     for row in reader.rows_of.get(seen.job.job, []):
         cells = reader.cells(row)
@@ -340,7 +343,7 @@ def _stopped_by(reader: StoreReader, seen: AttemptSeen) -> dict[str, Any] | None
 
 
 def places(nodes: Iterable[str], gpus: Iterable[int]) -> str:
-    """Format GPUs by node: `n1[0,1] n0[0-3]`."""
+    """Return a text that lists GPUs by node: `n1[0,1] n0[0-3]`."""
     by_node: dict[str, list[int]] = {}
     for node, gpu in zip(nodes, gpus, strict=True):
         by_node.setdefault(node, []).append(gpu)
@@ -348,7 +351,7 @@ def places(nodes: Iterable[str], gpus: Iterable[int]) -> str:
 
 
 def moment(reader: StoreReader, at_s: float) -> dict[str, Any]:
-    """Return the waiting jobs (ordered as in `queue_at`), running jobs, and last decision at a time."""
+    """Return the state at a time: waiting jobs in the order of `queue_at`, GPUs, and the last decision."""
     waiting = queue_at(reader, at_s)
     row = decision_at(reader, at_s)
     return {

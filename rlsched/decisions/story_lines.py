@@ -1,4 +1,4 @@
-"""Formats the history of jobs and decisions as lines for a terminal."""
+"""Histories of jobs and decisions as lines of text for a terminal."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rlsched.wire.states import COMPLETED
 MOST_LISTED: Final = 12
 MOST_NODES: Final = 4
 LEAST_S: Final = 0.5
-"""Smallest difference that is shown as a difference, seconds."""
+"""Smallest change of a time that is shown as a change, seconds."""
 
 
 def job_lines(story: dict[str, Any]) -> list[str]:
-    """Return the history of a job (from `story.job_story`) as lines."""
+    """Return a job's history (from `story.job_story`) as lines of text."""
     whose = " ".join(
         filter(None, (story["name"], f"of {story['user']}" if story["user"] else "", story["vc"]))
     )
@@ -70,13 +70,13 @@ def _attempt_lines(attempt: dict[str, Any], predicted_s: float | None) -> list[s
 
 
 def left_words(left: dict[str, tuple[int, int]]) -> str:
-    """Free GPUs by node in words, of the first nodes."""
+    """Return a text that lists the free GPUs of each node, for the first `MOST_NODES` nodes."""
     said = [f"{free} of {count} GPUs of {node}" for node, (free, count) in left.items()]
     return ", ".join([*said[:MOST_NODES], *(["..."] if len(said) > MOST_NODES else [])])
 
 
 def decision_lines(one: dict[str, Any]) -> list[str]:
-    """Return a decision (from `story.decision`) as lines."""
+    """Return a decision (from `story.decision`) as lines of text."""
     met = one["met"]
     waiting = sum(int(value) for name, value in met.items() if name.startswith("waiting"))
     count = f"{waiting} waiting job{'' if waiting == 1 else 's'}"
@@ -110,13 +110,13 @@ def decision_lines(one: dict[str, Any]) -> list[str]:
 
 
 def _numbered(row: dict[str, Any]) -> str:
-    """Return a plan or row as text, with its number for `--instead`."""
+    """Return the text of a plan or a row, with its candidate number for `--instead`."""
     number = f"[{row['candidate']}] " if row["candidate"] else ""
     return f"{number}{row['words']}" + (f" ({row['outcome']})" if row["outcome"] else "")
 
 
 def moment_lines(moment: dict[str, Any]) -> list[str]:
-    """Return the queue at a time, and the last decision before it, as lines."""
+    """Return a moment (from `story.moment`) as lines of text: the queue and the last decision."""
     found = [f"at {moment['when']}: {moment['num_waiting']} jobs waited, {moment['num_running']} ran"]
     if moment["waiting"]:
         found.append(f"the queue, {_order(moment)}:")
@@ -142,7 +142,7 @@ def _order(moment: dict[str, Any]) -> str:
 
 
 def instead_lines(found: dict[str, Any]) -> list[str]:
-    """Return the consequences of another choice as lines."""
+    """Return the result of a replay with another choice as lines of text."""
     until = f"until {found['until']}, when nothing is left" if found["whole"] else f"until {found['until']}"
     lines = [
         f"decision {found['number']}, {found['when']}: {found['did']}",
@@ -190,7 +190,7 @@ def _waits(row: dict[str, Any]) -> str:
 
 
 def change(seconds: float) -> str:
-    """Return a difference of times as text."""
+    """Return a change of a time as text."""
     if abs(seconds) < LEAST_S:
         return "as long"
     return f"{span(abs(seconds))} {'less' if seconds < 0 else 'more'}"

@@ -1,4 +1,4 @@
-"""Rebuilds the state at any time from a store's events: jobs and attempts, states of nodes, the queue."""
+"""The history of jobs, attempts and nodes, rebuilt from a store's events; gives the state at any time."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from rlsched.decisions.schema import JobEvent, NodeChange
 from rlsched.wire.states import QUEUED
 
 SIZE_CLASSES: Final = (1.0, 8.0, math.inf)
-"""Largest number of GPUs of each size class of jobs, for the curves of the queue."""
+"""Upper bounds of the size classes of jobs, GPUs; the curves of the queue are by size class."""
 CLASS_NAMES: Final = ("up to 1 GPU", "2 to 8 GPUs", "more than 8")
 
 
 @dataclass(slots=True)
 class AttemptSeen:
-    """One attempt of a job.
+    """One attempt to run a job.
 
     Attributes:
         job: The job.
         number: Number of the attempt, from 1.
-        start_s: Time of the start.
-        end_s: Time of the end, infinite while the attempt runs.
-        nodes: Node of each GPU.
-        gpus: Number of each GPU on its node.
-        share_milli: Share of each GPU, thousandths.
+        start_s: Time of the start, seconds.
+        end_s: Time of the end, seconds; infinite while the attempt runs.
+        nodes: Name of the node of each GPU.
+        gpus: Index of each GPU on its node.
+        share_milli: Share of each GPU that the attempt has, thousandths.
         sm_clock_frac: SM clock, relative to the maximum.
-        state: State of the job after the attempt, "" while the attempt runs.
-        reason: The reason as text.
-        run_s: Run time, seconds, nan while the attempt runs.
-        energy_j: Energy, joules, nan if not measured.
+        state: State of the job after the attempt; "" while the attempt runs.
+        reason: Reason of the end, for users.
+        run_s: Run time, seconds; nan while the attempt runs.
+        energy_j: Energy, joules; nan if not measured.
     """
 
     job: JobSeen
@@ -56,7 +56,7 @@ class AttemptSeen:
 
 @dataclass(slots=True)
 class JobSeen:
-    """A job.
+    """A job with its attempts.
 
     Attributes:
         job: Displayed ID of the job.
@@ -64,12 +64,12 @@ class JobSeen:
         user: Owner of the job.
         vc: Virtual cluster of the job.
         num_gpus: Number of GPUs that the job requests.
-        submit_s: Time of the submission, nan if the store begins later.
-        predicted_s: Predicted run time at submission.
+        submit_s: Time of the submission, seconds; nan if the store begins later.
+        predicted_s: Predicted run time at submission, seconds.
         attempts: Attempts of the job, in order.
-        end_s: Time of the job's end, infinite before.
-        state: Final state of the job; "" before.
-        reason: The reason as text.
+        end_s: Time of the job's end, seconds; infinite until the job has finished.
+        state: Final state of the job; "" until the job has finished.
+        reason: Reason of the end, for users.
     """
 
     job: str
@@ -91,13 +91,13 @@ class JobSeen:
         return not any(one.start_s <= at_s < one.end_s for one in self.attempts)
 
     def waited_since_s(self, at_s: float) -> float:
-        """Return since when the job waits, for a time at which it waits."""
+        """Return the time since which the job waits, seconds. The job must wait at `at_s`."""
         return max([self.submit_s, *(one.end_s for one in self.attempts if one.end_s <= at_s)])
 
 
 @dataclass(slots=True)
 class NodeSeen:
-    """A node. `changes` lists its states as (time, state, reason), in order."""
+    """A node. `changes` lists the changes of its state as (time, state, reason), in order."""
 
     node: str
     num_gpus: int
@@ -105,7 +105,7 @@ class NodeSeen:
     changes: list[tuple[float, str, str]] = field(default_factory=list)
 
     def spans(self, until_s: float) -> list[tuple[float, float, str, str]]:
-        """Return the periods in states other than `up` as (from, until, state, reason)."""
+        """Return the periods in which the node was not `up`, as (from, until, state, reason)."""
         ends = [*(when_s for when_s, _, _ in self.changes[1:]), until_s]
         return [
             (when_s, max(when_s, end_s), state, reason)
@@ -115,14 +115,14 @@ class NodeSeen:
 
 
 class Timeline:
-    """All events, in the order in which they were added.
+    """All jobs, attempts and nodes of a store.
 
     Attributes:
         jobs: Jobs by displayed ID.
         attempts: Attempts in the order of their starts.
         nodes: Nodes by name, in the order of their first events.
-        first_s: Time of the first event, nan before there is one.
-        last_s: Time of the last event.
+        first_s: Start of the known period, seconds; nan before the first event.
+        last_s: End of the known period, seconds.
     """
 
     def __init__(self) -> None:
@@ -135,18 +135,18 @@ class Timeline:
         self._power, self._measured = array("d"), array("d")
 
     def add(self, jobs: Sequence[JobEvent], nodes: Sequence[NodeChange]) -> None:
-        """Add events."""
+        """Add events of jobs and nodes, in order."""
         self.add_nodes(map(msgspec.structs.astuple, nodes))
         self.add_jobs(map(msgspec.structs.astuple, jobs))
 
     def add_nodes(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Add events of nodes. A row has the fields of a `NodeChange`, in their order."""
+        """Add events of nodes, given as rows with the fields of `NodeChange` in order."""
         for row in rows:
             self.saw(row[0])
             self._node(*row)
 
     def add_jobs(self, rows: Iterable[tuple[Any, ...]]) -> None:
-        """Add events of jobs. A row has the fields of a `JobEvent`, in order; no objects are created."""
+        """Add events of jobs, given as rows with the fields of `JobEvent` in order."""
         first_s, last_s = math.inf, -math.inf
         happens = {"submit": self._submit, "start": self._start, "end": self._end}
         for row in rows:
@@ -160,7 +160,7 @@ class Timeline:
             self.saw(first_s, last_s)
 
     def saw(self, *times_s: float) -> None:
-        """Extend the period from `first_s` to `last_s` to these times, with or without an event."""
+        """Extend the known period, from `first_s` to `last_s`, so that it includes these times."""
         self.first_s = min(times_s if math.isnan(self.first_s) else (self.first_s, *times_s))
         self.last_s = max(times_s if math.isnan(self.last_s) else (self.last_s, *times_s))
 
@@ -257,7 +257,7 @@ class Timeline:
         self._measured.extend((attempt.start_s, held, attempt.end_s, -held))
 
     def queue_at(self, at_s: float) -> list[JobSeen]:
-        """Return the jobs that wait at a time, the longest waiting first."""
+        """Return the jobs that wait at a time, ordered by submission."""
         waiting = [job for job in self.jobs.values() if job.waits_at(at_s)]
         return sorted(waiting, key=lambda job: job.submit_s)
 
@@ -266,7 +266,7 @@ class Timeline:
         return [one for one in self.attempts if one.start_s <= at_s < one.end_s]
 
     def sharing_with(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Return the attempts of other jobs that used one of the attempt's GPUs at the same time."""
+        """Return other attempts that used one of the attempt's GPUs while it ran."""
         mine = set(zip(attempt.nodes, attempt.gpus, strict=True))
         return [
             other
@@ -278,7 +278,7 @@ class Timeline:
         ]
 
     def before_on(self, attempt: AttemptSeen) -> list[AttemptSeen]:
-        """Attempts that held one of its GPUs, and had not ended before its start."""
+        """Return attempts that started earlier on one of its GPUs and had not ended before its start."""
         return [
             other
             for other in self.attempts
@@ -286,7 +286,7 @@ class Timeline:
         ]
 
     def started_on(self, attempt: AttemptSeen, at_s: float) -> list[AttemptSeen]:
-        """Attempts of other jobs that started on one of its GPUs at this time."""
+        """Return attempts of other jobs that started at `at_s` on one of the attempt's GPUs."""
         return [
             other
             for other in self.attempts
@@ -294,9 +294,9 @@ class Timeline:
         ]
 
     def left_free(self, attempt: AttemptSeen) -> dict[str, tuple[int, int]]:
-        """The free GPUs of each node of an attempt just after its start, and all of them, by node.
+        """Return (free GPUs, all GPUs) of each node of an attempt, by node, just after the attempt's start.
 
-        Later starts at the same time do not count. A node whose number of GPUs is unknown is left out.
+        Later starts at the same time are not counted. Nodes with an unknown number of GPUs are left out.
         """
         held = {node: set[int]() for node in attempt.nodes}
         for other in self.attempts:
@@ -313,9 +313,9 @@ class Timeline:
         }
 
     def curves(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Return waiting jobs by size class, and busy and present GPUs, at these times (N,).
+        """Return the number of waiting jobs by size class, and of busy and present GPUs, at times (N,).
 
-        `busy_gpus` counts a shared GPU once for each full share that is in use.
+        `busy_gpus` counts shares: two jobs with half of a GPU each are 1 busy GPU.
         """
         found = {
             f"waiting {name}": _level(changes, at_s)
@@ -324,10 +324,10 @@ class Timeline:
         return found | {"busy_gpus": _level(self._busy, at_s), "gpus": _level(self._there, at_s)}
 
     def power(self, at_s: NDArray[np.float64]) -> dict[str, NDArray[np.float64]] | None:
-        """Return the power of attempts at these times (N,), each at its mean; None if no energy is known.
+        """Return the total power of the attempts at times (N,), W; None if no attempt has a known energy.
 
-        The energy of an attempt is known after its end. `measured_gpus` is the part of `busy_gpus` with known
-        power: if it is less than `busy_gpus`, `power_w` is too low.
+        The power of an attempt is its mean, which is known after its end. `measured_gpus` is the part of
+        `busy_gpus` for which the power is known. If it is less than `busy_gpus`, `power_w` is too low.
         """
         if not self._power:
             return None
@@ -335,7 +335,7 @@ class Timeline:
 
 
 _THERE: Final = frozenset({"up", "drained", "unreachable", "asleep", "waking"})
-"""States of a node in which its GPUs are part of the cluster."""
+"""States in which a node's GPUs count as part of the cluster."""
 
 
 def _share_gpus(one: AttemptSeen, other: AttemptSeen) -> bool:
@@ -348,7 +348,7 @@ def _held(attempt: AttemptSeen) -> float:
 
 
 def _level(changes: array[float], at_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the sum of the changes up to each of these times."""
+    """Return the sum of the changes up to each of these times; `changes`: time, change, time, ..."""
     if not changes:
         return np.zeros(len(at_s))
     when_s, by = np.array(changes).reshape(-1, 2).T

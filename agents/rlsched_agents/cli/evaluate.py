@@ -1,4 +1,4 @@
-"""`rlsched evaluate`: replay a trace under several policies and compare them."""
+"""`rlsched evaluate`: replays a trace under several policies and compares them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options for the training data, shared by all training commands."""
+"""Options for training data, which all training verbs share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LearnedFrom:
-    """Training data named on a command line; the fields are the options."""
+    """The training data that a command line names. Each field has the value of one option."""
 
     traces: tuple[Path, ...]
     histories: tuple[Path, ...]
@@ -28,10 +28,10 @@ class LearnedFrom:
     predictability: str
 
     def check(self) -> None:
-        """Check that there is training data.
+        """Check that the options name training data.
 
         Raises:
-            InputError: there is no training data, or a trace has no cluster.
+            InputError: no training data is named, or a trace has no cluster.
         """
         from rlsched.errors import InputError
 
@@ -46,11 +46,11 @@ class LearnedFrom:
             raise InputError(f"--from {self.form}: expected a --history, whose format it names; got none")
 
     def read(self, seed: int, *, quiet: bool) -> list[TrainingData]:
-        """Read all training data.
+        """Read and return all training data.
 
         Args:
             seed: Seed of synthetic traces.
-            quiet: Do not print which files are read and what histories contain.
+            quiet: Do not print which files are read, and not what histories contain.
 
         Raises:
             InputError: a file is invalid.
@@ -71,7 +71,10 @@ class LearnedFrom:
 
 
 def learned_from(predictability: str) -> Callable[[Any], Any]:
-    """Decorate a command with the options of `LearnedFrom`. `predictability` is the default of its option."""
+    """Return a decorator that adds the options of `LearnedFrom` to a command.
+
+    `predictability`: default of the option `--predictability`.
+    """
     options = (
         click.option(
             "--trace",
@@ -151,10 +154,10 @@ def recipe_option(help: str) -> Callable[[Any], Any]:
 
 
 def make_writable(folder: Path) -> None:
-    """Create a folder and check that it is writable, before a long run.
+    """Create a folder, and check before a long run that files can be written there.
 
     Raises:
-        InputError: the folder cannot be created or written.
+        InputError: the folder cannot be created, or not be written.
     """
     from tempfile import TemporaryFile
 

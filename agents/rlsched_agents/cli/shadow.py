@@ -1,4 +1,4 @@
-"""`rlsched shadow`: the daily report of `rlsched engine slurm --shadow`."""
+"""`rlsched shadow`: reports per day what `rlsched engine slurm --shadow` has recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlsched.cli.shared.options import PATH, json_option
 def shadow(directory: Path, day: str | None, as_json: bool, html_path: Path | None) -> int:
     """Report per day how often a policy agrees with your Slurm, and what it would have changed.
 
-    DIR is the --dir of `rlsched engine slurm --shadow`, which may still run. Differences in waiting time are
+    DIR is the --dir of `rlsched engine slurm --shadow`, which can still run. Differences in waiting time are
     reported only if a replay of the site's own rule comes close to what Slurm did.
 
     \b

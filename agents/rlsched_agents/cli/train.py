@@ -1,4 +1,4 @@
-"""`rlsched train`: find better settings and dials of a policy from past jobs, and measure the gain."""
+"""`rlsched train`: finds better settings and dials of a policy from past jobs, and measures the gain."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 EXIT_INTERRUPTED = 130
 NARROW = 110
-"""Terminal width in columns; narrower terminals show only the interval of the cost."""
+"""Width of a terminal, in characters, below which only the cost has its interval in the table."""
 LAST = "last.toml"
-"""File in the log folder with the last policy of a training, confirmed or not."""
+"""File in the log folder with the last policy of a training, even if the policy is not confirmed."""
 
 
 @click.command()
@@ -168,7 +168,7 @@ def _finish(
     *,
     as_json: bool,
 ) -> int:
-    """Write the policy if it is better; print the result, the file of the last weights and the next step."""
+    """Write the policy if it is confirmed; print the result, the file of the last weights, the next step."""
     import msgspec
 
     from rlsched.terminal.show import print_json, print_text
@@ -209,14 +209,14 @@ def _finish(
 
 
 class _Shown:
-    """Progress of a training, as text and, if there is a log folder, as curves."""
+    """Shows the progress of a training, as text and, if there is a log folder, as curves."""
 
     def __init__(self, total: dict[str, int], drawing: TrainingCurves | None, progress: Progress) -> None:
         self._total, self._drawing, self._progress = total, drawing, progress
         self._bars: dict[str, object] = {}
 
     def show_generation(self, stage: str, generation: Generation) -> None:
-        """Show one more generation of a stage."""
+        """Show a finished generation of a stage."""
         total = self._total[stage]
         text = f"{generation.number} of {total}  cost {generation.cost:.4f}"
         if generation.signal is not None:
@@ -229,7 +229,7 @@ class _Shown:
 
 
 def _print(found: Trained) -> None:
-    """Print the comparisons, and the reasons for rejected candidates."""
+    """Print the comparisons with the original policy, and why candidates were rejected."""
     from rlsched.terminal.show import console, print_table, print_text
 
     rows = [(name, "choose", one) for name, one in (*found.tried.items(), *found.chosen.items())]
@@ -259,5 +259,5 @@ def _print(found: Trained) -> None:
 
 
 def _figure(figure: object, narrow: bool) -> str:
-    """Format a figure, with its interval, or, if `narrow`, without it."""
+    """Return a figure as text, with its interval unless `narrow`."""
     return str(figure).partition(" ")[0] if narrow else str(figure)

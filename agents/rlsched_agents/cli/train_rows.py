@@ -1,4 +1,4 @@
-"""`rlsched train-rows`: train PPO to choose the next job, for research."""
+"""`rlsched train-rows`: trains PPO to choose the next job, for research."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def _last_weights(files: RunFiles, kept: int, first: int, runs: int) -> str:
 
 
 def _advice(verdict: Verdict | None, out: Path) -> str:
-    """Return the advice on the next step for the user."""
+    """Return a text that advises the user on the next step."""
     if verdict is None:
         return (
             "a longer trace, or no --no-validation: a policy is confirmed only on windows that were not used "
@@ -235,7 +235,7 @@ def _advice(verdict: Verdict | None, out: Path) -> str:
 
 
 def _confirmed(verdict: Verdict | None, init: Path | None) -> str:
-    """Describe the result on the confirmation windows."""
+    """Return a text that describes the result on the confirmation windows."""
     if verdict is None:
         return "whether it beats the rule is not known: there were no windows to confirm it"
     began = f"the policy of {init}" if init is not None else "the reference rule, from which it started"

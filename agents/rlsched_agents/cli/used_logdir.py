@@ -1,4 +1,4 @@
-"""Checks a folder that an earlier training has written to: refuses, continues or clears the folder."""
+"""Checks a log folder with files of an earlier training: the training is refused, continued or cleared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WRITTEN: Final = (
     "seed-*/events.out.tfevents.*",
     "seed-*/checkpoints/*.zip",
 )
-"""Files and folders that trainings write in the log folder."""
+"""Files and folders that trainings write in a log folder."""
 
 Command = TypeVar("Command", bound=Any)
 
@@ -36,10 +36,11 @@ def overwriting(command: Command) -> Command:
 
 
 def check_logdir(logdir: Path, *, resume: bool, overwrite: bool) -> None:
-    """Check that a training may write to the folder.
+    """Check that a training can write to the folder.
 
     Raises:
-        InputError: the folder has files of an earlier training, and neither `resume` nor `overwrite` is set.
+        InputError: the folder has files of an earlier training and neither `resume` nor `overwrite` is set,
+            or both are set.
     """
     if resume and overwrite:
         raise InputError(
@@ -54,7 +55,7 @@ def check_logdir(logdir: Path, *, resume: bool, overwrite: bool) -> None:
 
 
 def clear(logdir: Path) -> None:
-    """Remove the files of earlier trainings from the folder, and nothing else.
+    """Remove only the files of earlier trainings from the folder.
 
     Raises:
         InputError: a file cannot be removed.
@@ -67,5 +68,5 @@ def clear(logdir: Path) -> None:
 
 
 def written_in(logdir: Path) -> list[Path]:
-    """Return the files and folders of earlier trainings."""
+    """Return the files and folders of earlier trainings in the folder."""
     return [path for pattern in _WRITTEN for path in sorted(logdir.glob(pattern))]

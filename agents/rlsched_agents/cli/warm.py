@@ -1,4 +1,4 @@
-"""`rlsched warm`: compile in advance the kernels that other commands compile on first use."""
+"""`rlsched warm`: compiles in advance the kernels that other verbs would compile on first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "tuned"
 BUDGET_MS = 60_000.0
-"""Time limit of a decision, milliseconds: a first decision includes compiling."""
+"""Time limit of a decision, milliseconds. It is long, because the first decision includes compiling."""
 
 
 @click.command(cls=PolicyCommand)
@@ -71,7 +71,7 @@ def warm(
 
 
 def compile_for(policy: Policy) -> None:
-    """Compile the kernels that a broker, and a replay without models, need for a policy.
+    """Compile the kernels that a policy needs in a broker, and in a replay without models.
 
     Raises:
         InputError: the policy cannot be loaded.
@@ -92,7 +92,7 @@ def compile_for(policy: Policy) -> None:
 
 
 def replay(policy: Policy) -> None:
-    """Replay a few jobs under a policy, with models if the policy needs them."""
+    """Replay a few jobs under a policy to compile its kernels, with models if the policy needs them."""
     from rlsched.decide.registry import load_scheduler
     from rlsched.workload.synth import synthesize
     from rlsched_agents.evaluate.simulate import simulate

@@ -1,4 +1,4 @@
-"""`rlsched whatif`: replay a site's history under other policies, if the replay reproduces the history."""
+"""`rlsched whatif`: replays a site's history under other policies, if a replay can reproduce the history."""
 
 from __future__ import annotations
 

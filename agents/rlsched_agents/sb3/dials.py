@@ -1,4 +1,4 @@
-"""Converts a model that PPO trained on `rlsched/Cluster-v0` into a strategy."""
+"""Converts a model that PPO trained on `rlsched/Cluster-v0` to a `Strategy`, which sets a rule's dials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from rlsched_agents.sb3.reading import read_model
 
 
 def read_strategy(path: str | Path) -> Strategy:
-    """Read the strategy of a model; it sets dials like `predict(deterministic=True)`, up to rounding.
+    """Read a model, and return the strategy that sets the same dials as the model.
+
+    The dials equal the actions of `predict(deterministic=True)`, up to rounding.
 
     Raises:
         CheckpointError: the model cannot be read, was not trained on `rlsched/Cluster-v0`, or does not have
@@ -32,10 +34,10 @@ def read_strategy(path: str | Path) -> Strategy:
 
 
 def strategy_of(network: ActorCriticPolicy, path: str | Path) -> Strategy:
-    """Convert a network into a strategy; `path` is for errors.
+    """Return the strategy that sets the same dials as a network. `path` is for errors.
 
-    The strategy sets the mean of the network's Gaussian, clipped as Stable-Baselines3 clips actions, or
-    passed through tanh if the network was trained with `squash_output`.
+    The strategy returns the mean of the network's Gaussian. The mean is clipped, as Stable-Baselines3 clips
+    actions, or passed through tanh if the network was trained with `squash_output`.
 
     Raises:
         CheckpointError: the network does not have the layers of a strategy.
@@ -64,7 +66,7 @@ def strategy_of(network: ActorCriticPolicy, path: str | Path) -> Strategy:
 
 
 def _matrix(layer: nn.Module) -> NDArray[np.float64]:
-    """Return (outputs, inputs + 1) weights, the bias last."""
+    """Return the weights of a layer, (outputs, inputs + 1); the last column is the bias."""
     assert isinstance(layer, nn.Linear)
     with torch.inference_mode():
         found: NDArray[np.float64] = torch.hstack([layer.weight, layer.bias[:, None]]).double().numpy()

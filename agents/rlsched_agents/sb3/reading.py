@@ -1,7 +1,7 @@
-"""Reads a model saved by Stable-Baselines3 as data: weights, and only class names from its pickles.
+"""Reads a Stable-Baselines3 model without running code from the file: weights, and only names from pickles.
 
 A model file is a zip with weights and with settings in JSON. Some settings are pickles. A pickle can run any
-code, so most pickles are not read. The two pickles that describe the network may contain plain values and
+code, so most pickles are not read. The two pickles that describe the network can contain plain values and
 names of networks and optimisers of torch and of Stable-Baselines3; a pickle that calls anything is rejected.
 """
 
@@ -36,11 +36,11 @@ _NETWORKS: Final = (torch.nn.Module, torch.optim.Optimizer)
 _CALLS: Final = frozenset(
     ("REDUCE", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
 )
-"""Pickle instructions that run code; plain values and class names need none of them."""
+"""Pickle instructions that run code. Plain values and class names need none of these instructions."""
 
 
 class _Trained(NamedTuple):
-    """A supported environment and algorithm."""
+    """An environment on which a supported model was trained, with its algorithm."""
 
     environment: str
     observations: gym.spaces.Box
@@ -60,15 +60,17 @@ _DIALS: Final = _Trained("rlsched/Cluster-v0", *spaces(), ActorCriticPolicy, "PP
 
 
 def read_model(model: str | Path) -> tuple[MaskableActorCriticPolicy | ActorCriticPolicy, str]:
-    """Read the network of a model, and the first digits of the hash of its weights.
+    """Return the network of a model, and the first digits of the hash of its weights.
 
-    `model` is the path of a model, or its content (`rlsched.decide.policies.files.to_send`). A model trained
-    on `rlsched/Rows-v0` has a `MaskableActorCriticPolicy`, a model trained on `rlsched/Cluster-v0` an
-    `ActorCriticPolicy`.
+    The network is a `MaskableActorCriticPolicy` if the model was trained on `rlsched/Rows-v0`, and an
+    `ActorCriticPolicy` if it was trained on `rlsched/Cluster-v0`.
+
+    Args:
+        model: Path of a model, or its content (`rlsched.decide.policies.files.to_send`).
 
     Raises:
-        CheckpointError: the file cannot be read, has another algorithm or environment, or contains code of
-            its own.
+        CheckpointError: the file cannot be read, has another algorithm or environment, or contains its own
+            code.
     """
     path, content = opened(model)
     members = _members(path, content)
@@ -87,7 +89,7 @@ def read_model(model: str | Path) -> tuple[MaskableActorCriticPolicy | ActorCrit
         policy = kind(on.observations, on.actions, lambda _: 0.0, **kwargs)
         weights = torch.load(io.BytesIO(members[_WEIGHTS]), map_location="cpu", weights_only=True)
         policy.load_state_dict(weights)
-    except Exception as error:  # the file may contain anything
+    except Exception as error:  # the file can contain anything
         raise CheckpointError(
             f"{path}: this model cannot be served: {' '.join(str(error).split())[:200]}"
         ) from error
@@ -100,7 +102,7 @@ def _digest(weights: bytes) -> str:
 
 
 def _members(path: Path, content: io.BytesIO | None) -> dict[str, bytes]:
-    """Return the two relevant members of the file."""
+    """Return the settings and the weights in a model file, by file name in the zip."""
     try:
         with zipfile.ZipFile(path if content is None else content) as archive:
             sizes = [archive.getinfo(name).file_size for name in (_DATA, _WEIGHTS)]
@@ -125,7 +127,7 @@ def _settings(text: bytes, path: str | Path) -> Mapping[str, Any]:
 
 
 def _environment(data: Mapping[str, Any], path: str | Path) -> _Trained:
-    """Return the environment of the training, if a broker can provide the same observations."""
+    """Return the environment of the training; fail if a broker cannot provide the same observations."""
     space = data.get("observation_space")
     saved = space.get("_shape") if isinstance(space, dict) else None
     if saved is None or saved == list(_ROWS.observations.shape):
@@ -145,7 +147,7 @@ def _environment(data: Mapping[str, Any], path: str | Path) -> _Trained:
 
 
 def _check_ranges(data: Mapping[str, Any], path: str | Path) -> None:
-    """Check that a model that sets dials used the environment's own observations and actions."""
+    """Check that a model for dials was trained with the environment's own observations and actions."""
     for key, own, wrapped in (
         ("observation_space", _DIALS.observations, "NormalizeObservation"),
         ("action_space", _DIALS.actions, "RescaleAction"),
@@ -166,7 +168,7 @@ def _check_ranges(data: Mapping[str, Any], path: str | Path) -> None:
 
 
 def _numbers(text: object) -> set[float]:
-    """Return the different numbers of an array printed by numpy, at most three."""
+    """Return the distinct numbers in an array that numpy has printed, at most three."""
     try:
         found = {float(word) for word in str(text).strip("[]").split()}
     except ValueError:
@@ -175,14 +177,14 @@ def _numbers(text: object) -> set[float]:
 
 
 class _NamesOnly(pickle.Unpickler):
-    """Allows only names of networks and optimisers of torch and of Stable-Baselines3; calls nothing."""
+    """Unpickler that returns only networks and optimisers of torch and Stable-Baselines3; runs no code."""
 
     def __init__(self, stream: bytes) -> None:
         super().__init__(io.BytesIO(stream))
         self._calls = not _CALLS.isdisjoint(code.name for code, _, _ in pickletools.genops(stream))
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a class that a pickle names; each call in a pickle needs a class."""
+        """Return the class that a pickle names, or raise an error if the class is not allowed."""
         if not module.startswith(_TRUSTED) or "." in name:
             raise pickle.UnpicklingError(f"{module}.{name}")
         found = super().find_class(module, name)
@@ -195,12 +197,12 @@ class _NamesOnly(pickle.Unpickler):
 
 
 def _unpickled(value: Any, path: str | Path, what: str) -> Any:
-    """Return a setting: from JSON, or from its pickle."""
+    """Return the value of a setting, from JSON or from its pickle."""
     if not (isinstance(value, dict) and ":serialized:" in value):
         return value
     try:
         return _NamesOnly(base64.b64decode(value[":serialized:"])).load()
-    except Exception as error:  # the file may contain anything
+    except Exception as error:  # the file can contain anything
         raise CheckpointError(
             f"{path}: {what} needs code outside torch and Stable-Baselines3 ({error}), and code from a file "
             "is not trusted; serve such a network with a class of your own: FILE.py:NAME"

@@ -1,6 +1,6 @@
-"""`sb3:PATH`: a policy that runs a Stable-Baselines3 model.
+"""Policies `sb3:PATH`, which decide with a Stable-Baselines3 model.
 
-A model that MaskablePPO trained on `rlsched/Rows-v0` chooses jobs, like the network of `ppo`. A model that
+A model that MaskablePPO trained on `rlsched/Rows-v0` chooses jobs, as the network of `ppo` does. A model that
 PPO trained on `rlsched/Cluster-v0` sets the dials of that environment's rule.
 """
 
@@ -27,7 +27,7 @@ from rlsched_envs.training.dial_env import DEFAULT_POLICY
 
 
 class ModelScores:
-    """The model's scores of rows, as `runtime.forward.Scores`.
+    """Scores of rows by a model's network; implements `runtime.forward.Scores`.
 
     Args:
         policy: Network of the model.
@@ -38,7 +38,7 @@ class ModelScores:
         self._window = np.zeros((1, WINDOW_ROWS, NUM_FEATURES), np.float32)
 
     def logits(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return (K,) scores of (K, F) rows: logarithms of probabilities before the mask."""
+        """Return (K,) scores of (K, F) rows: logarithms of the rows' probabilities before the mask."""
         with torch.inference_mode():
             found = self._policy.get_distribution(self._seen(features)).distribution
         assert found is not None
@@ -46,23 +46,23 @@ class ModelScores:
         return scores
 
     def value(self, features: NDArray[np.float32], privileged: NDArray[np.float32]) -> float:
-        """Return the critic's value; in training the critic read the same columns as in a broker."""
+        """Return the critic's value. The critic reads only `features`, as in training."""
         del privileged
         with torch.inference_mode():
             return float(self._policy.predict_values(self._seen(features))[0, 0])
 
     def _seen(self, features: NDArray[np.float32]) -> torch.Tensor:
-        """Return the window as the environment shows it: unused rows are zero."""
+        """Return the rows as the environment shows them, with zeros in unused rows."""
         self._window[:] = 0.0
         self._window[0, : len(features)] = features[:, :NUM_FEATURES]
         return torch.from_numpy(self._window)
 
 
 def make_sb3(policy: Policy, seed: int) -> Scheduler:
-    """Create the scheduler of a policy with the rule `sb3`, by arg max or the mean of the distribution.
+    """Return the scheduler of an `sb3` policy, which decides by arg max or by the mean of the actions.
 
-    A model that chooses rows can take the actions of an environment with the default `EpisodeConfig`: start
-    jobs that fit, and hold jobs back. It does not preempt and makes no reservations; its fallback rule is
+    A model that chooses rows can do what an environment with the default `EpisodeConfig` allows: start jobs
+    that fit, and hold jobs back. It does not preempt and makes no reservations; its fallback rule is
     `qssf-backfill`. A model that sets dials sets the dials of `tuned`, which is also its fallback rule.
 
     Raises:
@@ -97,7 +97,7 @@ def make_sb3(policy: Policy, seed: int) -> Scheduler:
 
 
 def _of_dials(policy: Policy, network: ActorCriticPolicy, digest: str) -> RuleScheduler:
-    """Return the rule that a model of dials was trained with; the model sets the rule's dials."""
+    """Return the rule with which the model was trained; the model sets the rule's dials."""
     policy.check_read("checkpoint")
     rule = Policy(DEFAULT_POLICY)
     made = RuleScheduler(rule.named(policy.name), strategy_of(network, opened(policy.settings.checkpoint)[0]))

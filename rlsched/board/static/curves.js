@@ -50,7 +50,7 @@ export class Curves {
     if (lacks.some(Boolean)) this.legend([["not known for all jobs", "grid"]]);
   }
 
-  // Each at the time of its outcome: a line from 10 to 90 %, and a spot at the outcome, on a log scale.
+  // Each forecast is at the time of its outcome: a line from 10 to 90 %, a spot at the outcome; log scale.
   forecasts() {
     const {chart} = this, {pen, ink} = chart, one = chart.data.forecasts;
     const most = Math.max(60, ...one.seen_s, ...one.high_s.filter((high) => high !== null));

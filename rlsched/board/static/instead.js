@@ -1,4 +1,4 @@
-// Alternatives: buttons at the candidates of a decision, a replay in a separate process, its outcome.
+// Alternatives of a decision: buttons that replay the run with another candidate, and the result.
 import {span} from "./asking.js";
 import {fact, jobLink, make, table} from "./parts.js";
 

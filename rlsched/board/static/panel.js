@@ -69,7 +69,7 @@ export function showJob(panel, job) {
   panel.replaceChildren(...parts.filter(Boolean));
 }
 
-// Free GPUs of each node of an attempt after its start, of the first nodes.
+// A text with the free GPUs of each of an attempt's first nodes, just after the attempt's start.
 function leftFree(left) {
   const nodes = Object.entries(left), said = nodes.slice(0, 4).map(([node, [free, count]]) => `${free} of ${count} GPUs of ${node}`);
   return said.join(", ") + (nodes.length > 4 ? ", ..." : "");
@@ -98,7 +98,7 @@ export function showComparison(panel, found, run, other) {
       : make("p", {}, "They start and stop the same jobs at the same times."));
 }
 
-// Value of the difference: a replay of this run with the other run's choice.
+// A button that replays this run with the other run's choice, to show what the difference is worth.
 function worthParts(worth, other) {
   if (!worth) return [];
   const part = insteadPart({row: worth.row, candidates: [{number: worth.number, words: `${other}'s choice: ${worth.words}`, taken: false}]});

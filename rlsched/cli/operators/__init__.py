@@ -1,1 +1,1 @@
-"""Verbs of operators: broker, nodes, keys, journal, quotas, and the processes around them."""
+"""Verbs for operators: broker, nodes, keys, journal, quotas, metrics, notices, and the gateway to Slurm."""

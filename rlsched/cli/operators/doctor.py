@@ -1,4 +1,4 @@
-"""`rlsched doctor`: check this machine for everything that rlsched needs, and print how to fix it."""
+"""`rlsched doctor`: checks whether this machine has what rlsched needs, and prints how to fix problems."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Finding(NamedTuple):
     """One result of a check.
 
     Attributes:
-        `what`: Subject, a word or two.
-        state: `ok`; `note`: something that only some users need is missing; `wrong`: needs to be fixed.
-        line: Result, and how to fix it.
+        `what`: Subject of the check, one or two words.
+        state: `ok`; `note`: something that only some users need is missing; `wrong`: must be fixed.
+        line: Result for users, and how to fix a problem.
     """
 
     what: str
@@ -76,7 +76,7 @@ def doctor(as_json: bool, at: BrokerAt) -> int:
 
 
 def _looked_at(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Yield the findings of a check. If the check raises, its error is one more finding."""
+    """Yield the findings of a check. If the check raises an error, yield the error as a finding too."""
     try:
         yield from check()
     except OSError as error:
@@ -88,7 +88,7 @@ def _looked_at(what: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Fi
 
 
 def _starting(home: Path) -> str:
-    """Describe the broker that is starting with the keys in `home`; "" if no broker is starting."""
+    """Return a text about a broker that is starting with the keys in `home`; "" if none is starting."""
     if find_spec("zmq") is None:
         return ""
     from rlsched.transport.starting import is_starting, starting_in
@@ -212,7 +212,7 @@ WITHOUT_CONTROLLER = {
     "memory": "memory: limited per process, and only for a job that requests memory",
     "pids": "processes: limited per user, and not for root",
 }
-"""How a node limits its jobs without a controller of control groups, by the controller's name."""
+"""For each control group controller: how a node limits its jobs if the controller is missing."""
 
 
 def _cgroups() -> Iterator[Finding]:

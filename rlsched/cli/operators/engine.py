@@ -1,4 +1,4 @@
-"""`rlsched engine`: the gateway to another engine, such as Slurm."""
+"""`rlsched engine`: runs the gateway to another engine, such as Slurm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlsched.logs import LogFormat, set_up
 _DIRECTORY = Path("/var/lib/rlsched/slurm")
 _SHADOW_DIRECTORY = Path("/var/lib/rlsched/shadow")
 WRITTEN_S = 0.5
-"""Pause after `--remove`, in which a running gateway writes its last changes and exits, seconds."""
+"""Time that `--remove` gives a running gateway to write its last changes and exit, seconds."""
 _SECONDS = click.FloatRange(min=0.05, max=86_400)
 
 
@@ -270,7 +270,7 @@ def slurm(
 
 
 def _clocks(text: str) -> tuple[int, ...]:
-    """Parse `--sm-clocks-mhz`: return the SM clocks in MHz, highest first.
+    """Return the SM clocks in the text of `--sm-clocks-mhz`, MHz, highest first.
 
     Raises:
         InputError: a clock is not a number of MHz.

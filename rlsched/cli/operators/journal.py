@@ -1,4 +1,4 @@
-"""`rlsched journal`: check, export, back up, restore and compact the broker's journal."""
+"""`rlsched journal`: checks, exports, backs up, restores and compacts the broker's journal."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def journal() -> None:
 @_DIR
 @JSON
 def check(file: Path | None, directory: Path | None, as_json: bool) -> int:
-    """Read the journal, or the backup FILE, to its end, and check it. Exit code 1: the journal is damaged.
+    """Check the whole journal, or the whole backup FILE. Exit code 1: the journal is damaged.
 
     \b
     Example:

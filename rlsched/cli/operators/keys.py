@@ -1,4 +1,4 @@
-"""`rlsched keys`: keys that can connect to the broker, and tokens with which other machines get a key."""
+"""`rlsched keys`: manages the keys that can connect to the broker, and tokens by which machines get a key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _MAX_EXPIRES_S = 7 * 86400.0
 JOBS_DIRECTORY = "/var/lib/rlsched-jobs"
-"""Job directory of a daemon that runs as root, in printed and documented commands; jobs can enter it."""
+"""Directory for jobs of a node daemon that runs as root, in printed commands; all users can enter it."""
 _YES = ("1", "true", "t", "yes", "y", "on")
 _ROLE = click.Choice(["user", "admin", "node", "engine"])
 
@@ -130,10 +130,10 @@ def join(token: str, timeout_s: float, keys: Path | None) -> None:
 
 
 def _node_lines(address: str, name: str, keys: Path | None) -> list[str]:
-    """Return lines with the command that starts this node as the current user, and the meaning of its option.
+    """Return the command that starts this node, and for root a line that describes its option.
 
-    A daemon that runs as root must name the user that jobs run as. This user cannot enter a directory below
-    the daemon's keys.
+    A daemon that runs as root needs an option for the user of its jobs, and a directory for jobs outside the
+    directory of its keys, which that user cannot enter.
     """
     words = ["rlsched", "node", "--broker", address, "--name", name]
     if keys is not None:

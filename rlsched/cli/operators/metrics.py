@@ -1,4 +1,4 @@
-"""`rlsched metrics`: metrics of the broker for Prometheus."""
+"""`rlsched metrics`: serves the broker's metrics to Prometheus."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ def metrics(listen: str, log_format: LogFormat, once: bool, at: BrokerAt) -> Non
 
 
 class BrokerFigures:
-    """Collector of `prometheus_client` that queries the broker at every scrape."""
+    """A collector of `prometheus_client`, which requests the broker's statistics at every scrape."""
 
     def __init__(self, at: BrokerAt) -> None:
         self._at = at
 
     def describe(self) -> list[Metric]:
-        """Return an empty list: no metrics are known before the first scrape."""
+        """Return an empty list: the metrics are not known before the first scrape."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the current metrics; if no broker answers, only `rlsched_up`."""
+        """Yield the current metrics; if the broker does not answer, only `rlsched_up`."""
         from rlsched.errors import RlschedError
 
         try:
@@ -87,7 +87,7 @@ class BrokerFigures:
 
 
 def figures(report: StatsReport) -> Iterator[Metric]:
-    """Yield the metrics of a broker's report."""
+    """Yield the metrics in a broker's statistics."""
     named = {"version": report.version, "policy": report.policy, "fallback": report.fallback}
     yield _gauges(
         "info", "Version of the broker, its policy and fallback.", list(named), [(list(named.values()), 1.0)]
@@ -151,7 +151,7 @@ def figures(report: StatsReport) -> Iterator[Metric]:
 
 
 def _drift(drift: DriftReport) -> Iterator[Metric]:
-    """Yield metrics of the distance of the policy's inputs from its training data."""
+    """Yield metrics that compare the policy's inputs with the inputs in its training."""
     yield _gauge("drift_watched", "Whether the policy's card has ranges.", float(not drift.note))
     yield _gauge("drift_active", "Whether the fallback decides because of drift.", float(drift.active))
     yield _gauge("drift_unlike", "Ways in which the cluster differs from training.", len(drift.unlike))

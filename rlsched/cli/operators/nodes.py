@@ -1,4 +1,4 @@
-"""`rlsched nodes` and `rlsched node`: list nodes, take nodes out of service and put them back."""
+"""`rlsched nodes` lists nodes; `rlsched node` takes nodes out of service and puts them back."""
 
 from __future__ import annotations
 
@@ -147,8 +147,9 @@ def resume(names: tuple[str, ...], at: BrokerAt) -> None:
 def down(names: tuple[str, ...], reason: str, at: BrokerAt) -> None:
     """Declare unreachable nodes down; their jobs are requeued.
 
-    Only for nodes whose daemon does not answer. First make sure that no job still runs on the node: the job
-    would run twice. When the node is back, it ends the jobs that were requeued, and gets jobs again.
+    Only for nodes whose daemon does not answer. First make sure that no job still runs on the node, because
+    it would then run twice. When the node is back, it ends its old attempts of these jobs, and gets jobs
+    again.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`rlsched notify`: webhooks or mail about jobs submitted with --notify."""
+"""`rlsched notify`: sends webhooks or mail about jobs that were submitted with --notify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlsched policy`: change the policy of a running broker."""
+"""`rlsched policy`: changes the policy of a running broker."""
 
 from __future__ import annotations
 

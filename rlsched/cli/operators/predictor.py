@@ -1,4 +1,4 @@
-"""`rlsched predictor`: recent accuracy of predicted run times, and of forecast starts and ends."""
+"""`rlsched predictor`: shows how accurate predicted run times and forecast starts and ends were recently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rlsched quota`: limits of users, accounts and VCs, and the users who can charge jobs to accounts."""
+"""`rlsched quota`: sets limits of users, accounts and VCs, and the users who can charge jobs to accounts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class _Limit(click.ParamType[float]):
-    """Type of a limit: a number, or `none`, parsed as -1 (for click, None is an option that is not given)."""
+    """Parameter type of a limit: a number, or `none`, which is parsed as -1.
+
+    None would be ambiguous: click uses it for options that are not given.
+    """
 
     def __init__(self, number: type[int] | type[float]) -> None:
         self.number, self.name = number, "N|none"
@@ -77,9 +80,9 @@ def quota() -> None:
 def set_quota(
     kind: PartyKind, name: str, gpus: int | None, jobs: int | None, gpu_hours: float | None, at: BrokerAt
 ) -> None:
-    """Set limits. For admins. NAME `default` stands for all of this kind that have no limit of their own.
+    """Set limits. For admins. NAME `default`: all users, accounts or VCs that have no limit of their own.
 
-    A limit whose option is not given stays; `none` removes a limit. No running job is ended.
+    A limit is unchanged if its option is not given; `none` removes the limit. No running job is ended.
 
     \b
     Example:
@@ -138,7 +141,7 @@ def _print(rows: list[QuotaInfo]) -> None:
 
 
 def _cell(row: QuotaInfo, name: str, limit: float | None, has: float) -> str:
-    """Return the cell of a limit: the use and the limit; for `default` only the limit."""
+    """Return the cell of a limit: current use and limit; for the name `default`, only the limit."""
     most = "-" if limit is None else f"{limit:,.10g}"
     if row.name == "default":
         return most

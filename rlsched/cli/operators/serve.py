@@ -1,4 +1,4 @@
-"""`rlsched broker`: run the broker in the foreground."""
+"""`rlsched broker`: runs the broker in the foreground."""
 
 from __future__ import annotations
 
@@ -332,12 +332,16 @@ def broker(
 
 
 def _with(kind: type[S], asked: Mapping[str, Any], **settings: Any) -> S:
-    """Return settings of a class, from the options with the names of its fields and from `settings`."""
+    """Return a `kind`, with fields from the options of the same names and from `settings`."""
     return kind(**{name: asked[name] for name in kind.__struct_fields__ if name in asked} | settings)
 
 
 def time_s(option: str, text: str) -> float:
-    """Parse a time above 0; return seconds, infinite for `off`."""
+    """Return the time that an option's text describes, seconds; infinite for `off`.
+
+    Raises:
+        InputError: the text is not a time above 0.
+    """
     if text == "off":
         return math.inf
     try:
@@ -350,7 +354,11 @@ def time_s(option: str, text: str) -> float:
 
 
 def _days(option: str, text: str) -> float:
-    """Parse a number of days, 1 or more; return days, infinite for `all`."""
+    """Return the number of days in an option's text, 1 or more; infinite for `all`.
+
+    Raises:
+        InputError: the text is not such a number.
+    """
     if text == "all":
         return math.inf
     try:
@@ -363,10 +371,10 @@ def _days(option: str, text: str) -> float:
 
 
 def _forecaster(name: str | None) -> str:
-    """Return the name of the installed forecaster to run; "": no forecasts. `name` None: the default.
+    """Return the name of the forecaster to run; "": no forecasts. `name` None: the default forecaster.
 
     Raises:
-        InputError: there is no forecaster of this name.
+        InputError: no forecaster of this name is installed.
     """
     from rlsched.forecast.world import DEFAULT, forecaster_names
 

@@ -1,4 +1,4 @@
-"""`rlsched engine slurm --shadow`: follow a Slurm cluster without writing to it."""
+"""`rlsched engine slurm --shadow`: follows a Slurm cluster without any change to it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def follow(
     preempt: bool,
     log_format: LogFormat,
 ) -> int:
-    """Follow a Slurm cluster until a signal, without writing to it.
+    """Follow a Slurm cluster until a signal arrives, without any change to it; return the exit code.
 
     Raises:
-        InputError: there is no Slurm that can be followed, or the policy or the directory is invalid.
+        InputError: Slurm cannot be followed, or the policy or the directory is invalid.
     """
     is_seen = sys.stderr.isatty()
     if is_seen:

@@ -1,4 +1,4 @@
-"""Parse the options of `rlsched broker` about nodes that sleep."""
+"""Parses the options of `rlsched broker` about nodes that sleep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def power_settings(suspend_cmd: str | None, resume_cmd: str | None, sleep: SleepPlan) -> PowerSettings | None:
-    """Return the commands that power nodes down and up, with their times; None if no node sleeps.
+    """Return the commands that power nodes down and up, and when to run them; None: nodes do not sleep.
 
     Raises:
         InputError: only one command is given, a command is empty, or a time is infinite.
@@ -41,7 +41,7 @@ def power_settings(suspend_cmd: str | None, resume_cmd: str | None, sleep: Sleep
 
 
 def sleep_plan(path: Path | None, idle: str) -> PowerDownPlan:
-    """Return the plan of which nodes sleep: from a models file, else all nodes idle for the given time.
+    """Return the plan that decides which nodes sleep: from a models file, else from the idle time.
 
     Raises:
         InputError: the file or the time is invalid.

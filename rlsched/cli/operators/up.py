@@ -1,4 +1,4 @@
-"""`rlsched up`: run a whole local cluster in the foreground."""
+"""`rlsched up`: runs a whole local cluster in the foreground."""
 
 from __future__ import annotations
 

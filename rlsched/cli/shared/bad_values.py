@@ -9,11 +9,11 @@ import click
 from click.types import FloatParamType, IntParamType
 
 _GOT: Final = re.compile(r"('.*'|\".*\"|\S+) (?:is not|does not match) .*", re.DOTALL)
-"""Pattern of click's messages about a bad value; the group is the value."""
+"""Pattern of click's error texts about a bad value. The group is the value."""
 
 
 def message_of(error: click.UsageError) -> str:
-    """Return the text of a usage error; for a bad value: the option, the expected values, and the value."""
+    """Return the text of a usage error; for a bad value: the option, the expected values, the given value."""
     param = error.param if isinstance(error, click.BadParameter) else None
     if param is None or isinstance(error, click.MissingParameter):
         return error.format_message()
@@ -24,7 +24,7 @@ def message_of(error: click.UsageError) -> str:
 
 
 def expected_by(kind: click.ParamType[Any]) -> str:
-    """Describe the values that a type accepts; "" if the errors of the type describe these values already."""
+    """Return a text that describes the values of a type; "" if the type's own errors describe its values."""
     if isinstance(kind, click.Choice):
         *others, last = [str(one) for one in kind.choices]
         return f"{', '.join(others)} or {last}" if others else last

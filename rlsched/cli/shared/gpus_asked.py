@@ -1,4 +1,4 @@
-"""Options that request GPUs: their number and types, also in the syntax of `sbatch`."""
+"""Options that request GPUs by number and type; the syntax of `sbatch` is accepted too."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _NUMBER: Final[click.ParamType[Any]] = click.IntRange(1, MAX_GANG_GPUS)
 
 
 class _Gpus(NamedTuple):
-    """Requested GPUs as typed: a number, or a number with a type as in Slurm (`a100:2`)."""
+    """A parsed request for GPUs: `a100:2` has the number 2 and the type `a100`; the type "" means any."""
 
     number: int
     gpu_type: str = ""
 
 
 class GpusParam(click.ParamType[_Gpus]):
-    """Parameter type of requested GPUs: a number, or a number with a type as in Slurm (`a100:2`)."""
+    """Parameter type of a request for GPUs: a number, or a type and a number as in Slurm (`a100:2`)."""
 
     name = "gpus"
     expected = f"[TYPE:]COUNT, such as 2 or a100:2, with a COUNT from 1 to {MAX_GANG_GPUS:,}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> _Gpus:
-        """Parse the value."""
+        """Return the request that the text describes, else fail with a usage error."""
         if isinstance(value, _Gpus):
             return value
         found = re.fullmatch(_OF_A_TYPE, str(value))
@@ -39,7 +39,7 @@ class GpusParam(click.ParamType[_Gpus]):
 
 
 def total_gpus(asked: Mapping[str, Any]) -> int:
-    """Return the number of GPUs of the whole job, counted as `sbatch` does.
+    """Return how many GPUs the whole job requests, counted as `sbatch` does.
 
     Raises:
         InputError: `--gres` requests something other than GPUs.
@@ -51,7 +51,7 @@ def gpu_types(asked: Mapping[str, Any]) -> list[str]:
     """Return the accepted GPU types: from `--gpu-type`, else `--constraint`, else `--gpus`; empty: any type.
 
     Raises:
-        InputError: the types cannot be determined.
+        InputError: an option has invalid GPU types.
     """
     for option in ("gpu_type", "constraint"):
         if asked.get(option) is not None:
@@ -61,10 +61,10 @@ def gpu_types(asked: Mapping[str, Any]) -> list[str]:
 
 
 def types_named(text: str, option: str) -> list[str]:
-    """Return the GPU types of a list separated by `,` or `|`; `any`: an empty list.
+    """Return the GPU types in a list separated by `,` or `|`; empty if the text is `any`.
 
     Raises:
-        InputError: the text is not such a list, or a type in it is empty.
+        InputError: the text is not such a list, or a type is empty.
     """
     if text.strip().lower() == "any":
         return []

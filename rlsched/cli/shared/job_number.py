@@ -1,4 +1,4 @@
-"""Job names on the command line: a number, or ARRAY_TASK for a task of an array."""
+"""Job names on the command line: a job number (`17`), or an array and its task (`17_3`)."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
 
 class JobName(NamedTuple):
-    """A job, or a task of the array `number`."""
+    """Name of a job, of an array, or of tasks of an array; `number`: the job or array, `task`: one task."""
 
     number: int
     task: int | None = None
     tasks: str = ""
-    """Several tasks, such as `5-9`."""
+    """Several tasks of the array, such as `5-9`; "": the name is not of several tasks."""
     waiting: bool = False
-    """Select only what waits: of an array, only its waiting tasks."""
+    """Whether to select only waiting jobs: of an array, only its waiting tasks."""
 
     def __str__(self) -> str:
-        """Return the name as it was typed."""
+        """Return the name as the user typed it: `17`, `17_3` or `17_[3,5-9]`."""
         if self.tasks:
             return f"{self.number}_[{self.tasks}]"
         return str(self.number) if self.task is None else f"{self.number}_{self.task}"
 
     def ranges(self) -> list[Tasks]:
-        """Return the ranges of tasks that an order applies to; empty: the job or the whole array."""
+        """Return the selected ranges of tasks; empty if the name selects a job or a whole array."""
         from rlsched.client.array_text import ranges_of
 
         return ranges_of(self.tasks or ("" if self.task is None else str(self.task)))
 
     def number_at(self, client: Client) -> int:
-        """Return the job's number.
+        """Return the job number; for a task, request it from the broker.
 
         Raises:
             InputError: there is no such array, or the task is not a job yet.
@@ -46,12 +46,12 @@ class JobName(NamedTuple):
 
 
 class JobParam(click.ParamType[JobName]):
-    """Parameter type of one job: `17`, or `17_3`."""
+    """Parameter type of one job or one task: `17` or `17_3`."""
 
     name = "JOB"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> JobName:
-        """Parse the value."""
+        """Return the name that the text describes, else fail with a usage error."""
         found = re.fullmatch(r"(\d{1,15})(?:_(\d{1,9}))?", str(value))
         if found is None:
             self.fail(f"expected the number of a job, or ARRAY_TASK such as 17_3, got {value!r}", param, ctx)
@@ -59,12 +59,12 @@ class JobParam(click.ParamType[JobName]):
 
 
 class TasksParam(click.ParamType[JobName]):
-    """Parameter type of jobs and tasks: `17`, `17_3`, or several tasks, `17_[3,5-9]`."""
+    """Parameter type of a job, a task or several tasks: `17`, `17_3` or `17_[3,5-9]`."""
 
     name = "JOB"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> JobName:
-        """Parse the value."""
+        """Return the name that the text describes, else fail with a usage error."""
         found = re.fullmatch(r"(\d{1,15})_\[([\d,:-]+)\]", str(value))
         if found is None:
             return JobParam().convert(value, param, ctx)
@@ -77,8 +77,8 @@ class TasksParam(click.ParamType[JobName]):
 
 
 def called(job: JobInfo | PastJob) -> str:
-    """Return a job's number as text; for a task `17_3`, and for an array `17_[4-99%8]`."""
+    """Return the name of a job for users: its number, `17_3` for a task, `17_[4-99%8]` for an array."""
     if job.array:
         return f"{job.array}_{job.task}"
-    tasks = getattr(job, "tasks", "")  # the history has tasks, not arrays
+    tasks = getattr(job, "tasks", "")  # a job of the history can be a task, but not an array
     return f"{job.job}_[{tasks}]" if tasks else str(job.job)

@@ -1,4 +1,4 @@
-"""Options of `submit` and `run` that describe a job, with their own names and the names in `sbatch`."""
+"""Options of `submit`, `run` and `update` that describe a job; most have the names of `sbatch` too."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _MAIL: Final = {"BEGIN": "start", "END": "end", "FAIL": "fail", "REQUEUE": "requ
 
 
 def time_s(text: str) -> float | None:
-    """Parse a time limit as `sbatch` does, seconds; None: no limit.
+    """Return a time limit, seconds, parsed as `sbatch` does; None: no limit.
 
-    Minutes, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`; also with a unit: `90s`, `90m`, `1h`, `2d`.
+    Accepted: minutes, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`, `90s`, `90m`, `1h`, `2d`.
 
     Raises:
-        InputError: the text is none of these.
+        InputError: the text has none of these forms.
     """
     if text.upper() in ("UNLIMITED", "INFINITE", "0"):
         return None
@@ -59,10 +59,10 @@ def time_s(text: str) -> float | None:
 
 
 def grace_s(text: str) -> float:
-    """Parse `--grace`, the time between SIGTERM and SIGKILL, seconds: 60s, 5m, or seconds.
+    """Return the time between SIGTERM and SIGKILL, seconds, from `--grace`: `60s`, `5m`, or seconds.
 
     Raises:
-        InputError: the text is neither.
+        InputError: the text has none of these forms.
     """
     from rlsched.settings import Seconds
 
@@ -73,10 +73,12 @@ def grace_s(text: str) -> float:
 
 
 def begin_s(text: str, now_s: float) -> float:
-    """Parse `--begin`, Unix seconds: `now+1h`, `now+30` (seconds), next `16:00` or `noon`, a day or a time.
+    """Return the earliest start, Unix seconds, from `--begin`.
+
+    Accepted: `now+1h`, `now+30` (seconds), the next `16:00` or `noon`, a day, or a day with a time.
 
     Raises:
-        InputError: the text is none of these.
+        InputError: the text has none of these forms.
     """
     from rlsched.cli.shared.when import unix_s
 
@@ -106,10 +108,13 @@ def begin_s(text: str, now_s: float) -> float:
 
 
 def dependencies(text: str) -> tuple[list[DependsOn], bool]:
-    """Parse `--dependency`, such as `afterok:17:18,singleton`; return the jobs to wait for, and if singleton.
+    """Parse `--dependency`, such as `afterok:17:18,singleton`.
+
+    Returns:
+        The jobs to wait for, and whether `singleton` is given.
 
     Raises:
-        InputError: the text is something else.
+        InputError: the text has another form.
     """
     found: list[DependsOn] = []
     singleton = False
@@ -128,10 +133,12 @@ def dependencies(text: str) -> tuple[list[DependsOn], bool]:
 
 
 def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that `--export` selects: `ALL`, `NONE`, or a list of NAME and `NAME=VALUE`.
+    """Return the environment variables that `--export` selects.
 
-    The list can contain `ALL`. `ALL` omits variables that a launcher has set for this process
-    (`describes_a_process`), unless the list names them.
+    Args:
+        text: `ALL`, `NONE`, or a list of NAME, `NAME=VALUE` and `ALL`. `ALL` omits variables that a launcher
+            has set for this process (`describes_a_process`), unless the list names them.
+        own: Variables of this process.
 
     Raises:
         InputError: a name is missing.
@@ -155,7 +162,7 @@ def exported(text: str, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _text_of(own: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to send: text, and not specific to this shell, terminal, job or process."""
+    """Return the variables to send with a job: text, and not specific to this shell, terminal or process."""
     return {
         name: value
         for name, value in own.items()
@@ -166,10 +173,10 @@ def _text_of(own: Mapping[str, str]) -> dict[str, str]:
 
 
 def notices(notify: str, mail_type: str | None) -> list[str]:
-    """Return the events to notify of, from `--notify` and `--mail-type`.
+    """Return the events to notify about, from `--notify` and `--mail-type`.
 
     Raises:
-        InputError: an unknown mail type.
+        InputError: a mail type is unknown.
     """
     found = [one.strip() for one in notify.split(",")] if notify else []
     for one in mail_type.upper().split(",") if mail_type else ():
@@ -183,7 +190,7 @@ def notices(notify: str, mail_type: str | None) -> list[str]:
 
 
 def lost_after_time_s(text: str) -> float:
-    """Parse `--lost-after`, seconds; 0: never. A plain number is in seconds, as in earlier versions.
+    """Parse `--lost-after`, seconds; 0: never. A number without a unit is in seconds.
 
     Raises:
         InputError: the text is not a time.
@@ -214,7 +221,7 @@ def command_of(command: Sequence[str], wrap: str | None) -> list[str]:
 
 
 def submission(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keywords of `Client.submit`, from the options of `job_options`.
+    """Return keyword arguments for `Client.submit`, from the options that `job_options` adds.
 
     Raises:
         InputError: an option is invalid.
@@ -231,7 +238,7 @@ def submission(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changes_asked(asked: Mapping[str, Any], now_s: float) -> Changes:
-    """Return keywords of `Client.update`, from the options of `change_options`.
+    """Return keyword arguments for `Client.update`, from the options that `change_options` adds.
 
     Raises:
         InputError: an option is invalid, or none is given.
@@ -251,7 +258,7 @@ def changes_asked(asked: Mapping[str, Any], now_s: float) -> Changes:
 
 
 def _value(one: Declared, asked: Mapping[str, Any], now_s: float) -> Any:
-    """Return the value of a setting: parsed by `_PARSED`, else the value of its option as click parsed it."""
+    """Return the value of a setting: parsed by its entry in `_PARSED`, else as click parsed its option."""
     if one.name == "begin_s":
         return begin_s(asked["begin"], now_s) if asked["begin"] else None
     parse = _PARSED.get(one.name)
@@ -268,7 +275,7 @@ def _environment(asked: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _own_umask() -> str:
-    """Return the umask of this process, in octal. There is no call that only reads it."""
+    """Return the umask of this process, in octal. To read the umask, the function sets it and restores it."""
     umask = os.umask(0o077)
     os.umask(umask)
     return f"{umask:04o}"
@@ -291,7 +298,7 @@ _PARSED: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     ),
     "notify": lambda asked: notices(asked["notify"], asked["mail_type"]),
 }
-"""Parsers by setting, for settings with several options or with a text that click does not parse."""
+"""Parsers by setting. A setting without a parser has one option, which click parses."""
 
 
 def job_options(command: Command) -> Command:
@@ -305,7 +312,7 @@ def change_options(command: Command) -> Command:
 
 
 def _options(help_of: Callable[[Option], str], *, given: bool = True) -> list[Callable[[Command], Command]]:
-    """Return the options that have a help text; `given`: with the defaults of their settings."""
+    """Return the options for which `help_of` returns a text; `given`: whether the options have defaults."""
     return [
         click.option(
             *(name for name in option.names if given or name not in _TAKEN),
@@ -320,7 +327,7 @@ def _options(help_of: Callable[[Option], str], *, given: bool = True) -> list[Ca
 
 
 def _read_as(one: Declared, option: Option, *, given: bool) -> dict[str, Any]:
-    """Return the keywords of `click.option` that define the type and default of an option."""
+    """Return the arguments of `click.option` for the type and the default of an option."""
     setting, choices = one.setting, get_args(one.type)
     if option.kind == "number" and setting.least is not None:
         kind: Any = click.FloatRange if float in choices else click.IntRange

@@ -1,4 +1,4 @@
-"""Jobs, nodes and explanations as tables and as plain data."""
+"""Jobs and nodes as tables, and explanations of decisions as plain data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlsched.wire.messages import MAX_CLOCK_SKEW_S, Explanation, JobInfo, NodeIn
 from rlsched.wire.states import CANCELLED, COMPLETED, FAILED, LAUNCHING, QUEUED, REJECTED, RUNNING
 
 NARROW = 100
-"""Width of a terminal below which tables omit columns or shorten names, in columns."""
+"""Width of a terminal, in characters, below which tables omit columns or shorten names."""
 COLOURS = {
     QUEUED: "yellow",
     LAUNCHING: "cyan",
@@ -54,13 +54,16 @@ _JOBS: Final = {
     )
 }
 USED: Final = ("gpu", "gpu memory", "cores", "memory")
-"""Columns of resource usage: GPU utilization, and peak memory use."""
+"""Columns of a running job's usage: GPU utilization, peak GPU memory, cores, peak host memory."""
 NARROW_NAME: Final = 14
-"""Width of a name, a user or a VC in a narrow table, characters."""
+"""Maximum width of names, users and VCs in a narrow table, characters."""
 
 
 def job_lines(jobs: list[JobInfo], width: int | None, now_s: float | None = None) -> list[Text]:
-    """Return a table of jobs. A narrow table omits a user or VC that all jobs share. `width` None: uncut."""
+    """Return a table of jobs, cut to `width`; None: not cut.
+
+    A narrow table omits the column of users or of VCs if all jobs have the same value.
+    """
     now_s = time.time() if now_s is None else now_s
     if not jobs:
         return [Text("no jobs; `rlsched queue --all` lists finished jobs")]
@@ -78,7 +81,7 @@ def named_table(
     hidden: Container[str],
     width: int | None,
 ) -> list[Text]:
-    """Return a table of rows without the hidden columns; a narrow table has short names and small gaps."""
+    """Return a table without the hidden columns. A narrow table has shortened names and small gaps."""
     shown = [name for name in rows[0] if name not in hidden]
     narrow = width is not None and width < NARROW
     named = [
@@ -91,14 +94,14 @@ def named_table(
 
 
 def _narrow_cells(job: JobInfo, now_s: float) -> dict[str, str | Text]:
-    """Return a job's row with one column for both place and reason; few jobs have both."""
+    """Return a job's cells for a narrow table: place and reason share a column, as few jobs have both."""
     cells = _cells(job, now_s)
     both = [str(cells.pop("where")), str(cells.pop("reason"))]
     return cells | {"where, reason": "  ".join(filter(None, both))}
 
 
 def _cells(job: JobInfo, now_s: float) -> dict[str, str | Text]:
-    """Return a job's row, by column."""
+    """Return a job's cells, by column title."""
     return {
         "job": called(job),
         "name": job.name,
@@ -117,7 +120,7 @@ def _cells(job: JobInfo, now_s: float) -> dict[str, str | Text]:
 
 
 def _when(job: JobInfo, now_s: float, *, starts: bool) -> str:
-    """Return the forecast time until a job starts or ends: the median, and the range from 10 to 90 %."""
+    """Return the forecast time until a job starts or ends: median, 10 % and 90 % quantiles; "" if unknown."""
     if job.forecast is None:
         return ""
     times = job.forecast.start_s if starts else job.forecast.end_s
@@ -150,7 +153,7 @@ _NODES: Final = {
 
 
 def node_lines(nodes: list[NodeInfo], width: int | None) -> list[Text]:
-    """Return a table of nodes; empty columns are omitted."""
+    """Return a table of nodes, without columns that are empty for all nodes."""
     if not nodes:
         return [Text("no node has registered yet; start one with `rlsched node --name n0`")]
     clocked = any(node.max_sm_clock_mhz or node.clocks_note for node in nodes)
@@ -186,7 +189,7 @@ def _node_cells(node: NodeInfo) -> dict[str, str | Text]:
 
 
 def _skew(node: NodeInfo) -> list[str]:
-    """Return a note if a node's clock differs too much from the broker's clock, else nothing."""
+    """Return a note if a node's clock differs from the broker's clock by more than `MAX_CLOCK_SKEW_S`."""
     skew_s = node.clock_skew_s
     if skew_s is None or abs(skew_s) <= MAX_CLOCK_SKEW_S:
         return []
@@ -194,7 +197,7 @@ def _skew(node: NodeInfo) -> list[str]:
 
 
 def explanation_as_data(explanation: Explanation) -> dict[str, Any]:
-    """Return an explanation as data for JSON: its record unpacked, its features as base64 and by name."""
+    """Return an explanation as data for JSON, with its record decoded and its features also by name."""
     from rlsched.decisions.decision_text import features_of
 
     data: dict[str, Any] = msgspec.to_builtins(explanation)
@@ -216,7 +219,7 @@ def _where(job: JobInfo) -> str:
 
 
 def beside(job: JobInfo) -> list[str]:
-    """Return a text with the jobs that share a job's GPUs and the job's predicted speed; empty if none do."""
+    """Return a text with the jobs on the same GPUs and the job's own predicted speed; empty if none."""
     if not job.beside:
         return []
     speed = "" if job.speed_frac is None else f" at {job.speed_frac:.0%}"
@@ -228,7 +231,7 @@ def _settable(node: NodeInfo) -> str:
 
 
 def _clock(job: JobInfo) -> str:
-    """Return a job's SM clock if it is below the highest: as set by the job's nodes, else as decided."""
+    """Return a job's reduced SM clock: in MHz if its nodes have set one, else the decided share; else ""."""
     if job.state == QUEUED or job.sm_clock_frac is None or job.sm_clock_frac >= 1.0:
         return ""
     said = {f"{mhz} MHz" if mhz else f"{job.sm_clock_frac:.0%} clock" for mhz in job.sm_clocks_mhz}
@@ -236,13 +239,13 @@ def _clock(job: JobInfo) -> str:
 
 
 def _span(job: JobInfo, now_s: float) -> str:
-    """Return a waiting job's time in the queue, or another job's time since its start, H:MM:SS."""
+    """Return the time in the queue of a waiting job, or the time since the start of another job, H:MM:SS."""
     began = job.submit_s if job.start_s is None or job.state == QUEUED else job.start_s
     return clock((job.end_s or now_s) - began)
 
 
 def clock(seconds: float) -> str:
-    """Format a duration: `1:05:00`; a day or longer: `2d 03:00:00`."""
+    """Return a duration as text: `1:05:00`; from one day on, `2d 03:00:00`."""
     whole = max(0, int(seconds))
     hours, rest = divmod(whole % 86_400, 3600)
     of_a_day = f"{rest // 60:02d}:{rest % 60:02d}"

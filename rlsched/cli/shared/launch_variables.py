@@ -1,4 +1,4 @@
-"""Variables that a launcher sets for one process. They have no meaning in a job that it submits."""
+"""Environment variables that a launcher sets for one process, and that must not pass to a submitted job."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SETTINGS: Final = frozenset({"SLURM_CONF", "SLURM_JWT", "SLURM_TIME_FORMAT"})
 def describes_a_process(name: str) -> bool:
     """Return whether a launcher sets this variable to identify a process of a job.
 
-    The launchers are torchrun, rlsched, Slurm and MPI. A job that inherited these variables from the
-    submitting process would run as a part of that other job.
+    Launchers are torchrun, rlsched, Slurm and MPI. A job that inherited these variables from the
+    submitting process would run as a part of that process's job.
     """
     return name in _TORCH or name in _RLSCHED or (name.startswith(_PREFIXES) and name not in _SETTINGS)

@@ -1,4 +1,4 @@
-"""Lists of jobs and nodes: sorted by a column, in selected columns, printed once or repeatedly."""
+"""Lists of rows for `queue`, `nodes` and `history`: sorting, selected columns, repeated output."""
 
 from __future__ import annotations
 
@@ -44,9 +44,10 @@ _OPTIONS: Final = (
 
 
 def listing(command: Command, sort: Sequence[str] = ("-S", "--sort")) -> Command:
-    """Add the options `sort`, `columns` and `watch`, which `sorted_by`, `in_columns` and `listed` use.
+    """Add the options `sort`, `columns` and `watch`. `sort`: names of the option that sorts.
 
-    `sort`: names of the option `sort`; `-S` has another meaning in `sacct`.
+    `sorted_by`, `in_columns` and `listed` use the values. `history` needs other names than `-S`, which is the
+    start time in `sacct`.
     """
     option: Callable[[Command], Command]
     for option in reversed((click.option(*sort, metavar="COLUMN", help=_SORT), *_OPTIONS)):
@@ -64,16 +65,16 @@ def listed(
     as_json: bool,
     watch: float | None,
 ) -> list[Row]:
-    """Show a list: as lines that fit the terminal, in selected columns, or as JSON; return the last rows.
+    """Show a list as lines that fit the terminal, in selected columns, or as JSON; return the last rows.
 
     Args:
-        verb: Name of the list, for the title of a screen.
+        verb: Name of the verb, for the title of a screen.
         reach: Creates a client.
-        fetch: Requests the rows.
-        lines: Formats the rows as lines of a width; None: uncut.
+        fetch: Requests the rows from the broker.
+        lines: Returns the rows as lines of the given width; None: not cut.
         columns: Names of the columns to show instead of `lines`.
-        as_json: Print JSON.
-        watch: Repeat at this interval, seconds; on a terminal as a screen.
+        as_json: Whether to print JSON.
+        watch: Interval at which the list is repeated, seconds; a terminal shows a live screen. None: once.
     """
     from rlsched.cli.shared.screen.terminal import is_screen
     from rlsched.terminal.show import print_json, print_lines
@@ -103,7 +104,7 @@ def listed(
 
 
 def sorted_by(rows: list[Row], column: str | None, kind: type[Row]) -> list[Row]:
-    """Return rows sorted by a column, with `-COLUMN` in reverse; rows without a value come last.
+    """Return the rows sorted by a column; `-COLUMN`: in reverse. Rows without a value are last.
 
     Raises:
         InputError: there is no such column.
@@ -120,7 +121,7 @@ def sorted_by(rows: list[Row], column: str | None, kind: type[Row]) -> list[Row]
 
 
 def in_columns(rows: Sequence[Row], columns: str) -> list[Text]:
-    """Return a line of column names and a line per row, with two spaces between columns, for `awk` too."""
+    """Return a line of column names and a line per row, in aligned columns that `awk` can also read."""
     from rich.text import Text
 
     names = columns.split(",")
@@ -133,7 +134,7 @@ def in_columns(rows: Sequence[Row], columns: str) -> list[Text]:
 
 
 def check_columns(columns: str | None, sort: str | None, kind: type[Row]) -> None:
-    """Check column names before the broker is asked.
+    """Check the column names of `--columns` and `--sort`, before a request to the broker.
 
     Raises:
         InputError: there is no such column.

@@ -1,4 +1,4 @@
-"""Options of several verbs: the address of the broker, and the key directory."""
+"""Options that several verbs share, such as the address of the broker and the key directory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 SILENT_S = 1.0
-"""Time without an answer of the broker after which a message is shown, seconds."""
+"""Waiting time for the broker's answer after which a message is shown, seconds."""
 
 
 class _PathGiven(click.Path):
-    """Path type like `click.Path(path_type=Path)`; `pathlib` is imported only if a path is given."""
+    """Like `click.Path(path_type=Path)`, but imports `pathlib` only if a path is given."""
 
     def coerce_path_result(self, value: str | os.PathLike[str]) -> Path:
         from pathlib import Path
@@ -48,7 +48,7 @@ HOME = click.option(
 
 
 def shown(*names: str, **settings: Any) -> Callable[[Command], Command]:
-    """Return an option whose default is shown in help. `settings`: as for `click.option`."""
+    """Return an option that shows its default in the help text. `settings`: as for `click.option`."""
     return click.option(*names, show_default=True, **settings)
 
 
@@ -105,7 +105,7 @@ _ASKING = (
 
 
 class BrokerAt(NamedTuple):
-    """The broker to connect to: options `--broker`, `--keys`, `--timeout-s`.
+    """Address and keys of a broker, from the options `--broker`, `--keys` and `--timeout-s`.
 
     Attributes:
         address: Address of the broker; None: the default.
@@ -118,7 +118,7 @@ class BrokerAt(NamedTuple):
     timeout_s: float
 
     def client(self, timeout_s: float | None = None, **settings: Any) -> Client:
-        """Return a client that shows nothing while it waits. `settings`: as for `Client`."""
+        """Return a client that prints nothing while it waits. `settings`: as for `Client`."""
         imported("rlsched.client.client")
         from rlsched.client.client import Client
 
@@ -126,7 +126,10 @@ class BrokerAt(NamedTuple):
         return Client(self.address, home=self.keys, timeout_s=timeout_s, **settings)
 
     def reach(self, *, is_patient: bool = False) -> Client:
-        """Return a client that shows when it waits; `is_patient`: also wait for a broker that is starting."""
+        """Return a client that prints a message while it waits for the broker.
+
+        `is_patient`: whether the client also waits for a broker that is still starting.
+        """
         is_seen = sys.stderr.isatty()
         waits = None
         if is_seen or is_patient:
@@ -137,9 +140,10 @@ class BrokerAt(NamedTuple):
 
 
 class _WaitingLine:
-    """A status line on a terminal while the broker does not answer: updated in place, and removed at the end.
+    """The status line on standard error while the broker does not answer.
 
-    Without a terminal, one line is printed if a broker is starting.
+    A terminal shows the line, updates it in place and removes it at the end. If standard error is not a
+    terminal, one line is printed, and only if a broker is starting.
     """
 
     def __init__(self, home: Path, *, is_seen: bool = True) -> None:
@@ -154,7 +158,7 @@ class _WaitingLine:
             said = f"the broker at {address} has not answered yet: {waited_s:.1f} of {most_s:.0f} s"
             said = f"{is_starting(starts)}; waited {waited_s:.0f} s" if starts else said
             if self._is_seen:
-                import shutil  # it loads the compressors
+                import shutil  # slow: shutil imports the compression modules
 
                 self._on_line = True
                 width = shutil.get_terminal_size().columns - 1
@@ -168,7 +172,7 @@ class _WaitingLine:
 
 
 def asking(command: Command) -> Command:
-    """Add the options for reaching the broker; the verb gets their values as `at`, a `BrokerAt`."""
+    """Add the options for reaching the broker; the verb gets their values as its argument `at`."""
 
     @wraps(command)
     def asks(*args: Any, broker: str | None, keys: Path | None, timeout_s: float, **others: Any) -> Any:
@@ -178,7 +182,7 @@ def asking(command: Command) -> Command:
 
 
 def with_options(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
-    """Add options to a command, in the order in which help shows them."""
+    """Add options to a command; the help text shows them in the given order."""
     for option in reversed(options):
         command = option(command)
     return command

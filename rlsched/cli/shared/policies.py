@@ -1,4 +1,4 @@
-"""Options `--policy` and `--set` of several verbs, and `rlsched policies`: list and show policies."""
+"""Options `--policy` and `--set` of several verbs, and `rlsched policies`, which lists and shows policies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PolicyArgument(NamedTuple):
 
     @property
     def policy(self) -> Policy:
-        """The policy.
+        """The policy with its changed settings.
 
         Raises:
             UnknownPolicyError: there is no such policy.
@@ -45,10 +45,10 @@ class PolicyArgument(NamedTuple):
 
 
 class PolicyCommand(click.Command):
-    """A verb with `--policy` and `--set`: each `--set` changes the policy before it."""
+    """A command with `--policy` and `--set`. Each `--set` changes the policy given before it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse, and record the order of policies and settings."""
+        """Parse the options, and record the order of `--policy`, `--fallback` and `--set`."""
         _, _, order = self.make_parser(ctx).parse_args(list(args))
         ctx.meta[_SAID] = [str(one.name) for one in order]
         return super().parse_args(ctx, args)
@@ -86,7 +86,7 @@ def given_policies(ctx: click.Context) -> list[PolicyArgument]:
 
 
 def complete_policy(_ctx: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Return presets that begin with `begun`, for shell completion; files if there is no such preset."""
+    """Return preset names that begin with `begun`, for shell completion; files if no preset does."""
     from rlsched.decide.policies.presets import PRESETS
 
     named = [CompletionItem(name) for name in PRESETS if name.startswith(begun)]
@@ -103,7 +103,7 @@ setting = click.option(
 
 
 def policies_option(help: str, *, required: bool = False) -> Callable[[Command], Command]:
-    """Return the option `--policy` (`policies`) of a verb that takes several; `said` reads it."""
+    """Return the option `--policy` of a verb that takes several policies; `given_policies` reads them."""
     return click.option(
         "--policy",
         "policies",
@@ -119,7 +119,7 @@ def policies_option(help: str, *, required: bool = False) -> Callable[[Command],
 @JSON
 @click.pass_context
 def policies(ctx: click.Context, as_json: bool) -> None:
-    """List the named policies. `show` prints a policy as a TOML file, from which to make your own.
+    """List the named policies. `show` prints a policy as a TOML file that you can change to make your own.
 
     \b
     Example:

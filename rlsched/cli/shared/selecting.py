@@ -69,7 +69,7 @@ def selecting_by(names: Sequence[str]) -> Callable[[Command], Command]:
 
 
 def waits(job: JobInfo) -> bool:
-    """Return whether a job waits; for an array, whether some tasks have not started yet."""
+    """Return whether a job waits, or an array has tasks that have not started yet."""
     return job.state == QUEUED or (bool(job.tasks) and job.end_s is None)
 
 
@@ -98,10 +98,10 @@ def selected(jobs: Iterable[JobInfo], wanted: dict[str, Any], *, arrays_wait: bo
 
 
 def of_whom(client: Client, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with `--me` replaced by `user`, the owner of this key.
+    """Return the options, with `--me` replaced by `--user` and the user name of this client's key.
 
     Raises:
-        InputError: another user is given as well.
+        InputError: `--user` is given too.
     """
     if not wanted.get("me"):
         return wanted
@@ -111,7 +111,7 @@ def of_whom(client: Client, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_numbers(jobs: list[JobInfo], text: str | None) -> list[JobInfo]:
-    """Return the jobs with these numbers, `7,9,12_3`; None: all.
+    """Return the jobs whose numbers are in `text`, such as `7,9,12_3`. None: return all jobs.
 
     Raises:
         InputError: a word is not a job number.
@@ -130,7 +130,7 @@ def of_numbers(jobs: list[JobInfo], text: str | None) -> list[JobInfo]:
 
 
 def states_of(text: str | None, known: Sequence[str] = STATES) -> set[str] | None:
-    """Return the states that an option names, by rlsched's or Slurm's names; None: all states.
+    """Return the states in an option's text, in which Slurm's names are also allowed; None: all states.
 
     Raises:
         InputError: there is no such state.

@@ -1,4 +1,4 @@
-"""Options of the verbs that serve: the broker's address, its policy, and the log format."""
+"""Options of the verbs that run a broker: its address, its policy, and the log format."""
 
 from __future__ import annotations
 
@@ -116,17 +116,17 @@ _DECIDING = (
 
 
 def listening(command: Command) -> Command:
-    """Add the options of a verb that listens as a broker: `address` and `keys`."""
+    """Add the options `address` and `keys` of a verb that listens for clients as a broker."""
     return with_options(_LISTENING, command)
 
 
 def deciding(command: Command) -> Command:
-    """Add the options of decisions; `given_policies` reads `policy`, `fallback` and `changes` together."""
+    """Add the options that determine decisions; `given_policies` reads `policy`, `fallback` and `changes`."""
     return with_options(_DECIDING, command)
 
 
 def as_words(ctx: click.Context, decided: Mapping[str, Any]) -> list[str]:
-    """Return the options of `deciding` as command-line words for another process, with absolute paths.
+    """Return the options of `deciding` as words of another process's command line, with absolute paths.
 
     Raises:
         InputError: the policy cannot be read.

@@ -1,4 +1,4 @@
-"""`rlsched policies show`: a policy in sentences, and every setting with its meaning, as TOML."""
+"""The output of `rlsched policies show`: sentences on a policy, and its settings with meanings as TOML."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READ_BY: Final = {
     "search": ("ppo",),
     "samples": ("rollout", "clairvoyant"),
 }
-"""Settings that only some rules use, and these rules."""
+"""Settings that only some rules use, each with these rules."""
 _GIVES_WAY: Final = {
     "gittins": "jobs with a higher Gittins index give way to jobs with a lower one",
     "service": "jobs with more service so far give way to jobs with less",
@@ -31,9 +31,9 @@ _GIVES_WAY: Final = {
 
 
 def meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
-    """Return the meaning of each setting of a class, from its entry under `Attributes` in the docstring.
+    """Return the meaning of each setting of a class, from the section `Attributes` of the class's docstring.
 
-    The meaning is the first sentence, or the whole entry if it describes the values one by one.
+    A meaning is the first sentence of an entry; the whole entry if it describes the values one by one.
     """
     text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
     found = {name: " ".join(rest.split()) for name, rest in _ENTRY.findall(text)}
@@ -44,7 +44,7 @@ def meanings(kind: type[msgspec.Struct]) -> dict[str, str]:
 
 
 def sentences(policy: Policy) -> Iterator[str]:
-    """Yield sentences on what a policy does: queue, jobs that do not fit, running jobs, GPUs and clocks."""
+    """Yield sentences that describe a policy: queue, jobs that do not fit, running jobs, GPUs, clocks."""
     settings = policy.settings
     if settings.rule:
         yield f"The deciding rule is {settings.rule}; it reads the settings below."
@@ -79,9 +79,9 @@ def sentences(policy: Policy) -> Iterator[str]:
 
 
 def shown(policy: Policy) -> str:
-    """Return the policy as a TOML file with a line for every setting, including defaults.
+    """Return a TOML file that defines the policy, and has a line for every setting.
 
-    Lines that would change nothing are comments, so that the file defines the same policy.
+    Settings with their default values are comments in it.
     """
     settings, said = policy.settings, as_table(policy.settings)
     lines, tables, off = list[str](), list[str](), list[str]()
@@ -102,7 +102,7 @@ def shown(policy: Policy) -> str:
 
 
 def _table(name: str, part: msgspec.Struct, meaning: str) -> Iterator[str]:
-    """Yield the lines of a TOML table: changed settings, and other settings as comments."""
+    """Yield the lines of one TOML table. Settings with their default values are comments."""
     said, words = as_table(part), meanings(type(part))
     yield f"[{name}]" + (f"  # {meaning}" if meaning else "")
     for field in msgspec.structs.fields(part):
@@ -114,14 +114,14 @@ def _table(name: str, part: msgspec.Struct, meaning: str) -> Iterator[str]:
 
 
 def _line(entry: dict[str, Any], meaning: str) -> str:
-    """Return the line of one setting, followed by its meaning as a comment."""
+    """Return the TOML line of one setting, with its meaning as a comment at the end."""
     ((name, value),) = entry.items()
     text = f"{name} = none" if value is None else as_toml(entry).rstrip("\n")
     return f"{text}  # {meaning}" if meaning else text
 
 
 def _resolved(policy: Policy, name: str) -> Any:
-    """Return the effective value of a setting that the policy does not set."""
+    """Return the value that is used for a setting that the policy does not set."""
     if name == "order" and not policy.settings.rule:
         return policy.rule.order.name
     value = getattr(policy.settings, name)
@@ -129,7 +129,7 @@ def _resolved(policy: Policy, name: str) -> Any:
 
 
 def _concerns(name: str, rule: str) -> bool:
-    """Return whether a setting that the policy does not set can matter under a rule."""
+    """Return whether a setting that the policy does not set has an effect under a rule."""
     if name == "own":
         return ".py" in rule
     return bool(rule) if name == "rule" else rule in _READ_BY.get(name, (rule,))

@@ -1,4 +1,4 @@
-"""Sizes of memory as `sbatch` takes them: `64G`, `500M`, `1.5T`."""
+"""Memory sizes on the command line, in the syntax of `sbatch`: `64G`, `500M`, `1.5T`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MIB_OF: Final = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 
 
 def size_mib(text: str, option: str) -> int:
-    """Parse a size as Slurm does, MiB: a number, with K, M (the default), G or T; 0: no request.
+    """Return a memory size, MiB: a number with K, M (the default), G or T, as in Slurm. 0: none requested.
 
     Raises:
         InputError: the text is not a size.
@@ -26,7 +26,7 @@ def size_mib(text: str, option: str) -> int:
 
 
 def memory_mib(asked: Mapping[str, Any], num_gpus: int) -> int:
-    """Return the host memory of the whole job of `num_gpus` GPUs, MiB; 0: not requested.
+    """Return the host memory that a job of `num_gpus` GPUs requests in all, MiB; 0: none requested.
 
     Raises:
         InputError: two options request memory, or memory is per core and no cores are requested.

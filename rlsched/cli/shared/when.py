@@ -1,4 +1,4 @@
-"""Times as users type them: `7d` ago, `2026-11-01`, `2026-11-01T13:30`; in local time."""
+"""Local times as users type them: `7d` (ago), `2026-11-01`, `2026-11-01T13:30`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _EXPECTED = "expected an age (30min, 12h, 7d, 2w), a day (2026-11-01) or a time 
 
 
 def unix_s(option: str, text: str, now_s: float) -> float:
-    """Parse the time of an option, Unix seconds.
+    """Return the time that an option's text describes, Unix seconds.
 
     Args:
         option: Name of the option, for errors.
-        text: `7d` (ago), a day, or a time; local unless it has a zone, as in `2026-11-01T13:30+00:00`.
-        now_s: Unix seconds.
+        text: `7d` (ago), a day, or a day with a time; local unless it has a zone: `2026-11-01T13:30+00:00`.
+        now_s: Current time, Unix seconds.
 
     Raises:
         InputError: the text is not a time.
@@ -38,7 +38,7 @@ def unix_s(option: str, text: str, now_s: float) -> float:
 
 
 def span_s(since: str | None, until: str | None, now_s: float) -> tuple[float | None, float | None]:
-    """Parse `--since` and `--until`, Unix seconds.
+    """Return the times of `--since` and `--until`, Unix seconds; None for an option that is not given.
 
     Raises:
         InputError: a text is not a time, or `--since` is not before `--until`.
@@ -58,5 +58,5 @@ def month_start_s(now_s: float) -> float:
 
 
 def day_of(when_s: float) -> str:
-    """Return the local day of a time, such as 2026-11-01."""
+    """Return the local day that contains a time, such as 2026-11-01."""
     return time.strftime("%F", time.localtime(when_s))

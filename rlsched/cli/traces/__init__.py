@@ -1,1 +1,1 @@
-"""Verbs that need no broker: traces, cluster files, models, training runs."""
+"""Verbs that need no broker: they use traces, cluster files, models, and the curves of training runs."""

@@ -1,4 +1,4 @@
-"""`rlsched cluster import`: write a cluster file from the nodes that Slurm reports."""
+"""`rlsched cluster import`: writes a cluster file with the nodes that Slurm reports."""
 
 from __future__ import annotations
 

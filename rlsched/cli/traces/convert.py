@@ -1,4 +1,4 @@
-"""`rlsched trace convert`: convert published traces, or traces in the normal form, to the normal form."""
+"""`rlsched trace convert`: converts published traces to the normal form, or checks and rewrites a trace."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def convert(
 def _source(
     files: tuple[Path, ...], name: str | None, since: str | None, until: str | None
 ) -> Iterator[tuple[tuple[Path, ...], Path]]:
-    """Yield the inputs (each IN, or the output of sacct) and OUT."""
+    """Yield the input files and OUT. With `--since`, the input file has the output of sacct."""
     import time
 
     from rlsched.cli.shared.when import span_s
@@ -153,7 +153,7 @@ def _convert(
 
 
 def _rewrite(source: Path, target: Path, as_json: bool) -> None:
-    """Convert the normal form to the normal form: keep every row, or raise an error."""
+    """Write a trace in the normal form to another file. Every row is kept; an invalid row is an error."""
     from rlsched.workload.trace import Trace
 
     jobs = Trace.read(source)
@@ -183,7 +183,7 @@ def _summary(
 
 
 def _of_exports(accounts: tuple[Account, ...]) -> dict[str, Any]:
-    """Return the sums of several exports, without the entries of single exports."""
+    """Return the sums of the counts of several exports."""
     from rlsched.workload.formats.account import summed
 
     return {
@@ -212,7 +212,7 @@ def _tallies(tallies: dict[str, Tally]) -> dict[str, Any]:
 
 
 def _print(name: str, conversion: Conversion, target: Path, cluster_out: Path | None) -> None:
-    """Print the summary as text."""
+    """Print the summary of a conversion as text."""
     click.echo(f"{target}: {len(conversion.trace):,} jobs from {name}, second 0 is {conversion.origin}")
     for account in conversion.accounts:
         skipped = account.rows - account.kept

@@ -1,4 +1,4 @@
-"""`rlsched models`: known figures of workloads, and how many of these figures are measured."""
+"""`rlsched models`: lists the known figures of workloads, and how many of them are measured."""
 
 from __future__ import annotations
 
@@ -89,16 +89,16 @@ def share(gpu_type: str | None, as_json: bool) -> None:
 
 
 def _given(ctx: click.Context, option: str) -> Any:
-    """Return an option's value if the user gave it; None if it is the default."""
+    """Return an option's value if the user has given the option, else None."""
     default = click.core.ParameterSource.DEFAULT
     return None if ctx.get_parameter_source(option) == default else ctx.params[option]
 
 
 def _type(name: str) -> str:
-    """Return the catalogue's name of a GPU type.
+    """Return the catalogue's name for a GPU type.
 
     Raises:
-        InputError: no type has this name; `generic` must be requested explicitly.
+        InputError: the catalogue does not have the type. Only the name `generic` itself means generic.
     """
     from rlsched.errors import InputError
     from rlsched.models.catalogue.catalogue import catalogue_type
@@ -155,7 +155,7 @@ def _one(catalogue: Catalogue, name: str, kind: str | None, as_json: bool) -> No
 
 
 def _cells(catalogue: Catalogue, name: str, kind: str) -> dict[str, Any]:
-    """Return the cells of one workload on one GPU type, for JSON; None where unknown."""
+    """Return the figures of a workload on a GPU type, by field, for JSON; None: unknown."""
     from rlsched.models.catalogue.table import FIELDS
 
     cells = {field: catalogue.cell(name, kind, field) for field in FIELDS}

@@ -1,4 +1,4 @@
-"""`rlsched trace predict`: add predictions to a trace, from the data known at the arrival of each job."""
+"""`rlsched trace predict`: adds predicted run times to a trace, from the data known at each job's arrival."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def predict(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Predict the run time of every job from the data known at its arrival, and write a trace with it.
+    """Predict the run time of every job from the data known at its arrival; write the predictions to a trace.
 
     Writes predicted_duration, predicted_spread, x_predicted_median_s, and x_p_longer_10min, _1h, _4h, _1d.
-    Which jobs had ended by then is simulated with fifo-backfill on the cluster. Existing predictions are
-    replaced.
+    A simulation with fifo-backfill on the cluster determines which jobs have ended before an arrival.
+    Existing predictions are replaced.
 
     \b
     Example:
@@ -102,7 +102,7 @@ def predict(
 
 
 def _with_bar(jobs: Trace, end_s: Any, model: str, seed: int) -> AtSubmission:
-    """Return the predictions for the jobs of a trace; show a progress bar."""
+    """Return the predictions for the jobs of a trace, and show a progress bar meanwhile."""
     from rlsched.terminal.progress import Progress
     from rlsched.workload.predict.at_submission import predict_at_submission
 
@@ -114,7 +114,7 @@ def _with_bar(jobs: Trace, end_s: Any, model: str, seed: int) -> AtSubmission:
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    """Print the summary as text."""
+    """Print the summary of the predictions as text."""
     click.echo(
         f"{report['trace']}: {report['jobs']:,} jobs predicted by {report['model']} "
         f"({report['fits']} fits, {report['cpu_s']:.1f} CPU s); Spearman {_number(report['spearman_mean'])}, "

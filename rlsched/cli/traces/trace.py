@@ -1,4 +1,4 @@
-"""`rlsched trace`: describe, convert, synthesize and predict traces."""
+"""`rlsched trace`: describes, converts, synthesizes and predicts traces."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def _print_report(report: dict[str, Any]) -> None:
 
 
 def _when(at_s: float, origin: str | None) -> str:
-    """Format a time of the trace: as wall-clock time if the origin is known, else in days from second 0."""
+    """Return a time of the trace as text: wall-clock time if the origin is known, else days from second 0."""
     if origin is None:
         return f"day {at_s / 86400:.2f}"
     return f"{datetime.fromisoformat(origin) + timedelta(seconds=at_s):%a %Y-%m-%d %H:%M}"

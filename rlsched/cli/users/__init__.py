@@ -1,1 +1,1 @@
-"""Verbs of users: jobs from submission to explanation, and the state of the cluster."""
+"""Verbs for users: submit, change, list and explain jobs, and show the state of the cluster."""

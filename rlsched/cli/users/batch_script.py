@@ -1,7 +1,7 @@
 """Job scripts: options in `#RLSCHED` and `#SBATCH` directives, and the command that runs the script.
 
-As with `sbatch`, the content of the script is fixed at submission. Directives are the lines before the first
-command. Options on the command line override directives.
+As in `sbatch`, a job runs the script's content at submission. Directives are lines before the first command
+of the script. Options on the command line override directives.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Script(NamedTuple):
 
     Attributes:
         command: Command that runs the script.
-        arguments: Options in the directives of the script.
-        left_out: Options that rlsched ignores.
-        is_slurms: It has `#SBATCH` lines, so its job gets variables of Slurm.
-        calls: Commands of Slurm in it that a job cannot call, such as `line 9: srun`.
+        arguments: Options in the script's directives.
+        left_out: Options in the directives that rlsched ignores.
+        is_slurms: Whether the script has `#SBATCH` lines; if so, its job gets variables as from Slurm.
+        calls: Slurm commands in the script that a job cannot run, such as `line 9: srun`.
     """
 
     command: list[str]
@@ -51,11 +51,11 @@ class Script(NamedTuple):
 
 
 def read_script(words: list[str], command: click.Command) -> Script | None:
-    """Return the script that a job's command names; None if the command is another program.
+    """Return the script that is a job's command; None if the command is another program.
 
     Args:
-        words: The job's command.
-        command: The verb whose options the directives can set.
+        words: The job's command: the script's path and its arguments.
+        command: The verb; directives can set its options.
 
     Raises:
         InputError: a directive has an unknown option or an unclosed quote.
@@ -100,7 +100,7 @@ def _is_slurms(text: str) -> bool:
 
 
 def _calls(text: str) -> list[str]:
-    """Return the lines of a script for Slurm that begin a command of Slurm, or substitute its output."""
+    """Return the lines of a Slurm script that call a Slurm command, directly or in a command substitution."""
     if not _is_slurms(text):
         return []
     found = ((number, re.search(_SLURMS, line)) for number, line in enumerate(text.splitlines(), 1))
@@ -108,19 +108,19 @@ def _calls(text: str) -> list[str]:
 
 
 def _by_shell(text: str, words: list[str]) -> list[str] | None:
-    """Return the command with which a shell runs the script's text; None for another interpreter."""
+    """Return the command that runs the script's text in its shell; None if its interpreter is no shell."""
     interpreter = text.split("\n", 1)[0][2:].split()
     shell = next((os.path.basename(word) for word in reversed(interpreter) if not word.startswith("-")), "")
     return [*interpreter, "-c", text, *words] if shell in SHELLS else None
 
 
 def directives(where: str, lines: list[str], command: click.Command) -> tuple[list[str], list[str]]:
-    """Return the options in the directives of a script, and the options that rlsched ignores.
+    """Return the verb's options in a script's directives, and the options there that rlsched ignores.
 
     Raises:
-        InputError: a line has an unknown option or an unclosed quote.
+        InputError: a directive has an unknown option or an unclosed quote.
     """
-    import shlex  # a program has no directives
+    import shlex  # only scripts have directives
 
     arguments: list[str] = []
     left_out: list[str] = []
@@ -146,7 +146,7 @@ def directives(where: str, lines: list[str], command: click.Command) -> tuple[li
 
 
 class _Taken(NamedTuple):
-    """Words by kind: options of the verb, ignored options, and everything from the first other word on."""
+    """Parsed words: options of the verb, ignored options, and all words from the first unknown word on."""
 
     arguments: list[str]
     left_out: list[str]
@@ -154,7 +154,7 @@ class _Taken(NamedTuple):
 
 
 def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Taken:
-    """Separate options from other words; `left_out`: accept options of Slurm that rlsched ignores."""
+    """Split words into options and the rest; `left_out`: accept also Slurm options that rlsched ignores."""
     known = {name: option for option in command.params for name in (*option.opts, *option.secondary_opts)}
     taken = _Taken([], [], list(words))
     while taken.odd:
@@ -175,17 +175,17 @@ def _options(words: list[str], command: click.Command, *, left_out: bool) -> _Ta
 
 
 def _slurms_variables(asked: Mapping[str, Any]) -> list[str]:
-    """Return the variables that `sbatch` sets at submission. If the first is set, nodes add theirs."""
+    """Return the variables that `sbatch` sets at submission; nodes add the others if the first is set."""
     found = [f"SLURM_SUBMIT_DIR={os.getcwd()}", f"SLURM_JOB_NAME={asked['name']}"]
     cores = asked["cpus_per_task"]
     return [*found, f"SLURM_CPUS_PER_TASK={cores}"] if cores else found
 
 
 class BatchCommand(click.Command):
-    """A verb whose command can be a job script with directives, also on standard input."""
+    """A verb for a command or a job script with directives. The script can be on standard input."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse; if there is a script, parse again with its options before the given ones."""
+        """Parse the words; for a script, parse again with the script's options before the given ones."""
         typed = _options(list(args), self, left_out=True)
         given = [*typed.arguments, *typed.odd]
         rest = super().parse_args(ctx, list(given))
@@ -219,7 +219,7 @@ class BatchCommand(click.Command):
         return rest
 
     def _takes_stdin(self, ctx: click.Context) -> bool:
-        """Return whether a script can come from standard input: only if no option names another source."""
+        """Return whether a script is read from standard input: only if no option names another source."""
         others = ("wrap", "table", "dry_run")
         return (
             "wrap" in ctx.params

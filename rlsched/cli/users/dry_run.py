@@ -1,4 +1,4 @@
-"""`rlsched submit --dry-run`: predicted start and end of a request, and of similar requests."""
+"""`rlsched submit --dry-run`: prints predicted start and end of a request and of similar requests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ TONIGHT_HOUR: Final = 20
 
 
 def tonight_s(now_s: float) -> float:
-    """Return the next 20:00 of this machine's clock, Unix seconds."""
+    """Return the next 20:00 local time, Unix seconds."""
     now = datetime.fromtimestamp(now_s)
     tonight = now.replace(hour=TONIGHT_HOUR, minute=0, second=0, microsecond=0)
     return (tonight if tonight > now else tonight + timedelta(days=1)).timestamp()
 
 
 def print_dry_run(client: Client, asked: dict[str, Any], *, as_json: bool) -> None:
-    """Print the broker's predictions as a table or JSON. `asked`: keywords of `Client.submit`."""
+    """Request predictions from the broker, and print them as a table or as JSON.
+
+    `asked`: keyword arguments of `Client.submit`.
+    """
     from rlsched.terminal.show import in_words, print_json, print_table
     from rlsched.wire.messages.job_settings import JobNeeds
 

@@ -1,4 +1,4 @@
-"""`rlsched explain`: why a job was placed on its GPUs, and which alternatives the policy had."""
+"""`rlsched explain`: explains why a job got its GPUs, and which alternatives the policy had."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlsched.decisions.reading import StoreReader
 
 DEFAULT_HOURS: Final = 24.0
-"""Hours to compare by default; most jobs that wait at a decision have started by then."""
+"""Default of `--hours`, hours. After that time, most jobs that waited at the decision have started."""
 
 
 @click.command()
@@ -47,7 +47,7 @@ DEFAULT_HOURS: Final = 24.0
     type=click.FloatRange(min=0.0, min_open=True),
     default=DEFAULT_HOURS,
     metavar="H",
-    help="With --instead: hours of the replays to compare; inf: until the end of the trace.",
+    help="With --instead: length of the compared replays, hours; inf: until the end of the trace.",
 )
 @click.option(
     "--within",
@@ -68,7 +68,7 @@ def explain(
     within_s: float,
     as_json: bool,
 ) -> None:
-    """Explain why a job was placed on its GPUs, the alternatives of the policy, and their prices.
+    """Explain why a job was placed on its GPUs, and list the policy's alternatives with their prices.
 
     Without JOB, --at shows the queue at that time and the last decision before it.
 
@@ -131,7 +131,7 @@ def explain(
 
 
 def _above(name: str) -> Any:
-    """Return an object of a package that this package cannot import, by its entry point."""
+    """Return an object of a package that this package must not import, by its entry point."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="rlsched.interface", name=name):
@@ -142,9 +142,9 @@ def _above(name: str) -> Any:
 
 
 def own_broker(kept: str = STORE_FOLDER) -> Path:
-    """Return the directory of this machine's broker, started by `rlsched broker` or `up`.
+    """Return the directory of this machine's broker, which `rlsched broker` or `rlsched up` has created.
 
-    If both directories have `kept`, return the one of a running broker, else the one written last, and print
+    If both directories contain `kept`, return that of a running broker, else the one written last. Print
     the choice on standard error.
 
     Args:
@@ -160,7 +160,7 @@ def own_broker(kept: str = STORE_FOLDER) -> Path:
     def liveliest(folder: Path) -> tuple[bool, float]:
         wrote_s = 0.0
         for file in [folder / kept, *(folder / kept).glob("*")]:
-            with suppress(FileNotFoundError):  # removed in the meantime, as the oldest
+            with suppress(FileNotFoundError):  # the writer removes its oldest files
                 wrote_s = max(wrote_s, file.stat().st_mtime)
         return Holder.read(folder / JOURNAL_FILE).runs(), wrote_s
 
@@ -172,7 +172,7 @@ def own_broker(kept: str = STORE_FOLDER) -> Path:
 
 
 def _part_that(folder: Path, has: Callable[[StoreReader], bool]) -> StoreReader:
-    """Return the latest part of a store for which `has` is true; the last part if it is true for none."""
+    """Return the latest part of a decision store for which `has` is true, else the last part."""
     from rlsched.decisions.reading import StoreReader, parts
 
     last: StoreReader | None = None
@@ -187,10 +187,10 @@ def _part_that(folder: Path, has: Callable[[StoreReader], bool]) -> StoreReader:
 
 
 def _store(run: Path | None) -> Path:
-    """Return the folder of the only store in a folder.
+    """Return the folder of the decision store in a folder; None: of this machine's broker.
 
     Raises:
-        InputError: the folder has no store, or several.
+        InputError: the folder contains no store, or several.
     """
     from rlsched.decisions.reading import find_stores
     from rlsched.decisions.schema import read_info
@@ -212,7 +212,13 @@ def _numbers(reader: StoreReader) -> str:
 
 
 def _when(folder: Path, text: str) -> float:
-    """Parse a time of a store, seconds: seconds of the trace, a time as for `--since`, or a time of today."""
+    """Return the time that `--at` means in a store: seconds of the trace, or Unix seconds.
+
+    A broker's store accepts times as `--since` does, and times of today, such as 14:02.
+
+    Raises:
+        InputError: the text is not such a time.
+    """
     import re
     import time
 

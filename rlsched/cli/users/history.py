@@ -1,4 +1,4 @@
-"""The verbs `history` and `account`: lists of finished jobs, and sums of their resource use."""
+"""The verbs `history` and `account`: list finished jobs, and sum up their use of resources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlsched.client.sums import By, Sums
 
 LATEST = 100
-"""Number of jobs that are listed if neither a limit nor a time is given."""
+"""Number of listed jobs if neither `--limit` nor `--since` is given."""
 SUM_COLUMNS = (
     "jobs",
     "gpu_hours",
@@ -108,7 +108,7 @@ def history(
     _one_form(as_csv, as_json)
     check_columns(columns, sort, PastJob)
     asked_states = sorted(states_of(",".join(states), _STATES) or ()) if states else ()
-    span_s(since, until, time.time())  # reports wrong times before the broker is asked
+    span_s(since, until, time.time())  # reports invalid times before a request to the broker
 
     def fetch(client: Client) -> list[PastJob]:
         since_s, until_s = span_s(since, until, time.time())
@@ -157,7 +157,7 @@ def account(
 ) -> None:
     """Sum up finished jobs: GPU-hours, energy, waiting times, outcomes. Default: jobs of this month.
 
-    A job counts in full at its end. Energy is blank if no node has measured it.
+    Each job is counted on the day of its end, with its whole run time. Energy is blank if not measured.
 
     \b
     Example:
@@ -235,7 +235,7 @@ def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def _harmless(cell: Any) -> Any:
-    """Return a cell that no spreadsheet reads as a formula, and no terminal as a control sequence."""
+    """Return a cell without formulas for spreadsheets and without control sequences for terminals."""
     from rlsched.terminal.visible import visible
 
     if not isinstance(cell, str):

@@ -1,4 +1,4 @@
-"""Tables of finished jobs, and of sums over them."""
+"""Tables of finished jobs, and of their sums."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ _HISTORY: Final = {
 
 
 def history_lines(jobs: list[PastJob], width: int | None, now_s: float | None = None) -> list[Text]:
-    """Return a table of jobs; a narrow table omits places and values that all share. `width` None: uncut."""
+    """Return a table of finished jobs, cut to `width`; None: not cut.
+
+    A narrow table omits places, and columns in which all jobs have the same value.
+    """
     if not jobs:
         return [Text("no jobs; try another --since, or fewer conditions")]
     narrow = width is not None and width < NARROW
@@ -58,7 +61,7 @@ def history_lines(jobs: list[PastJob], width: int | None, now_s: float | None = 
 
 
 def _cells(job: PastJob, now_s: float) -> dict[str, str | Text]:
-    """Return a job's row, by column."""
+    """Return a job's cells, by column title."""
     return {
         "job": called(job),
         "name": job.name,
@@ -85,7 +88,16 @@ def print_sums(
     until_s: float,
     console: Console | None = None,
 ) -> None:
-    """Print a table of sums on standard output."""
+    """Print a table of sums, with a row for each group and a total.
+
+    Args:
+        by: Fields by which jobs are grouped.
+        rows: Sums of the groups.
+        total: Sums of all jobs.
+        since_s: Start of the period, Unix seconds.
+        until_s: End of the period, Unix seconds.
+        console: Console to print on; None: standard output.
+    """
     console = console or show.console()
     between = f"{_minute(since_s)} to {_minute(until_s)}"
     if not rows:
@@ -112,7 +124,7 @@ def print_sums(
 
 
 def _figures(row: Sums) -> dict[str, str]:
-    """Return sums as cells, by column."""
+    """Return the sums of a group as cells, by column title."""
     return {
         "jobs": f"{row.jobs:,}",
         "GPU h": f"{row.gpu_hours:,.2f}",
@@ -124,7 +136,7 @@ def _figures(row: Sums) -> dict[str, str]:
 
 
 def local_time(when_s: float, now_s: float) -> str:
-    """Format a local time, with the day if it is not today."""
+    """Return the local time as text, with the day if it is not today."""
     then, now = time.localtime(when_s), time.localtime(now_s)
     return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%F %H:%M", then)
 

@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 Order = Callable[["Client", JobName], None]
-"""Function that carries out an order for one job, an array, or some tasks of an array."""
+"""Function that sends an order to the broker for a job, an array, or tasks of an array."""
 _WAITING: Final = (QUEUED,)
 _SCONTROL: Final = {
     word: one.setting.options[0].name
     for one in declared(Submit).values()
     for word in one.setting.scontrol.split()
 }
-"""Options by their words in `scontrol update`."""
+"""Option of `rlsched update` for each word that `scontrol update` uses."""
 _LIST: Final = re.compile(r"\d[\d_]*(?:,\d[\d_]*)+")
 
 
 class OrderCommand(click.Command):
-    """A verb about jobs; jobs can also be named as in Slurm: `7,8`, `JobId=7`."""
+    """A verb that changes jobs. Jobs can also be given as in Slurm: `7,8` or `JobId=7`."""
 
     words: Mapping[str, str] = {}
-    """Options by their words in `scontrol update`; any case."""
+    """Option for each word of `scontrol update` that the verb accepts, in upper or lower case."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse, after translating Slurm's words."""
+        """Replace Slurm's words by rlsched's options, and parse the result."""
         found: list[str] = []
         options = {word.lower(): option for word, option in self.words.items()}
         for one in args:
@@ -66,7 +66,7 @@ class OrderCommand(click.Command):
 
 
 class UpdateCommand(OrderCommand):
-    """A verb about jobs that also accepts changes as in `scontrol update`: `JobId=7 TimeLimit=2:00:00`."""
+    """A verb that changes jobs and also accepts words of `scontrol update`: `JobId=7 TimeLimit=2:00:00`."""
 
     words = _SCONTROL
 
@@ -79,13 +79,15 @@ def order_verb(
     cls: type[OrderCommand] = OrderCommand,
     waits_alone: bool = False,
 ) -> Callable[[Callable[..., Order]], click.Command]:
-    """Return a decorator for a verb that applies an order to jobs: by number, user, state, name, VC, or all.
+    """Return a decorator that makes a verb from a function which returns an order.
+
+    The verb applies the order to jobs by number, to jobs that options select, or to all jobs.
 
     Args:
-        done: Word printed for each job afterwards.
-        states: States that are selected if no numbers are given.
-        by: Options that select jobs if no numbers are given.
-        cls: Class of the verb.
+        done: Word printed for each changed job, such as `cancelled`.
+        states: States of the jobs to select if no numbers are given.
+        by: Names of the options that select jobs.
+        cls: Class of the command.
         waits_alone: Whether the order can apply to only the waiting tasks of an array.
     """
 
@@ -122,10 +124,10 @@ def order_verb(
 
 
 def _those_that_wait(jobs: Sequence[JobName], state: str) -> tuple[JobName, ...]:
-    """Return the job names, restricted to waiting jobs and waiting tasks of arrays.
+    """Return the names with a restriction to waiting jobs and to waiting tasks of arrays.
 
     Raises:
-        InputError: another state is given.
+        InputError: `--state` names another state than queued.
     """
     if states_of(state) != {QUEUED}:
         raise InputError(
@@ -137,9 +139,9 @@ def _those_that_wait(jobs: Sequence[JobName], state: str) -> tuple[JobName, ...]
 def _chosen(
     client: Client, wanted: dict[str, Any], states: Sequence[str], *, waits_alone: bool
 ) -> tuple[JobName, ...]:
-    """Return the selected jobs. If an array is selected as a whole, its tasks are not listed one by one.
+    """Return the jobs that the options select. A selected array stands for all its tasks.
 
-    If running jobs are selected and waiting jobs are not, an array is replaced by its running tasks.
+    If the options select running jobs but not waiting jobs, the result has an array's running tasks instead.
     """
     asked = states_of(wanted["state"])
     found = [
@@ -157,7 +159,7 @@ def _chosen(
 
 
 def _each(client: Client, jobs: Sequence[JobName], order: Order, done: str) -> int:
-    """Carry out an order for each job; return the exit code of the last failure, 0 if there is none."""
+    """Execute an order for each job; return the exit code of the last failure, or 0."""
     from rlsched.terminal.visible import visible
 
     code = 0

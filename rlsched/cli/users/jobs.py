@@ -1,4 +1,4 @@
-"""The verbs that show jobs: queue, why, logs."""
+"""The verbs `queue`, `why` and `logs`, which show jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 LAST_LINES = 10
-"""Number of output lines of a failed job that `why` shows."""
+"""Number of output lines that `why` shows for a failed job."""
 
 
 @click.command()

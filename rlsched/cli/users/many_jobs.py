@@ -1,4 +1,4 @@
-"""`rlsched submit --from jobs.csv`: one job per row, with columns that are named like the options."""
+"""`rlsched submit --from jobs.csv`: a file with one job per row; its columns are named like the options."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from rlsched.client.submitting import JobRefusedError
 
 COMMAND: Final = "command"
-"""Column with a program and its arguments, quoted as in a shell; column `wrap` has a shell command line."""
+"""Column with the program and its arguments, quoted as in a shell; `wrap` has a shell command line."""
 _NOT_HERE: Final = ("from", "wait", "parsable", "dry-run", "json", "broker", "keys", "timeout-s", "help")
 _YES, _NO = ("1", "yes", "true", "x"), ("", "0", "no", "false")
 
 
 class JobRow(NamedTuple):
-    """A job of the file.
+    """One job of the file.
 
     Attributes:
-        line: Number of the first line of the row, from 1.
+        line: Number of the line in which the row begins, from 1.
         asked: Values of the options of `submit`, by option.
     """
 
@@ -39,10 +39,10 @@ class JobRow(NamedTuple):
 
 
 def read_rows(path: str, ctx: click.Context) -> list[JobRow]:
-    """Return the jobs of a file; `-`: standard input. Empty cells take the value of the command line.
+    """Return the jobs of a file; `-`: standard input. An empty cell gets the value given on the command line.
 
     Raises:
-        InputError: the file or a row cannot be read; the message says where, and what was expected.
+        InputError: the file cannot be read, or a row is invalid; the message names the line.
     """
     try:
         with sys.stdin if path == "-" else Path(path).open(encoding="utf-8-sig", newline="") as file:
@@ -57,7 +57,7 @@ def read_rows(path: str, ctx: click.Context) -> list[JobRow]:
 
 def _rows(path: str, file: TextIO, ctx: click.Context) -> Iterator[JobRow]:
     reader = csv.reader(file, strict=True)
-    names = [name.removeprefix("\ufeff") for name in next(reader, [])]  # standard input has it still
+    names = [name.removeprefix("\ufeff") for name in next(reader, [])]  # byte order mark of standard input
     header = [name.strip().lstrip("-").replace("_", "-") for name in names]
     options = _options(path, header, ctx)
     any_row = False
@@ -84,7 +84,7 @@ def _rows(path: str, file: TextIO, ctx: click.Context) -> Iterator[JobRow]:
 
 
 def _options(path: str, header: list[str], ctx: click.Context) -> dict[str, click.Option]:
-    """Return the option of each column.
+    """Return the option that each column sets.
 
     Raises:
         InputError: a column is not named like an option, or occurs twice.
@@ -113,7 +113,7 @@ def _options(path: str, header: list[str], ctx: click.Context) -> dict[str, clic
 
 
 def _asked(given: dict[str, str], options: dict[str, click.Option], ctx: click.Context) -> dict[str, Any]:
-    """Parse a row as if it were typed, after the options of the command line."""
+    """Return the option values of a row, parsed like a command line; empty cells: from the command line."""
     words: list[str] = []
     for name, option in options.items():
         value = given[name]
@@ -139,7 +139,7 @@ def _asked(given: dict[str, str], options: dict[str, click.Option], ctx: click.C
 
 
 class RowSubmission(NamedTuple):
-    """A job to queue: the line of its row, its command and keywords of `Client.submit`."""
+    """A parsed job: the line of its row, its command, and keyword arguments for `Client.submit`."""
 
     line: int
     command: list[str]
@@ -147,7 +147,7 @@ class RowSubmission(NamedTuple):
 
 
 def jobs_of(path: str, rows: list[JobRow]) -> list[RowSubmission]:
-    """Return the jobs of the rows.
+    """Return the parsed jobs of the rows.
 
     Raises:
         InputError: a row is invalid; the message names its line.
@@ -162,10 +162,10 @@ def jobs_of(path: str, rows: list[JobRow]) -> list[RowSubmission]:
 
 
 def queue_all(client: Client, path: str, jobs: list[RowSubmission]) -> list[int]:
-    """Queue all jobs or none; return their numbers. A terminal shows a progress bar.
+    """Queue all jobs or none, and return their numbers. Show a progress bar on a terminal.
 
     Raises:
-        InputError: the broker rejects a job; the message names its line.
+        InputError: the broker rejects a job; the message names its line, and jobs that are already queued.
     """
     from rlsched.client.submitting import JobRefusedError, as_submit
 
@@ -184,7 +184,7 @@ def queue_all(client: Client, path: str, jobs: list[RowSubmission]) -> list[int]
 
 
 def _refused(error: JobRefusedError, jobs: list[RowSubmission]) -> str:
-    """Return an error text: why a row is rejected, and which jobs were queued before."""
+    """Return an error text: why the broker rejected a row, and which earlier rows it has queued."""
     if not error.queued:
         return f"{error.why}; nothing is queued"
     last = jobs[len(error.queued) - 1].line

@@ -1,4 +1,4 @@
-"""A job's output on standard output, and its state changes on standard error."""
+"""Prints the output of jobs on standard output, and their state changes on standard error."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 
 def show_output(client: Client, job: int, *, to_its_end: bool) -> bool:
-    """Show the output of all ranks of a job; return whether the job has output.
+    """Print the output of all ranks of a job; return whether there is any output.
 
     Args:
         client: Client of the broker.
         job: Job number; the job need not have started.
-        to_its_end: Follow until the job has finished, with a line for each state; else print the output
-            so far. If the job has already finished, its state is printed unless it is completed.
+        to_its_end: Whether to follow the output until the job has finished, and print a line for each new
+            state; else print the output so far. If the job has already finished, the state is printed unless
+            it is completed.
     """
     said, silent = "", True
     for piece in client.output(job, to_its_end=to_its_end):
@@ -38,7 +39,7 @@ def show_output(client: Client, job: int, *, to_its_end: bool) -> bool:
 
 
 def print_status(line: str) -> None:
-    """Print a line on standard error; on a terminal, cut to its width."""
+    """Print a line on standard error, cut to the width of a terminal."""
     if sys.stderr.isatty():
         columns = shutil.get_terminal_size().columns
         line = line if len(line) <= columns else f"{line[: columns - 1]}…"
@@ -46,7 +47,7 @@ def print_status(line: str) -> None:
 
 
 def state_line(info: JobInfo) -> str:
-    """Return a job's state in one line. The line changes if the state, place or reason changes."""
+    """Return a job's state as one line, with its place while it runs, or the reason for the state."""
     from rlsched.terminal.visible import visible
 
     more = ""
@@ -58,13 +59,13 @@ def state_line(info: JobInfo) -> str:
 
 
 def place(job: JobInfo) -> str:
-    """Return where a job runs, in short form: `n0[0-3] n1[0,2]`."""
+    """Return the nodes and GPUs of a job as text: `n0[0-3] n1[0,2]`."""
     named = [f"{node}[{_ranges(gpus)}]" for node, gpus in zip(job.nodes, job.gpus, strict=True)]
     return " ".join([*named, *([f"+{job.nodes_omitted:,} nodes"] if job.nodes_omitted else [])])
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Return sorted numbers as ranges: `0-3,6`."""
+    """Return numbers as sorted ranges: `0-3,6`."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""`rlsched status`: health of the broker, for users and for monitoring."""
+"""`rlsched status`: reports the broker's health to users and to monitoring."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def status(as_json: bool, at: BrokerAt) -> int:
 
 
 def problems(report: StatsReport) -> list[str]:
-    """Return the broker's problems, one line each."""
+    """Return the problems in the broker's statistics, one line each."""
     found = [
         "1 node is " + state if count == 1 else f"{count:,} nodes are {state}"
         for state, count in _nodes(report)
@@ -108,14 +108,14 @@ def _decisions_line(report: StatsReport) -> str:
 
 
 def _share_lines(report: StatsReport) -> list[str]:
-    """Return a line on shared GPUs if jobs share or can share GPUs, else nothing."""
+    """Return a line with the number of jobs on shared GPUs; empty if sharing is off and no job shares."""
     if not report.shares and not report.sharing:
         return []
     return [f"jobs may share GPUs: {report.sharing:,} of {report.running:,} running jobs do"]
 
 
 def _clock_lines(report: StatsReport) -> list[str]:
-    """Return a line on SM clocks if energy has a weight for any job, else nothing."""
+    """Return lines on SM clocks; empty if energy has no weight and no job runs at a reduced clock."""
     if report.speed_energy == 0.0 and not report.clocked:
         return []
     return [
@@ -126,7 +126,7 @@ def _clock_lines(report: StatsReport) -> list[str]:
 
 
 def _connections_line(counts: dict[str, int]) -> str:
-    """Return the numbers of handshakes, and of messages that were rejected or delayed."""
+    """Return a line that counts accepted and refused handshakes, and rejected and delayed messages."""
     said = ", ".join(
         f"{counts.get(kind, 0):,} {word}"
         for kind, word in (
@@ -141,15 +141,17 @@ def _connections_line(counts: dict[str, int]) -> str:
 
 
 def queued(report: StatsReport) -> str:
-    """Return the number of waiting jobs, with the jobs that the policy does not see, by reason, and of tasks
-    that have not started: `30 queued (12 Quota), 8 tasks to come`."""
+    """Return the number of waiting jobs and of array tasks to come: `30 queued (12 Quota), 8 tasks to come`.
+
+    In parentheses: jobs that the policy does not see yet, by reason.
+    """
     by_reason = ", ".join(f"{jobs:,} {reason}" for reason, jobs in sorted(report.ineligible.items()))
     waiting = f"{report.queued:,} queued" + (f" ({by_reason})" if by_reason else "")
     return waiting + (f", {count(report.tasks_to_come, 'task')} to come" if report.tasks_to_come else "")
 
 
 def guard_line(guard: GuardReport) -> str:
-    """Return how often the guard intervened, by kind."""
+    """Return a line that counts the guard's interventions by kind."""
     decided = ", ".join(f"{count:,} {kind}" for kind, count in sorted(guard.decided.items()))
     masked = ", ".join(f"{count:,} by {kind}" for kind, count in sorted(guard.masked.items()))
     line = f"guard: {decided or 'no decisions'} instead of the policy"
@@ -157,7 +159,7 @@ def guard_line(guard: GuardReport) -> str:
 
 
 def drift_lines(guard: GuardReport) -> list[str]:
-    """Return lines on how far the policy's inputs are from its training; none for an untrained policy."""
+    """Return lines that compare the policy's inputs with its training; empty for an untrained policy."""
     drift = guard.drift
     if drift is None:
         return []
@@ -181,7 +183,7 @@ def _drift_state(drift: DriftReport) -> str:
 
 
 def records_line(records: RecordsReport) -> str:
-    """Return a line with the numbers of stored and lost decision records."""
+    """Return a line that counts the stored and the lost decision records."""
     lost = ", ".join(f"{count:,} not {kind}" for kind, count in sorted(records.lost.items()))
     return f"records: {records.kept:,} kept" + (f", {lost}" if lost else "")
 
@@ -196,5 +198,5 @@ def _journal_line(journal: JournalReport) -> str:
 
 
 def _nodes(report: StatsReport) -> list[tuple[str, int]]:
-    """Return nodes by state, `up` first."""
+    """Return the number of nodes in each state; the state `up` is first."""
     return sorted(report.nodes.items(), key=lambda item: (item[0] != "up", item[0]))

@@ -1,4 +1,4 @@
-"""The verbs that start jobs: `submit` queues a job; `run` also shows the job's output until its end."""
+"""The verbs `submit`, which queues a job, and `run`, which also shows the job's output until it ends."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def submit(
 
 
 def _submit_table(ctx: click.Context, table: str, at: BrokerAt, *, parsable: bool, as_json: bool) -> int:
-    """Queue all jobs of a file."""
+    """Queue all jobs of the file `table`; return the exit code."""
     from rlsched.cli.users.many_jobs import jobs_of, queue_all, read_rows
     from rlsched.terminal.show import count, print_json
 
@@ -158,7 +158,7 @@ def run(*, command: tuple[str, ...], at: BrokerAt, **asked: Any) -> int:
 
 @contextlib.contextmanager
 def _as_ctrl_c() -> Iterator[None]:
-    """End the block at SIGHUP (terminal closed) or SIGTERM, as at Ctrl-C; under `nohup`, ignore SIGHUP."""
+    """Raise KeyboardInterrupt in the block at SIGTERM and, except under `nohup`, at SIGHUP."""
     import signal
 
     from rlsched.signals import on_signals
@@ -166,7 +166,7 @@ def _as_ctrl_c() -> Iterator[None]:
     taken = [one for one in (signal.SIGHUP, signal.SIGTERM) if signal.getsignal(one) is signal.SIG_DFL]
 
     def end(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
-        for number in taken:  # a shell repeats it, while the job is being cancelled
+        for number in taken:  # a shell can repeat a signal during the cancellation
             signal.signal(number, signal.SIG_IGN)
         raise KeyboardInterrupt
 
@@ -175,7 +175,7 @@ def _as_ctrl_c() -> Iterator[None]:
 
 
 def _shown(client: Client, job: int) -> int:
-    """Show the output of all ranks of a job until it has finished; return its exit code."""
+    """Print the output of all ranks of a job until the job has finished; return its exit code."""
     from rlsched.cli.users.output import show_output
 
     show_output(client, job, to_its_end=True)
@@ -183,7 +183,7 @@ def _shown(client: Client, job: int) -> int:
 
 
 def _wait(client: Client, job: int) -> int:
-    """Wait until a job has finished, and print what it waits for; return its exit code."""
+    """Wait until a job has finished, and print its state changes; return its exit code."""
     from rlsched.cli.users.output import print_status, state_line
 
     said = ""
@@ -205,5 +205,5 @@ def _wait(client: Client, job: int) -> int:
 
 
 def _code(info: Any) -> int:
-    """Return a job's exit code; 1 if it has none (such as a cancelled job)."""
+    """Return a job's exit code; 1 if it has none, such as a cancelled job."""
     return 1 if info.exit_code is None else int(info.exit_code)

@@ -40,7 +40,7 @@ def top(once: bool, as_json: bool, every_s: float, at: BrokerAt) -> None:
     from rlsched.cli.users.overview.picture import picture
 
     with at.reach() as client:
-        now = picture(client)  # on a screen too: an error at the start is one line
+        now = picture(client)  # also before a live screen, so that an error at the start is one line
     if as_json:
         print_json(now.as_data())
     elif once or not is_screen():

@@ -1,4 +1,4 @@
-"""The loop of a live screen: draws a view at each new answer; keys open other views."""
+"""The main loop of a live screen: draws the current view, and passes keys to it."""
 
 from __future__ import annotations
 
@@ -16,31 +16,34 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 TICK_S = 1.0
-"""Interval at which times on the screen are updated between two answers, seconds."""
+"""Interval at which the screen is redrawn between two answers, so that times advance, seconds."""
 
 
 class View(Protocol):
-    """A view that fills the screen."""
+    """Protocol of a view, which fills the screen with data from the broker."""
 
     def fetch(self, client: Client) -> Any:
-        """Request the data to show."""
+        """Request the view's data from the broker."""
         ...
 
     def lines(self, found: Any, columns: int, height: int, now_s: float) -> list[Text]:
-        """Return the data as lines."""
+        """Return the data as lines of at most `columns` characters, at most `height` lines."""
         ...
 
     def key(self, key: str, looking: Looking) -> View | None:
-        """Return the view to show after this key; None: close the screen."""
+        """React to a key; return the view to show next. None: close the screen."""
         ...
 
     def foot(self) -> Text:
-        """Return the last line: the keys, or a question."""
+        """Return the last line of the screen: the available keys, or a question to the user."""
         ...
 
 
 def live(view: View, reach: Callable[[], Client], every_s: float) -> None:
-    """Show a view, and the views that its keys open, until the user leaves."""
+    """Show a view, and other views that its keys open, until the user closes the screen.
+
+    `every_s`: interval between queries to the broker, seconds.
+    """
     with Terminal() as terminal:
         looking = Looking(reach, every_s, terminal.wake)
         looking.begin()
@@ -55,7 +58,7 @@ def live(view: View, reach: Callable[[], Client], every_s: float) -> None:
 
 
 def _page(view: View, looking: Looking, columns: int, height: int) -> list[Text]:
-    """Return a view's lines, then an error or the result of an order, and the keys on the last line."""
+    """Return the screen's lines: the view, an error or the result of an order, and the available keys."""
     found = looking.last_answer(view.fetch)
     said = []
     if looking.trouble:

@@ -1,4 +1,4 @@
-"""Repeated queries to the broker for a screen, and orders to the broker between them."""
+"""A thread that queries the broker repeatedly for a live screen, and executes orders between queries."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 SLOW_S: Final = 2.0
-"""Duration of a query after which the screen reports that the broker does not answer, seconds."""
+"""Duration of a query after which the screen shows that the broker does not answer, seconds."""
 REST: Final = 10.0
-"""Pause after a query, as a multiple of its duration, so that queries take little of the broker's time."""
+"""Minimum pause after a query, as a multiple of the query's duration: limits the load on the broker."""
 Fetch = Callable[["Client"], Any]
 
 
 class Looking:
-    """Querier of the broker in a thread, so that keys work even if the broker does not answer.
+    """Queries the broker in a thread, so that the screen reacts to keys even if the broker does not answer.
 
     Args:
-        reach: Creates the client, which only that thread uses.
+        reach: Creates the client, which only the thread uses.
         every_s: Interval between queries, seconds.
-        news: Called in that thread when there is a new answer.
+        news: Called in the thread after each answer or error.
 
     Attributes:
-        trouble: Reason why there is no new answer, in a line; "" if there is an answer.
-        said: Result of the last order.
+        trouble: One line that says why there is no new answer; "" if the last query was answered.
+        said: Result of the last order, for the user.
     """
 
     def __init__(self, reach: Callable[[], Client], every_s: float, news: Callable[[], None]) -> None:
@@ -50,13 +50,16 @@ class Looking:
         self._thread.start()
 
     def end(self) -> None:
-        """Stop the thread; do not wait for a pending query."""
+        """Stop the thread, without waiting for a pending query."""
         self._is_over = True
         self._asked.set()
         self._thread.join(0.2)
 
     def last_answer(self, fetch: Fetch) -> tuple[Any, float] | None:
-        """Return the last answer to this query and its time, Unix seconds; None: no answer yet."""
+        """Return the last answer to `fetch` and its time, Unix seconds; None: no answer yet.
+
+        From now on, the thread repeats this query.
+        """
         if self._failure is not None:
             raise self._failure
         if fetch != self._fetch:
@@ -65,13 +68,13 @@ class Looking:
         return self._found[1:] if self._found is not None and self._found[0] == fetch else None
 
     def order(self, order: Callable[[Client], str]) -> None:
-        """Carry out an order in the thread, then query again."""
+        """Execute an order to the broker in the thread, then query again."""
         self._orders.append(order)
         self._asked.set()
 
     @property
     def trouble(self) -> str:
-        """Reason why there is no new answer, in a line; "" if there is an answer."""
+        """One line that says why there is no new answer; "" if the last query was answered."""
         since = self._out_since
         if not self._trouble and since is not None and time.monotonic() - since > SLOW_S:
             return f"the broker has not answered for {time.monotonic() - since:.0f} s"

@@ -1,4 +1,4 @@
-"""Pages of text that can be longer than the screen and are refreshed."""
+"""Pages of a live screen: text that is updated and can be scrolled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEYS: Final = (("↑↓", "scroll"), ("q", "back"))
 
 
 def foot(keys: Sequence[tuple[str, str]]) -> Text:
-    """Return keys and their actions, in a line."""
+    """Return a line that lists keys and their actions."""
     line = Text()
     for key, what in keys:
         line.append(f" {key}", style="bold").append(f" {what} ", style="dim")
@@ -27,12 +27,12 @@ def foot(keys: Sequence[tuple[str, str]]) -> Text:
 
 
 class Page(ABC):
-    """Text with a title line. Subclasses define the query and the text of its answer.
+    """A view of scrollable text below a title. Subclasses define the query, and the text for its answer.
 
     Args:
-        title: The first line.
-        back: View that `q` opens; None: close the screen.
-        from_end: Show the end first, and follow the end as the text grows.
+        title: First line of the page.
+        back: View that `q` opens; None: `q` closes the screen.
+        from_end: Whether to show the end first, and stay at the end as the text grows.
     """
 
     def __init__(self, title: str, back: View | None, *, from_end: bool = False) -> None:
@@ -42,10 +42,10 @@ class Page(ABC):
 
     @abstractmethod
     def text(self, found: Any, columns: int) -> list[Text]:
-        """Return all lines, of any number."""
+        """Return all lines of the text, even if they do not fit the screen."""
 
     def lines(self, found: Any, columns: int, height: int, now_s: float) -> list[Text]:  # noqa: ARG002
-        """Return the title, and the lines that fit the screen."""
+        """Return the title and the visible lines of the text."""
         text = self.text(found, columns)
         self._height = max(height - 1, 1)
         self._most = max(len(text) - self._height, 0)
@@ -53,7 +53,7 @@ class Page(ABC):
         return [Text(self._title, style="bold"), *text[top : top + self._height]]
 
     def key(self, key: str, looking: Looking) -> View | None:  # noqa: ARG002
-        """Scroll, or go back."""
+        """Scroll, or open the previous view."""
         if key in ("q", "escape"):
             return self._back
         step = _STEPS.get(key, 0) + _PAGES.get(key, 0) * self._height
@@ -64,17 +64,17 @@ class Page(ABC):
         return self  # type: ignore[return-value]  # a subclass defines fetch
 
     def foot(self) -> Text:
-        """Return the line of keys."""
+        """Return the last line of the screen: the available keys."""
         return foot(_KEYS if self._back is not None else (("↑↓", "scroll"), ("q", "quit")))
 
 
 class ListPage(Page):
-    """A list that is refreshed.
+    """A page that shows a list of rows.
 
     Args:
-        title: The first line.
-        fetch: Requests the rows.
-        render: Formats the rows as lines of a width.
+        title: First line of the page.
+        fetch: Requests the rows from the broker.
+        render: Returns the rows as lines of the given width.
     """
 
     def __init__(
@@ -84,5 +84,5 @@ class ListPage(Page):
         self.fetch, self._render = fetch, render
 
     def text(self, found: Any, columns: int) -> list[Text]:
-        """Return the lines."""
+        """Return the rows as lines."""
         return self._render(found, columns)

@@ -1,4 +1,4 @@
-"""A terminal as a screen: writes only changed lines, reads keys, and restores the terminal at the end."""
+"""The terminal of a live screen: writes only changed lines, reads keys, and is restored at the end."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _KEYS: Final = {
 _TYPED: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO.|\x1b|[^\x1b]")
 _BEGUN: Final = re.compile(r"\x1b(\[[0-9;]*|O)?\Z")
 _REST_S: Final = 0.05
-"""Maximum time between the characters of a key's code, seconds; after a longer time, the key was Escape."""
+"""Maximum time between two characters of one key's escape sequence, seconds. After it, Escape was pressed."""
 _STOPPED = 128
 
 
 def is_screen() -> bool:
-    """Return whether standard output is a terminal whose cursor can be moved."""
+    """Return whether standard output is a terminal that can show a live screen."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb")
 
 
@@ -58,7 +58,7 @@ class Terminal:
         self._handlers: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> Terminal:
-        """Switch to the screen."""
+        """Switch to the alternate screen."""
         for number, handler in (
             (signal.SIGWINCH, self._on_resize),
             (signal.SIGTERM, _on_end),
@@ -80,17 +80,17 @@ class Terminal:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Return columns and lines."""
+        """Size of the terminal: columns and lines."""
         columns, lines = os.get_terminal_size(self._out)
         return max(columns, 1), max(lines, 1)
 
     def wake(self) -> None:
-        """Make `keys` return; any thread may call it."""
+        """Make `keys` return at once. Any thread can call this."""
         with contextlib.suppress(BlockingIOError):  # enough wake-ups are pending
             os.write(self._wake, b".")
 
     def draw(self, lines: Sequence[Text]) -> None:
-        """Show these lines from the top; lines and columns that do not fit are cut."""
+        """Draw these lines from the top of the screen. Lines and columns that do not fit are cut."""
         columns, height = self.size
         wanted = [self._codes(line, columns) for line in lines[:height]]
         wanted += [("", 0)] * (height - len(wanted))
@@ -108,7 +108,7 @@ class Terminal:
             self._write("".join(changed))
 
     def keys(self, patience_s: float) -> list[str]:
-        """Return the keys typed; empty after `patience_s` seconds, or when woken."""
+        """Wait for keys and return them; empty after `patience_s` seconds or a call of `wake`."""
         asked = [self._woken, *([self._in] if self._modes is not None else [])]
         ready, _, _ = select.select(asked, [], [], patience_s)
         if self._woken in ready:
@@ -139,7 +139,7 @@ class Terminal:
             self._modes = None
 
     def _codes(self, line: Text, columns: int) -> tuple[str, int]:
-        """Return a line with its colours as codes, and its width."""
+        """Return a line, cut to `columns`, with escape sequences for colours; and its width."""
         line = line.copy()
         line.truncate(columns, overflow="ellipsis")
         with self._console.capture() as codes:

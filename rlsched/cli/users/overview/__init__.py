@@ -1,1 +1,1 @@
-"""The page of `rlsched top`: nodes and the users of their GPUs, running jobs, the queue, users, energy."""
+"""The screen of `rlsched top`: nodes with the users of their GPUs, running jobs, queue, users, energy."""

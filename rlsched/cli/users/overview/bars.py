@@ -1,4 +1,4 @@
-"""Nodes as bars of GPUs with the letters of their users, and the legend of the letters."""
+"""Nodes as bars with one letter per GPU, the letter of the GPU's user, and the legend of the letters."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rlsched.wire.messages import JobInfo, NodeInfo
 
 FREE, ABSENT, OTHERS = "·", "×", "#"
 MAX_BAR: Final = 32
-"""Maximum number of GPUs of a node that are drawn one by one."""
+"""Maximum number of GPUs of a node for which a bar has one character per GPU."""
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _HUES: Final = ("cyan", "magenta", "green", "yellow", "blue", "bright_cyan", "bright_magenta", "bright_green")
 _NO_USER: Final = "(no user)"
 
 
 class Marks:
-    """A letter and a colour for each user, constant while the screen is open."""
+    """The letter and the colour of each user; they stay the same while the screen is open."""
 
     def __init__(self) -> None:
         self._letters: dict[str, str] = {}
 
     def letter_of(self, user: str) -> Text:
-        """Return the user's letter: the first free letter of the name. If none is free, reuse a letter."""
+        """Return the user's letter: the first unused letter of the name, else of the alphabet."""
         letter = self._letters.get(user)
         if letter is None:
             taken = set(self._letters.values())
@@ -55,7 +55,7 @@ def node_cells(picture: Picture, marks: Marks) -> list[Text]:
 
 
 def _node(node: NodeInfo, held: dict[int, JobInfo], marks: Marks, width: int) -> Text:
-    """Return a node's name and one character per GPU: a user's letter, free, absent, or held by others."""
+    """Return a node's name and a character per GPU: its user's letter, or free, absent, used by others."""
     is_up = node.state == "up"
     away = "blue" if node.state in ("asleep", "waking") else "red"
     text = Text(visible(node.name).ljust(width + 1), style="" if is_up else away)
@@ -75,7 +75,7 @@ def _node(node: NodeInfo, held: dict[int, JobInfo], marks: Marks, width: int) ->
 
 
 def _of_job(job: JobInfo, marks: Marks) -> Text:
-    """Return the letter of a GPU's job, underlined if other jobs share the GPU."""
+    """Return the letter of the job's user, underlined if the job shares its GPUs."""
     sign = marks.letter_of(job.user)
     if job.beside:
         sign.stylize("underline")
@@ -83,7 +83,7 @@ def _of_job(job: JobInfo, marks: Marks) -> Text:
 
 
 def _counted(signs: Sequence[Text]) -> Text:
-    """Return the number of GPUs per character, `a12 b4 ·16`, for nodes with too many GPUs for a bar."""
+    """Return how often each character occurs: `a12 b4 ·16`, for nodes with more than `MAX_BAR` GPUs."""
     found: dict[str, tuple[Text, int]] = {}
     for sign in signs:
         found[sign.plain] = (sign, found.get(sign.plain, (sign, 0))[1] + 1)

@@ -1,4 +1,4 @@
-"""The overview of a cluster as lines of text, of any width and height."""
+"""The overview of a cluster as lines of text, for a screen of any size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlsched.wire.states import RUNNING
 
 _FORECAST: Final = {"start": "starts", "end": "ends", "end-running": "ends (running)"}
 WIDE: Final = 110
-"""Minimum width of a screen to show forecasts with their intervals, columns."""
+"""Minimum width of a screen to show forecasts with their quantiles, characters."""
 
 
 def overview(
@@ -38,10 +38,10 @@ def overview(
 
     Args:
         picture: State of the cluster.
-        columns: Maximum width of a line.
+        columns: Maximum width of a line, characters.
         height: Maximum number of lines; None: no limit.
-        now_s: Unix seconds.
-        marks: Letters of users.
+        now_s: Current time, Unix seconds.
+        marks: Letters of the users.
         chosen: Number of the job at the cursor; None: no cursor.
     """
     head = _head(picture, columns)
@@ -103,7 +103,7 @@ def _head(picture: Picture, columns: int) -> list[Text]:
 
 
 def _forecasts(picture: Picture) -> list[list[str]]:
-    """Return the accuracy of the forecasts of the last week, of all sizes; empty before the first outcome."""
+    """Return texts on the accuracy of the last week's forecasts; empty before the first known outcome."""
     report, told = picture.stats.forecasts, []
     for one in report.scores if report is not None else ():
         if one.size == "all":
@@ -120,7 +120,7 @@ def _forecasts(picture: Picture) -> list[list[str]]:
 
 
 def _energy(picture: Picture) -> list[str]:
-    """Return the power of the GPUs if it is measured, and the weight of energy if it is above 0."""
+    """Return texts on the GPUs' measured power and energy, and on the weight of energy if above 0."""
     stats, told = picture.stats, []
     if picture.power_w is not None:
         told.append(f"{picture.power_w / 1e3:,.2f} kW")
@@ -137,7 +137,7 @@ def _energy(picture: Picture) -> list[str]:
 
 
 def _cut(lines: list[Text], room: int | None, count: int, what: str) -> list[Text]:
-    """Return lines of cells side by side; if not all fit, the last line has the number of omitted cells."""
+    """Return at most `room` lines of cells. If lines are omitted, the last line counts the omitted cells."""
     if room is None or len(lines) <= room:
         return lines
     if room < 1:
@@ -180,7 +180,7 @@ def _running_row(job: JobInfo, now_s: float, is_wide: bool) -> list[str | Text]:
 
 
 def remaining_text(job: JobInfo, now_s: float) -> str:
-    """Return a job's remaining time: the forecast's median, else `~` and the prediction at submission."""
+    """Return a job's remaining time: by its forecast, else by the prediction at submission, marked `~`."""
     if job.forecast is not None:
         end_s = job.forecast.end_s[1]
         return ">7d" if end_s is None else brief(max(end_s - now_s, 0.0))
@@ -214,7 +214,7 @@ def _jobs(
     now_s: float,
     chosen: int | None,
 ) -> list[Text]:
-    """Return a table of jobs; if not all fit, jobs around the chosen one, and the number of omitted jobs."""
+    """Return a table of at most `room` lines; if not all jobs fit, show the jobs near the cursor."""
     if not jobs or room == 0:
         return []
     shown, more = jobs, 0

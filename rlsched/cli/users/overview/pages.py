@@ -1,4 +1,4 @@
-"""Pages that keys of `rlsched top` open: why a job waits or runs where it does, and its last output."""
+"""Pages that `rlsched top` opens for a job: why it waits or runs where it does, and its last output."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class WhyPage(Page):
-    """Page with the text of `rlsched why`."""
+    """The page with the explanation that `rlsched why` prints."""
 
     def __init__(self, job: JobInfo, back: View) -> None:
         super().__init__(visible(f"why: job {title(job)}"), back)
         self._job = job.job
 
     def fetch(self, client: Client) -> Explanation:
-        """Ask."""
+        """Request the explanation from the broker."""
         return client.why(self._job)
 
     def text(self, found: Explanation, columns: int) -> list[Text]:
-        """Return the lines, wrapped between words."""
+        """Return the explanation as lines, wrapped between words."""
         lines = [found.summary, *found.details]
         return [
             Text(part)
@@ -40,18 +40,18 @@ class WhyPage(Page):
 
 
 class LogsPage(Page):
-    """Page with the end of the output of all ranks, updated as the output grows."""
+    """The page with the last output of all ranks of a job, which is updated while the job runs."""
 
     def __init__(self, job: JobInfo, back: View) -> None:
         super().__init__(visible(f"output: job {title(job)}"), back, from_end=True)
         self._job = job.job
 
     def fetch(self, client: Client) -> Tail:
-        """Ask."""
+        """Request the job and its last output from the broker."""
         return tail(client, client.job(self._job))
 
     def text(self, found: Tail, columns: int) -> list[Text]:  # noqa: ARG002
-        """Return the lines, cut to the width of the screen."""
+        """Return the lines of the output; if there is no output, a line with the job's state."""
         if found.is_empty:
             return [Text(visible(f"no output: it is {found.job.state}: {found.job.reason}".rstrip(": ")))]
         return [Text(visible(line.decode(errors="replace"))) for line in found.lines()]

@@ -1,4 +1,4 @@
-"""State of a cluster at one moment, as its broker reports it."""
+"""The state of a cluster at one moment, from its broker's answers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from rlsched.client.client import Client
 
 LEARNT = ("prediction",)
-"""Fields of the broker's report that `top --json` omits, because `rlsched predictor` shows them."""
+"""Fields of the broker's statistics that `top --json` omits, because `rlsched predictor` shows them."""
 
 
 @dataclass
 class UserSummary:
-    """GPUs and jobs of a user.
+    """How many GPUs and jobs a user has.
 
     Attributes:
         user: User name; "": jobs without a user.
-        gpus: GPUs that the user's jobs have.
-        running: Jobs that have GPUs.
-        waiting: Jobs that wait; an array counts once.
+        gpus: GPUs that the user's running jobs have.
+        running: Number of jobs that have GPUs.
+        waiting: Number of waiting jobs; an array counts once.
         wanted_gpus: GPUs that the waiting jobs request.
     """
 
@@ -41,7 +41,7 @@ class UserSummary:
 
 @dataclass(frozen=True)
 class Picture:
-    """State of a cluster: answers of the broker.
+    """State of a cluster, from answers of its broker.
 
     Attributes:
         at_s: Time of the answers, Unix seconds.
@@ -57,13 +57,12 @@ class Picture:
 
     @cached_property
     def running(self) -> list[JobInfo]:
-        """Jobs that have GPUs, by number; tasks of an array are included, arrays are not."""
+        """Jobs that have GPUs, by number. Tasks of arrays are included, arrays are not."""
         return [job for job in self.jobs if job.state != QUEUED and not job.num_tasks]
 
     @cached_property
     def queue(self) -> list[JobInfo]:
-        """Waiting jobs, and arrays with waiting tasks, in queue order; then jobs that have no place in it, by
-        number."""
+        """Waiting jobs and arrays with waiting tasks, in queue order; jobs without a queue key are last."""
         waiting = [job for job in self.jobs if waits(job)]
         return sorted(
             waiting, key=lambda job: (math.inf if job.queue_key is None else job.queue_key, job.job)
@@ -71,7 +70,7 @@ class Picture:
 
     @cached_property
     def owners(self) -> list[UserSummary]:
-        """Users and their GPUs; users with the most GPUs come first."""
+        """Users with GPUs or waiting jobs; users with the most GPUs are first."""
         found: dict[str, UserSummary] = {}
         for job in self.running:
             owner = found.setdefault(job.user, UserSummary(job.user))
@@ -85,7 +84,7 @@ class Picture:
 
     @cached_property
     def jobs_by_gpu(self) -> dict[str, dict[int, JobInfo]]:
-        """Jobs by node name and GPU index; free GPUs are absent."""
+        """Job on each used GPU, by node name and GPU index. Free GPUs have no entry."""
         found: dict[str, dict[int, JobInfo]] = {}
         for job in self.running:
             for node, gpus in zip(job.nodes, job.gpus, strict=True):
@@ -94,7 +93,7 @@ class Picture:
 
     @property
     def power_w(self) -> float | None:
-        """Power of the GPUs, W; None if no node has measured it."""
+        """Total power of the GPUs, W; None if no node measures it."""
         drawn = [node.power_w for node in self.nodes if node.state != "down" and node.power_w is not None]
         return sum(drawn) if drawn else None
 
@@ -125,10 +124,10 @@ class Picture:
 
 
 def picture(client: Client) -> Picture:
-    """Request the state of the cluster from the broker."""
+    """Request the state of the cluster from its broker."""
     return Picture(at_s=time.time(), stats=client.stats(), nodes=client.nodes(), jobs=client.jobs())
 
 
 def title(job: JobInfo) -> str:
-    """Return a job's number and name."""
+    """Return a job's number and name as text."""
     return f"{called(job)} ({job.name})" if job.name else called(job)

@@ -1,4 +1,4 @@
-"""The live screen of `rlsched top`: the overview with a cursor on a job, and the keys."""
+"""The main view of `rlsched top`: the overview of the cluster, with a cursor on a job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEYS = (("↑↓", "job"), ("w", "why"), ("l", "logs"), ("c", "cancel"), ("q", 
 
 
 class Overview:
-    """The screen of the whole cluster."""
+    """The view of the whole cluster."""
 
     def __init__(self) -> None:
         self._marks = Marks()
@@ -34,22 +34,22 @@ class Overview:
         self._to_cancel: JobInfo | None = None
 
     def fetch(self, client: Client) -> Picture:
-        """Request the state of the cluster."""
+        """Request the state of the cluster from its broker."""
         return picture(client)
 
     def lines(self, found: Picture, columns: int, height: int, now_s: float) -> list[Text]:
-        """Return the overview, cut to the screen."""
+        """Return the overview, cut to the size of the screen."""
         self._jobs = [*found.running, *found.queue]
         numbers = [job.job for job in self._jobs]
         if self._chosen in numbers:
             self._at = numbers.index(self._chosen)
-        elif self._chosen is not None:  # it has finished: choose the job now in its place
+        elif self._chosen is not None:  # the chosen job has finished: choose the next one
             self._at = min(self._at, len(numbers) - 1)
             self._chosen = numbers[self._at] if numbers else None
         return overview(found, columns, height, now_s, self._marks, self._chosen)
 
     def key(self, key: str, looking: Looking) -> View | None:
-        """Move the cursor, or carry out an action on its job."""
+        """Move the cursor, open a page, or cancel the job at the cursor; return the view to show next."""
         if self._to_cancel is not None:
             asked, self._to_cancel = self._to_cancel, None
             if key == "y":
@@ -81,7 +81,7 @@ class Overview:
         return self
 
     def foot(self) -> Text:
-        """Return the line of keys, or the question whether to cancel."""
+        """Return the line of available keys, or the question whether to cancel the job."""
         if self._to_cancel is None:
             return foot(_KEYS)
         return Text(
@@ -90,7 +90,7 @@ class Overview:
 
 
 def _all_of(job: JobInfo) -> str:
-    """Return the name of the job to cancel; for an array, the name of all tasks."""
+    """Return the name of the job or array to cancel; for an array, the text mentions its tasks."""
     return f"array {job.job} ({job.name}) with all its tasks" if job.num_tasks else f"job {title(job)}"
 
 
