@@ -83,7 +83,7 @@ class NodeChange(msgspec.Struct, frozen=True, kw_only=True):
         node: Name of the node.
         num_gpus: Number of GPUs of the node.
         gpu_type: Type of the GPUs, "" if unknown.
-        state: `up`, `away`, `down`, `drained`, `asleep` or `removed`.
+        state: `up`, `unreachable`, `down`, `drained`, `asleep`, `waking` or `removed`.
         reason: Reason of the state, for users.
     """
 

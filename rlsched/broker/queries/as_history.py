@@ -199,7 +199,8 @@ class _Reading:
         for node in (msgspec.convert(one, Node) for one in base.nodes):
             self.nodes[node.spec.name] = node.spec
             if node.state != "up":
-                why = node.state if node.state in ("down", "away") else "asleep" if node.sleep else "drained"
+                whys = {"down": "down", "unreachable": "away", "asleep": "asleep", "waking": "asleep"}
+                why = whys.get(node.state, "drained")
                 self.reasons[node.spec.name] = {why: node.reason}
                 self.changes.append((base.now_s, node.spec.name, "down" if why == "down" else "drain"))
         for holder in base.held:

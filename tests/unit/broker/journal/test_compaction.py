@@ -87,6 +87,11 @@ def first_of(path: Path) -> int:
         return int(db.execute("SELECT min(n) FROM entries").fetchone()[0])
 
 
+def last_of(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as db:
+        return int(db.execute("SELECT max(n) FROM entries").fetchone()[0])
+
+
 def reopened(path: Path) -> list[tuple[int, str]]:
     with closing(Journal(path)) as journal:
         state = recover_state(journal, Predictions(RUNNING_MEAN), load_scheduler("fifo-backfill"))
@@ -253,6 +258,22 @@ def test_history_is_the_same(path: Path) -> None:
     assert list(map(str, kept.trace.extra["queue_s"])) == list(map(str, whole.trace.extra["queue_s"]))
     assert (kept.cluster, kept.origin_s, kept.until_s) == (whole.cluster, whole.origin_s, whole.until_s)
     assert [one[1:] for one in kept.changes] == [one[1:] for one in whole.changes]
+
+
+def test_history_has_the_return_of_a_node_that_was_unreachable_at_the_snapshot(path: Path) -> None:
+    broker = with_history(path, jobs=2)
+    broker.wait(60.0)
+    assert broker.machine.state.nodes["n0"].state == "unreachable"
+    number = last_of(path)
+    broker.says("n0", hello("n0"))
+    broker.journal.close()
+    whole = history_of(path).changes
+    cut = made(path, math.inf, keep_entries=last_of(path) - number)
+    assert cut is not None
+    with closing(Journal(path)) as journal:
+        assert put(journal, cut)
+    kept = history_of(path.parent).changes
+    assert [one[1:] for one in kept] == [one[1:] for one in whole] == [(0, "drain"), (0, "up")]
 
 
 def test_simulator_refuses_a_compacted_journal(path: Path) -> None:
