@@ -75,7 +75,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class SendNode(msgspec.Struct, frozen=True):
-    """Send a message to a node. An undeliverable message is dropped, and repeated when the node reconnects."""
+    """Send a message to a node. An undeliverable message is dropped; it is repeated after a reconnect."""
 
     node: str
     message: BrokerToNode
