@@ -32,15 +32,13 @@ CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 INSERT INTO meta VALUES ('entries', '0');
 INSERT INTO meta VALUES ('first', '1');
 """
-_CREATE_ENTRIES =
-"""
+_CREATE_ENTRIES = """
 CREATE TABLE entries (
     n INTEGER PRIMARY KEY, now_s REAL NOT NULL, kind TEXT NOT NULL, payload BLOB NOT NULL,
     crc INTEGER NOT NULL);
 """
 _SELECT = "SELECT n, now_s, kind, payload, crc FROM entries WHERE n > ? ORDER BY n LIMIT ?"
-_CREATE_STARTS =
-"""
+_CREATE_STARTS = """
 CREATE INDEX IF NOT EXISTS starts ON entries (n) WHERE kind = 'broker_started'
 """
 """Index of the entries that record a broker's start. They are few, and found without reading all entries."""
@@ -55,9 +53,9 @@ class Journal:
     """An open journal. Only one process at a time can open it for writing. An earlier version is migrated.
 
     Args:
-        path: The SQLite file, created with its directory if missing. Files with the endings `-wal`, `-shm` and
-                    `.lock` are in the same directory.
-            lock: The journal's lock, if the caller already holds it; `close` releases it.
+        path: The SQLite file, created with its directory if missing. The files with the endings `-wal`,
+            `-shm` and `.lock` are in the same directory.
+        lock: The journal's lock, if the caller already holds it; `close` releases it.
 
     Attributes:
         first: Number of the first entry. A base has replaced the earlier ones, which are being removed.

@@ -80,10 +80,10 @@ class Instant:
     Attributes:
         now_s: Time of the batch, Unix seconds.
         changes: In order. A `NodeUp` of a known node that is not down changes nothing, but the scheduler is
-                    called. The job of a `JobSubmitted` with `rejected` does not enter the cluster. An `AttemptOver`
-                    with outcome `queued` requeues its job; any other outcome releases the job. A preempted job has
-                    lost its GPUs before its `AttemptOver`.
-            decisions: In order. The number of the first is the number of decisions before this batch.
+            called. The job of a `JobSubmitted` with `rejected` does not enter the cluster. An `AttemptOver`
+            with outcome `queued` requeues its job; any other outcome releases the job. A preempted job has
+            lost its GPUs before its `AttemptOver`.
+        decisions: In order. The number of the first is the number of decisions before this batch.
         speed_energy: New weight of energy, set before all changes; None: unchanged.
         shares: Whether jobs can share GPUs from now on, set before all changes; None: unchanged.
     """

@@ -339,7 +339,7 @@ class Machine:
         self._time_limits.note_enforced(job, message.attempt, message.rank, message.limit_s)
 
     def _set_aside(self, event: NodeSaid, error: Exception) -> None:
-        """Log an error in a node's message, drain the node for `drain_s`, and fail the attempt of an `Ended`."""
+        """Log an error in a node's message, drain the node for `drain_s`; fail the attempt of an `Ended`."""
         node, message = event.node, event.message
         kind = type(message).__name__
         _log.error(

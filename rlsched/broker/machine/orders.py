@@ -85,7 +85,7 @@ class JobOrders:
                 self._update(order, job, by)
 
     def obey_all(self, order: JobOrder, array: JobArray, by: Peer) -> None:
-        """Carry out an order for all tasks of an array: those that are not jobs yet, and those that are.
+        """Carry out an order for all tasks of an array, whether a task is a job yet or not.
 
         Raises:
             InputError: the array has ended, or an admin holds it.
@@ -318,7 +318,7 @@ class JobOrders:
         """Return the entry of a singleton job, which depends on all earlier live jobs of its user and name.
 
         Arrays count as jobs. Call the method just before the job is journalled, so that earlier jobs of the
-        same batch count. `beside`: number of earlier jobs with this user and name that are not journalled yet.
+        same batch count. `beside`: number of earlier jobs of this user and name that are not journalled yet.
 
         Raises:
             InputError: there are too many dependencies.

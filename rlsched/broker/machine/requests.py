@@ -1,4 +1,4 @@
-"""Processes clients' requests: submissions and orders before a batch's decisions, questions when time permits."""
+"""Processes clients' requests: submissions and orders before a batch's decisions, questions later."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def events_of_fact(entry: Entry, state: BrokerState, now_s: float) -> list[Happe
 def as_it_stands(state: BrokerState) -> list[Happened]:
     """Return the first events of a new store, for the present state.
 
-    These are the states of all nodes, and the submissions and starts of live jobs.
+    The events are the states of all nodes, and the submissions and starts of live jobs.
     """
     found: list[Happened] = [_of_node(node, state.now_s) for node in state.nodes.values()]
     for job in state.job_of_seq.values():

@@ -172,8 +172,8 @@ class Submitting:
     ) -> Drafts:
         """Return entries with job numbers for the new, valid submissions, and refusals.
 
-        `beside`: number of jobs, by party, that will be journalled before these submissions. `numbered`: total
-        of these jobs.
+        `beside`: number of jobs, by party, that will be journalled before these submissions. `numbered`:
+        total of these jobs.
         """
         found, beside = Drafts({}, {}), Counter() if beside is None else beside
         for message in messages if not self.refusal else ():
