@@ -1,4 +1,4 @@
-"""The scheduler of a shadow's broker: returns the starts that Slurm made, and records those of the policy.
+"""The scheduler of a shadow's broker: returns Slurm's starts, and records the starts that the policy wants.
 
 The broker calls this scheduler at every change. The scheduler first lets the policy decide on a copy of the
 state, in the same loop as a broker's. Then it returns the starts that Slurm has made since the last call.

@@ -200,7 +200,7 @@ class ShadowBroker:
             self.note()
 
     def _commit(self, effects: Sequence[Effect], at_s: float) -> None:
-        """Carry out effects, after the notes are written: a start that is only journalled is never compared."""
+        """Carry out effects, after writing the notes: a start that is only journalled is never compared."""
         asked = self._follows.take_decisions()
         self._decisions += asked.decisions
         self._guard.update(asked.guard)
@@ -269,7 +269,7 @@ class ShadowBroker:
         }
 
     def wanted_starts(self) -> dict[str, list[tuple[str, int]]]:
-        """Return (node, GPU number) of each GPU that the policy wants for a start now, by Slurm's job number."""
+        """Return (node, GPU number) of each GPU that the policy wants a job to get now, by Slurm's number."""
         cluster = self._state.cluster
         return {
             key_of(self._state.job_of_seq[seq].spec.token): places_of(cluster, wish.gpus)
