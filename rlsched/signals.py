@@ -38,7 +38,7 @@ def on_signals(
 
 
 def end_with_parent(number: signal.Signals) -> None:
-    """Make the kernel send this process a signal when its parent exits. No effect on systems but Linux.
+    """Make the kernel send this process a signal when its parent exits. Has an effect only on Linux.
 
     More precisely, the kernel sends the signal when the thread that started this process exits. See prctl(2),
     PR_SET_PDEATHSIG.

@@ -85,7 +85,7 @@ class _CompilerProcess:
         return True
 
     def goes_on(self, left: Iterator[Piece]) -> bool:
-        """Handle a report of the process; if its piece is done, send the next. Return False if it cannot."""
+        """Handle one report; if the piece is done, send the next. Return False if no work is left."""
         try:
             said = self.ours.recv()
         except _EndOfChild:

@@ -13,7 +13,7 @@ from rlsched.errors import RlschedError
 MARK = "rlsched:"
 """Start of the AdminComment of a job held by job_submit.lua; `key=value` pairs follow, separated by `;`."""
 USER_HOLD = "[held]"
-"""Start of the Comment of a job that its user holds; Priority 0, Slurm's own sign, is the gateway's hold."""
+"""Start of the Comment of a job that its user holds, because Priority 0 means that the gateway holds it."""
 UNLIMITED_MIN = 365 * 24 * 60
 """A time limit of this length or more (a year) counts as no limit, minutes."""
 LIVE = ("RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT")
@@ -56,7 +56,7 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         key: ID of the job for `scontrol`: JOB, or ARRAY_TASK.
-        marks: Pairs in the AdminComment after `MARK`; None: job_submit.lua has not held the job.
+        marks: Pairs in the AdminComment after `MARK`; None: rlsched has not marked the job.
         nodes: Nodes on which the job runs.
         gpus: GPU numbers on each of `nodes`, empty if Slurm does not report them.
         is_commented: Whether the AdminComment has content that rlsched did not write.

@@ -70,7 +70,7 @@ class AskedDecisions:
 
     Attributes:
         decisions: Number of decisions.
-        guard: Number of these decisions that the guard made, by the first words of its reason.
+        guard: Number of these decisions that the guard made, by the part of the reason before the colon.
         records: Records of the decisions that do not repeat earlier ones.
         compared: Slurm's starts compared with the policy's wishes.
     """
